@@ -79,36 +79,37 @@ make_venv() {
     "$1" -m venv "$2"
 }
 
-# Install this project with the extra $2 into the virtual environment $1, as far as it changed: all
-# of it with pyproject.toml, only the project itself with its sources. A developer's editable
-# install is kept.
+# Install this project with the extra $2 into the virtual environment $1, and the packages in the
+# folders after that, as far as they changed: all with pyproject.toml, only the packages themselves
+# with their sources. A developer's editable install is kept.
 install_project() {
     local venv=$1 extra=$2 wanted sources
-    wanted="$extra $(cksum <pyproject.toml)"
+    shift 2
+    wanted=$(wanted_sum "$extra" "$@")
     sources=$(sources_sum)
     if [ "$(stamp "$venv" wanted)" != "$wanted" ]; then
         say "installing sluicemq[$extra] into $venv"
         if is_editable "$venv"; then
-            pip_install "$venv" --editable ".[$extra]"
+            pip_install "$venv" --editable ".[$extra]" "${@/#/--editable=}"
         else
             pip_install "$venv" "setuptools>=77" wheel
-            install_fresh "$venv" ".[$extra]"
+            install_fresh "$venv" ".[$extra]" "$@"
         fi
     elif [ "$(stamp "$venv" sources)" != "$sources" ] && ! is_editable "$venv"; then
         say "installing the changed sources into $venv"
-        install_fresh "$venv" --no-deps --force-reinstall .
+        install_fresh "$venv" --no-deps --force-reinstall . "$@"
     fi
     printf '%s\n' "$wanted" >"$venv/wanted.stamp"
     printf '%s\n' "$sources" >"$venv/sources.stamp"
 }
 
-# setuptools would pack what an earlier build left in build/, modules that are gone included.
+# setuptools would also pack modules that are gone, if an earlier build left them in build/.
 install_fresh() {
     local venv=$1
     shift
-    rm -rf build
+    rm -rf build bench/build
     pip_install "$venv" --no-build-isolation "$@"
-    rm -rf build
+    rm -rf build bench/build
 }
 
 # Install with the pip of $1, with a line for each package that is downloaded; all pip said if it fails.
@@ -138,6 +139,11 @@ stamp() {
     cat "$1/$2.stamp" 2>/dev/null || true
 }
 
+# What has to be installed: changes with the extra $1, the folders after it and the requirements.
+wanted_sum() {
+    printf '%s %s\n' "$*" "$(cat pyproject.toml bench/pyproject.toml | cksum)"
+}
+
 sources_sum() {
-    find broker devices clients/sluicemq -type f -name '*.py' -exec cksum {} + | sort | cksum
+    find broker devices clients/sluicemq bench -type f -name '*.py' -exec cksum {} + | sort | cksum
 }

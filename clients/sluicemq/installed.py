@@ -1,7 +1,8 @@
-"""How the broker and the devices are run, if they are installed beside the library.
+"""Commands that are installed beside the library: the broker, the devices and the bench.
 
-The library knows them only by the entry points of the group ``sluicemq.commands``, whose value is the
-module to run, and whose distribution says with its extra ``broker`` what it needs.
+The library knows them by entry points of the group ``sluicemq.commands`` only. The value of ``serve`` and
+``device`` is a module to run, whose distribution lists its requirements under the extra ``broker``; the value
+of ``bench`` is a command of click.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 import sys
 from typing import Any
 
-SERVE, DEVICE = "serve", "device"
+SERVE, DEVICE, BENCH = "serve", "device", "bench"
 #: What pip installs: the checkout, until a release is published.
 SOURCE = "."
 
@@ -19,8 +20,16 @@ _GROUP, _EXTRA = "sluicemq.commands", "broker"
 
 def to_install(extra: str) -> str:
     """Return what to type to install this package with one of its extras."""
-    where = " in a checkout of SluiceMQ" if SOURCE == "." else ""
-    return f"pip install '{SOURCE}[{extra}]'{where}"
+    return f"pip install '{SOURCE}[{extra}]'{_where()}"
+
+
+def bench_to_install() -> str:
+    """Return what to type to install the bench, which is a package of its own."""
+    return f"pip install {'./bench' if SOURCE == '.' else f'{SOURCE}-bench'}{_where()}"
+
+
+def _where() -> str:
+    return " in a checkout of SluiceMQ" if SOURCE == "." else ""
 
 
 ABSENT = f"the broker is not installed here: {to_install(_EXTRA)}"
@@ -37,6 +46,13 @@ def module_command(name: str = SERVE) -> list[str] | None:
         if all(_is_installed(each) for each in _requirements(point)):
             return [sys.executable, "-P", "-m", point.value.removesuffix(".__main__")]
     return None
+
+
+def command_of(name: str) -> Any:
+    """Return the click command of another package; None where that is not installed."""
+    from importlib import metadata  # noqa: PLC0415 - as above
+
+    return next((point.load() for point in metadata.entry_points(group=_GROUP, name=name)), None)
 
 
 def _requirements(point: Any) -> list[str]:

@@ -147,7 +147,7 @@ def pub_to_sub(frontend: str, backend: str) -> Iterator[Way]:
 @contextmanager
 def libzmq_proxy() -> Iterator[tuple[str, str]]:
     """Its two ends."""
-    command = [sys.executable, "-P", "-m", "sluicemq.bench.proxy", "forwarder"]
+    command = [sys.executable, "-P", "-m", "sluicemq_bench.proxy", "forwarder"]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         words = process.stderr.readline().replace(",", " ").split() if process.stderr else []

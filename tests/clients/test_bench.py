@@ -17,9 +17,9 @@ from click.testing import CliRunner, Result
 
 from clients.cli_runs import run_without
 from sluicemq import Client, Producer
-from sluicemq.bench.plan import ENDLESS, planned
-from sluicemq.bench.schedule import SECOND, Payloads, Times, merged, stamp_of, stamps
 from sluicemq.cli.app import app
+from sluicemq_bench.plan import ENDLESS, planned
+from sluicemq_bench.schedule import SECOND, Payloads, Times, merged, stamp_of, stamps
 from support.broker_process import BrokerProcess
 from support.long_forms import first_of
 from support.ports import tcp
@@ -241,10 +241,11 @@ def test_plot_draws_both_pictures(measured: Measured, tmp_path: Path) -> None:
     assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_plot_without_matplotlib_says_what_to_install(tmp_path: Path) -> None:
-    done = run_without("matplotlib", tmp_path, "bench", "push", "--plot", tmp_path / "run.svg")
+@pytest.mark.parametrize("arguments", [["--help"], ["push", "--jobs", 5]])
+def test_without_the_bench_the_command_says_what_to_install(tmp_path: Path, arguments: list[object]) -> None:
+    done = run_without("sluicemq_bench", tmp_path, "bench", *arguments)
     assert done.returncode == 1
-    assert "a plot needs matplotlib: pip install '.[bench]'" in done.stderr
+    assert "the bench is not installed here: pip install ./bench in a checkout of SluiceMQ" in done.stderr
 
 
 def test_a_table_is_shown_without_json(broker: BrokerProcess) -> None:

@@ -7,7 +7,7 @@ from multiprocessing import Pipe
 
 import zmq
 
-from sluicemq.bench.subscribers import listen
+from sluicemq_bench.subscribers import listen
 from support.waiting import TIMEOUT, wait_until
 
 #: Seconds in which a test that has sent a probe sends what is counted, on a machine that is busy.

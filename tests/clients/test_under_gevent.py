@@ -238,7 +238,7 @@ def test_a_command_that_pushes_one_job_starts_with_what_it_needs(module: str) ->
 
 @pytest.mark.parametrize(
     "module",
-    ["click", "rich", "gevent", "pymongo", "asyncio", "importlib.metadata", "sluicemq.cli", "sluicemq.bench"],
+    ["click", "rich", "gevent", "pymongo", "asyncio", "importlib.metadata", "sluicemq.cli", "sluicemq_bench"],
 )
 def test_the_library_imports_no_more_than_it_needs(module: str) -> None:
     assert not imports("sluicemq", module)

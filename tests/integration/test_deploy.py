@@ -72,7 +72,7 @@ def set_up_tests(checkout: Path) -> None:
     set_up(checkout)
     (checkout / ".venv").rename(checkout / ".venv-test")
     venv = checkout / ".venv-test"
-    (venv / "wanted.stamp").write_text((venv / "wanted.stamp").read_text().replace("embedded", "dev"))
+    (venv / "wanted.stamp").write_text((venv / "wanted.stamp").read_text().replace("embedded", "dev ./bench"))
     (venv / "libzmq-4.1").mkdir()
     (venv / "libzmq-4.1" / "libzmq.so.5").touch()
 
@@ -80,14 +80,15 @@ def set_up_tests(checkout: Path) -> None:
 def set_up(checkout: Path) -> None:
     """A checkout whose virtual environment is this one, so that nothing has to be installed."""
     shutil.copytree(ROOT / "deploy", checkout / "deploy")
-    shutil.copy(ROOT / "pyproject.toml", checkout)
-    for folder in ("broker", "devices", "clients/sluicemq", ".venv/bin"):
+    for folder in ("broker", "devices", "clients/sluicemq", "bench", ".venv/bin"):
         (checkout / folder).mkdir(parents=True)
+    for project in ("pyproject.toml", "bench/pyproject.toml"):
+        shutil.copy(ROOT / project, checkout / project)
     for program in ("python", "sluicemq"):
         (checkout / ".venv" / "bin" / program).symlink_to(Path(sys.executable).with_name(program))
     stamps = """
         . deploy/setup.sh
-        printf '%s\\n' "embedded $(cksum <pyproject.toml)" >.venv/wanted.stamp
+        wanted_sum embedded >.venv/wanted.stamp
         sources_sum >.venv/sources.stamp
         """
     subprocess.run(["bash", "-c", stamps], cwd=checkout, check=True)

@@ -135,7 +135,7 @@ def install_from_here(checkout: Path) -> None:
     script.chmod(0o755)
     stamps = """
         . deploy/setup.sh
-        printf '%s\\n' "embedded $(cksum <pyproject.toml)" >.venv/wanted.stamp
+        wanted_sum embedded >.venv/wanted.stamp
         sources_sum >.venv/sources.stamp
         """
     subprocess.run(["bash", "-c", stamps], cwd=checkout, check=True)

@@ -97,7 +97,7 @@ def _draw(told: dict[str, Any], file: Path) -> None:
     try:
         import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to load
     except ImportError:
-        raise click.ClickException(f"--plot needs matplotlib: {to_install('bench')}") from None
+        raise click.ClickException(f"--plot needs matplotlib: {to_install('plot')}") from None
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from sluicemq.bench.crew import BenchFailed
-from sluicemq.bench.plan import Plan
-from sluicemq.bench.task import Site
 from sluicemq.installed import ABSENT, module_command
+from sluicemq_bench.crew import BenchFailed
+from sluicemq_bench.plan import Plan
+from sluicemq_bench.task import Site
 
 _START_TIMEOUT = 120.0
 _STOP_TIMEOUT = 60.0

@@ -11,9 +11,9 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from sluicemq.bench.board import Board
-from sluicemq.bench.plan import Plan
-from sluicemq.bench.schedule import sleep_until
+from sluicemq_bench.board import Board
+from sluicemq_bench.plan import Plan
+from sluicemq_bench.schedule import sleep_until
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from time import monotonic_ns
 
 from hdrh.histogram import HdrHistogram
 
-from sluicemq.bench.plan import STAMP_BYTES
+from sluicemq_bench.plan import STAMP_BYTES
 
 SECOND = 1_000_000_000
 _LONGEST = 3600 * SECOND

@@ -7,17 +7,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from sluicemq.bench.crew import BenchFailed, Crew
-from sluicemq.bench.measure import Cast, Watch, board_for, carry_out, measure
-from sluicemq.bench.outcome import Outcome
-from sluicemq.bench.plan import Plan
-from sluicemq.bench.task import Site, Task
-from sluicemq.bench.usage import pids_behind
 from sluicemq.client import Client
 from sluicemq.producer import Producer
 from sluicemq.protocol.errors import NotFound, QueueFull, SluiceError
 from sluicemq.protocol.wire import ShownState
 from sluicemq.receipt import Receipt
+from sluicemq_bench.crew import BenchFailed, Crew
+from sluicemq_bench.measure import Cast, Watch, board_for, carry_out, measure
+from sluicemq_bench.outcome import Outcome
+from sluicemq_bench.plan import Plan
+from sluicemq_bench.task import Site, Task
+from sluicemq_bench.usage import pids_behind
 
 _ATTACH_TIMEOUT = 30.0
 _LEAVE_TIMEOUT = 5.0

@@ -10,9 +10,9 @@ from typing import Protocol, Self
 
 import zmq
 
-from sluicemq.bench.schedule import Times
-from sluicemq.bench.task import Task
 from sluicemq.producer import Producer
+from sluicemq_bench.schedule import Times
+from sluicemq_bench.task import Task
 
 #: The times of this kind of operation are reported under its name.
 CONFIRMED = "confirmed"

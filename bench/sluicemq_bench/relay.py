@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
-from sluicemq.bench.crew import BenchFailed
-from sluicemq.bench.measure import Cast, Watch, measure
-from sluicemq.bench.outcome import Outcome
-from sluicemq.bench.plan import Plan
-from sluicemq.bench.task import Site
 from sluicemq.installed import DEVICE, module_command, to_install
+from sluicemq_bench.crew import BenchFailed
+from sluicemq_bench.measure import Cast, Watch, measure
+from sluicemq_bench.outcome import Outcome
+from sluicemq_bench.plan import Plan
+from sluicemq_bench.task import Site
 
 # Programs at its frontend and at its backend.
 _PROGRAMS = {"streamer": ("flood", "sink"), "forwarder": ("broadcast", "listen"), "queue": ("call", "echo")}
@@ -29,7 +29,7 @@ def run_relay(plan: Plan, watch: Watch) -> Outcome:
     if device is None:
         raise BenchFailed(f"the devices are not installed here: {to_install('broker')}")
     outcome = _measured(plan, [*device, plan.device, _ANY_PORT, _ANY_PORT], watch)
-    proxy = _measured(plan, [sys.executable, "-P", "-m", "sluicemq.bench.proxy", plan.device], watch)
+    proxy = _measured(plan, [sys.executable, "-P", "-m", "sluicemq_bench.proxy", plan.device], watch)
     return replace(outcome, proxy_per_s=proxy.jobs_per_s)
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from hdrh.histogram import HdrHistogram
 
-from sluicemq.bench.plan import Plan
-from sluicemq.bench.usage import Usage
+from sluicemq_bench.plan import Plan
+from sluicemq_bench.usage import Usage
 
 _MS = 1_000_000
 _PERCENTILES = {"p50": 50.0, "p75": 75.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}

@@ -11,13 +11,13 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Protocol
 
-from sluicemq.bench.board import Board
-from sluicemq.bench.crew import BenchFailed, Crew
-from sluicemq.bench.outcome import Outcome, Timeline
-from sluicemq.bench.plan import ENDLESS, Plan
-from sluicemq.bench.schedule import SECOND, merged
-from sluicemq.bench.task import Result, Site, Task, shares
-from sluicemq.bench.usage import Meter
+from sluicemq_bench.board import Board
+from sluicemq_bench.crew import BenchFailed, Crew
+from sluicemq_bench.outcome import Outcome, Timeline
+from sluicemq_bench.plan import ENDLESS, Plan
+from sluicemq_bench.schedule import SECOND, merged
+from sluicemq_bench.task import Result, Site, Task, shares
+from sluicemq_bench.usage import Meter
 
 _LOOK = 0.05  # seconds between looks at the counts
 _STALLED = 60.0  # seconds without a job after which the run is given up

@@ -6,7 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sluicemq.bench.outcome import Outcome
+from sluicemq_bench.outcome import Outcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +25,7 @@ _STYLE: Any = {
 
 def plot(outcome: Outcome, file: Path) -> None:
     """Write it to ``file``, an SVG or a PNG by its name."""
-    import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to load
+    import matplotlib as mpl  # noqa: PLC0415 - slow to load
 
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415

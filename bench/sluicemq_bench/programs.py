@@ -1,4 +1,4 @@
-"""The processes of a bench run: ``python -m sluicemq.bench.programs TASK``; started by the run itself."""
+"""The processes of a bench run: ``python -m sluicemq_bench.programs TASK``; started by the run itself."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 from collections.abc import Callable
 from time import monotonic_ns
 
-from sluicemq.bench import relay_programs as relay
-from sluicemq.bench.board import Board
-from sluicemq.bench.plan import READ_SHARE
-from sluicemq.bench.schedule import SECOND, Payloads, Times, sleep_until, stamp_of, stamps
-from sluicemq.bench.sources import CONFIRMED, source_for
-from sluicemq.bench.takers import TAKERS
-from sluicemq.bench.task import Task, await_go, report
+from sluicemq_bench import relay_programs as relay
+from sluicemq_bench.board import Board
+from sluicemq_bench.plan import READ_SHARE
+from sluicemq_bench.schedule import SECOND, Payloads, Times, sleep_until, stamp_of, stamps
+from sluicemq_bench.sources import CONFIRMED, source_for
+from sluicemq_bench.takers import TAKERS
+from sluicemq_bench.task import Task, await_go, report
 
 _COUNT_EVERY = 64
 

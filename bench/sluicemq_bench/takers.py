@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import zmq
 
-from sluicemq.bench.board import Board
-from sluicemq.bench.task import Task
 from sluicemq.protocol.errors import Release
 from sluicemq.worker import Worker
+from sluicemq_bench.board import Board
+from sluicemq_bench.task import Task
 
 Socket = zmq.Socket[bytes]
 

@@ -16,15 +16,15 @@ from typing import Any, Final, NamedTuple
 
 import zmq
 
-from sluicemq.bench.crew import BenchFailed
-from sluicemq.bench.measure import Watch
-from sluicemq.bench.plan import Plan
-from sluicemq.bench.subscribers import listen
-from sluicemq.bench.task import Site
 from sluicemq.producer import Producer
 from sluicemq.publisher import Publisher
 from sluicemq.reader import Reader
 from sluicemq.worker import Worker
+from sluicemq_bench.crew import BenchFailed
+from sluicemq_bench.measure import Watch
+from sluicemq_bench.plan import Plan
+from sluicemq_bench.subscribers import listen
+from sluicemq_bench.task import Site
 
 _QUEUE: Final = "bench"
 _STREAM: Final = "bench-stream"

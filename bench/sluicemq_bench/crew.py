@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import IO, Self
 
-from sluicemq.bench.task import Result, Task
+from sluicemq_bench.task import Result, Task
 
 _READY_TIMEOUT = 60.0
 _END_TIMEOUT = 5.0
@@ -73,7 +73,7 @@ class Crew:
 
 
 def _start(task: Task) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "sluicemq.bench.programs", task.encoded()]
+    command = [sys.executable, "-m", "sluicemq_bench.programs", task.encoded()]
     return subprocess.Popen(  # noqa: S603 - our own module
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
     )

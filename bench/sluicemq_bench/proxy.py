@@ -1,4 +1,4 @@
-"""``python -m sluicemq.bench.proxy streamer|forwarder|queue``: the proxy of libzmq, to compare with."""
+"""``python -m sluicemq_bench.proxy streamer|forwarder|queue``: the proxy of libzmq, to compare with."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from time import monotonic_ns
 import zmq
 import zmq.backend
 
-from sluicemq.bench.board import Board
-from sluicemq.bench.task import Task, await_go, report
+from sluicemq_bench.board import Board
+from sluicemq_bench.task import Task, await_go, report
 
 # The methods of the C class: those of zmq.Socket wrap them at twice the cost, and two cores carry all.
 _put = zmq.backend.Socket.send

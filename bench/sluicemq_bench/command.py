@@ -1,0 +1,214 @@
+"""``sluicemq bench``: how fast a broker is on this machine."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sluicemq.cli.options import Ruled, timespan
+from sluicemq.cli.output import Invocation
+from sluicemq.protocol.rules import number
+from sluicemq_bench.plan import ACKS, DEVICES, DOORS, SCENARIOS, Plan, planned
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from sluicemq_bench.outcome import Outcome
+    from sluicemq_bench.streams import StreamOutcome
+
+_FORMATS = (".svg", ".png")
+
+
+def _meanings(words: dict[str, str]) -> str:
+    """A list that click does not wrap into one paragraph."""
+    return "\b\n" + "\n".join(f"  {word:<10} {meaning}" for word, meaning in words.items())
+
+
+_HELP = f"""Measure a broker: by default one of its own, on an embedded MongoDB in a temporary folder.
+
+\b
+SCENARIO is one of
+{_meanings(SCENARIOS).removeprefix(chr(8) + chr(10))}
+
+\b
+--door says who connects
+{_meanings(DOORS).removeprefix(chr(8) + chr(10))}
+
+Producers and workers are processes of their own; more than 16 workers share that many. Latency counts
+from the time at which a job was due, so that a broker that stalls can't hide it.
+"""
+
+_count = click.IntRange(1)
+_seconds = timespan(above=True)
+_rate = Ruled(number(0.001, 1e9))
+
+
+def _plot_file(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path | None:
+    """Say before a long run what would fail after it."""
+    if value is not None and value.suffix not in _FORMATS:
+        raise click.BadParameter(f"name a file that ends with {' or '.join(_FORMATS)}")
+    return value
+
+
+def _headers(
+    _context: click.Context, _parameter: click.Parameter, pairs: tuple[str, ...]
+) -> dict[str, float] | None:
+    try:
+        return {key: json.loads(value) for key, value in (pair.split("=") for pair in pairs)} or None
+    except ValueError:
+        raise click.BadParameter("write KEY=NUMBER, for instance priority=5") from None
+
+
+@click.command(help=_HELP, short_help="Measure how fast a broker is on this machine.")
+@click.argument("scenario", type=click.Choice(list(SCENARIOS)))
+@click.option("--door", type=click.Choice(list(DOORS)), help="Who connects.  [library]")
+@click.option("--ack", type=click.Choice(list(ACKS)), help="When a PULL worker's job is done.  [received]")
+@click.option("--jobs", type=_count, help="How many; in simulate, publishes of one round.")
+@click.option("--size", type=_count, help="Bytes of a job.  [200; relay 64]")
+@click.option("--producers", type=_count, help="Processes that push.  [1]")
+@click.option("--workers", type=_count, help="Workers.  [1; of several queues one each]")
+@click.option(
+    "--processes",
+    "worker_processes",
+    type=_count,
+    help="Processes that the workers share.  [one each, up to 16]",
+)
+@click.option("--queues", type=_count, help="Queues of the library, jobs and workers dealt in turn.  [1]")
+@click.option("--prefetch", type=_count, help="Jobs at one worker; of PULL workers the device's own.")
+@click.option("--window", type=_count, help="Unconfirmed jobs of a library producer; 1: one by one.  [20000]")
+@click.option("--backlog", type=_count, help="Of drain: jobs in the queue before.  [--jobs]")
+@click.option(
+    "--header", "headers", multiple=True, callback=_headers, metavar="KEY=NUMBER",
+    help="What a library producer says with every job: priority, delay, ttl, keep_done.",
+)  # fmt: skip
+@click.option("--duration", type=_seconds, metavar="S", help="Push for so many seconds; in drain, work.")
+@click.option("--rate", type=_rate, metavar="N", help="Jobs a second; in latency 100 by default.")
+@click.option("--iterations", type=_count, help="Rounds of simulate, a second each.  [25]")
+@click.option("--device", type=click.Choice(DEVICES), help="What relay measures.  [streamer]")
+@click.option("--endpoint", help="A broker that runs already: its SMQ/1 door.")
+@click.option(
+    "--queue", help="Its queue to use; it must be empty.  [a new one, or of the other doors: default]"
+)
+@click.option("--frontend", help="Its door of PUSH or REQ.  [the default ones]")
+@click.option("--backend", help="Its door of PULL or REP workers.")
+@click.option("--commit", help="Its door for the commits of PULL workers.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option(
+    "--plot", "plot_file", metavar="FILE", callback=_plot_file,
+    type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Draw it: an .svg or .png.",
+)  # fmt: skip
+@click.pass_context
+def bench(  # noqa: D103 - its help is above
+    context: click.Context, /, scenario: str, plot_file: Path | None, endpoint: str | None, queue: str | None,
+    frontend: str | None, backend: str | None, commit: str | None, *, as_json: bool, **given: Any,
+) -> None:  # fmt: skip
+    # Of which `named` counts, not what the environment names: that may be in earnest.
+    invocation = context.obj
+    try:
+        plan = planned(scenario, **given)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+    if scenario == "stream":
+        if endpoint or plot_file:
+            raise click.UsageError(
+                "stream runs a broker of its own, and draws nothing: no --endpoint, no --plot"
+            )
+        _show(invocation, _run_streams(invocation, plan), as_json=as_json or invocation.as_json)
+        return
+    ends = {"frontend": frontend, "backend": backend, "commit": commit}
+    outcome = _run(invocation, plan, endpoint or invocation.named, queue, ends)
+    _show(invocation, outcome, as_json=as_json or invocation.as_json)
+    if plot_file:
+        from sluicemq_bench.plot import plot  # noqa: PLC0415 - slow to load
+
+        plot(outcome, plot_file)
+        invocation.note(f"drawn: {plot_file}")
+
+
+def _run(
+    invocation: Invocation, plan: Plan, endpoint: str | None, queue: str | None, ends: dict[str, str | None]
+) -> Outcome:
+    from sluicemq_bench import broker, relay, run  # noqa: PLC0415 - slow to load, and --help needs none
+
+    with _watched(invocation) as watch:
+        if plan.scenario == "relay":
+            return relay.run_relay(plan, watch)
+        if endpoint:
+            return run.run(plan, broker.site_of(plan, endpoint, queue, ends), watch)
+        watch.phase("starting a broker", None)
+        with broker.own_broker(plan) as site:
+            return run.run(plan, site, watch)
+
+
+def _run_streams(invocation: Invocation, plan: Plan) -> StreamOutcome:
+    from sluicemq_bench import broker, streams  # noqa: PLC0415 - as above
+
+    with _watched(invocation) as watch:
+        watch.phase("starting a broker", None)
+        with broker.own_broker(plan) as site:
+            return streams.run_streams(plan, site, watch)
+
+
+@contextmanager
+def _watched(invocation: Invocation) -> Iterator[Bar]:
+    """Show how it goes on; what fails is told in a sentence."""
+    from sluicemq_bench.crew import BenchFailed  # noqa: PLC0415 - as above
+
+    try:
+        with ended_by_sigterm(), progress(invocation.err) as watch:
+            yield watch
+    except BenchFailed as failed:
+        raise click.ClickException(str(failed)) from failed
+
+
+def _show(invocation: Invocation, outcome: Outcome | StreamOutcome, *, as_json: bool) -> None:
+    if as_json:
+        invocation.json(outcome.as_json())
+        return
+    settings = ", ".join(f"{name} {value}" for name, value in outcome.plan.described().items())
+    invocation.result(settings)
+    invocation.table("", outcome.rows())
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Leave all blocks at SIGTERM too, for that is what ends the processes that were started."""
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class Bar:
+    """The progress of a run, as a bar for each of its parts."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._task = progress.add_task("", visible=False)
+
+    def phase(self, name: str, total: int | None) -> None:
+        """Another bar."""
+        self._progress.update(self._task, total=self._progress.tasks[-1].completed)
+        self._task = self._progress.add_task(name, total=total)
+
+    def at(self, done: int) -> None:
+        """So far."""
+        self._progress.update(self._task, completed=done)
+
+
+@contextmanager
+def progress(console: Console) -> Iterator[Bar]:
+    """Show the progress of runs there, if it is a terminal."""
+    from sluicemq.cli import bars  # noqa: PLC0415 - slow to load, and --help shows none
+
+    with bars.counted(console) as shown:
+        yield Bar(shown)
