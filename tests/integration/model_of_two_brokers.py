@@ -16,7 +16,6 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from integration.model_runs import Surroundings
 from sluicemq.protocol.errors import SluiceError
-from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.queue.worker import Delivery
 from support.fakes import FakeWorker
 from support.faulty_mongo import WRITES, Fault, Kind, Line
@@ -203,9 +202,9 @@ class Fate(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------- brokers
 
-    def _do(self, slot: int, order: Callable[[Admin], object]) -> None:
+    def _do(self, slot: int, order: Callable[[SmallBroker], object]) -> None:
         with suppress(SluiceError):  # what came of it, MongoDB knows
-            order(self.brokers[slot].admin)
+            order(self.brokers[slot])
 
     def _new_broker(self, slot: int) -> SmallBroker:
         stored: set[int] = set()

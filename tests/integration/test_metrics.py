@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from sluicemq import Publisher, Worker
+from sluicemq_broker.admin import Figures
 from sluicemq_broker.http import metrics
 from sluicemq_broker.http.exposition import form_for, written
 from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, name_of
@@ -153,7 +154,7 @@ def everything() -> Scrape:
     return Scrape(openmetrics.text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
 
 
-class Everything:
+class Everything(Figures):
     """A broker in which everything has happened once, with so many queues."""
 
     def __init__(self, queues: int, prefix: str = "queue-") -> None:
@@ -172,7 +173,7 @@ class Everything:
     def gauges(self) -> dict[str, float]:
         return dict.fromkeys([*map(str, Gauge), *metrics._MORE], 1.0)
 
-    def kept(self) -> list[dict[str, Any]]:
+    def queues(self) -> list[dict[str, Any]]:
         gauges = dict.fromkeys(map(str, Gauge), 1)
         return [{"name": name, "paused": ["intake"], **gauges} for name in self.names]
 

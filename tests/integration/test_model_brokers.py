@@ -104,9 +104,9 @@ class TwoBrokers(Lives):
         if order == "redrive":  # which goes on beside all else
             if before:
                 self.lives[job_id].to_redrive = True
-            self._do(slot, lambda admin: admin.redrive("mail", {"ids": [job_id]}, None))
+            self._do(slot, lambda broker: broker.dead_letters.redrive("mail", {"ids": [job_id]}, None))
             return
-        self._do(slot, lambda admin: getattr(admin, order)("mail", job_id, *more))
+        self._do(slot, lambda broker: getattr(broker.job_admin, order)("mail", job_id, *more))
         if before:
             self._ordered(order, before, self._stored(job_id))
 

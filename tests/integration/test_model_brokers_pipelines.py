@@ -100,7 +100,7 @@ class TwoBrokersWithPipelines(Stories):
             name, job_id = waiting[number % len(waiting)]
             self.cancelled.add(job_id)
             with suppress(SluiceError):
-                self.brokers[slot].admin.cancel(name, job_id)
+                self.brokers[slot].job_admin.cancel(name, job_id)
 
     # ---------------------------------------------------------- what brokers do
 

@@ -11,12 +11,12 @@ from typing import Any, Final
 import gevent
 
 from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq_broker.admin import DeadLetterAdmin, JobAdmin
 from sluicemq_broker.bus import BusEvent
 from sluicemq_broker.config import Config
 from sluicemq_broker.context.context import Context
 from sluicemq_broker.context.owners import Owners
 from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.queues.queues import Queues
@@ -24,14 +24,10 @@ from sluicemq_broker.queues.schedules import Schedules
 from sluicemq_broker.queues.sweeper import Sweeper
 from sluicemq_broker.queues.tasks import Tasks
 from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.turns import Turns
 from sluicemq_broker.statistics.census import Census
-from sluicemq_broker.statistics.history import History
-from sluicemq_broker.store.availability import StoreAvailability
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.cluster.leases import LeaseStore
 from sluicemq_broker.store.jobs.schedules import ScheduleStore
-from sluicemq_devices.sockets.switchboard import Switchboard
 from support.faulty_mongo import FaultyDatabase, Line
 from support.jobs import NOW
 from support.virtual_time import VirtualTime, come_to_rest
@@ -112,17 +108,10 @@ class SmallBroker:
         self.tasks = tasks = Tasks(self.queues, context, lambda _name: database)
         self.sweeper = Sweeper(self.queues, context, tasks.expire, self.queues.survey)
         census = Census(self.queues, context)
-        history = History(self.queues, census, context, lambda _name: database, "test", name)
-        self.schedules = schedules = Schedules(ScheduleStore(database), self.queues, context, maker.make)
+        self.schedules = Schedules(ScheduleStore(database), self.queues, context, maker.make)
         self._on_dead = OnDead(self.queues, context)
-        turns, board = Turns(self.counters), Switchboard()
-        store = StoreAvailability()
-        self.admin = Admin(
-            *(self.queues, census, tasks, context, turns, board, store),
-            history=history,
-            schedules=schedules,
-            forwarders=list,
-        )
+        self.job_admin = JobAdmin(self.queues, census, context)
+        self.dead_letters = DeadLetterAdmin(self.queues, census, tasks, context)
         self.queue = self.queues.open("mail")
         self.owners.use()
         self.sweeper.sweep()

@@ -9,8 +9,8 @@ import gevent
 import pytest
 
 from sluicemq.protocol.errors import Unavailable
+from sluicemq_broker.admin.snapshots import Snapshot, Snapshots, View
 from sluicemq_broker.http.live import INTERVAL, LiveFeed
-from sluicemq_broker.http.snapshots import Snapshot, Snapshots, View
 from support.virtual_time import VirtualTime, come_to_rest
 
 LOOK = View()

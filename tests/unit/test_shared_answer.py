@@ -8,7 +8,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from sluicemq_broker.doors.smq.shared_answer import SharedAnswer
+from sluicemq_broker.admin.shared_answer import SharedAnswer
 from support.fakes import go_on
 
 

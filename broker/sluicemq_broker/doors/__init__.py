@@ -2,13 +2,11 @@
 
 from sluicemq_broker.doors.device import Device, ForwarderDevice, QueueDevice
 from sluicemq_broker.doors.services import Services
-from sluicemq_broker.doors.smq.administration import Admin
 from sluicemq_broker.doors.smq.sessions import SessionDoor
 from sluicemq_broker.doors.smq.stream_side import StreamSide
 from sluicemq_broker.doors.stream_device import StreamDevice
 
 __all__ = [
-    "Admin",
     "Device",
     "ForwarderDevice",
     "QueueDevice",

@@ -80,6 +80,9 @@ class QueueDevice:
             received=front.received, sent=self.backend.sent, lost=front.lost, paused=paused(front.doors)
         )
 
+    def subscribers(self) -> None:
+        """Return None: it is no forwarder."""
+
     def describe(self) -> dict[str, Any]:
         """What it is and where its doors are."""
         return {

@@ -1,9 +1,7 @@
 """The HTTP door: whether the broker is well, what it counts, an API, and the dashboard."""
 
 from sluicemq_broker.http.door import HttpDoor, places
-from sluicemq_broker.http.health import Health
 from sluicemq_broker.http.metrics import Metrics
-from sluicemq_broker.http.reader import Reader
 from sluicemq_broker.http.routes import Site
 
-__all__ = ["Health", "HttpDoor", "Metrics", "Reader", "Site", "places"]
+__all__ = ["HttpDoor", "Metrics", "Site", "places"]

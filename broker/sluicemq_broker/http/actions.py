@@ -1,7 +1,7 @@
 """``/api/v1``: what changes something. Each is a POST with JSON, for which :mod:`rights` are needed first.
 
-Each is one order of :class:`~sluicemq_broker.doors.Admin`, as the library and the commands give it, and
-stands in the log with who gave it. An order for many jobs that takes long is answered with its task.
+Each calls a method of :class:`~sluicemq_broker.admin.Admin`, as the verbs of SMQ/1 do, and is logged with the
+client's address. An order for many jobs that takes long is answered with its task.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import falcon
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames
 from sluicemq.protocol.wire import TaskField
-from sluicemq_broker.doors import Admin
+from sluicemq_broker.admin import Admin
 from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.api import BASE
 from sluicemq_broker.queues import Task
@@ -25,32 +25,33 @@ log = logging.getLogger("broker.http")
 
 #: Seconds for which an order for many jobs is waited for, before it is told as a task.
 _WAIT: Final = 2.0
-_LETTERS: Final = ("ids", "reason", "since", "until", "limit")
+_CHOSEN_BY: Final = ("ids", "reason", "since", "until", "limit")
 
 
 def routes(admin: Admin) -> dict[str, object]:
     """The resources by their paths."""
     queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
     schedule = f"{BASE}/schedules/{{name}}"
+    dead = admin.dead_letters
 
     def scheduled(action: str) -> Callable[..., Any]:
-        return lambda _said, name: admin.schedule(action, {"name": name})
+        return lambda _said, name: admin.schedules.do(action, {"name": name})
 
     orders: dict[str, Callable[..., Any]] = {
         f"{BASE}/token": lambda _said: None,
-        f"{queue}/pause": lambda said, queue: admin.pause(queue, _what(said)),
-        f"{queue}/resume": lambda said, queue: admin.resume(queue, _what(said)),
-        f"{queue}/purge": lambda said, queue: admin.purge(queue, _text(said, "state")),
-        f"{job}/retry": lambda _said, queue, job_id: admin.redrive(queue, {"ids": [job_id]}, None),
-        f"{job}/promote": lambda _said, queue, job_id: admin.promote(queue, job_id),
-        f"{job}/cancel": lambda _said, queue, job_id: admin.cancel(queue, job_id),
-        f"{job}/delete": lambda _said, queue, job_id: admin.remove(queue, job_id),
-        f"{queue}/dead/redrive": lambda said, queue: admin.redrive(queue, _letters(said), _to(said)),
-        f"{queue}/dead/delete": lambda said, queue: admin.discard(queue, _letters(said)),
+        f"{queue}/pause": lambda said, queue: admin.queues.pause(queue, _what(said)),
+        f"{queue}/resume": lambda said, queue: admin.queues.resume(queue, _what(said)),
+        f"{queue}/purge": lambda said, queue: admin.queues.purge(queue, _text(said, "state")),
+        f"{job}/retry": lambda _said, queue, job_id: dead.redrive(queue, {"ids": [job_id]}, None),
+        f"{job}/promote": lambda _said, queue, job_id: admin.jobs.promote(queue, job_id),
+        f"{job}/cancel": lambda _said, queue, job_id: admin.jobs.cancel(queue, job_id),
+        f"{job}/delete": lambda _said, queue, job_id: admin.jobs.remove(queue, job_id),
+        f"{queue}/dead/redrive": lambda said, queue: dead.redrive(queue, _dead_letters(said), _to(said)),
+        f"{queue}/dead/delete": lambda said, queue: dead.discard(queue, _dead_letters(said)),
         f"{schedule}/pause": scheduled(wire.SUSPEND),
         f"{schedule}/resume": scheduled(wire.GO_ON),
         f"{schedule}/run": scheduled(wire.RUN),
-        f"{BASE}/tasks/{{task_id}}/cancel": lambda _said, task_id: admin.cancel_task(task_id),
+        f"{BASE}/tasks/{{task_id}}/cancel": lambda _said, task_id: admin.tasks.cancel(task_id),
     }
     return {path: _Order(order) for path, order in orders.items()}
 
@@ -84,11 +85,11 @@ def _said(request: falcon.Request) -> dict[str, Any]:
     return said
 
 
-def _letters(said: dict[str, Any]) -> dict[str, Any]:
+def _dead_letters(said: dict[str, Any]) -> dict[str, Any]:
     """Which dead letters: at least one word about them, or ``all``."""
-    which = {name: said[name] for name in _LETTERS if said.get(name) is not None}
+    which = {name: said[name] for name in _CHOSEN_BY if said.get(name) is not None}
     if not which and said.get("all") is not True:
-        raise BadFrames(f"say which dead letters: {', '.join(_LETTERS)}, or all: true")
+        raise BadFrames(f"say which dead letters: {', '.join(_CHOSEN_BY)}, or all: true")
     return which
 
 

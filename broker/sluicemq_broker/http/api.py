@@ -13,17 +13,16 @@ from typing import Any, Final
 
 import falcon
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol import wire
+from sluicemq_broker.admin import Admin, Snapshots
 from sluicemq_broker.http.answers import Endless, write
-from sluicemq_broker.http.asked import cursor, letters, names, view
 from sluicemq_broker.http.handler import PLACE
 from sluicemq_broker.http.lines import Line
 from sluicemq_broker.http.live import LiveFeed
-from sluicemq_broker.http.reader import Reader
+from sluicemq_broker.http.queries import cursor, cursor_text, dead_letters, names, view
 from sluicemq_broker.http.room import Room
-from sluicemq_broker.http.snapshots import Snapshots
 from sluicemq_broker.job import State
-from sluicemq_broker.store import SHOWN_STATES
+from sluicemq_broker.store import JobPage
 
 BASE: Final = "/api/v1"
 _MOST_PEEKED: Final = 200
@@ -34,57 +33,65 @@ _WAITING: Final = 100
 _LARGE: Final = 256 * 1024
 
 
-def routes(reader: Reader, snapshots: Snapshots, feed: LiveFeed, room: Room) -> dict[str, object]:
+def routes(admin: Admin, snapshots: Snapshots, feed: LiveFeed, room: Room) -> dict[str, object]:
     """The resources by their paths."""
     line = Line(_ASKED_AT_ONCE, _WAITING)
     asking = partial(_Answer, line=line)
 
     return {
         f"{BASE}/openapi.json": _Document(),
-        f"{BASE}/broker": _Answer(lambda _request: reader.about()),
-        f"{BASE}/brokers": asking(lambda _request: {"brokers": reader.brokers()}),
+        f"{BASE}/broker": _Answer(lambda _request: admin.broker.about()),
+        f"{BASE}/brokers": asking(lambda _request: {"brokers": admin.broker.brokers()}),
         f"{BASE}/overview": _Answer(lambda request: snapshots.latest().whole(view(request))),
         f"{BASE}/live": _Live(feed),
-        f"{BASE}/queues": _Answer(lambda request: _queues(reader, snapshots, request)),
-        **_of_a_queue(reader, line, room),
-        f"{BASE}/workers": _Answer(lambda request: {"workers": reader.workers(request.get_param("queue"))}),
-        f"{BASE}/devices": _Answer(lambda _request: {"devices": reader.devices()}),
-        f"{BASE}/schedules": asking(lambda _request: {"schedules": reader.schedules()}),
-        f"{BASE}/streams": asking(lambda _request: reader.streams()),
-        f"{BASE}/tasks": asking(lambda _request: {"tasks": reader.tasks()}),
-        f"{BASE}/tasks/{{task_id}}": asking(lambda _request, task_id: reader.task(task_id)),
+        f"{BASE}/queues": _Answer(lambda request: _queues(admin, snapshots, request)),
+        **_of_a_queue(admin, line, room),
+        f"{BASE}/workers": _Answer(
+            lambda request: {"workers": admin.queues.workers(request.get_param("queue"))}
+        ),
+        f"{BASE}/devices": _Answer(lambda _request: {"devices": admin.devices.all()}),
+        f"{BASE}/schedules": asking(lambda _request: {"schedules": admin.schedules.do(wire.LIST, {})}),
+        f"{BASE}/streams": asking(lambda _request: admin.streams.overview()),
+        f"{BASE}/tasks": asking(lambda _request: {"tasks": admin.tasks.latest()}),
+        f"{BASE}/tasks/{{task_id}}": asking(lambda _request, task_id: admin.tasks.find(task_id)),
         f"{BASE}/history/{{subject}}/{{name}}": asking(
-            lambda request, subject, name: reader.history(
+            lambda request, subject, name: admin.history.read(
                 subject, name, request.get_param("day"), request.get_param("span") or "minute"
             )
         ),
         f"{BASE}/series/{{subject}}/{{name}}": asking(
-            lambda request, subject, name: reader.series(subject, name, request.get_param("span") or "hour")
+            lambda request, subject, name: admin.series(subject, name, request.get_param("span") or "hour")
         ),
         f"{BASE}/incidents": asking(
-            lambda request: reader.incidents(request.get_param("span") or "day", request.get_param("queue"))
+            lambda request: admin.incidents.read(
+                request.get_param("span") or "day", request.get_param("queue")
+            )
         ),
-        f"{BASE}/recent": asking(lambda request: reader.recent(names(request.get_param("queue")))),
+        f"{BASE}/recent": asking(lambda request: admin.recent(names(request.get_param("queue")))),
     }
 
 
-def _of_a_queue(reader: Reader, line: Line, room: Room) -> dict[str, object]:
+def _of_a_queue(admin: Admin, line: Line, room: Room) -> dict[str, object]:
     """Paths of one queue and its jobs."""
     asking = partial(_Answer, line=line)
     queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
     return {
-        queue: asking(lambda _request, queue: reader.queue(queue)),
-        f"{queue}/jobs": asking(lambda request, queue: _jobs(reader, request, queue)),
-        job: _Job(reader, line, room),
-        f"{job}/payload": _Payload(reader, line, room),
+        queue: asking(lambda _request, queue: admin.queues.one(queue)),
+        f"{queue}/jobs": asking(lambda request, queue: _jobs(admin, request, queue)),
+        job: _Job(admin, line, room),
+        f"{job}/payload": _Payload(admin, line, room),
         f"{queue}/dead": asking(
-            lambda request, queue: reader.jobs.dead(queue, letters(request.get_param), *_page(request))
+            lambda request, queue: _shown(
+                admin.dead_letters.page(queue, dead_letters(request.get_param), *_page(request))
+            )
         ),
         f"{queue}/dead/count": asking(
-            lambda request, queue: reader.jobs.count_dead(queue, letters(request.get_param))
+            lambda request, queue: admin.dead_letters.count(queue, dead_letters(request.get_param))
         ),
         f"{queue}/dead/reasons": asking(
-            lambda request, queue: {"reasons": reader.jobs.reasons(queue, letters(request.get_param))}
+            lambda request, queue: {
+                "reasons": admin.dead_letters.reasons(queue, dead_letters(request.get_param))
+            }
         ),
     }
 
@@ -119,8 +126,8 @@ class _Live:
 class _OneJob:
     """A job, which may be large: then it is read from MongoDB only where there is room for it."""
 
-    def __init__(self, reader: Reader, line: Line, room: Room) -> None:
-        self._reader = reader
+    def __init__(self, admin: Admin, line: Line, room: Room) -> None:
+        self._jobs = admin.jobs
         self._line = line
         self._room = room
 
@@ -128,11 +135,11 @@ class _OneJob:
         """All of it."""
         place = request.env[PLACE]
         with self._line.turn(place.had):
-            size = self._reader.weigh_show(queue, job_id)
+            size = self._jobs.weigh_show(queue, job_id)
             if size <= _LARGE:
-                return dict(self._reader.show(queue, job_id))
+                return dict(self._jobs.show(queue, job_id))
         with self._room.for_large(size, place), self._line.turn(place.had):
-            return dict(self._reader.show(queue, job_id))
+            return dict(self._jobs.show(queue, job_id))
 
 
 class _Job(_OneJob):
@@ -180,22 +187,23 @@ def document() -> dict[str, Any]:
     return dict(json.loads(document_text()))
 
 
-def _queues(reader: Reader, snapshots: Snapshots, request: falcon.Request) -> dict[str, Any]:
+def _queues(admin: Admin, snapshots: Snapshots, request: falcon.Request) -> dict[str, Any]:
     """All of them; a page where one is asked for."""
     if not request.params:
-        return {"queues": reader.kept()}
+        return {"queues": admin.queues.kept_in_turns()}
     return snapshots.latest().page(view(request))
 
 
-def _jobs(reader: Reader, request: falcon.Request, queue: str) -> dict[str, Any]:
+def _jobs(admin: Admin, request: falcon.Request, queue: str) -> dict[str, Any]:
     limit, after = _page(request)
     beginning = request.get_param("id")
     if beginning is not None:
-        return reader.jobs.find(queue, beginning, limit)
-    state = request.get_param("state") or State.READY
-    if state not in SHOWN_STATES:
-        raise BadFrames(f"state {state[:32]!r} is not one of {', '.join(SHOWN_STATES)}")
-    return reader.jobs.page(queue, state, limit, after)
+        return _shown(admin.jobs.with_ids(queue, beginning, limit))
+    return _shown(admin.jobs.page(queue, request.get_param("state") or State.READY, limit, after))
+
+
+def _shown(page: JobPage) -> dict[str, Any]:
+    return {"jobs": page.jobs, "next": cursor_text(page.next)}
 
 
 def _page(request: falcon.Request) -> tuple[int, list[Any] | None]:

@@ -15,8 +15,8 @@ import gevent
 from gevent.event import Event
 
 from sluicemq.protocol.errors import Unavailable
+from sluicemq_broker.admin import Snapshot, Snapshots, View
 from sluicemq_broker.http.lines import Pace
-from sluicemq_broker.http.snapshots import Snapshot, Snapshots, View
 from sluicemq_broker.runtime import Timer
 
 log = logging.getLogger("broker.http")

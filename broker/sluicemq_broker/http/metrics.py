@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import falcon
 import gevent
@@ -28,6 +28,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from sluicemq_broker import __version__
+from sluicemq_broker.admin import Figures
 from sluicemq_broker.http.exposition import Form, form_for, written
 from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, Timing
 from sluicemq_broker.store import SHOWN_STATES
@@ -50,31 +51,6 @@ _PREFIX: Final = "sluicemq_"
 _NAMES: Final[dict[Metric, str]] = {Count.JOBS_REFUSED: "push_jobs_refused", Gauge.FULL: "is_full"}
 _OF_NO_JOB: Final = {Timing.STATEMENT: "mongodb_statement", Timing.HUB_DELAY: str(Timing.HUB_DELAY)}
 _STATES: Final = frozenset(SHOWN_STATES)
-
-
-class Figures(Protocol):
-    """Where the figures come from; nothing here waits."""
-
-    def counters(self) -> dict[str, int]:
-        """What the broker has counted."""
-
-    def counters_by(self) -> dict[str, list[tuple[str, Mapping[str, int]]]]:
-        """The same by label: for each ``queue``, and each ``stream``."""
-
-    def timings(self) -> dict[Timing, dict[str, Histogram]]:
-        """Durations, by the label that splits them; empty if none does."""
-
-    def gauges(self) -> dict[str, float]:
-        """How the broker stands: its gauges and other figures by their names."""
-
-    def kept(self) -> list[dict[str, Any]]:
-        """How the queues stand."""
-
-    def devices(self) -> list[dict[str, Any]]:
-        """How the devices stand."""
-
-    def lags(self) -> list[dict[str, Any]]:
-        """How far subscriptions are behind."""
 
 
 class Metrics:
@@ -133,7 +109,7 @@ class _Collector(Collector):
             _counted(figures.counters(), figures.counters_by()),
             _timed(figures.timings()),
             _gauges(figures.gauges()),
-            _queues(figures.kept()),
+            _queues(figures.queues()),
             _devices(figures.devices()),
             _subscriptions(figures.lags()),
         ):

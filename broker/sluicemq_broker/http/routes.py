@@ -11,19 +11,17 @@ import falcon.media
 
 from sluicemq.protocol.errors import BadQueue, NotFound, SluiceError, Unavailable
 from sluicemq.protocol.json_values import dumps
+from sluicemq_broker.admin import Admin, Snapshots
 from sluicemq_broker.config import BrokerSettings
-from sluicemq_broker.doors import Admin
-from sluicemq_broker.http import actions, api, pages
+from sluicemq_broker.http import actions, api, files
 from sluicemq_broker.http.health import PATHS as HEALTH
-from sluicemq_broker.http.health import Health, Live, Ready
+from sluicemq_broker.http.health import Live, Ready
 from sluicemq_broker.http.live import LiveFeed
 from sluicemq_broker.http.metrics import Metrics
 from sluicemq_broker.http.names import Names
 from sluicemq_broker.http.places import Places
-from sluicemq_broker.http.reader import Reader
 from sluicemq_broker.http.rights import Rights
 from sluicemq_broker.http.room import Room
-from sluicemq_broker.http.snapshots import Snapshots
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_devices.sockets import Outgoing
 
@@ -53,24 +51,22 @@ class Site:
         settings: BrokerSettings,
         counters: Counters,
         places: Places,
-        health: Health,
-        metrics: Metrics,
-        reader: Reader,
         admin: Admin,
+        metrics: Metrics,
         outgoing: Outgoing,
     ) -> None:
         self._counters = counters
         names, room = Names(settings.http, settings.http_hosts), Room(places, outgoing)
         rights = Rights(settings.http_token.text if settings.http_token else None, names)
-        snapshots = Snapshots(lambda: reader.snapshot(actions=rights.any))
+        snapshots = Snapshots(lambda: admin.snapshot(actions=rights.any))
         self._feed = LiveFeed(snapshots)
         self._app = _application(_Guard(names, rights, room), self._failed)
         self._app.add_route("/healthz", Live())
-        self._app.add_route("/readyz", Ready(health))
+        self._app.add_route("/readyz", Ready(admin.broker))
         self._app.add_route("/metrics", metrics)
         for path, resource in {
-            **pages.routes(),
-            **api.routes(reader, snapshots, self._feed, room),
+            **files.routes(),
+            **api.routes(admin, snapshots, self._feed, room),
             **actions.routes(admin),
         }.items():
             self._app.add_route(path, resource)

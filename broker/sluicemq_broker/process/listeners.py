@@ -8,10 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import gevent
 
+from sluicemq_broker.admin import (
+    Admin,
+    BrokerAdmin,
+    DeadLetterAdmin,
+    DeviceAdmin,
+    Figures,
+    JobAdmin,
+    QueueAdmin,
+    ScheduleAdmin,
+    StreamAdmin,
+)
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import Config, DeviceSettings
 from sluicemq_broker.doors import (
-    Admin,
     Device,
     ForwarderDevice,
     QueueDevice,
@@ -78,10 +88,10 @@ class Listeners:
             )
             for each in config.routes
         ]
-        admin = self._admin()
+        admin = self._admin(subscriptions, ready)
         side = StreamSide(settings, self._streams, subscriptions, counters)
         self._sessions = SessionDoor(self._services, admin, side)
-        self._http = self._http_door(admin, side, ready) if settings.http else None
+        self._http = self._http_door(admin) if settings.http else None
 
     def start_http(self) -> None:
         """Open the HTTP door: it answers before MongoDB does. Raises OSError if its address is taken."""
@@ -172,56 +182,32 @@ class Listeners:
         database = stream.settings.database or self._ground.settings.database
         return SubscriptionStore(self._ground.database(database))
 
-    def _admin(self) -> Admin:
-        jobs, ground = self._jobs, self._ground
+    def _admin(self, subscriptions: Subscriptions, ready: Callable[[], bool]) -> Admin:
+        jobs, ground, context = self._jobs, self._ground, self._ground.context
         return Admin(
-            jobs.queues,
-            jobs.census,
+            BrokerAdmin(context, jobs.queues, ground.store, ground.turns, self._board, ready),
+            QueueAdmin(jobs.queues, jobs.census, jobs.tasks),
+            JobAdmin(jobs.queues, jobs.census, context),
+            DeadLetterAdmin(jobs.queues, jobs.census, jobs.tasks, context),
             jobs.tasks,
-            ground.context,
-            ground.turns,
-            self._board,
-            ground.store,
-            history=jobs.history,
-            schedules=jobs.schedules,
-            forwarders=self._forwarders,
+            ScheduleAdmin(jobs.schedules),
+            StreamAdmin(self._streams, subscriptions, self._config.routes),
+            DeviceAdmin(self._devices),
+            jobs.history,
+            jobs.incidents,
         )
 
-    def _forwarders(self) -> list[dict[str, Any]]:
-        """Each forwarder's doors, and what each of its subscribers has lost."""
-        return [
-            {**each.describe(), "subscribers": each.subscribers()}
-            for each in self._devices
-            if isinstance(each, ForwarderDevice | StreamDevice)
-        ]
-
-    def _http_door(self, admin: Admin, streams: StreamSide, ready: Callable[[], bool]) -> HttpDoor:
+    def _http_door(self, admin: Admin) -> HttpDoor:
         from sluicemq_broker import http  # noqa: PLC0415 - 7 MB and 0.1 s that a broker without it need not have
 
-        jobs, ground = self._jobs, self._ground
-        health = http.Health(ground.store, ground.owners, ready)
-        reader = http.Reader(
-            admin,
-            queues=jobs.queues,
-            census=jobs.census,
-            devices=self._devices,
-            counters=ground.counters,
-            turns=ground.turns,
-            store=ground.store,
-            health=health,
-            streams=streams,
-            lags=self._lags,
-            routes=self._config.routes,
-            context=ground.context,
-            history=jobs.history,
-            incidents=jobs.incidents,
+        ground, settings, outgoing = self._ground, self._ground.settings, self._board.outgoing
+        figures = Figures(
+            *(admin, ground.counters, self._jobs.queues, self._streams, self._lags),
+            *(ground.store, ground.turns),
         )
-        outgoing = self._board.outgoing
         places = http.places(ground.counters, outgoing)
-        site = http.Site(
-            ground.settings, ground.counters, places, health, http.Metrics(reader), reader, admin, outgoing
-        )
-        return http.HttpDoor(ground.settings.http, site, ground.counters, places)
+        site = http.Site(settings, ground.counters, places, admin, http.Metrics(figures), outgoing)
+        return http.HttpDoor(settings.http, site, ground.counters, places)
 
     def _follow_memory(self) -> None:
         """What is complete and has to be stored leaves no memory for more large messages, or does again."""

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 import gevent
@@ -17,20 +18,13 @@ import gevent
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, BadVerb, BadVersion, SluiceError, Unavailable
 from sluicemq_broker import __version__
+from sluicemq_broker.admin import READ_PACKED_SENT, Admin
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
 from sluicemq_broker.doors.large_results import tell_when_it_fits
 from sluicemq_broker.doors.questions import MOST_UNREAD
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
 from sluicemq_broker.doors.services import Services
-from sluicemq_broker.doors.smq.administration import (
-    LOOKS,
-    ORDERS,
-    QUESTIONS,
-    READ_PACKED_SENT,
-    TOGETHER,
-    WEIGHED,
-    Admin,
-)
+from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS, AdminVerb
 from sluicemq_broker.doors.smq.assignments import Assignments, ReadyRequest
 from sluicemq_broker.doors.smq.fields import (
     LONGEST_DELAY,
@@ -43,8 +37,7 @@ from sluicemq_broker.doors.smq.fields import (
 )
 from sluicemq_broker.doors.smq.pushes import Pushes
 from sluicemq_broker.doors.smq.results import LookUps, Results
-from sluicemq_broker.doors.smq.stream_side import STREAM_LOOKS, STREAM_QUESTIONS, StreamSide
-from sluicemq_broker.doors.smq.subscriptions import HELD_BY_ONE, HOLDING
+from sluicemq_broker.doors.smq.stream_side import StreamSide
 from sluicemq_broker.doors.smq.verdicts import Verdicts
 from sluicemq_broker.queue import Outcome, Queue
 from sluicemq_broker.queues import Task, check_name
@@ -142,7 +135,8 @@ class Session:
         self._full: set[Queue | Stream] = set()  # it pushes to them, and they have too much on their way
         self._questions: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
         self._guest = door.places.user()
-        self._holds = door.streams.holds(lambda: self.name, self.peer)
+        self.admin = door.admin
+        self.holds = door.streams.holds(lambda: self.name, self.peer)
         self._results = Results(
             door.queues, self._questions, self._resulted, door.now, door.look_ups, self.read_on
         )
@@ -229,7 +223,10 @@ class Session:
         number = 0
         try:
             verb, number, fields = wire.decode_request(frames)
-            _handler(verb)(self, number, fields)
+            if verb in ADMIN_VERBS:
+                self._ask(number, fields, ADMIN_VERBS[verb])
+            else:
+                _handler(verb)(self, number, fields)
         except Exception as error:  # noqa: BLE001 - the client must have an answer, and those after it theirs
             self._refuse(frames, number, refusal(error))
 
@@ -249,7 +246,7 @@ class Session:
         self._door.leave(self)
         died = not self._door.stood_still  # else it left because it heard nothing of us
         self._assignments.leave(died=died, gone=True)
-        self._holds.vanish()
+        self.holds.vanish()
         self._results.forget()
         self._reads.forget()
 
@@ -313,20 +310,18 @@ class Session:
             self.send(wire.OK, number, outcome)
 
     def _ping(self, number: int, fields: Fields) -> None:
-        self.send(wire.OK, number, self._door.admin.health() if fields[:1] == [True] else None)
+        self.send(wire.OK, number, self.admin.broker.health() if fields[:1] == [True] else None)
 
     def _bye(self, number: int, _fields: Fields) -> None:
         self._assignments.leave(died=False, gone=False)
         self.send(wire.OK, number, None)
 
-    def _ask(
-        self, number: int, fields: Fields, of: object, question: Callable[..., Any], *types: Any
-    ) -> None:
+    def _ask(self, number: int, fields: Fields, verb: AdminVerb) -> None:
         """Administrative verbs ask MongoDB, so they wait in a greenlet, one after the other."""
-        wait = seconds_to_wait(fields[len(types) :]) if question in ORDERS else None
-        asked = _Asked(number, of, question, take(fields, *types))
-        turn = nullcontext if question in _AT_ONCE else self._guest.slot
-        if question in _LOOKS:
+        wait = seconds_to_wait(fields[len(verb.types) :]) if verb.takes_long else None
+        asked = _Asked(number, attrgetter(verb.subject)(self), verb, take(fields, *verb.types))
+        turn = nullcontext if verb.at_once else self._guest.slot
+        if verb.reads:
             self._questions.add(partial(self._look, asked, turn))
         else:
             self._questions.add(partial(self._order, asked, turn, wait))
@@ -345,10 +340,10 @@ class Session:
 
     def _look_in_turn(self, asked: _Asked, turn: Turn) -> None:
         ration, sizes = self._lane.ration, self._door.sizes
-        size = sizes.of(asked.question)
-        if asked.question in WEIGHED and not ration.fits(size):
+        size = sizes.of(asked.verb)
+        if asked.verb.weigh and not ration.fits(size):
             with turn():
-                size = WEIGHED[asked.question](asked.of, *asked.fields)
+                size = asked.verb.weigh(asked.of, *asked.fields)
         while ration.reserve(size):
             try:
                 with turn():
@@ -356,7 +351,7 @@ class Session:
                         return
                     answer = wire.encode(wire.OK, asked.number, asked.ask())
                 weight = len(answer[-1])
-                sizes.note(asked.question, weight)
+                sizes.note(asked.verb, weight)
                 if weight <= size or ration.fits(weight - size):
                     self._post(answer)
                     return
@@ -388,16 +383,16 @@ class Session:
 
 
 class _Asked(NamedTuple):
-    """One question of a session: the request's number, whom it asks, with which method, and what of."""
+    """One administrative request: its number, whom it asks, with which verb and fields."""
 
     number: int
     of: object
-    question: Callable[..., Any]
+    verb: AdminVerb
     fields: list[Any]
 
     def ask(self) -> Any:
         """Return the answer, for which it may wait."""
-        return self.question(self.of, *self.fields)
+        return self.verb.method(self.of, *self.fields)
 
 
 class AnswerSizes:
@@ -405,26 +400,22 @@ class AnswerSizes:
 
     def __init__(self, max_job_bytes: int) -> None:
         self._most = READ_PACKED_SENT * max_job_bytes
-        self._latest: dict[Callable[..., Any], int] = {}
+        self._latest: dict[AdminVerb, int] = {}
 
-    def of(self, question: Callable[..., Any]) -> int:
+    def of(self, verb: AdminVerb) -> int:
         """Bytes to reserve for the next answer."""
-        return self._most if question in WEIGHED else max(SMALL, self._latest.get(question, 0))
+        return self._most if verb.weigh else max(SMALL, self._latest.get(verb, 0))
 
-    def note(self, question: Callable[..., Any], size: int) -> None:
-        """An answer had so many."""
-        self._latest[question] = max(size, self._latest.get(question, 0) * 7 // 8)
+    def note(self, verb: AdminVerb, size: int) -> None:
+        """Note how many bytes an answer had."""
+        self._latest[verb] = max(size, self._latest.get(verb, 0) * 7 // 8)
 
 
-_LOOKS: Final = LOOKS | STREAM_LOOKS
 _PIDS: Final = 2**31  # and what is no pid
-#: Those that wait for no other session: they cost next to nothing, or are answered for many together.
-_AT_ONCE: Final = TOGETHER | HELD_BY_ONE
-
 #: What only an answer comes of: of a client that has left it is not looked at.
 _UNHEARD: Final = frozenset(
     {wire.HELLO, wire.PING, wire.READ, wire.READY, wire.RESULT}
-    | {verb for verb, question in {**QUESTIONS, **STREAM_QUESTIONS}.items() if question[0] in _LOOKS}
+    | {verb for verb, about in ADMIN_VERBS.items() if about.reads}
 )
 
 
@@ -460,23 +451,7 @@ _HANDLERS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
 
 
 def _handler(verb: bytes) -> Callable[[Session, int, Fields], None]:
-    if verb in QUESTIONS:
-        return partial(_ask_of, lambda session: session._door.admin, QUESTIONS[verb])  # noqa: SLF001
-    if verb in STREAM_QUESTIONS:
-        return partial(_ask_of, lambda session: session._door.streams.admin, STREAM_QUESTIONS[verb])  # noqa: SLF001
-    if verb in HOLDING:
-        return partial(_ask_of, lambda session: session._holds, HOLDING[verb])  # noqa: SLF001
     handler = _HANDLERS.get(verb)
     if handler is None:
         raise BadVerb(f"unknown verb {verb[:32]!r}")
     return handler
-
-
-def _ask_of(
-    whom: Callable[[Session], object],
-    question: tuple[Any, ...],
-    session: Session,
-    number: int,
-    fields: Fields,
-) -> None:
-    session._ask(number, fields, whom(session), *question)  # noqa: SLF001

@@ -76,21 +76,6 @@ class Holds:
         self._held.clear()
 
 
-#: Which method answers a verb, and the types of the fields that it takes.
-HOLDING: Final[dict[bytes, tuple[Any, ...]]] = {
-    wire.HOLD: (Holds.hold, str, str, str, dict),
-    wire.MARK: (Holds.mark, str, str, int, int),
-    wire.FREE: (Holds.free, str, str, int | None),
-    wire.SUBS: (Holds.listed, str | None),
-    wire.SEEK: (Holds.seek, str, str, int),
-    wire.FORGET: (Holds.forget, str, str),
-}
-
-
-#: What each holder does now and then, with one statement.
-HELD_BY_ONE: Final = frozenset((Holds.hold, Holds.mark, Holds.free))
-
-
 def _options(options: dict[str, Any]) -> dict[str, int]:
     if options.keys() - {"after", "born"}:
         raise BadFrames("the options of a HOLD are a map of after and born")

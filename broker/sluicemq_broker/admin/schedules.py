@@ -1,4 +1,4 @@
-"""The verb SCHEDULE: recurring jobs are made, looked at, paused, removed, run by hand."""
+"""Recurring jobs: listed, added, removed, paused, resumed, run by hand."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sluicemq_broker.queues import Schedules
 from sluicemq_broker.store import Schedule
 
 
-class ScheduleOrders:
-    """What people ask and order of recurring jobs; each waits for MongoDB."""
+class ScheduleAdmin:
+    """The recurring jobs of all brokers on this database."""
 
     def __init__(self, schedules: Schedules) -> None:
         self._schedules = schedules
 
-    def answer(self, action: str, about: dict[str, Any]) -> Any:
-        """Do as it says; raises :class:`BadFrames` for what can't be understood."""
+    def do(self, action: str, about: dict[str, Any]) -> Any:
+        """Carry out one action of the verb SCHEDULE; waits for MongoDB. Raises BadFrames."""
         do = _ACTIONS.get(action)
         if do is None:
             raise BadFrames(f"a SCHEDULE can't {action[:32]!r}, only {', '.join(_ACTIONS)}")

@@ -1,4 +1,4 @@
-"""The dashboard's files, as they lie in the package: read once, told apart by what is in them."""
+"""The dashboard's files: read from the package once; a hash of each is its version."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _TYPES: Final = {
     "svg": "image/svg+xml",
     "txt": "text/plain; charset=utf-8",
 }
-#: Scripts, styles and images of its own, and nothing else from anywhere; no script is made of text.
+#: Only scripts, styles and images of this door; no script is made of text.
 POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
@@ -31,7 +31,7 @@ class _File(NamedTuple):
 
 
 def routes() -> dict[str, object]:
-    """The resources by their paths."""
+    """Return the resources by their paths."""
     files = _files()
     return {
         "/": DashboardFile(files["index.html"]),
@@ -40,13 +40,13 @@ def routes() -> dict[str, object]:
 
 
 class DashboardFile:
-    """One file."""
+    """One file of the dashboard."""
 
     def __init__(self, file: _File) -> None:
         self._file = file
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        """Whole, or that it has not changed."""
+        """Answer with the file, or with 304 if the browser has it."""
         response.set_header("ETag", f'"{self._file.tag}"')
         response.set_header("Cache-Control", "no-cache")
         response.set_header("Content-Security-Policy", POLICY)

@@ -1,4 +1,4 @@
-"""The broker at one moment, as dashboards show it: made once for all of them."""
+"""The broker at one moment, as dashboards show it: one snapshot for all of them."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sluicemq_broker.store import SHOWN_STATES
 
 #: Rows of queues in one answer.
 MOST_ROWS: Final = 200
-#: Queues that somebody should look at, in one answer; and the seconds for which a job may wait before that.
-_MOST_TOLD: Final = 8
+#: Queues in one answer that need attention; a queue does when a job waits longer than these seconds.
+_MOST_ATTENTION: Final = 8
 _MOST_DYING: Final = 100
-#: Views whose text is kept for others who look at them, while a snapshot is the latest one.
+#: Views whose JSON is kept for others with an equal view, while a snapshot is the latest one.
 _MOST_VIEWS: Final = 50
 _LONG: Final = 60.0
-#: Seconds for which a snapshot is good enough for whoever asks once.
+#: Seconds for which a snapshot answers single questions.
 FRESH: Final = 1.0
 
-#: By what queues are sorted, and whether the most stands first.
+#: Keys for sorting queues, and whether the largest value stands first.
 _KEYS: Final[dict[str, tuple[Callable[[dict[str, Any]], Any], bool]]] = {
     "name": (lambda row: row["name"], False),
     **{
@@ -43,7 +43,7 @@ _RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)
 
 
 class View(NamedTuple):
-    """Which queues somebody looks at: those whose name has ``contains``, sorted, from ``offset`` on."""
+    """The queues that one dashboard shows: names with ``contains``, sorted, from ``offset`` on."""
 
     sort: str = "name"
     contains: str = ""
@@ -51,10 +51,10 @@ class View(NamedTuple):
     limit: int = 0
     reverse: bool = False
     only: str = ""
-    """One queue by its whole name."""
+    """The whole name of one queue to show."""
 
     def check(self) -> View:
-        """Itself; raises BadFrames if there can be no such view."""
+        """Return this view; raises BadFrames for a value that is not allowed."""
         if self.sort not in _KEYS:
             raise BadFrames(f"queues are sorted by {', '.join(_KEYS)}")
         if not (0 <= self.limit <= MOST_ROWS and self.offset >= 0):
@@ -63,9 +63,9 @@ class View(NamedTuple):
 
 
 class Snapshot:
-    """``rows``: all queues, as they are known; ``about``: the broker, its health and its counters.
+    """One moment. ``rows``: all queues; ``about``: the broker, its health and its counters.
 
-    ``dying``: queues whose jobs become dead letters in these minutes, and how many have.
+    ``dying``: queues whose jobs became dead letters in the last minutes, and how many did.
     """
 
     def __init__(self, rows: list[dict[str, Any]], about: dict[str, Any], dying: Mapping[str, int]) -> None:
@@ -80,7 +80,7 @@ class Snapshot:
         self._texts: dict[View, str] = {}
 
     def page(self, view: View) -> dict[str, Any]:
-        """``{matching, queues}``: how many queues match, and those that are looked at."""
+        """Return ``{matching, queues}``: how many queues match a view, and those on its page."""
         if view.only:
             rows = [row for row in self._rows if row["name"] == view.only]
         else:
@@ -92,11 +92,11 @@ class Snapshot:
         return {"matching": len(rows), "queues": rows[view.offset : view.offset + view.limit]}
 
     def whole(self, view: View) -> dict[str, Any]:
-        """All that a dashboard with this view shows."""
+        """Return all that a dashboard with this view shows."""
         return {**self._about, **self.page(view)}
 
     def text(self, view: View) -> str:
-        """The answer to :meth:`whole` as JSON; those who look at one view share it."""
+        """Return :meth:`whole` as JSON, which is made once for all with an equal view."""
         text = self._texts.get(view)
         if text is None:
             text = dumps(self.whole(view))
@@ -106,7 +106,7 @@ class Snapshot:
 
 
 class Snapshots:
-    """The latest one; ``make`` makes another."""
+    """The latest snapshot; ``make`` makes another."""
 
     def __init__(self, make: Callable[[], Snapshot]) -> None:
         self._make = make
@@ -114,22 +114,22 @@ class Snapshots:
         self._at = 0.0
 
     def latest(self) -> Snapshot:
-        """One that is not older than :data:`FRESH`."""
+        """Return a snapshot that is not older than :data:`FRESH`."""
         if self._latest is None or time.monotonic() - self._at > FRESH:
             return self.renew()
         return self._latest
 
     def renew(self) -> Snapshot:
-        """A new one."""
+        """Make a new snapshot."""
         self._latest, self._at = self._make(), time.monotonic()
         return self._latest
 
 
 def _attention(rows: list[dict[str, Any]], dying: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Queues whose jobs die, that are paused, or whose jobs wait: those with the longest wait first."""
+    """Return queues whose jobs die, that are paused, or whose jobs wait: the longest wait first."""
     found = [row for row in rows if row["name"] in dying or row["paused"] or _waits(row) > _LONG]
     found.sort(key=lambda row: (row["name"] in dying, _waits(row)), reverse=True)
-    return found[:_MOST_TOLD]
+    return found[:_MOST_ATTENTION]
 
 
 def _waits(row: dict[str, Any]) -> float:

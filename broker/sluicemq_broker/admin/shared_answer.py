@@ -1,4 +1,4 @@
-"""One answer for all who ask the same at about the same time."""
+"""One answer for all who ask one question at about one time."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ T = TypeVar("T")
 
 
 class SharedAnswer(Generic[T]):
-    """Finds something out for all who ask; it costs the same however many they are.
+    """Finds an answer for all who wait for it, so that the cost doesn't grow with their number.
 
-    Nobody gets an answer that was begun before the question: who asks while one is being found out shares
-    the next one with all others who do.
+    An answer is never older than its question: those who ask while one is being found share the next one.
     """
 
     def __init__(self, find_out: Callable[[], T]) -> None:
         self._find_out = find_out
         self._one_at_a_time = BoundedSemaphore(1)
-        self._next: Any = None  # not begun yet
+        self._next: Any = None  # it is not begun yet
 
     def get(self) -> T:
-        """What ``find_out`` returns or raises, called after this was; waits for it."""
+        """Return, or raise, what a later call of ``find_out`` does; waits for it."""
         answer = self._next
         if answer is None:
             answer = self._next = AsyncResult()
@@ -37,5 +36,5 @@ class SharedAnswer(Generic[T]):
             self._next = None
             try:
                 answer.set(self._find_out())
-            except Exception as error:  # noqa: BLE001 - those who asked hear of it
+            except Exception as error:  # noqa: BLE001 - it is raised to all who wait
                 answer.set_exception(error)

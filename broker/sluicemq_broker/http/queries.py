@@ -1,4 +1,4 @@
-"""What a request asks for, in the broker's words; raises BadFrames for what can't be asked."""
+"""Query parameters, read into the broker's values; a wrong one raises BadFrames."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import falcon
 
 from sluicemq.protocol.errors import BadFrames
 from sluicemq.protocol.rules import number
-from sluicemq_broker.http.snapshots import View
+from sluicemq_broker.admin import View
 from sluicemq_broker.runtime import read_json
 from sluicemq_broker.store import DeadLetters
 
@@ -19,7 +19,7 @@ _TIME: Final = number(0, 253_370_000_000, "a time in Unix seconds, before the ye
 
 
 def view(request: falcon.Request) -> View:
-    """Which queues, in which order."""
+    """Return which queues to show, in which order."""
     return View(
         sort=request.get_param("sort") or "name",
         contains=(request.get_param("contains") or "")[:64],
@@ -30,8 +30,8 @@ def view(request: falcon.Request) -> View:
     ).check()
 
 
-def letters(given: Callable[[str], Any]) -> DeadLetters:
-    """Which dead letters: ``given`` tells of each name what was said."""
+def dead_letters(given: Callable[[str], Any]) -> DeadLetters:
+    """Return which dead letters are chosen; ``given(name)``: the value of a parameter."""
     reason = given("reason")
     if reason is not None and not isinstance(reason, str):
         raise BadFrames("reason is a string, a part of the last error's reason")
@@ -39,30 +39,30 @@ def letters(given: Callable[[str], Any]) -> DeadLetters:
 
 
 def names(text: str | None) -> list[str]:
-    """Some names, divided by commas."""
+    """Return names that are divided by commas."""
     return [each for each in (text or "").split(",") if each]
 
 
 def cursor(text: str | None) -> list[Any] | None:
-    """Where a page begins: the ``next`` of the one before it."""
+    """Read where a page begins: the ``next`` of the page before it."""
     if not text:
         return None
     try:
         place = read_json(text.encode())
     except ValueError:
         place = None
-    if not isinstance(place, list) or not all(map(_is_of_a_place, place)):
-        raise BadFrames("after is not what the last page gave as next")
+    if not isinstance(place, list) or not all(map(_is_of_a_cursor, place)):
+        raise BadFrames("after must be the next of the page before")
     return place
 
 
-def as_cursor(place: list[Any] | None) -> str | None:
-    """The same, to be given back."""
+def cursor_text(place: list[Any] | None) -> str | None:
+    """Write the cursor of the next page; None behind the last one."""
     return None if place is None else json.dumps(place, separators=(",", ":"))
 
 
-def _is_of_a_place(value: Any) -> bool:
-    """True for what MongoDB can compare: a text, no value, or a number of 64 bits."""
+def _is_of_a_cursor(value: Any) -> bool:
+    """Return True for what MongoDB can compare: a text, no value, or a number of 64 bits."""
     if isinstance(value, float):
         return math.isfinite(value)
     return value is None or isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**63)

@@ -1,0 +1,29 @@
+"""Administration: what is read of a broker and changed at it, for the library's door and for HTTP."""
+
+from sluicemq_broker.admin.admin import Admin
+from sluicemq_broker.admin.broker import BrokerAdmin
+from sluicemq_broker.admin.dead_letters import DeadLetterAdmin
+from sluicemq_broker.admin.devices import Device, DeviceAdmin
+from sluicemq_broker.admin.figures import Figures
+from sluicemq_broker.admin.jobs import READ_PACKED_SENT, JobAdmin
+from sluicemq_broker.admin.queues import QueueAdmin
+from sluicemq_broker.admin.schedules import ScheduleAdmin
+from sluicemq_broker.admin.snapshots import Snapshot, Snapshots, View
+from sluicemq_broker.admin.streams import StreamAdmin
+
+__all__ = [
+    "READ_PACKED_SENT",
+    "Admin",
+    "BrokerAdmin",
+    "DeadLetterAdmin",
+    "Device",
+    "DeviceAdmin",
+    "Figures",
+    "JobAdmin",
+    "QueueAdmin",
+    "ScheduleAdmin",
+    "Snapshot",
+    "Snapshots",
+    "StreamAdmin",
+    "View",
+]

@@ -1,0 +1,58 @@
+"""All that is read and changed for administration, by subject."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sluicemq.protocol.errors import Unavailable
+from sluicemq_broker.admin.broker import BrokerAdmin
+from sluicemq_broker.admin.dead_letters import DeadLetterAdmin
+from sluicemq_broker.admin.devices import DeviceAdmin
+from sluicemq_broker.admin.jobs import JobAdmin
+from sluicemq_broker.admin.queues import QueueAdmin
+from sluicemq_broker.admin.schedules import ScheduleAdmin
+from sluicemq_broker.admin.snapshots import Snapshot
+from sluicemq_broker.admin.streams import StreamAdmin
+from sluicemq_broker.queues import Tasks
+from sluicemq_broker.statistics import History, Incidents, Series
+
+
+class Admin(NamedTuple):
+    """The subjects of administration. Each method of one may wait for MongoDB."""
+
+    broker: BrokerAdmin
+    queues: QueueAdmin
+    jobs: JobAdmin
+    dead_letters: DeadLetterAdmin
+    tasks: Tasks
+    schedules: ScheduleAdmin
+    streams: StreamAdmin
+    devices: DeviceAdmin
+    history: History
+    incidents: Incidents
+
+    def stats(self) -> dict[str, Any]:
+        """Return the broker's counters, all queues, and what subscribers of each forwarder have lost."""
+        try:
+            queues = self.queues.all()
+        except Unavailable:
+            queues = self.queues.kept()  # without MongoDB the rest of the statistics is still there
+        return {**self.broker.counters(), "queues": queues, "forwarders": self.devices.forwarders()}
+
+    def snapshot(self, *, actions: bool) -> Snapshot:
+        """Return the broker as dashboards show it; ``actions``: whether changes are allowed there."""
+        about = {
+            **self.broker.identity(),
+            "problems": {name: text for name, text in self.broker.problems().items() if text},
+            "actions": actions,
+        }
+        return Snapshot(self.queues.kept_in_turns(), about, self.incidents.dying())
+
+    def series(self, kind: str, name: str, span: str) -> dict[str, Any]:
+        """Return the curves of one subject, for a chart."""
+        return Series(self.history).of(kind, name, span, self.broker.now())
+
+    def recent(self, queues: Sequence[str]) -> dict[str, Any]:
+        """Return small curves of these queues, of the last hour."""
+        return Series(self.history).recent(queues, self.broker.now())

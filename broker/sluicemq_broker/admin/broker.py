@@ -1,0 +1,117 @@
+"""The broker itself: its health, its counters, its gauges, and the brokers beside it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames
+from sluicemq_broker import __version__
+from sluicemq_broker.context import Context
+from sluicemq_broker.queues import Queues, check_name
+from sluicemq_broker.runtime import Gauge, Turns
+from sluicemq_broker.store import StoreAvailability
+from sluicemq_devices.sockets import Switchboard
+
+#: Events in one answer.
+_MOST_EVENTS: Final = 1000
+_WELL: Final = ""
+
+
+class BrokerAdmin:
+    """The broker that is asked. ``is_open()``: whether its doors are open."""
+
+    def __init__(
+        self,
+        context: Context,
+        queues: Queues,
+        store: StoreAvailability,
+        turns: Turns,
+        board: Switchboard,
+        is_open: Callable[[], bool],
+    ) -> None:
+        self._context = context
+        self._queues = queues
+        self._store = store
+        self._turns = turns
+        self._board = board
+        self._is_open = is_open
+        self._started = context.timer.now()
+
+    def now(self) -> float:
+        """Return the time of MongoDB's clock."""
+        return self._context.clock.now()
+
+    def health(self) -> dict[str, Any]:
+        """Return whether MongoDB answers; at once, without asking it."""
+        state = self._store
+        return {"store": state.problem or wire.STORE_OK, Gauge.STORE_SILENT: round(state.silent, 3)}
+
+    def problems(self) -> dict[str, str]:
+        """Return what is wrong with the store, the lease and the doors; an empty text: nothing."""
+        no_lease = "another broker may have declared this one dead: no jobs are handed out"
+        return {
+            "store": self._store.problem,
+            "lease": _WELL if self._context.owners.sure else no_lease,
+            "doors": _WELL if self._is_open() else "the broker starts or stops",
+        }
+
+    def counters(self) -> dict[str, Any]:
+        """Return :meth:`about`, with the longest turns of the hub since this was last called.
+
+        ``longest_turn``: seconds by the clock; ``longest_turn_cpu``: seconds of computing.
+        """
+        longest, longest_cpu = self._turns.take()
+        about = self.about()
+        about["broker"] |= {
+            Gauge.LONGEST_TURN: round(longest, 4),
+            Gauge.LONGEST_TURN_CPU: round(longest_cpu, 4),
+        }
+        return about
+
+    def about(self) -> dict[str, Any]:
+        """Return the broker's version, gauges and health, and its counters since its start."""
+        broker = {
+            "version": __version__,
+            "pid": os.getpid(),
+            "owner": self._context.owners.current,
+            **self.gauges(),
+            **self.health(),
+        }
+        return {"broker": broker, "counters": dict(sorted(self._context.counters.values.items()))}
+
+    def identity(self) -> dict[str, Any]:
+        """Return :meth:`about` with the broker's name, and when that was."""
+        about = self.about()
+        about["broker"]["name"] = self._context.owners.name
+        return {"at": self.now(), **about}
+
+    def gauges(self) -> dict[str, float]:
+        """Return uptime, brokers, open connections, and what is on its way."""
+        return {
+            Gauge.UPTIME: round(self._context.timer.now() - self._started, 3),
+            Gauge.BROKERS: 1 + self._context.owners.others,
+            Gauge.CONNECTIONS: self._board.connections,
+            **self._queues.under_way(),
+        }
+
+    def brokers(self) -> list[dict[str, Any]]:
+        """Return all brokers on this database, with those that fell silent in the last day."""
+        return self._context.owners.brokers()
+
+    def events(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return what happened to jobs at this broker since the last question, or from now on."""
+        after, queue = options.get("after"), options.get("queue")
+        if options.keys() - {"after", "queue"} or not _is_count(after):
+            raise BadFrames("the options of EVENTS are a map of after, a number, and queue")
+        queue = None if queue is None else check_name(queue)
+        return self._context.events.read(after, queue, _MOST_EVENTS)
+
+
+def _is_count(value: Any) -> bool:
+    """Return True for a number of events, or none."""
+    return value is None or (
+        isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= wire.MAX_NUMBER
+    )

@@ -1,0 +1,76 @@
+"""The broker's figures for ``/metrics``: counters, timings, gauges, queues, devices, subscriptions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sluicemq_broker.admin.admin import Admin
+from sluicemq_broker.queues import Queues
+from sluicemq_broker.runtime import Counters, Gauge, Histogram, Timing, Turns
+from sluicemq_broker.store import StoreAvailability
+from sluicemq_broker.streams import Lags, Streams
+
+
+class Figures:
+    """All figures of a broker, by the labels that split them; no method waits for MongoDB."""
+
+    def __init__(
+        self,
+        admin: Admin,
+        counters: Counters,
+        queues: Queues,
+        streams: Streams,
+        lags: Lags,
+        store: StoreAvailability,
+        turns: Turns,
+    ) -> None:
+        self._admin = admin
+        self._counters = counters
+        self._queues = queues
+        self._streams = streams
+        self._lags = lags
+        self._store = store
+        self._turns = turns
+
+    def queues(self) -> list[dict[str, Any]]:
+        """Return the counts of all queues that are kept here."""
+        return self._admin.queues.kept_in_turns()
+
+    def devices(self) -> list[dict[str, Any]]:
+        """Return what each device holds and has counted."""
+        return self._admin.devices.all()
+
+    def lags(self) -> list[dict[str, Any]]:
+        """Return how far each subscription was behind at the last look."""
+        return self._lags.rows
+
+    def counters(self) -> dict[str, int]:
+        """Return the broker's counters since its start."""
+        return dict(self._counters.values)
+
+    def counters_by(self) -> dict[str, list[tuple[str, Mapping[str, int]]]]:
+        """Return the counters of each ``queue``, and of each ``stream``."""
+        return {
+            "queue": [(each.name, each.counters.values) for each in self._queues],
+            "stream": [(each.name, each.counters.values) for each in self._streams],
+        }
+
+    def timings(self) -> dict[Timing, dict[str, Histogram]]:
+        """Return durations by the value of the label that splits them, such as a queue; else by ``""``."""
+        found = {timing: {"": histogram} for timing, histogram in self._counters.timings.items()}
+        found[Timing.STATEMENT] = dict(self._counters.statements)
+        for queue, histograms in self._counters.timings_by_queue.items():
+            for timing, histogram in histograms.items():
+                found.setdefault(timing, {})[queue] = histogram
+        return found
+
+    def gauges(self) -> dict[str, float]:
+        """Return the broker's gauges by their names."""
+        return {
+            **self._admin.broker.gauges(),
+            "sluicemq_ready": float(not any(self._admin.broker.problems().values())),
+            Gauge.STORE_SILENT: self._store.silent,
+            "sluicemq_hub_turns": self._turns.count,
+            "sluicemq_hub_busy_seconds": self._turns.busy,
+        }

@@ -1,0 +1,132 @@
+"""Jobs: one is shown, changed, promoted, cancelled, removed; those of a queue are listed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.options import OPTIONS
+from sluicemq_broker.context import Context
+from sluicemq_broker.queue import Queue, check_headers
+from sluicemq_broker.queues import FailedParents, Queues
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.statistics import Census
+from sluicemq_broker.store import SHOWN_STATES, Changes, Documents, Inspector, JobPage, Listing, Removals
+
+_CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
+_MOST_PEEKED: Final = 1000
+_PEEKED_BYTES: Final = 8 * 1024 * 1024
+#: Times the bytes of a stored job: it is in memory as it came, unpacked, and as it is sent.
+READ_PACKED_SENT: Final = 3
+
+
+class JobAdmin:
+    """The jobs of all queues. Each method raises NotFound for an unknown queue."""
+
+    def __init__(self, queues: Queues, census: Census, context: Context) -> None:
+        self._queues = queues
+        self._census = census
+        self._clock = context.clock
+        self._counters = context.counters
+
+    # ------------------------------------------------------------------- read
+
+    def peek(self, name: str, state: str, limit: int) -> list[dict[str, Any]]:
+        """Return the first jobs of a state, or with a limit below zero the last ones; none is taken."""
+        queue = self._queues.get(name)
+        check_state(state)
+        if not 1 <= abs(limit) <= _MOST_PEEKED:
+            raise BadFrames(f"limit {limit} is not from 1 to {_MOST_PEEKED}, nor from -1 to -{_MOST_PEEKED}")
+        return self._inspector(queue).peek(name, state, limit, _PEEKED_BYTES, self._clock.now())
+
+    def show(self, name: str, job_id: str) -> dict[str, Any]:
+        """Return all that is known of one job, with its worker if that is connected here."""
+        queue = self._queues.get(name)
+        shown = self._inspector(queue).show(name, job_id, self._clock.now())
+        defaults = {key: getattr(queue.settings, key) for key in ("max_attempts", "visibility_timeout")}
+        worker = queue.worker_with(job_id)
+        return {**defaults, **shown, **({"worker": worker.name} if worker else {})}
+
+    def page(self, name: str, state: str, limit: int, after: list[Any] | None) -> JobPage:
+        """Return jobs of a state behind a cursor, without their payloads."""
+        check_state(state)
+        return self._listing(name).page(name, state, limit, after, self._clock.now())
+
+    def with_ids(self, name: str, beginning: str, limit: int) -> JobPage:
+        """Return jobs of any state whose id begins like this."""
+        return self._listing(name).with_ids(name, beginning, limit, self._clock.now())
+
+    def weigh_peek(self, name: str, state: str, limit: int) -> int:
+        """Return about how many bytes of memory a :meth:`peek` takes."""
+        queue = self._queues.get(name)
+        check_state(state)
+        most = max(-_MOST_PEEKED, min(limit, _MOST_PEEKED)) or 1
+        size = self._inspector(queue).weigh_first(name, state, most, self._clock.now())
+        return READ_PACKED_SENT * min(size, 2 * _PEEKED_BYTES)
+
+    def weigh_show(self, name: str, job_id: str) -> int:
+        """Return about how many bytes of memory a :meth:`show` takes."""
+        return READ_PACKED_SENT * self._inspector(self._queues.get(name)).weigh(name, job_id)
+
+    # ----------------------------------------------------------------- change
+
+    def change(self, name: str, job_id: str, fields: dict[str, Any]) -> None:
+        """Give a waiting job another priority, or another delay from now on."""
+        queue = self._queues.get(name)
+        if not fields or fields.keys() - _CHANGEABLE:
+            raise BadFrames("a change is a map of priority, delay, or both")
+        read = check_headers(fields)
+        now = self._clock.now()
+        due = now + read["delay"] if "delay" in read else None
+        Changes(self._changed(queue)).change(name, job_id, now, priority=read.get("priority"), due=due)
+        if due is not None and due > now:
+            queue.jobs_due([due])
+        else:
+            queue.jobs_ready(1)
+
+    def promote(self, name: str, job_id: str) -> None:
+        """Make a delayed job ready now."""
+        queue = self._queues.get(name)
+        Changes(self._changed(queue)).promote(name, job_id, self._clock.now())
+        queue.jobs_ready(1)
+
+    def cancel(self, name: str, job_id: str) -> None:
+        """Remove one waiting job; those who wait for its result hear of it."""
+        queue = self._queues.get(name)
+        group = self._removals(queue).cancel(name, job_id, self._clock.now())
+        self._counters.add(Count.CANCELLED)
+        queue.cancelled(job_id, group)
+
+    def remove(self, name: str, job_id: str) -> None:
+        """Remove one job that no worker has: it waits, is done, or is dead."""
+        queue = self._queues.get(name)
+        if self._removals(queue).remove_ended(name, job_id, self._clock.now()):
+            self._counters.add(Count.PURGED)
+            queue.check_results()
+        else:
+            self.cancel(name, job_id)
+
+    def _inspector(self, queue: Queue) -> Inspector:
+        queue.prepare()
+        return Inspector(self._queues.database_of(queue))
+
+    def _listing(self, name: str) -> Listing:
+        queue = self._queues.get(name)
+        queue.prepare()
+        return Listing(self._queues.database_of(queue))
+
+    def _removals(self, queue: Queue) -> Removals:
+        return Removals(self._changed(queue), FailedParents(self._queues))
+
+    def _changed(self, queue: Queue) -> Documents:
+        """Return the database of jobs that are about to change."""
+        queue.prepare()
+        self._census.recount(queue)
+        return self._queues.database_of(queue)
+
+
+def check_state(state: str, allowed: Sequence[str] = SHOWN_STATES) -> None:
+    """Raise BadFrames for a state that no job is shown in, or that is not allowed here."""
+    if state not in allowed:
+        raise BadFrames(f"state {state[:32]!r} is not one of {', '.join(allowed)}")
