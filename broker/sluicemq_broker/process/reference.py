@@ -70,7 +70,7 @@ def configuration() -> str:
         "once, in the order of the stream.",
         _table(_setting(key, each, live=False) for key, each in settings_of(RouteSettings).items()),
         "## [schedules.NAME]\n\nA recurring job, put into MongoDB when the broker starts "
-        "([jobs](jobs.md#recurring-jobs)).",
+        "([jobs](schedules.md)).",
         _table(_setting(key, each, live=False) for key, each in settings_of(ScheduleSettings).items()),
         "## [[devices]]\n\nTwo ends, each with any number of doors, and what goes on between them. Once the "
         "file has one, the default devices are not there.",
@@ -103,7 +103,7 @@ def counters() -> str:
         "What `sluicemq stats` tells, and the names in the log. A *counter* only grows, from 0 at the start "
         "of the process; one that has not counted yet is not shown. A *gauge* is how it stands now. "
         "With the label *queue*, or *stream*, it is counted for each of them, too, as far as that is known: "
-        "`sluicemq queues` shows the rates of some, [`sluicemq history`](operations.md#history) what was.",
+        "`sluicemq queues` shows the rates of some, [`sluicemq history`](watching.md#history) what was.",
         "## Jobs, workers, the store",
         _table(map(_figure, Count)),
         "### What they add up to\n\nAt any moment, and in the line that a broker logs when it stops:",
