@@ -80,7 +80,7 @@ def test_promtool_takes_the_rules_and_each_fires_when_it_should() -> None:
 
 
 def test_every_alert_stands_in_the_runbook_and_no_other() -> None:
-    runbook = (ROOT / "docs/operations.md").read_text()
+    runbook = (ROOT / "docs/troubleshooting.md").read_text()
     assert re.findall(r"^\| `(SluiceMQ\w+)` \|", runbook, re.MULTILINE) == re.findall(r"alert: (\w+)", ALERTS)
 
 

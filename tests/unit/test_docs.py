@@ -185,7 +185,7 @@ def code_of(page: Path) -> str:
 
 def test_the_counters_worth_an_alarm_are_counters() -> None:
     """Every one is told by ``docs/counters.md``, which is made of the code."""
-    table = read("docs/operations.md").partition("| counter | counts |")[2].partition("\n\n")[0]
+    table = read("docs/watching.md").partition("| counter | counts |")[2].partition("\n\n")[0]
     alarming = re.findall(r"`([a-z_]+)`", "".join(row.split("|")[1] for row in table.splitlines()[2:]))
     assert len(alarming) > 10
     told = re.findall(r"^\| `([a-z_]+)` \| counter", read("docs/counters.md"), re.MULTILINE)
