@@ -72,8 +72,12 @@ def test_who_comes_is_heard_and_hears_nothing_of_what_was_before(form: Form) -> 
         assert hear(at_one, 1) == HELLO
 
 
-def test_where_nobody_listens_nothing_is_wrong(form: Form) -> None:
-    form().send(["ready mail 1"])
+def test_what_is_sent_while_nobody_listens_is_heard_by_nobody(form: Form) -> None:
+    one, late = form(), form()
+    one.send(["ready mail 1"])
+    with late.listen([]) as feed:
+        one.send(["ready mail 2"])
+        assert hear(feed, 1) == ["ready mail 2"]
 
 
 def test_nothing_comes_to_who_waits_in_vain(form: Form) -> None:

@@ -179,8 +179,7 @@ def test_a_push_socket_waits_and_another_queue_at_its_door_does_not(
     sent = number + 1
     # Then: what one read brings came in besides, and no more
     wait_until(lambda: broker.admin.queue(queue)["full"], what="a full queue")
-    assert 100 <= ready(broker, queue) < sent or sent == FLOOD
-    assert ready(broker, queue) < FLOOD // 2
+    assert 100 <= ready(broker, queue) < min(sent, FLOOD // 2)
     broker.push(door, other.encode(), b"goes in")
     broker.await_count(other, "ready", 1)
     # And all of it comes when somebody works

@@ -103,13 +103,14 @@ def test_a_few_jobs_that_came_back_are_claimed_at_once_though_much_is_staged() -
 
 
 def test_a_push_with_room_waits_for_nothing() -> None:
-    SupplyRig(rate=FAST).supply.await_room(100)
+    assert not waits(SupplyRig(rate=FAST))
 
 
 @pytest.mark.parametrize("reason", ["slow", "far behind", "backlog not known", "nobody", "stopping"])
 def test_a_push_does_not_wait(reason: str) -> None:
     rig = SupplyRig(rate=FAST - 1 if reason == "slow" else FAST)
     rig.work(1000)
+    assert waits(rig) == (reason != "slow")
     if reason == "far behind":
         rig.supply._ledger._ready, rig.supply._ledger.backlog = 0, FAST * MOMENT
     if reason == "backlog not known":
@@ -118,7 +119,16 @@ def test_a_push_does_not_wait(reason: str) -> None:
         rig.dispatch.detach(rig.worker)
     if reason == "stopping":
         rig.dispatch.stop_granting(0.0)
-    rig.supply.await_room(100)
+    assert not waits(rig)
+
+
+def waits(rig: SupplyRig) -> bool:
+    """Push 100 jobs; return whether they wait for room."""
+    push = gevent.spawn(rig.supply.await_room, 100)
+    go_on()
+    waiting = not push.ready()
+    push.kill()
+    return waiting
 
 
 def test_a_push_that_waits_goes_on_when_the_broker_stops() -> None:

@@ -44,6 +44,7 @@ class EventRing:
         self._me = secrets.token_hex(6)
         self._database = database
         self._ring: Collection[dict[str, Any]] = database[_RING]
+        self._made = False
 
     @contextmanager
     def listen(self, greeting: Sequence[str]) -> Iterator[RingFeed]:
@@ -58,11 +59,15 @@ class EventRing:
             feed.skip(greeted)
             yield feed
         finally:
+            self._made = False  # it may have been dropped
             with translated():
                 cursor.close()
 
     def send(self, lines: Sequence[str]) -> None:
         """Tell these; raises Unavailable: they may be told."""
+        if not self._made:
+            with translated():
+                self._make()  # else the insert makes a collection that is not capped, which nobody can follow
         self._tell(lines)
 
     def _tell(self, lines: Sequence[str]) -> ObjectId:
@@ -79,6 +84,7 @@ class EventRing:
                 raise
             if not self._ring.options().get("capped"):
                 raise Unavailable(f"collection {_RING!r} is not capped: drop it, it is made anew") from None
+        self._made = True
 
 
 class RingFeed:
