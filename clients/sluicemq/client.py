@@ -10,9 +10,9 @@ from typing import Any, Final, Self, Unpack
 from sluicemq import forks
 from sluicemq.arguments import checked
 from sluicemq.claim import Claim, pop
+from sluicemq.dead_letters import DeadLetters, described
 from sluicemq.headers import as_bytes, as_headers
 from sluicemq.job import Job
-from sluicemq.letters import Letters, described
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import in_seconds
 from sluicemq.protocol.errors import Unfinished, from_code
@@ -210,12 +210,13 @@ class Client:
         *,
         to: str | None = None,
         wait: float | None = None,
-        **which: Unpack[Letters],
+        **which: Unpack[DeadLetters],
     ) -> dict[str, Any]:
         """Make dead letters ready again, the oldest first, here or in the queue ``to``.
 
         All of them, or those of ``ids`` (1,000 at most), or as ``reason``, ``since``, ``until`` and ``limit``
-        say (:class:`~sluicemq.letters.Letters`). Attempts and time to live start anew, the history stays.
+        say (:class:`~sluicemq.dead_letters.DeadLetters`). Attempts and time to live begin again, the history
+        stays.
         Returns ``{moved, left, refused}``: how many went, how many of those chosen stay, ``[id, code, text]``
         of some that can't go. What dies again meanwhile is not redriven twice.
         """
@@ -227,7 +228,7 @@ class Client:
         ids: Sequence[str] | None = None,
         *,
         wait: float | None = None,
-        **which: Unpack[Letters],
+        **which: Unpack[DeadLetters],
     ) -> int:
         """Remove dead letters, chosen as for :meth:`redrive`; how many there were."""
         return int(self._order(wire.DISCARD, queue, described(ids, which), wait=wait) or 0)

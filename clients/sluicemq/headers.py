@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sluicemq import arguments
-from sluicemq.protocol import wire
+from sluicemq.protocol import job_headers
 from sluicemq.protocol.errors import BadHeaders
 from sluicemq.protocol.options import KEYWORDS, OPTIONS, JobOptions
 from sluicemq.protocol.readable import brief, said
@@ -58,7 +58,7 @@ def _read(key: str, value: Any) -> Any:
 
 def _frozen(given: Headers) -> tuple[Headers, int]:
     try:
-        packed = wire.encode_headers(given)
+        packed = job_headers.encode(given)
     except Exception as error:
         raise BadHeaders(f"headers can't be sent: {said(error)}") from error
-    return wire.thaw_headers(packed), len(packed)
+    return job_headers.thaw(packed), len(packed)

@@ -12,8 +12,8 @@ from sluicemq import tracing
 from sluicemq.arguments import checked, number, plain_text
 from sluicemq.confirming import Confirming
 from sluicemq.headers import Headers, as_bytes, as_headers, checked_id
-from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, BadQueue, SluiceError, Timeout, TooLarge, Unavailable
+from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.options import RESULT, JobOptions, NewJob
 from sluicemq.protocol.readable import brief, escaped, said
 from sluicemq.receipt import Receipt
@@ -217,8 +217,8 @@ class Producer(Confirming[Receipt]):
         limit = self._connection.max_job_bytes
         if limit is not None and len(payload) > limit:
             raise TooLarge(f"the payload has {len(payload)} bytes, this broker takes {limit}")
-        if not wire.is_queue_name(queue):
-            raise BadQueue(f"{brief(queue)} is no queue name: {wire.QUEUE_NAME_RULE}")
+        if not is_queue_name(queue):
+            raise BadQueue(f"{brief(queue)} is no queue name: {QUEUE_NAME_RULE}")
         if type(queue) is not str:
             queue = plain_text(queue)
         headers, header_bytes = as_headers(options, reply) if options or reply else (None, 0)

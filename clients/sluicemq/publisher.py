@@ -9,8 +9,8 @@ from sluicemq import arguments
 from sluicemq.confirming import Confirming
 from sluicemq.headers import as_bytes, checked_id
 from sluicemq.message import Published
-from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadStream, BadTopic, SluiceError, TooLarge
+from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.packed import LONGEST_TOPIC, pack, topic_bytes
 from sluicemq.protocol.readable import brief
 from sluicemq.transport.publishing import PublishBatch, Publishing
@@ -105,8 +105,8 @@ class Publisher(Confirming[Published]):
         return f"one for stream {receipt.stream}"
 
     def _check(self, stream: str) -> None:
-        if not wire.is_queue_name(stream):
-            raise BadStream(f"{brief(stream)} is no name of a stream: {wire.QUEUE_NAME_RULE}")
+        if not is_queue_name(stream):
+            raise BadStream(f"{brief(stream)} is no name of a stream: {QUEUE_NAME_RULE}")
         self._names.add(arguments.plain_text(stream))
 
     def _enqueue(self, message: Published) -> None:

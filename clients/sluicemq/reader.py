@@ -13,8 +13,8 @@ from sluicemq import forks
 from sluicemq.arguments import checked
 from sluicemq.headers import as_bytes
 from sluicemq.message import Message
-from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadStream, Forked, Gap, SluiceError
+from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.packed import topic_bytes, unpack
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.reading import Page, Reading
@@ -54,8 +54,8 @@ class Reader:
         on_gap: Callable[[Gap], None] | None = None,
         page_bytes: int = 1 << 20,
     ) -> None:
-        if not wire.is_queue_name(stream):
-            raise BadStream(f"{stream!r} is no name of a stream: {wire.QUEUE_NAME_RULE}")
+        if not is_queue_name(stream):
+            raise BadStream(f"{stream!r} is no name of a stream: {QUEUE_NAME_RULE}")
         self.position = after
         """The number of the last message that was given out; 0: none was yet."""
         self.newest = 0

@@ -13,6 +13,7 @@ from sluicemq.handlers import check
 from sluicemq.message import Message
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadStream, Gap, Held, LeaseLost, SluiceError, Timeout, Unavailable
+from sluicemq.protocol.names import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue_name
 from sluicemq.protocol.readable import said
 from sluicemq.reader import Reader
 from sluicemq.transport.connection import Connection
@@ -121,8 +122,8 @@ class Subscription:
     ) -> None:
         check(cast("Any", handler))
         _check_names(stream, name)
-        if not wire.is_kind(kind):
-            raise BadStream(f"{kind!r} is no kind of a subscription: {wire.KIND_RULE}")
+        if not is_kind(kind):
+            raise BadStream(f"{kind!r} is no kind of a subscription: {KIND_RULE}")
         if not 1 <= batch <= wire.MOST_READ:
             raise ValueError(f"batch is 1 to {wire.MOST_READ} messages, not {batch}")
         self.endpoint = endpoint
@@ -314,5 +315,5 @@ class Subscription:
 
 def _check_names(*names: str) -> None:
     for each in names:
-        if not wire.is_queue_name(each):
-            raise BadStream(f"{each!r} is no name of a stream or a subscription: {wire.QUEUE_NAME_RULE}")
+        if not is_queue_name(each):
+            raise BadStream(f"{each!r} is no name of a stream or a subscription: {QUEUE_NAME_RULE}")

@@ -15,10 +15,10 @@ import tomli_w
 from click.testing import CliRunner
 
 from sluicemq.cli.app import app
+from sluicemq.protocol import job_headers
 from sluicemq.protocol.durations import in_seconds, seconds_of
 from sluicemq.protocol.errors import BadFrames, BadHeaders
 from sluicemq.protocol.options import OPTIONS
-from sluicemq.protocol.wire import decode_headers
 from sluicemq_broker.config import (
     BrokerSettings,
     ConfigError,
@@ -208,7 +208,7 @@ def test_a_moment_that_is_none_is_refused_with_an_example() -> None:
 
 @pytest.mark.parametrize("before", [b"", b" ", b"\n\t\r ", b"\xef\xbb\xbf", b"\xef\xbb\xbf \n"])
 def test_json_headers_may_begin_with_white_space_or_a_byte_order_mark(before: bytes) -> None:
-    assert decode_headers(before + b'{"priority": 5}') == {"priority": 5}
+    assert job_headers.decode(before + b'{"priority": 5}') == {"priority": 5}
 
 
 def test_a_byte_order_mark_in_toml_is_taken(tmp_path: Path) -> None:

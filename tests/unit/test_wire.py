@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.protocol import errors, wire
+from sluicemq.protocol import errors, job_headers, wire
 from sluicemq.protocol.msgpack_count import within
 
 JOB = ["id1", b"pay", {"priority": 3}]
@@ -408,10 +408,10 @@ def test_noise_never_raises_anything_else(frames: list[bytes]) -> None:
 
 
 def test_plain_headers_are_json_or_msgpack_or_nothing() -> None:
-    assert wire.decode_headers(b"") == {}
-    assert wire.decode_headers(b'{"priority": 3}') == {"priority": 3}
-    assert wire.decode_headers(bytes.fromhex("81a87072696f7269747903")) == {"priority": 3}
-    assert wire.encode_headers({"priority": 3}) == bytes.fromhex("81a87072696f7269747903")
+    assert job_headers.decode(b"") == {}
+    assert job_headers.decode(b'{"priority": 3}') == {"priority": 3}
+    assert job_headers.decode(bytes.fromhex("81a87072696f7269747903")) == {"priority": 3}
+    assert job_headers.encode({"priority": 3}) == bytes.fromhex("81a87072696f7269747903")
 
 
 @pytest.mark.parametrize(
@@ -419,14 +419,14 @@ def test_plain_headers_are_json_or_msgpack_or_nothing() -> None:
 )
 def test_headers_that_are_no_map_are_refused(frame: bytes) -> None:
     with pytest.raises(errors.BadHeaders):
-        wire.decode_headers(frame)
+        job_headers.decode(frame)
 
 
 def test_headers_beyond_their_bytes_are_too_large() -> None:
-    assert wire.decode_headers(wire.encode_headers({"headers": {"a": "x" * 65_000}}))
-    for frame in (b'{"a": "' + b"x" * 65_536 + b'"}', wire.encode_headers({"a": "x" * 65_536})):
+    assert job_headers.decode(job_headers.encode({"headers": {"a": "x" * 65_000}}))
+    for frame in (b'{"a": "' + b"x" * 65_536 + b'"}', job_headers.encode({"a": "x" * 65_536})):
         with pytest.raises(errors.TooLarge, match="65536"):
-            wire.decode_headers(frame)
+            job_headers.decode(frame)
 
 
 # ---------------------------------------------------------- what strangers send

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.hosts import problem_of_host
+from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.options import OPTIONS, SCHEDULE_OPTIONS
 from sluicemq.protocol.rules import Rule, duration, number, whole
-from sluicemq.protocol.wire import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.config import mongo_uri as uris
 from sluicemq_broker.config import redis_url
 from sluicemq_broker.config.secret import Secret

@@ -20,8 +20,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from sluicemq.protocol.names import LONGEST_NAME
 from sluicemq.protocol.options import OPTIONS
-from sluicemq.protocol.wire import LONGEST_NAME
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import MIB, option, setting
 from sluicemq_broker.config.mongo_uri import MongoUri

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sluicemq.protocol import wire
+from sluicemq.protocol import job_headers
 from sluicemq.protocol.errors import BadFrames
 
 
@@ -24,5 +24,5 @@ def split(frames: list[bytes]) -> PlainJob:
     if not 1 <= len(frames) <= 3:
         raise BadFrames(f"a job has 1 to 3 frames ([queue] [headers] payload), this one has {len(frames)}")
     queue = frames[0] if len(frames) > 1 else b""
-    headers = wire.decode_headers(frames[1]) if len(frames) == 3 else {}
+    headers = job_headers.decode(frames[1]) if len(frames) == 3 else {}
     return PlainJob(queue.decode("utf-8", "backslashreplace"), headers, frames[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from sluicemq.protocol import wire
+from sluicemq.protocol import job_headers, wire
 from sluicemq.protocol.errors import BadFrames, SluiceError
 from sluicemq.protocol.json_values import dumps
 from sluicemq.protocol.options import OPTIONS
@@ -72,7 +72,7 @@ def _forward(receipt: bytes, frames: list[bytes]) -> Verdict:
         raise BadFrames(f"FORWARD has [queue] [payload] [headers] behind it, not {len(frames)} frames")
     queue = frames[0].decode("utf-8", "backslashreplace")
     payload = frames[1] if len(frames) > 1 else None
-    headers = wire.decode_headers(frames[2]) if len(frames) > 2 else {}
+    headers = job_headers.decode(frames[2]) if len(frames) > 2 else {}
     return Verdict(receipt, wire.FORWARD, onward=(Onward(queue, payload, headers),))
 
 

@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sluicemq.protocol import wire
+from sluicemq.protocol import job_headers
 from sluicemq.protocol.errors import BadHeaders, TooLarge
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.rules import rfc3339
@@ -46,7 +46,7 @@ def check_headers(headers: Mapping[str, Any]) -> Mapping[str, Any]:
     first header with a wrong value, and says what it may be.
     """
     if headers and (size := _packed_size(headers)):
-        wire.check_header_bytes(size)
+        job_headers.check_bytes(size)
     return {key: _read(key, value) for key, value in headers.items()}
 
 
@@ -122,7 +122,7 @@ class JobMaker:
 def _packed_size(headers: Mapping[str, Any]) -> int:
     """Return the bytes of headers on the wire; 0 if they can't be packed: their rules will say why."""
     try:
-        return len(wire.encode_headers(headers))
+        return len(job_headers.encode(headers))
     except (ValueError, TypeError, RecursionError, OverflowError):
         return 0
 

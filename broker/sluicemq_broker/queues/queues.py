@@ -10,7 +10,7 @@ from typing import Any, Final
 from gevent.lock import BoundedSemaphore
 
 from sluicemq.protocol.errors import BadQueue, NotFound, Unavailable
-from sluicemq.protocol.wire import QUEUE_NAME_RULE, is_queue_name
+from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, silent
 from sluicemq_broker.config import Config, QueueSettings
 from sluicemq_broker.context import Context

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from sluicemq.protocol.errors import BadStream, Unavailable
-from sluicemq.protocol.wire import QUEUE_NAME_RULE, is_queue_name
+from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq_broker.bus import BusEvent, Channel, silent
 from sluicemq_broker.config import Config
 from sluicemq_broker.runtime import Count

@@ -17,7 +17,7 @@ from typing import Any, Final
 import gevent
 
 from sluicemq.protocol.errors import BadStream, Held, LeaseLost, NotFound, QueueFull, SluiceError
-from sluicemq.protocol.wire import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue_name
+from sluicemq.protocol.names import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue_name
 from sluicemq_broker.context import Owners
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Holder, Subscription, SubscriptionStore

@@ -12,7 +12,7 @@ from sluicemq.cli.jobs import limit_option, list_jobs, newest_option, payload_op
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.tasks import carried_out
-from sluicemq.letters import Letters
+from sluicemq.dead_letters import DeadLetters
 from sluicemq.protocol.errors import NotFound
 from sluicemq.protocol.wire import ShownState
 
@@ -103,7 +103,7 @@ def dead_purge(
     These IDs, those with a reason or of a time; without any of these, all of them.
     """
     some = bool(ids) or any(which[each] is not None for each in _COMMON)
-    letters = _letters(ids, **which) if some else Letters(limit=which["limit"])
+    letters = _letters(ids, **which) if some else DeadLetters(limit=which["limit"])
     if not yes:
         click.confirm(_question(queue, ids, letters), abort=True, err=True)
     with invocation.client() as client:
@@ -151,15 +151,15 @@ def _letters(
     newer_than: float | None,
     older_than: float | None,
     limit: int | None,
-) -> Letters:
+) -> DeadLetters:
     common = reason is not None or newer_than is not None or older_than is not None
     if bool(ids) + common + everything != 1:
         raise click.UsageError("give IDs, or --reason, --newer-than and --older-than, or --all")
     since, until = (None if ago is None else time() - ago for ago in (newer_than, older_than))
-    return Letters(reason=reason, since=since, until=until, limit=limit)
+    return DeadLetters(reason=reason, since=since, until=until, limit=limit)
 
 
-def _question(queue: str, ids: tuple[str, ...], letters: Letters) -> str:
+def _question(queue: str, ids: tuple[str, ...], letters: DeadLetters) -> str:
     which = f"{len(ids)}" if ids else "those" if any(letters.values()) else "all"
     return f"Remove {which} dead letters of queue {queue}?"
 

@@ -14,7 +14,6 @@ from datetime import datetime, timedelta
 from numbers import Integral, Real
 from typing import Any, Final, NamedTuple
 
-from sluicemq.protocol import wire
 from sluicemq.protocol.durations import EXAMPLES, TEN_YEARS, seconds_of
 from sluicemq.protocol.readable import is_utf8
 
@@ -32,6 +31,8 @@ BACKOFF_BOUNDS: Final = {
 }
 
 _DEEPEST = 20
+#: Values in a map of headers of a user's own.
+MOST_VALUES: Final = 1000
 #: A number of seconds, as the environment and a command line have it.
 _SECONDS = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 _LAST_DATE = datetime(9999, 1, 1).timestamp()  # noqa: DTZ001 - a bound, to the day
@@ -220,7 +221,7 @@ def _is_storable_map(own: Any) -> bool:
     if not isinstance(own, dict):
         return False
     level: list[Any] = [own]
-    left = wire.MOST_HEADER_VALUES
+    left = MOST_VALUES
     for _ in range(_DEEPEST + 1):
         deeper: list[Any] = []
         for value in level:
@@ -266,5 +267,5 @@ BACKOFF: Final = Rule(_BACKOFF, _backoff)
 OWN_MAP: Final = _test(
     _is_storable_map,
     "a map with text keys (not starting with $), 64-bit numbers, "
-    f"at most {_DEEPEST} levels and {wire.MOST_HEADER_VALUES} values",
+    f"at most {_DEEPEST} levels and {MOST_VALUES} values",
 )

@@ -1,4 +1,4 @@
-"""SMQ/1, the protocol between the library and the broker, byte by byte; and plain headers.
+"""SMQ/1, the protocol between the library and the broker, byte by byte.
 
 A message is three ZeroMQ frames, both ways, between a DEALER (client) and the broker's door::
 
@@ -133,9 +133,9 @@ client answers nothing to the broker's PING, whatever it sends next shows that i
 
 What the broker reads is bounded before it is decoded (:func:`decode_request`): of a message 1,000
 jobs, verdicts or receipts, 20,000 values in all and, beside payloads and results, 4 MiB
-(``msgpack_values.py``); of a job :data:`MOST_HEADER_BYTES` of headers with :data:`MOST_HEADER_VALUES`
-values. A message beyond its bounds gets ``ERROR`` with ``BAD_FRAMES``, a job its refusal by position.
-Extension types of msgpack stand for nothing here.
+(``msgpack_values.py``); of a job 64 KiB of headers with 1,000
+values (``job_headers.py``). A message beyond its bounds gets ``ERROR`` with ``BAD_FRAMES``, a job its
+refusal by position. Extension types of msgpack stand for nothing here.
 
 Rule for changes: a new verb or a new element at the end of an array keeps the version; anything
 else raises it. ``tests/unit/test_wire.py`` holds golden bytes of every message.
@@ -143,15 +143,12 @@ else raises it. ``tests/unit/test_wire.py`` holds golden bytes of every message.
 
 from __future__ import annotations
 
-import codecs
-import json
-import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from sluicemq.protocol.errors import BadFrames, BadHeaders, BadVersion, TooLarge
+from sluicemq.protocol.errors import BadFrames, BadVersion
 from sluicemq.protocol.msgpack_values import first_of_array, pack, pack_array, unpack, unpack_bounded
 from sluicemq.protocol.readable import MOST_REASON, said
 
@@ -273,10 +270,6 @@ STORE_OK: Final = "ok"
 MOST_REDRIVEN: Final = 2**31 - 1
 MOST_IDS: Final = 1_000
 
-#: Of one job: bytes of its headers, as JSON or msgpack, and values in a map of the user's own.
-MOST_HEADER_BYTES: Final = 64 * 1024
-MOST_HEADER_VALUES: Final = 1000
-
 #: Messages in one PUBLISH, and in the answer to one READ, at most; bytes of the latter; seconds it waits.
 MOST_PUBLISHED: Final = 4096
 MOST_READ: Final = 10_000
@@ -285,14 +278,6 @@ LONGEST_WAIT: Final = 60.0
 
 #: Characters of what is noted of a job's progress that are kept.
 MOST_NOTE: Final = 200
-
-#: What is said of a queue's name that is none.
-_LONGEST_KIND: Final = 64
-KIND_RULE: Final = f"1 to {_LONGEST_KIND} visible characters"
-QUEUE_NAME_RULE: Final = "1 to 64 of A-Z a-z 0-9 _ - and, between them, single full stops"
-
-#: Bytes of a name of a queue, a stream or a subscription, at most.
-LONGEST_NAME: Final = 64
 
 #: Largest number in a message; the library starts again at 1 after it.
 MAX_NUMBER: Final = 2**63 - 1
@@ -310,7 +295,6 @@ _MOST_BYTES_OF: Final = {
     SCHEDULE: 256 * 1024,
     PROGRESS: 1024 * 1024,
 }
-_QUEUE_NAME: Final = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 
 
 class Message(NamedTuple):
@@ -328,16 +312,6 @@ LOOKS: Final = frozenset(
         *(READ, STREAMS, STREAM, SUBS),
     )
 )
-
-
-def is_kind(kind: object) -> bool:
-    """Return whether a subscription may be held for this kind of work."""
-    return isinstance(kind, str) and 1 <= len(kind) <= _LONGEST_KIND and kind.isprintable()
-
-
-def is_queue_name(value: object) -> bool:
-    """True if a queue may have this name: it becomes part of a collection's, so full stops stand alone."""
-    return isinstance(value, str) and len(value) <= LONGEST_NAME and _QUEUE_NAME.fullmatch(value) is not None
 
 
 def encode(verb: bytes, number: int, *fields: Any) -> list[bytes]:
@@ -404,41 +378,6 @@ def verdict_row(
     return row if onward is None else [*row, onward]
 
 
-def encode_headers(headers: Mapping[str, Any]) -> bytes:
-    """A headers frame, msgpack, as :func:`decode_headers` reads it."""
-    return pack(headers)
-
-
-def decode_headers(frame: bytes) -> dict[str, Any]:
-    """Read the headers frame of a plain-socket job: JSON if it begins with ``{``, else msgpack.
-
-    Before the ``{`` there may be white space, or a byte order mark: as msgpack these are no map. An empty
-    frame means no headers. Raises :class:`BadHeaders`, and :class:`TooLarge` for more than
-    ``MOST_HEADER_BYTES``.
-    """
-    if not frame:
-        return {}
-    check_header_bytes(len(frame))
-    is_json = frame.removeprefix(codecs.BOM_UTF8).lstrip(b" \t\r\n").startswith(b"{")
-    headers = _json(frame) if is_json else unpack_bounded(frame, BadHeaders, "headers")
-    if not isinstance(headers, dict):
-        raise BadHeaders(f"headers are a {type(headers).__name__}, expected a map")
-    return headers
-
-
-def thaw_headers(packed: bytes) -> dict[str, Any]:
-    """Return a copy of headers that :func:`encode_headers` has packed; raises as :func:`decode_headers`."""
-    check_header_bytes(len(packed))
-    headers: dict[str, Any] = unpack(packed, BadHeaders, "headers", ext_hook=_no_extension)
-    return headers
-
-
-def check_header_bytes(size: int) -> None:
-    """Raises :class:`TooLarge` if a job's headers may not have so many bytes."""
-    if size > MOST_HEADER_BYTES:
-        raise TooLarge(f"the headers of a job have {size} bytes, at most {MOST_HEADER_BYTES} are taken")
-
-
 def _body(frames: list[bytes]) -> bytes:
     if not frames or frames[0] != VERSION:
         got = frames[0][:16] if frames else b""
@@ -458,14 +397,3 @@ def _message(frames: list[bytes], body: Any) -> Message:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_NUMBER
-
-
-def _no_extension(code: int, _data: bytes) -> Any:
-    raise ValueError(f"an extension type ({code}) stands for nothing here")
-
-
-def _json(frame: bytes) -> Any:
-    try:
-        return json.loads(frame)
-    except (ValueError, RecursionError) as error:
-        raise BadHeaders(f"headers start with '{{' but are not JSON: {error}") from error

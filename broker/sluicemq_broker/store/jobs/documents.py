@@ -41,7 +41,7 @@ from typing import Any, Final, NamedTuple
 import bson
 from bson.int64 import Int64
 
-from sluicemq.protocol import wire
+from sluicemq.protocol import job_headers
 from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.readable import MOST_REASON
@@ -355,7 +355,7 @@ def _backoff(stored: Any) -> Backoff:
 def _deliverable_size(headers: Any) -> int:
     if not isinstance(headers, dict):
         raise Unreadable(f"its headers are no map, but {type(headers).__name__}")
-    wire.encode_headers(headers)  # what has no form on the wire can't be delivered
+    job_headers.encode(headers)  # what has no form on the wire can't be delivered
     return stored_size(headers) if headers else 0
 
 

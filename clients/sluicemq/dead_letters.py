@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from sluicemq import arguments
 
 
-class Letters(TypedDict, total=False):
+class DeadLetters(TypedDict, total=False):
     """Dead letters with the text ``reason`` in their last error, dead from ``since`` on and before ``until``.
 
     Times are Unix seconds, or a ``datetime`` (of local time without a zone); ``limit``: the oldest so many.
@@ -21,7 +21,7 @@ class Letters(TypedDict, total=False):
     limit: int | None
 
 
-def described(ids: Sequence[str] | None, letters: Letters) -> dict[str, Any]:
+def described(ids: Sequence[str] | None, letters: DeadLetters) -> dict[str, Any]:
     """As the broker is told: of those with these ids (None: of all)."""
     given = {name: _checked(name, value) for name, value in letters.items() if value is not None}
     if ids is None:
@@ -33,8 +33,10 @@ def described(ids: Sequence[str] | None, letters: Letters) -> dict[str, Any]:
 
 
 def _checked(name: str, value: Any) -> object:
-    if name not in Letters.__annotations__:
-        raise TypeError(f"dead letters are chosen by {', '.join(Letters.__annotations__)}, not by {name!r}")
+    if name not in DeadLetters.__annotations__:
+        raise TypeError(
+            f"dead letters are chosen by {', '.join(DeadLetters.__annotations__)}, not by {name!r}"
+        )
     if name == "reason":
         arguments.text(name, value)
     elif name == "limit":
