@@ -1,4 +1,4 @@
-"""The event bus: brokers that share a database tell each other at once where to look again."""
+"""The event bus: brokers that share a database notify each other of changes at once."""
 
 from sluicemq_broker.bus.bus import Channel, EventBus, silent
 from sluicemq_broker.bus.event import BusEvent, BusKind

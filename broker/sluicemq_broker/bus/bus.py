@@ -1,8 +1,7 @@
-"""The event bus of one broker: what it tells others, merged, and what it hears of them.
+"""The event bus of one broker: events sent to other brokers, merged in windows, and events received.
 
-An event goes at once if nothing was told about the same thing for a while; what happens in the window
-behind it is told once, at the window's end. So a worker that waits elsewhere hears of a job in milliseconds,
-and a flood of pushes makes 20 events a second.
+The first event about a queue is sent at once. Further ones in the window behind it are sent as one, at its
+end. So a worker at another broker gets a job in milliseconds, and a flood of pushes makes 20 events a second.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ log = logging.getLogger("broker.events")
 _AT_ONCE: Final = 500
 #: Seconds between two tries to listen again.
 _PAUSE: Final = 0.5
-#: Whoever was heard is taken to listen for so many seconds, whatever the leases say.
+#: Seconds for which a broker whose event was received counts as present, whatever the leases say.
 _HEARD: Final = 30.0
-#: Seconds for what is still to be told when the broker stops.
-_LAST_WORDS: Final = 0.5
+#: Seconds for sending the last events when the broker stops.
+_LAST_SENDS: Final = 0.5
 _MOMENT: Final = 1e-9  # seconds; a sleep of 0 would run before timers
 
-#: Does what an event says; must not block.
+#: Handles an event; must not block.
 Handler = Callable[[BusEvent], None]
 
 
 class Channel:
-    """What the brokers on one database tell each other. Without a transport it is silent, and deaf.
+    """The events between the brokers on one database; without a transport none are sent or received.
 
-    ``shared()``: whether another broker may be there. ``handlers``: what to do at an event, by its kind.
+    ``shared()``: whether another broker may be there. ``handlers``: called with events, by their kind.
     """
 
     def __init__(
@@ -58,31 +57,31 @@ class Channel:
         self._epoch = 0
         self._listening = False
         self._heard_until = 0.0
-        #: Of what the window is open, and what to tell at its end.
+        #: The windows that are open, and the event to send at the end of each.
         self._later: dict[tuple[BusKind, str], BusEvent | None] = {}
         self._outgoing: Batcher[BusEvent] = Batcher(self._send, size=_AT_ONCE)
         self._over = Event()
 
     @property
     def epoch(self) -> int:
-        """A number that is another one after each time in which it was deaf; 0: it is now."""
+        """The number of this period of listening; 0 while events are not received and may be missed."""
         return self._epoch if self._listening else 0
 
     @property
     def shared(self) -> bool:
-        """True if another broker may hear what is told."""
+        """True if another broker may receive events."""
         return self._transport is not None and (self._shared() or self._timer.now() < self._heard_until)
 
     def announce(self, event: BusEvent) -> None:
-        """Tell the others, now or at the end of the window; never blocks."""
+        """Send an event, now or at the end of its window; never blocks."""
         if not self.shared:
             return
         key = event.kind, event.name
         if key in self._later:
-            # What is told of several is no more than where to look.
+            # One event stands for several now, so it has no data: receivers look in MongoDB.
             self._later[key] = event if self._later[key] is None else event._replace(data="")
         else:
-            self._tell(event)
+            self._open_window(event)
 
     def start(self) -> None:
         """Begin to listen."""
@@ -90,15 +89,16 @@ class Channel:
             gevent.spawn(self._listen, self._transport)
 
     def stop(self) -> None:
-        """Tell what is to be told; listening ends by itself, within two seconds."""
+        """Send what is left; listening ends by itself, within two seconds."""
         self._over.set()
         self._outgoing.extend([event for event in self._later.values() if event])
         self._later.clear()
-        self._outgoing.drain(_LAST_WORDS)
+        self._outgoing.drain(_LAST_SENDS)
 
-    # ------------------------------------------------------------------ told
+    # ------------------------------------------------------------------ send
 
-    def _tell(self, event: BusEvent) -> None:
+    def _open_window(self, event: BusEvent) -> None:
+        """Send an event, and collect those about its queue or stream until the window is over."""
         key = event.kind, event.name
         self._later[key] = None
         self._timer.after(event.kind.window, self._window_over, key)
@@ -107,21 +107,21 @@ class Channel:
     def _window_over(self, key: tuple[BusKind, str]) -> None:
         event = self._later.pop(key, None)
         if event is not None:
-            self._tell(event)
+            self._open_window(event)
 
     def _send(self, events: list[BusEvent]) -> None:
         transport = self._transport
         if transport is None:
             return
         try:
-            told = events if transport.in_store else [each._replace(data="") for each in events]
-            transport.send([line for each in dict.fromkeys(told) for line in each.lines])
+            sent = events if transport.in_store else [each._replace(data="") for each in events]
+            transport.send([line for each in dict.fromkeys(sent) for line in each.lines])
         except SluiceError as error:
-            self._counters.notice(Count.BUS_UNTOLD, f"events are not told to other brokers: {error}")
+            self._counters.notice(Count.BUS_UNTOLD, f"events are not sent to other brokers: {error}")
         else:
             self._counters.add(Count.BUS_TOLD, len(events))
 
-    # ----------------------------------------------------------------- heard
+    # --------------------------------------------------------------- receive
 
     def _listen(self, transport: Transport) -> None:
         while not self._over.is_set():
@@ -134,19 +134,19 @@ class Channel:
             self._over.wait(_PAUSE)
 
     def _follow(self, transport: Transport) -> None:
-        """Hear others until the broker stops, or until some may have been missed."""
+        """Receive events until the broker stops, or until some may have been missed."""
         with transport.listen([str(BusEvent(BusKind.HELLO))]) as feed, self._hearing():
-            for kind in self._handlers:  # what was told before
+            for kind in self._handlers:  # for events sent before
                 self._handle(BusEvent(kind))
             while not self._over.is_set():
                 for line in feed.next():
                     self._hear(line, in_store=transport.in_store)
-                gevent.sleep(_MOMENT)  # who begins to look at it is sooner than the next question to the feed
+                gevent.sleep(_MOMENT)  # handlers ask MongoDB before the feed is read again
 
     @contextmanager
     def _hearing(self) -> Iterator[None]:
         if self._epoch:
-            log.info("events of other brokers are heard again")
+            log.info("events of other brokers are received again")
         self._epoch += 1
         self._listening = True
         try:
@@ -159,7 +159,7 @@ class Channel:
         event = BusEvent.read(line)
         carries = event is not None and event.kind is BusKind.SEGMENT
         if not carries:
-            self._counters.add(Count.BUS_HEARD)  # what a segment says comes with an event that counts
+            self._counters.add(Count.BUS_HEARD)  # a segment comes with a STREAM event, which counts
         if event is not None and (in_store or not carries):
             self._handle(event)
 
@@ -170,15 +170,15 @@ class Channel:
 
     def _lost(self, error: SluiceError) -> None:
         if not self._over.is_set():
-            text = f"events of other brokers are not heard, their jobs are found by the poll: {error}"
+            text = f"events of other brokers are not received; the poll finds their jobs: {error}"
             self._counters.notice(Count.BUS_LOST, text)
 
 
 class EventBus:
-    """The channels of all databases in which a broker has something.
+    """The channels of all databases that a broker uses.
 
-    ``transport``: of a database, or None: each broker finds what others do by its poll. ``shared``: whether
-    another broker has something there.
+    ``transport(database)``: None if brokers there only poll. ``shared(database)``: whether another broker
+    uses it, too.
     """
 
     def __init__(
@@ -196,11 +196,11 @@ class EventBus:
         self._channels: dict[str, Channel] = {}
 
     def on(self, kind: BusKind, handler: Handler) -> None:
-        """Do this at each event of a kind; one without a name: some may have been missed, look at all."""
+        """Call ``handler`` with each event of a kind; one without a name means that some may be missed."""
         self._handlers[kind] = handler
 
     def channel(self, database: str) -> Channel:
-        """That of a database."""
+        """Return the channel of a database."""
         channel = self._channels.get(database)
         if channel is None:
             channel = self._channels[database] = Channel(
@@ -213,15 +213,15 @@ class EventBus:
         return channel
 
     def start(self, databases: Iterable[str]) -> None:
-        """Listen in these databases, all in which this broker has something."""
+        """Listen in these databases."""
         for each in databases:
             self.channel(each).start()
 
     def stop(self) -> None:
-        """Tell what is to be told, and listen no more."""
+        """Send what is left, and end listening."""
         gevent.joinall([gevent.spawn(each.stop) for each in self._channels.values()])
 
 
 def silent() -> Channel:
-    """A channel on which nobody is."""
+    """Return a channel without other brokers."""
     return Channel(None, lambda: False, {}, Counters(), Timer())

@@ -1,7 +1,6 @@
-"""What brokers tell each other: where to look again, or what is there; nothing that is not in MongoDB.
+"""Events between brokers: where to look in MongoDB, or what is there.
 
-An event that is lost costs time, never a job: behind each stands a poll. One that comes too often, or was
-sent by a broker of something else, costs a look.
+A missed event costs time and never a job: brokers poll as well. An event too many costs one look.
 """
 
 from __future__ import annotations
@@ -9,43 +8,43 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple, Self
 
-#: Seconds from one event of a kind about one thing to the next: what happens between is told at the end.
+#: Seconds between two events of one kind about one queue.
 _WINDOW: Final = 0.05
-#: The same of streams, whose readers want each segment: as long as the insert of one takes, or two.
+#: Seconds between two events about one stream, whose readers want each segment: one or two inserts.
 _STREAM_WINDOW: Final = 0.005
 
 
 class BusKind(StrEnum):
-    """What an event is about; what its name and number are."""
+    """Subjects of events, with the meaning of their name and number."""
 
     READY = "ready"
-    """Jobs of queue ``name`` lie ready; ``number``: none of them was accepted later (see ``Job.seq``)."""
+    """Jobs of queue ``name`` are ready; none of them was accepted after ``number`` (see ``Job.seq``)."""
     COMING = "coming"
-    """The same, told when they are on their way to MongoDB: whoever looks may find them while their insert
-    waits for its majority. A claim has its own later in the same log, so it covers both."""
+    """Jobs of queue ``name`` are being inserted: a claim may find them while the insert waits for its
+    majority. The claim stands behind the insert in MongoDB's log, so its own majority covers both."""
     ENDED = "ended"
-    """Jobs of queue ``name`` have ended whose results are waited for at another broker."""
+    """Jobs of queue ``name`` have ended whose results are wanted at another broker."""
     FREED = "freed"
-    """Jobs of queue ``name`` that its limits hold back may begin: some have ended, or permits are idle."""
+    """Jobs of queue ``name`` that its limits held back may begin: others have ended, or permits are idle."""
     PAUSES = "queues"
-    """What was ordered for queues, as a pause, has changed."""
+    """Queues were paused, resumed or removed."""
     STREAM = "stream"
     """Stream ``name`` has a segment that begins with message ``number``."""
     SEGMENT = "segment"
-    """The same, and all of it (``data``), before the event that says only that it is there."""
+    """Stream ``name`` has the segment in ``data``; sent before the ``STREAM`` event about it."""
     HELLO = "hello"
-    """A broker listens from now on."""
+    """A broker begins to listen."""
 
     @property
     def window(self) -> float:
-        """Seconds in which only one event about the same thing is sent, and one at their end."""
+        """Seconds in which one event about a queue or stream is sent; a second one follows at their end."""
         return _STREAM_WINDOW if self is BusKind.STREAM else _WINDOW
 
 
 class BusEvent(NamedTuple):
-    """One event. An empty name, at whoever hears it: of all of this kind, for some may have been missed.
+    """One event. An empty name means all queues or streams: events of this kind may have been missed.
 
-    ``data``: of a segment, in words; empty: whoever wants it reads it in MongoDB.
+    ``data``: a segment as text; empty: receivers read it in MongoDB.
     """
 
     kind: BusKind
@@ -55,7 +54,7 @@ class BusEvent(NamedTuple):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """As it is told; brokers that know nothing of data pass over the line that has it."""
+        """The event as it is sent; a broker that does not know ``SEGMENT`` ignores that line."""
         carried = f"{BusKind.SEGMENT} {self.name} {self.number} {self.data}"
         return (carried, str(self)) if self.data else (str(self),)
 
@@ -64,7 +63,7 @@ class BusEvent(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Self | None:
-        """The event of such a line; None for one that this version does not know."""
+        """Return the event of a line; None if this version does not know its kind."""
         try:
             kind, name, number, *data = text.split(" ", 3)
             return cls(BusKind(kind), name, int(number), *data)

@@ -1,4 +1,4 @@
-"""The bus of brokers in one process; what a broker has whose MongoDB is its own alone."""
+"""The bus of brokers in one process; used with an embedded MongoDB, which no other broker uses."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Final
 
 from gevent.queue import Empty, Queue
 
-#: Seconds after which a feed answers that nothing has come.
+#: Seconds after which a feed returns no lines.
 _AWAIT: Final = 1.0
 
-#: Who listens, by the name of the place.
+#: The listeners by the name of the place.
 _places: defaultdict[str, set[LocalFeed]] = defaultdict(set)
 
 
 class LocalFeed:
-    """The lines that have come for one listener."""
+    """The lines received by one listener."""
 
     def __init__(self) -> None:
         self.lines: Queue[str] = Queue()
 
     def next(self) -> Sequence[str]:
-        """As :meth:`Feed.next`."""
+        """See :meth:`Feed.next`."""
         try:
             first = self.lines.get(timeout=_AWAIT)
         except Empty:
@@ -32,7 +32,7 @@ class LocalFeed:
 
 
 class LocalTransport:
-    """Between all that name the same ``place`` in this process."""
+    """Connects all transports of one ``place`` in this process."""
 
     in_store = False
 
@@ -42,7 +42,7 @@ class LocalTransport:
 
     @contextmanager
     def listen(self, greeting: Sequence[str]) -> Iterator[LocalFeed]:
-        """As :meth:`Transport.listen`."""
+        """See :meth:`Transport.listen`."""
         listening = _places[self._place]
         listening.add(self._feed)
         self.send(greeting)
@@ -54,7 +54,7 @@ class LocalTransport:
                 _places.pop(self._place, None)
 
     def send(self, lines: Sequence[str]) -> None:
-        """As :meth:`Transport.send`."""
+        """See :meth:`Transport.send`."""
         for feed in _places.get(self._place, set()) - {self._feed}:
             for line in lines:
                 feed.lines.put_nowait(line)

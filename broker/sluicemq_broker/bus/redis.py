@@ -10,25 +10,25 @@ from typing import Any, Final
 from sluicemq.installed import to_install
 from sluicemq.protocol.errors import Unavailable
 
-#: Seconds after which a feed answers that nothing has come.
+#: Seconds after which a feed returns no lines.
 _AWAIT: Final = 1.0
 #: Seconds for a connection, and for an answer, at most.
 _TIMEOUT: Final = 3.0
-#: A connection that is silent for so many seconds is asked whether it is there.
+#: Seconds of silence after which a connection is checked.
 _CHECKED: Final = 10
 _CHANNEL: Final = "sluicemq:"
 
 
 class RedisTransport:
-    """Between all brokers that name the same database at one Redis.
+    """Connects all brokers that use one database name at one Redis.
 
-    Redis forgets what nobody hears: a connection that had to be made anew may have missed something.
+    Redis keeps nothing for an absent listener: after a reconnect events may have been missed.
     """
 
     in_store = False
 
     def __init__(self, url: str, database: str) -> None:
-        """``url``: as the configuration has checked it; raises Unavailable where the extra is missing."""
+        """Connect later to ``url``, which is valid; raises Unavailable if the extra is not installed."""
         try:
             from redis import Redis  # noqa: PLC0415 - an extra, and 60 ms that nobody else need wait
             from redis.backoff import NoBackoff  # noqa: PLC0415
@@ -47,7 +47,7 @@ class RedisTransport:
 
     @contextmanager
     def listen(self, greeting: Sequence[str]) -> Iterator[RedisFeed]:
-        """As :meth:`Transport.listen`."""
+        """See :meth:`Transport.listen`."""
         with _translated():
             subscription: Any = self._client.pubsub()
         try:
@@ -61,20 +61,20 @@ class RedisTransport:
             subscription.close()
 
     def send(self, lines: Sequence[str]) -> None:
-        """As :meth:`Transport.send`."""
+        """See :meth:`Transport.send`."""
         with _translated():
             self._client.publish(self._channel, "\n".join([self._me, *lines]))
 
 
 class RedisFeed:
-    """A subscription of the channel. The client makes a lost connection anew, and subscribes again."""
+    """A subscription to the channel. The client reconnects and subscribes again by itself."""
 
     def __init__(self, subscription: Any, me: str) -> None:
         self._subscription = subscription
         self._me = me
 
     def begin(self) -> None:
-        """Wait until the server has subscribed us."""
+        """Wait until the server has confirmed the subscription."""
         for _ in range(int(_TIMEOUT / _AWAIT)):
             answer = self._subscription.get_message(timeout=_AWAIT)
             if answer is not None and answer["type"] == "subscribe":
@@ -82,7 +82,7 @@ class RedisFeed:
         raise Unavailable("Redis does not answer")
 
     def next(self) -> Sequence[str]:
-        """As :meth:`Feed.next`."""
+        """See :meth:`Feed.next`."""
         with _translated():
             message = self._subscription.get_message(timeout=_AWAIT)
         if message is None:
@@ -95,7 +95,7 @@ class RedisFeed:
 
 @contextmanager
 def _translated() -> Iterator[None]:
-    """Raise this project's error for Redis's, with the cause kept; its words name no password."""
+    """Raise Unavailable for errors of Redis, with the cause kept; its text contains no password."""
     from redis.exceptions import RedisError  # noqa: PLC0415 - as above
 
     try:

@@ -1,4 +1,4 @@
-"""What carries events from one broker to the others; each form of the bus is one of these."""
+"""Transports of events between brokers; each form of the bus is one."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Protocol
 
 
 class Feed(Protocol):
-    """What comes in, once it is listened."""
+    """Lines received by a listener."""
 
     def next(self) -> Sequence[str]:
-        """Some lines that others have sent, in their order, or none: it waits for a second or two.
+        """Return lines in the order in which they were sent; none after a second or two.
 
-        Raises :class:`~sluicemq.Unavailable` where some may have been missed.
+        Raises :class:`~sluicemq.Unavailable` if some may have been missed.
         """
 
 
 class Transport(Protocol):
-    """The way to all brokers on one database. It blocks, and is given up by nobody: it ends by itself.
+    """Connects all brokers on one database. Calls block, and end by themselves: they are never killed.
 
-    ``in_store``: it goes through that database, so whoever sends on it writes there too, and its word on what
-    lies there may be taken. Elsewhere another system may have a database of the same name: what comes says
-    where to look, and no more.
+    ``in_store``: lines pass through that database, so their senders write there, and data in them can be
+    trusted. Through Redis they may come from another system with a database of this name: such a line may
+    only cause a look into MongoDB.
     """
 
     in_store: bool
 
     def listen(self, greeting: Sequence[str]) -> AbstractContextManager[Feed]:
-        """Tell the others the greeting, and hear all that they send from there on. Raises Unavailable."""
+        """Send the greeting, and receive all lines sent from then on; raises Unavailable."""
 
     def send(self, lines: Sequence[str]) -> None:
-        """Tell all that listen; raises Unavailable: some may have heard it."""
+        """Send to all listeners; raises Unavailable: some may have received it."""

@@ -1,4 +1,4 @@
-"""What every part of the broker needs: time, counters, batches, turns of the hub."""
+"""Time, counters, batches and turns of the hub: for every part of the broker."""
 
 from sluicemq_broker.runtime.batcher import Batcher
 from sluicemq_broker.runtime.bucket import Bucket

@@ -1,4 +1,4 @@
-"""Collecting items and handing them on in batches: what makes every hop of a job cheap."""
+"""Batches: items that arrive while a write is under way are written together by the next one."""
 
 from __future__ import annotations
 
@@ -22,14 +22,15 @@ Item = TypeVar("Item")
 class Batcher(Generic[Item]):
     """Hands items to ``write`` in their order, up to ``size`` at a time, ``in_flight`` writes at once.
 
-    A batch is what has come together while the writes before it were under way: one item when
-    idle, for latency, hundreds under load. ``gather`` is called before a batch is taken, with how many
-    items wait, and may wait for more or for better times. Its greenlets exist only while there is work, so a
-    thousand idle queues cost nothing; with ``stays`` they wait for the next, which then need not wait until
-    one is made: a tenth of a millisecond. ``weigh`` tells how much of ``size`` an item takes.
+    A batch has one item when the broker is idle, for latency, and hundreds under load. ``gather`` is called
+    before a batch is taken, with the number of waiting items, and may block. ``weigh``: how much of ``size``
+    an item takes.
 
-    ``write`` blocks until its batch is settled; it deals with its own errors. One that raises all
-    the same is logged, and its batch is given to ``failed``.
+    Greenlets exist only while there is work, so a thousand idle queues cost nothing. With ``stays`` they are
+    kept: the next item does not wait for a new greenlet, which takes a tenth of a millisecond.
+
+    ``write`` blocks until its batch is settled, and handles its own errors. If it raises, that is logged and
+    the batch is given to ``failed``.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Batcher(Generic[Item]):
         self._idle.set()
 
     def __len__(self) -> int:
-        """Items that wait; those being written are not among them."""
+        """Return how many items wait; those being written don't count."""
         return len(self._items)
 
     @property
@@ -66,11 +67,11 @@ class Batcher(Generic[Item]):
         return not self._idle.is_set()
 
     def add(self, *items: Item) -> None:
-        """Put items at the end; never blocks."""
+        """Append items; never blocks."""
         self.extend(items)
 
     def extend(self, items: Iterable[Item]) -> None:
-        """Put items at the end, in their order; never blocks."""
+        """Append items in their order; never blocks."""
         self._items.extend(items)
         if self._items and self._running < self._in_flight:
             self._running += 1
@@ -81,13 +82,13 @@ class Batcher(Generic[Item]):
                 gevent.spawn(self._run)
 
     def clear(self) -> list[Item]:
-        """Take out everything that waits."""
+        """Remove and return everything that waits."""
         left = list(self._items)
         self._items.clear()
         return left
 
     def drain(self, timeout: float | None = None) -> bool:
-        """Wait until nothing waits and nothing is being written; False if time ran out before."""
+        """Block until nothing waits and nothing is being written; False after ``timeout`` seconds."""
         return bool(self._idle.wait(timeout))
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""What the broker has counted, and log lines that a flood can't multiply."""
+"""The broker's counters and durations, and log lines that a flood can't multiply."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from sluicemq_broker.runtime.counts import Count, Timing
 from sluicemq_broker.runtime.histogram import Histogram
 from sluicemq_devices.hub import About, Notices
 
-#: Rates are taken over so many steps of so many seconds: a minute.
+#: Rates are taken over a minute: twelve steps of five seconds.
 _STEP: Final = 5.0
 _STEPS: Final = 12
 _RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)
 
-#: Queues whose jobs have histograms of their own: each has 60 lines in a scrape.
+#: Queues that have histograms of their own: each has 60 lines in a scrape.
 MOST_TIMED: Final = 50
-#: What all others have together.
+#: The name under which all other queues share one set of histograms.
 OTHERS: Final = "*"
 _OF_JOBS: Final = (Timing.TIME_IN_QUEUE, Timing.TIME_AT_WORKER, Timing.PUSH_CONFIRMATION)
-#: Of which durations a queue has the sum.
+#: Durations whose sum is a counter of the queue.
 _SUMMED: Final = {Timing.TIME_IN_QUEUE: Count.WAITED, Timing.TIME_AT_WORKER: Count.WORKED}
 
 log = logging.getLogger("broker")
 
 
 class Counters(Notices):
-    """Counts by name, and says what somebody should hear of."""
+    """Counters by name and durations by kind; :meth:`notice` also logs, one line a second for each name."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         super().__init__(log, now)
         self.timings: dict[Timing, Histogram] = {each: Histogram() for each in Timing if not each.labels}
-        #: By queue: of the first :data:`MOST_TIMED` that took any time, and of all others together.
+        #: By queue, for the first :data:`MOST_TIMED` with a duration; all others share :data:`OTHERS`.
         self.timings_by_queue: dict[str, dict[Timing, Histogram]] = {}
         #: By MongoDB's name of the command.
         self.statements: defaultdict[str, Histogram] = defaultdict(Histogram)
 
     def took(self, timing: Timing, durations: Sequence[float]) -> None:
-        """So long took what has come together in one batch, in seconds."""
+        """Record the durations of one batch, in seconds."""
         if durations:
             histograms = self.timings_of(OTHERS) if timing in _OF_JOBS else self.timings
             histograms[timing].observe_all(durations)
 
     def timings_of(self, queue: str) -> dict[Timing, Histogram]:
-        """Where it is counted how long the jobs of this queue take; from its first job on the same."""
+        """Return the histograms of a queue's jobs: its own, or those that many queues share."""
         found = self.timings_by_queue.get(queue)
         if found is None:
             name = queue if len(self.timings_by_queue) < MOST_TIMED else OTHERS
@@ -54,12 +54,12 @@ class Counters(Notices):
         return found
 
     def answered(self, command: str, seconds: float) -> None:
-        """MongoDB has answered a command."""
+        """Record how long MongoDB took to answer a command."""
         self.statements[command].observe(seconds)
 
 
 class PartCounters(Counters):
-    """What one part of the broker, as a stream, counts is also counted for the whole of it."""
+    """Counters of one part of the broker, such as a stream; each count is added to the broker's, too."""
 
     def __init__(self, broker: Counters, about: About | None = None) -> None:
         super().__init__()
@@ -67,20 +67,20 @@ class PartCounters(Counters):
         self._broker = broker
 
     def add(self, name: str, count: int = 1) -> None:
-        """Count something that happens all the time."""
+        """Count without a line in the log."""
         self.values[name] += count
         self._broker.add(name, count)
 
     def notice(
         self, name: str, text: str, error: BaseException | None = None, about: About | None = None
     ) -> None:
-        """Count something that somebody should hear of; its line in the log names that part."""
+        """Count and log; the line in the log names the part."""
         self.values[name] += 1
         self._broker.notice(name, text, error, {**self._about, **(about or {})})
 
 
 class QueueCounters(PartCounters):
-    """Those of a queue; and how fast it goes here."""
+    """Counters of a queue, its durations, and its rates at this broker."""
 
     def __init__(self, broker: Counters, now: float = 0.0, queue: str = "") -> None:
         super().__init__(broker, {"queue": queue} if queue else None)
@@ -89,7 +89,7 @@ class QueueCounters(PartCounters):
         self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, self._rated())], maxlen=_STEPS + 1)
 
     def took(self, timing: Timing, durations: Sequence[float]) -> None:
-        """So long took what has come together in one batch, in seconds."""
+        """Record the durations of one batch, in seconds; a negative one counts as 0."""
         known = (
             [each if each > 0 else 0.0 for each in durations] if min(durations, default=0) < 0 else durations
         )
@@ -101,12 +101,12 @@ class QueueCounters(PartCounters):
             self.add(_SUMMED[timing], int(sum(known) * 1000))
 
     def tick(self, now: float) -> None:
-        """Every second or so; ``now`` is monotonic."""
+        """Remember the counts for :meth:`rates`; called every second or so. ``now`` is monotonic."""
         if now - self._marks[-1][0] >= _STEP:
             self._marks.append((now, self._rated()))
 
     def rates(self, now: float) -> dict[str, float]:
-        """Jobs ``pushed``, ``delivered`` and ``committed`` here per second of the last minute."""
+        """Return jobs ``pushed``, ``delivered`` and ``committed`` here per second of the last minute."""
         since, before = self._marks[0]
         seconds = max(now - since, 1.0)
         counted = zip(_RATED, before, self._rated(), strict=True)

@@ -1,7 +1,7 @@
-"""Every figure that the broker tells of itself, by name: counters and gauges, with what they mean.
+"""The broker's counters, gauges and durations by name, with their meanings.
 
-What its doors count of connections stands in :class:`sluicemq_devices.hub.counts.Mishap`. A test finds
-a figure that is used by a literal, or declared and never used; ``docs/counters.md`` is made of this.
+Counters of connections are in :class:`sluicemq_devices.hub.counts.Mishap`. ``docs/counters.md`` is made of
+these tables. A test finds a figure that is used by a literal, or declared and never used.
 """
 
 from __future__ import annotations
@@ -11,102 +11,83 @@ from typing import Final, NamedTuple
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_devices.hub import Metric
 
-#: Counted for each queue as well as for the whole broker, as far as the queue is known there.
+#: Counted for each queue or stream as well as for the whole broker, where the queue or stream is known.
 _BY_QUEUE = ("queue",)
-#: The same, of streams.
 _BY_STREAM = ("stream",)
 
 
 class Count(Metric):
-    """What has happened since the broker started. ``DEAD``: jobs, and what was refused as such, too."""
+    """Counters since the broker's start. ``DEAD`` counts dead letters, and refusals with that code."""
 
     # A job's way.
-    RECEIVED = "received", "jobs and questions that have come in at a door", "jobs"
+    RECEIVED = "received", "jobs and requests that came in at a door", "jobs"
     PUSHED = "pushed", "jobs stored", "jobs", _BY_QUEUE
-    REPEATED = "repeated", "jobs whose id was there already: not stored twice", "jobs", _BY_QUEUE
-    DUPLICATES = "duplicates", "jobs refused for another with their dedupe_id", "jobs", _BY_QUEUE
-    REFUSED = "refused", "jobs that could be read and were not stored", "jobs", _BY_QUEUE
-    UNREADABLE = "unreadable", "jobs and questions that could not be read", "jobs"
-    UNCLEAR = (
-        "unclear",
-        "jobs that MongoDB had not answered for when the broker gave up: stored, or not",
-        "jobs",
-        _BY_QUEUE,
-    )
-    JOBS_REFUSED = (
-        "jobs_refused",
-        "jobs of PUSH producers that were not stored: nobody else hears of it",
-        "jobs",
-    )
+    REPEATED = "repeated", "jobs not stored twice: their id was there already", "jobs", _BY_QUEUE
+    DUPLICATES = "duplicates", "jobs refused because another has their dedupe_id", "jobs", _BY_QUEUE
+    REFUSED = "refused", "readable jobs that were not stored", "jobs", _BY_QUEUE
+    UNREADABLE = "unreadable", "jobs and requests that could not be read", "jobs"
+    UNCLEAR = "unclear", "jobs stored or not: MongoDB gave no answer until the stop", "jobs", _BY_QUEUE
+    JOBS_REFUSED = "jobs_refused", "jobs of PUSH sockets, which get no error, that were not stored", "jobs"
     DELIVERED = "delivered", "jobs given to workers", "jobs", _BY_QUEUE
     COMMITTED = "committed", "jobs done", "jobs", _BY_QUEUE
-    FORWARDED = "forwarded", "jobs that went on to another queue, as their workers said", "jobs", _BY_QUEUE
-    FANNED_OUT = "fanned_out", "jobs that wait for children, as their workers said", "jobs", _BY_QUEUE
-    CHILDREN = "children", "jobs that such jobs have brought", "jobs", _BY_QUEUE
-    UNCOMMITTED = "uncommitted", "commits that were not written, or nobody knows", "jobs", _BY_QUEUE
+    FORWARDED = "forwarded", "jobs that their workers forwarded to another queue", "jobs", _BY_QUEUE
+    FANNED_OUT = "fanned_out", "jobs that wait for children pushed by their workers", "jobs", _BY_QUEUE
+    CHILDREN = "children", "children pushed by workers of other jobs", "jobs", _BY_QUEUE
+    UNCOMMITTED = "uncommitted", "commits not written, or without an answer", "jobs", _BY_QUEUE
     ROLLED_BACK = "rolled_back", "jobs given back as failed", "jobs", _BY_QUEUE
     REJECTED = "rejected", "jobs that a worker sent to the dead letters", "jobs", _BY_QUEUE
     RELEASED = "released", "jobs given back without counting the attempt", "jobs", _BY_QUEUE
     RETURNED = (
         "returned",
-        "deliveries that count no attempt: not arrived, released by the worker, or it or the broker stopped",
+        "deliveries that count no attempt: not arrived, released, or worker or broker stopped",
         "jobs",
         _BY_QUEUE,
     )
-    TAKEN_AWAY = (
-        "taken_away",
-        "deliveries that ended since another broker took this one for dead",
-        "jobs",
-        _BY_QUEUE,
-    )
+    TAKEN_AWAY = "taken_away", "deliveries ended: another broker declared this one dead", "jobs", _BY_QUEUE
     TIMED_OUT = "timed_out", "deliveries whose visibility timeout has passed", "jobs", _BY_QUEUE
-    EXPIRED = "expired", "jobs whose time to live ran out before a worker took them", "jobs", _BY_QUEUE
+    EXPIRED = "expired", "jobs whose time to live ended before a worker took them", "jobs", _BY_QUEUE
     DEAD = "dead", "jobs that became dead letters", "jobs", _BY_QUEUE
     CANCELLED = "cancelled", "jobs cancelled", "jobs"
     PURGED = "purged", "jobs purged", "jobs"
     REDRIVEN = "redriven", "dead letters made ready again", "jobs"
-    DEAD_MOVED = "dead_moved", "dead letters that went into the queue of on_dead", "jobs", _BY_QUEUE
-    DEAD_UNMOVED = "dead_unmoved", "times that dead letters could not go there yet", "times"
+    DEAD_MOVED = "dead_moved", "dead letters moved to the queue of on_dead", "jobs", _BY_QUEUE
+    DEAD_UNMOVED = "dead_unmoved", "times that dead letters could not be moved there yet", "times"
 
-    WAITED = "waited", "time from acceptance to delivery of the jobs delivered, summed up", "ms", _BY_QUEUE
-    WORKED = "worked", "time from delivery to verdict of the deliveries settled, summed up", "ms", _BY_QUEUE
+    WAITED = "waited", "sum of the times from acceptance to delivery", "ms", _BY_QUEUE
+    WORKED = "worked", "sum of the times from delivery to verdict", "ms", _BY_QUEUE
 
-    # Workers, and those who wait for results.
+    # Workers, and clients that wait for results.
     LATE_VERDICTS = "late_verdicts", "verdicts on deliveries that had ended", "verdicts", _BY_QUEUE
     BAD_VERDICTS = "bad_verdicts", "answers of workers that are no verdict", "verdicts"
-    WORKERS_HUNG_UP = "workers_hung_up", "workers hung up on that never answered a job", "workers", _BY_QUEUE
+    WORKERS_HUNG_UP = "workers_hung_up", "workers disconnected: they never answered", "workers", _BY_QUEUE
     SESSIONS_SILENT = "sessions_silent", "library sessions ended because nothing came", "sessions"
-    ASKERS_GONE = "askers_gone", "questions whose asker left before its answer", "questions"
-    PROBES = "probes", "empty messages that sockets send first, and that mean nothing", "messages"
+    ASKERS_GONE = "askers_gone", "requests whose client left before the answer", "questions"
+    PROBES = "probes", "empty messages that some sockets send first", "messages"
 
     # Pops.
-    POPS_UNDONE = "pops_undone", "popped jobs, kept as done, that were not sent and are ready again", "jobs"
-    RECURRED = "recurred", "jobs that schedules have brought", "jobs"
-    PUSHED_ANEW = "pushed_anew", "popped jobs that were not sent and are pushed again", "jobs"
+    POPS_UNDONE = "pops_undone", "popped jobs, kept as done, that were not sent: ready again", "jobs"
+    RECURRED = "recurred", "jobs pushed by schedules", "jobs"
+    PUSHED_ANEW = "pushed_anew", "popped jobs that were not sent: pushed again", "jobs"
     POPPED_LOST = "popped_lost", "times that popped jobs could not be stored again", "times", _BY_QUEUE
 
     # Brokers that share a database.
     GIVEN_BACK_BY_OTHERS = (
         "given_back_by_others",
-        "jobs that another broker had given back first: this one was silent too long",
+        "jobs that another broker gave back first: this one was silent too long",
         "jobs",
         _BY_QUEUE,
     )
-    RECLAIMED = "reclaimed", "jobs of brokers that are gone, made ready again", "jobs"
-    ORPHANS = "orphans", "reservations of this broker that it knew nothing of, freed", "jobs"
+    RECLAIMED = "reclaimed", "jobs of dead brokers, made ready again", "jobs"
+    ORPHANS = "orphans", "reservations in MongoDB that this broker did not know: freed", "jobs"
 
     # The store.
     CLAIMS_REFUSED = "claims_refused", "claims that MongoDB refused", "claims", _BY_QUEUE
     UNREADABLE_DOCUMENTS = "unreadable_documents", "documents that are no jobs, set aside", "jobs", _BY_QUEUE
     UNINDEXED = "unindexed", "indexes that could not be made", "indexes", _BY_QUEUE
-    INDEXES_REMADE = "indexes_remade", "indexes dropped and made as they should be", "indexes", _BY_QUEUE
+    INDEXES_REMADE = "indexes_remade", "indexes of a wrong form, made again", "indexes", _BY_QUEUE
     DEDUPE_IDS_SHARED = "dedupe_ids_shared", "dedupe_ids that several jobs had", "ids", _BY_QUEUE
     STORE_UNAVAILABLE = "store_unavailable", "duties put off because MongoDB did not answer", "times"
-    CHILDREN_LOST = (
-        "children_lost",
-        "jobs that waited for children which were in no queue any more, made dead letters",
-        "jobs",
-    )
+    CHILDREN_LOST = "children_lost", "jobs made dead letters: their children are in no queue", "jobs"
     TRANSACTIONS_ABORTED = (
         "transactions_aborted",
         "transactions that MongoDB ended for their age or size: the next ones have half as many jobs",
@@ -117,71 +98,42 @@ class Count(Metric):
     UNCOUNTED = "uncounted", "times that a queue's jobs could not be counted", "times"
 
     # Streams.
-    RECEIVED_PUBLISHED = (
-        "received_published",
-        "messages of PUB sockets that have come in for a stream",
-        "messages",
-        _BY_STREAM,
-    )
-    PUBLISHED_LOST = (
-        "published_lost",
-        "messages of PUB sockets that could not be stored",
-        "messages",
-        _BY_STREAM,
-    )
+    RECEIVED_PUBLISHED = "received_published", "messages received from PUB sockets", "messages", _BY_STREAM
+    PUBLISHED_LOST = "published_lost", "messages of PUB sockets that were not stored", "messages", _BY_STREAM
     PUBLISHED = "published", "messages stored in streams", "messages", _BY_STREAM
-    PUBLISHED_AGAIN = (
-        "published_again",
-        "messages that were in their stream already, by their id",
-        "messages",
-        _BY_STREAM,
-    )
+    PUBLISHED_AGAIN = "published_again", "messages already stored, by their id", "messages", _BY_STREAM
     PUBLISHED_BYTES = "published_bytes", "bytes of the messages stored in streams", "bytes", _BY_STREAM
     MESSAGES_READ = "messages_read", "messages of streams given to readers", "messages", _BY_STREAM
-    READ_BYTES = "read_bytes", "their bytes", "bytes", _BY_STREAM
-    MESSAGES_GONE = (
-        "messages_gone",
-        "messages that were removed before a reader had them",
-        "messages",
-        _BY_STREAM,
-    )
-    ROUTED = "routed", "jobs that routes have brought from streams", "jobs", _BY_QUEUE
+    READ_BYTES = "read_bytes", "bytes of the messages given to readers", "bytes", _BY_STREAM
+    MESSAGES_GONE = "messages_gone", "messages removed before a reader had them", "messages", _BY_STREAM
+    ROUTED = "routed", "jobs that routes made of messages", "jobs", _BY_QUEUE
     UNROUTED = "unrouted", "messages that could not become jobs, or were removed before", "messages"
-    LATE_WATERMARKS = (
-        "late_watermarks",
-        "watermarks refused, of holds of a subscription that had ended",
-        "times",
-    )
-    TRIMMED = "trimmed", "messages that were ordered to be kept no longer", "messages", _BY_STREAM
-    SEGMENTS_REMOVED = (
-        "segments_removed",
-        "segments of streams removed, as retention has it",
-        "segments",
-        _BY_STREAM,
-    )
+    LATE_WATERMARKS = "late_watermarks", "watermarks refused: the hold on a subscription had ended", "times"
+    TRIMMED = "trimmed", "messages removed by TRIM and ERASE", "messages", _BY_STREAM
+    SEGMENTS_REMOVED = "segments_removed", "segments removed by retention", "segments", _BY_STREAM
     TOPICS_FORGOTTEN = (
         "topics_forgotten",
-        "topics whose last message a forwarder with `latest` keeps no more: there are too many",
+        "topics whose last message a forwarder with `latest` keeps no longer: there are too many",
         "topics",
     )
 
     # The event bus.
-    BUS_TOLD = "bus_told", "events told to other brokers", "events"
-    BUS_HEARD = "bus_heard", "events that other brokers have told", "events"
-    BUS_UNTOLD = "bus_untold", "times that events could not be told: the others poll", "times"
-    BUS_LOST = "bus_lost", "times that other brokers were not heard any more", "times"
+    BUS_TOLD = "bus_told", "events sent to other brokers", "events"
+    BUS_HEARD = "bus_heard", "events received from other brokers", "events"
+    BUS_UNTOLD = "bus_untold", "times that events could not be sent: other brokers poll", "times"
+    BUS_LOST = "bus_lost", "times that events of other brokers could not be received", "times"
 
     # The process.
-    GATES_CLOSED = "gates_closed", "times that doors were not read, for too much was on its way", "times"
+    GATES_CLOSED = "gates_closed", "times that doors were not read: too much was on its way", "times"
     HTTP_CONNECTIONS_CUT = (
         "http_connections_cut",
-        "connections of the HTTP door closed for others: too many were open",
+        "HTTP connections closed to make room: too many were open",
         "connections",
     )
-    HTTP_FAILURES = "http_failures", "requests of the HTTP door that the broker failed on", "requests"
+    HTTP_FAILURES = "http_failures", "HTTP requests on which the broker failed", "requests"
     SLOW_TURNS = "slow_turns", "turns of the hub that took too long", "turns"
 
-    # What was refused, by the code of its error.
+    # Refusals by the code of their error.
     BAD_FRAMES = "bad_frames", "refused as BAD_FRAMES", "times"
     BAD_HEADERS = "bad_headers", "refused as BAD_HEADERS", "times"
     BAD_QUEUE = "bad_queue", "refused as BAD_QUEUE", "times"
@@ -189,11 +141,7 @@ class Count(Metric):
     BAD_VERSION = "bad_version", "refused as BAD_VERSION", "times"
     TOO_LARGE = "too_large", "refused as TOO_LARGE, results too", "times", _BY_QUEUE
     QUEUE_FULL = "queue_full", "refused as QUEUE_FULL", "times"
-    NAMES_REFUSED = (
-        "names_refused",
-        "new names of queues, streams and subscriptions that were refused: too many were made",
-        "times",
-    )
+    NAMES_REFUSED = "names_refused", "new queues, streams, subscriptions refused: too many were made", "times"
     PAUSED = "paused", "refused as PAUSED", "times"
     LEASE_LOST = "lease_lost", "refused as LEASE_LOST", "times"
     UNCERTAIN = "uncertain", "refused as UNCERTAIN", "times"
@@ -210,82 +158,72 @@ class Count(Metric):
 
     @classmethod
     def of(cls, error: SluiceError) -> Count:
-        """Where refusals with this error are counted."""
+        """Return the counter of refusals with this error."""
         return cls[error.code]
 
 
 class Timing(Metric):
-    """How long something takes, as a histogram: in ``/metrics``."""
+    """Durations, as histograms in ``/metrics``."""
 
-    TIME_IN_QUEUE = (
-        "time_in_queue",
-        "from a job's acceptance to its delivery, with delays",
-        "s",
-        _BY_QUEUE,
-    )
+    TIME_IN_QUEUE = "time_in_queue", "from a job's acceptance to its delivery, with delays", "s", _BY_QUEUE
     TIME_AT_WORKER = "time_at_worker", "from a job's delivery to the worker's verdict", "s", _BY_QUEUE
-    PUSH_CONFIRMATION = "push_confirmation", "from a push, read whole, to its being durable", "s", _BY_QUEUE
-    HUB_DELAY = "hub_delay", "by how much a timer of the hub comes late: so long do others wait, too", "s"
+    PUSH_CONFIRMATION = "push_confirmation", "from reading a push to its being durable", "s", _BY_QUEUE
+    HUB_DELAY = "hub_delay", "how late a timer of the hub runs: clients wait as long", "s"
     STATEMENT = "statement", "from sending a statement to MongoDB to its answer", "s", ("command",)
 
     @property
     def kind(self) -> str:
-        """Durations, counted within bounds."""
+        """Durations are counted within bounds."""
         return "histogram"
 
 
 class Gauge(Metric):
-    """How it stands now, of the broker or of one queue; asked for with ``stats``, and not kept."""
+    """Present values, of the broker or of one queue; shown by ``stats`` and not stored."""
 
     UPTIME = "uptime", "since the broker's start", "s"
     BROKERS = "brokers", "brokers on its database, this one included", "brokers"
     CONNECTIONS = "connections", "connections open at all doors", "connections"
-    LONGEST_TURN = "longest_turn", "longest turn of its hub since somebody last asked", "s"
-    LONGEST_TURN_CPU = "longest_turn_cpu", "CPU time of the turn that has computed longest since then", "s"
-    STORE_SILENT = "store_silent", "since a question to MongoDB that has no answer; 0: it answers", "s"
+    LONGEST_TURN = "longest_turn", "longest turn of its hub since the last request for it", "s"
+    LONGEST_TURN_CPU = "longest_turn_cpu", "CPU time of the turn that computed longest since then", "s"
+    STORE_SILENT = "store_silent", "time for which MongoDB has not answered a check; 0: it answers", "s"
     READY = "ready", "jobs that wait for a worker", "jobs", _BY_QUEUE
     SCHEDULED = "scheduled", "jobs that are not due yet", "jobs", _BY_QUEUE
     WAITING = (
         "waiting",
-        "jobs that wait for the one before in their group, or for children",
+        "jobs that wait for an earlier one of their group, or for children",
         "jobs",
         _BY_QUEUE,
     )
     RESERVED = "reserved", "jobs at brokers and their workers", "jobs", _BY_QUEUE
     DONE = "done", "jobs that are done and kept", "jobs", _BY_QUEUE
     DEAD = "dead", "dead letters", "jobs", _BY_QUEUE
-    OLDEST_READY_AGE = "oldest_ready_age", "since the oldest ready job is due", "s", _BY_QUEUE
+    OLDEST_READY_AGE = "oldest_ready_age", "time for which the oldest ready job is due", "s", _BY_QUEUE
     WORKERS = "workers", "workers at this broker", "workers", _BY_QUEUE
     IN_FLIGHT = "in_flight", "jobs at workers of this broker", "jobs", _BY_QUEUE
     PERMITS = "permits", "permits of its max_running that this broker has", "jobs", _BY_QUEUE
-    HELD_BACK = (
-        "held_back",
-        "tenants whose jobs wait here for what their tenant may have",
-        "tenants",
-        _BY_QUEUE,
-    )
+    HELD_BACK = "held_back", "tenants at their limit, whose jobs wait here", "tenants", _BY_QUEUE
     FULL = "full", "1 while it takes no more jobs, by its max_ready or max_bytes", "queues", _BY_QUEUE
-    STORING = "storing", "jobs that have come in and are being written", "jobs"
-    COMMITTING = "committing", "jobs whose commit or forward, or removal by a pop, is being written", "jobs"
+    STORING = "storing", "jobs that came in and are being written", "jobs"
+    COMMITTING = "committing", "jobs whose commit, forward, or removal by a pop is being written", "jobs"
 
     @property
     def kind(self) -> str:
-        """It goes up and down."""
+        """Gauges go up and down."""
         return "gauge"
 
 
 class Balance(NamedTuple):
-    """What has begun, and all that can have become of it: at any moment both come to the same."""
+    """An invariant: at any moment the inputs add up to as much as the outcomes."""
 
-    begun: tuple[Metric, ...]
-    became: tuple[Metric, ...]
+    inputs: tuple[Metric, ...]
+    outcomes: tuple[Metric, ...]
 
     def __str__(self) -> str:
-        """The equation."""
+        """Return the equation."""
         return " = ".join(" + ".join(f"`{each}`" for each in side) for side in self)
 
 
-#: Every job that comes in, repetitions by the library too.
+#: Every job that comes in, also when the library repeats a push.
 WAY_IN: Final = Balance(
     (Count.RECEIVED, Count.RECURRED, Count.ROUTED, Count.FORWARDED, Count.CHILDREN, Count.PUSHED_ANEW),
     (
@@ -293,19 +231,13 @@ WAY_IN: Final = Balance(
         *(Count.REFUSED, Count.UNREADABLE, Count.UNCLEAR, Gauge.STORING),
     ),
 )
-#: Every delivery. ``ROLLED_BACK`` has those whose time was over, and those whose worker has died.
+#: Every delivery. ``ROLLED_BACK`` counts those that timed out and those whose worker died, too.
 WAY_OUT: Final = Balance(
     (Count.DELIVERED,),
     (
-        *(
-            Count.COMMITTED,
-            Count.FORWARDED,
-            Count.FANNED_OUT,
-            Count.UNCOMMITTED,
-            Count.ROLLED_BACK,
-            Count.REJECTED,
-        ),
-        *(Count.RETURNED, Count.TAKEN_AWAY, Gauge.IN_FLIGHT, Gauge.COMMITTING),
+        *(Count.COMMITTED, Count.FORWARDED, Count.FANNED_OUT, Count.UNCOMMITTED),
+        *(Count.ROLLED_BACK, Count.REJECTED, Count.RETURNED, Count.TAKEN_AWAY),
+        *(Gauge.IN_FLIGHT, Gauge.COMMITTING),
     ),
 )
 BALANCES: Final = (WAY_IN, WAY_OUT)

@@ -1,8 +1,8 @@
-"""What happens to jobs, told to whoever listens at this moment; while nobody does, nothing is told.
+"""Events of jobs (pushed, delivered, ...) for clients that watch; without a watcher none are recorded.
 
-Each batch that something happens to looks once whether somebody listens (:attr:`Events.wanted`), so that a
-job costs nothing. What is told lies in a ring: whoever reads too slowly has missed the oldest, and is told
-how many that were; neither the jobs nor other readers wait for anybody.
+Each batch of jobs checks once whether anybody watches (:attr:`Events.wanted`), so events cost a job nothing.
+Events lie in a ring. A slow reader misses the oldest, and gets their number; jobs and other readers never
+wait for it.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ from sluicemq_broker.runtime.timer import Timer
 
 #: Events that are held for slow readers.
 HELD: Final = 10_000
-#: Seconds after the last question for which events are told still: whoever listens asks again within them.
+#: Seconds after the last read for which events are recorded: a watcher reads again within them.
 LISTENING: Final = 10.0
 
 
 class Events:
-    """Where it is told what happens to the jobs of one ``queue``; all queues have one ring."""
+    """The events of one ``queue``; all queues share one ring."""
 
     def __init__(self, timer: Timer | None = None, *, ring: _Ring | None = None, queue: str = "") -> None:
         self._ring = ring or _Ring(timer or Timer())
         self._queue = queue
 
     def of(self, queue: str) -> Events:
-        """The same for the jobs of this queue."""
+        """Return the events of this queue, in this ring."""
         return Events(ring=self._ring, queue=queue)
 
     @property
     def wanted(self) -> bool:
-        """True if anybody listens: else nothing need be told."""
+        """True if anybody watches; False: nothing need be emitted."""
         return self._ring.wanted
 
     def emit(self, event: str, at: float, jobs: Iterable[Mapping[str, Any]]) -> None:
-        """Say what has happened to these, each ``{job, attempt?, worker?, reason?}``; server's time."""
+        """Record an event of jobs, each ``{job, attempt?, worker?, reason?}``; ``at``: server's time."""
         if self._ring.wanted:
             self._ring.add({"at": at, "event": event, "queue": self._queue, **each} for each in jobs)
 
     def read(self, after: int | None, queue: str | None, most: int) -> dict[str, Any]:
-        """``{events, after, missed}``: what has happened behind number ``after``; ask next with that one.
+        """Return ``{events, after, missed}``: the events behind number ``after``; None: from now on.
 
-        None: what happens from now on. ``missed``: how many were not held any more, of all queues together.
+        The next read gives the returned ``after``. ``missed``: events of all queues that were dropped.
         """
         return self._ring.read(after, queue, most)
 
     def tick(self) -> None:
-        """Every second or so: tell no more when nobody has asked for some time."""
+        """Stop recording when nobody has read for :data:`LISTENING` seconds; called every second or so."""
         self._ring.tick()
 
 
@@ -64,15 +64,15 @@ class _Ring:
         self._last = 0
 
     def add(self, events: Iterable[dict[str, Any]]) -> None:
-        told = list(events)
-        self._held.extend(told)
-        self._last += len(told)
+        new = list(events)
+        self._held.extend(new)
+        self._last += len(new)
 
     def read(self, after: int | None, queue: str | None, most: int) -> dict[str, Any]:
         self.wanted = True
         self._until = self._timer.now() + LISTENING
         gone = self._last - len(self._held)
-        if after is None or after > self._last:  # or the broker was started anew
+        if after is None or after > self._last:  # greater: the number is of before a restart of the broker
             return {"events": [], "after": self._last, "missed": 0}
         begin = max(after, gone)
         found = list(islice(self._held, begin - gone, begin - gone + most))

@@ -1,4 +1,4 @@
-"""How long things take: counts of durations within bounds, cheap enough for every batch."""
+"""Histograms of durations, cheap enough for every batch."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _NO_BOUND: Final = float("inf")
 
 
 class Histogram:
-    """``counts``: how many durations were within each of :data:`BOUNDS` and above the one before.
+    """Durations by :data:`BOUNDS`; ``sum``: all durations added up, in seconds.
 
-    The last one is of those above all bounds; ``sum``: all of them together, in seconds.
+    ``counts[n]``: durations up to ``BOUNDS[n]`` and above the bound before; the last: above all bounds.
     """
 
     __slots__ = ("counts", "sum")
@@ -27,12 +27,12 @@ class Histogram:
         self.sum = 0.0
 
     def observe(self, seconds: float, count: int = 1) -> None:
-        """So many took so long."""
+        """Record that ``count`` things took ``seconds`` each."""
         self.counts[bisect_left(BOUNDS, seconds)] += count
         self.sum += seconds * count
 
     def observe_all(self, durations: Sequence[float]) -> None:
-        """These of one batch, which mostly lie within the same two bounds: then one look is enough."""
+        """Record the durations of one batch; one look-up is enough if all lie within one bound."""
         self.sum += sum(durations)
         low = bisect_left(BOUNDS, min(durations))
         if max(durations) <= (BOUNDS[low] if low < len(BOUNDS) else _NO_BOUND):

@@ -1,4 +1,4 @@
-"""JSON of strangers: read strictly, so that what is taken can be stored, sent and shown again."""
+"""JSON from outside, read strictly: each accepted value can be stored, sent and shown again."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Whether this process stood still: stopped by a signal, or its machine suspended.
+"""A check whether this process stood still: stopped by a signal, or its machine suspended.
 
-Clocks went on meanwhile, and what others sent lies unread: nobody else was silent, nor died, for that.
+Clocks went on meanwhile, and messages lie unread. Peers must not be taken for silent or dead because of it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class Pulse:
-    """Told by :meth:`beat` again and again that the process runs; ``most`` seconds between two are normal."""
+    """Measures the time between two calls of :meth:`beat`; up to ``most`` seconds are normal."""
 
     def __init__(self, most: float, now: Callable[[], float] = time.monotonic) -> None:
         self._most = most
@@ -19,14 +19,14 @@ class Pulse:
         self._excused_until = float("-inf")
 
     def beat(self) -> None:
-        """The process runs; what lies unread after a pause is read until the next one."""
+        """Note that the process runs; messages left unread by a pause are read until the next beat."""
         if self._late:
             self._excused_until = self._now() + self._most
         self._last = self._now()
 
     @property
     def stood_still(self) -> bool:
-        """True if it did, and has not had the time yet to hear what the others said."""
+        """True if the process stood still and has not had time since to read what peers sent."""
         return self._late or self._now() < self._excused_until
 
     @property

@@ -1,4 +1,4 @@
-"""Places for questions to MongoDB, of which there are few: each peer has its share of the time."""
+"""Slots for queries to MongoDB: few at once, and each peer has its share of the time."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from sluicemq_devices.hub import HEAVY, Line, Standing
 
 #: Seconds in which MongoDB answers what a light peer asks at once.
 _LIGHT: Final = 0.010
-#: A part of the places is kept from heavy peers, and one peer has no more than that at once.
+#: A quarter of the slots is kept from heavy peers; one peer has at most a quarter at once.
 _PART: Final = 4
 
 
 class QuerySlots:
-    """A fixed number of places for questions, over all peers; others wait.
+    """A fixed number of slots for the queries of all peers; further queries wait.
 
-    A light peer is next, and peers that ask without end share the time by what they use
-    (:class:`~sluicemq_devices.hub.Line`). What counts is the time for which a peer has a place until
-    all that it asked is answered. ``now``: monotonic seconds.
+    Light peers come first, and peers that query all the time share the slots by the time that they use
+    (:class:`~sluicemq_devices.hub.Line`). ``now``: monotonic seconds.
     """
 
     def __init__(self, count: int, now: Callable[[], float] = monotonic) -> None:
@@ -34,12 +33,12 @@ class QuerySlots:
         self._now = now
 
     def user(self) -> SlotUser:
-        """Return what one peer has of the places."""
+        """Return the account of one peer."""
         return SlotUser(self)
 
     @contextmanager
     def slot(self, user: SlotUser) -> Iterator[None]:
-        """Wait for a place, and have it for the body."""
+        """Wait for a slot, and hold it for the body."""
         self._enter(user)
         began, level = self._now(), user.standing.level
         try:
@@ -75,23 +74,23 @@ class QuerySlots:
 
 
 class SlotUser:
-    """One peer that asks."""
+    """The queries of one peer."""
 
     __slots__ = ("_slots", "later", "slots", "standing")
 
     def __init__(self, slots: QuerySlots) -> None:
         self.standing = Standing(_LIGHT)
         self.slots = 0
-        """Questions of the peer that have a place, or are in the line for one."""
+        """Queries that have a slot, or are in the line for one."""
         self.later: deque[Callable[[], None]] = deque()
-        """Other questions of the peer."""
+        """Queries that are not in the line yet."""
         self._slots = slots
 
     def slot(self) -> AbstractContextManager[None]:
-        """Wait for a place, and have it for the body of ``with``."""
+        """Wait for a slot, and hold it for the body of ``with``."""
         return self._slots.slot(self)
 
     def answered(self) -> None:
-        """A question is answered; where it was the last, the next one is looked at anew."""
+        """Note that a query is answered; the last one ends the peer's burst of queries."""
         if not self.slots:
             self.standing.used(0.0, more=False)

@@ -1,4 +1,4 @@
-"""Telling others what became of their jobs, without their mistakes coming back to whoever tells."""
+"""Callbacks whose errors are logged, and don't reach the code that calls them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ log = logging.getLogger("broker")
 Arguments = ParamSpec("Arguments")
 
 
-def shielded(tell: Callable[Arguments, object], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
-    """Call ``tell``; if it raises, that is logged: what it tells has happened, and others wait to hear."""
+def shielded(call: Callable[Arguments, object], *args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+    """Call ``call``; log an error and go on, since others wait for their calls."""
     try:
-        tell(*args, **kwargs)
+        call(*args, **kwargs)
     except Exception:
-        log.exception("an outcome could not be told")
+        log.exception("a callback failed")

@@ -1,4 +1,4 @@
-"""The time of this process: its clock, and what waits for it. A test gives another one."""
+"""Monotonic time of this process, and waits for it. Tests replace it by virtual time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from gevent.event import Event
 
 
 class Timer:
-    """Monotonic time in seconds, and waits for it; nothing here says what time of day it is."""
+    """Monotonic seconds and waits; for the time of day see :class:`~sluicemq_broker.store.ServerClock`."""
 
-    #: Seconds since some moment in the past.
+    #: Return seconds since some moment in the past.
     now: Callable[[], float] = staticmethod(time.monotonic)
 
     def sleep(self, seconds: float) -> None:
-        """Let others run for so long."""
+        """Let other greenlets run for these seconds."""
         gevent.sleep(seconds)
 
     def after(self, seconds: float, step: Callable[..., object], *arguments: object) -> None:
-        """Do something, in a greenlet of its own, so many seconds from now."""
+        """Run ``step`` in a greenlet of its own after these seconds."""
         gevent.spawn_later(seconds, step, *arguments)
 
     def wait(self, event: Event, seconds: float) -> bool:
-        """Wait until an event is set; False if so many seconds have passed before."""
+        """Wait until an event is set; False after these seconds."""
         return bool(event.wait(seconds))

@@ -1,4 +1,4 @@
-"""How long the hub takes for one turn: the time in which nobody else is served."""
+"""Durations of the hub's turns: during one turn no other client is served."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from gevent import get_hub
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count, Timing
 
-#: Seconds; a longer turn is counted as ``slow_turns`` and told to the log.
+#: Seconds; a longer turn is counted as ``slow_turns`` and logged.
 SLOW: Final = 0.1
-#: Seconds between two looks at whether timers come in time.
+#: Seconds between two checks how late timers are.
 LOOK: Final = 0.25
 
 _FIRST, _LAST = 2, -2  # libev's priorities
 
 
 class Turns:
-    """A watch over the turns of this thread's hub.
+    """Measures the turns of this thread's hub.
 
-    A turn is all that the hub does between two looks at its sockets and clocks: what has come is read,
-    timers run, and every greenlet that can go on does so until it waits. Whatever part of it is long,
-    a client whose bytes came at its beginning waits for its end. What counts is the time that has
-    passed, ``longest``; of it ``longest_cpu`` is what this thread has computed, so that of a machine
-    with other things to do, or a process that was stopped, is not taken for work.
+    In a turn, between two looks at its sockets and clocks, the hub reads what has come, runs timers, and lets
+    every greenlet run until it waits. A client whose bytes came at the beginning waits for the end. The time
+    by the clock is ``longest``; ``longest_cpu`` is what this thread computed: a busy machine, or a process
+    that was stopped, is not taken for work.
 
-    1.2 us a turn, and a turn under load serves many clients. Beside that a timer, every :data:`LOOK`
-    seconds, tells by how much it came late (``hub_delay``), as it does for all.
+    Measuring takes 1.2 us a turn, and under load a turn serves many clients. A timer every :data:`LOOK`
+    seconds measures how late it runs (``hub_delay``), which is how late all timers run.
     """
 
     def __init__(self, counters: Counters) -> None:
@@ -39,12 +38,12 @@ class Turns:
         self._watchers: list[Any] = []
         self._due = 0.0
         self.count = 0
-        """How many there were."""
+        """Turns so far."""
         self.busy = 0.0
-        """Seconds that they took."""
+        """Seconds that all turns took."""
 
     def start(self) -> None:
-        """Begin to measure; again is harmless."""
+        """Begin to measure; harmless if it has begun."""
         if self._watchers:
             return
         loop = get_hub().loop
@@ -59,14 +58,14 @@ class Turns:
         self._wait(timer)
 
     def stop(self) -> None:
-        """Measure no more; harmless before start, or twice."""
+        """End measuring; harmless before start, or twice."""
         for watcher in self._watchers:
             watcher.stop()
             watcher.close()
         self._watchers = []
 
     def take(self) -> tuple[float, float]:
-        """Seconds of the longest turn since the last call, and of the one that has computed longest."""
+        """Return the longest turn since the last call, by the clock and by CPU time, in seconds."""
         longest = self._longest, self._longest_cpu
         self._longest = self._longest_cpu = 0.0
         return longest
@@ -92,5 +91,5 @@ class Turns:
             self._longest = max(self._longest, took)
             self._longest_cpu = max(self._longest_cpu, computed)
         if took > SLOW:
-            text = f"one turn of the hub took {took:.3f} s, {computed:.3f} s of them computing; others waited"
+            text = f"one turn of the hub took {took:.3f} s, {computed:.3f} s of it computing; clients waited"
             self._counters.notice(Count.SLOW_TURNS, text)
