@@ -345,5 +345,5 @@ def test_a_crowd_takes_no_files_of_other_doors_where_few_may_be_open(mongo_uri: 
             assert web.get("/healthz").status == 200
             assert process(broker).num_fds() < 150
             assert broker.serves()
-        assert "the HTTP door takes 30 connections at once" in broker.process.log_text()
+        assert "the HTTP door accepts 30 connections" in broker.process.log_text()
         assert "Traceback" not in broker.process.log_text()

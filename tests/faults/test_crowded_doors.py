@@ -10,7 +10,7 @@ import zmq
 
 from sluicemq import Client, Publisher
 from sluicemq.protocol import wire
-from sluicemq_broker.doors.questions import MOST_WAITING, WAITING_PART
+from sluicemq_broker.doors.requests import MOST_WAITING, WAITING_PART
 from support.broker_process import BrokerProcess
 from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving, spare
 from support.ports import tcp

@@ -11,7 +11,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import Paused, Unavailable
 from sluicemq_broker.config import BrokerSettings, DeviceSettings, QueueSettings
 from sluicemq_broker.doors.frontends import PushFrontend
-from sluicemq_broker.doors.questions import MOST_UNREAD, Asker, RequestFrontend
+from sluicemq_broker.doors.requests import MOST_UNREAD, Asker, RequestFrontend
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queue.capacity import Capacity, Flow

@@ -2,8 +2,8 @@
 
 from sluicemq_broker.doors.device import Device, ForwarderDevice, QueueDevice
 from sluicemq_broker.doors.services import Services
+from sluicemq_broker.doors.smq.session_streams import SessionStreams
 from sluicemq_broker.doors.smq.sessions import SessionDoor
-from sluicemq_broker.doors.smq.stream_side import StreamSide
 from sluicemq_broker.doors.stream_device import StreamDevice
 
 __all__ = [
@@ -12,6 +12,6 @@ __all__ = [
     "QueueDevice",
     "Services",
     "SessionDoor",
+    "SessionStreams",
     "StreamDevice",
-    "StreamSide",
 ]

@@ -6,9 +6,9 @@ from typing import Any
 
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.backends import Backend, PullBackend, RepBackend
-from sluicemq_broker.doors.counted import of_device, paused
+from sluicemq_broker.doors.device_counters import of_device, paused
 from sluicemq_broker.doors.frontends import Frontend, PushFrontend
-from sluicemq_broker.doors.questions import RequestFrontend
+from sluicemq_broker.doors.requests import RequestFrontend
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.stream_device import StreamDevice
 from sluicemq_devices.relays import Forwarder, Kind

@@ -12,7 +12,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.config import Envelope
 from sluicemq_broker.doors.frontends import PROBE
-from sluicemq_broker.doors.pops import push_anew
+from sluicemq_broker.doors.popped_jobs import push_again
 from sluicemq_broker.doors.worker_frames import answer, body, unreadable
 from sluicemq_broker.queue import Delivery, Settlement, Takes, Verdict, Worker
 from sluicemq_broker.runtime import Count
@@ -211,7 +211,7 @@ class PopWorker(LaneWorker):
 
     def _flush(self) -> None:
         if self.gone:
-            self._push_anew()
+            self._push_again()
             return
         if self._popped and self._lane.writable:
             self._posted, self._popped = self._popped, []
@@ -225,9 +225,9 @@ class PopWorker(LaneWorker):
         # What is being removed for it right now comes back through `deliver`, and is pushed anew there.
         self._backend.left(self)
         self._queue.worker_gone(self)
-        self._push_anew()
+        self._push_again()
 
-    def _push_anew(self) -> None:
+    def _push_again(self) -> None:
         unsent = self._posted[len(self._posted) - self._lane.backlog :] + self._popped
         self._posted, self._popped = [], []
-        push_anew(self._queue, unsent, self._backend.counters)
+        push_again(self._queue, unsent, self._backend.counters)

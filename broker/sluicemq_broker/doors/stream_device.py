@@ -17,8 +17,8 @@ from gevent.event import Event
 from sluicemq.protocol.errors import SluiceError, TooLarge
 from sluicemq.protocol.packed import extended, scan, slices
 from sluicemq_broker.config import DeviceSettings, Envelope
-from sluicemq_broker.doors.counted import of_device, paused
-from sluicemq_broker.doors.latest import Latest
+from sluicemq_broker.doors.device_counters import of_device, paused
+from sluicemq_broker.doors.last_values import LastValues
 from sluicemq_broker.doors.replay import ReplayDoors
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.runtime import Count
@@ -54,7 +54,7 @@ class StreamDevice:
         self._counters = services.counters
         self._longest = services.settings.max_job_bytes
         self._stream: Stream = streams.for_publish(stream)
-        self._latest = Latest(settings.hwm_bytes) if settings.latest else None
+        self._latest = LastValues(settings.hwm_bytes) if settings.latest else None
         self._loaded = self._latest is None
         self._early: list[tuple[Subscriber, bytes]] = []  # who subscribed before all was loaded
         # Subscriptions whose last messages are being sent, and what is left of these.

@@ -15,12 +15,12 @@ import falcon
 
 from sluicemq.protocol import wire
 from sluicemq_broker.admin import Admin, Snapshots
+from sluicemq_broker.http.answer_memory import AnswerMemory
 from sluicemq_broker.http.answers import Endless, write
-from sluicemq_broker.http.handler import PLACE
-from sluicemq_broker.http.lines import Line
+from sluicemq_broker.http.fair_turns import FairTurns
+from sluicemq_broker.http.handler import CONNECTION
 from sluicemq_broker.http.live import LiveFeed
 from sluicemq_broker.http.queries import cursor, cursor_text, dead_letters, names, view
-from sluicemq_broker.http.room import Room
 from sluicemq_broker.job import State
 from sluicemq_broker.store import JobPage
 
@@ -29,13 +29,13 @@ _MOST_PEEKED: Final = 200
 #: Questions that MongoDB is asked at once, as they share its connections with the jobs; and that wait.
 _ASKED_AT_ONCE: Final = 4
 _WAITING: Final = 100
-#: Bytes that a job takes in memory from which on its answer needs room.
+#: Bytes in memory from which on a job is large.
 _LARGE: Final = 256 * 1024
 
 
-def routes(admin: Admin, snapshots: Snapshots, feed: LiveFeed, room: Room) -> dict[str, object]:
+def routes(admin: Admin, snapshots: Snapshots, feed: LiveFeed, memory: AnswerMemory) -> dict[str, object]:
     """The resources by their paths."""
-    line = Line(_ASKED_AT_ONCE, _WAITING)
+    line = FairTurns(_ASKED_AT_ONCE, _WAITING)
     asking = partial(_Answer, line=line)
 
     return {
@@ -45,7 +45,7 @@ def routes(admin: Admin, snapshots: Snapshots, feed: LiveFeed, room: Room) -> di
         f"{BASE}/overview": _Answer(lambda request: snapshots.latest().whole(view(request))),
         f"{BASE}/live": _Live(feed),
         f"{BASE}/queues": _Answer(lambda request: _queues(admin, snapshots, request)),
-        **_of_a_queue(admin, line, room),
+        **_of_a_queue(admin, line, memory),
         f"{BASE}/workers": _Answer(
             lambda request: {"workers": admin.queues.workers(request.get_param("queue"))}
         ),
@@ -71,15 +71,15 @@ def routes(admin: Admin, snapshots: Snapshots, feed: LiveFeed, room: Room) -> di
     }
 
 
-def _of_a_queue(admin: Admin, line: Line, room: Room) -> dict[str, object]:
+def _of_a_queue(admin: Admin, line: FairTurns, memory: AnswerMemory) -> dict[str, object]:
     """Paths of one queue and its jobs."""
     asking = partial(_Answer, line=line)
     queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
     return {
         queue: asking(lambda _request, queue: admin.queues.one(queue)),
         f"{queue}/jobs": asking(lambda request, queue: _jobs(admin, request, queue)),
-        job: _Job(admin, line, room),
-        f"{job}/payload": _Payload(admin, line, room),
+        job: _Job(admin, line, memory),
+        f"{job}/payload": _Payload(admin, line, memory),
         f"{queue}/dead": asking(
             lambda request, queue: _shown(
                 admin.dead_letters.page(queue, dead_letters(request.get_param), *_page(request))
@@ -99,7 +99,7 @@ def _of_a_queue(admin: Admin, line: Line, room: Room) -> dict[str, object]:
 class _Answer:
     """One path, whose answer is a value; ``line``: those who wait for MongoDB, few at once."""
 
-    def __init__(self, answer: Callable[..., Any], line: Line | None = None) -> None:
+    def __init__(self, answer: Callable[..., Any], line: FairTurns | None = None) -> None:
         self._answer = answer
         self._line = line
 
@@ -107,7 +107,7 @@ class _Answer:
         if self._line is None:
             write(response, self._answer(request, **parameters))
             return
-        with self._line.turn(request.env[PLACE].had):
+        with self._line.turn(request.env[CONNECTION].served):
             write(response, self._answer(request, **parameters))
 
 
@@ -124,21 +124,21 @@ class _Live:
 
 
 class _OneJob:
-    """A job, which may be large: then it is read from MongoDB only where there is room for it."""
+    """A job; a large one is read from MongoDB only when there is memory for it."""
 
-    def __init__(self, admin: Admin, line: Line, room: Room) -> None:
+    def __init__(self, admin: Admin, line: FairTurns, memory: AnswerMemory) -> None:
         self._jobs = admin.jobs
         self._line = line
-        self._room = room
+        self._memory = memory
 
     def read(self, request: falcon.Request, queue: str, job_id: str) -> dict[str, Any]:
         """All of it."""
-        place = request.env[PLACE]
-        with self._line.turn(place.had):
+        connection = request.env[CONNECTION]
+        with self._line.turn(connection.served):
             size = self._jobs.weigh_show(queue, job_id)
             if size <= _LARGE:
                 return dict(self._jobs.show(queue, job_id))
-        with self._room.for_large(size, place), self._line.turn(place.had):
+        with self._memory.for_large(size, connection), self._line.turn(connection.served):
             return dict(self._jobs.show(queue, job_id))
 
 

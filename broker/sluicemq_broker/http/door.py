@@ -1,7 +1,6 @@
-"""The HTTP door: where it listens, and how many connections it has.
+"""The HTTP door: its address, and how many connections it accepts.
 
-gevent's server reads and answers; :mod:`handler` bounds what one connection may send and take,
-:mod:`places` what all of them may.
+:mod:`handler` bounds what one connection may send and read, :mod:`connections` what all of them may.
 """
 
 from __future__ import annotations
@@ -17,114 +16,120 @@ from typing import Any, Final, Protocol
 import gevent
 from gevent.pywsgi import WSGIServer
 
+from sluicemq_broker.http.connections import Connections, ConnectionState
+from sluicemq_broker.http.fair_turns import FairTurns, HubPace
 from sluicemq_broker.http.handler import Handler
-from sluicemq_broker.http.lines import Line, Pace
-from sluicemq_broker.http.places import Doing, Places
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_devices.sockets import Outgoing, resolved
 
 log = logging.getLogger("broker.http")
 
-#: Connections at once: so many, or less where the process may open few files (a share, but so many at least).
+#: Connections at one time; where the process may open few files, a share of those, but not too few.
 MOST_CONNECTIONS: Final = 100
 _SHARE_OF_FILES: Final = 10
 _FEW_CONNECTIONS: Final = 20
-#: Connections that are let in in one turn of the hub, for as many files may be open beyond those counted.
+#: Connections accepted in one turn of the hub: as many files may be open beyond those counted.
 _AT_ONCE: Final = 10
-#: Bytes of an answer that the system may hold for a peer that reads slowly; it doubles the number.
+#: Bytes of an answer that Linux may hold for a peer that reads slowly; it doubles the number.
 _SENT_BUT_UNREAD: Final = 128 * 1024
-#: Seconds without looking for new connections, after one could not be let in for want of files or memory.
+#: Seconds without accepting, after a connection found no free file or memory.
 _PAUSE: Final = 0.1
 _WANTING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Application(Protocol):
-    """What answers."""
+    """A WSGI application that can end its endless answers."""
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """One answer, in WSGI's form."""
+        """Answer one request."""
 
     def close(self) -> None:
-        """End the answers that would go on for ever."""
+        """End event streams."""
 
 
-def places(counters: Counters, outgoing: Outgoing) -> Places:
-    """The places of a door, as many as the limit of open files allows."""
+def limited_connections(counters: Counters, outgoing: Outgoing) -> Connections:
+    """Return the connections of a door, as many as the limit of open files allows."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     few = files != resource.RLIM_INFINITY and files // _SHARE_OF_FILES < MOST_CONNECTIONS
     most = max(_FEW_CONNECTIONS, files // _SHARE_OF_FILES) if few else MOST_CONNECTIONS
     if few:
-        log.warning("the HTTP door takes %d connections at once: %d files may be open", most, files)
-    return Places(most, counters, outgoing.ration(None).hold)
+        log.warning("the HTTP door accepts %d connections: the limit of open files is %d", most, files)
+    return Connections(most, counters, outgoing.ration(None).hold)
 
 
 class HttpDoor:
-    """One address where HTTP is spoken, ``host:port``; :attr:`address` is it with the port that it got."""
+    """The HTTP server at ``host:port``; :attr:`address` has the port that it got."""
 
-    def __init__(self, address: str, application: Application, counters: Counters, places: Places) -> None:
+    def __init__(
+        self, address: str, application: Application, counters: Counters, connections: Connections
+    ) -> None:
         host, _, port = address.rpartition(":")
         self._place = host.removeprefix("[").removesuffix("]").replace("*", ""), int(port.replace("*", "0"))
         self._application = application
-        self._server = Server(self._place, application, counters, places)
+        self._server = Server(self._place, application, counters, connections)
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address where it listens."""
         host, port = self._place[0], self._server.server_port or self._place[1]
         return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
 
     def start(self) -> None:
-        """Open it; OSError if the address is taken."""
+        """Listen; raises OSError if the address is taken."""
         self._server.start()
 
     def stop(self) -> None:
-        """Close it, and the connections that wait; answers under way have a moment."""
+        """Stop listening, close idle connections, and give answers under way one second."""
         self._server.close()
         self._application.close()
-        self._server.places.end_all(Doing.ASKING)
+        self._server.connections.end_all(ConnectionState.ASKING)
         self._server.stop(timeout=1.0)
 
 
 class Server(WSGIServer):  # type: ignore[misc] # gevent has no types
-    """gevent's server, which ends a connection for each one beyond its places."""
+    """gevent's server, which closes an idle connection for each one too many."""
 
     max_accept = _AT_ONCE
 
     def __init__(
-        self, place: tuple[str, int], application: Application, counters: Counters, places: Places
+        self, place: tuple[str, int], application: Application, counters: Counters, connections: Connections
     ) -> None:
         self.counters = counters
-        self.places = places
-        self.pace = Pace()
-        self.line = Line(places.most * 4 // 5, places.most, lambda: places.end_stalled(time.monotonic()))
+        self.connections = connections
+        self.pace = HubPace()
+        self.line = FairTurns(
+            connections.most * 4 // 5, connections.most, lambda: connections.end_stalled(time.monotonic())
+        )
         super().__init__(place, application, log=None, error_log=log)
 
     @classmethod
     def get_listener(cls, address: Any, backlog: int | None = None, _family: int | None = None) -> Any:
-        """Listen at a name, an address or an interface as every door does, without one at every interface."""
+        """Listen at a name, an address or an interface; without one at all interfaces."""
         every = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 - where it says *
         family, place = resolved(address[0] or every, address[1])[0]
         return super().get_listener(place, backlog, family)
 
     def init_socket(self) -> None:
-        """Listen; what is set here holds for each connection, as Linux has it."""
+        """Listen; on Linux each connection inherits the options that are set here."""
         super().init_socket()
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SENT_BUT_UNREAD)
 
     def do_read(self) -> Any:
-        """Accept a connection; where no file is left for it, one that only waits gives way first."""
+        """Accept a connection; where no file is left for it, an idle one is closed first."""
         try:
             return super().do_read()
         except OSError as error:
             if error.errno in _WANTING:
-                self.counters.notice(Count.HTTP_CONNECTIONS_CUT, f"no connection can be let in: {error}")
-                if not self.places.give_way(time.monotonic()):
+                self.counters.notice(
+                    Count.HTTP_CONNECTIONS_CUT, f"HTTP: no connection can be accepted: {error}"
+                )
+                if not self.connections.give_way(time.monotonic()):
                     self.stop_accepting()
                     gevent.spawn_later(_PAUSE, self._start_accepting_if_started)
-            return None  # any other error is that of a peer that has left already
+            return None  # other errors: the peer has left already
 
     def do_handle(self, *args: Any) -> None:
-        """Give a new connection its place and its greenlet."""
+        """Serve a new connection in a greenlet."""
         sock, address = args
         self._spawn(Handler(sock, address, self).run)

@@ -25,8 +25,8 @@ from gevent import monkey
 from gevent.pywsgi import WSGIHandler
 
 from sluicemq.protocol.errors import Unavailable
+from sluicemq_broker.http.connections import ConnectionState
 from sluicemq_broker.http.health import PATHS as HEALTH
-from sluicemq_broker.http.places import Doing
 from sluicemq_broker.runtime import Count
 
 log = logging.getLogger("broker.http")
@@ -41,8 +41,8 @@ MOST_HEADER_BYTES: Final = 32 * 1024
 MOST_BODY_BYTES: Final = 256 * 1024
 _LONGEST_LINE: Final = 8 * 1024
 _RECEIVED: Final = 16 * 1024
-#: In the environment of a request: the place of its connection.
-PLACE: Final = "sluicemq.place"
+#: The key of a request's :class:`Connection` in its environment.
+CONNECTION: Final = "sluicemq.connection"
 #: Bytes that are read, and passed over, before a connection is closed.
 _LEFT: Final = 256 * 1024
 _REFUSED: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -72,9 +72,9 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         self._came = _Received(sock)
         super().__init__(sock, address, server, self._came)
         self._socket = sock
-        self._places = server.places
-        self._place = server.places.enter(str(address[0]), self.end, time.monotonic())
-        self._place.gone = self._is_left
+        self._connections = server.connections
+        self._connection = server.connections.enter(str(address[0]), self.end, time.monotonic())
+        self._connection.has_left = self._is_left
 
     def run(self) -> None:
         """Answer its requests, one after the other, until one side has enough."""
@@ -89,9 +89,9 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         except Exception as error:  # noqa: BLE001 - a fault of ours, which ends this connection only
             self.server.counters.notice(Count.HTTP_FAILURES, "a connection of the HTTP door failed", error)
         finally:
-            self._places.leave(self._place)
+            self._connections.leave(self._connection)
             self._close()
-            del self._place  # which refers to this connection: both are freed at once
+            del self._connection  # a cycle: without it both are freed at once
 
     def end(self) -> None:
         """Close the connection for others; its greenlet ends with it."""
@@ -108,7 +108,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
 
     def handle_one_request(self) -> Any:
         """Read one request in time, and answer it."""
-        self._places.asks(self._place, time.monotonic())
+        self._connections.asks(self._connection, time.monotonic())
         self._came.room = MOST_HEADER_BYTES
         self._deadline = gevent.Timeout.start_new(READING)
         try:
@@ -119,7 +119,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             return None
         finally:
             self._deadline.close()
-            self.environ = None  # whose place refers to this connection
+            self.environ = None  # a cycle
 
     def read_requestline(self) -> str:
         """The first line of a request, with empty ones before it."""
@@ -149,7 +149,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         a slash or a NUL inside a name is no slash, and the application reads names as they were meant.
         """
         environ = super().get_environ()
-        environ[PLACE] = self._place
+        environ[CONNECTION] = self._connection
         environ["PATH_INFO"] = _canonical(self.path.partition("?")[0])
         self.wsgi_input.rfile = BytesIO(self._body)
         return environ
@@ -162,13 +162,13 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             return
         self._waits = True
         try:
-            with self.server.line.turn(self._place.had):
-                self.server.pace.wait(self._place.had)
+            with self.server.line.turn(self._connection.served):
+                self.server.pace.wait(self._connection.served)
                 self._waits = False
                 if self._socket.closed or self._is_reset():  # while it waited
                     self.close_connection = True
                     return
-                self._places.answer(self._place, time.monotonic())
+                self._connections.answer(self._connection, time.monotonic())
                 super().handle_one_response()
         except Unavailable:
             self._waits = False
@@ -179,10 +179,10 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         """Write the answer that the application has made."""
         now = time.monotonic()
         if getattr(self.result, "endless", False):
-            self._places.follow(self._place, now)
+            self._connections.follow(self._connection, now)
             self._waits = True
-        elif self._place.doing is Doing.ANSWERED:
-            self._places.read(self._place, _held(self.result), now)
+        elif self._connection.state is ConnectionState.ANSWERED:
+            self._connections.read(self._connection, _held(self.result), now)
         super().process_result()
 
     def finalize_headers(self) -> None:
@@ -251,9 +251,9 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         whole = memoryview(data)
         for first in range(0, len(whole), _PIECE):
             if self.response_length or first:
-                self.server.pace.wait(self._place.had)
+                self.server.pace.wait(self._connection.served)
             self._socket.sendall(whole[first : first + _PIECE])
-            self._places.took(self._place, time.monotonic())
+            self._connections.took(self._connection, time.monotonic())
         self.response_length += len(whole)
 
     def _is_reset(self) -> bool:

@@ -16,7 +16,7 @@ from gevent.event import Event
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.admin import Snapshot, Snapshots, View
-from sluicemq_broker.http.lines import Pace
+from sluicemq_broker.http.fair_turns import HubPace
 from sluicemq_broker.runtime import Timer
 
 log = logging.getLogger("broker.http")
@@ -38,7 +38,7 @@ class LiveFeed:
         self._snapshots = snapshots
         self._timer = timer or Timer()
         self._came = Event()
-        self._pace = Pace()
+        self._pace = HubPace()
         self._number = 0
         self._latest: Snapshot | None = None
         self._making = False

@@ -14,14 +14,14 @@ from sluicemq.protocol.json_values import dumps
 from sluicemq_broker.admin import Admin, Snapshots
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.http import actions, api, files
+from sluicemq_broker.http.answer_memory import AnswerMemory
+from sluicemq_broker.http.authorization import Authorization
+from sluicemq_broker.http.connections import Connections
 from sluicemq_broker.http.health import PATHS as HEALTH
 from sluicemq_broker.http.health import Live, Ready
+from sluicemq_broker.http.host_names import HostNames
 from sluicemq_broker.http.live import LiveFeed
 from sluicemq_broker.http.metrics import Metrics
-from sluicemq_broker.http.names import Names
-from sluicemq_broker.http.places import Places
-from sluicemq_broker.http.rights import Rights
-from sluicemq_broker.http.room import Room
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_devices.sockets import Outgoing
 
@@ -44,29 +44,29 @@ _STATUS: Final[dict[type[SluiceError], str]] = {
 
 
 class Site:
-    """All that the door answers. ``places``: of its connections; ``outgoing``: what all doors share."""
+    """All that the door answers. ``connections``: of the door; ``outgoing``: memory that all doors share."""
 
     def __init__(
         self,
         settings: BrokerSettings,
         counters: Counters,
-        places: Places,
+        connections: Connections,
         admin: Admin,
         metrics: Metrics,
         outgoing: Outgoing,
     ) -> None:
         self._counters = counters
-        names, room = Names(settings.http, settings.http_hosts), Room(places, outgoing)
-        rights = Rights(settings.http_token.text if settings.http_token else None, names)
-        snapshots = Snapshots(lambda: admin.snapshot(actions=rights.any))
+        names, memory = HostNames(settings.http, settings.http_hosts), AnswerMemory(connections, outgoing)
+        authorization = Authorization(settings.http_token.text if settings.http_token else None, names)
+        snapshots = Snapshots(lambda: admin.snapshot(actions=authorization.any))
         self._feed = LiveFeed(snapshots)
-        self._app = _application(_Guard(names, rights, room), self._failed)
+        self._app = _application(_Guard(names, authorization, memory), self._failed)
         self._app.add_route("/healthz", Live())
         self._app.add_route("/readyz", Ready(admin.broker))
         self._app.add_route("/metrics", metrics)
         for path, resource in {
             **files.routes(),
-            **api.routes(admin, snapshots, self._feed, room),
+            **api.routes(admin, snapshots, self._feed, memory),
             **actions.routes(admin),
         }.items():
             self._app.add_route(path, resource)
@@ -105,15 +105,15 @@ def _application(guard: _Guard, failed: Callable[..., None]) -> falcon.App[Any, 
 
 
 class _Guard:
-    """Before and after each request: who may ask, by which name, and whether there is room for an answer.
+    """Before and after each request: who may ask, by which name, and whether an answer has memory.
 
-    Health is told to whoever asks, by whatever name, and needs no room.
+    Health is told to whoever asks, by whatever name, and needs no memory.
     """
 
-    def __init__(self, names: Names, rights: Rights, room: Room) -> None:
+    def __init__(self, names: HostNames, authorization: Authorization, memory: AnswerMemory) -> None:
         self._names = names
-        self._rights = rights
-        self._room = room
+        self._authorization = authorization
+        self._memory = memory
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         if request.method not in ("GET", "HEAD", "POST"):
@@ -126,8 +126,8 @@ class _Guard:
                 "into [broker] http_hosts"
             )
         if request.method == "POST":
-            self._rights.check(request)
-        self._room.for_any()
+            self._authorization.check(request)
+        self._memory.for_any()
 
     def process_resource(
         self, _request: falcon.Request, _response: falcon.Response, _resource: object, params: dict[str, str]

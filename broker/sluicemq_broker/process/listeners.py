@@ -27,8 +27,8 @@ from sluicemq_broker.doors import (
     QueueDevice,
     Services,
     SessionDoor,
+    SessionStreams,
     StreamDevice,
-    StreamSide,
 )
 from sluicemq_broker.process.duties import Duty, poll
 from sluicemq_broker.process.foundation import Foundation
@@ -89,7 +89,7 @@ class Listeners:
             for each in config.routes
         ]
         admin = self._admin(subscriptions, ready)
-        side = StreamSide(settings, self._streams, subscriptions, counters)
+        side = SessionStreams(settings, self._streams, subscriptions, counters)
         self._sessions = SessionDoor(self._services, admin, side)
         self._http = self._http_door(admin) if settings.http else None
 
@@ -205,9 +205,9 @@ class Listeners:
             *(admin, ground.counters, self._jobs.queues, self._streams, self._lags),
             *(ground.store, ground.turns),
         )
-        places = http.places(ground.counters, outgoing)
-        site = http.Site(settings, ground.counters, places, admin, http.Metrics(figures), outgoing)
-        return http.HttpDoor(settings.http, site, ground.counters, places)
+        connections = http.limited_connections(ground.counters, outgoing)
+        site = http.Site(settings, ground.counters, connections, admin, http.Metrics(figures), outgoing)
+        return http.HttpDoor(settings.http, site, ground.counters, connections)
 
     def _follow_memory(self) -> None:
         """What is complete and has to be stored leaves no memory for more large messages, or does again."""

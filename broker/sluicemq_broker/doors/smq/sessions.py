@@ -21,8 +21,8 @@ from sluicemq_broker import __version__
 from sluicemq_broker.admin import READ_PACKED_SENT, Admin
 from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
 from sluicemq_broker.doors.large_results import tell_when_it_fits
-from sluicemq_broker.doors.questions import MOST_UNREAD
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
+from sluicemq_broker.doors.requests import MOST_UNREAD
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS, AdminVerb
 from sluicemq_broker.doors.smq.assignments import Assignments, ReadyRequest
@@ -37,7 +37,7 @@ from sluicemq_broker.doors.smq.fields import (
 )
 from sluicemq_broker.doors.smq.pushes import Pushes
 from sluicemq_broker.doors.smq.results import LookUps, Results
-from sluicemq_broker.doors.smq.stream_side import StreamSide
+from sluicemq_broker.doors.smq.session_streams import SessionStreams
 from sluicemq_broker.doors.smq.verdicts import Verdicts
 from sluicemq_broker.queue import Outcome, Queue
 from sluicemq_broker.queues import Task, check_name
@@ -62,7 +62,7 @@ log = logging.getLogger("broker.sessions")
 class SessionDoor:
     """The SMQ/1 door and its sessions."""
 
-    def __init__(self, services: Services, admin: Admin, streams: StreamSide) -> None:
+    def __init__(self, services: Services, admin: Admin, streams: SessionStreams) -> None:
         settings = services.settings
         self.settings = settings
         self.streams = streams

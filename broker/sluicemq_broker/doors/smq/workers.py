@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 from gevent.event import Event
 
 from sluicemq.protocol import wire
-from sluicemq_broker.doors.pops import push_anew
+from sluicemq_broker.doors.popped_jobs import push_again
 from sluicemq_broker.queue import Delivery, Queue, Worker
 from sluicemq_broker.runtime import Counters
 
@@ -125,7 +125,7 @@ class PoppingWorker(SessionWorker):
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs that are no longer in MongoDB; if the client has left they are pushed anew."""
         if self.gone:
-            push_anew(self.queue, deliveries, self._session.counters)
+            push_again(self.queue, deliveries, self._session.counters)
         else:
             self.prefetch = max(0, self.prefetch - len(deliveries))
             super().deliver(deliveries)

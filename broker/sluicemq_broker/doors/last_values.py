@@ -15,7 +15,7 @@ _SORTED_AT_ONCE: Final = 1000
 _BEHIND_ALL: Final = b"\xff" * (LONGEST_TOPIC + 1)
 
 
-class Latest:
+class LastValues:
     """The last message of each topic, as it is sent to subscribers. ``most_bytes``: of all.
 
     The topics are in order, so that those which begin alike are found without a look at the others.

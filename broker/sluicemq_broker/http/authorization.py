@@ -1,4 +1,4 @@
-"""Who may change something over HTTP: whoever knows the token, from no page but the dashboard itself."""
+"""Which HTTP requests may change something: with the token, and from no page but the dashboard."""
 
 from __future__ import annotations
 
@@ -9,42 +9,44 @@ from typing import Final
 
 import falcon
 
-from sluicemq_broker.http.names import Names
+from sluicemq_broker.http.host_names import HostNames
 from sluicemq_broker.runtime import Bucket
 
 log = logging.getLogger("broker.http")
 
-#: Of every request that changes something. A form or a plain request of another page can't set one; a script
-#: of another page must ask for leave first, which it does not get.
+#: A header of every request that changes something. Forms of other sites can't set it; scripts of other sites
+#: must ask the door first (CORS), and are refused.
 HEADER: Final = "X-SluiceMQ-Action"
-#: Wrong tokens a second, and at once, before all are refused for a moment.
+#: Wrong tokens a second, and in a burst; more are refused without a look.
 _WRONG_EACH_SECOND: Final = 1.0
 _WRONG_AT_ONCE: Final = 20.0
 
 
-class Rights:
-    """``token``: what must be known; without one nobody may change anything. ``names``: of the door."""
+class Authorization:
+    """The rule for changes. ``token``: without one nothing can be changed; ``names``: of the door."""
 
-    def __init__(self, token: str | None, names: Names) -> None:
+    def __init__(self, token: str | None, names: HostNames) -> None:
         self._token = (token or "").encode()
         self._names = names
         self._wrong = Bucket(_WRONG_EACH_SECOND, _WRONG_AT_ONCE)
 
     @property
     def any(self) -> bool:
-        """True if anybody may change anything."""
+        """True if changes are allowed at all."""
         return bool(self._token)
 
     def check(self, request: falcon.Request) -> None:
-        """Raises an HTTPError if this request may change nothing."""
+        """Raise an HTTPError if this request may not change anything."""
         if not self._token:
             raise falcon.HTTPForbidden(
                 title="Read only", description="nothing can be changed here: [broker] http_token is not set"
             )
         if not self._is_own_page(request):
-            raise falcon.HTTPForbidden(title="Cross site", description="another site may change nothing here")
+            raise falcon.HTTPForbidden(
+                title="Cross site", description="another site can't change anything here"
+            )
         if (request.content_type or "").partition(";")[0].strip() != falcon.MEDIA_JSON:
-            raise falcon.HTTPUnsupportedMediaType(description="a request that changes something has JSON")
+            raise falcon.HTTPUnsupportedMediaType(description="a request that changes something must be JSON")
         scheme, _, given = (request.get_header("Authorization") or "").partition(" ")
         given = given.strip() if scheme.lower() == "bearer" else ""
         if not hmac.compare_digest(given.encode(), self._token):
@@ -57,7 +59,7 @@ class Rights:
         log.warning("%s %s from %s: %s", request.method, request.path, request.remote_addr, what)
         raise falcon.HTTPUnauthorized(
             description=("that token is wrong: " if given else "")
-            + "this needs the token of [broker] http_token",
+            + "a change needs the token of [broker] http_token",
             challenges=["Bearer"],
         )
 

@@ -9,7 +9,7 @@ from sluicemq_broker.queue import Delivery, Push, Queue
 from sluicemq_broker.runtime import Count, Counters
 
 
-def push_anew(queue: Queue, deliveries: Sequence[Delivery], counters: Counters) -> None:
+def push_again(queue: Queue, deliveries: Sequence[Delivery], counters: Counters) -> None:
     """Push jobs again that were not sent; those that are remembered, and so still there, are ready again.
 
     ``kill -9`` before that is written: they are gone, as popped jobs may be.

@@ -19,7 +19,7 @@ from sluicemq_devices.sockets import Lane
 _MESSAGES: Final = 10
 
 
-class StreamSide:
+class SessionStreams:
     """Who publishes, who reads, who asks."""
 
     def __init__(

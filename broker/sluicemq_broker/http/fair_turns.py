@@ -1,7 +1,7 @@
-"""Lines before what few can have at once: those first who have had least.
+"""Turns of which few are had at one time: the peer with the fewest so far is next.
 
-A peer that asks again and again, or reads much, waits behind one that has just come. So a flood of honest
-looking questions delays others by about one of them, not by all.
+A peer that sends request after request, or reads much, waits behind one that has just come. A flood of valid
+requests delays another peer by about one request, not by all of them.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from gevent.event import Event
 
 from sluicemq.protocol.errors import Unavailable
 
-#: Seconds that anybody waits for a turn, and between two looks at what is done meanwhile.
+#: Seconds to wait for a turn; and between two calls of ``meanwhile``.
 PATIENCE: Final = 5.0
 _LOOK: Final = 0.05
 _MOMENT: Final = 1e-9
 
-#: Who waits: what it has had, a number, and what is set when its turn comes.
+#: A waiting peer: how many turns it has had, its number in order of arrival, and its alarm.
 _Waiting = tuple[int, int, Event]
 
 
-class Line:
-    """``at_once`` have a turn, ``waiting`` more wait for theirs; ``meanwhile`` is called while any does."""
+class FairTurns:
+    """``at_once`` turns at one time; ``waiting`` peers may wait, while ``meanwhile()`` is called."""
 
     def __init__(self, at_once: int, waiting: int, meanwhile: Callable[[], object] = bool) -> None:
         self._free = at_once
@@ -38,15 +38,15 @@ class Line:
         self._numbers = count()
 
     @contextmanager
-    def turn(self, had: int = 0) -> Iterator[None]:
-        """Wait for a turn, and have it inside; raises Unavailable where too many wait, or for too long.
+    def turn(self, served: int = 0) -> Iterator[None]:
+        """Wait for a turn, and have it for the body. ``served``: how much this peer has had.
 
-        ``had``: how much this peer has had already.
+        Raises Unavailable where too many wait, or after :data:`PATIENCE`.
         """
         if self._free:
             self._free -= 1
         else:
-            self._wait((had, next(self._numbers), Event()))
+            self._wait((served, next(self._numbers), Event()))
         try:
             yield
         finally:
@@ -66,7 +66,7 @@ class Line:
         try:
             while not entry[2].wait(_LOOK) and time.monotonic() < until:
                 self._meanwhile()
-        except BaseException:  # its peer has gone
+        except BaseException:  # the peer has left
             if entry[2].is_set():
                 self._give_on()
             raise
@@ -77,21 +77,21 @@ class Line:
             raise too_much()
 
 
-class Pace:
-    """One turn for each turn of the hub, so that the other doors have theirs between any two of this one."""
+class HubPace:
+    """One turn in each turn of the hub, so that the other doors are served between any two."""
 
     def __init__(self) -> None:
         self._waiting: list[_Waiting] = []
         self._numbers = count()
         self._paced = False
 
-    def wait(self, had: int) -> None:
-        """Return when it is this peer's turn; at once if nobody has had this one."""
+    def wait(self, served: int) -> None:
+        """Return when it is this peer's turn; at once if this turn of the hub is free."""
         if not self._paced:
             self._paced = True
             gevent.spawn(self._go_round)
             return
-        entry = had, next(self._numbers), Event()
+        entry = served, next(self._numbers), Event()
         insort(self._waiting, entry)
         try:
             entry[2].wait()
@@ -109,5 +109,5 @@ class Pace:
 
 
 def too_much() -> Unavailable:
-    """Answer that there was no turn, or no room, in time."""
-    return Unavailable("too much is asked at this door: ask again in a moment")
+    """Return the error for a request that got no turn, or no memory, in time."""
+    return Unavailable("too many requests at this door: try again in a moment")

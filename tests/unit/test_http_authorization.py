@@ -6,10 +6,10 @@ import falcon
 import pytest
 from falcon.testing import create_environ
 
-from sluicemq_broker.http.names import Names
-from sluicemq_broker.http.rights import HEADER, Rights
+from sluicemq_broker.http.authorization import HEADER, Authorization
+from sluicemq_broker.http.host_names import HostNames
 
-NAMES = Names("127.0.0.1:5580", ())
+NAMES = HostNames("127.0.0.1:5580", ())
 RIGHT = "the-right-token-1234"
 
 
@@ -19,7 +19,7 @@ def asked(token: str) -> falcon.Request:
 
 
 def test_who_guesses_is_refused_for_a_moment_and_who_knows_is_not() -> None:
-    rights = Rights(RIGHT, NAMES)
+    rights = Authorization(RIGHT, NAMES)
     for _ in range(20):
         with pytest.raises(falcon.HTTPUnauthorized):
             rights.check(asked("a-guess-1234567890"))
@@ -30,7 +30,7 @@ def test_who_guesses_is_refused_for_a_moment_and_who_knows_is_not() -> None:
 
 def test_no_token_opens_a_door_that_has_none() -> None:
     for token in (None, ""):
-        rights = Rights(token, NAMES)
+        rights = Authorization(token, NAMES)
         assert not rights.any
         with pytest.raises(falcon.HTTPForbidden):
             rights.check(asked(""))

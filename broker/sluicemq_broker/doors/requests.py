@@ -57,9 +57,9 @@ class RequestFrontend(Frontend):
         """Take in questions; those that can't be read are answered at once."""
         messages = without_probes(messages, self._counters)
         self._counters.add(Count.RECEIVED, len(messages))
-        batches: dict[Queue, list[tuple[Question, Job]]] = {}
+        batches: dict[Queue, list[tuple[Request, Job]]] = {}
         for frames in messages:
-            request = Question(self, asker, frames)
+            request = Request(self, asker, frames)
             try:
                 queue, job = request.read(self._read)
                 queue.admit(len(batches.get(queue, ())))
@@ -76,7 +76,7 @@ class RequestFrontend(Frontend):
         for queue, batch in batches.items():
             self._push(queue, [request for request, _ in batch], [job for _, job in batch])
 
-    def reply(self, request: Question, outcome: Outcome) -> None:
+    def reply(self, request: Request, outcome: Outcome) -> None:
         """Send the one answer to a question; it is dropped if the asker has gone.
 
         Of one that leaves much unread the answer is an error where the result is large: it may be asked for
@@ -108,13 +108,13 @@ class RequestFrontend(Frontend):
             heartbeat=None,  # one that is paused would not answer in time
         )
 
-    def _refuse(self, request: Question, error: SluiceError) -> None:
+    def _refuse(self, request: Request, error: SluiceError) -> None:
         self._counters.add(Count.UNREADABLE)
         self._counters.notice(Count.of(error), f"a request to queue {self._queue.name}: {error}")
         request.asker.lane.blame(malformed=isinstance(error, MALFORMED))
         request.answer(error)
 
-    def _wait(self, request: Question) -> None:
+    def _wait(self, request: Request) -> None:
         """Count a question among those that wait; raises :class:`QueueFull` where there are too many.
 
         Not for one that waits for nothing else: whoever asks one thing at a time is always heard.
@@ -130,7 +130,7 @@ class RequestFrontend(Frontend):
                 asker.wait()
         asker.waiting.add(request)
 
-    def _push(self, queue: Queue, requests: list[Question], jobs: list[Job]) -> None:
+    def _push(self, queue: Queue, requests: list[Request], jobs: list[Job]) -> None:
         for request in requests:
             if request.wants_result:
                 queue.wait_for_result(request.job_id, request.answer)
@@ -142,7 +142,7 @@ class RequestFrontend(Frontend):
     def _stored(
         self,
         queue: Queue,
-        requests: list[Question],
+        requests: list[Request],
         size: int,
         refused: dict[int, SluiceError],
         existing: Sequence[int],
@@ -165,7 +165,7 @@ class Asker:
     """One connection of a REQ or DEALER client, and the questions that it waits for."""
 
     def __init__(self, frontend: RequestFrontend, lane: Lane) -> None:
-        self.waiting: set[Question] = set()
+        self.waiting: set[Request] = set()
         self.lane = lane
         self._frontend = frontend
 
@@ -192,7 +192,7 @@ class Asker:
         self.lane.resume(self)
 
 
-class Question:
+class Request:
     """One question: who asks, and where in that the answer goes. Its job is not kept: it may be large."""
 
     __slots__ = ("asker", "envelope", "forget", "frames", "frontend", "job_id", "wants_result", "weight")

@@ -6,14 +6,14 @@ import gevent
 import pytest
 
 from sluicemq.protocol.errors import Unavailable
-from sluicemq_broker.http.lines import Line, Pace
+from sluicemq_broker.http.fair_turns import FairTurns, HubPace
 from support.virtual_time import come_to_rest
 
 
 class Asked:
     """Peers that want a turn each, and the order in which they had it."""
 
-    def __init__(self, line: Line) -> None:
+    def __init__(self, line: FairTurns) -> None:
         self._line = line
         self.order: list[str] = []
         self.refused: list[str] = []
@@ -33,7 +33,7 @@ class Asked:
 
 
 def test_who_has_had_least_comes_first_and_of_two_the_one_that_came_first() -> None:
-    asked = Asked(Line(1, 10))
+    asked = Asked(FairTurns(1, 10))
     for name, had in (("first", 900), ("greedy", 800), ("honest", 0), ("later", 0)):
         asked.ask(name, had)
     assert asked.order == ["first"]
@@ -43,7 +43,7 @@ def test_who_has_had_least_comes_first_and_of_two_the_one_that_came_first() -> N
 
 
 def test_one_too_many_is_refused_at_once() -> None:
-    asked = Asked(Line(1, 1))
+    asked = Asked(FairTurns(1, 1))
     for name in ("first", "waits", "refused"):
         asked.ask(name, 0)
     assert asked.refused == ["refused"]
@@ -53,7 +53,7 @@ def test_one_too_many_is_refused_at_once() -> None:
 
 
 def test_who_leaves_while_it_waits_takes_no_turn_and_no_place_in_the_line() -> None:
-    line = Line(1, 1)
+    line = FairTurns(1, 1)
     over, had = gevent.event.Event(), list[str]()
 
     def ask(name: str) -> None:
@@ -74,7 +74,7 @@ def test_who_leaves_while_it_waits_takes_no_turn_and_no_place_in_the_line() -> N
 
 
 def test_a_turn_that_fails_is_given_back() -> None:
-    line = Line(1, 1)
+    line = FairTurns(1, 1)
     for _ in range(3):
         with pytest.raises(ZeroDivisionError), line.turn():
             raise ZeroDivisionError
@@ -84,7 +84,7 @@ def test_a_turn_that_fails_is_given_back() -> None:
 
 def test_who_waits_has_something_done_meanwhile_that_may_end_its_wait() -> None:
     over = gevent.event.Event()
-    line = Line(1, 1, over.set)
+    line = FairTurns(1, 1, over.set)
 
     def hold() -> None:
         with line.turn():
@@ -97,7 +97,7 @@ def test_who_waits_has_something_done_meanwhile_that_may_end_its_wait() -> None:
 
 
 def test_the_pace_is_one_turn_of_the_hub_each_and_who_has_had_least_comes_first() -> None:
-    pace, order = Pace(), list[str]()
+    pace, order = HubPace(), list[str]()
 
     def ask(name: str, had: int) -> None:
         pace.wait(had)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_broker.http.names import Names
+from sluicemq_broker.http.host_names import HostNames
 
 LOCAL, OPEN = "127.0.0.1:5580", "0.0.0.0:5580"
 
@@ -14,7 +14,7 @@ LOCAL, OPEN = "127.0.0.1:5580", "0.0.0.0:5580"
     ["", "localhost", "LOCALHOST", "LocalHost:5580", "localhost.", "127.0.0.1", "[::1]:80", "10.0.0.7:5580"],
 )
 def test_a_local_door_is_called_by_an_address_or_as_localhost(host: str) -> None:
-    assert Names(LOCAL, ()).may_be_called(host)
+    assert HostNames(LOCAL, ()).may_be_called(host)
 
 
 @pytest.mark.parametrize(
@@ -22,20 +22,20 @@ def test_a_local_door_is_called_by_an_address_or_as_localhost(host: str) -> None
     ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[", "a:b", "localhost:x", "::1:"],
 )
 def test_it_is_called_by_no_other_name(host: str) -> None:
-    assert not Names(LOCAL, ()).may_be_called(host)
-    assert not Names(LOCAL, ("mq.example.com",)).may_be_called(host)
+    assert not HostNames(LOCAL, ()).may_be_called(host)
+    assert not HostNames(LOCAL, ("mq.example.com",)).may_be_called(host)
 
 
 @pytest.mark.parametrize("host", ["mq.example.com", "MQ.Example.com:8443", "mq.example.com."])
 @pytest.mark.parametrize("address", [LOCAL, OPEN])
 def test_names_of_the_configuration_are_names_of_the_door(address: str, host: str) -> None:
-    assert Names(address, ("MQ.example.com",)).may_be_called(host)
+    assert HostNames(address, ("MQ.example.com",)).may_be_called(host)
 
 
 def test_an_open_door_without_names_is_called_as_anybody_likes_and_with_names_by_them_alone() -> None:
-    assert Names(OPEN, ()).may_be_called("any.example")
-    assert not Names(OPEN, ("mq.example.com",)).may_be_called("any.example")
-    assert Names(OPEN, ("mq.example.com",)).may_be_called("10.0.0.7")
+    assert HostNames(OPEN, ()).may_be_called("any.example")
+    assert not HostNames(OPEN, ("mq.example.com",)).may_be_called("any.example")
+    assert HostNames(OPEN, ("mq.example.com",)).may_be_called("10.0.0.7")
 
 
 @pytest.mark.parametrize(
@@ -53,4 +53,4 @@ def test_an_open_door_without_names_is_called_as_anybody_likes_and_with_names_by
     ],
 )
 def test_an_order_comes_from_a_page_of_the_door(origin: str, host: str, *, own: bool) -> None:
-    assert Names(LOCAL, ("mq.example.com", "mq.example.com:8443")).is_own_page(origin, host) == own
+    assert HostNames(LOCAL, ("mq.example.com", "mq.example.com:8443")).is_own_page(origin, host) == own
