@@ -16,7 +16,7 @@ from sluicemq import arguments, forks, tracing
 from sluicemq.complaints import log
 from sluicemq.forward import Forward
 from sluicemq.headers import as_bytes
-from sluicemq.job import Job, clock_ahead
+from sluicemq.job import PROGRESS_EACH, Job, clock_offset
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import check_span, delay_of, in_seconds
 from sluicemq.protocol.errors import (
@@ -32,10 +32,9 @@ from sluicemq.protocol.options import JobOptions, Seconds
 from sluicemq.protocol.readable import said
 from sluicemq.transport import exits
 from sluicemq.transport.connection import Connection
-from sluicemq.transport.pop import never_extended, untold
+from sluicemq.transport.pop import ignore_progress, refuse_extend
 from sluicemq.transport.questions import Questions
 
-_TELL_EACH = 1.0  # seconds from one word on how far a job is to the next
 #: Jobs in one claim, at most: its verdicts travel in one message.
 MOST_CLAIMED = 1000
 
@@ -52,9 +51,9 @@ class ClaimedJob(Job):
     _claim: Claim
 
     @classmethod
-    def of(cls, claim: Claim, row: Sequence[Any], epoch: int, ahead: float) -> Self:
+    def of(cls, claim: Claim, row: Sequence[Any], epoch: int, offset: float) -> Self:
         """One job of the claim."""
-        job = cls.delivered(claim.queue, row, epoch, claim.extend_one, claim.tell_of, ahead)
+        job = cls.delivered(claim.queue, row, epoch, claim.extend_one, claim.send_progress, offset)
         job._claim = claim  # noqa: SLF001 - its own class
         return job
 
@@ -96,7 +95,7 @@ class Claim:
         """All jobs of the claim, settled or not."""
         self._timeout = timeout
         self._unsettled: dict[bytes, ClaimedJob] = {}
-        self._told_at: dict[bytes, float] = {}
+        self._progress_at: dict[bytes, float] = {}
         self._fetch = JobFetch(endpoint, queue, self._made, pop=False, patient=patient)
 
     @property
@@ -164,12 +163,12 @@ class Claim:
         """What the ``extend`` of one job does."""
         self._extend([each for each in self.unsettled if each is job] or [job], seconds)
 
-    def tell_of(self, job: Job, told: list[Any]) -> None:
+    def send_progress(self, job: Job, progress: list[Any]) -> None:
         """What the ``progress`` of one job does; it raises what ``extend`` does, about once a second."""
         now = monotonic()
-        if now >= self._told_at.get(job.receipt, 0.0):
-            self._told_at[job.receipt] = now + _TELL_EACH
-            _raise_first([job], self._ask([job], wire.PROGRESS, [[job.receipt, *told]]))
+        if now >= self._progress_at.get(job.receipt, 0.0):
+            self._progress_at[job.receipt] = now + PROGRESS_EACH
+            _raise_first([job], self._ask([job], wire.PROGRESS, [[job.receipt, *progress]]))
 
     def __iter__(self) -> Iterator[ClaimedJob]:
         return iter(self.jobs)
@@ -195,8 +194,8 @@ class Claim:
         except SluiceError as unsettled:
             log.warning("while leaving a claim's block: %s", unsettled)
 
-    def _made(self, row: Sequence[Any], epoch: int, ahead: float) -> ClaimedJob:
-        return ClaimedJob.of(self, row, epoch, ahead)
+    def _made(self, row: Sequence[Any], epoch: int, offset: float) -> ClaimedJob:
+        return ClaimedJob.of(self, row, epoch, offset)
 
     def _extend(self, jobs: Sequence[Job], seconds: float) -> None:
         if not jobs:
@@ -224,7 +223,7 @@ class Claim:
 
 
 class JobFetch(Questions):
-    """The :class:`~sluicemq.connection.Role` of a connection that takes some jobs once, and no more."""
+    """The :class:`~sluicemq.transport.role.Role` of a connection that takes some jobs once, and no more."""
 
     def __init__(
         self,
@@ -241,11 +240,11 @@ class JobFetch(Questions):
         self._pop = pop
         self._limit = self._room = 0
         self._jobs: list[Any] = []
-        self._lost_some = False
+        self._disconnected = False
         self._change = threading.Condition()
         self.attach(Connection(endpoint, self, patient=patient))
         self._connection.start()
-        forks.tell(self, JobFetch._forked)
+        forks.on_fork(self, JobFetch._forked)
 
     def take(self, limit: int, wait: float, timeout: float) -> list[Any]:
         """Up to ``limit`` jobs: what lies ready, and what comes within ``wait`` seconds.
@@ -269,23 +268,23 @@ class JobFetch(Questions):
 
     def _filled(self, until: float, timeout: float) -> bool:
         """One try; False if the connection was lost in between, so that the broker must be asked again."""
-        self._lost_some = False
+        self._disconnected = False
         wanted = self._limit - len(self._jobs) if self._pop else self._limit
         left = max(0.0, until - monotonic())
         if wanted > 0 and not self._ask_for(wanted, left + timeout):
             return False
         while not self._come(until):
             self._renew(timeout)
-        return not self._lost_some or monotonic() >= until
+        return not self._disconnected or monotonic() >= until
 
     def _come(self, until: float) -> bool:
         """Wait for jobs; False if half the time of one has passed before they are enough."""
         with self._change:
             due = min([until, *[job.begin_by for job in self._jobs if not self._pop]])
             self._change.wait_for(
-                lambda: len(self._jobs) >= self._limit or self._lost_some, max(0.0, due - monotonic())
+                lambda: len(self._jobs) >= self._limit or self._disconnected, max(0.0, due - monotonic())
             )
-            return len(self._jobs) >= self._limit or self._lost_some or monotonic() >= until
+            return len(self._jobs) >= self._limit or self._disconnected or monotonic() >= until
 
     def _renew(self, timeout: float) -> None:
         """Let the time of jobs that have waited here begin anew: who asked for them has not seen them yet."""
@@ -296,7 +295,7 @@ class JobFetch(Questions):
             try:
                 refused = self.ask(wire.EXTEND, receipts, seconds, timeout=timeout, repeat=False)
             except Unavailable as error:
-                if error is not self._connection.lost_error:
+                if error is not self._connection.disconnect_error:
                     raise
                 return
             for job in jobs:
@@ -312,7 +311,7 @@ class JobFetch(Questions):
         try:
             self.ask(wire.READY, self._queue, credit, options, timeout=timeout, repeat=False)
         except Unavailable as error:
-            if error is not self._connection.lost_error:
+            if error is not self._connection.disconnect_error:
                 raise
             return False
         return True
@@ -342,25 +341,25 @@ class JobFetch(Questions):
         rows = _rows(message)
         room = len(rows) if self._pop else max(0, self._room)
         self._room -= len(rows)
-        epoch, ahead = self._connection.epoch, clock_ahead(message.fields)
-        self._connection.post(self._take_in, [self._made(row, epoch, ahead) for row in rows[:room]])
+        epoch, offset = self._connection.epoch, clock_offset(message.fields)
+        self._connection.post(self._take_in, [self._made(row, epoch, offset) for row in rows[:room]])
         if rows[room:]:
             self._give_back(rows[room:])
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         """What was reserved is void, so all of it is wanted again; what was popped is not."""
-        super().lost()
+        super().disconnected()
         self._room = self._limit
-        self._connection.post(self._note_lost)
+        self._connection.post(self._note_disconnect)
 
     def _take_in(self, jobs: list[Any]) -> None:
         with self._change:
             self._jobs.extend(jobs)
             self._change.notify_all()
 
-    def _note_lost(self) -> None:
+    def _note_disconnect(self) -> None:
         with self._change:
-            self._lost_some = True
+            self._disconnected = True
             if not self._pop:
                 self._jobs = []
             self._change.notify_all()
@@ -391,8 +390,8 @@ def _raise_first(jobs: Sequence[Job], problems: dict[int, SluiceError]) -> None:
 def pop(endpoint: str, queue: str, limit: int, wait: float, *, timeout: float, patient: bool) -> list[Job]:
     """Take up to ``limit`` jobs at most once; what ``Client.pop`` does."""
 
-    def made(row: Sequence[Any], epoch: int, ahead: float) -> Job:
-        return Job.delivered(queue, row, epoch, never_extended, untold, ahead)
+    def made(row: Sequence[Any], epoch: int, offset: float) -> Job:
+        return Job.delivered(queue, row, epoch, refuse_extend, ignore_progress, offset)
 
     fetch = JobFetch(endpoint, queue, made, pop=True, patient=patient)
     try:

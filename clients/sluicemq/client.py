@@ -50,7 +50,7 @@ class Client:
         self._closed = False
         self._begin()
         self._connection.start()
-        forks.tell(self, Client._forked)
+        forks.on_fork(self, Client._forked)
 
     def queues(self) -> list[dict[str, Any]]:
         """All queues, each with its name and its counts; ``estimates`` are the states not counted now."""

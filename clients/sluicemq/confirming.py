@@ -22,7 +22,7 @@ _REFUSALS_KEPT = 1000
 class Sent(Protocol):
     """A receipt: of what was sent, until it is confirmed."""
 
-    heard: bool
+    seen: bool
     """True if somebody was told of its refusal."""
 
 
@@ -60,7 +60,7 @@ class Confirming(Generic[R]):
         self._begin()
         self._connection.start()
         exits.close_at_exit(self)
-        forks.tell(self, Confirming._forked)
+        forks.on_fork(self, Confirming._forked)
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until nothing is unconfirmed.
@@ -71,7 +71,7 @@ class Confirming(Generic[R]):
         with self._room:
             if not self._room.wait_for(lambda: not self._unconfirmed, timeout):
                 raise Timeout(f"{self._unconfirmed} {self._things} are not confirmed after {timeout:g} s")
-        self._refusals.raise_unheard()
+        self._refusals.raise_unseen()
 
     def close(self, timeout: float | None = None) -> None:
         """Flush for up to ``timeout`` seconds (None: ``close_timeout``), then end the connection.
@@ -142,7 +142,7 @@ class Confirming(Generic[R]):
         """Tell whoever wants to hear that one was refused."""
         if self._on_refused is None:
             return
-        receipt.heard = True
+        receipt.seen = True
         try:
             self._on_refused(receipt, error)
         except BaseException:  # noqa: BLE001 - the others must be told all the same
@@ -191,15 +191,15 @@ class Refusals(Generic[R]):
         else:
             self._beyond += 1
 
-    def raise_unheard(self) -> None:
+    def raise_unseen(self) -> None:
         """Raise the error of the first of which nobody has heard, if there is one."""
         kept, self._kept = self._kept, []
         beyond, self._beyond = self._beyond, 0
-        unheard = [(receipt, error) for receipt, error in kept if not receipt.heard]
-        if unheard:
-            first, error = unheard[0]
-            count = len(unheard) + beyond
+        unseen = [(receipt, error) for receipt, error in kept if not receipt.seen]
+        if unseen:
+            first, error = unseen[0]
+            count = len(unseen) + beyond
             what = f"{count} {self._things} were refused, the first: {self._named(first)}"
-            told = type(error)(f"{what}: {error}")
-            vars(told).update(vars(error))  # the id in a Duplicate, where it ends in a Conflict
-            raise told from error
+            raised = type(error)(f"{what}: {error}")
+            vars(raised).update(vars(error))  # the id in a Duplicate, where it ends in a Conflict
+            raise raised from error

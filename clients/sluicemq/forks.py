@@ -20,16 +20,16 @@ generation = 0
 
 T = TypeVar("T")
 
-_told: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
+_callbacks: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 
 
-def tell(part: T, forked: Callable[[T], None]) -> None:
+def on_fork(part: T, forked: Callable[[T], None]) -> None:
     """Have ``forked(part)`` called in the child of every fork, for as long as the part lives.
 
     It runs between the fork and the program's next statement, under gevent before its hub is there: it must
     not wait, start a thread, or use a lock that was there before.
     """
-    _told[part] = forked
+    _callbacks[part] = forked
 
 
 def refuse(what: str, made_in: int, do: str) -> None:
@@ -41,7 +41,7 @@ def refuse(what: str, made_in: int, do: str) -> None:
 def _in_child() -> None:
     global generation  # noqa: PLW0603 - it is this process's own
     generation += 1
-    for part, forked in list(_told.items()):
+    for part, forked in list(_callbacks.items()):
         forked(part)
 
 

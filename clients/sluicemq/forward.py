@@ -29,8 +29,8 @@ class Forward:
     def __init__(self, queue: str, payload: bytes | None = None, **options: Unpack[JobOptions]) -> None:
         arguments.text("queue", queue)
         queue = arguments.plain_text(queue)
-        if told := [each for each in _NOT_FOR_MOVES if options.get(each) is not None]:
-            raise TypeError(f"a job that is forwarded takes no {told[0]!r}")
+        if given := [each for each in _NOT_FOR_MOVES if options.get(each) is not None]:
+            raise TypeError(f"a job that is forwarded takes no {given[0]!r}")
         self.queue = queue
         self.payload = None if payload is None else as_bytes(payload)
         self.onward: list[Any] = [queue, self.payload, as_headers(options)[0]]

@@ -13,7 +13,7 @@ from sluicemq.protocol.durations import check_span, in_seconds
 from sluicemq.protocol.options import OPTIONS, Seconds
 
 #: Takes ``[done, total, note]`` of a job.
-TellProgress = Callable[[Any, list[Any]], None]
+SendProgress = Callable[[Any, list[Any]], None]
 
 
 class Job:
@@ -29,7 +29,7 @@ class Job:
     __slots__ = (
         "_accepted",
         "_extend",
-        "_tell",
+        "_send_progress",
         "attempt",
         "came",
         "epoch",
@@ -72,7 +72,7 @@ class Job:
         self.visibility_timeout = inf
         self._accepted = self.came - in_seconds(age)
         self._extend: Callable[[Any, float], None] = _ignore
-        self._tell: TellProgress = _ignore
+        self._send_progress: SendProgress = _ignore
 
     @classmethod
     def delivered(
@@ -81,13 +81,13 @@ class Job:
         row: Sequence[Any],
         epoch: int,
         extend: Callable[[Any, float], None],
-        tell: TellProgress,
-        ahead: float,
+        send_progress: SendProgress,
+        offset: float,
     ) -> Self:
         """A job of a DELIVER; ``ahead``: of this process's monotonic clock, before the broker's."""
         job = cls.__new__(cls)
-        if len(row) != _TOLD:
-            row = _as_told(row, ahead)
+        if len(row) != _ROW:
+            row = _full_row(row, offset)
         (
             job.receipt, job.id, job.payload, headers, job.attempt, job.priority, accepted, job.max_attempts,
             job.visibility_timeout,
@@ -96,9 +96,9 @@ class Job:
         job.came = monotonic()
         job.headers = headers or {}
         job.epoch = epoch
-        job._accepted = accepted + ahead  # noqa: SLF001 - its own class
+        job._accepted = accepted + offset  # noqa: SLF001 - its own class
         job._extend = extend  # noqa: SLF001
-        job._tell = tell  # noqa: SLF001
+        job._send_progress = send_progress  # noqa: SLF001
         return job
 
     @property
@@ -139,7 +139,7 @@ class Job:
         arguments.number("done", done)
         if total is not None:
             arguments.number("total", total)
-        self._tell(self, [done, total, arguments.words("note", note, wire.MOST_NOTE) or None])
+        self._send_progress(self, [done, total, arguments.words("note", note, wire.MOST_NOTE) or None])
 
     def __repr__(self) -> str:
         return f"<Job {self.id} of {self.queue}, attempt {self.attempt}, {len(self.payload)} bytes>"
@@ -150,21 +150,24 @@ class Job:
 BEGIN_WITHIN: Final = 0.5
 BEGUN_LATE: Final = 0.02
 
-_TOLD: Final = 9  # elements of a row that tells all of this
+#: Seconds between two messages about one job's progress.
+PROGRESS_EACH: Final = 1.0
+
+_ROW: Final = 9  # elements of a row that tells all of this
 
 
-def _as_told(row: Sequence[Any], ahead: float) -> Sequence[Any]:
+def _full_row(row: Sequence[Any], offset: float) -> Sequence[Any]:
     """Return a row with all elements: a newer broker tells more, an older one no timeout, or five at all."""
-    if len(row) > _TOLD:
-        return row[:_TOLD]
-    return (*row, inf) if len(row) == _TOLD - 1 else (*row[:5], 0, monotonic() - ahead, 0, inf)
+    if len(row) > _ROW:
+        return row[:_ROW]
+    return (*row, inf) if len(row) == _ROW - 1 else (*row[:5], 0, monotonic() - offset, 0, inf)
 
 
-def clock_ahead(fields: Sequence[Any]) -> float:
+def clock_offset(fields: Sequence[Any]) -> float:
     """By how much this process's monotonic clock is before the broker's, as a DELIVER tells it."""
     now = fields[2] if len(fields) > 2 else None
     return monotonic() - now if isinstance(now, int | float) else 0.0
 
 
-def _ignore(_job: Job, _told: object) -> None:
+def _ignore(_job: Job, _value: object) -> None:
     """Nobody waits for a job that a test has made."""

@@ -27,7 +27,7 @@ class Published:
     """One message on its way into a stream, made by :meth:`Publisher.publish`.
 
     ``sequence``: its number in the stream, once it is durable. ``existed``: it was there before, under
-    the same id. ``packed``, ``id``, ``expected`` and ``heard`` (of its refusal) are the publisher's.
+    the same id. ``packed``, ``id``, ``expected`` and ``seen`` (of its refusal) are the publisher's.
     """
 
     __slots__ = (
@@ -37,9 +37,9 @@ class Published:
         "_sequence",
         "existed",
         "expected",
-        "heard",
         "id",
         "packed",
+        "seen",
         "size",
         "stream",
     )
@@ -57,7 +57,7 @@ class Published:
         self.size = size
         self.id = id
         self.expected = expected
-        self.existed = self.heard = False
+        self.existed = self.seen = False
         self._sequence = 0
         self._error: SluiceError | None = None
         self._event: threading.Event | None = None
@@ -82,7 +82,7 @@ class Published:
         if not self.done and not self._wait(timeout):
             raise Timeout(f"a message for stream {self.stream} is not confirmed after {timeout:g} s")
         if self._error is not None:
-            self.heard = True
+            self.seen = True
             raise self._error
         return self._sequence
 

@@ -18,7 +18,7 @@ from sluicemq.protocol.options import RESULT, JobOptions, NewJob
 from sluicemq.protocol.readable import brief, escaped, said
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
-from sluicemq.transport.replies import AskingReceipt
+from sluicemq.transport.replies import ResultReceipt
 from sluicemq.transport.send_buffer import PushBatch, SendBuffer
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ class Producer(Confirming[Receipt]):
         :class:`~sluicemq.Unavailable`, though their jobs are done all the same.
         """
         reply = Reply()
-        receipt = self._made(AskingReceipt, queue, payload, id, options, reply=RESULT)
-        receipt.asks(reply, self._buffer.replies)
+        receipt = self._made(ResultReceipt, queue, payload, id, options, reply=RESULT)
+        receipt.attach(reply, self._buffer.replies)
         self._enqueue(receipt)
         return reply
 

@@ -65,7 +65,7 @@ class Reader:
         self._page_ends = after
         self._messages: Iterator[Message] = iter(())
         self._pages: deque[tuple[Page | None, SluiceError | None]] = deque()
-        self._come = threading.Condition(threading.Lock())
+        self._arrived = threading.Condition(threading.Lock())
         self._gap: Gap | None = None
         self._ended: SluiceError | bool = False
         self._closed = False
@@ -73,12 +73,12 @@ class Reader:
         self._follows = follow
         if follow:
             options["wait"] = _WAIT
-        self._reading = Reading(stream, options, self._came)
+        self._reading = Reading(stream, options, self._on_page)
         self._stream = stream
         self._connection = Connection(endpoint, self._reading)
         self._reading.attach(self._connection)
         self._connection.start()
-        forks.tell(self, Reader._forked)
+        forks.on_fork(self, Reader._forked)
 
     def __iter__(self) -> Self:
         return self
@@ -117,9 +117,9 @@ class Reader:
         if self._closed:
             return
         self._closed = True
-        with self._come:
+        with self._arrived:
             self._ended = self._ended or True
-            self._come.notify_all()
+            self._arrived.notify_all()
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -132,7 +132,7 @@ class Reader:
 
     def _forked(self) -> None:
         self._connection.abandon()
-        self._come = threading.Condition(threading.Lock())
+        self._arrived = threading.Condition(threading.Lock())
         self._pages.clear()
         self._messages = iter(())  # the rest of a page is the parent's, too
         self._ended = Forked("this reader belongs to the process that this one was forked from: make another")
@@ -151,8 +151,8 @@ class Reader:
 
     def _next_page(self, timeout: float | None) -> bool:
         """Turn to the next page; False: there is none, or none in time. Raises what ended the reading."""
-        with self._come:
-            if not self._come.wait_for(lambda: self._pages or self._ended, timeout) or not self._pages:
+        with self._arrived:
+            if not self._arrived.wait_for(lambda: self._pages or self._ended, timeout) or not self._pages:
                 return self._over()
             page, error = self._pages.popleft()
         if page is None:
@@ -167,7 +167,7 @@ class Reader:
         self._call(self._reading.taken)
         self._messages = _messages(page)
         if page["gone"]:
-            self._tell_gap(page)
+            self._report_gap(page)
         return True
 
     def _over(self) -> bool:
@@ -175,7 +175,7 @@ class Reader:
             raise self._ended
         return False
 
-    def _tell_gap(self, page: Page) -> None:
+    def _report_gap(self, page: Page) -> None:
         first, last = page["gone"]
         what = f"messages {first} to {last} of stream {self._stream}"
         gap = Gap(f"{what} were removed before they were read", first, last)
@@ -184,10 +184,10 @@ class Reader:
             raise gap
         self._on_gap(gap)
 
-    def _came(self, page: Page | None, error: SluiceError | None) -> None:
-        with self._come:
+    def _on_page(self, page: Page | None, error: SluiceError | None) -> None:
+        with self._arrived:
             self._pages.append((page, error))
-            self._come.notify_all()
+            self._arrived.notify_all()
 
     def _call(self, function: Callable[[], None]) -> None:
         try:

@@ -16,7 +16,7 @@ class Receipt:
     """One pushed job: its ``id`` at once, and whether the broker has confirmed it.
 
     Made by :meth:`Producer.push`. Cheap: the event to wait on is made by who waits, and the payload
-    is let go once the job is confirmed. ``size``, ``header_bytes`` (a part of it), ``heard`` (of its
+    is let go once the job is confirmed. ``size``, ``header_bytes`` (a part of it), ``seen`` (of its
     refusal) and ``sending`` (its span, where somebody traces) are the producer's.
 
     ``existed``: after ``wait``, whether a job with this id was there already, so that this push made
@@ -33,10 +33,10 @@ class Receipt:
         "_settled",
         "existed",
         "header_bytes",
-        "heard",
         "id",
         "position",
         "queue",
+        "seen",
         "sending",
         "size",
     )
@@ -60,7 +60,7 @@ class Receipt:
         self._error: SluiceError | None = None
         self._event: threading.Event | None = None
         self._generation = forks.generation
-        self.heard = False
+        self.seen = False
         self.existed = False
         self.position: int | None = None
         self.sending: Any = None
@@ -81,7 +81,7 @@ class Receipt:
             job = f"job {self.id} for queue {self.queue}"
             raise Timeout(f"{job} is not confirmed after {timeout:g} s", self.id)
         if self._error is not None:
-            self.heard = True
+            self.seen = True
             raise self._error
 
     def __repr__(self) -> str:

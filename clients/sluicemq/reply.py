@@ -54,7 +54,7 @@ class Reply(Future[bytes]):
 
         super().add_done_callback(guarded)
 
-    def tell(self, value: Any, error: SluiceError | None) -> None:
+    def resolve(self, value: Any, error: SluiceError | None) -> None:
         """End it; called through the mailbox."""
         if not self.set_running_or_notify_cancel():
             return

@@ -17,11 +17,11 @@ _SAME_SIGNAL = 1.0  # seconds: who ends a process and its group, as timeout(1) d
 
 
 class StopSignals:
-    """Those that have come, by their number in ``count``; ``heard`` is called for each, in any thread."""
+    """Those that have come, by their number in ``count``; ``on_signal`` is called for each, in any thread."""
 
-    def __init__(self, heard: Callable[[], None]) -> None:
+    def __init__(self, on_signal: Callable[[], None]) -> None:
         self.count = 0
-        self._heard = heard
+        self._on_signal = on_signal
         self._first = 0.0
         self._handlers_before: list[tuple[int, Any]] = []
 
@@ -56,7 +56,7 @@ class StopSignals:
             return
         self._first = self._first or monotonic()
         self.count += 1
-        self._heard()
+        self._on_signal()
 
 
 def _leave_it_to_the_fd(_number: int, _frame: FrameType | None) -> None:

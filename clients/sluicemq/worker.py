@@ -27,7 +27,7 @@ from sluicemq.transport.pop import PopAssignment
 
 #: Seconds that running handlers have by default when a worker is stopped.
 STOP_TIMEOUT: Final = 30.0
-_TO_HEAR_OF_STOP: Final = 1.0  # seconds that ``on_stop`` has at least
+_LEAST_ON_STOP: Final = 1.0  # seconds that ``on_stop`` has at least
 
 
 @checked()
@@ -103,7 +103,7 @@ class Worker:
         self._wait_for_queue = wait_for_queue
         self._started_in: int | None = None
         self._begin()
-        forks.tell(self, Worker._forked)
+        forks.on_fork(self, Worker._forked)
 
     def _begin(self) -> None:
         """All that belongs to one process: its connection, threads and locks, the jobs that have come."""
@@ -114,7 +114,7 @@ class Worker:
         self._ending = False
         self._stopped = False
         self._stopping = threading.Lock()
-        self._teller: threading.Thread | None = None
+        self._on_stop_thread: threading.Thread | None = None
         self._at_work: list[Job | None] = [None] * self._concurrency
         """The job that each of its threads has begun."""
         self._busy = 0
@@ -124,8 +124,8 @@ class Worker:
         self._assignment: Assignment = kind(
             self.queue,
             self._prefetch,
-            self._taken,
-            self._over,
+            self._on_jobs,
+            self._on_failure,
             self._at_work,
             wait_for_queue=self._wait_for_queue,
         )
@@ -202,7 +202,7 @@ class Worker:
                 self._begin_no_more()
             threading.Thread(target=self.stop, args=(timeout,), name="sluicemq-stop").start()
             return False
-        if threading.current_thread() is self._teller:  # `on_stop` itself, for which a stop waits
+        if threading.current_thread() is self._on_stop_thread:  # `on_stop` itself, for which a stop waits
             return False
         with self._stopping:
             if self._threads and not self._stopped:
@@ -341,7 +341,7 @@ class Worker:
 
     # ------------------------------------------------------------------ from the mailbox
 
-    def _taken(self, count: int) -> None:
+    def _on_jobs(self, count: int) -> None:
         """Note that jobs have come."""
         if self._ending:
             self._release(self._rest())
@@ -349,7 +349,7 @@ class Worker:
             with self._change:
                 self._change.notify(count)
 
-    def _over(self, error: SluiceError) -> None:
+    def _on_failure(self, error: SluiceError) -> None:
         if not self._stopped:
             self._failure = error
             self._stop_asked.set()
@@ -363,33 +363,33 @@ class Worker:
 
     def _stop_in_order(self, seconds: float) -> None:
         if self._on_stop:
-            self._tell_of_stop(self._on_stop, max(seconds, _TO_HEAR_OF_STOP))
+            self._call_on_stop(self._on_stop, max(seconds, _LEAST_ON_STOP))
         if self._pop:
             self._work_off(seconds)
         self._give_back_the_rest()
         self._wait_for_handlers(seconds)
         self._wait_for_verdicts()
 
-    def _tell_of_stop(self, on_stop: Callable[[], None], seconds: float) -> None:
+    def _call_on_stop(self, on_stop: Callable[[], None], seconds: float) -> None:
         """Call ``on_stop`` in a thread of its own: a stop goes on whether it raises or does not return."""
-        told = threading.Event()
+        returned = threading.Event()
 
-        def tell() -> None:
+        def call() -> None:
             try:
                 on_stop()
             except BaseException:  # noqa: BLE001 - whatever it is
                 complain("on_stop of the worker of queue %s failed; it stops all the same", self.queue)
             with self._change:
-                told.set()
+                returned.set()
                 self._change.notify_all()
 
-        self._teller = threading.Thread(target=tell, name="sluicemq-on-stop", daemon=True)
+        self._on_stop_thread = threading.Thread(target=call, name="sluicemq-on-stop", daemon=True)
         try:
-            self._teller.start()
+            self._on_stop_thread.start()
         except RuntimeError:  # the program ends: Python starts no threads any more
-            tell()
+            call()
         with self._change:
-            self._change.wait_for(lambda: told.is_set() or self._signals.count > 1, seconds)
+            self._change.wait_for(lambda: returned.is_set() or self._signals.count > 1, seconds)
 
     def _work_off(self, timeout: float) -> None:
         """Ask for no more, and let the handlers have what was popped by then: nobody else has it."""
@@ -436,8 +436,8 @@ class Worker:
         try:
             self._connection.call(function, *args)
         except SluiceError:
-            for tell in args:
-                tell()
+            for each in args:
+                each()
 
     def _signalled(self) -> None:
         self._stop_asked.set()

@@ -23,7 +23,7 @@ from sluicemq import (
     Worker,
 )
 from sluicemq.protocol import wire
-from sluicemq.transport.replies import ASKED_AT_ONCE
+from sluicemq.transport.replies import QUESTIONS_AT_ONCE
 
 
 def scripted(answers: list[Any]) -> Any:
@@ -70,14 +70,14 @@ def test_outstanding_questions_are_asked_again_by_id_after_a_reconnect(broker: S
 def test_no_more_questions_are_out_than_a_broker_takes(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: SILENCE
     with Producer(broker.endpoint) as producer:
-        replies = [producer.submit("mail", b"") for _ in range(ASKED_AT_ONCE + 5)]
-        asked = broker.wait_for(wire.RESULT, ASKED_AT_ONCE)
+        replies = [producer.submit("mail", b"") for _ in range(QUESTIONS_AT_ONCE + 5)]
+        asked = broker.wait_for(wire.RESULT, QUESTIONS_AT_ONCE)
         replies[-1].receipt.wait(SECONDS)
-        assert len(broker.of(wire.RESULT)) == ASKED_AT_ONCE
+        assert len(broker.of(wire.RESULT)) == QUESTIONS_AT_ONCE
         broker.on[wire.RESULT] = lambda _message: b"late"
         for message in asked:
             broker.answer(message, b"early")
-        assert [reply.result(SECONDS) for reply in replies] == [b"early"] * ASKED_AT_ONCE + [b"late"] * 5
+        assert [reply.result(SECONDS) for reply in replies] == [b"early"] * QUESTIONS_AT_ONCE + [b"late"] * 5
 
 
 def test_a_call_without_a_result_in_time_says_which_job_that_is(broker: ScriptedBroker) -> None:

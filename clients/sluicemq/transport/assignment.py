@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from sluicemq import tracing
 from sluicemq.complaints import log
-from sluicemq.job import BEGIN_WITHIN, BEGUN_LATE, Job, clock_ahead
+from sluicemq.job import BEGIN_WITHIN, BEGUN_LATE, PROGRESS_EACH, Job, clock_offset
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
 from sluicemq.protocol.readable import escaped
@@ -26,7 +26,6 @@ MESSAGE_VERDICTS = 512
 MESSAGE_BYTES = 1 << 20
 _ASK_AGAIN = 0.5  # seconds after a broker could not grant work just now
 _EXTEND_TIMEOUT = 30.0
-_TELL_EACH = 1.0  # seconds from one word on how far jobs are to the next
 
 
 class JobVerdict(NamedTuple):
@@ -50,14 +49,14 @@ class JobVerdict(NamedTuple):
 
 
 class Assignment:
-    """The :class:`~sluicemq.connection.Role` of a worker; ``verdicts`` is filled by any thread."""
+    """The :class:`~sluicemq.transport.role.Role` of a worker; ``verdicts`` is filled by any thread."""
 
     def __init__(
         self,
         queue: str,
         credit: int,
-        taken: Callable[[int], None],
-        over: Callable[[SluiceError], None],
+        on_jobs: Callable[[int], None],
+        on_failure: Callable[[SluiceError], None],
         at_work: Sequence[Job | None],
         *,
         wait_for_queue: bool = False,
@@ -70,18 +69,18 @@ class Assignment:
         """No job begins late before this, on the monotonic clock."""
         self._shortest = inf  # visibility timeout that has come
         self._at_work = at_work
-        self._asked = 0  # the credit of the last READY
+        self._requested = 0  # the credit of the last READY
         self._stuck = False  # jobs were given back, and no handler has ended since
-        self._told: dict[bytes, tuple[Job, list[Any]]] = {}
-        self._tell_at = 0.0
+        self._progress: dict[bytes, tuple[Job, list[Any]]] = {}
+        self._progress_at = 0.0
         self.verdicts: deque[JobVerdict] = deque()
         self.late: Counter[str] = Counter()
         """Verdicts that came too late, by kind: the job was no longer this worker's."""
         self._queue = queue
         self._credit = credit
         self._wait_for_queue = wait_for_queue
-        self._taken = taken
-        self._over = over
+        self._on_jobs = on_jobs
+        self._on_failure = on_failure
         self._questions = Questions()
         self._connection: Connection
         self._settling = 0
@@ -96,7 +95,7 @@ class Assignment:
     def due(self) -> float:
         """When there is something to say that could not be said at once."""
         due = min(self._ask_at, self._look_at)
-        return min(due, self._tell_at) if self._told else due
+        return min(due, self._progress_at) if self._progress else due
 
     # ------------------------------------------------------------------ through Connection.call
 
@@ -106,9 +105,9 @@ class Assignment:
         if self._connection.greeted:
             self._ask_for_work()
 
-    def when_settled(self, tell: Callable[[], None]) -> None:
+    def when_settled(self, settled: Callable[[], None]) -> None:
         """Have ``tell`` called once every verdict so far has been answered."""
-        self._idle.append(tell)
+        self._idle.append(settled)
 
     # ------------------------------------------------------------------ from a handler's thread
 
@@ -135,9 +134,9 @@ class Assignment:
         for _position, code, text in answer or ():
             raise from_code(str(code), str(text))
 
-    def tell(self, job: Job, told: list[Any]) -> None:
+    def note_progress(self, job: Job, progress: list[Any]) -> None:
         """What :meth:`Job.progress` does: the newest is sent when a second has passed since the last."""
-        self._told[job.receipt] = job, told
+        self._progress[job.receipt] = job, progress
         self._connection.wake()
 
     # ------------------------------------------------------------------ the role
@@ -153,18 +152,18 @@ class Assignment:
             now = monotonic()
             if now >= self._ask_at:
                 self._ask_for_work()
-            ended = self._asked < self._credit and len(self.verdicts) > 0
+            ended = self._requested < self._credit and len(self.verdicts) > 0
             self._settle()
             if ended:
                 self._ask_again()
             if now >= self._look_at:
                 self._give_back_late(now)
-            if self._told and monotonic() >= self._tell_at:
+            if self._progress and monotonic() >= self._progress_at:
                 self._send_progress()
         else:
             self._drop_all()
         if self._idle and not self._settling and not self.verdicts:
-            self._tell_idle()
+            self._notify_idle()
 
     def delivered(self, message: wire.Message) -> None:
         """Take in the jobs of a DELIVER, or give them back at once when stopping."""
@@ -174,17 +173,17 @@ class Assignment:
         if self._credit:
             self.inbox.extend(jobs)
             self._await_begin(jobs)
-            self._connection.post(self._taken, len(jobs))
+            self._connection.post(self._on_jobs, len(jobs))
         else:
             self.verdicts.extend(JobVerdict(job, wire.RELEASE) for job in jobs)
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         """Forget void jobs, and the verdicts on such."""
-        self._questions.lost()
+        self._questions.disconnected()
         self._ask_at = self._look_at = inf
         self._stuck = False
         self.inbox.clear()
-        self._told.clear()
+        self._progress.clear()
         self._drop_all()
         self._settling = 0
 
@@ -192,8 +191,8 @@ class Assignment:
         """The worker can go on no more."""
         self._questions.ended(error)
         self._drop_all()
-        self._tell_idle()
-        self._connection.post(self._over, error)
+        self._notify_idle()
+        self._connection.post(self._on_failure, error)
 
     # ------------------------------------------------------------------ below
 
@@ -211,7 +210,7 @@ class Assignment:
     def _ask_again(self) -> None:
         """A handler has ended while fewer jobs were asked for than there is room for."""
         self._stuck = False
-        if self._wanted != self._asked:
+        if self._wanted != self._requested:
             self._ask_for_work()
 
     def _give_back_late(self, now: float) -> None:
@@ -242,12 +241,12 @@ class Assignment:
 
     def _renew(self, job: Job) -> None:
         if self._connection.greeted and job.epoch == self._connection.epoch:
-            self._connection.request(wire.EXTEND, [job.receipt], job.visibility_timeout, answered=_told)
+            self._connection.request(wire.EXTEND, [job.receipt], job.visibility_timeout, answered=_ignore)
 
     def _ask_for_work(self) -> None:
         self._ask_at = inf
-        self._asked = self._wanted
-        fields = (self._queue, self._asked, *([self._options] if self._wait_for_queue else []))
+        self._requested = self._wanted
+        fields = (self._queue, self._requested, *([self._options] if self._wait_for_queue else []))
         self._connection.request(wire.READY, *fields, answered=self._granted)
 
     @property
@@ -258,19 +257,19 @@ class Assignment:
     def _granted(self, value: Any, error: SluiceError | None) -> None:
         if error is None and value and self._credit:
             self._connection.post(log.warning, "%s. It is waited for", value)
-        if error is None or error is self._connection.lost_error or not self._credit:
+        if error is None or error is self._connection.disconnect_error or not self._credit:
             return
         if isinstance(error, Unavailable):
             self._ask_at = monotonic() + _ASK_AGAIN
         else:
-            self._connection.post(self._over, error)
+            self._connection.post(self._on_failure, error)
 
     def _read(self, message: wire.Message) -> list[Job]:
         epoch = self._connection.epoch
         try:
             queue, rows = message.fields[:2]
-            extend, ahead = self.extend, clock_ahead(message.fields)
-            return [Job.delivered(queue, row, epoch, extend, self.tell, ahead) for row in rows]
+            extend, offset = self.extend, clock_offset(message.fields)
+            return [Job.delivered(queue, row, epoch, extend, self.note_progress, offset) for row in rows]
         except (TypeError, ValueError) as error:
             raise BadFrames(f"a DELIVER can't be read: {error}") from error
 
@@ -287,8 +286,8 @@ class Assignment:
         while verdicts and len(batch) < MESSAGE_VERDICTS and size < MESSAGE_BYTES:
             verdict = verdicts.popleft()
             if verdict.job.epoch == epoch:
-                if self._told:  # it is over
-                    self._told.pop(verdict.job.receipt, None)
+                if self._progress:  # it is over
+                    self._progress.pop(verdict.job.receipt, None)
                 batch.append(verdict)
                 size += verdict.size
             else:
@@ -297,7 +296,7 @@ class Assignment:
 
     def _send(self, batch: list[JobVerdict]) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:
-            if error is not self._connection.lost_error:
+            if error is not self._connection.disconnect_error:
                 self._settling -= 1
                 if error is not None and len(batch) > 1:
                     self._send_by_halves(batch)
@@ -315,20 +314,20 @@ class Assignment:
         self._connection.request(wire.SETTLE, rows, answered=answered)
 
     def _send_progress(self) -> None:
-        self._tell_at = monotonic() + _TELL_EACH
+        self._progress_at = monotonic() + PROGRESS_EACH
         rows: list[list[Any]] = []
-        while self._told and len(rows) < MESSAGE_VERDICTS:
-            receipt, (job, told) = self._told.popitem()
+        while self._progress and len(rows) < MESSAGE_VERDICTS:
+            receipt, (job, progress) = self._progress.popitem()
             if job.epoch == self._connection.epoch:
-                rows.append([receipt, *told])
+                rows.append([receipt, *progress])
         if rows:
-            self._connection.request(wire.PROGRESS, rows, answered=_told)
+            self._connection.request(wire.PROGRESS, rows, answered=_ignore)
 
     def _note_refused(self, batch: list[JobVerdict], value: Any, error: SluiceError | None) -> None:
         """Log what is refused. The broker ends its job, but for that of a message that it could not read."""
         if error is not None:
             value = [(0, error.code, str(error))]
-            self._end_otherwise(batch[0], f"{error.code}: {error}")
+            self._give_back_refused(batch[0], f"{error.code}: {error}")
         for position, code, text, *_ in value or ():
             verdict = batch[position]
             self._note_late(verdict)
@@ -342,7 +341,7 @@ class Assignment:
         self._send(batch[:half])
         self._send(batch[half:])
 
-    def _end_otherwise(self, verdict: JobVerdict, why: str) -> None:
+    def _give_back_refused(self, verdict: JobVerdict, why: str) -> None:
         """Give back a job whose verdict was refused, with that as its reason; at last without any."""
         if verdict.verb == wire.ROLLBACK:
             self.verdicts.append(JobVerdict(verdict.job, wire.RELEASE))
@@ -359,7 +358,7 @@ class Assignment:
         """Its connection is lost, so it is not sent."""
         self._note_late(verdict)
         if verdict.span is not None:
-            self._end_spans([(0, verdict.span)], None, self._connection.lost_error)
+            self._end_spans([(0, verdict.span)], None, self._connection.disconnect_error)
 
     def _end_spans(self, spans: list[tuple[int, Any]], value: Any, error: SluiceError | None) -> None:
         refused = {position: from_code(str(code), str(text)) for position, code, text in value or ()}
@@ -370,11 +369,11 @@ class Assignment:
         if verdict.verb != wire.RELEASE:
             self.late[verdict.verb] += 1
 
-    def _tell_idle(self) -> None:
-        for tell in self._idle:
-            self._connection.post(tell)
+    def _notify_idle(self) -> None:
+        for settled in self._idle:
+            self._connection.post(settled)
         self._idle = []
 
 
-def _told(_value: Any, _error: SluiceError | None) -> None:
+def _ignore(_value: Any, _error: SluiceError | None) -> None:
     """Whatever it says: of a job that is another's by now nothing need be told."""

@@ -1,7 +1,7 @@
 """The connection to a broker: one native I/O thread that greets, listens, keeps alive and reconnects.
 
-A producer, a worker and a client each own one connection and give it a :class:`Role`: what they do
-in the I/O thread. The life of a connection::
+A producer, a worker and a client each own one connection and give it a
+:class:`~sluicemq.transport.role.Role`: what they do in the I/O thread. The life of a connection::
 
       open link ──HELLO──▶ waiting for the greeting ──OK──▶ greeted: requests and deliveries flow
           ▲                        │ silent, cut, put off            │ silent, cut
@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Callable
 from math import inf
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
 import zmq
 
@@ -33,6 +33,7 @@ from sluicemq.protocol.errors import Forked, SluiceError, TooLarge, Unavailable,
 from sluicemq.protocol.readable import escaped
 from sluicemq.transport import endpoints, native
 from sluicemq.transport.link import Link
+from sluicemq.transport.role import Role
 from sluicemq.version import VERSION
 
 #: Used until the broker's greeting names its own, in seconds.
@@ -44,34 +45,11 @@ NOBODY_ANSWERS = "no broker answers at"
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LONGEST_POLL = 3600.0
-_UNREACHED_AGAIN = 30.0  # seconds until it is told again that there is no broker
+_WARN_EACH = 30.0  # seconds until it is told again that there is no broker
 _BESIDE_JOBS = 2 << 20  # bytes of a frame beyond twice the largest job: a longer one cuts the connection
 _LINGER = 200  # ms for a last BYE to be written
 
 Answered = Callable[[Any, SluiceError | None], None]
-
-
-class Role(Protocol):
-    """What a producer, worker or client does in the I/O thread; nothing here may block or lock."""
-
-    @property
-    def due(self) -> float:
-        """When ``turn`` is wanted again, on the monotonic clock; ``inf`` for not before something comes."""
-
-    def connected(self) -> None:
-        """The broker has greeted; also after every reconnect."""
-
-    def turn(self) -> None:
-        """Something came, or ``due`` has passed: send what is to be sent."""
-
-    def delivered(self, message: wire.Message) -> None:
-        """A message that is no answer."""
-
-    def lost(self) -> None:
-        """The connection has ended; called after every pending request was answered with ``lost_error``."""
-
-    def ended(self, error: SluiceError) -> None:
-        """The connection is closed, or has failed for good."""
 
 
 class Connection:
@@ -91,7 +69,9 @@ class Connection:
         """Number of greetings so far: what was delivered in another epoch is void."""
         self.max_job_bytes: int | None = None
         self._most_bytes = inf
-        self.lost_error = Unavailable(f"the connection to {self.endpoint} was lost before the answer came")
+        self.disconnect_error = Unavailable(
+            f"the connection to {self.endpoint} was lost before the answer came"
+        )
         self.failure: SluiceError | None = None
         self.signalled: Callable[[int], None] = _ignore_signal
         """Called through the mailbox for each signal that was written to ``signal_fd``."""
@@ -99,7 +79,7 @@ class Connection:
         self._patient = patient
         self._more_about = about or {}
         self._obstacle: str | None = None
-        self._tell_at = 0.0
+        self._warn_at = 0.0
         self._mailbox: native.Mailbox
         self._wakeup = native.Wakeup()
         self._ring = self._wakeup.ring
@@ -108,7 +88,7 @@ class Connection:
         self._pending: dict[int, tuple[Answered, bool]] = {}
         self._numbers = itertools.count(1)
         self._heartbeat, self._silence = DEFAULT_HEARTBEAT, DEFAULT_SILENCE
-        self._heard = self._sent = 0.0
+        self._received_at = self._sent_at = 0.0
         self._connect_at: float | None = monotonic()
         self._pause = 0.0
         self._close_by: float | None = None
@@ -127,7 +107,7 @@ class Connection:
     @property
     def obstacle(self) -> str:
         """Why no broker has greeted, as far as it is known."""
-        return self._obstacle or self._strange() or f"{NOBODY_ANSWERS} {self.endpoint}"
+        return self._obstacle or self._unexpected_peer() or f"{NOBODY_ANSWERS} {self.endpoint}"
 
     def start(self) -> None:
         """Start the I/O thread; it connects by itself and reports to the role."""
@@ -198,9 +178,9 @@ class Connection:
         """Send a request; ``answered(value, error)`` follows exactly once, in the I/O thread.
 
         ``whole``: the value is a list of all that follows the number, not the first of it. Only while
-        ``greeted``. A lost connection answers with ``lost_error``. What can't be packed, or is more than the
-        broker reads, is answered at once with :class:`~sluicemq.BadFrames` or :class:`~sluicemq.TooLarge`: it
-        ends this request and no other.
+        ``greeted``. A lost connection answers with ``disconnect_error``. A value that can't be packed, or
+        more bytes than the broker reads, is answered at once with :class:`~sluicemq.BadFrames` or
+        :class:`~sluicemq.TooLarge`; other requests go on.
         """
         number = next(self._numbers)
         try:
@@ -249,9 +229,9 @@ class Connection:
         self._keep_alive()
 
     def _seconds_to_wait(self) -> float:
-        moments = [self._role.due, self._connect_at or self._heard + self._silence]
+        moments = [self._role.due, self._connect_at or self._received_at + self._silence]
         if self.greeted:
-            moments.append(self._sent + self._heartbeat)
+            moments.append(self._sent_at + self._heartbeat)
         if self._close_by is not None:
             moments.append(self._close_by)
         return max(0.0, min(min(moments) - monotonic(), _LONGEST_POLL))
@@ -259,18 +239,20 @@ class Connection:
     def _receive(self) -> None:
         link = self._link
         for frames in link.receive():
-            self._heard = monotonic()
+            self._received_at = monotonic()
             try:
                 self._dispatch(wire.decode(frames))
             except SluiceError as error:
-                self._link.met = self._link.greeted = True  # though the monitor may not have told it yet
-                self._lose(f"what it sends can't be read: {error}")
+                self._link.reached = self._link.handshaken = (
+                    True  # though the monitor may not have told it yet
+                )
+                self._disconnect(f"what it sends can't be read: {error}")
             if self._link is not link:
                 return
 
     def _dispatch(self, message: wire.Message) -> None:
         if message.verb in (wire.OK, wire.ERROR):
-            answered, whole = self._pending.pop(message.number, _NOBODY)
+            answered, whole = self._pending.pop(message.number, _NO_REQUEST)
             answered(*_outcome(message, whole=whole))
         elif message.verb != wire.PING and self.greeted:
             self._role.delivered(message)
@@ -287,18 +269,18 @@ class Connection:
         elif self._connect_at is not None:
             self._connect_when_due(now)
         elif self._link.broken():
-            self._lose("the connection was closed")
-        elif now - self._heard >= self._silence:
-            self._lose(f"nothing heard for {self._silence:g} s")
+            self._disconnect("the connection was closed")
+        elif now - self._received_at >= self._silence:
+            self._disconnect(f"nothing heard for {self._silence:g} s")
         elif self._link.refused:
-            self._unreached()
-        elif self.greeted and now - self._sent >= self._heartbeat:
+            self._try_next_address()
+        elif self.greeted and now - self._sent_at >= self._heartbeat:
             self._send(wire.encode(wire.PING, next(self._numbers)))
 
     def _connect_when_due(self, now: float) -> None:
         if now >= (self._connect_at or 0.0):
             self._connect_at = None
-            self._heard = now
+            self._received_at = now
             self._link.connect(self._dialled, ipv6=self._families[self._tries % len(self._families)])
             self.request(wire.HELLO, self._about(), answered=self._greet)
 
@@ -314,18 +296,18 @@ class Connection:
 
     def _send(self, frames: list[bytes]) -> None:
         self._link.send(frames)
-        self._sent = monotonic()
+        self._sent_at = monotonic()
 
     # ------------------------------------------------------------------ greeting, losing, leaving
 
     def _greet(self, hello: Any, error: SluiceError | None) -> None:
-        if self._over or error is self.lost_error:
+        if self._over or error is self.disconnect_error:
             return
         if error is None and isinstance(hello, dict):
             self._greeted_with(hello)
         elif error is None or isinstance(error, Unavailable):
             why = f"it does not greet: {error or hello!r}"
-            self._lose(why, f"the broker at {self.endpoint} can't serve now: {error or hello!r}")
+            self._disconnect(why, f"the broker at {self.endpoint} can't serve now: {error or hello!r}")
         else:
             self._fail(error)
 
@@ -338,19 +320,19 @@ class Connection:
         if self.epoch:
             self.post(log.warning, "connection to %s is there again", self.endpoint)
         self.greeted, self.epoch, self._pause = True, self.epoch + 1, 0.0
-        self._obstacle, self._tell_at = None, 0.0
+        self._obstacle, self._warn_at = None, 0.0
         self._role.connected()
 
-    def _lose(self, why: str, obstacle: str | None = None) -> None:
+    def _disconnect(self, why: str, obstacle: str | None = None) -> None:
         if self.greeted:
             self.post(log.warning, "connection to %s lost: %s", self.endpoint, why)
         else:
-            self._obstacle = obstacle or self._strange()
-            self._tell_unreached()
-            self._tries += not self._link.greeted
-        self._connect_anew()
+            self._obstacle = obstacle or self._unexpected_peer()
+            self._warn_unreachable()
+            self._tries += not self._link.handshaken
+        self._reconnect()
 
-    def _connect_anew(self) -> None:
+    def _reconnect(self) -> None:
         """Give up this link for a new one, after a pause where every address was tried."""
         self._link.close()
         self._link = Link(self._context, self._wakeup.fd)
@@ -360,32 +342,32 @@ class Connection:
             # None after a good connection, longer each time that no greeting came.
             self._pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, 2 * self._pause))
         self.greeted = False
-        self._answer_all(self.lost_error)
-        self._role.lost()
+        self._answer_all(self.disconnect_error)
+        self._role.disconnected()
         self._over = self._close_by is not None
 
-    def _unreached(self) -> None:
+    def _try_next_address(self) -> None:
         """Nothing listens at this address: try the other one of the host; libzmq tries a single one again."""
         self._tries += 1
         if self._tries % len(self._families) == 0:
             if not self._patient and not self.epoch:
                 self._fail(Unavailable(self.obstacle))
                 return
-            self._tell_unreached()
+            self._warn_unreachable()
         if len(self._families) > 1:
-            self._connect_anew()
+            self._reconnect()
 
-    def _tell_unreached(self) -> None:
-        if monotonic() >= self._tell_at:
-            self._tell_at = monotonic() + _UNREACHED_AGAIN
+    def _warn_unreachable(self) -> None:
+        if monotonic() >= self._warn_at:
+            self._warn_at = monotonic() + _WARN_EACH
             why = self._obstacle or f"can't reach {self.endpoint}: is a broker running there?"
             self.post(log.warning, "%s", why)
 
-    def _strange(self) -> str | None:
-        if not self._link.met or self.greeted:
+    def _unexpected_peer(self) -> str | None:
+        if not self._link.reached or self.greeted:
             return None
         what = "it does not greet as an SMQ/1 door (5550 by default)"
-        if not self._link.greeted:
+        if not self._link.handshaken:
             what = "hangs up before any greeting: a broker that has no connection left, or no SMQ/1 door"
         return f"something answers at {self.endpoint}, but {what}"
 
@@ -433,7 +415,7 @@ def _ignore(_value: Any, _error: SluiceError | None) -> None:
     """The answer to a PING, or to a request of which nobody wants to hear any more."""
 
 
-_NOBODY = (_ignore, False)
+_NO_REQUEST = (_ignore, False)
 
 
 def _ignore_signal(_number: int) -> None:

@@ -18,7 +18,7 @@ _ROUND = 200  # messages taken before timers and sends get their turn
 _names = itertools.count(1)
 #: What a monitor tells: a number of zmq.EVENT_ and its value, then the address in a frame of its own. To read
 #: it with zmq.utils.monitor would load asyncio: a third of all that a program pays for this library's start.
-_TOLD: Final = struct.Struct("=Hi")
+_MONITOR_EVENT: Final = struct.Struct("=Hi")
 #: A name that has no address is told by a retry alone, a refused connection by its closed socket too.
 _FAILED: Final = (zmq.EVENT_CLOSED, zmq.EVENT_CONNECT_RETRIED)
 _EVENTS = (
@@ -36,9 +36,9 @@ class Link:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], wakeup_fd: int) -> None:
         self.refused = False
         """Nothing listens there: a try to connect has failed."""
-        self.met = False
+        self.reached = False
         """Something listens there: it has shaken hands, or hung up instead."""
-        self.greeted = False
+        self.handshaken = False
         """It speaks ZMTP: it has shaken hands."""
         self._cut = False
         self._connected: tuple[int, Any] | None = None  # the number of its TCP socket, and its own address
@@ -83,15 +83,15 @@ class Link:
         broken = self._cut
         readable = self._monitor in self._ready
         while readable:
-            event, value = _TOLD.unpack(self._monitor.recv_multipart(zmq.DONTWAIT)[0])
+            event, value = _MONITOR_EVENT.unpack(self._monitor.recv_multipart(zmq.DONTWAIT)[0])
             readable = _is_readable(self._monitor)
             if event == zmq.EVENT_CONNECTED:
                 self._connected = value, _own_address(value)
                 continue
             broken = broken or event == zmq.EVENT_DISCONNECTED
             self.refused = event in _FAILED
-            self.met = self.met or event not in _FAILED
-            self.greeted = self.greeted or event == zmq.EVENT_HANDSHAKE_SUCCEEDED
+            self.reached = self.reached or event not in _FAILED
+            self.handshaken = self.handshaken or event == zmq.EVENT_HANDSHAKE_SUCCEEDED
         return broken
 
     @property

@@ -86,11 +86,11 @@ class Wakeup:
         Returns the signals that have come while ``signal_fd`` was the process's wake-up fd.
         """
         try:
-            heard = os.read(self.fd, 64)
+            signals = os.read(self.fd, 64)
         except BlockingIOError:
-            heard = b""
+            signals = b""
         self._rung = False
-        return list(heard.strip(_RING))
+        return list(signals.strip(_RING))
 
     def abandon(self) -> None:
         """In the child of a fork, whose pipe is the parent's too: ring and hear nothing any more."""
@@ -124,7 +124,7 @@ class GreenMailbox:
     """
 
     def __init__(self) -> None:
-        self._letters: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
+        self._posted: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._rung = False
         self._closed = False
         reader, writer = socket.socketpair()
@@ -134,7 +134,7 @@ class GreenMailbox:
 
     def post(self, deliver: Callable[..., None], *args: Any) -> None:
         """Leave it for the greenlet and wake that."""
-        self._letters.append((deliver, args))
+        self._posted.append((deliver, args))
         if not self._rung:
             self._rung = True
             _write(self._writer)
@@ -146,7 +146,7 @@ class GreenMailbox:
 
     def abandon(self) -> None:
         """End the child's copy of the greenlet, which would take the parent's wake-ups."""
-        self._letters.clear()
+        self._posted.clear()
         self._rung = True
         if not self._closed:
             end, other = _socket.socketpair()  # plain ones: gevent's hub is not there yet
@@ -163,8 +163,8 @@ class GreenMailbox:
         self._deliver_all()
 
     def _deliver_all(self) -> None:
-        while self._letters:
-            _deliver(*self._letters.popleft())
+        while self._posted:
+            _deliver(*self._posted.popleft())
 
 
 def _deliver(deliver: Callable[..., None], args: tuple[Any, ...]) -> None:

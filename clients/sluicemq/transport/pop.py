@@ -6,7 +6,6 @@ what a lost connection has delivered is still this worker's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 from sluicemq.job import Job
@@ -16,57 +15,44 @@ from sluicemq.transport.assignment import Assignment, JobVerdict
 
 
 class PopAssignment(Assignment):
-    """The :class:`~sluicemq.connection.Role` of a worker that pops.
+    """The :class:`~sluicemq.transport.role.Role` of a worker that pops.
 
     The broker counts down what it was asked for, so a job more is asked for with each that is done.
     """
 
-    def __init__(
-        self,
-        queue: str,
-        credit: int,
-        taken: Callable[[int], None],
-        over: Callable[[SluiceError], None],
-        at_work: Sequence[Job | None],
-        *,
-        wait_for_queue: bool = False,
-    ) -> None:
-        super().__init__(queue, credit, taken, over, at_work, wait_for_queue=wait_for_queue)
-        self._here = 0
-        """Jobs that have come and are not done."""
-        self._asked = 0
-        """Jobs that this connection was asked for and that have not come."""
+    #: Jobs that have come and are not done. ``_requested``: those that have not come yet.
+    _here = 0
 
     def begin(self, job: Job) -> None:
         """Do nothing: no time runs."""
 
     def extend(self, job: Job, seconds: float) -> None:
         """Refuse it."""
-        never_extended(job, seconds)
+        refuse_extend(job, seconds)
 
-    def tell(self, job: Job, told: list[Any]) -> None:
+    def note_progress(self, job: Job, progress: list[Any]) -> None:
         """Do nothing."""
-        untold(job, told)
+        ignore_progress(job, progress)
 
     def delivered(self, message: wire.Message) -> None:
         """Take in the jobs of a DELIVER, also when stopping: nobody else has them."""
         if message.verb == wire.DELIVER:
             jobs = self._read(message)
             self._here += len(jobs)
-            self._asked -= len(jobs)
+            self._requested -= len(jobs)
             self.inbox.extend(jobs)
-            self._connection.post(self._taken, len(jobs))
+            self._connection.post(self._on_jobs, len(jobs))
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         """Keep the jobs; the next connection is asked for as many as there is room for."""
-        self._questions.lost()
-        self._settling = self._asked = 0
+        self._questions.disconnected()
+        self._settling = self._requested = 0
 
     def _drop_all(self) -> None:
         self._here -= len(self._done())
 
     def _ask_for_work(self) -> None:
-        room = self._credit - self._here - self._asked
+        room = self._credit - self._here - self._requested
         if not self._credit:
             self._request(0)
         elif room > 0:
@@ -86,15 +72,15 @@ class PopAssignment(Assignment):
 
     def _request(self, credit: int) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:
-            if error is self._connection.lost_error:
+            if error is self._connection.disconnect_error:
                 return
             self._settling -= 1
             if error is not None:
-                self._asked -= credit
+                self._requested -= credit
             self._granted(value, error)
 
         self._settling += 1
-        self._asked = self._asked + credit if credit else 0
+        self._requested = self._requested + credit if credit else 0
         self._connection.request(wire.READY, self._queue, credit, self._options, answered=answered)
 
     @property
@@ -102,10 +88,10 @@ class PopAssignment(Assignment):
         return {"pop": True, **(super()._options if self._wait_for_queue else {})}
 
 
-def never_extended(job: Job, _seconds: float) -> None:
+def refuse_extend(job: Job, _seconds: float) -> None:
     """What the ``extend`` of a popped job does."""
     raise LeaseLost(f"job {job.id} was popped: nobody waits for it, so there is nothing to extend")
 
 
-def untold(_job: Job, _told: list[Any]) -> None:
+def ignore_progress(_job: Job, _progress: list[Any]) -> None:
     """What the ``progress`` of a popped job does: nobody can see it any more."""

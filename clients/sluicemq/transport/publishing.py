@@ -66,7 +66,7 @@ Settled = Callable[[PublishBatch, int, dict[int, int], SluiceError | None], None
 
 
 class Publishing:
-    """The :class:`~sluicemq.connection.Role` of a publisher; ``messages`` is filled by any thread."""
+    """The :class:`~sluicemq.transport.role.Role` of a publisher; ``messages`` is filled by any thread."""
 
     def __init__(self, settled: Settled) -> None:
         self.messages: deque[Published] = deque()
@@ -77,7 +77,7 @@ class Publishing:
         self._number = 0
         self._open: dict[str, PublishBatch] = {}  # by stream: those that may grow still
         self._waiting: deque[PublishBatch] = deque()
-        self._lost: list[PublishBatch] = []
+        self._to_repeat: list[PublishBatch] = []
         self._in_flight = 0
 
     def attach(self, connection: Connection) -> None:
@@ -100,15 +100,15 @@ class Publishing:
     def delivered(self, message: wire.Message) -> None:
         """A publisher is sent nothing but answers."""
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         """What was in flight is first in the next connection, in its old order."""
-        self._again(self._lost)
-        self._lost = []
+        self._again(self._to_repeat)
+        self._to_repeat = []
 
     def ended(self, error: SluiceError) -> None:
         """Nobody will confirm the rest."""
         self._collect()
-        for batch in (*self._lost, *self._waiting):
+        for batch in (*self._to_repeat, *self._waiting):
             self._connection.post(self._settled, batch, 0, {}, error)
 
     def _collect(self) -> None:
@@ -143,8 +143,8 @@ class Publishing:
         batch.options["again"] = True
 
     def _answered(self, batch: PublishBatch, value: Any, error: SluiceError | None) -> None:
-        if error is self._connection.lost_error:
-            self._lost.append(batch)
+        if error is self._connection.disconnect_error:
+            self._to_repeat.append(batch)
         elif isinstance(error, Unavailable):
             self._again([batch])
             self.due = monotonic() + _PUT_OFF

@@ -52,7 +52,7 @@ class Questions:
     def __init__(self) -> None:
         self._connection: Connection
         self._unsent: deque[Question] = deque()
-        self._lost: list[Question] = []
+        self._to_repeat: list[Question] = []
         self._ended: SluiceError | None = None
 
     def attach(self, connection: Connection) -> None:
@@ -81,15 +81,15 @@ class Questions:
     def delivered(self, message: wire.Message) -> None:
         """No broker sends anything here; a newer one's notice is passed over."""
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         """Keep what may be asked again, in its old order, before what came later."""
-        self._unsent.extendleft(reversed(self._lost))
-        self._lost = []
+        self._unsent.extendleft(reversed(self._to_repeat))
+        self._to_repeat = []
 
     def ended(self, error: SluiceError) -> None:
         """Answer everything that waits, now and later, with ``error``."""
         self._ended = error
-        for question in (*self._lost, *self._unsent):
+        for question in (*self._to_repeat, *self._unsent):
             self._connection.post(question.answer, None, error)
 
     def _put(self, question: Question) -> None:
@@ -104,8 +104,8 @@ class Questions:
 
     def _send(self, question: Question) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:
-            if question.repeat and error is self._connection.lost_error:
-                self._lost.append(question)
+            if question.repeat and error is self._connection.disconnect_error:
+                self._to_repeat.append(question)
             else:
                 self._connection.post(question.answer, value, error)
 

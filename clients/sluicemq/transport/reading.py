@@ -19,19 +19,19 @@ Page = dict[str, Any]
 
 
 class Reading:
-    """The :class:`~sluicemq.connection.Role` of a reader. ``options`` are those of its READs.
+    """The :class:`~sluicemq.transport.role.Role` of a reader. ``options`` are those of its READs.
 
-    ``came(page, error)`` is called through the mailbox, with each page in order; the last of all is an
+    ``on_page(page, error)`` is called through the mailbox, with each page in order; the last of all is an
     error.
     """
 
     def __init__(
-        self, stream: str, options: dict[str, Any], came: Callable[[Page | None, SluiceError | None], None]
+        self, stream: str, options: dict[str, Any], on_page: Callable[[Page | None, SluiceError | None], None]
     ) -> None:
         self.due = inf
         self._stream = stream
         self._options = options
-        self._came = came
+        self._on_page = on_page
         self._connection: Connection
         self._credit = _PAGES
         self._asked = self._over = False
@@ -65,24 +65,24 @@ class Reading:
     def delivered(self, message: wire.Message) -> None:
         """A reader is sent nothing but answers."""
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         """What was asked is asked again by the next connection."""
 
     def ended(self, error: SluiceError) -> None:
         """Nobody will answer."""
         if not self._over:
             self._over = True
-            self._connection.post(self._came, None, error)
+            self._connection.post(self._on_page, None, error)
 
     def _answered(self, page: Any, error: SluiceError | None) -> None:
         self._asked = False
-        if error is self._connection.lost_error or self._over:
+        if error is self._connection.disconnect_error or self._over:
             return
         if isinstance(error, Unavailable):
             self.due = monotonic() + _PUT_OFF
         elif error is not None:
             self._over = True
-            self._connection.post(self._came, None, error)
+            self._connection.post(self._on_page, None, error)
         else:
             self._go_on(page)
 
@@ -93,7 +93,7 @@ class Reading:
         self._options["after"] = page["after"]
         if page["rows"] or page["gone"] or (passed and "wait" in self._options):
             self._credit -= 1
-            self._connection.post(self._came, page, None)
+            self._connection.post(self._on_page, page, None)
         elif "wait" not in self._options:
             self._over = True
-            self._connection.post(self._came, page, None)
+            self._connection.post(self._on_page, page, None)

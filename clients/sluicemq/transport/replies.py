@@ -22,26 +22,26 @@ from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
 from sluicemq.transport.connection import Connection
 
-ASKED_AT_ONCE = 4000
+QUESTIONS_AT_ONCE = 4000
 _WAIT = 20.0  # seconds that the broker keeps a question, before the next ones have their turn
 _PUT_OFF = 0.5  # seconds until a broker is asked again that could not answer just now
 
 
-class AskingReceipt(Receipt):
+class ResultReceipt(Receipt):
     """The receipt of a job whose result is wanted: once it is stored, its question is asked."""
 
     __slots__ = ("_replies", "_reply")
 
     def settle(self, error: SluiceError | None = None) -> None:
         """Confirmed: ask; refused: that is the reply, so whoever waits for it hears of it."""
-        self.heard = error is not None
+        self.seen = error is not None
         super().settle(error)
         if error is None:
             self._replies.want(self._reply)
         else:
-            self._reply.tell(None, error)
+            self._reply.resolve(None, error)
 
-    def asks(self, reply: Reply, replies: Replies) -> None:
+    def attach(self, reply: Reply, replies: Replies) -> None:
         """Have this reply told."""
         self._reply, self._replies = reply, replies
         reply.receipt = self
@@ -53,8 +53,8 @@ class Replies:
     def __init__(self) -> None:
         self.due = inf
         self._wanted: deque[Reply] = deque()
-        self._lost: list[Reply] = []
-        self._asked = 0
+        self._to_repeat: list[Reply] = []
+        self._under_way = 0
         self._connection: Connection
         self._ended: SluiceError | None = None
 
@@ -64,8 +64,8 @@ class Replies:
         if self._ended is None:
             self._connection.wake()
             return
-        for each in _taken_out(self._wanted):
-            each.tell(None, self._ended)
+        for each in _drained(self._wanted):
+            each.resolve(None, self._ended)
 
     # ------------------------------------------------------------------ from the I/O thread
 
@@ -82,45 +82,45 @@ class Replies:
         if not self._connection.greeted or monotonic() < self.due < inf:
             return
         self.due = inf
-        while self._wanted and self._asked < ASKED_AT_ONCE:
+        while self._wanted and self._under_way < QUESTIONS_AT_ONCE:
             reply = self._wanted.popleft()
             if not reply.given_up:
                 self._ask(reply)
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         """What was asked is asked first in the next connection."""
-        self._wanted.extendleft(reversed(self._lost))
-        self._lost = []
+        self._wanted.extendleft(reversed(self._to_repeat))
+        self._to_repeat = []
 
     def ended(self, error: SluiceError) -> None:
         """Nobody will answer the rest."""
-        self.lost()
+        self.disconnected()
         self._ended = error
-        for each in _taken_out(self._wanted):
-            self._connection.post(each.tell, None, error)
+        for each in _drained(self._wanted):
+            self._connection.post(each.resolve, None, error)
 
     def _ask(self, reply: Reply) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:
-            self._asked -= 1
+            self._under_way -= 1
             self._answered(reply, value, error)
 
-        self._asked += 1
+        self._under_way += 1
         receipt = reply.receipt
         self._connection.request(wire.RESULT, receipt.queue, receipt.id, _WAIT, answered=answered)
 
     def _answered(self, reply: Reply, value: Any, error: SluiceError | None) -> None:
-        if error is self._connection.lost_error:
-            self._lost.append(reply)
+        if error is self._connection.disconnect_error:
+            self._to_repeat.append(reply)
         elif isinstance(error, Timeout):
             self._wanted.append(reply)
         elif isinstance(error, Unavailable):
             self._wanted.append(reply)
             self.due = monotonic() + _PUT_OFF
         else:
-            self._connection.post(reply.tell, value, error)
+            self._connection.post(reply.resolve, value, error)
 
 
-def _taken_out(replies: deque[Reply]) -> Iterator[Reply]:
+def _drained(replies: deque[Reply]) -> Iterator[Reply]:
     """Each of them once, whoever else takes some out at the same time."""
     while replies:
         with suppress(IndexError):

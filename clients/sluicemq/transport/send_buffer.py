@@ -41,7 +41,7 @@ _TRANSIENT = (Unavailable, Uncertain)
 
 
 class SendBuffer:
-    """The :class:`~sluicemq.connection.Role` of a producer; ``jobs`` is filled by any thread."""
+    """The :class:`~sluicemq.transport.role.Role` of a producer; ``jobs`` is filled by any thread."""
 
     def __init__(self, settled: Settled) -> None:
         self.jobs: deque[Receipt] = deque()
@@ -51,7 +51,7 @@ class SendBuffer:
         self._connection: Connection
         self._waiting: dict[str, deque[Receipt]] = {}
         self._again: deque[PushBatch] = deque()
-        self._lost: list[PushBatch] = []
+        self._to_repeat: list[PushBatch] = []
         self._in_flight = 0
 
     @property
@@ -81,16 +81,16 @@ class SendBuffer:
     def delivered(self, message: wire.Message) -> None:
         """A producer is sent nothing but answers."""
 
-    def lost(self) -> None:
+    def disconnected(self) -> None:
         """What was in flight is first in the next connection, in its old order."""
-        self._again.extendleft(reversed(self._lost))
-        self._lost = []
-        self.replies.lost()
+        self._again.extendleft(reversed(self._to_repeat))
+        self._to_repeat = []
+        self.replies.disconnected()
 
     def ended(self, error: SluiceError) -> None:
         """Nobody will confirm the rest."""
         self._sort_in()
-        for batch in (*self._lost, *self._again, *map(list, self._waiting.values())):
+        for batch in (*self._to_repeat, *self._again, *map(list, self._waiting.values())):
             self._settle(batch, dict.fromkeys(range(len(batch)), error))
         self.replies.ended(error)
 
@@ -140,8 +140,8 @@ class SendBuffer:
         self._connection.request(wire.PUSH, batch[0].queue, rows, answered=answered, whole=True)
 
     def _answered(self, batch: PushBatch, value: Any, error: SluiceError | None) -> None:
-        if error is self._connection.lost_error:
-            self._lost.append(batch)
+        if error is self._connection.disconnect_error:
+            self._to_repeat.append(batch)
         elif error is not None:
             self._sort_out(batch, dict.fromkeys(range(len(batch)), error))
         else:
