@@ -353,8 +353,8 @@ def test_what_a_pop_that_ends_late_pushes_anew_is_waited_for(
         ending()
         queue.push(Push([a_job("again")], lambda *_: None))
 
-    monkeypatch.setattr(queue._settler.commits._pops, "_write", pushes_anew)
-    queue._settler.commits._pops.add((FakeWorker(), []))
+    monkeypatch.setattr(queue._settler._pops, "_write", pushes_anew)
+    queue._settler._pops.add((FakeWorker(), []))
     # When
     gevent.spawn_later(0.05, ending.set)
     deadline.begin(60.0)

@@ -11,6 +11,8 @@ from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.endings import Endings
+from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.settler import _DEFAULT_BACKOFF, Settler
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery, Worker
@@ -50,16 +52,13 @@ class SettleStore(FakeStore):
         return super().complete(completed, now)
 
 
-class WaitersThatFail:
-    """Askers who fail on every answer; nobody asks here."""
+class WaitersThatFail(ResultWaiters):
+    """Fails whenever a job has ended; nobody waits here."""
 
-    def __contains__(self, job_id: str) -> bool:
-        return False
-
-    def committed(self, job_id: str, result: bytes) -> None:
+    def committed(self, job_id: str, _result: bytes) -> None:
         raise ValueError(job_id)
 
-    def failed(self, job_id: str, error: SluiceError) -> None:
+    def failed(self, job_id: str, _error: SluiceError) -> None:
         raise ValueError(job_id)
 
 
@@ -84,10 +83,11 @@ class SettlingRig:
         self.memory = memory or Memory()
         context = a_context(self.owners, counters=self.counters, retry=self.retry, memory=self.memory)
         store: Any = self.store
-        waiters: Any = WaitersThatFail()
+        waiters = WaitersThatFail(store, self.retry)
         self.dispatch = Dispatch(store, context, self, no_limits(context))
         nowhere: Any = None
-        self.settle = Settler("mail", store, context, self.dispatch, waiters, nowhere, backoff)
+        endings = Endings(store, context, waiters, self.dispatch.groups, nowhere)
+        self.settle = Settler("mail", store, context, self.dispatch, waiters, endings, nowhere, backoff)
         self.heard: list[dict[int, SluiceError]] = []
         self.store.ready += some_jobs(count, max_attempts=max_attempts, **settings)
         for job in self.store.ready:
@@ -96,10 +96,10 @@ class SettlingRig:
         self.worker.pops = pops
 
     def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
-        self.settle.commits.pop(worker, deliveries)
+        self.settle.pop(worker, deliveries)
 
     def release(self, jobs: list[Job]) -> None:
-        self.settle.returns.release(jobs)
+        self.settle.release(jobs)
 
     def claimed(self) -> None:
         """Nobody waits for room."""

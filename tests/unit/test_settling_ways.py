@@ -11,7 +11,7 @@ from sluicemq.protocol.errors import TooLarge
 from sluicemq_broker.config import MAX_JOB_BYTES
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import RESULT_WANTED_FOR
-from sluicemq_broker.queue.settler import DIED, NOT_ARRIVED, NOT_BEGUN, TIMED_OUT
+from sluicemq_broker.queue.decisions import DIED, NOT_ARRIVED, NOT_BEGUN, TIMED_OUT
 from support.jobs import NOW
 from unit.settling_rig import SettlingRig
 

@@ -1,51 +1,103 @@
-"""Jobs that end without a verdict: their time is over, they have no attempt left, their children ended."""
+"""Jobs that have ended: those who hear of it are told here, whatever ended the job.
+
+Also jobs that end without a worker: their time is over, they have no attempt left, or their children ended.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
-from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.errors import Dead, SluiceError
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.context import Context
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue.decisions import AwaitChildren, Commit, PassOn, Settled
 from sluicemq_broker.queue.groups import Groups
+from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.result_waiters import ResultWaiters
-from sluicemq_broker.runtime import Batcher, Count, QueueCounters
-from sluicemq_broker.store import ExpiredJobs, QueueStore
+from sluicemq_broker.runtime import Batcher, Count, shielded
+from sluicemq_broker.store import ExpiredJobs, QueueStore, RolledBack
 
 #: Jobs whose time is over, in one statement.
 _AT_ONCE: Final = 1000
 
 
 class Endings:
-    """Jobs of one queue that end without a verdict: each is counted, and whoever waits for it hears of it.
-
-    ``counters``: those of the queue, where :meth:`take_deaths` sees whatever has ended there.
-    """
+    """Jobs of one queue that end: each is counted, and said to all that go on by it."""
 
     def __init__(
-        self,
-        store: QueueStore,
-        context: Context,
-        counters: QueueCounters,
-        waiters: ResultWaiters,
-        groups: Groups,
+        self, store: QueueStore, context: Context, waiters: ResultWaiters, groups: Groups, others: OtherQueues
     ) -> None:
         self._store = store
         self._clock = context.clock
         self._retry = context.retry
-        self._tell = context.notify_brokers
-        self._counters = counters
+        self._notify_brokers = context.notify_brokers
+        self._counters = context.counters
         self._events = context.events
         self._waiters = waiters
         self._groups = groups
+        self._others = others
         self._over: Batcher[str] = Batcher(self._expire, size=_AT_ONCE)
-        self._deaths = 0  # when somebody asked last
+        self._deaths = 0  # at the last call of take_deaths
 
     @property
     def busy(self) -> bool:
-        """True if any is about to be ended."""
+        """True if any job is about to be ended."""
         return self._over.busy
+
+    # ------------------------------------------------------------- by a verdict
+
+    def ended(self, count: Count, settled: Sequence[Settled[Any]], now: float) -> None:
+        """These are done, or have moved on, as their workers said; ``count`` says which."""
+        self._counters.add(count, len(settled))
+        if self._events.wanted:
+            self._events.emit(count, now, map(_about, settled))
+        if count is Count.FANNED_OUT:
+            return  # the job goes on when its children are done
+        jobs = [each.delivery.job for each in settled]
+        self._groups.may_go_on(jobs)
+        self._notify_if_wanted(jobs)
+        for each in settled if self._waiters else ():
+            self._tell_waiters(each)
+
+    def not_ended(self, settled: Settled[Any], problem: SluiceError) -> None:
+        """A verdict was not written: another broker has the job by now, or nobody knows what became of it."""
+        job = settled.delivery.job
+        self._counters.notice(Count.UNCOMMITTED, str(problem))
+        self._groups.may_go_on([job])
+        if isinstance(settled.decision, Commit):
+            shielded(self._waiters.failed, job.id, problem)
+        else:
+            self._waiters.check([job.id])
+
+    def became_dead(self, entries: Sequence[RolledBack], now: float) -> None:
+        """These were rejected, or have failed for the last time."""
+        if self._events.wanted:
+            self._events.emit(Count.DEAD, now, map(about_return, entries))
+        for entry in entries:
+            job_id = entry.job.id
+            text = f"job {job_id} is dead after {entry.reason!r}"
+            self._counters.notice(Count.DEAD, text, about=about_return(entry))
+            shielded(self._waiters.failed, job_id, Dead(f"job {job_id} is dead: {entry.reason}"))
+        jobs = [entry.job for entry in entries]
+        self._notify_if_wanted(jobs)
+        self._groups.may_go_on(jobs)
+
+    def _notify_if_wanted(self, jobs: Sequence[Job]) -> None:
+        if any(self._waiters.wanted_by_others(job) for job in jobs):
+            self._notify_brokers(BusKind.ENDED, 0)
+
+    def _tell_waiters(self, settled: Settled[Any]) -> None:
+        job_id, decision = settled.delivery.job.id, settled.decision
+        if job_id not in self._waiters:
+            return
+        if isinstance(decision, Commit):
+            shielded(self._waiters.committed, job_id, decision.result)
+        elif isinstance(decision, PassOn):
+            shielded(self._waiters.follow, job_id, self._others.open(decision.onward.queue))
+
+    # --------------------------------------------------------- without a verdict
 
     def died(self, ids: Iterable[str]) -> None:
         """These became dead letters when they were claimed."""
@@ -53,27 +105,27 @@ class Endings:
         self._events.emit(Count.DEAD, self._clock.now(), ({"job": each} for each in dead))
         self._waiters.check(dead)
 
-    def take_deaths(self) -> bool:
-        """True if jobs may have become dead letters here since somebody asked last."""
-        counted = self._counters.values
-        before, self._deaths = self._deaths, counted[Count.DEAD] + counted[Count.EXPIRED]
-        return self._deaths > before
-
     def parent_ended(self, job_id: str, outcome: bytes | SluiceError) -> None:
-        """The last of its children is done, and it with them; or one is a dead letter, and it with that."""
+        """Its last child is done, and so is this job; or a child is a dead letter, and so is this job."""
         if isinstance(outcome, bytes):
             self._waiters.committed(job_id, outcome)
-            self._tell(BusKind.ENDED, 0)
+            self._notify_brokers(BusKind.ENDED, 0)
             return
         self._counters.notice(Count.DEAD, f"job {job_id} is dead: {outcome}")
         self._waiters.failed(job_id, outcome)
+
+    def take_deaths(self) -> bool:
+        """Return True if jobs may have become dead letters here since the last call."""
+        counted = self._counters.values
+        before, self._deaths = self._deaths, counted[Count.DEAD] + counted[Count.EXPIRED]
+        return self._deaths > before
 
     def time_is_over(self, ids: Iterable[str]) -> None:
         """The time to live of these is over: end those that lie ready."""
         self._over.extend(ids)
 
     def sweep(self, limit: int) -> int:
-        """End what was not taken in time, ``limit`` jobs at most, and tell who waits; returns how many."""
+        """End jobs that were not taken in time, ``limit`` at most; returns how many."""
         with self._waiters.ending():
             expired = self._store.expire(self._clock.now(), limit)
             self._have_expired(expired)
@@ -92,3 +144,20 @@ class Endings:
         self._events.emit(Count.EXPIRED, self._clock.now(), ({"job": each} for each in expired.ids))
         self._waiters.expired(expired.ids)
         self._groups.freed(expired.groups)
+
+
+def about_return(entry: RolledBack) -> dict[str, Any]:
+    """Return what an event says of a job that is ready again, or dead."""
+    due = {} if entry.due is None else {"due_at": entry.due}
+    about = {"attempt": entry.job.attempts, "worker": entry.worker, "reason": entry.reason}
+    return {"job": entry.job.id, **about, **due}
+
+
+def _about(settled: Settled[Any]) -> dict[str, Any]:
+    """Return what an event says of a job that has ended, or moved on."""
+    job, worker, decision = settled.delivery.job, settled.delivery.worker.name, settled.decision
+    if isinstance(decision, AwaitChildren):
+        return {"job": job.id, "children": len(decision.children)}
+    if isinstance(decision, PassOn):
+        return {"job": job.id, "worker": worker, "to": decision.onward.queue}
+    return {"job": job.id, "attempt": job.attempts, "worker": worker}

@@ -1,212 +1,190 @@
-"""Verdicts that move jobs on, each batch of them in one transaction: forwards, fan-outs, ends of children.
+"""Verdicts that move jobs on, many in one transaction: to another queue, or behind children that are new.
 
-``kill -9`` before it: the job is reserved still, and is delivered again when the lease has run out. After
-it: it has moved on, and its worker, if it was not told, hears that the receipt is void.
+``kill -9`` before the transaction: the job is still reserved, and is delivered again when the lease has run
+out. After it: the job has moved on, and its worker, if it got no answer, settles again and hears that the
+receipt is void.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from sluicemq.protocol.errors import DifferentStore, LeaseLost, SluiceError, Uncertain
+from sluicemq.protocol.errors import BadFrames, BadHeaders, SluiceError, TooLarge
+from sluicemq.protocol.options import MOVE_OPTIONS
+from sluicemq.protocol.rules import LONGEST_ID
 from sluicemq_broker.context import Context
-from sluicemq_broker.job import Job
-from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.job import RESULT_WANTED_FOR, Job, Parent
+from sluicemq_broker.queue.decisions import AwaitChildren, PassOn, Settled
+from sluicemq_broker.queue.other_queues import OtherQueue, OtherQueues
+from sluicemq_broker.queue.pending_writes import weigh, write_in_portions
 from sluicemq_broker.queue.result_waiters import ResultWaiters
-from sluicemq_broker.queue.verdict import Settlement, not_durable
-from sluicemq_broker.queue.worker import Delivery
-from sluicemq_broker.runtime import Batcher, Count
-from sluicemq_broker.store import Portions, Refused
+from sluicemq_broker.queue.verdict import Onward
+from sluicemq_broker.store import Child, FanOut, Forward, Portions, QueueStore, fan_out, forward
+
+#: Jobs that are forwarded in one transaction, at most.
+FORWARDS: Final = 250
+#: Children in one transaction, at most, unless one parent alone has more: up to :data:`MOST_CHILDREN`.
+CHILDREN: Final = 500
+MOST_CHILDREN: Final = 1000
+_BYTES: Final = 8 * 2**20
+#: Queues into which one fan-out goes, at most: each takes a statement of its transaction, which would be too
+#: old at a slow MongoDB with more.
+_MOST_QUEUES: Final = 100
+#: Bytes that the children of one fan-out inherit, at most: the cache of a small MongoDB takes no transaction
+#: of 100 MB.
+_MOST_INHERITED: Final = 64 * 2**20
+
+Moving = TypeVar("Moving", PassOn, AwaitChildren)
+#: New jobs by the queue into which they go.
+NewJobs = dict[OtherQueue, list[Job]]
 
 
-class Said(Protocol):
-    """A worker's word on a delivery, who waits for it, and the bytes that it keeps until it is written."""
+class Move(NamedTuple):
+    """A job that can be moved on: what is written about it, and the new jobs that this makes."""
 
-    @property
-    def delivery(self) -> Delivery: ...  # noqa: D102
-    @property
-    def settlement(self) -> Settlement: ...  # noqa: D102
-    @property
-    def position(self) -> int: ...  # noqa: D102
-    @property
-    def size(self) -> int: ...  # noqa: D102
-
-
-class HeldJob(Protocol):
-    """A verdict that moves one job: the job, where its outcome goes, and how many bytes it keeps."""
-
-    @property
-    def job(self) -> Job: ...  # noqa: D102
-
-
-class Prepared(HeldJob, Protocol):
-    """One that can be written, and what was said."""
+    entry: Any
+    new: NewJobs
 
     @property
-    def said(self) -> Any: ...  # noqa: D102
+    def job(self) -> Job:
+        """The job that is reserved here."""
+        job: Job = self.entry.job
+        return job
 
 
-S = TypeVar("S", bound=Said)
-R = TypeVar("R", bound=Prepared)
-H = TypeVar("H", bound=HeldJob)
+class Moves(Generic[Moving]):
+    """Moves of one kind from one queue: see :class:`Forwards` and :class:`FanOuts`."""
+
+    def __init__(self, store: QueueStore, context: Context, others: OtherQueues, most: int) -> None:
+        self._store = store
+        self._context = context
+        self._others = others
+        self._portions = Portions(most, context.counters.notice)
+
+    def write(self, batch: Sequence[Settled[Moving]], now: float) -> tuple[dict[str, SluiceError], NewJobs]:
+        """Move these; returns problems by the ids of jobs that were not moved, and the others' new jobs."""
+        problems: dict[str, SluiceError] = {}
+        moves: list[Move] = []
+        for each in batch:
+            try:
+                moves.append(self._prepare(each, now))
+            except SluiceError as error:
+                problems[each.delivery.job.id] = error
+        for queue, jobs in _new_jobs(moves).items():
+            queue.accept(jobs)
+        problems |= write_in_portions(self._context, self._portions, moves, _first_queue, self._statement)
+        return problems, _new_jobs(each for each in moves if each.job.id not in problems)
+
+    def _prepare(self, settled: Settled[Moving], now: float) -> Move:
+        """Return what is to be written; raises what is wrong with the verdict."""
+        raise NotImplementedError
+
+    def _statement(self, moves: Sequence[Move]) -> dict[str, SluiceError]:
+        """Write these; returns the ids of those that were not moved, and why."""
+        raise NotImplementedError
+
+    def _make(
+        self, settled: Settled[Moving], onward: Onward, job_id: str, what: str
+    ) -> tuple[OtherQueue, Job]:
+        """Make the new job that a worker asks for, and find its queue."""
+        if unknown := onward.options.keys() - MOVE_OPTIONS:
+            raise BadHeaders(f"{what} takes no {', '.join(sorted(map(repr, unknown)))}")
+        worker = settled.delivery.worker
+        queue = self._others.for_push(onward.queue, by=worker.name, peer=worker.peer)
+        return queue, self._others.make(queue.settings, onward.payload or b"", onward.options, job_id)
 
 
-class Moves(Generic[S, R]):
-    """Verdicts of one kind that move jobs of one queue on.
-
-    ``refuse`` is told of one that can't be carried out: it goes back.
-    """
+class Forwards(Moves[PassOn]):
+    """Jobs of one queue that go on to another queue."""
 
     def __init__(
-        self,
-        context: Context,
-        dispatch: Dispatch,
-        waiters: ResultWaiters,
-        refuse: Callable[[S, SluiceError], None],
-        *,
-        size: int,
-        in_flight: int = 1,
+        self, store: QueueStore, context: Context, others: OtherQueues, waiters: ResultWaiters
     ) -> None:
-        self._context = context
-        self._dispatch = dispatch
+        super().__init__(store, context, others, FORWARDS)
         self._waiters = waiters
-        self._refuse = refuse
-        self._clock = context.clock
-        self._counters = context.counters
-        self._events = context.events
-        self._verdicts = context.memory.verdicts
-        self.batcher: Batcher[S] = Batcher(
-            self._write_all, size=size, in_flight=in_flight, weigh=self._weigh, failed=self._failed
-        )
-        self._portions = Portions(size, context.counters.notice)
-        self.under_way = 0
-        """Those that are not written yet, or counted as failed."""
 
-    def begin(self, said: Sequence[S]) -> None:
-        """Carry these out; each settlement is told when that is durable."""
-        if said:
-            self._verdicts.take(self._dispatch, len(said), _bytes_of(said))
-            self.under_way += len(said)
-            self.batcher.extend(said)
+    @staticmethod
+    def weigh(settled: Settled[PassOn]) -> int:
+        """Return how much of a batch of :data:`FORWARDS` it takes."""
+        return weigh(1, settled.delivery.job.size + settled.decision.size, FORWARDS, _BYTES)
 
-    # ------------------------------------------------- what each kind does in its own way
+    def _prepare(self, settled: Settled[PassOn], now: float) -> Move:
+        onward, delivery = settled.decision.onward, settled.delivery
+        job = delivery.job
+        queue, on = self._make(settled, onward, job.id, "a job that is forwarded")
+        if on.group is None:
+            on.join_group(job.group)
+        if self._waiters.wanted_by_others(job):
+            job.keep_result(RESULT_WANTED_FOR)
+        own = {"payload"} if onward.payload is not None else set()
+        began = now - self._context.timer.now() + delivery.handed_at
+        said = frozenset(onward.options) | own
+        entry = Forward(job, queue.store, on, said, delivery.worker.name, began, job.kept_until(now))
+        return Move(entry, {queue: [on]})
 
-    def _weigh(self, said: S) -> int:
-        """How much of the batch's ``size`` it takes."""
-        raise NotImplementedError
-
-    def _prepare(self, said: S, now: float) -> R:
-        """As the store takes it; raises what is wrong with it."""
-        raise NotImplementedError
-
-    def _place(self, ready: R) -> str:
-        """Name the queue that it goes to: those of one place are written together."""
-        raise NotImplementedError
-
-    def _accept(self, ready: Sequence[R]) -> None:
-        """Number the jobs that these make."""
-        raise NotImplementedError
-
-    def _statement(self, ready: Sequence[R]) -> dict[str, SluiceError]:
-        """Write them; returns the ids of those it did not, and why."""
-        raise NotImplementedError
-
-    def _moved(self, ready: Sequence[R]) -> None:
-        """These are durable: count them, and say what is new to whom it concerns."""
-        raise NotImplementedError
-
-    # ------------------------------------------------------------- what all of them do
-
-    def _write_all(self, said: list[S]) -> None:
-        try:
-            self._write(said)
-        finally:
-            self._verdicts.give(self._dispatch, len(said), _bytes_of(said))
-
-    def _write(self, said: list[S]) -> None:
-        now = self._clock.now()
-        by_owner: dict[str, list[R]] = defaultdict(list)
-        for each in said:
-            try:
-                by_owner[each.delivery.job.owner].append(self._prepare(each, now))
-            except SluiceError as error:
-                self._send_back(each, error)
-        self._accept([each for these in by_owner.values() for each in these])
-        for owner, ready in by_owner.items():
-            ready.sort(key=self._place)
-            self._end(ready, carried_out(self._context, self._portions, owner, ready, self._statement))
-
-    def _end(self, ready: list[R], problems: Mapping[str, SluiceError]) -> None:
-        moved = [each for each in ready if each.job.id not in problems]
-        self._dispatch.forget(each.job for each in moved)
-        self.under_way -= len(moved)
-        self._moved(moved)
-        for each in moved:
-            each.said.settlement.settled(each.said.position)
-        for each in ready:
-            if problem := problems.get(each.job.id):
-                self._not_moved(each.said, problem)
-
-    def _not_moved(self, said: S, problem: SluiceError) -> None:
-        if not isinstance(problem, LeaseLost | Uncertain):
-            self._send_back(said, problem)
-            return
-        self.under_way -= 1
-        self._dispatch.forget([said.delivery.job])
-        said.settlement.settled(said.position, problem)
-        self._counters.notice(Count.UNCOMMITTED, str(problem))
-        self._waiters.check([said.delivery.job.id])
-
-    def _send_back(self, said: S, problem: SluiceError) -> None:
-        """It can't be carried out, and is held still."""
-        self.under_way -= 1
-        self._refuse(said, problem)
-
-    def _failed(self, said: list[S]) -> None:
-        """What is forgotten and still reserved is found by the audit, and delivered again."""
-        self._counters.add(Count.UNCOMMITTED, len(said))
-        self.under_way -= len(said)
-        self._dispatch.forget(each.delivery.job for each in said)
-        for each in said:
-            each.settlement.settled(each.position, not_durable())
+    def _statement(self, moves: Sequence[Move]) -> dict[str, SluiceError]:
+        return forward(self._store, [each.entry for each in moves], self._context.clock.now())
 
 
-def carried_out(
-    context: Context,
-    portions: Portions,
-    owner: str,
-    these: Sequence[H],
-    statement: Callable[[Sequence[H]], dict[str, SluiceError]],
-) -> dict[str, SluiceError]:
-    """Write these of one owner, in portions; returns the ids of those that are not written, and why."""
+class FanOuts(Moves[AwaitChildren]):
+    """Jobs of one queue that wait for children, which their workers name."""
 
-    def write(part: Sequence[H]) -> dict[str, SluiceError]:
-        return _written(context, owner, part, statement)
+    def __init__(self, name: str, store: QueueStore, context: Context, others: OtherQueues) -> None:
+        super().__init__(store, context, others, CHILDREN)
+        self._name = name
 
-    problems: dict[str, SluiceError] = {}
-    for part, answer in portions.carry_out(these, write):
-        problems |= {each.job.id: answer for each in part} if isinstance(answer, Refused) else answer
-    return problems
+    @staticmethod
+    def weigh(settled: Settled[AwaitChildren]) -> int:
+        """Return how much of a batch of :data:`CHILDREN` it takes."""
+        children = settled.decision.children
+        size = settled.decision.size + _inherited(settled.delivery.job, children)
+        return weigh(len(children), size, CHILDREN, _BYTES)
+
+    def _prepare(self, settled: Settled[AwaitChildren], now: float) -> Move:  # noqa: ARG002 - times are those of the statement
+        job, (onwards, result) = settled.delivery.job, settled.decision
+        _check(job, onwards)
+        parent = Parent(self._name, job.id, job.seq, job.under)
+        new: NewJobs = defaultdict(list)
+        children = []
+        for number, onward in enumerate(onwards, 1):
+            job_id = f"{job.id}.{number}"
+            if len(job_id.encode()) > LONGEST_ID:
+                raise BadHeaders(f"children of job {job.id!r} would have an id that is too long")
+            queue, child = self._make(settled, onward, job_id, "a child")
+            child.set_parent(parent)
+            new[queue].append(child)
+            children.append(Child(queue.store, child, inherits=onward.payload is None))
+        return Move(FanOut(job, tuple(children), result), new)
+
+    def _statement(self, moves: Sequence[Move]) -> dict[str, SluiceError]:
+        return fan_out(self._store, [each.entry for each in moves], self._context.clock.now())
 
 
-def _written(
-    context: Context,
-    owner: str,
-    these: Sequence[H],
-    statement: Callable[[Sequence[H]], dict[str, SluiceError]],
-) -> dict[str, SluiceError]:
-    doubts: list[bool] = []
-    try:
-        problems = context.retry.run(lambda: statement(these), lambda: doubts.append(True))
-    except DifferentStore as error:
-        return dict.fromkeys((each.job.id for each in these), error)
-    if doubts and problems and context.retry.run(lambda: context.owners.keeps(owner)):
-        # What is gone after a lost reply we have written, and is done by now: nobody else can have had it.
-        return {each: why for each, why in problems.items() if not isinstance(why, Uncertain)}
-    return problems
+def _check(job: Job, children: Sequence[Onward]) -> None:
+    """Raise what is wrong with a fan-out as a whole."""
+    if not 1 <= len(children) <= MOST_CHILDREN:
+        raise BadFrames(f"a fan-out has 1 to {MOST_CHILDREN} children, not {len(children)}")
+    if (queues := len({each.queue for each in children})) > _MOST_QUEUES:
+        raise BadFrames(f"a fan-out goes into {_MOST_QUEUES} queues at most, not {queues}")
+    if (size := _inherited(job, children)) > _MOST_INHERITED:
+        text = f"the children would inherit {size} bytes in all, at most {_MOST_INHERITED}"
+        raise TooLarge(f"{text}: give them payloads of their own")
 
 
-def _bytes_of(said: Sequence[Said]) -> int:
-    return sum([each.size for each in said])
+def _inherited(job: Job, children: Sequence[Onward]) -> int:
+    """Return the bytes of the children that have the payload of their parent."""
+    return job.size * sum([each.payload is None for each in children])
+
+
+def _new_jobs(moves: Iterable[Move]) -> NewJobs:
+    new: NewJobs = defaultdict(list)
+    for each in moves:
+        for queue, jobs in each.new.items():
+            new[queue].extend(jobs)
+    return new
+
+
+def _first_queue(move: Move) -> str:
+    return next(iter(move.new)).name

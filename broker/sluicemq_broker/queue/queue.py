@@ -65,11 +65,12 @@ class Queue:
         mortal = dispatch.expiries.watch_one
         self._waiters = ResultWaiters(self.store, mine.retry, self._held, mortal, others.open)
         self._intake = Intake(self.store, mine, self._supply, dispatch.expiries, self._groups)
-        self._settler = Settler(name, self.store, mine, dispatch, self._waiters, others, settings.retries)
-        self._commits, self._returns = self._settler.commits, self._settler.returns
+        self._endings = Endings(self.store, mine, self._waiters, self._groups, others)
+        self._settler = Settler(
+            name, self.store, mine, dispatch, self._waiters, self._endings, others, settings.retries
+        )
         self._progress = JobsProgress(self.store, mine, dispatch)
         self._unreadable = UnreadableMessages(self.store, mine)
-        self._endings = Endings(self.store, mine, self.counters, self._waiters, self._groups)
         self._ticks_at_rest = 0
 
     def reconfigure(self, settings: QueueSettings) -> None:
@@ -226,7 +227,7 @@ class Queue:
 
         Also what is on its way back, claimed beyond the credit of a worker that has left.
         """
-        self._returns.await_releases(timeout)
+        self._settler.await_releases(timeout)
         self._supply.search(enough, timeout)
 
     def worker_with(self, job_id: str) -> Worker | None:
@@ -242,15 +243,15 @@ class Queue:
 
     def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
         """Remove these durably, then deliver them."""
-        self._commits.pop(worker, deliveries)
+        self._settler.pop(worker, deliveries)
 
     def undo_pop(self, jobs: Iterable[Job]) -> None:
         """Popped jobs that are kept as done, and could not be sent, are ready again."""
-        self._commits.undo_pop(jobs)
+        self._settler.undo_pop(jobs)
 
     def release(self, jobs: Iterable[Job]) -> None:
         """No worker has started these: they go back to ``ready``, the attempt is not counted."""
-        self._returns.release(jobs)
+        self._settler.release(jobs)
 
     def claimed(self) -> None:
         """Jobs were reserved: there may be room for others."""
@@ -404,7 +405,7 @@ class Queue:
         self.store.dropped()
         self.release(self._dispatch.withdraw())
         self._waiters.removed()
-        self._returns.await_releases(timeout)
+        self._settler.await_releases(timeout)
 
     # ---------------------------------------------------------------- helpers
 

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple, Protocol
 
 from sluicemq.protocol.errors import Dead, Expired, NotFound, SluiceError, Unavailable, Uncertain
 from sluicemq_broker.context import Retry
-from sluicemq_broker.job import State
+from sluicemq_broker.job import Job, State
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import Found, QueueStore, Refused
 
@@ -106,6 +106,10 @@ class ResultWaiters:
     def __contains__(self, job_id: str) -> bool:
         """True if somebody waits for this job."""
         return job_id in self._askers
+
+    def wanted_by_others(self, job: Job) -> bool:
+        """True if a client waits for the job's result, and that at another broker."""
+        return job.result_wanted and job.id not in self._askers
 
     def wait(self, job_id: str, answer: OnOutcome) -> None:
         """Call ``answer`` when this job has ended, whoever ends it."""

@@ -1,37 +1,58 @@
-"""From a worker's verdict, or its silence, to what becomes of the job."""
+"""The end of every delivery: a verdict, a time-out or a worker's end is decided, written and answered here.
+
+``kill -9`` before a write: the job is still reserved by this broker, and is delivered again when its lease
+has run out, with one loss more. After it: the job is where it should be; a worker that got no answer settles
+again, and hears that the receipt is void. Popped jobs that were removed and not sent yet are gone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-from sluicemq.protocol import wire
-from sluicemq.protocol.errors import LeaseLost, SluiceError, TooLarge
-from sluicemq_broker.config import MAX_JOB_BYTES
+from sluicemq.protocol.errors import LeaseLost, SluiceError, TooLarge, Uncertain
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Backoff, Job
-from sluicemq_broker.queue.commits import Commit, Commits
+from sluicemq_broker.queue.commits import Commits
+from sluicemq_broker.queue.decisions import (
+    AwaitChildren,
+    Commit,
+    Decision,
+    PassOn,
+    Release,
+    Return,
+    Settled,
+    on_death,
+    on_refusal,
+    on_time_out,
+    on_verdict,
+)
 from sluicemq_broker.queue.dispatch import Dispatch
-from sluicemq_broker.queue.fan_outs import Children, Fanning, FanOuts
-from sluicemq_broker.queue.forwards import Forwards, Going
+from sluicemq_broker.queue.endings import Endings, about_return
+from sluicemq_broker.queue.moves import CHILDREN, FORWARDS, FanOuts, Forwards, Moves, Moving
 from sluicemq_broker.queue.other_queues import OtherQueues
+from sluicemq_broker.queue.pending_writes import PendingWrites, by_owner, weigh
 from sluicemq_broker.queue.result_waiters import ResultWaiters
-from sluicemq_broker.queue.returns import Return, Returns
-from sluicemq_broker.queue.verdict import Settlement, Verdict
+from sluicemq_broker.queue.verdict import Settlement, Verdict, not_durable
 from sluicemq_broker.queue.worker import Delivery, Worker
-from sluicemq_broker.runtime import Batcher, Count, Timing
-from sluicemq_broker.store import QueueStore, RolledBack, ServerClock
+from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
+from sluicemq_broker.store import QueueStore, RolledBack
 
-DIED: Final = "the worker died"
-NOT_BEGUN: Final = "the worker died before it had begun this job"
-NOT_ARRIVED: Final = "the worker's connection ended before it had this job"
-TIMED_OUT: Final = "visibility_timeout passed without a verdict"
+#: Commits, returns, or releases in one statement, at most; statements of commits, or of forwards, at once.
+COMMIT: Final = 1000
+RETURN: Final = 1000
+AT_ONCE: Final = 2
+_RESULT_BYTES: Final = 16 * 2**20
+#: Commits that come one by one are merged for so many seconds; nobody's next job waits for them.
+GATHER: Final = 0.001
 
 _DEFAULT_BACKOFF: Final = Backoff()
 
 
 class Settler:
-    """The verdicts of one queue. ``commits`` and ``returns`` write what they say into MongoDB.
+    """Ends the deliveries of one queue.
 
     ``backoff``: how long a job of this queue waits that failed and says nothing of it itself.
     """
@@ -43,23 +64,62 @@ class Settler:
         context: Context,
         dispatch: Dispatch,
         waiters: ResultWaiters,
+        endings: Endings,
         others: OtherQueues,
         backoff: Backoff = _DEFAULT_BACKOFF,
     ) -> None:
-        children = Children(store, context, others)
-        self.commits = Commits(store, context, dispatch, waiters, self._unkept, children)
-        self.forwards = Forwards(store, context, dispatch, waiters, others, self._refused)
-        self.fan_outs = FanOuts(name, store, context, dispatch, waiters, others, self._refused)
-        self.returns = Returns(store, context, dispatch, waiters)
+        self._store = store
         self._dispatch = dispatch
-        self._pace = dispatch.pace
+        self._supply = dispatch.supply
+        self._groups = dispatch.groups
+        self._endings = endings
+        self._backoff = backoff
         self._clock = context.clock
         self._timer = context.timer
+        self._retry = context.retry
         self._counters = context.counters
-        self._backoff = backoff
+        self._events = context.events
+        self.under_way = 0
+        """Commits, pops and moves that are not written yet, or counted as failed."""
+        self._commits = Commits(store, context, waiters, others)
+        self._forwards = Forwards(store, context, others, waiters)
+        self._fan_outs = FanOuts(name, store, context, others)
+        self._pops: Batcher[tuple[Worker, list[Delivery]]] = Batcher(
+            self._write_pops,
+            size=COMMIT,
+            in_flight=AT_ONCE,
+            weigh=lambda pop: len(pop[1]),
+            failed=self._pops_failed,
+        )
+        self._unsent: Batcher[Job] = Batcher(self._undo_pops, size=COMMIT, failed=self._undo_failed)
+        self._releases: PendingWrites[Job] = PendingWrites(
+            context, dispatch, self._write_releases, size=RETURN, failed=self._releases_failed
+        )
+        self._pending = self._make_pending(context)
+
+    def _make_pending(self, context: Context) -> dict[type[Decision], PendingWrites[Settled[Any]]]:
+        def pending(write: Any, **batches: Any) -> PendingWrites[Settled[Any]]:
+            return PendingWrites(context, self._dispatch, write, _size, **batches)
+
+        failed = self._ends_failed
+        return {
+            Commit: pending(
+                self._write_commits,
+                size=COMMIT,
+                in_flight=AT_ONCE,
+                gather=self._gather,
+                weigh=_weight_of_commit,
+                failed=failed,
+            ),
+            PassOn: pending(
+                self._write_forwards, size=FORWARDS, in_flight=AT_ONCE, weigh=Forwards.weigh, failed=failed
+            ),
+            AwaitChildren: pending(self._write_fan_outs, size=CHILDREN, weigh=FanOuts.weigh, failed=failed),
+            Return: pending(self._write_returns, size=RETURN, failed=self._returns_failed),
+        }
 
     def reconfigure(self, backoff: Backoff) -> None:
-        """Let those that fail from now on wait as this says."""
+        """Let jobs that fail from now on wait as this says."""
         self._backoff = backoff
 
     @property
@@ -70,146 +130,276 @@ class Settler:
     @property
     def batchers(self) -> tuple[Batcher[Any], ...]:
         """All that is on its way to MongoDB."""
-        return (*self.commits.batchers, *self.returns.batchers, self.forwards.batcher, self.fan_outs.batcher)
+        pending = [each.batcher for each in self._pending.values()]
+        return (self._pops, self._unsent, self._releases.batcher, *pending)
 
-    @property
-    def under_way(self) -> int:
-        """Commits, pops and forwards that are not written yet, or counted as failed."""
-        return self.commits.under_way + self.forwards.under_way + self.fan_outs.under_way
+    # ------------------------------------------------------- what ends a delivery
 
     def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
         """End the deliveries that these verdicts name; each void receipt is refused and counted."""
-        commits: list[Commit] = []
-        going: list[Going] = []
-        fanning: list[Fanning] = []
-        workers: set[Worker] = set()
-        handed: list[float] = []
         settlement.expect(len(verdicts))
+        settled: list[Settled[Any]] = []
+        now = self._clock.now()
         for position, verdict in enumerate(verdicts):
             delivery = self._dispatch.settle(verdict.receipt)
             if delivery is None:
                 self._counters.add(Count.LATE_VERDICTS)
                 settlement.settled(position, LeaseLost("this receipt is void: the delivery has ended"))
                 continue
-            workers.add(delivery.worker)
-            handed.append(delivery.handed_at)
-            problem = _too_long(verdict, delivery.job, self._clock)
-            if problem:
-                self._unkept(Commit(delivery, b"", settlement, position), problem)
-            elif verdict.kind == wire.COMMIT:
-                commits.append(Commit(delivery, _result(verdict), settlement, position))
-            elif verdict.kind == wire.FORWARD:
-                going.append(Going(delivery, verdict.onward[0], settlement, position))
-            elif verdict.kind == wire.FAN_OUT:
-                fanning.append(Fanning(delivery, verdict.onward, _result(verdict), settlement, position))
-            else:
-                self._return(delivery, verdict, settlement, position)
-        self.commits.commit(commits)
-        self.forwards.begin(going)
-        self.fan_outs.begin(fanning)
-        self._pace.ended(len(handed))
-        now = self._timer.now()
-        self._counters.took(Timing.TIME_AT_WORKER, [now - each for each in handed])
+            try:
+                decision = on_verdict(verdict, delivery.job, delivery.worker.name, self._backoff, now)
+            except TooLarge as problem:
+                decision = self._refuse(delivery, problem, settlement, position)
+            settled.append(Settled(delivery, decision, settlement, position))
+        self._carry_out(settled)
+        self._dispatch.pace.ended(len(settled))
+        at = self._timer.now()
+        self._counters.took(Timing.TIME_AT_WORKER, [at - each.delivery.handed_at for each in settled])
         settlement.close()
-        for worker in workers:
-            worker.settled_at = now
+        for worker in {each.delivery.worker for each in settled}:
+            worker.settled_at = at
             self._dispatch.offer(worker)
 
     def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
-        """A worker has left: what it had goes to others at once, one job at a time if it died.
-
-        What it has not begun counts no attempt. But one of these may be why it left, if it is larger than it
-        takes, say. So the attempt counts from the second time on, when the job was delivered alone.
-        """
+        """A worker has left: its jobs go to others at once, one job at a time if it died."""
         worker.note_begun(self._timer.now())
         left = self._dispatch.detach(worker)
-        if died:
-            not_begun = NOT_ARRIVED if worker.commits_on_arrival else NOT_BEGUN
-            for begun, reason in ((True, DIED), (False, not_begun)):
-                self._fail([each for each in left if each.begun == begun], reason, isolated=True)
-        else:
+        if not died:
             self.withdraw(left)
-
-    def withdraw(self, deliveries: Sequence[Delivery]) -> None:
-        """These end without a verdict, and count no attempt."""
-        self._counters.add(Count.RETURNED, len(deliveries))
-        self.returns.release([each.job for each in deliveries])
+            return
+        name, now, arrives = worker.name, self._clock.now(), not worker.commits_on_arrival
+        self._carry_out(
+            Settled(each, on_death(each.job, name, self._backoff, now, begun=each.begun, arrived=arrives))
+            for each in left
+        )
 
     def time_out(self) -> None:
-        """Roll back the deliveries whose visibility timeout has passed; release those that were not begun."""
+        """End the deliveries whose visibility timeout has passed."""
         late = self._dispatch.time_out()
         if late:
+            now = self._clock.now()
             self._counters.add(Count.TIMED_OUT, len(late))
-            self._fail([each for each in late if each.begun], TIMED_OUT, isolated=False)
-            self.withdraw([each for each in late if not each.begun])
+            self._carry_out(
+                Settled(each, on_time_out(each.job, each.worker.name, self._backoff, now, begun=each.begun))
+                for each in late
+            )
 
-    def _return(self, delivery: Delivery, verdict: Verdict, settlement: Settlement, position: int) -> None:
+    def withdraw(self, deliveries: Sequence[Delivery]) -> None:
+        """End these without a verdict; their attempts are not counted."""
+        self._counters.add(Count.RETURNED, len(deliveries))
+        self.release([each.job for each in deliveries])
+
+    def release(self, jobs: Iterable[Job]) -> None:
+        """Give back jobs that no worker has started: they are ready, and the attempt is not counted."""
+        going = list(jobs)
+        for job in going:
+            job.drop_payload()  # it may be long on its way
+        if going:
+            self._supply.returning(len(going))
+            self._releases.add(going)
+
+    def await_releases(self, timeout: float) -> None:
+        """Block until jobs that are given back unstarted can be claimed again."""
+        self._releases.batcher.drain(timeout)
+
+    def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
+        """Remove these durably, then deliver them: at most once."""
+        self.under_way += len(deliveries)
+        self._pops.add((worker, deliveries))
+
+    def undo_pop(self, jobs: Iterable[Job]) -> None:
+        """Make popped jobs ready again that are kept as done and could not be sent."""
+        self._unsent.extend(jobs)
+
+    # ------------------------------------------------------------ what is decided
+
+    def _refuse(
+        self, delivery: Delivery, problem: SluiceError, settlement: Settlement | None, at: int
+    ) -> Return:
+        """Roll back a job whose verdict can't be carried out; its worker hears why."""
+        if settlement:
+            settlement.refuse(at, problem)
         job, worker = delivery.job, delivery.worker.name
-        if verdict.kind == wire.RELEASE:
-            self.withdraw([delivery])
-            settlement.settled(position)
-            return
-        dead = verdict.kind == wire.REJECT or job.spent
-        due = None if dead else self._due(job, verdict.delay)
-        entry = RolledBack(job, _reason(verdict), worker, due, dead=dead)
-        self._counters.add(Count.REJECTED if verdict.kind == wire.REJECT else Count.ROLLED_BACK)
-        self.returns.send_back([Return(entry, settlement, position)])
+        decision = on_refusal(problem, job, worker, self._backoff, self._clock.now())
+        about = {"job": job.id, "worker": worker, "reason": decision.entry.reason}
+        self._counters.notice(Count.of(problem), f"job {job.id} is rolled back: {problem}", about=about)
+        return decision
 
-    def _fail(self, deliveries: Iterable[Delivery], reason: str, *, isolated: bool) -> None:
-        settlement = Settlement()
-        returns = []
-        for at, each in enumerate(deliveries):
-            job, due = each.job, self._due_again(each.job, isolated=isolated)
-            counted = job.isolated or each.begun
-            dead = counted and job.spent
-            entry = RolledBack(job, reason, each.worker.name, due, isolated, dead, counted)
-            returns.append(Return(entry, settlement, at, awaited=due is None and not dead))
-        settlement.expect(len(returns))
-        uncounted = sum(not each.entry.counted for each in returns)
-        for name in (Count.RETURNED, Count.RELEASED):
-            self._counters.add(name, uncounted)
-        self._counters.add(Count.ROLLED_BACK, len(returns) - uncounted)
-        self.returns.send_back(returns)
+    def _carry_out(self, settled: Iterable[Settled[Any]]) -> None:
+        """Have these written, each kind in statements of its own."""
+        kinds: dict[type[Decision], list[Settled[Any]]] = defaultdict(list)
+        for each in settled:
+            kinds[type(each.decision)].append(each)
+        for kind, these in kinds.items():
+            if kind is Release:
+                self.withdraw([each.delivery for each in these])
+                _answer(these)
+                continue
+            if kind is Return:
+                self._count_returns(these)
+            else:
+                self.under_way += len(these)
+            self._pending[kind].add(these)
 
-    def _due(self, job: Job, delay: float | None = None) -> float | None:
-        """When a job that was rolled back is due: after the delay, or else its back-off; None: at once."""
-        wait = (job.backoff or self._backoff).wait(job.attempts) if delay is None else delay
-        return self._clock.now() + wait if wait else None
+    def _count_returns(self, settled: Sequence[Settled[Return]]) -> None:
+        self._supply.returning(_awaited(settled))
+        for count, number in Counter([each.decision.counts_as for each in settled]).items():
+            self._counters.add(count, number)
+            if count is Count.RETURNED:
+                self._counters.add(Count.RELEASED, number)
 
-    def _due_again(self, job: Job, *, isolated: bool) -> float | None:
-        """At once, the first time that a worker has died with it or not answered; then with back-off."""
-        return self._due(job, 0 if (not job.isolated if isolated else job.attempts == 1) else None)
+    # ------------------------------------------------------------ what is written
 
-    def _unkept(self, commit: Commit, problem: TooLarge) -> None:
-        """A result that can't be kept is no result, also where that is found out late."""
-        self._refused(commit, problem)
+    def _gather(self, waiting: int) -> None:
+        if waiting < COMMIT:
+            self._timer.sleep(GATHER)
 
-    def _refused(self, said: Commit | Going | Fanning, problem: SluiceError) -> None:
-        """A verdict that can't be carried out: its worker hears why, and the job goes back."""
-        said.settlement.refuse(said.position, problem)
-        job_id, reason = said.delivery.job.id, f"{problem.code}: {problem}"
-        about = {"job": job_id, "worker": said.delivery.worker.name, "reason": reason}
-        self._counters.notice(Count.of(problem), f"job {job_id} is rolled back: {problem}", about=about)
-        verdict = Verdict(said.delivery.receipt, wire.ROLLBACK, reason)
-        self._return(said.delivery, verdict, said.settlement, said.position)
+    def _write_commits(self, batch: Sequence[Settled[Commit]]) -> dict[str, SluiceError]:
+        now = self._clock.now()
+        problems = self._commits.write(batch, now)
+        self._ended(Count.COMMITTED, batch, problems, now)
+        return problems
+
+    def _write_forwards(self, batch: list[Settled[PassOn]]) -> None:
+        self._move(self._forwards, Count.FORWARDED, batch)
+
+    def _write_fan_outs(self, batch: list[Settled[AwaitChildren]]) -> None:
+        self._counters.add(Count.CHILDREN, self._move(self._fan_outs, Count.FANNED_OUT, batch))
+
+    def _move(self, moves: Moves[Moving], count: Count, batch: list[Settled[Moving]]) -> int:
+        now = self._clock.now()
+        problems, new = moves.write(batch, now)
+        self._ended(count, batch, problems, now)
+        for queue, jobs in new.items():
+            queue.stored(jobs, existing=0)
+        return sum(len(jobs) for jobs in new.values())
+
+    def _write_returns(self, batch: list[Settled[Return]]) -> None:
+        entries = [each.decision.entry for each in batch]
+        now = self._clock.now()
+        ours = self._retry.run(lambda: self._store.roll_back(entries, now))
+        if ours < len(entries):
+            self._counters.add(Count.GIVEN_BACK_BY_OTHERS, len(entries) - ours)
+        self._dispatch.forget([each.job for each in entries])
+        self._supply.returned(_awaited(batch))
+        _answer(batch)
+        self._endings.became_dead([each for each in entries if each.dead], now)
+        self._have_returned([each for each in entries if not each.dead], now)
+
+    def _write_releases(self, jobs: list[Job]) -> None:
+        for these in by_owner(jobs).values():
+            self._retry.run(partial(self._store.release, these))
+        self._dispatch.forget(jobs)
+        self._supply.returned(len(jobs))
+        self._counters.add(Count.RELEASED, len(jobs))
+        self._events.emit(Count.RELEASED, self._clock.now(), ({"job": job.id} for job in jobs))
+        self._supply.some_ready(count=len(jobs))
+        self._dispatch.expiries.watch(jobs)
+
+    def _write_pops(self, pops: list[tuple[Worker, list[Delivery]]]) -> None:
+        """Remove jobs (or keep them as done), durably, and only then send them."""
+        problems = self._write_commits([Settled(each, Commit(b"")) for _, popped in pops for each in popped])
+        for worker, popped in pops:
+            gone = {each for each in popped if each.job.id in problems}
+            shielded(self._dispatch.popped, worker, popped, gone)
+
+    def _undo_pops(self, jobs: list[Job]) -> None:
+        self._retry.run(lambda: self._store.undo_pop(jobs))
+        self._groups.may_go_on(jobs)
+        self._supply.some_ready(count=len(jobs))
+
+    def _ended(
+        self, count: Count, batch: Sequence[Settled[Any]], problems: Mapping[str, SluiceError], now: float
+    ) -> None:
+        """A batch was answered: those that were not written go back, or are nobody's here any more."""
+        done = [each for each in batch if each.delivery.job.id not in problems] if problems else batch
+        self.under_way -= len(batch)
+        self._dispatch.forget([each.delivery.job for each in done])
+        self._endings.ended(count, done, now)
+        _answer(done)
+        for each in batch if problems else ():
+            if problem := problems.get(each.delivery.job.id):
+                self._not_written(each, problem)
+
+    def _not_written(self, settled: Settled[Any], problem: SluiceError) -> None:
+        delivery, settlement, at = settled.delivery, settled.settlement, settled.position
+        if _goes_back(settled.decision, problem):
+            decision = self._refuse(delivery, problem, settlement, at)
+            self._carry_out([Settled(delivery, decision, settlement, at)])
+        else:
+            self._dispatch.forget([delivery.job])
+            _answer([settled], problem)
+            self._endings.not_ended(settled, problem)
+
+    def _have_returned(self, entries: Sequence[RolledBack], now: float) -> None:
+        if self._events.wanted:
+            self._events.emit(Count.ROLLED_BACK, now, map(about_return, entries))
+        at_once = [each.job.priority for each in entries if not each.due or each.due <= now]
+        if at_once:
+            self._supply.some_ready(max(at_once), len(at_once))
+        later = [each.due for each in entries if each.due and each.due > now]
+        if later:
+            self._supply.due_later(later)
+        self._dispatch.expiries.watch([each.job for each in entries])
+
+    # ------------------------------- what MongoDB has not answered when the broker stops
+
+    def _ends_failed(self, batch: list[Settled[Any]]) -> None:
+        self.under_way -= len(batch)
+        self._counters.add(Count.UNCOMMITTED, len(batch))
+        self._give_up(batch)
+
+    def _returns_failed(self, batch: list[Settled[Any]]) -> None:
+        self._supply.returned(_awaited(batch))
+        self._give_up(batch)
+
+    def _give_up(self, batch: Sequence[Settled[Any]]) -> None:
+        """Forget these: the audit finds those that are still reserved, and they are delivered again."""
+        self._dispatch.forget([each.delivery.job for each in batch])
+        _answer(batch, not_durable())
+
+    def _releases_failed(self, jobs: list[Job]) -> None:
+        self._dispatch.forget(jobs)
+        self._supply.returned(len(jobs))
+
+    def _pops_failed(self, pops: list[tuple[Worker, list[Delivery]]]) -> None:
+        for worker, popped in pops:
+            self._ends_failed([Settled(each, Commit(b"")) for each in popped])
+            shielded(self._dispatch.popped, worker, popped, set(popped))
+
+    def _undo_failed(self, jobs: list[Job]) -> None:
+        self._counters.notice(Count.POPPED_LOST, f"{len(jobs)} popped jobs could not be stored again")
 
 
-def _reason(verdict: Verdict) -> str:
-    detail = verdict.detail if isinstance(verdict.detail, str) else verdict.detail.decode("utf-8", "replace")
-    return detail or verdict.kind.lower()
+def _answer(settled: Sequence[Settled[Any]], problem: SluiceError | None = None) -> None:
+    """Tell those who wait for these verdicts that they are durable, or why they are not."""
+    if problem:
+        for each in settled:
+            if each.settlement:
+                each.settlement.settled(each.position, problem)
+        return
+    for settlement, count in Counter([each.settlement for each in settled]).items():
+        if settlement:
+            settlement.close(count)
 
 
-def _result(verdict: Verdict) -> bytes:
-    return verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode()
+def _awaited(returns: Iterable[Settled[Return]]) -> int:
+    """Count the jobs that newer jobs wait for: ready at once, though no worker has said so."""
+    entries = [each.decision.entry for each in returns if each.settlement is None]
+    return sum(each.due is None and not each.dead for each in entries)
 
 
-def _too_long(verdict: Verdict, job: Job, clock: ServerClock) -> TooLarge | None:
-    """A result that can't be kept is no result; that of a job which is not kept may be longer."""
-    if not verdict.detail or verdict.kind not in (wire.COMMIT, wire.FAN_OUT):
-        return None
-    size = len(_result(verdict))
-    most = MAX_JOB_BYTES - (job.size if job.keep_done else 0)
-    if size <= most or job.kept_until(clock.now()) is None:
-        return None
-    beside = f" beside a job of {job.size}" if job.keep_done else ""
-    return TooLarge(f"the result has {size} bytes, {most} can be kept{beside}")
+def _goes_back(decision: Decision, problem: SluiceError) -> bool:
+    """True if the job is still ours, and the problem is the verdict's own."""
+    if isinstance(decision, Commit):  # only MongoDB can tell that a result is too large beside what it has
+        return isinstance(problem, TooLarge)
+    return not isinstance(problem, LeaseLost | Uncertain)
+
+
+def _size(settled: Settled[Any]) -> int:
+    size: int = settled.decision.size
+    return size
+
+
+def _weight_of_commit(settled: Settled[Commit]) -> int:
+    return weigh(1, len(settled.decision.result), COMMIT, _RESULT_BYTES)

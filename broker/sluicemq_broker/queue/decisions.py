@@ -1,0 +1,164 @@
+"""What becomes of a job whose delivery has ended, decided from plain values: nothing here waits or writes."""
+
+from __future__ import annotations
+
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import SluiceError, TooLarge
+from sluicemq_broker.config import MAX_JOB_BYTES
+from sluicemq_broker.job import Backoff, Job
+from sluicemq_broker.queue.verdict import Onward, Settlement, Verdict
+from sluicemq_broker.queue.worker import Delivery
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import RolledBack
+
+DIED: Final = "the worker died"
+NOT_BEGUN: Final = "the worker died before it had begun this job"
+NOT_ARRIVED: Final = "the worker's connection ended before it had this job"
+TIMED_OUT: Final = "visibility_timeout passed without a verdict"
+
+
+class Commit(NamedTuple):
+    """The job is done: it is removed, or kept with its result."""
+
+    result: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds until it is written."""
+        return len(self.result)
+
+
+class PassOn(NamedTuple):
+    """The job goes on to another queue."""
+
+    onward: Onward
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds until it is written."""
+        return len(self.onward.payload or b"")
+
+
+class AwaitChildren(NamedTuple):
+    """The job waits for these children, and has this result when they are done."""
+
+    children: tuple[Onward, ...]
+    result: bytes
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds until it is written."""
+        return len(self.result) + sum([len(each.payload or b"") for each in self.children])
+
+
+class Release(NamedTuple):
+    """The job is ready again at once, and its attempt is not counted."""
+
+    size: int = 0
+
+
+class Return(NamedTuple):
+    """The job is ready again, now or later, or a dead letter."""
+
+    entry: RolledBack
+    counts_as: Count
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds until it is written."""
+        return len(self.entry.reason)
+
+
+Decision = Commit | PassOn | AwaitChildren | Release | Return
+
+
+D_co = TypeVar("D_co", bound=Decision, covariant=True)
+
+
+class Settled(NamedTuple, Generic[D_co]):
+    """A delivery that has ended, what becomes of its job, and the verdict that waits for this to be durable.
+
+    ``settlement`` is None where no verdict waits: the worker has gone, or did not answer in time.
+    """
+
+    delivery: Delivery
+    decision: D_co
+    settlement: Settlement | None = None
+    position: int = 0
+
+
+def on_verdict(verdict: Verdict, job: Job, worker: str, backoff: Backoff, now: float) -> Decision:
+    """Decide by a worker's verdict; raises :class:`TooLarge` if its result can't be kept.
+
+    ``backoff`` is the queue's: a job that says nothing of its own waits by that.
+    """
+    match verdict.kind:
+        case wire.COMMIT:
+            return Commit(_result(verdict, job, now))
+        case wire.FORWARD:
+            return PassOn(verdict.onward[0])
+        case wire.FAN_OUT:
+            return AwaitChildren(verdict.onward, _result(verdict, job, now))
+        case wire.RELEASE:
+            return Release()
+    dead = verdict.kind == wire.REJECT or job.spent
+    due = None if dead else _due(job, verdict.delay, backoff, now)
+    count = Count.REJECTED if verdict.kind == wire.REJECT else Count.ROLLED_BACK
+    return Return(RolledBack(job, _reason(verdict), worker, due, dead=dead), count)
+
+
+def on_refusal(problem: SluiceError, job: Job, worker: str, backoff: Backoff, now: float) -> Return:
+    """Decide on a job whose verdict can't be carried out: it is rolled back, with the problem as reason."""
+    due = None if job.spent else _due(job, None, backoff, now)
+    entry = RolledBack(job, f"{problem.code}: {problem}", worker, due, dead=job.spent)
+    return Return(entry, Count.ROLLED_BACK)
+
+
+def on_death(
+    job: Job, worker: str, backoff: Backoff, now: float, *, begun: bool, arrived: bool = True
+) -> Return:
+    """Decide on a job whose worker has died: the next worker gets it alone.
+
+    A job that was not begun counts no attempt the first time. It may still be why the worker has left, if it
+    is larger than the worker takes, say: so the attempt counts if the job had been delivered alone.
+    ``arrived`` is False for a worker that commits on arrival, and had not got the job.
+    """
+    reason = DIED if begun else NOT_BEGUN if arrived else NOT_ARRIVED
+    counted = begun or job.isolated
+    due = _due(job, None if job.isolated else 0.0, backoff, now)
+    dead = counted and job.spent
+    entry = RolledBack(job, reason, worker, due, isolated=True, dead=dead, counted=counted)
+    return Return(entry, Count.ROLLED_BACK if counted else Count.RETURNED)
+
+
+def on_time_out(job: Job, worker: str, backoff: Backoff, now: float, *, begun: bool) -> Return | Release:
+    """Decide on a job whose visibility timeout has passed: at once the first time, then with back-off."""
+    if not begun:
+        return Release()
+    due = _due(job, 0.0 if job.attempts == 1 else None, backoff, now)
+    return Return(RolledBack(job, TIMED_OUT, worker, due, dead=job.spent), Count.ROLLED_BACK)
+
+
+def _due(job: Job, delay: float | None, backoff: Backoff, now: float) -> float | None:
+    """Return when the job is due: after the delay, or its back-off; None: at once, at its former place."""
+    wait = (job.backoff or backoff).wait(job.attempts) if delay is None else delay
+    return now + wait if wait else None
+
+
+def _reason(verdict: Verdict) -> str:
+    detail = verdict.detail if isinstance(verdict.detail, str) else verdict.detail.decode("utf-8", "replace")
+    return detail or verdict.kind.lower()
+
+
+def _result(verdict: Verdict, job: Job, now: float) -> bytes:
+    """Return the result; raises :class:`TooLarge` for one that is to be kept and has no room in MongoDB."""
+    result = verdict.detail if isinstance(verdict.detail, bytes) else verdict.detail.encode()
+    if not result:
+        return result
+    most = MAX_JOB_BYTES - (job.size if job.keep_done else 0)
+    if len(result) > most and job.kept_until(now) is not None:
+        beside = f" beside a job of {job.size}" if job.keep_done else ""
+        raise TooLarge(f"the result has {len(result)} bytes, {most} can be kept{beside}")
+    return result

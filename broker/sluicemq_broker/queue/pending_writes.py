@@ -1,0 +1,115 @@
+"""What is decided and not written yet: merged into batches, counted, and written once for each owner id."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from sluicemq.protocol.errors import DifferentStore, SluiceError, Uncertain
+from sluicemq_broker.context import Context, HandsOut
+from sluicemq_broker.job import Job
+from sluicemq_broker.runtime import Batcher
+from sluicemq_broker.store import Portions, Refused
+
+
+class OfJob(Protocol):
+    """What is written about one job that is reserved here."""
+
+    @property
+    def job(self) -> Job: ...  # noqa: D102
+
+
+Item = TypeVar("Item")
+Entry = TypeVar("Entry", bound=OfJob)
+
+
+class PendingWrites(Generic[Item]):
+    """Items of one queue that wait for their statement, counted in ``Memory.verdicts`` until it is answered.
+
+    ``queue`` hands out nothing while its share of that is full. ``size_of`` gives the bytes that an item
+    holds; ``batches`` are the options of a :class:`Batcher`.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        queue: HandsOut,
+        write: Callable[[list[Item]], object],
+        size_of: Callable[[Item], int] = lambda _item: 0,
+        **batches: Any,
+    ) -> None:
+        self._verdicts = context.memory.verdicts
+        self._queue = queue
+        self._statement = write
+        self._size_of = size_of
+        self.batcher: Batcher[Item] = Batcher(self._write, **batches)
+
+    def add(self, items: Sequence[Item]) -> None:
+        """Write these soon; never blocks."""
+        if items:
+            self._verdicts.take(self._queue, len(items), self._bytes_of(items))
+            self.batcher.extend(items)
+
+    def _write(self, items: list[Item]) -> None:
+        size = self._bytes_of(items)
+        try:
+            self._statement(items)
+        finally:
+            self._verdicts.give(self._queue, len(items), size)
+
+    def _bytes_of(self, items: Sequence[Item]) -> int:
+        return sum([self._size_of(each) for each in items])
+
+
+def weigh(count: int, size: int, most: int, most_bytes: int) -> int:
+    """Return how much of a batch of ``most`` items and ``most_bytes`` bytes these take, in items."""
+    return count + size * most // most_bytes
+
+
+def by_owner(jobs: Iterable[Job]) -> dict[str, list[Job]]:
+    """Return the jobs under each owner id: a statement names one."""
+    groups: dict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        groups[job.reservation.owner].append(job)
+    return groups
+
+
+def write_held(
+    context: Context, owner: str, statement: Callable[[], dict[str, SluiceError]]
+) -> dict[str, SluiceError]:
+    """Send a statement about jobs of one owner until it is answered; returns its problems by job id.
+
+    A job that is gone after a lost reply was written by us, if nobody else can have had it.
+    """
+    doubts: list[bool] = []
+    problems = context.retry.run(statement, lambda: doubts.append(True))
+    if doubts and problems and context.retry.run(lambda: context.owners.keeps(owner)):
+        return {each: why for each, why in problems.items() if not isinstance(why, Uncertain)}
+    return problems
+
+
+def write_in_portions(
+    context: Context,
+    portions: Portions,
+    entries: Iterable[Entry],
+    place: Callable[[Entry], Any],
+    statement: Callable[[Sequence[Entry]], dict[str, SluiceError]],
+) -> dict[str, SluiceError]:
+    """Write these in transactions, for each owner in the order of their ``place``; returns problems by id."""
+
+    def write(part: Sequence[Entry]) -> dict[str, SluiceError]:
+        try:
+            return write_held(context, part[0].job.owner, lambda: statement(part))
+        except DifferentStore as error:
+            return {each.job.id: error for each in part}
+
+    groups: dict[str, list[Entry]] = defaultdict(list)
+    for each in entries:
+        groups[each.job.owner].append(each)
+    problems: dict[str, SluiceError] = {}
+    for group in groups.values():
+        group.sort(key=place)
+        for part, answer in portions.carry_out(group, write):
+            problems |= {each.job.id: answer for each in part} if isinstance(answer, Refused) else answer
+    return problems

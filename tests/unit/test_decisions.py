@@ -1,0 +1,145 @@
+"""What becomes of a job, as a table: how its delivery ended, what it was, and what is decided."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import Duplicate, TooLarge
+from sluicemq_broker.config import MAX_JOB_BYTES
+from sluicemq_broker.job.backoff import Backoff
+from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.decisions import (
+    DIED,
+    NOT_ARRIVED,
+    NOT_BEGUN,
+    TIMED_OUT,
+    AwaitChildren,
+    Commit,
+    Decision,
+    PassOn,
+    Release,
+    Return,
+    on_death,
+    on_refusal,
+    on_time_out,
+    on_verdict,
+)
+from sluicemq_broker.queue.verdict import Onward, Verdict
+from sluicemq_broker.runtime.counts import Count
+from support.jobs import NOW
+
+LINEAR = Backoff("linear", base=10, jitter=0)
+ONWARD = Onward("next", b"on", {"priority": 1})
+
+
+def job_with(attempts: int = 1, *, isolated: bool = False, **options: Any) -> Job:
+    job = Job("job", b"payload", **{"max_attempts": 0, **options})
+    job.attempts, job.isolated = attempts, isolated
+    return job
+
+
+def brief(decision: Decision) -> Any:
+    """Return a decision; of a return: why, due in how many seconds, and True of what it is or does."""
+    if not isinstance(decision, Return):
+        return decision
+    entry = decision.entry
+    flags = [name for name in ("dead", "isolated", "counted") if getattr(entry, name)]
+    due = None if entry.due is None else entry.due - NOW
+    return (entry.reason, due, " ".join(flags), decision.counts_as)
+
+
+@pytest.mark.parametrize(
+    ("kind", "detail", "job", "decision"),
+    [
+        (wire.COMMIT, b"42", {}, Commit(b"42")),
+        (wire.COMMIT, "text", {}, Commit(b"text")),
+        (wire.FORWARD, b"", {}, PassOn(ONWARD)),
+        (wire.FAN_OUT, b"42", {}, AwaitChildren((ONWARD,), b"42")),
+        (wire.RELEASE, b"", {"max_attempts": 1}, Release()),
+        (wire.ROLLBACK, "why", {}, ("why", 10, "counted", Count.ROLLED_BACK)),
+        (wire.ROLLBACK, b"\xff", {}, ("\ufffd", 10, "counted", Count.ROLLED_BACK)),
+        (wire.ROLLBACK, b"", {"attempts": 3}, ("rollback", 30, "counted", Count.ROLLED_BACK)),
+        (wire.ROLLBACK, b"", {"backoff": Backoff("none")}, ("rollback", None, "counted", Count.ROLLED_BACK)),
+        (wire.ROLLBACK, b"", {"max_attempts": 2}, ("rollback", 10, "counted", Count.ROLLED_BACK)),
+        (wire.ROLLBACK, b"", {"max_attempts": 1}, ("rollback", None, "dead counted", Count.ROLLED_BACK)),
+        (wire.REJECT, "bad", {}, ("bad", None, "dead counted", Count.REJECTED)),
+    ],
+)
+def test_a_verdict_decides(kind: str, detail: Any, job: dict[str, Any], decision: Any) -> None:
+    verdict = Verdict(b"receipt", kind, detail, onward=(ONWARD,))
+    assert brief(on_verdict(verdict, job_with(**job), "w", LINEAR, NOW)) == decision
+
+
+@pytest.mark.parametrize(("delay", "due"), [(None, 10), (0.0, None), (7.5, 7.5)])
+def test_a_delay_wins_over_the_backoff(delay: float | None, due: float | None) -> None:
+    verdict = Verdict(b"receipt", wire.ROLLBACK, delay=delay)
+    assert brief(on_verdict(verdict, job_with(), "w", LINEAR, NOW))[1] == due
+
+
+@pytest.mark.parametrize("kind", [wire.COMMIT, wire.FAN_OUT])
+@pytest.mark.parametrize(
+    ("job", "most"),
+    [
+        ({}, None),
+        ({"remember": 9.0}, MAX_JOB_BYTES),
+        ({"keep_done": 9.0, "size": 1000}, MAX_JOB_BYTES - 1000),
+    ],
+)
+def test_a_result_that_is_kept_has_room_in_one_document(
+    kind: str, job: dict[str, Any], most: int | None
+) -> None:
+    fits, too_large = (Verdict(b"", kind, bytes((most or MAX_JOB_BYTES) + over)) for over in (0, 1))
+    assert on_verdict(fits, job_with(**job), "w", LINEAR, NOW).size == len(fits.detail)
+    if most is None:
+        assert on_verdict(too_large, job_with(**job), "w", LINEAR, NOW).size == len(too_large.detail)
+    else:
+        with pytest.raises(TooLarge, match=f"{most} can be kept"):
+            on_verdict(too_large, job_with(**job), "w", LINEAR, NOW)
+
+
+@pytest.mark.parametrize(
+    ("job", "decision"),
+    [
+        ({}, ("DUPLICATE: there", 10, "counted", Count.ROLLED_BACK)),
+        ({"max_attempts": 1}, ("DUPLICATE: there", None, "dead counted", Count.ROLLED_BACK)),
+    ],
+)
+def test_a_verdict_that_can_not_be_carried_out_rolls_the_job_back(job: dict[str, Any], decision: Any) -> None:
+    assert brief(on_refusal(Duplicate("there", "job"), job_with(**job), "w", LINEAR, NOW)) == decision
+
+
+@pytest.mark.parametrize(
+    ("job", "begun", "arrived", "decision"),
+    [
+        ({}, True, True, (DIED, None, "isolated counted", Count.ROLLED_BACK)),
+        ({"isolated": True}, True, True, (DIED, 10, "isolated counted", Count.ROLLED_BACK)),
+        ({"max_attempts": 1}, True, True, (DIED, None, "dead isolated counted", Count.ROLLED_BACK)),
+        ({"max_attempts": 1}, False, True, (NOT_BEGUN, None, "isolated", Count.RETURNED)),
+        ({"max_attempts": 1}, False, False, (NOT_ARRIVED, None, "isolated", Count.RETURNED)),
+        (
+            {"max_attempts": 1, "isolated": True},
+            False,
+            False,
+            (NOT_ARRIVED, 10, "dead isolated counted", Count.ROLLED_BACK),
+        ),
+    ],
+)
+def test_a_workers_end_decides(job: dict[str, Any], decision: Any, *, begun: bool, arrived: bool) -> None:
+    decided = on_death(job_with(**job), "w", LINEAR, NOW, begun=begun, arrived=arrived)
+    assert brief(decided) == decision
+
+
+@pytest.mark.parametrize(
+    ("job", "begun", "decision"),
+    [
+        ({}, True, (TIMED_OUT, None, "counted", Count.ROLLED_BACK)),
+        ({"attempts": 2}, True, (TIMED_OUT, 20, "counted", Count.ROLLED_BACK)),
+        ({"max_attempts": 1}, True, (TIMED_OUT, None, "dead counted", Count.ROLLED_BACK)),
+        ({"max_attempts": 1}, False, Release()),
+    ],
+)
+def test_a_visibility_timeout_decides(job: dict[str, Any], decision: Any, *, begun: bool) -> None:
+    assert brief(on_time_out(job_with(**job), "w", LINEAR, NOW, begun=begun)) == decision
