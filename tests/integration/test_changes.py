@@ -94,7 +94,7 @@ def test_a_job_that_a_worker_has_can_not_be_cancelled(store: QueueStore, changes
 def test_a_job_that_came_back_this_moment_is_not_said_to_wait_and_not_to_wait(store: QueueStore) -> None:
     """It was staged when it was to be cancelled, and is ready when it is asked why that was not done."""
     store.push([a_job("back")], NOW)
-    problem = store_changes.missing(store.jobs, "test", "back", "cancelled", NOW)
+    problem = store_changes.not_waiting(store.jobs, "test", "back", "cancelled", NOW)
     assert "a worker, or a broker for one, had it. Try again" in str(problem)
 
 
@@ -287,15 +287,15 @@ def test_a_letter_that_a_worker_has_before_its_redrive_is_written_stays_with_it(
 ) -> None:
     # Given somebody else's redrive of one of them, and a worker that takes it, after it was chosen
     first, second = dead_letters(store, 2)
-    run = redrives._Revival.run
+    run = redrives._InPlace.run
 
     def after_another(step: Any, *arguments: Any) -> None:
-        monkeypatch.setattr(redrives._Revival, "run", run)
+        monkeypatch.setattr(redrives._InPlace, "run", run)
         changes.redrive("mail", DeadLetters((first,)), LATER)
         store.reserve(1, LATER, ME)
         run(step, *arguments)
 
-    monkeypatch.setattr(redrives._Revival, "run", after_another)
+    monkeypatch.setattr(redrives._InPlace, "run", after_another)
     # When
     redriven = changes.redrive("mail", DeadLetters(), LATER)
     # Then
@@ -376,14 +376,14 @@ def test_an_id_that_comes_up_in_the_other_queue_during_the_move_costs_the_others
 ) -> None:
     # Given
     first, second = dead_letters(store, 2)
-    movable = redrives._Move._movable
+    movable = redrives._IntoQueue._movable
 
     def pushed_right_after(move: Any, *arguments: Any) -> list[str]:
         found = movable(move, *arguments)
         other.push([a_job(second, b"its own")], NOW)
         return found
 
-    monkeypatch.setattr(redrives._Move, "_movable", pushed_right_after)
+    monkeypatch.setattr(redrives._IntoQueue, "_movable", pushed_right_after)
     # When
     redriven = changes.redrive("mail", DeadLetters(), LATER, other)
     # Then
@@ -398,7 +398,7 @@ def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
 ) -> None:
     # Given
     first, second = dead_letters(store, 2)
-    movable = redrives._Move._movable
+    movable = redrives._IntoQueue._movable
 
     def taken_right_after(move: Any, *arguments: Any) -> list[str]:
         found = movable(move, *arguments)
@@ -408,7 +408,7 @@ def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
             store.jobs.update_one({"_id": second}, {"$set": {"state": state}})
         return found
 
-    monkeypatch.setattr(redrives._Move, "_movable", taken_right_after)
+    monkeypatch.setattr(redrives._IntoQueue, "_movable", taken_right_after)
     # When
     redriven = changes.redrive("mail", DeadLetters(), LATER, other)
     # Then
@@ -440,7 +440,7 @@ def test_without_transactions_nothing_is_moved_and_it_is_said_why(
 ) -> None:
     dead_letters(store)
     standalone = OperationFailure("Transaction numbers are only allowed on a replica set member", 20)
-    monkeypatch.setattr(redrives._Move, "_apply", raising(standalone))
+    monkeypatch.setattr(redrives._IntoQueue, "_apply", raising(standalone))
     with pytest.raises(DifferentStore, match="stand-alone"):
         changes.redrive("mail", DeadLetters(), LATER, other)
 
@@ -449,7 +449,7 @@ def test_a_move_that_is_always_overtaken_is_given_up(
     store: QueueStore, changes: ChangesAtOnce, other: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead_letters(store)
-    monkeypatch.setattr(redrives._Move, "_apply", raising(Overtaken()))
+    monkeypatch.setattr(redrives._IntoQueue, "_apply", raising(Overtaken()))
     with pytest.raises(Unavailable, match="try again"):
         changes.redrive("mail", DeadLetters(), LATER, other)
 

@@ -72,7 +72,7 @@ def lost(store: QueueStore, documents: Database[dict[str, Any]]) -> dict[str, in
     store.jobs.replace_one({"_id": "surely"}, SURELY, upsert=True)
 
     def look() -> dict[str, int]:
-        found = count_missing_children(store, waiting_parents(store, 0).these, [documents])
+        found = count_missing_children(store, waiting_parents(store, 0).parents, [documents])
         return {parent.id: count for parent, count in found.items()}
 
     found: dict[str, int] = wait_until(lambda: seen if "surely" in (seen := look()) else None)
@@ -175,7 +175,7 @@ def test_parents_come_in_pages_of_their_index(mongo_uri: str, documents: Databas
             with explainer.plans() as plans:
                 while after is not None:
                     page = waiting_parents(mail, after)
-                    seen += [each.parent.id for each in page.these]
+                    seen += [each.parent.id for each in page.parents]
                     after = page.after
         assert seen == ids
         assert all("IXSCAN" in each.stages and each.documents <= 101 for each in plans)
@@ -188,7 +188,7 @@ def test_a_parent_with_many_children_has_a_page_for_itself(store: QueueStore, pa
     first = waiting_parents(store, 0)
     assert first.after is not None
     second = waiting_parents(store, first.after)
-    assert [[each.parent.id for each in page.these] for page in (first, second)] == [["a", "b"], ["c"]]
+    assert [[each.parent.id for each in page.parents] for page in (first, second)] == [["a", "b"], ["c"]]
 
 
 def test_whoever_waits_for_such_a_parent_hears_that_it_is_a_dead_letter(

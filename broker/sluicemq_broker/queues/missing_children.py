@@ -73,7 +73,11 @@ class MissingChildren:
         return page.after is not None
 
     def _fail(self, queue: Queue, page: WaitingParents) -> None:
-        lost = count_missing_children(queue.store, page.these, self._queues.documents()) if page.these else {}
+        lost = (
+            count_missing_children(queue.store, page.parents, self._queues.documents())
+            if page.parents
+            else {}
+        )
         reasons = {each: f"{count} of its children are in no queue any more" for each, count in lost.items()}
         failed = fail_parents(queue.store, reasons, self._clock.now())
         self._families.on_parents_failed(

@@ -1,11 +1,13 @@
-"""Orders for many jobs go in pages: whoever iterates decides how large the next one is, and when."""
+"""Batches: an order for many jobs is carried out in parts, whose sizes and times its caller decides."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
-#: How many jobs the next statement is to have, at most.
+from sluicemq_broker.store.halving import by_bytes
+
+#: How many jobs the next statement may have, at most.
 BatchSize = Callable[[], int]
 #: Ids that are read at once; the driver makes all of a reply in one turn of the hub.
 READ_AT_ONCE: Final = 1000
@@ -16,15 +18,8 @@ _BYTES_AT_ONCE: Final = 8 * 2**20
 def batches(windows: Iterable[Iterable[tuple[str, int]]], size: BatchSize) -> Iterator[list[str]]:
     """Yield the ids of these jobs, given as (id, bytes), in parts that one statement takes.
 
-    Of a window without jobs the part is empty: nothing was found there, and others have their turn.
+    A window without jobs gives an empty part, so that others have their turn.
     """
     for window in windows:
-        ids: list[str] = []
-        most, room = size(), _BYTES_AT_ONCE
-        for job_id, weight in window:
-            if ids and (len(ids) >= most or weight > room):
-                yield ids
-                ids, most, room = [], size(), _BYTES_AT_ONCE
-            ids.append(job_id)
-            room -= weight
-        yield ids
+        for part in by_bytes(window, lambda job: job[1], _BYTES_AT_ONCE, size):
+            yield [job_id for job_id, _ in part]

@@ -1,8 +1,8 @@
-"""What people order for one job that waits; and what all orders for jobs have in common.
+"""Changes of one job that waits, and what all orders for jobs share.
 
-Each is one guarded statement on one document, so that a job which a worker has, or which has ended, is never
-touched. A lost reply raises :class:`~sluicemq_broker.store.errors.Unclear`; what repeating the order then
-does is said at each.
+Each change is one guarded statement on one document: a job that a worker has, or that has ended, is never
+touched. A lost reply raises :class:`~sluicemq_broker.store.errors.Unclear`; each method says what repeating
+it does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Jobs = Collection[dict[str, Any]]
 class Orders:
     """Orders for the queue collections of one database.
 
-    ``notice`` hears of transactions that MongoDB has aborted; None: the log does.
+    ``notice`` is called with transactions that MongoDB has aborted (default: they are logged).
     """
 
     def __init__(self, database: Documents, notice: Notice | None = None) -> None:
@@ -43,7 +43,7 @@ class Changes(Orders):
     """Orders for one job that waits: run it now, change its priority, delay or time to live."""
 
     def promote(self, queue: str, job_id: str, now: float) -> None:
-        """Make a delayed job due now; one that is due already keeps its place.
+        """Make a delayed job due now; a job that is due already keeps its place.
 
         Raises :class:`NotFound` if no such job waits. Repeating it after a lost reply changes nothing.
         """
@@ -66,11 +66,11 @@ class Changes(Orders):
         with translated():
             jobs = self._jobs(queue)
             if not jobs.update_one(waits, update).matched_count:
-                raise missing(jobs, queue, job_id, done, now)
+                raise not_waiting(jobs, queue, job_id, done, now)
 
 
-def missing(jobs: Jobs, queue: str, job_id: str, done: str, now: float = 0.0) -> NotFound:
-    """What a job is that does not wait."""
+def not_waiting(jobs: Jobs, queue: str, job_id: str, done: str, now: float = 0.0) -> NotFound:
+    """Return the error for a job that does not wait, with the state that it has."""
     found = jobs.find_one({"_id": job_id}, {"state": 1, "expires_at": 1}) or {}
     state = found.get("state")
     if state == State.READY and "expires_at" in found and seconds(found["expires_at"]) <= now:
@@ -81,6 +81,6 @@ def missing(jobs: Jobs, queue: str, job_id: str, done: str, now: float = 0.0) ->
 
 
 def refusal(job_id: str, queue: str, state: str | None, rule: str) -> NotFound:
-    """What somebody hears who has named a job that is not as the rule says."""
+    """Return the error for a job that is not in the state that the rule wants."""
     what = f"is {state}" if state else "is not there"
     return NotFound(f"job {job_id!r} {what} in queue {queue!r}: only {rule}")

@@ -1,4 +1,4 @@
-"""Which dead letters an order is about, or a page shows."""
+"""Choice of dead letters: those that an order is about, or that a page shows."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Looked = Callable[[int], None]
 
 
 def is_a(field: str, *types: str) -> Document:
-    """The expression that is true where this field has one of these types."""
+    """Return the expression that is true where this field has one of these types."""
     return {"$in": [{"$type": f"${field}"}, list(types)]}
 
 
-def _is_there(field: str) -> Document:
+def _exists(field: str) -> Document:
     return {"$ne": [{"$type": f"${field}"}, "missing"]}
 
 
@@ -30,19 +30,19 @@ def _is_there(field: str) -> Document:
 #: they are documents that were set aside.
 _IN_PART: Final[Document] = {
     "$or": [
-        _is_there("raw_headers"),
-        _is_there("unreadable"),
+        _exists("raw_headers"),
+        _exists("unreadable"),
         {"$gt": ["$size", {"$cond": [is_a("payload", "binData"), {"$binarySize": "$payload"}, 0]}]},
     ]
 }
 
 
 class DeadLetters(NamedTuple):
-    """Which dead letters: all, or of these ids, or with this text in their last reason; the oldest first.
+    """A choice of dead letters, the oldest first: all, or of these ids, or with a text in their last reason.
 
-    ``since`` and ``until``: that have died from then on, and before then, in Unix seconds. Of those that
-    somebody asks for only those that have died before ``unasked``, where that is given, and of children only
-    those whose parents have been told.
+    ``since`` and ``until``: those that died from then on, and before then, in Unix seconds. With ``unasked``,
+    dead letters for whose result somebody waits are left out if they died after it, and so are children whose
+    parents have not been told.
     """
 
     ids: tuple[str, ...] | None = None
@@ -54,7 +54,7 @@ class DeadLetters(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """A dead letter that an order is about; ``in_part``: it is no job, so it can't be redriven."""
+    """A dead letter of an order; ``in_part``: it is no job, so it can't be redriven."""
 
     id: str
     bytes: int
@@ -62,28 +62,28 @@ class Chosen(NamedTuple):
 
 
 def look_through(
-    jobs: Jobs, letters: DeadLetters, now: float, size: BatchSize, looked: Looked
+    jobs: Jobs, choice: DeadLetters, now: float, size: BatchSize, looked: Looked
 ) -> Iterator[list[Chosen]]:
-    """Yield these dead letters, whatever their limit, the oldest first, from one window after the other.
+    """Yield the dead letters of a choice, the oldest first, window by window; ignores its limit.
 
-    A window has ``size()`` dead letters, chosen or not: a reason is in no index, and a statement that looks
-    for a rare one among millions has no end. The list is empty where none is chosen. ``looked`` is called
+    A window reads ``size()`` dead letters, chosen or not: no index has the reason, and a statement that looks
+    for a rare one among millions does not end. The list is empty where none is chosen. ``looked`` is called
     with the number of dead letters in each window. Raises the driver's errors.
     """
-    these = _indexed(letters, now)
-    wanted = {"$and": _conditions(letters)}
-    shown = {
+    indexed = _indexed(choice, now)
+    wanted = {"$and": _conditions(choice)}
+    fields = {
         "id": {"$cond": [wanted, "$_id", "$$REMOVE"]},
         "bytes": {"$cond": [wanted, {"$bsonSize": "$$ROOT"}, "$$REMOVE"]},
         "in_part": {"$cond": [{"$and": [wanted, _IN_PART]}, True, "$$REMOVE"]},
     }
     pipeline: list[Document] = [
-        {"$match": these},
+        {"$match": indexed},
         {"$sort": {"ended_at": 1}},
-        {"$project": {"_id": 0, **shown}},
+        {"$project": {"_id": 0, **fields}},
     ]
     most = size()
-    found = jobs.aggregate(pipeline, hint=index_of(these), batchSize=most)
+    found = jobs.aggregate(pipeline, hint=index_of(indexed), batchSize=most)
     while rows := found.to_list(most):
         looked(len(rows))
         yield [Chosen(row["id"], row["bytes"], "in_part" in row) for row in rows if "id" in row]
@@ -91,38 +91,38 @@ def look_through(
         found.batch_size(most)
 
 
-def chosen(letters: DeadLetters, now: float) -> Document:
-    """The filter for these dead letters, but their limit; of what has died by ``now``."""
-    conditions = _conditions(letters)
-    return _indexed(letters, now) | ({"$expr": {"$and": conditions}} if conditions else {})
-
-
-def _indexed(letters: DeadLetters, now: float) -> Document:
-    """Return the part of the choice that an index can answer."""
-    when: Document = {"$lte": date(now)}
-    if letters.since is not None:
-        when["$gte"] = date(letters.since)
-    if letters.until is not None:
-        when["$lt"] = date(letters.until)
-    these: Document = {"state": State.DEAD, "ended_at": when}
-    if letters.ids is not None:
-        these["_id"] = {"$in": list(letters.ids)}
-    return these
-
-
-def _conditions(letters: DeadLetters) -> list[Document]:
-    """Return the part of the choice that no index can answer, as expressions of which all must hold."""
-    conditions: list[Document] = []
-    if letters.unasked is not None:
-        told = [{"$not": [_is_there("parent.id")]}, _is_there("parent.told")]
-        asked = [{"$not": [_is_there("asked")]}, {"$lt": ["$ended_at", date(letters.unasked)]}]
-        conditions += [{"$or": told}, {"$or": asked}]
-    if letters.reason is not None:  # of the last failure; an expression, so that no character is special
-        last = {"$ifNull": [{"$last": "$errors.reason"}, ""]}
-        conditions.append({"$gte": [{"$indexOfCP": [last, {"$literal": letters.reason}]}, 0]})
-    return conditions
+def chosen(choice: DeadLetters, now: float) -> Document:
+    """Return the filter for a choice of what has died by ``now``, without its limit."""
+    conditions = _conditions(choice)
+    return _indexed(choice, now) | ({"$expr": {"$and": conditions}} if conditions else {})
 
 
 def index_of(chosen: Document) -> str:
-    """The index by which these are found."""
+    """Return the index by which the dead letters of this filter are found."""
     return BY_ID if "_id" in chosen else ENDED_INDEX
+
+
+def _indexed(choice: DeadLetters, now: float) -> Document:
+    """Return the part of the choice that an index can answer."""
+    when: Document = {"$lte": date(now)}
+    if choice.since is not None:
+        when["$gte"] = date(choice.since)
+    if choice.until is not None:
+        when["$lt"] = date(choice.until)
+    indexed: Document = {"state": State.DEAD, "ended_at": when}
+    if choice.ids is not None:
+        indexed["_id"] = {"$in": list(choice.ids)}
+    return indexed
+
+
+def _conditions(choice: DeadLetters) -> list[Document]:
+    """Return the part of the choice that no index can answer, as expressions of which all must hold."""
+    conditions: list[Document] = []
+    if choice.unasked is not None:
+        told = [{"$not": [_exists("parent.id")]}, _exists("parent.told")]
+        wanted = [{"$not": [_exists("asked")]}, {"$lt": ["$ended_at", date(choice.unasked)]}]
+        conditions += [{"$or": told}, {"$or": wanted}]
+    if choice.reason is not None:  # of the last failure; an expression, so that no character is special
+        last = {"$ifNull": [{"$last": "$errors.reason"}, ""]}
+        conditions.append({"$gte": [{"$indexOfCP": [last, {"$literal": choice.reason}]}, 0]})
+    return conditions

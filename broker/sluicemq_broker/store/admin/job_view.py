@@ -10,6 +10,7 @@ from bson.datetime_ms import DatetimeMS
 from sluicemq.protocol.wire import ShownState
 from sluicemq_broker.job import SCHEDULED, State
 from sluicemq_broker.store.jobs.documents import ANY_PRIORITY, ORDER
+from sluicemq_broker.store.jobs.index_models import IN_LINE
 from sluicemq_broker.store.jobs.outcomes import EXPIRED
 from sluicemq_broker.store.values import Document, date, seconds
 
@@ -40,7 +41,7 @@ def alive(now: float) -> Document:
 def order_of(state: str) -> list[tuple[str, int]]:
     """How the jobs of a state are sorted as they are shown."""
     if state == State.WAITING:
-        return [("wait.group", 1), ("wait.place", 1)]
+        return IN_LINE
     return [("ended_at", 1)] if state in (State.DONE, State.DEAD) else ORDER
 
 

@@ -30,7 +30,7 @@ from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, collection
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX, LINE_INDEX, READY_INDEX, RESERVED_INDEX
 from sluicemq_broker.store.jobs.indexes import may_have
-from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.values import BY_ID, Document, date, seconds
 
 #: Payloads up to so many bytes are shown in a page.
 _SMALL: Final = 256
@@ -155,13 +155,13 @@ class Listing:
         """Jobs of whatever state whose id begins so, by their ids."""
         these = {"_id": {"$gte": beginning, "$lt": beginning + "\U0010ffff"}}
         with translated():
-            found = self._jobs(queue).find(these, _SHOWN, hint="_id_").sort("_id", 1).limit(limit)
+            found = self._jobs(queue).find(these, _SHOWN, hint=BY_ID).sort("_id", 1).limit(limit)
             return JobPage([_row(each, state_at(each, now)) for each in found], None)
 
     def count(self, queue: str, letters: DeadLetters, now: float, known: int | None = None) -> HowMany:
         """How many dead letters these are; ``known``: about how many there are in all, if that is."""
         jobs, these = self._jobs(queue), chosen(letters, now)
-        hint = "_id_" if letters.ids is not None else ENDED_INDEX
+        hint = BY_ID if letters.ids is not None else ENDED_INDEX
         with translated():
             try:
                 count = jobs.count_documents(these, hint=hint, limit=self._exactly, maxTimeMS=_MOST_MS)

@@ -1,8 +1,8 @@
-"""Dead letters that get another life, in their queue or in another one.
+"""Redrives: dead letters become jobs again, in their queue or in another one.
 
-Here each is one guarded statement on one document; into another queue each page is one transaction. A
-lost reply raises :class:`~sluicemq_broker.store.errors.Unclear`; repeating it goes on with those that are
-dead.
+In their queue each batch is one statement, guarded on each document. Into another queue each batch is one
+transaction. A lost reply raises :class:`~sluicemq_broker.store.errors.Unclear`; a repetition goes on with
+those that are still dead.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from pymongo.client_session import ClientSession
 
-from sluicemq.protocol.errors import BadFrames, Duplicate, SluiceError
-from sluicemq_broker.job import ERRORS_KEPT, State
+from sluicemq.protocol.errors import BadFrames, SluiceError
+from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.batches import READ_AT_ONCE, BatchSize, batches
 from sluicemq_broker.store.admin.changes import WAITS, Jobs, Orders, refusal
 from sluicemq_broker.store.admin.dead_letters import (
@@ -32,21 +32,21 @@ from sluicemq_broker.store.admin.dead_letters import (
 from sluicemq_broker.store.errors import Refused, translated
 from sluicemq_broker.store.jobs.documents import PASSED_KEPT, queue_of
 from sluicemq_broker.store.jobs.groups import GroupStore
-from sluicemq_broker.store.jobs.outcomes import HAS_PARENT
+from sluicemq_broker.store.jobs.outcomes import HAS_PARENT, already_there, with_entry
 from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.jobs.transactions import Overtaken, transact
+from sluicemq_broker.store.jobs.transactions import require_all, transact
 from sluicemq_broker.store.values import BY_ID, Document, date
 
-#: Dead letters that can't be redriven are told by name up to so many, and counted beyond.
+#: Dead letters that can't be redriven are reported by name up to this number, and counted beyond it.
 _NAMED: Final = 100
 
 
 @dataclass(slots=True)
 class Redriven:
-    """What a redrive did: how many went, how many of those chosen stay dead, and which can't go, and why.
+    """The result of a redrive: how many moved, how many stay dead, which can't move and why.
 
-    ``groups``: those in whose lines jobs of the last page wait now.
+    ``groups``: those in whose lines jobs of the last batch wait now.
     """
 
     moved: int = 0
@@ -61,7 +61,7 @@ class Redrives(Orders):
     def redriving(
         self,
         queue: str,
-        letters: DeadLetters,
+        choice: DeadLetters,
         now: float,
         redriven: Redriven,
         size: BatchSize,
@@ -70,68 +70,66 @@ class Redrives(Orders):
         looked: Looked = lambda _count: None,
         by_setting: bool = False,
     ) -> Iterator[int]:
-        """Make dead letters ``ready`` again, at most ``letters.limit``: attempts and ttl start anew.
+        """Make dead letters ``ready`` again, up to the choice's limit: attempts and ttl start from zero.
 
-        Yields how many were moved, after each page; ``redriven`` is told of it, and of what is left.
+        Yield how many were moved, after each batch; ``redriven`` has the sums, and what is left.
 
-        They are due now, so they come after what was due before them; among themselves ``seq``, which
-        they keep, has them in their old order. One of a group is ``waiting``, at the end of its line. The
-        history stays, with one entry more. What has died later than ``now`` is not chosen, so that a job
-        which dies at once again is not redriven twice.
+        They are due now, so they come after jobs that were due before; among themselves they keep ``seq``,
+        and so their order. A job of a group is ``waiting``, at the end of its line. The history stays, with
+        one entry more. Those that died later than ``now`` are not chosen, so a job that dies again at once is
+        not redriven twice.
 
-        Crash or lost reply: each is ready or dead; repeating it goes on with those that are dead. Into
-        another queue, one of this MongoDB, a transaction moves each batch whole or not at all; a job
-        whose id is there already is refused by name and stays; ``by_setting``: on nobody's order, so their
-        headers tell why they are dead, and they have no ttl any more. Raises :class:`DifferentStore` if this
+        Crash or lost reply: each is ready or dead, and a repetition goes on with those that are dead. Into
+        another queue of this MongoDB a transaction moves each batch whole or not at all; a job whose id is
+        there already is refused by name and stays. ``by_setting``: moved by a queue's ``on_dead``; the
+        headers tell why the job is dead, and it has no ttl any more. Raises :class:`DifferentStore` if this
         MongoDB has no transactions.
         """
         jobs = self._jobs(queue)
         with translated():
             if not redriven.moved:  # else it goes on, and those moved before are no dead letters any more
-                redriven.refused |= _not_dead(jobs, queue, letters)
-            step: _Revival | _Move = _Revival(jobs, now)
+                redriven.refused |= _not_dead(jobs, queue, choice)
+            step: _InPlace | _IntoQueue = _InPlace(jobs, now)
             if to is not None:
                 portions = Portions(READ_AT_ONCE, self._notice)
-                step = _Move(jobs, to.jobs, now, portions, by_setting=by_setting)
-            choice = _Choice(letters, redriven, look_through(jobs, letters, now, size, looked))
-            these = chosen(letters, now)
-            for ids in batches(choice.windows(), size):
+                step = _IntoQueue(jobs, to.jobs, now, portions, by_setting=by_setting)
+            windows = _Windows(choice, redriven, look_through(jobs, choice, now, size, looked))
+            for ids in batches(windows.redrivable(), size):
                 before = redriven.moved
                 if ids:
                     step.run(ids, redriven)
                 moved = redriven.moved - before
-                if moved < len(
-                    ids
-                ):  # some have a namesake there; others, somebody else has redriven meanwhile
+                if moved < len(ids):  # the others' ids exist there, or somebody else has redriven them
                     still = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(now)}}
                     redriven.left += jobs.count_documents(still, hint=BY_ID)
                 yield moved
-            if choice.cut_short:
-                redriven.left = jobs.count_documents(these, hint=index_of(these))
+            if windows.cut_short:
+                all_left = chosen(choice, now)
+                redriven.left = jobs.count_documents(all_left, hint=index_of(all_left))
 
 
-class _Choice:
-    """The dead letters of an order, read in windows; what is chosen and can't go is noted in ``redriven``."""
+class _Windows:
+    """The dead letters of an order, read in windows; notes in ``redriven`` which of the chosen can't move."""
 
-    def __init__(self, letters: DeadLetters, redriven: Redriven, windows: Iterator[list[Chosen]]) -> None:
+    def __init__(self, choice: DeadLetters, redriven: Redriven, windows: Iterator[list[Chosen]]) -> None:
         self.cut_short = False
         """True if nothing was read behind the limit: MongoDB counts the others by their keys."""
-        self._letters = letters
+        self._choice = choice
         self._redriven = redriven
         self._windows = windows
         redriven.left = 0
 
-    def windows(self) -> Iterator[list[tuple[str, int]]]:
+    def redrivable(self) -> Iterator[list[tuple[str, int]]]:
         """Yield id and bytes of those that can be redriven, up to the limit; count the others as left."""
-        room = sys.maxsize if self._letters.limit is None else self._letters.limit
+        room = sys.maxsize if self._choice.limit is None else self._choice.limit
         for window in self._windows:
             self._refuse(each.id for each in window if each.in_part)
             whole = [(each.id, each.bytes) for each in window if not each.in_part][:room]
             room -= len(whole)
             self._redriven.left += len(window) - len(whole)
             yield whole
-            # With a reason MongoDB can't count the others but by reading them, so it goes on in windows.
-            if not room and self._letters.reason is None:
+            # With a reason MongoDB can count the others only by reading them, so it goes on in windows.
+            if not room and self._choice.reason is None:
                 self.cut_short = True
                 return
 
@@ -142,7 +140,7 @@ class _Choice:
             )
 
 
-class _Revival:
+class _InPlace:
     """Dead letters become ready in their own documents, in one statement."""
 
     def __init__(self, jobs: Jobs, now: float) -> None:
@@ -151,14 +149,14 @@ class _Revival:
         self._update = _revived(now, "redriven")
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
-        these = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(self._now)}}
+        dead = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(self._now)}}
         redriven.groups = _groups(self._jobs, ids)
         update = [*self._update, *_lined_up(self._jobs, ids)] if redriven.groups else self._update
-        redriven.moved += self._jobs.update_many(these, update, hint=BY_ID).modified_count
+        redriven.moved += self._jobs.update_many(dead, update, hint=BY_ID).modified_count
 
 
-class _Move:
-    """Dead letters become ready jobs of another queue: a transaction that does all of it or nothing."""
+class _IntoQueue:
+    """Dead letters become ready jobs of another queue, in transactions."""
 
     def __init__(
         self, source: Jobs, target: Jobs, now: float, portions: Portions, *, by_setting: bool = False
@@ -166,11 +164,11 @@ class _Move:
         self._source = source
         self._target = target
         name = queue_of(source.name)
-        told: Document = {"passed": _passed(name, now)}
-        if by_setting:  # whoever works on them has all the time there is
-            told |= {"headers": _obituary(name), "expires_at": "$$REMOVE"}
-        revived = _revived(now, f"{'dead in' if by_setting else 'redriven from'} {name}", told)
-        # What has the same dedupe_id there was pushed there, and goes before it.
+        fields: Document = {"passed": _passed(name, now)}
+        if by_setting:  # a worker on dead letters may take all the time it needs
+            fields |= {"headers": _headers_with_reason(name), "expires_at": "$$REMOVE"}
+        revived = _revived(now, f"{'dead in' if by_setting else 'redriven from'} {name}", fields)
+        # A job with the dedupe_id in the other queue was pushed there, and goes before it.
         self._revived = [*revived, {"$unset": ["dedupe_id", "dedupe_until"]}]
         self._update = self._revived
         self._portions = portions
@@ -194,31 +192,30 @@ class _Move:
         return transact(client, look, self._apply, "moves into another queue")
 
     def _movable(self, ids: Sequence[str], redriven: Redriven) -> list[str]:
-        """Those that are dead still, without those whose id the other queue has: these are refused."""
+        """Return those that are still dead; those whose id the other queue has are refused."""
         there = {each["_id"] for each in self._target.find({"_id": {"$in": ids}}, {"_id": 1})}
         name = queue_of(self._target.name)
         for each in islice((each for each in ids if each in there), max(0, _NAMED - len(redriven.refused))):
-            redriven.refused[each] = Duplicate(f"queue {name!r} has a job {each!r} already", each)
+            redriven.refused[each] = already_there(name, each)
         dead = {"_id": {"$in": [each for each in ids if each not in there]}, "state": State.DEAD}
         movable = {each["_id"] for each in self._source.find(dead, {"_id": 1}, hint=BY_ID)}
         return [each for each in ids if each in movable]
 
     def _apply(self, ids: list[str], session: ClientSession) -> int:
-        """Move them, all; returns how many. One that has changed in the meantime overtakes all."""
+        """Move them all and return how many; one that has changed in the meantime overtakes all."""
         if not ids:
             return 0
-        source, these = self._source, {"_id": {"$in": ids}}
-        dead, ready = {**these, "state": State.DEAD}, {**these, "state": {"$in": WAITS}}
-        if source.update_many(dead, self._update, hint=BY_ID, session=session).modified_count < len(ids):
-            raise Overtaken
-        self._target.insert_many(source.find(these, hint=BY_ID, session=session), session=session)
-        if source.delete_many(ready, hint=BY_ID, session=session).deleted_count < len(ids):
-            raise Overtaken
+        source, named = self._source, {"_id": {"$in": ids}}
+        dead, ready = {**named, "state": State.DEAD}, {**named, "state": {"$in": WAITS}}
+        revived = source.update_many(dead, self._update, hint=BY_ID, session=session)
+        require_all(revived.modified_count, len(ids))
+        self._target.insert_many(source.find(named, hint=BY_ID, session=session), session=session)
+        require_all(source.delete_many(ready, hint=BY_ID, session=session).deleted_count, len(ids))
         return len(ids)
 
 
 def _passed(queue: str, now: float) -> Document:
-    """The queues that it came through, this one too."""
+    """Return the expression for the queues that a job came through, with this one."""
     left = {
         "queue": queue,
         "accepted_at": "$created_at",
@@ -230,32 +227,30 @@ def _passed(queue: str, now: float) -> Document:
     return {"$slice": [passed, -PASSED_KEPT]}
 
 
-def _obituary(queue: str) -> Document:
-    """Its headers, with what killed it, and where, for whoever works on dead letters."""
-    letter = {
+def _headers_with_reason(queue: str) -> Document:
+    """Return the expression for a job's headers with ``dead_letter``: why, where and when it died."""
+    death = {
         "queue": queue,
         "reason": {"$ifNull": [{"$last": "$errors.reason"}, ""]},
         "attempts": "$attempts",
         "at": {"$divide": [{"$toLong": "$ended_at"}, 1000]},
     }
     own = {"$cond": [is_a("headers", "object"), "$headers", {}]}
-    return {"$mergeObjects": [own, {"dead_letter": letter}]}
+    return {"$mergeObjects": [own, {"dead_letter": death}]}
 
 
-def _revived(now: float, reason: str, told: Mapping[str, Any] = MappingProxyType({})) -> list[Document]:
-    """The update that makes a dead letter ready: what was of its old life goes, the history stays."""
-    entry = {"at": date(now), "attempt": "$attempts", "reason": {"$literal": reason}, "worker": ""}
-    history = {"$concatArrays": [{"$cond": [{"$isArray": "$errors"}, "$errors", []]}, [entry]]}
+def _revived(now: float, reason: str, more: Mapping[str, Any] = MappingProxyType({})) -> list[Document]:
+    """Return the update that makes a dead letter ready: its state is reset, its history stays."""
     has_ttl = {"$and": [is_a("expires_at", "date"), is_a("created_at", "date")]}
     ttl = {"$subtract": ["$expires_at", "$created_at"]}
     fields = {
         "state": State.READY,
         "eligible_at": date(now),
         "attempts": 0,
-        "errors": {"$slice": [history, -ERRORS_KEPT]},
+        "errors": with_entry(now, "$attempts", reason),
         "expires_at": {"$cond": [has_ttl, {"$add": [date(now), ttl]}, "$$REMOVE"]},
-        "parent": {"$cond": [HAS_PARENT, "$parent", "$$REMOVE"]},  # one that was told waits for it no more
-        **told,
+        "parent": {"$cond": [HAS_PARENT, "$parent", "$$REMOVE"]},  # one that was told no longer waits for it
+        **more,
     }
     return [{"$set": fields}, {"$unset": ["losses", "suspect", "ended_at", "remove_at", "size", "children"]}]
 
@@ -266,7 +261,7 @@ def _groups(jobs: Jobs, ids: list[str]) -> frozenset[str]:
 
 
 def _lined_up(jobs: Jobs, ids: list[str]) -> list[Document]:
-    """The rest of that update, where some have groups: these wait at the ends of their lines in ``jobs``."""
+    """Return the update that lets jobs of groups wait at the ends of their lines in ``jobs``."""
     first = GroupStore(jobs.database, jobs).places(len(ids))
     wait = {
         "group": "$group",
@@ -284,15 +279,15 @@ def _lined_up(jobs: Jobs, ids: list[str]) -> list[Document]:
     ]
 
 
-def _not_dead(jobs: Jobs, queue: str, letters: DeadLetters) -> dict[str, SluiceError]:
-    """Why those that are named, but are no dead letters, can't be redriven."""
-    if letters.ids is None:
+def _not_dead(jobs: Jobs, queue: str, choice: DeadLetters) -> dict[str, SluiceError]:
+    """Return why jobs that are named, but are no dead letters, can't be redriven."""
+    if choice.ids is None:
         return {}
     found = {
-        each["_id"]: each["state"] for each in jobs.find({"_id": {"$in": list(letters.ids)}}, {"state": 1})
+        each["_id"]: each["state"] for each in jobs.find({"_id": {"$in": list(choice.ids)}}, {"state": 1})
     }
     return {
         each: refusal(each, queue, found.get(each), "a dead letter can be redriven")
-        for each in letters.ids
+        for each in choice.ids
         if found.get(each) != State.DEAD
     }

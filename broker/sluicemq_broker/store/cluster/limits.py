@@ -24,7 +24,7 @@ from pymongo import IndexModel, ReturnDocument, UpdateOne
 
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import applied, translated
-from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.values import BY_ID, Document, date, seconds
 
 COLLECTION: Final = "limits"
 
@@ -34,7 +34,6 @@ _TAKINGS: Final = 16
 #: Seconds for which a full bucket is kept, so that nobody misses what it has just taken.
 _KEPT: Final = 60
 _REMOVAL: Final = IndexModel([("remove_at", 1)], name="removal", expireAfterSeconds=0, sparse=True)
-_BY_ID: Final = "_id_"
 
 
 class Tokens(NamedTuple):
@@ -132,7 +131,7 @@ class LimitStore:
 
     def _buckets(self, tenants: Iterable[str], owner: str = "", order: int = 0) -> dict[str, TenantBucket]:
         ids = {self._of(each): each for each in tenants}
-        found = self._limits.find({"_id": {"$in": list(ids)}}, hint=_BY_ID)
+        found = self._limits.find({"_id": {"$in": list(ids)}}, hint=BY_ID)
         return {ids[each["_id"]]: _bucket(each, owner, order) for each in found}
 
     def _change(self, steps: list[Document]) -> Document:

@@ -1,4 +1,4 @@
-"""Jobs that wait for others: a parent is ``waiting`` until all its children are done, and done then.
+"""Children of jobs: a parent is ``waiting`` until all its children are done, and is done with the last one.
 
 ::
 
@@ -6,35 +6,43 @@
              result?}
     child:  {..., parent: {queue, id, seq, by, told?}}
 
-A fan-out is one transaction: the parent waits, under the hold of its worker's delivery, and its children are
-there. The end of a child is one, too: it is out of its queue (or ``done``), and its parent's ``left`` is one
-lower; the last one ends the parent, and so on upwards. So ``left`` is right whoever is killed when. What
-becomes of a parent whose child is not done: :mod:`~sluicemq_broker.store.jobs.failed_children`.
+A fan-out is one transaction: it inserts the children and lets the parent wait, under the reservation of its
+worker's delivery. The end of a child is one transaction, too: the child leaves its queue (or is ``done``) and
+``left`` of its parent falls by one. The last child ends the parent, which may be a child itself, and so on
+upwards. So ``left`` is right whenever a broker is killed. Parents of failed children:
+:mod:`~sluicemq_broker.store.jobs.failed_children`.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from bson.int64 import Int64
 from pymongo import DeleteOne, UpdateMany, UpdateOne
 from pymongo.client_session import ClientSession
 
-from sluicemq.protocol.errors import Duplicate, SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import RESULT_WANTED_FOR, Job, Parent, State
 from sluicemq_broker.store.jobs import documents
 from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, HANDED_OUT
 from sluicemq_broker.store.jobs.failed_children import is_parent
-from sluicemq_broker.store.jobs.outcomes import HOLD, Completed, all_held, done_alike, held, lost, uncertain
+from sluicemq_broker.store.jobs.outcomes import (
+    RESERVATION,
+    Completed,
+    all_reserved_as,
+    already_there,
+    done_alike,
+    reserved_as,
+)
 from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.jobs.transactions import Overtaken, check_statements, transact
+from sluicemq_broker.store.jobs.transactions import Move, check_statements, require_all
 from sluicemq_broker.store.values import BY_ID, Document, date
 
 
 class Child(NamedTuple):
-    """A job that its parent makes: for which queue; without a payload of its own it has its parent's."""
+    """A job that a parent makes in queue ``to``; ``inherits``: it gets the payload of its parent."""
 
     to: QueueStore
     job: Job
@@ -42,7 +50,7 @@ class Child(NamedTuple):
 
 
 class FanOut(NamedTuple):
-    """A job that waits for its children from now on, and then has this result."""
+    """A job that waits for its children from now on, and has this result once they are done."""
 
     job: Job
     children: tuple[Child, ...]
@@ -50,7 +58,7 @@ class FanOut(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """A parent whose last child is done, and the group that had to wait for it."""
+    """A parent whose last child is done; ``group``: the group that it kept waiting."""
 
     queue: str
     id: str
@@ -59,104 +67,82 @@ class Ended(NamedTuple):
 
 
 def fan_out(source: QueueStore, fans: Sequence[FanOut], now: float) -> dict[str, SluiceError]:
-    """Let jobs of one owner wait for their children, which are made; returns those that don't, and why.
+    """Insert the children of jobs of one owner and let the jobs wait; return the ids of the others, and why.
 
-    :class:`Duplicate`: there is a job with a child's id. Else as ``forward``.
+    :class:`Duplicate`: there is a job with a child's id. Otherwise as ``forward``.
     """
     for store in {child.to for each in fans for child in each.children}:
         store.prepare(anew=True)
         store.groups.prepare_for_children()
     source.groups.prepare()  # the parents wait
-    step = _FanOut(source, fans, now)
-    transact(source.jobs.database.client, step.look, step.apply, "fan-outs")
-    return step.problems
+    return _FanOut(source, fans, now).run()
 
 
 def end_children(
     source: QueueStore, completed: Sequence[Completed], now: float, queue: Callable[[str], QueueStore]
 ) -> tuple[dict[str, SluiceError], list[Ended]]:
-    """Commit children of one owner, and count them at their parents, in the queues of these names.
+    """Commit children of one owner and count them at their parents; ``queue`` opens a parent's queue by name.
 
-    Returns the ids that are not committed, and why; and the parents that are done with that.
+    Return the ids of children that are not committed, and why; and the parents that ended.
     """
-    step = _End(source, completed, now, queue)
-    transact(source.jobs.database.client, step.look, step.apply, "children")
-    return step.problems, step.ended
+    move = _EndOfChildren(source, completed, now, queue)
+    return move.run(), move.ended
 
 
-class _FanOut:
-    """A batch of fan-outs; the first time nobody is expected to be in its way."""
+class _FanOut(Move[FanOut]):
+    """Parents begin to wait, and their children are inserted."""
 
-    def __init__(self, source: QueueStore, fans: Sequence[FanOut], now: float) -> None:
-        self.problems: dict[str, SluiceError] = {}
-        self._source = source
-        self._fans = fans
-        self._now = now
-        self._tries = 0
+    who = "fan-outs"
+    recognized_by: ClassVar[Document] = {"children": 1}
 
-    def look(self) -> Sequence[FanOut]:
-        self._tries += 1
-        if self._tries == 1:
-            return self._fans
-        here, there = self._here(), self._there()
-        self.problems = {}
-        going = []
-        for each in self._fans:
-            job, stored = each.job, here.get(each.job.id, {})
-            taken = [child for child in each.children if (child.to.name, child.job.id) in there]
-            if stored.get("children", {}).get("by") == job.under:
-                continue  # it was carried out before its answer was lost
-            if (stored.get("owner"), stored.get("hold")) != (job.owner, job.reservation.number):
-                self.problems[job.id] = lost(job.id) if stored else uncertain(job.id)
-            elif taken:
-                name, job_id = documents.queue_of(taken[0].to.name), taken[0].job.id
-                self.problems[job.id] = Duplicate(f"queue {name!r} has a job {job_id!r} already", job_id)
-            else:
-                going.append(each)
-        return going
+    def read_targets(self) -> None:
+        ids: dict[QueueStore, list[str]] = defaultdict(list)
+        for child in _children(self._verdicts):
+            ids[child.to].append(child.job.id)
+        self._existing = {
+            (store.name, each) for store, some in ids.items() for each in store.which_exist(some)
+        }
 
-    def apply(self, going: Sequence[FanOut], session: ClientSession) -> None:
-        if not going:
-            return
-        born: dict[QueueStore, list[Job]] = defaultdict(list)
-        for child in (child for each in going for child in each.children):
-            born[child.to].append(child.job)
-        check_statements(len(born), len(going), "children of fan-outs")
-        self._inherit(going, session)
-        waits = [UpdateOne(held(each.job), _waits(each)) for each in going]
-        if self._source.jobs.bulk_write(waits, ordered=False, session=session).matched_count < len(going):
-            raise Overtaken
-        for store, jobs in born.items():
+    def is_done(self, verdict: FanOut, stored: Mapping[str, Any]) -> bool:
+        by: str | None = stored.get("children", {}).get("by")
+        return by == verdict.job.under
+
+    def obstacle(self, verdict: FanOut) -> SluiceError | None:
+        for child in verdict.children:
+            if (child.to.name, child.job.id) in self._existing:
+                return already_there(child.to.queue, child.job.id)
+        return None
+
+    def apply(self, verdicts: Sequence[FanOut], session: ClientSession) -> None:
+        inserted: dict[QueueStore, list[Job]] = defaultdict(list)
+        for child in _children(verdicts):
+            inserted[child.to].append(child.job)
+        check_statements(len(inserted), len(verdicts), "children of fan-outs")
+        self._inherit_payloads(verdicts, session)
+        waits = [UpdateOne(reserved_as(each.job), _waits(each)) for each in verdicts]
+        written = self._source.jobs.bulk_write(waits, ordered=False, session=session)
+        require_all(written.matched_count, len(verdicts))
+        for store, jobs in inserted.items():
             store.insert_within(session, jobs, self._now)
 
-    def _inherit(self, going: Sequence[FanOut], session: ClientSession) -> None:
-        """Children without a payload of their own get their parent's, which only MongoDB has by now."""
-        heirs = [each for each in going if any(child.inherits for child in each.children)]
-        if not heirs:
+    def _inherit_payloads(self, verdicts: Sequence[FanOut], session: ClientSession) -> None:
+        """Give children without a payload that of their parent, which by now only MongoDB has."""
+        parents = [each.job for each in verdicts if any(child.inherits for child in each.children)]
+        if not parents:
             return
-        these = all_held([each.job for each in heirs])
-        found = self._source.jobs.find(these, {"payload": 1}, hint=BY_ID, session=session)
+        found = self._source.jobs.find(all_reserved_as(parents), {"payload": 1}, hint=BY_ID, session=session)
         payloads = {each["_id"]: each.get("payload", b"") for each in found}
-        for each in heirs:
+        for each in verdicts:
             for child in each.children:
                 if child.inherits:
                     child.job.inherit_payload(payloads.get(each.job.id, b""))
 
-    def _here(self) -> dict[str, Document]:
-        births = {each.job.id: each.job.seq for each in self._fans}
-        wanted = {"seq": 1, "owner": 1, "hold": 1, "children": 1}
-        found = self._source.jobs.find({"_id": {"$in": list(births)}}, wanted, hint=BY_ID)
-        return {each["_id"]: each for each in found if births[each["_id"]] == each.get("seq")}
 
-    def _there(self) -> set[tuple[str, str]]:
-        ids: dict[QueueStore, list[str]] = defaultdict(list)
-        for child in (child for each in self._fans for child in each.children):
-            ids[child.to].append(child.job.id)
-        return {(store.name, each) for store, these in ids.items() for each in store.which_exist(these)}
+class _EndOfChildren(Move[Completed]):
+    """Children are committed, and counted at their parents."""
 
-
-class _End:
-    """A batch of children that are done."""
+    who = "children"
+    recognized_by: ClassVar[Document] = {"done_by": 1}
 
     def __init__(
         self,
@@ -165,72 +151,44 @@ class _End:
         now: float,
         queue: Callable[[str], QueueStore],
     ) -> None:
-        self.problems: dict[str, SluiceError] = {}
+        super().__init__(source, completed, now)
         self.ended: list[Ended] = []
-        self._source = source
-        self._completed = completed
-        self._now = now
         self._queue = queue
-        self._tries = 0
 
-    def look(self) -> Sequence[Completed]:
-        self._tries += 1
-        if self._tries == 1:
-            return self._completed
-        jobs = {each.job.id: each.job for each in self._completed}
-        wanted = {"seq": 1, "owner": 1, "done_by": 1, "hold": 1}
-        found = self._source.jobs.find({"_id": {"$in": list(jobs)}}, wanted, hint=BY_ID)
-        here = {each["_id"]: each for each in found if jobs[each["_id"]].seq == each.get("seq")}
-        self.problems = {}
-        going = []
-        for each in self._completed:
-            job, stored = each.job, here.get(each.job.id)
-            if stored is None:
-                self.problems[job.id] = uncertain(job.id)
-            elif (stored.get("owner"), stored.get("hold")) == (job.owner, job.reservation.number):
-                going.append(each)
-            elif (stored.get("done_by"), stored.get("hold")) != (job.owner, job.reservation.number):
-                self.problems[job.id] = lost(job.id)
-        return going
+    def is_done(self, verdict: Completed, stored: Mapping[str, Any]) -> bool:
+        return (stored.get("done_by"), stored.get("hold")) == verdict.job.reservation
 
-    def apply(self, going: Sequence[Completed], session: ClientSession) -> None:
-        """Count the parents down first: a conflict with another broker shows there before all else."""
-        if not going:
-            return
+    def apply(self, verdicts: Sequence[Completed], session: ClientSession) -> None:
+        """Count the parents down first: that is where a conflict with another broker shows."""
         self.ended = []
-        self._count_down(Counter(each.job.parent for each in going if each.job.parent), session)
+        self._count_down(Counter(each.job.parent for each in verdicts if each.job.parent), session)
         jobs = self._source.jobs
-        gone = [each.job for each in going if each.job.kept_until(self._now) is None]
-        kept = [each for each in going if each.job.kept_until(self._now) is not None]
-        if gone and jobs.delete_many(all_held(gone), session=session).deleted_count < len(gone):
-            raise Overtaken
+        removed = [each.job for each in verdicts if each.job.kept_until(self._now) is None]
+        kept = [each for each in verdicts if each.job.kept_until(self._now) is not None]
+        if removed:
+            deleted = jobs.delete_many(all_reserved_as(removed), session=session).deleted_count
+            require_all(deleted, len(removed))
         if kept:
-            writes = done_alike(kept, self._now)
-            if jobs.bulk_write(writes, ordered=False, session=session).matched_count < len(kept):
-                raise Overtaken
+            written = jobs.bulk_write(done_alike(kept, self._now), ordered=False, session=session)
+            require_all(written.matched_count, len(kept))
 
     def _count_down(self, done: Counter[Parent], session: ClientSession) -> None:
-        """Let each of these have so many children fewer to wait for.
-
-        The last one ends its parent, which may be a child itself: so it goes on upwards, level by level.
-        """
+        """Subtract the children that are done from ``left`` of their parents, level by level upwards."""
         queues = 0
         while done:
             above: Counter[Parent] = Counter()
             for name, parents in _by_queue(done).items():
                 queues += 1
-                check_statements(3 * queues, len(self._completed), "the parents of children")
+                check_statements(3 * queues, len(self._verdicts), "the parents of children")
                 above.update(self._count_down_in(name, parents, session))
             done = above
 
     def _count_down_in(
         self, name: str, parents: Mapping[Parent, int], session: ClientSession
     ) -> Iterator[Parent]:
-        """Count down the parents in one queue, all with one read and one write.
+        """Count down the parents in one queue by one read and one write; yield the parents of those that end.
 
-        Yields the parents of those that end.
-
-        No guard but the id is needed in the write: whatever has changed since the read is a conflict.
+        The write needs no guard but the id: a document that has changed since the read is a conflict.
         """
         store = self._queue(name)
         found = {each["_id"]: each for each in self._waiting(store, parents, session)}
@@ -256,7 +214,7 @@ class _End:
     def _waiting(
         self, store: QueueStore, parents: Mapping[Parent, int], session: ClientSession
     ) -> Iterable[Document]:
-        """Read these parents, if they wait, and the results of those that may end now."""
+        """Read the parents that wait, with the results of those that may end now."""
         waits = {
             "_id": {"$in": [each.id for each in parents]},
             "state": State.WAITING,
@@ -264,23 +222,28 @@ class _End:
         }
         ends = {"$lte": ["$children.left", max(parents.values())]}
         result = {"result": {"$cond": [ends, "$result", "$$REMOVE"]}}
-        wanted = {**_COUNTED, **result}
-        return store.jobs.find(waits, wanted, hint=BY_ID, session=session, batch_size=len(parents) + 1)
+        return store.jobs.find(
+            waits, {**_COUNTED, **result}, hint=BY_ID, session=session, batch_size=len(parents) + 1
+        )
 
     def _ending(self, store: QueueStore, stored: Document) -> UpdateOne | DeleteOne:
         job = documents.job(stored, store.defaults)
-        if job.result_wanted:  # who asks at another broker looks for it
+        if job.result_wanted:  # a waiter at another broker looks for the result
             job.keep_result(RESULT_WANTED_FOR)
         until, this = job.kept_until(self._now), {"_id": job.id, "seq": job.seq}
         if until is None:
             return DeleteOne(this, hint=BY_ID)
         ended = {"state": State.DONE, "ended_at": date(self._now), "remove_at": date(until)}
-        gone = dict.fromkeys(("head", "wait", *(() if job.keep_done else ("payload",))), "")
-        return UpdateOne(this, {"$set": ended, "$unset": gone}, hint=BY_ID)
+        unset = dict.fromkeys(("head", "wait", *(() if job.keep_done else ("payload",))), "")
+        return UpdateOne(this, {"$set": ended, "$unset": unset}, hint=BY_ID)
 
 
-#: What is read of a parent: what its end needs, and of that neither payload nor, most times, result.
+#: Fields of a parent that its end needs: neither its payload nor, most times, its result.
 _COUNTED: Final = {**{key: 1 for key in HANDED_OUT if key != "payload"}, "children": 1}
+
+
+def _children(fans: Iterable[FanOut]) -> Iterator[Child]:
+    return (child for each in fans for child in each.children)
 
 
 def _by_queue(parents: Mapping[Parent, int]) -> dict[str, dict[Parent, int]]:
@@ -291,12 +254,12 @@ def _by_queue(parents: Mapping[Parent, int]) -> dict[str, dict[Parent, int]]:
 
 
 def _waits(fan: FanOut) -> Mapping[str, Any]:
-    """The update that makes a parent wait."""
-    count, queues = len(fan.children), {documents.queue_of(each.to.name) for each in fan.children}
+    """Return the update that makes a parent wait."""
+    count, queues = len(fan.children), {each.to.queue for each in fan.children}
     waits: Document = {
         "state": State.WAITING,
         "children": {"total": count, "left": count, "by": fan.job.under, "queues": sorted(queues)},
         "wait": {"group": FOR_CHILDREN, "place": Int64(fan.job.seq)},
         "result": fan.result,
     }
-    return {"$set": waits, "$unset": {**HOLD, "expires_at": ""}}
+    return {"$set": waits, "$unset": {**RESERVATION, "expires_at": ""}}

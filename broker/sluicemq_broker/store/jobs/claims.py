@@ -25,7 +25,7 @@ from sluicemq_broker.store.jobs.documents import (
 )
 from sluicemq_broker.store.jobs.fair_claims import FairPage, FairPages
 from sluicemq_broker.store.jobs.indexes import Notice, make_fair_index
-from sluicemq_broker.store.jobs.outcomes import FREED, death
+from sluicemq_broker.store.jobs.outcomes import RELEASE, death
 from sluicemq_broker.store.jobs.reply_sizes import MEASURED, ReplySizes, replies
 from sluicemq_broker.store.jobs.strange_documents import Strange, read
 from sluicemq_broker.store.jobs.tenant_limits import Allowance, TenantLimits
@@ -177,7 +177,7 @@ class Claims:
                     "_id": {"$in": [stored["_id"]]},
                     **{key: held[key] for key in ("state", "owner", "hold")},
                 }
-                self.jobs.update_one(mine, FREED, hint=BY_ID)
+                self.jobs.update_one(mine, RELEASE, hint=BY_ID)
             return None
 
     def _first(self, due: Document, limit: int, skip: int, now: float, room: int) -> tuple[list[Job], bool]:

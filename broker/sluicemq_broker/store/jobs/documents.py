@@ -52,8 +52,9 @@ from sluicemq_broker.store.values import Document, date, seconds
 SCHEMA: Final = 2
 
 
-#: How the collections of queues begin.
+#: Prefixes of the collections of queues, and of those that are put aside while their queue is removed.
 QUEUE_PREFIX: Final = "queue."
+PUT_ASIDE: Final = "removed."
 
 
 #: How many of the queues through which a job has come are told, the last ones.

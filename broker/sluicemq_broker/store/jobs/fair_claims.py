@@ -23,11 +23,10 @@ from sluicemq_broker.store.jobs.index_models import FAIR_INDEX, JUST_READY, TURN
 from sluicemq_broker.store.jobs.read_ahead import ReadAhead
 from sluicemq_broker.store.jobs.reply_sizes import replies
 from sluicemq_broker.store.jobs.tenant_limits import Allowance
-from sluicemq_broker.store.values import Document
+from sluicemq_broker.store.values import BY_ID, Document
 
 #: Tenants of which more than one job is read in one statement: each takes the server 0.25 ms.
 FEW: Final = 100
-_BY_ID: Final = "_id_"
 _IN_ORDER: Final = dict(ORDER)
 #: What is read of jobs that are claimed later, and of how many in one reply.
 _IDS: Final = {"priority": 1, "tenant": 1}
@@ -259,7 +258,7 @@ class FairPage:
         for at in range(0, len(ids), at_once):
             part = ids[at : at + at_once]
             these = {**self._due, "_id": {"$in": part}}
-            found = self._jobs.find(these, HANDED_OUT_FAIRLY, hint=_BY_ID, batch_size=len(part) + 1).to_list()
+            found = self._jobs.find(these, HANDED_OUT_FAIRLY, hint=BY_ID, batch_size=len(part) + 1).to_list()
             place = {str(each): number for number, each in enumerate(part)}
             yield sorted(found, key=lambda each: place[str(each["_id"])])
 

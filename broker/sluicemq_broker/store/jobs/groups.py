@@ -31,9 +31,9 @@ from pymongo.write_concern import WriteConcern
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.jobs.index_models import CHILD_INDEXES, LINE_INDEXES
-from sluicemq_broker.store.jobs.indexes import Notice, all_indexes, has_lines, make_indexes
-from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.jobs.index_models import CHILD_INDEXES, IN_LINE, LINE_INDEXES
+from sluicemq_broker.store.jobs.indexes import Notice, all_indexes, has_lines, ignore, make_indexes
+from sluicemq_broker.store.values import BY_ID, Document, date, seconds
 from sluicemq_broker.store.write_results import refusals
 
 #: One document for each queue that ever had a group, or a child of some job:
@@ -43,9 +43,7 @@ _PLACES: Final = "places"
 _TRIES: Final = 5
 #: Groups that are looked at together.
 _PAGE: Final = 1000
-_IN_LINE: Final = {"wait.group": 1, "wait.place": 1}
 _HIGHEST: Final = 255  # priority
-_BY_ID: Final = "_id_"
 #: ``waiting`` to ``ready``: its group has a head.
 _HEAD: Final[list[Document]] = [
     {"$set": {"state": State.READY.value, "head": "$wait.group"}},
@@ -77,7 +75,7 @@ class GroupStore:
 
     def __init__(self, database: Documents, jobs: Jobs[Document], notice: Notice | None = None) -> None:
         self._jobs = jobs
-        self._notice = notice or (lambda _kind, _text: None)
+        self._notice = notice or ignore
         self._prepared = False
         self._prepared_for_children = False
         #: True if any job ever had to wait here, as far as is known.
@@ -168,7 +166,7 @@ class GroupStore:
         """The groups that wait and have no head, in parts; one may be about to have one."""
         lines: list[Document] = [
             {"$match": {"wait.group": {"$gte": ""}}},
-            {"$sort": _IN_LINE},
+            {"$sort": dict(IN_LINE)},
             {"$group": {"_id": "$wait.group", "place": {"$first": "$wait.place"}}},
         ]
         with translated():
@@ -189,7 +187,7 @@ class GroupStore:
         wanted = ("wait", "priority", "eligible_at", "seq")
         lines: list[Document] = [
             {"$match": {"wait.group": {"$in": list(groups)}}},
-            {"$sort": _IN_LINE},
+            {"$sort": dict(IN_LINE)},
             {
                 "$group": {
                     "_id": "$wait.group",
@@ -215,7 +213,7 @@ class GroupStore:
             "wait.place": {"$in": [each["wait"].get("place") for each in first]},
         }
         try:
-            matched = self._jobs.update_many(these, _HEAD, hint=_BY_ID).matched_count
+            matched = self._jobs.update_many(these, _HEAD, hint=BY_ID).matched_count
         except DuplicateKeyError:
             return self._make_heads_singly(first, promoted)
         promoted.ready.extend(map(_hint, first))

@@ -48,12 +48,15 @@ INDEXES: Final = [
     IndexModel([("dedupe_id", 1)], name=DEDUPE_INDEX, unique=True, sparse=True),
 ]
 
+#: The lines of groups, each in the order of its places.
+IN_LINE: Final = [("wait.group", 1), ("wait.place", 1)]
+
 #: Those of jobs that wait, in groups or for children: made with the first one. An index that no job is in
 #: takes MongoDB a twentieth of the time of a claim and a commit all the same.
 LINE_INDEXES: Final = [
     # Unique, so that of a group one job at a time is out of its line, at any number of brokers.
     IndexModel([("head", 1)], name=HEAD_INDEX, unique=True, sparse=True),
-    IndexModel([("wait.group", 1), ("wait.place", 1)], name=LINE_INDEX, sparse=True),
+    IndexModel(IN_LINE, name=LINE_INDEX, sparse=True),
     IndexModel([("wait.expires_at", 1)], name=LINE_EXPIRY_INDEX, sparse=True),
 ]
 

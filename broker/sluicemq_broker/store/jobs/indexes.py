@@ -40,6 +40,10 @@ _Jobs = Collection[dict[str, Any]]
 Notice = Callable[[str, str], None]
 
 
+def ignore(_kind: str, _text: str) -> None:
+    """A :data:`Notice` that nobody reads."""
+
+
 def make_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel] = INDEXES) -> None:
     """Make what indexes are missing, and anew those that were made otherwise.
 

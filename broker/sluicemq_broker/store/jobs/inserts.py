@@ -26,7 +26,7 @@ from sluicemq_broker.store.errors import (
 from sluicemq_broker.store.jobs.documents import QueueDefaults, document
 from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX
 from sluicemq_broker.store.jobs.numbered_inserts import Insert
-from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.values import BY_ID, Document, date, seconds
 from sluicemq_broker.store.write_results import Pushed, outcome
 
 #: So often a job is tried that MongoDB refuses with a code that is listed nowhere: for some five seconds.
@@ -138,7 +138,7 @@ def judge(collection: _Jobs, jobs: Sequence[Job], at: float) -> Pushed:
         collection.update_many(
             {"_id": {"$in": over}, "$or": [{"dedupe_until": {"$not": {"$gt": date(at)}}}, *_STRANGE]},
             {"$unset": {"dedupe_id": "", "dedupe_until": ""}},
-            hint="_id_",
+            hint=BY_ID,
         )
     judged = Pushed()
     for position, job in enumerate(jobs):

@@ -1,4 +1,4 @@
-"""What a verdict, or a sweep, writes into the document of a job that it moves."""
+"""Updates that verdicts and sweeps write into the documents of jobs, and what is read back from them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,28 @@ from typing import Any, Final, NamedTuple
 
 from pymongo import UpdateMany, UpdateOne
 
-from sluicemq.protocol.errors import LeaseLost, Uncertain
+from sluicemq.protocol.errors import Duplicate, LeaseLost, Uncertain
 from sluicemq_broker.job import ERRORS_KEPT, FIRST, Job, State
 from sluicemq_broker.store.jobs.documents import QueueDefaults, document, failure, in_line
 from sluicemq_broker.store.values import Document, date, seconds
 
-#: Why a job is dead that no worker took in time.
+#: The reason of a job that died as no worker took it in time.
 EXPIRED: Final = "expired"
 
-HOLD: Final = {"owner": "", "reserved_at": "", "hold": "", "slot": ""}
-#: An update that gives back what no worker has started: its attempt does not count.
-FREED: Final = {"$set": {"state": State.READY}, "$unset": HOLD, "$inc": {"attempts": -1}}
-#: What a job of a group has of it while it has not ended: the next one may go once that is gone.
+#: Fields of a reserved job, as an update removes them.
+RESERVATION: Final = {"owner": "", "reserved_at": "", "hold": "", "slot": ""}
+#: The update that gives back a job that no worker has started: its attempt does not count.
+RELEASE: Final = {"$set": {"state": State.READY}, "$unset": RESERVATION, "$inc": {"attempts": -1}}
+#: Fields by which a job of a group keeps the next one waiting.
 _TURN: Final = {"head": "", "wait": ""}
-#: A done job keeps the number of its last hold: with ``done_by`` it tells a repetition from a late verdict.
-_HELD: Final = {"owner": "", "reserved_at": "", "slot": "", "head": ""}
+#: Fields that a done job loses. It keeps the number of its reservation: with ``done_by`` that tells a
+#: repeated commit from a late one.
+_UNRESERVED: Final = {"owner": "", "reserved_at": "", "slot": "", "head": ""}
 _OUTCOME = dict.fromkeys(("done_by", "hold", "worker", "started_at", "ended_at", "result", "remove_at"), "")
 
 
 class Completed(NamedTuple):
-    """A job that its worker has done; when it was handed to that worker is the server's time."""
+    """A job that its worker has done; ``started_at``: when the worker got it, by the server's clock."""
 
     job: Job
     result: bytes
@@ -39,9 +41,9 @@ class Completed(NamedTuple):
 
 @dataclass(slots=True)
 class RolledBack:
-    """A job that goes back, or dies: why, when it is due again (None: keeps its place), on whose hands.
+    """A job that returns to its queue, or dies; ``due``: when it is due again (None: it keeps its place).
 
-    ``counted``: the attempt is; else it was not started.
+    ``counted``: the attempt counts; otherwise the worker had not started.
     """
 
     job: Job
@@ -54,7 +56,7 @@ class RolledBack:
 
 
 class Progressed(NamedTuple):
-    """How far a job is whose worker works on it; ``total``: None where nobody knows."""
+    """The progress of a job, as its worker reports it; ``total``: None where it is not known."""
 
     job: Job
     done: float
@@ -63,16 +65,16 @@ class Progressed(NamedTuple):
     at: float
 
 
-_SAID: Final = Progressed._fields[1:4]
+_REPORTED: Final = Progressed._fields[1:4]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of a job by its id; ``expired``: it is dead, as no worker took it in time.
+    """A job that was found by its id; ``expired``: it is dead, as no worker took it in time.
 
-    ``expires_at``: when that happens to a ready one, should no worker take it; None: never.
-    ``forwarded_to``: the queue in which it has gone on. ``progress``: how far its worker is with it.
-    ``large``: bytes of a result that is not here, for it is large.
+    ``expires_at``: when a ready job dies so; None: never. ``forwarded_to``: the queue that it moved to.
+    ``progress``: the worker's last report, in words. ``large``: bytes of a result that is left out for its
+    size.
     """
 
     state: State
@@ -86,16 +88,16 @@ class Found:
     large: int = 0
 
 
-def held(job: Job) -> Document:
-    """The filter for this hold of a job: no later one, and no other job of the same id."""
+def reserved_as(job: Job) -> Document:
+    """Return the filter for this reservation of a job: no later one, and no other job of its id."""
     return {"_id": job.id, "owner": job.owner, "hold": job.reservation.number}
 
 
-def all_held(jobs: Sequence[Job]) -> Document:
-    """The filter for these holds, all of one owner.
+def all_reserved_as(jobs: Sequence[Job]) -> Document:
+    """Return the filter for these reservations, all of one owner.
 
-    An id with the hold of another job in it can't be there: that number was given to a claim or an
-    insert before this statement was made, so a later reservation of the id has a number that is not here.
+    It can't match an id with the number of another job: each number was given to a claim or an insert before
+    this statement was made, so a later reservation of the id has a number that is not in the list.
     """
     return {
         "_id": {"$in": [job.id for job in jobs]},
@@ -105,66 +107,70 @@ def all_held(jobs: Sequence[Job]) -> Document:
 
 
 def done_alike(completed: Iterable[Completed], now: float) -> list[UpdateMany]:
-    """``reserved`` to ``done``, as :func:`done`: one update for all that have the same result and story.
+    """Return updates from ``reserved`` to ``done``, one for all jobs with equal results, workers and times.
 
-    A thousand jobs of one message without results are marked twice as fast so.
+    That marks a thousand jobs of one message without results twice as fast.
     """
     alike: dict[tuple[object, ...], list[Completed]] = defaultdict(list)
     for each in completed:
         job = each.job
         alike[(*each[1:], job.owner, job.kept_until(now), job.keep_done > 0)].append(each)
     return [
-        UpdateMany(all_held([each.job for each in group]), _done(group[0], now)) for group in alike.values()
+        UpdateMany(all_reserved_as([each.job for each in group]), _done(group[0], now))
+        for group in alike.values()
     ]
 
 
 def done(completed: Completed, now: float) -> UpdateOne:
-    """``reserved`` to ``done``: the result stays for as long as somebody wants it, or the whole job."""
-    return UpdateOne(held(completed.job), _done(completed, now))
+    """Return the update from ``reserved`` to ``done``, with the result."""
+    return UpdateOne(reserved_as(completed.job), _done(completed, now))
 
 
 def _done(completed: Completed, now: float) -> Document:
-    job = completed.job
-    ended = {
-        "state": State.DONE,
-        "done_by": job.owner,  # tells a repetition from a late verdict under another owner
-        "worker": completed.worker,
-        "result": completed.result,
-        "started_at": date(completed.started_at),
-        "ended_at": date(now),
-        "remove_at": date(job.kept_until(now) or now),
-    }
-    return {"$set": ended, "$unset": _HELD if job.keep_done else {**_HELD, "payload": ""}}
+    until = completed.job.kept_until(now) or now
+    return _ended(
+        completed.job, completed.worker, completed.started_at, now, until, {"result": completed.result}
+    )
 
 
 def traced(job: Job, worker: str, started_at: float, now: float, until: float, to: str) -> Document:
-    """The update that leaves a trace of a job that has gone on to queue ``to``: ``done``, till then."""
-    gone_on = {
+    """Return the update that leaves a trace of a job that moved to queue ``to``: ``done``, kept ``until``."""
+    return _ended(job, worker, started_at, now, until, {"forwarded_to": to})
+
+
+def _ended(job: Job, worker: str, started_at: float, now: float, until: float, with_: Document) -> Document:
+    ended = {
         "state": State.DONE,
-        "done_by": job.owner,
+        "done_by": job.owner,  # tells a repeated commit from a late one under another owner
         "worker": worker,
-        "forwarded_to": to,
+        **with_,
         "started_at": date(started_at),
         "ended_at": date(now),
         "remove_at": date(until),
     }
-    return {"$set": gone_on, "$unset": _HELD if job.keep_done else {**_HELD, "payload": ""}}
+    return {"$set": ended, "$unset": _UNRESERVED if job.keep_done else {**_UNRESERVED, "payload": ""}}
 
 
-def lost(job_id: str) -> LeaseLost:
-    """What a verdict on a job hears that somebody else has by now."""
+def taken_over(job_id: str) -> LeaseLost:
+    """Return the error of a verdict on a job that is not reserved so any more."""
     return LeaseLost(f"job {job_id} is no longer held under this receipt")
 
 
 def uncertain(job_id: str) -> Uncertain:
-    """What a verdict on a job hears that is gone."""
+    """Return the error of a verdict on a job that is missing."""
     return Uncertain(f"job {job_id} is gone, whether by this verdict is not known")
 
 
-def not_done(job: Job) -> UpdateOne:
-    """``done`` back to ``ready``: the job was popped and kept, and then could not be sent.
+def already_there(queue: str, job_id: str) -> Duplicate:
+    """Return the error of a job whose id the queue has already."""
+    return Duplicate(f"queue {queue!r} has a job {job_id!r} already", job_id)
 
-    One of a group waits at the front of its line. A child was counted when it was done, and is nobody's now.
+
+def not_done(job: Job) -> UpdateOne:
+    """Return the update from ``done`` back to ``ready``: the job was popped and kept, but could not be sent.
+
+    A job of a group waits at the front of its line. A child was counted when it was done, so it has no parent
+    now.
     """
     back: Document = {"state": State.READY}
     if job.group is not None:
@@ -180,21 +186,23 @@ def not_done(job: Job) -> UpdateOne:
     )
 
 
-def progressed(told: Progressed) -> UpdateOne:
-    """What is told of a job that is ``reserved`` still, under the same hold."""
-    said = {key: value for key, value in zip(_SAID, told[1:4], strict=True) if value not in (None, "")}
-    progress = {**said, "at": date(told.at), "attempt": told.job.attempts}
-    return UpdateOne({**held(told.job), "state": State.RESERVED}, {"$set": {"progress": progress}})
+def progressed(report: Progressed) -> UpdateOne:
+    """Return the update that notes progress in a job that is reserved as it was."""
+    reported = {
+        key: value for key, value in zip(_REPORTED, report[1:4], strict=True) if value not in (None, "")
+    }
+    progress = {**reported, "at": date(report.at), "attempt": report.job.attempts}
+    return UpdateOne({**reserved_as(report.job), "state": State.RESERVED}, {"$set": {"progress": progress}})
 
 
 def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> UpdateOne:
-    """``reserved`` to ``ready`` or ``dead``, with one more entry in its history."""
+    """Return the update from ``reserved`` to ``ready`` or ``dead``, with one more entry in the history."""
     changed: Document = {"state": State.READY}
-    gone = HOLD
+    unset = RESERVATION
     if entry.dead:
-        gone = {**HOLD, **_TURN}
-        changed = _dead(now, defaults)
-        if entry.job.parent:  # it stays until that has been told
+        unset = {**RESERVATION, **_TURN}
+        changed = dead(now, defaults)
+        if entry.job.parent:  # kept until the parent has been told
             changed.pop("remove_at", None)
         if "remove_at" in changed:
             changed["remove_at"] = max(changed["remove_at"], date(entry.job.dedupe_until))
@@ -203,57 +211,86 @@ def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> Updat
     if entry.isolated:
         changed["suspect"] = True
     history = {"$each": [failure(entry.job, entry.reason, entry.worker, date(now))], "$slice": -ERRORS_KEPT}
-    update: Document = {"$set": changed, "$unset": gone, "$push": {"errors": history}}
+    update: Document = {"$set": changed, "$unset": unset, "$push": {"errors": history}}
     if not entry.counted:
         update["$inc"] = {"attempts": -1}
-    return UpdateOne(held(entry.job), update)
+    return UpdateOne(reserved_as(entry.job), update)
 
 
-#: True of a child whose parent has not been told that it is dead.
+#: True of a child whose parent has not been told of its death.
 HAS_PARENT: Final = {"$and": [{"$gt": ["$parent.id", None]}, {"$lte": ["$parent.told", None]}]}
 
 
 def death(now: float, reason: str, defaults: QueueDefaults, *, losses: int = 0) -> list[Document]:
-    """The death of many jobs on nobody's hands: a pipeline, as each has its own number of attempts."""
-    entry = {"at": date(now), "attempt": "$attempts", "reason": {"$literal": reason}, "worker": ""}
-    errors = {"$concatArrays": [{"$cond": [{"$isArray": "$errors"}, "$errors", []]}, [entry]]}
-    changed = {**_dead(now, defaults), "errors": {"$slice": [errors, -ERRORS_KEPT]}}
-    if "remove_at" in changed:  # not before its dedupe window is over; a missing field is passed over
+    """Return the update that lets jobs die without a verdict: a pipeline, as each has its own attempts."""
+    changed = {**dead(now, defaults), "errors": with_entry(now, "$attempts", reason)}
+    if "remove_at" in changed:  # not before its dedupe window is over; $max ignores a missing field
         kept = {"$max": [changed["remove_at"], "$dedupe_until"]}
-        changed["remove_at"] = {"$cond": [HAS_PARENT, "$$REMOVE", kept]}  # nor before that has been told
+        changed["remove_at"] = {
+            "$cond": [HAS_PARENT, "$$REMOVE", kept]
+        }  # nor before the parent has been told
     if losses:
         changed["losses"] = _added("losses", losses)
-    return [{"$set": changed}, {"$unset": [*HOLD, *_TURN]}]
+    return [{"$set": changed}, {"$unset": [*RESERVATION, *_TURN]}]
+
+
+def with_entry(now: float, attempt: str | int, reason: str) -> Document:
+    """Return the expression for a history with one more entry; what is no array counts as empty."""
+    entry = {"at": date(now), "attempt": attempt, "reason": {"$literal": reason}, "worker": ""}
+    history = {"$concatArrays": [{"$cond": [{"$isArray": "$errors"}, "$errors", []]}, [entry]]}
+    return {"$slice": [history, -ERRORS_KEPT]}
 
 
 def reclaimed() -> list[Document]:
-    """``reserved`` to ``ready``, since the broker is gone: a loss more, and this attempt is not counted.
+    """Return the update from ``reserved`` to ``ready`` after a broker died: one loss more, one attempt less.
 
-    Not ``$inc``, which fails as a whole if that field of one document is no number.
+    Not ``$inc``, which fails as a whole if the field of one document is no number.
     """
     return [
         {"$set": {"state": State.READY, "losses": _added("losses", 1), "attempts": _added("attempts", -1)}},
-        {"$unset": list(HOLD)},
+        {"$unset": list(RESERVATION)},
     ]
 
 
 def _added(key: str, count: int) -> Document:
-    """So many more than the document has, if that is a number."""
+    """Return the expression that adds to a number; a value that is no number counts as 0."""
     return {"$add": [{"$cond": [{"$isNumber": f"${key}"}, f"${key}", 0]}, count]}
 
 
-def letter(unreadable: Document, now: datetime, defaults: QueueDefaults) -> Document:
-    """A dead letter has every field that a job has, so that it can be read and looked at like one."""
+def dead_letter(unreadable: Document, now: datetime, defaults: QueueDefaults) -> Document:
+    """Return the document of a message that never became a job, with all fields of one."""
     entry = {"at": now, "attempt": 0, "reason": unreadable["reason"], "worker": ""}
-    nobody = Job(unreadable["_id"], unreadable["payload"])
-    ended = {**_dead(seconds(now), defaults), "errors": [entry], "size": unreadable["size"]}
+    empty = Job(unreadable["_id"], unreadable["payload"])
+    ended = {**dead(seconds(now), defaults), "errors": [entry], "size": unreadable["size"]}
     if unreadable["raw_headers"]:
         ended["raw_headers"] = unreadable["raw_headers"]
-    return {**document(nobody, now, defaults), "eligible_at": now, **ended}
+    return {**document(empty, now, defaults), "eligible_at": now, **ended}
+
+
+def dead(now: float, defaults: QueueDefaults) -> Document:
+    """Return the fields of a job that dies now."""
+    ended: Document = {"state": State.DEAD, "ended_at": date(now)}
+    if defaults.dead_retention is not None:
+        ended["remove_at"] = date(now + defaults.dead_retention)
+    return ended
+
+
+# ---------------------------------------------------------------------------- read back
+
+#: Bytes of a result that is read together with its job, at most: a thousand may be read at once.
+LARGE_RESULT: Final = 16_384
+_RESULT_SIZE: Final = {"$bsonSize": {"result": "$result"}}
+#: Fields that :func:`found` reads.
+FOUND: Final[Document] = {
+    **dict.fromkeys(("state", "owner", "expires_at", "forwarded_to", "progress"), 1),
+    "errors": {"$slice": -1},
+    "result": {"$cond": [{"$gt": [_RESULT_SIZE, LARGE_RESULT]}, b"", "$result"]},
+    "result_size": _RESULT_SIZE,
+}
 
 
 def found(stored: dict[str, Any]) -> Found:
-    """What a document, read with ``FOUND``, tells."""
+    """Read the outcome of a job from a document with the fields of :data:`FOUND`."""
     expires_at = stored.get("expires_at")
     waits = stored["state"] in (State.READY, State.WAITING)
     last = _last_failure(stored)
@@ -265,19 +302,19 @@ def found(stored: dict[str, Any]) -> Found:
         expired=last.get("reason") == EXPIRED and not last.get("worker") and stored["state"] == State.DEAD,
         expires_at=seconds(expires_at) if waits and isinstance(expires_at, datetime) else None,
         forwarded_to=str(stored.get("forwarded_to", "")),
-        progress=_in_words(stored.get("progress")) if stored["state"] == State.RESERVED else "",
+        progress=_progress_text(stored.get("progress")) if stored["state"] == State.RESERVED else "",
         large=stored["result_size"] if stored["result_size"] > LARGE_RESULT else 0,
     )
 
 
 def result_of(stored: Document) -> bytes:
-    """The result that a document has; what somebody else has written there as text."""
+    """Return the result in a document; a value that somebody wrote by hand is returned as text."""
     result = stored.get("result", b"")
     return result if isinstance(result, bytes) else str(result).encode()
 
 
 def last_reason(stored: Document) -> str:
-    """Why it failed the last time."""
+    """Return why the job failed the last time."""
     return str(_last_failure(stored).get("reason", ""))
 
 
@@ -286,29 +323,10 @@ def _last_failure(stored: Document) -> Document:
     return errors[-1] if isinstance(errors, list) and errors and isinstance(errors[-1], dict) else {}
 
 
-def _in_words(progress: Any) -> str:
-    """``3 of 10, resizing``."""
+def _progress_text(progress: Any) -> str:
+    """Return a report in words: ``3 of 10, resizing``."""
     if not isinstance(progress, dict):
         return ""
-    done, total, note = (progress.get(key) for key in _SAID)
-    so_far = str(done) if total is None else f"{done} of {total}"
-    return f"{so_far}, {note}" if note else so_far
-
-
-#: Bytes of a result that is read with all else that is asked of a job, at most: there may be a thousand.
-LARGE_RESULT: Final = 16_384
-_RESULT_SIZE: Final = {"$bsonSize": {"result": "$result"}}
-#: What is read of a job to tell what became of it.
-FOUND: Final[Document] = {
-    **dict.fromkeys(("state", "owner", "expires_at", "forwarded_to", "progress"), 1),
-    "errors": {"$slice": -1},
-    "result": {"$cond": [{"$gt": [_RESULT_SIZE, LARGE_RESULT]}, b"", "$result"]},
-    "result_size": _RESULT_SIZE,
-}
-
-
-def _dead(now: float, defaults: QueueDefaults) -> Document:
-    ended: Document = {"state": State.DEAD, "ended_at": date(now)}
-    if defaults.dead_retention is not None:
-        ended["remove_at"] = date(now + defaults.dead_retention)
-    return ended
+    done, total, note = (progress.get(key) for key in _REPORTED)
+    text = str(done) if total is None else f"{done} of {total}"
+    return f"{text}, {note}" if note else text

@@ -22,32 +22,32 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import one_of_few
 from sluicemq_broker.store.errors import applied, translated
 from sluicemq_broker.store.jobs.claims import CLAIM_BYTES, Claim, Claims
-from sluicemq_broker.store.jobs.documents import QueueDefaults, document
+from sluicemq_broker.store.jobs.documents import QueueDefaults, document, queue_of
 from sluicemq_broker.store.jobs.expiry import ExpiredJobs, Expiry
 from sluicemq_broker.store.jobs.groups import GroupStore
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
-from sluicemq_broker.store.jobs.indexes import Notice, make_indexes, mend_indexes, wanted_while_empty
+from sluicemq_broker.store.jobs.indexes import Notice, ignore, make_indexes, mend_indexes, wanted_while_empty
 from sluicemq_broker.store.jobs.inserts import Insertion
 from sluicemq_broker.store.jobs.numbered_inserts import Insert, sessions_of
 from sluicemq_broker.store.jobs.outcomes import (
     FOUND,
-    FREED,
+    RELEASE,
     Completed,
     Found,
     Progressed,
     RolledBack,
-    all_held,
+    all_reserved_as,
+    dead_letter,
     death,
     done,
     done_alike,
     found,
-    letter,
-    lost,
     not_done,
     progressed,
     reclaimed,
     result_of,
     rolled_back,
+    taken_over,
     uncertain,
 )
 from sluicemq_broker.store.jobs.strange_documents import Strange, set_aside, set_ownerless_aside
@@ -56,10 +56,6 @@ from sluicemq_broker.store.write_results import Pushed, outcome, refusals
 
 _NONE_SET = QueueDefaults()
 _STATES = frozenset(State)
-
-
-def _ignore(_kind: str, _text: str) -> None:
-    """Nobody wants to hear of it."""
 
 
 class QueueStore:
@@ -74,9 +70,10 @@ class QueueStore:
         database: Documents,
         collection: str,
         defaults: QueueDefaults = _NONE_SET,
-        notice: Notice = _ignore,
+        notice: Notice = ignore,
     ) -> None:
         self.name = collection
+        self.queue = queue_of(collection)
         self._defaults = defaults
         self._sessions = sessions_of(database.client)
         self._database = durable(database)
@@ -170,10 +167,10 @@ class QueueStore:
         Each is ``{_id, payload, raw_headers, reason, size}``. Repeating it after a lost reply finds
         them there.
         """
-        letters = [letter(each, date(now), self._defaults) for each in unreadable]
+        documents = [dead_letter(each, date(now), self._defaults) for each in unreadable]
         with translated():
             statement = self._insert()
-            outcome(statement.send(letters))
+            outcome(statement.send(documents))
             statement.end(all_stored=True)  # that one lands late and is there twice would do no harm
 
     # --------------------------------------------------------------- reserve
@@ -233,13 +230,13 @@ class QueueStore:
         that are gone, since another verdict could have been the one that removed them.
         """
         with translated():
-            removed = self.jobs.delete_many(all_held(jobs)).deleted_count
+            removed = self.jobs.delete_many(all_reserved_as(jobs)).deleted_count
             if removed == len(jobs):
                 return {}
             with applied():
                 left = self._there(jobs)
         gone = [each.id for each in jobs if each.id not in left]
-        problems: dict[str, SluiceError] = {each: lost(each) for each in left}
+        problems: dict[str, SluiceError] = {each: taken_over(each) for each in left}
         if len(gone) > removed:
             problems.update({each: uncertain(each) for each in gone})
         return problems
@@ -272,7 +269,7 @@ class QueueStore:
         for each in (one.job for one in completed):
             found = there.get(each.id)
             if not found or (found.get("done_by"), found.get("hold")) != each.reservation:
-                missed[each.id] = lost(each.id) if found else uncertain(each.id)
+                missed[each.id] = taken_over(each.id) if found else uncertain(each.id)
         return missed | too_long
 
     def _complete_each(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
@@ -317,7 +314,7 @@ class QueueStore:
         The attempt is not counted, the place is kept. Lost reply: repeating it, or its landing late,
         leaves what is held anew, which has another ``hold``.
         """
-        return self._free(all_held(jobs))
+        return self._free(all_reserved_as(jobs))
 
     def free(self, job_id: str, owner: str, hold: int) -> int:
         """The same of one reservation that nobody remembers: returns 1 if it was there."""
@@ -325,7 +322,9 @@ class QueueStore:
 
     def _free(self, held: Document) -> int:
         with translated():
-            return self.jobs.update_many({**held, "state": State.RESERVED}, FREED, hint=BY_ID).modified_count
+            return self.jobs.update_many(
+                {**held, "state": State.RESERVED}, RELEASE, hint=BY_ID
+            ).modified_count
 
     # ------------------------------------------------------ owners and sweeps
 

@@ -12,11 +12,11 @@ from typing import Any, Final, NamedTuple
 
 from pymongo.collection import Collection
 
-from sluicemq_broker.job import ERRORS_KEPT, Job, State
+from sluicemq_broker.job import Job, State
 from sluicemq_broker.store.jobs.documents import QueueDefaults, Unreadable, job
-from sluicemq_broker.store.values import Document, date
+from sluicemq_broker.store.jobs.outcomes import dead, with_entry
+from sluicemq_broker.store.values import BY_ID, Document
 
-_BY_ID: Final = "_id_"
 #: Reserved by nobody: an owner is a string (not said by $type, for which all keys would be read).
 _OWNERLESS: Final[Document] = {"state": State.RESERVED, "owner": {"$not": {"$gte": ""}}}
 _AT_ONCE: Final = 1000
@@ -53,7 +53,7 @@ def set_aside(
         each
         for each in strange
         if collection.update_one(
-            {"_id": {"$in": [each.id]}, "state": State.READY}, _aside(each.reason, now, defaults), hint=_BY_ID
+            {"_id": {"$in": [each.id]}, "state": State.READY}, _aside(each.reason, now, defaults), hint=BY_ID
         ).modified_count
     ]
 
@@ -67,16 +67,11 @@ def set_ownerless_aside(
     strange = [Strange(each["_id"], reason) for each in found]
     these = {"_id": {"$in": [each.id for each in strange]}, **_OWNERLESS}
     if strange:
-        collection.update_many(these, _aside(reason, now, defaults), hint=_BY_ID)
+        collection.update_many(these, _aside(reason, now, defaults), hint=BY_ID)
     return strange
 
 
 def _aside(reason: str, now: float, defaults: QueueDefaults) -> list[Document]:
-    """An update that can't fail, whatever the document's fields are."""
-    entry = {"at": date(now), "attempt": 0, "reason": {"$literal": reason}, "worker": ""}
-    history = {"$cond": [{"$isArray": "$errors"}, "$errors", []]}
-    ended: Document = {"state": State.DEAD, "ended_at": date(now), "unreadable": {"$literal": reason}}
-    if defaults.dead_retention is not None:
-        ended["remove_at"] = date(now + defaults.dead_retention)
-    ended["errors"] = {"$slice": [{"$concatArrays": [history, [entry]]}, -ERRORS_KEPT]}
+    """Return an update that can't fail, whatever the document's fields are."""
+    ended = {**dead(now, defaults), "unreadable": {"$literal": reason}, "errors": with_entry(now, 0, reason)}
     return [{"$set": ended}, {"$unset": ["owner", "reserved_at", "slot", "head", "wait"]}]

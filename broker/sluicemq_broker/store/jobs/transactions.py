@@ -1,26 +1,27 @@
-"""Majority transactions: moving jobs on and inserting others, all of it or nothing.
+"""Majority transactions: they move jobs and insert others, all of it or nothing.
 
-Every transaction of this package goes this way::
+Every transaction of the store goes this way::
 
     look -> apply, in a transaction -> committed
       ^       |
-      |       +-- Overtaken: others have changed what was looked at; look again
+      |       +-- Overtaken: another broker has changed what was looked at; look again
       |       +-- a write conflict, or the primary steps down: wait a moment, apply again
       |       +-- too old, too large, in conflict too often: Aborted, and the caller tries with fewer items
       '-------'
 
-Kill or lost reply: either all of a transaction is there or none of it. The driver asks again for a commit
-whose reply was lost, under the transaction's number; if that is not answered either, the error is
-:class:`~sluicemq_broker.store.errors.Unclear`, and the caller looks what holds.
+Killed, or reply lost: the whole transaction is stored or nothing of it. The driver repeats a commit whose
+reply was lost, under the transaction's number. If the repetition is not answered either, the error is
+:class:`~sluicemq_broker.store.errors.Unclear`, and the caller reads what is stored.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence, Sized
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence, Sized
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import gevent
 from pymongo import MongoClient
@@ -29,12 +30,14 @@ from pymongo.errors import BulkWriteError, NetworkTimeout, OperationFailure, PyM
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from sluicemq.protocol.errors import DifferentStore, Unavailable
+from sluicemq.protocol.errors import DifferentStore, SluiceError, Unavailable
 from sluicemq_broker.job import Job
 from sluicemq_broker.store.errors import Doubtful, Unclear, brief, translated
+from sluicemq_broker.store.jobs.outcomes import taken_over, uncertain
 from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.values import BY_ID, Document
 
-Seen = TypeVar("Seen", bound=Sized)
+Items = TypeVar("Items", bound=Sized)
 Result = TypeVar("Result")
 
 _NO_TRANSACTIONS: Final = 20  # the server's code on a stand-alone: IllegalOperation
@@ -44,14 +47,14 @@ _WRITE_CONFLICT: Final = 112
 #: age, or a statement took too long), and for one that was too large.
 _TOO_OLD: Final = {50, 251, 262, 290}
 _TOO_LARGE: Final = {257, 388}
-#: How often a caller looks again what others have changed in the meantime.
+#: How often a caller looks again after other brokers have changed what it had looked at.
 _TRIES: Final = 5
 #: Conflicts in a row after which a transaction of many items is tried with fewer.
 _CONFLICTS: Final = 3
-#: How often a transaction is broken off, by conflicts or by a change of primary, until its caller hears of
-#: it: within some two seconds.
+#: How often a transaction is broken off, by conflicts or by a change of primary, before its caller gets an
+#: error: within some two seconds.
 _MOST_BROKEN: Final = 12
-#: Seconds: the first wait after a conflict has at least so many, and the longest at most.
+#: Seconds: the shortest upper bound of the wait after a conflict, and the longest.
 _FIRST_WAIT: Final = 0.004
 _LONGEST_WAIT: Final = 0.5
 #: Statements of one transaction, at most, unless it has one item: 50 ms each are a fifth of the ten seconds
@@ -62,13 +65,13 @@ _TRANSIENT: Final = "TransientTransactionError"
 
 
 class Overtaken(Exception):
-    """Somebody else was first: the transaction is not carried out."""
+    """Another broker was first: the transaction is not carried out."""
 
 
 class Aborted(Unclear):
     """MongoDB has not carried out a transaction of many items, and may take one of fewer.
 
-    ``usual``: that happens on any day, as other brokers write to the same documents at the same time.
+    ``usual``: a conflict of every day, as other brokers write to the same documents at the same time.
     """
 
     def __init__(self, text: str, *, usual: bool = False) -> None:
@@ -77,7 +80,7 @@ class Aborted(Unclear):
 
 
 class _Broken(Exception):
-    """MongoDB has broken a transaction off, and nothing of it holds; None: at its commit."""
+    """MongoDB has broken a transaction off, and nothing of it is stored; ``cause`` is None at its commit."""
 
     def __init__(self, cause: PyMongoError | None) -> None:
         super().__init__()
@@ -98,38 +101,40 @@ class _Broken(Exception):
 
 def transact(
     client: MongoClient[dict[str, Any]],
-    look: Callable[[], Seen],
-    apply: Callable[[Seen, ClientSession], Result],
+    look: Callable[[], Items],
+    apply: Callable[[Items, ClientSession], Result],
     who: str,
 ) -> Result:
-    """Carry out ``apply``, in one transaction, on the items that ``look`` has found just before it.
+    """Call ``apply`` in a transaction, with the items that ``look`` has found just before it.
 
-    ``apply`` raises :class:`Overtaken` where they do not hold any more, as an id that has come up
-    meanwhile does by itself: then nothing is carried out, and ``look`` is called again. ``who`` needs it, in
-    the plural, for the errors: :class:`Aborted` where fewer items may be possible, :class:`Doubtful` where
-    there is one alone; :class:`DifferentStore` on a MongoDB without transactions; :class:`Unavailable` where
-    others are first all the time, and those of every statement.
+    ``apply`` raises :class:`Overtaken` where an item is no longer as it was found; an id that exists by now
+    counts as that, too. Then nothing is stored, and ``look`` is called again. ``who`` names the items in
+    errors, in the plural.
+
+    Raises :class:`Aborted` where fewer items may be possible, :class:`Doubtful` or :class:`Unclear` for one
+    item alone, :class:`DifferentStore` on a MongoDB without transactions, :class:`Unavailable` where other
+    brokers are first every time, and the errors of every statement.
     """
     with translated():
-        seen, overtaken, broken = look(), 0, 0
+        items, overtaken, broken = look(), 0, 0
         while True:
             began = time.monotonic()
             try:
-                return _carried_out(client, partial(apply, seen), who)
+                return _carried_out(client, partial(apply, items), who)
             except Overtaken:
                 overtaken += 1
                 if overtaken == _TRIES:
                     text = f"others push or change the jobs of {who} all the time; try again"
                     raise Unavailable(text) from None
-                seen = look()
+                items = look()
             except _Broken as error:
                 broken += 1
-                _give_up(error, broken, len(seen), who)
+                _give_up(error, broken, len(items), who)
                 _wait(broken, time.monotonic() - began)
 
 
 def _give_up(error: _Broken, times: int, count: int, who: str) -> None:
-    """Raise what the caller is to know, unless applying the transaction again may do."""
+    """Raise the caller's error, unless applying the transaction again may succeed."""
     text = f"MongoDB has ended a transaction of {count} {who}: {error}"
     if error.too_much:
         kind = Doubtful if isinstance(error.cause, OperationFailure) else Unclear
@@ -141,9 +146,9 @@ def _give_up(error: _Broken, times: int, count: int, who: str) -> None:
 
 
 def _wait(times: int, took: float) -> None:
-    """Wait for a random part of a time that doubles: who was in conflict with us must not be so again.
+    """Wait a random part of a time that doubles, so that two brokers in conflict don't meet again.
 
-    It begins with how long the transaction took, which is how long the other one may take still.
+    The time begins with how long the transaction took: the other one may take as long still.
     """
     longest = min(max(_FIRST_WAIT, took) * 2 ** (times - 1), _LONGEST_WAIT)
     gevent.sleep(random.uniform(0.0, longest))  # noqa: S311 - no secret
@@ -156,6 +161,98 @@ def check_statements(statements: int, count: int, who: str) -> None:
         raise Aborted(text, usual=True)
 
 
+def require_all(changed: int, wanted: int) -> None:
+    """Raise :class:`Overtaken` where a statement changed fewer documents than it was to change."""
+    if changed < wanted:
+        raise Overtaken
+
+
+class OfJob(Protocol):
+    """A verdict on one job."""
+
+    @property
+    def job(self) -> Job:
+        """The job, with the reservation under which its worker has it."""
+
+
+Verdict = TypeVar("Verdict", bound=OfJob)
+
+
+class Move(ABC, Generic[Verdict]):
+    """One batch of verdicts on jobs of one owner, each of which moves a job; carried out by :meth:`run`.
+
+    The first try reads nothing: it expects that each job is reserved still. Where a statement changes fewer
+    documents than expected (:func:`require_all`), the next try reads the jobs, moves those that can be moved,
+    and says of the others in ``problems`` why not. A verdict that was carried out before its reply was lost
+    is neither moved again nor a problem.
+    """
+
+    who: ClassVar[str]
+    """The verdicts in errors, in the plural."""
+    recognized_by: ClassVar[Document]
+    """Fields that :meth:`is_done` reads in the source queue."""
+
+    def __init__(self, source: QueueStore, verdicts: Sequence[Verdict], now: float) -> None:
+        self.problems: dict[str, SluiceError] = {}
+        self.tries = 0
+        self._source = source
+        self._verdicts = verdicts
+        self._now = now
+
+    def run(self) -> dict[str, SluiceError]:
+        """Carry the batch out as :func:`transact`; return the ids of jobs that did not move, and why."""
+        transact(self._source.jobs.database.client, self._look, self._apply_all, self.who)
+        return self.problems
+
+    @abstractmethod
+    def apply(self, verdicts: Sequence[Verdict], session: ClientSession) -> None:
+        """Write the moves; raise :class:`Overtaken` where a job is no longer as expected."""
+
+    @abstractmethod
+    def is_done(self, verdict: Verdict, stored: Mapping[str, Any]) -> bool:
+        """Return True if an earlier try carried the verdict out; ``stored`` is empty for a missing job."""
+
+    def read_targets(self) -> None:
+        """Read in other queues what :meth:`is_done` and :meth:`obstacle` need."""
+
+    def obstacle(self, _verdict: Verdict) -> SluiceError | None:
+        """Return why a job that is reserved still can't be moved."""
+        return None
+
+    def _look(self) -> Sequence[Verdict]:
+        self.tries += 1
+        if self.tries == 1:
+            return self._verdicts
+        stored = self._read_source()
+        self.read_targets()
+        self.problems = {}
+        movable = []
+        for each in self._verdicts:
+            job, found = each.job, stored.get(each.job.id, {})
+            if (found.get("owner"), found.get("hold")) == job.reservation:
+                problem = self.obstacle(each)
+            elif self.is_done(each, found):
+                continue
+            else:
+                problem = taken_over(job.id) if found else uncertain(job.id)
+            if problem is None:
+                movable.append(each)
+            else:
+                self.problems[job.id] = problem
+        return movable
+
+    def _apply_all(self, verdicts: Sequence[Verdict], session: ClientSession) -> None:
+        if verdicts:
+            self.apply(verdicts, session)
+
+    def _read_source(self) -> dict[str, Document]:
+        """Read the jobs by their ids; a later job of the same id has another ``seq``."""
+        numbers = {each.job.id: each.job.seq for each in self._verdicts}
+        fields = {"seq": 1, "owner": 1, "hold": 1, **self.recognized_by}
+        found = self._source.jobs.find({"_id": {"$in": list(numbers)}}, fields, hint=BY_ID)
+        return {each["_id"]: each for each in found if numbers[each["_id"]] == each.get("seq")}
+
+
 def insert_with(
     queue: QueueStore,
     jobs: Sequence[Job],
@@ -163,15 +260,15 @@ def insert_with(
     also: Callable[[Sequence[Job], ClientSession], bool],
     who: str,
 ) -> Sequence[Job] | None:
-    """Insert the jobs whose ids are not there, and carry out ``also``, which gets these jobs.
+    """Insert the jobs whose ids are not in the queue, and call ``also`` with them in the same transaction.
 
-    Returns them; None where ``also`` says, by False, that this is not to be: then nothing is inserted, and it
-    has written nothing itself. Raises as :func:`transact`.
+    Return them, or None where ``also`` returned False: it has written nothing then, and nothing is inserted.
+    Raises as :func:`transact`.
     """
 
     def look() -> Sequence[Job]:
-        there = queue.which_exist([each.id for each in jobs])
-        return [each for each in jobs if each.id not in there]
+        existing = queue.which_exist([each.id for each in jobs])
+        return [each for each in jobs if each.id not in existing]
 
     def apply(new: Sequence[Job], session: ClientSession) -> Sequence[Job] | None:
         if not also(new, session):
@@ -180,7 +277,7 @@ def insert_with(
             queue.insert_within(session, new, now)
         return new
 
-    queue.prepare(anew=True)  # no transaction can make a collection's indexes
+    queue.prepare(anew=True)  # a transaction can't make a collection's indexes
     return transact(queue.jobs.database.client, look, apply, who)
 
 
@@ -205,9 +302,9 @@ def _carried_out(
 
 
 def _once(apply: Callable[[ClientSession], Result]) -> Callable[[ClientSession], Result]:
-    """``apply`` for the driver, which would carry it out again for two minutes, and say nothing.
+    """Wrap ``apply`` for the driver, which would repeat it silently for two minutes.
 
-    An error that the driver would answer so is raised as :class:`_Broken`, which it does not know.
+    An error after which the driver would repeat it is raised as :class:`_Broken`, which the driver ignores.
     """
     begun: list[bool] = []
 
@@ -230,7 +327,7 @@ def _is_too_much(error: PyMongoError) -> bool:
 
 
 def _codes(error: PyMongoError | None) -> set[int | None]:
-    """The server's codes for what is wrong."""
+    """Return the server's codes of an error."""
     if isinstance(error, BulkWriteError):
         return {each.get("code") for each in error.details["writeErrors"]}
     return {error.code} if isinstance(error, OperationFailure) else set()

@@ -1,0 +1,124 @@
+"""Removal of a whole queue, with the parents of the children that lie in it.
+
+It takes three steps: the collection is put aside under another name, the parents of what lies in it die, and
+it is dropped. Killed before the first step, nothing is done; killed after it, any broker goes on
+(:func:`all_put_aside`). Doing a step again is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from secrets import token_hex
+from typing import Any, Final
+
+import gevent
+from pymongo.collection import Collection
+from pymongo.errors import OperationFailure
+
+from sluicemq_broker.store.connection import Documents
+from sluicemq_broker.store.jobs.documents import PUT_ASIDE, collection, queue_of
+from sluicemq_broker.store.jobs.failed_children import AWAITED, ParentQueues, fail_all, reasons_of
+from sluicemq_broker.store.jobs.groups import GroupStore
+from sluicemq_broker.store.jobs.index_models import CHILD_INDEXES, PARENT_INDEX
+from sluicemq_broker.store.jobs.indexes import ignore, make_indexes
+from sluicemq_broker.store.values import BY_ID
+
+#: Prefix of the empty collections that take the place of removed ones; and seconds after which such a
+#: collection counts as left over.
+_EMPTY: Final = "deleted."
+_LEFT_OVER: Final = 60.0
+#: Children that are read at once.
+CHILDREN: Final = 500
+#: The server's codes: there is no collection of this name, and there is one.
+_NOT_THERE: Final = 26
+_EXISTS: Final = 48
+#: Its code where an index of the collection is being built, as for the first child in a queue; and how often,
+#: and after how many seconds, the rename is tried again.
+_BUILDS_INDEX: Final = 12587
+_BUILD_TRIES: Final = 300
+_BUILD_WAIT: Final = 0.1
+
+_Jobs = Collection[dict[str, Any]]
+
+
+def put_aside(jobs: _Jobs, now: float, *, leave_empty: bool) -> _Jobs:
+    """Rename the collection of a queue, in one step: from then on nobody changes what lies in it.
+
+    This is where a removal and all that adds jobs meet: a job is in the collection before, and goes with it,
+    or it makes another collection after.
+
+    ``leave_empty``: an empty collection with the queue's indexes takes its place. An insert may be faster and
+    make it without indexes: then these are made at once. Killed before: :func:`drop_left_over` removes the
+    empty one.
+    """
+    database, name = jobs.database, jobs.name
+    wanted = GroupStore(database, jobs).wanted()
+    aside = database[f"{PUT_ASIDE}{queue_of(name)}.{token_hex(4)}"]
+    empty = database[f"{_EMPTY}{queue_of(name)}.{int(now * 1000):x}-{token_hex(4)}"]
+    if leave_empty:
+        empty.create_indexes(wanted)
+    _rename(jobs, aside.name, unless={_NOT_THERE})
+    if leave_empty and not _rename(empty, name, unless={_EXISTS, _NOT_THERE}):
+        empty.drop()
+        make_indexes(jobs, ignore, wanted)  # the next sweep reports what keeps one from being made
+    return aside
+
+
+def _rename(jobs: _Jobs, name: str, *, unless: set[int]) -> bool:
+    """Rename a collection, after any index build; False where the server answers one of these codes."""
+    for left in reversed(range(_BUILD_TRIES)):
+        try:
+            jobs.rename(name)
+        except OperationFailure as error:
+            if error.code == _BUILDS_INDEX and left:
+                gevent.sleep(_BUILD_WAIT)
+                continue
+            if error.code not in unless:
+                raise
+            return False
+        return True
+    return False
+
+
+def dropping_put_aside(
+    aside: _Jobs, now: float, parents: ParentQueues, size: int = CHILDREN
+) -> Iterator[int]:
+    """Let the parents of the children in a put-aside collection die, page by page, then drop it.
+
+    Yield the number of children of each page. Killed before the end: a repetition goes on with the children
+    that are left.
+    """
+    queue = queue_of(aside.name).removeprefix(PUT_ASIDE).rpartition(".")[0]
+    if GroupStore(aside.database, aside.database[collection(queue)]).may_have_children():
+        aside.create_indexes(CHILD_INDEXES)  # missing only where an insert made it between two statements
+        awaited = {"parent.id": {"$gte": ""}, **AWAITED}
+        children = aside.find(awaited, {"parent": 1}, hint=PARENT_INDEX, batch_size=size)
+        while page := list(islice(children, size)):
+            reasons = reasons_of(page, queue, "was removed with the queue")
+            parents.on_parents_failed(fail_all(reasons, now, parents))
+            aside.delete_many({"_id": {"$in": [each["_id"] for each in page]}}, hint=BY_ID)
+            yield len(page)
+    aside.drop()
+
+
+def all_put_aside(database: Documents) -> Iterator[_Jobs]:
+    """Yield collections that are put aside: perhaps their brokers were killed before they dropped them."""
+    yield from _named(database, PUT_ASIDE)
+
+
+def drop_left_over(database: Documents, now: float) -> None:
+    """Remove empty collections that brokers made and, as they were killed, did not put to use.
+
+    Those of the last minute may still take it. A collection into which somebody has put a document stays.
+    """
+    for each in _named(database, _EMPTY):
+        made = each.name.rpartition(".")[2].partition("-")[0]
+        if now * 1000 - int(made, 16) > _LEFT_OVER * 1000 and each.find_one({}, {"_id": 1}) is None:
+            each.drop()
+
+
+def _named(database: Documents, prefix: str) -> Iterator[_Jobs]:
+    begins = {"name": {"$regex": f"^{prefix.replace('.', '[.]')}.*[.][0-9a-f]+(-[0-9a-f]+)?$"}}
+    for name in database.list_collection_names(filter=begins):
+        yield database[name]
