@@ -39,7 +39,7 @@ events.notify_and_call_entry_points = events.notify
 monkey.patch_all()
 
 from sluicemq.standard_streams import guarded  # noqa: E402 - everything after the patch
-from sluicemq_broker.process import main  # noqa: E402
+from sluicemq_broker.command import main  # noqa: E402
 
 if __name__ == "__main__":
     with guarded():

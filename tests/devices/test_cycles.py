@@ -51,7 +51,7 @@ def longest_look(*program: str) -> float:
     return float(ran.stdout)
 
 
-@pytest.mark.parametrize("program", ["sluicemq_devices.__main__", "sluicemq_broker.process.serve"])
+@pytest.mark.parametrize("program", ["sluicemq_devices.__main__", "sluicemq_broker.command.serve"])
 def test_many_topics_are_not_looked_at_for_cycles_all_at_once(program: str) -> None:
     assert longest_look(program) < longest_look() / 4
 

@@ -15,9 +15,10 @@ if __name__ == "__main__":
 
     monkey.patch_all()
 
-    from sluicemq_broker.process import main
-    from sluicemq_broker.statistics import census, incidents
-    from sluicemq_broker.statistics.incidents import Incidents
+    from sluicemq_broker.command import main
+    from sluicemq_broker.history import incidents
+    from sluicemq_broker.history.incidents import Incidents
+    from sluicemq_broker.queues import census
     from sluicemq_broker.store import ServerClock
 
     _SPEED, _BEGAN, _FROM = (float(os.environ[f"DAY_{name}"]) for name in ("SPEED", "BEGAN", "FROM"))

@@ -15,7 +15,7 @@ from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
 from faults.replica_set import ReplicaSet
 from sluicemq import Client
-from sluicemq_broker.process.serve import stop
+from sluicemq_broker.command.serve import stop
 from support.broker_process import BrokerProcess
 from support.long_forms import long
 from support.ports import tcp

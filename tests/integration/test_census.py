@@ -12,9 +12,9 @@ from sluicemq_broker.config import Config
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queues import Census
+from sluicemq_broker.queues import census as census_module
 from sluicemq_broker.queues.queues import Queues
-from sluicemq_broker.statistics import census as census_module
-from sluicemq_broker.statistics.census import Census
 from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_broker.store.errors import Unclear

@@ -10,10 +10,10 @@ from pymongo.database import Database
 
 from sluicemq.protocol.errors import BadFrames, Unavailable
 from sluicemq_broker.config import Config
+from sluicemq_broker.history.history import ALL, FLUSH, History
+from sluicemq_broker.queues import Census
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.statistics.census import Census
-from sluicemq_broker.statistics.history import ALL, FLUSH, History
 from sluicemq_broker.store.admin.history import (
     DAYS_KEPT,
     MINUTES_KEPT,

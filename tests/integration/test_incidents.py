@@ -10,8 +10,8 @@ from pymongo.database import Database
 
 from sluicemq.protocol.errors import BadFrames, Unavailable
 from sluicemq_broker.config import Config
+from sluicemq_broker.history.incidents import FLUSH, GAP, LONG, Incidents
 from sluicemq_broker.queues.queues import Queues
-from sluicemq_broker.statistics.incidents import FLUSH, GAP, LONG, Incidents
 from sluicemq_broker.store.admin.incidents import IncidentStore
 from sluicemq_broker.store.cluster.leases import Seen
 from support.fakes import Clock, FakeOwners, a_context, a_maker

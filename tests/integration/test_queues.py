@@ -22,10 +22,10 @@ from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.process.server import Server
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.verdict import Settlement, Verdict
+from sluicemq_broker.queues import Census
 from sluicemq_broker.queues.bulk_operations import Delete
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.statistics.census import Census
 from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.admin.removals import Removals
 from sluicemq_broker.store.errors import Refused, Unclear

@@ -18,13 +18,13 @@ from sluicemq_broker.context.context import Context
 from sluicemq_broker.context.owners import Owners
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.queue import JobMaker
+from sluicemq_broker.queues import Census
 from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.queues.schedules import Schedules
 from sluicemq_broker.queues.sweeper import Sweeper
 from sluicemq_broker.queues.tasks import Tasks
 from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.statistics.census import Census
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.cluster.leases import LeaseStore
 from sluicemq_broker.store.jobs.schedules import ScheduleStore

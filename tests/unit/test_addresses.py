@@ -10,8 +10,8 @@ import pytest
 import tomli_w
 
 from sluicemq.protocol.errors import Unavailable
+from sluicemq_broker.command import addresses
 from sluicemq_broker.config import Config, load
-from sluicemq_broker.process import addresses
 from support.ports import tcp
 
 

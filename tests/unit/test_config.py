@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.protocol.options import OPTIONS, Option
+from sluicemq_broker.command.serve import serve
 from sluicemq_broker.config import (
     BrokerSettings,
     Config,
@@ -24,7 +25,6 @@ from sluicemq_broker.config import (
     taken_over,
 )
 from sluicemq_broker.config.rules import Rule, http_hosts
-from sluicemq_broker.process.serve import serve
 from sluicemq_devices.sockets.endpoints import Endpoint
 
 

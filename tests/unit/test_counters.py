@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from sluicemq_broker.process.logs import FIELDS, _Json
+from sluicemq_broker.command.logs import FIELDS, _Json
 from sluicemq_broker.runtime.counters import Counters, QueueCounters
 from sluicemq_broker.runtime.counts import Count
 from support.virtual_time import VirtualTime

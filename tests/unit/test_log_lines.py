@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from sluicemq_broker.process.logs import _Json, _Text
+from sluicemq_broker.command.logs import _Json, _Text
 from sluicemq_devices.hub import LONGEST_TRACEBACK, OneLine
 
 LONG = "x" * 300_000

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq_broker.process.reference import COMMAND, PAGES, main
+from sluicemq_broker.command.reference import COMMAND, PAGES, main
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

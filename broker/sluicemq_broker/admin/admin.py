@@ -14,8 +14,8 @@ from sluicemq_broker.admin.queues import QueueAdmin
 from sluicemq_broker.admin.schedules import ScheduleAdmin
 from sluicemq_broker.admin.snapshots import Snapshot
 from sluicemq_broker.admin.streams import StreamAdmin
+from sluicemq_broker.history import History, Incidents, Series
 from sluicemq_broker.queues import Tasks
-from sluicemq_broker.statistics import History, Incidents, Series
 
 
 class Admin(NamedTuple):

@@ -8,8 +8,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
-from sluicemq_broker.queues import Discard, Queues, Redrive, Task, Tasks
-from sluicemq_broker.statistics import Census
+from sluicemq_broker.queues import Census, Discard, Queues, Redrive, Task, Tasks
 from sluicemq_broker.store import DeadLetters, JobPage, Listing
 
 #: A time after all jobs, in Unix seconds: the year 9999.

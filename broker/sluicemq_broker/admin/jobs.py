@@ -9,9 +9,8 @@ from sluicemq.protocol.errors import BadFrames
 from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue, check_headers
-from sluicemq_broker.queues import FailedParents, Queues
+from sluicemq_broker.queues import Census, FailedParents, Queues
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.statistics import Census
 from sluicemq_broker.store import SHOWN_STATES, Changes, Documents, Inspector, JobPage, Listing, Removals
 
 _CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)

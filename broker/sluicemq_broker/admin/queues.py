@@ -11,8 +11,7 @@ from sluicemq_broker.admin.jobs import check_state
 from sluicemq_broker.admin.shared_answer import SharedAnswer
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
-from sluicemq_broker.queues import Delete, Purge, Queues, Task, Tasks, check_name
-from sluicemq_broker.statistics import Census
+from sluicemq_broker.queues import Census, Delete, Purge, Queues, Task, Tasks, check_name
 from sluicemq_broker.store import SHOWN_STATES
 
 #: Workers in one answer, and jobs of each: more than a person reads.

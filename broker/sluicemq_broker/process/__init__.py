@@ -1,7 +1,1 @@
-"""The process: its command, its order of starting and stopping, where it listens."""
-
-from sluicemq_broker.process.serve import main
-
-__all__ = [
-    "main",
-]
+"""The broker put together: its parts, and the order in which they start and stop."""

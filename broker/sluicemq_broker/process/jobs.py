@@ -10,11 +10,11 @@ from typing import Final
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import Config
+from sluicemq_broker.history import History, Incidents
 from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation, retried
 from sluicemq_broker.queue import JobMaker
-from sluicemq_broker.queues import MissingChildren, OnDead, Queues, Schedules, Sweeper, Tasks
-from sluicemq_broker.statistics import Census, History, Incidents
+from sluicemq_broker.queues import Census, MissingChildren, OnDead, Queues, Schedules, Sweeper, Tasks
 from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore
 
 #: Seconds between two looks for days that are over.

@@ -1,6 +1,7 @@
 """All queues: which there are, and what is done to many of their jobs, or at a time, or again and again."""
 
 from sluicemq_broker.queues.bulk_operations import Delete, Discard, Purge, Redrive
+from sluicemq_broker.queues.census import Census
 from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.missing_children import MissingChildren
 from sluicemq_broker.queues.on_dead import OnDead
@@ -10,6 +11,7 @@ from sluicemq_broker.queues.sweeper import Sweeper
 from sluicemq_broker.queues.tasks import Task, Tasks
 
 __all__ = [
+    "Census",
     "Delete",
     "Discard",
     "FailedParents",

@@ -16,8 +16,8 @@ from sluicemq_broker.admin import (
     StreamAdmin,
 )
 from sluicemq_broker.doors.smq.subscriptions import Holds
+from sluicemq_broker.history import History
 from sluicemq_broker.queues import Tasks
-from sluicemq_broker.statistics import History
 
 
 class AdminVerb(NamedTuple):

@@ -20,6 +20,9 @@ from gevent.event import Event
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker import __version__
+from sluicemq_broker.command import addresses, logs
+from sluicemq_broker.command.readiness import Readiness
+from sluicemq_broker.command.reload import Source, reload
 from sluicemq_broker.config import (
     ENVIRONMENT,
     BrokerSettings,
@@ -31,9 +34,6 @@ from sluicemq_broker.config import (
 )
 from sluicemq_broker.config import as_json as shown_as_json
 from sluicemq_broker.embedded import EmbeddedMongo
-from sluicemq_broker.process import addresses, logs
-from sluicemq_broker.process.readiness import Readiness
-from sluicemq_broker.process.reload import Source, reload
 from sluicemq_broker.process.server import Server
 from sluicemq_devices.hub import give_back_large_memory, look_for_cycles
 

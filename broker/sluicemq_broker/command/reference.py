@@ -1,6 +1,6 @@
 """The pages of the reference, made of what the code declares: settings, job options, figures.
 
-``python -m sluicemq_broker.process.reference docs`` writes them; a test says so when they are stale.
+``python -m sluicemq_broker.command.reference docs`` writes them; a test says so when they are stale.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from sluicemq.protocol.options import OPTIONS, Option
+from sluicemq_broker.command.serve import serve
 from sluicemq_broker.config import (
     ENVIRONMENT,
     ONLY,
@@ -25,11 +26,10 @@ from sluicemq_broker.config import (
     as_toml,
     settings_of,
 )
-from sluicemq_broker.process.serve import serve
 from sluicemq_broker.runtime import BALANCES, Count, Gauge, Timing
 from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 
-COMMAND: Final = "python -m sluicemq_broker.process.reference docs"
+COMMAND: Final = "python -m sluicemq_broker.command.reference docs"
 
 _MADE = f"<!-- Made by `{COMMAND}`; what stands here is changed in the code. -->"
 _Row = dict[str, str]

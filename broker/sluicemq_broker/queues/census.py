@@ -19,7 +19,7 @@ from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import SCHEDULED, State
 from sluicemq_broker.queue import Counted, Queue
-from sluicemq_broker.queues import Queues
+from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count, Gauge
 from sluicemq_broker.store import COUNTED_EXACTLY, SHOWN_STATES, Inspector, Unclear
 

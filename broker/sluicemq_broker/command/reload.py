@@ -9,8 +9,8 @@ from typing import Any
 
 import gevent
 
+from sluicemq_broker.command import logs
 from sluicemq_broker.config import Config, ConfigError, changes, load, taken_over
-from sluicemq_broker.process import logs
 from sluicemq_broker.process.server import Server
 
 log = logging.getLogger("broker")

@@ -19,8 +19,7 @@ import gevent
 from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
-from sluicemq_broker.queues import Queues, check_name
-from sluicemq_broker.statistics.census import Census
+from sluicemq_broker.queues import Census, Queues, check_name
 from sluicemq_broker.store import Documents, HistoryStore, MinuteCounts, Subject, day_of
 
 #: Seconds between two writes.

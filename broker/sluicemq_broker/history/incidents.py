@@ -18,13 +18,12 @@ import gevent
 
 from sluicemq.protocol.errors import BadFrames, SluiceError
 from sluicemq_broker.context import Context
+from sluicemq_broker.history.floods import FloodDetector
+from sluicemq_broker.history.series import SPANS
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
-from sluicemq_broker.queues import Queues
+from sluicemq_broker.queues import Census, Queues
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.statistics.census import Census
-from sluicemq_broker.statistics.floods import FloodDetector
-from sluicemq_broker.statistics.series import SPANS
 from sluicemq_broker.store import DeadLetters, Documents, Incident, IncidentStore, Listing, Seen
 
 #: Seconds between two writes; and those after which what happens again is another incident.

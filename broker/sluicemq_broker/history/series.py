@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from sluicemq.protocol.errors import BadFrames
+from sluicemq_broker.history.history import BROKER, QUEUE, History
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.statistics.history import BROKER, QUEUE, History
 from sluicemq_broker.store import Subject, day_of, seconds
 
 #: What is drawn: sums of each step, but of ``ready`` its highest.
