@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from secrets import token_hex
@@ -16,7 +15,7 @@ from hypothesis import HealthCheck, Phase, settings
 from pymongo import MongoClient
 
 from sluicemq import Client, Subscription
-from support import ports
+from support import durations, ports
 from support.long_forms import longer
 from support.redis_server import RedisServer
 from support.session_mongodb import GIVEN, session_mongodb
@@ -32,6 +31,11 @@ _FOR_ALL = ExitStack()
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the long tests too: about an hour")
     parser.addoption("--hours", action="store_true", help="run all tests, explorations ten times as long")
+    parser.addoption(
+        "--record-durations",
+        action="store_true",
+        help=f"write how long each file took to {durations.RECORD.name}",
+    )
     parser.addoption("--first-example", action="store_true", help="show a failing example as it was found")
 
 
@@ -42,6 +46,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("--hours"):
         config.option.full = True
+    if config.getoption("--record-durations") and "PYTEST_XDIST_WORKER" not in os.environ:
+        config.pluginmanager.register(durations.Recorder())
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script
         signal.signal(signal.SIGINT, signal.default_int_handler)  # else no program of a test hears Ctrl-C
     for kind in (Client, Subscription):  # a machine may stand still for longer than users want to wait
@@ -55,59 +61,6 @@ def pytest_configure(config: pytest.Config) -> None:
         "sluicemq", max_examples=examples, deadline=None, suppress_health_check=slow, phases=phases
     )
     settings.load_profile("sluicemq")
-
-
-#: Files that take long though they have few tests. With several processes they are begun first, so that
-#: none of them is left to one process while the others have nothing more to do.
-LONG = (
-    "test_chaos.py",
-    "test_day.py",
-    "test_protocol_model.py",
-    "test_bench.py",
-    "test_longest_turn_of_streams.py",
-    "test_floods_of_names.py",
-    "test_bad_http.py",
-    "test_every_verb_is_bounded.py",
-    "test_standard_streams.py",
-    "test_behind_proxies.py",
-    "test_shortage.py",
-    "test_begun.py",
-    "test_longest_turn.py",
-    "test_embedded.py",
-    "test_model_brokers.py",
-    "test_model_brokers_pipelines.py",
-    "test_foreign_peers.py",
-    "test_broker_killed.py",
-    "test_starting.py",
-    "test_cli.py",
-    "test_workers_die.py",
-    "test_fair_queues.py",
-    "test_aggregate.py",
-    "test_under_gevent.py",
-    "test_bad_http.py",
-    "test_behind_proxies.py",
-    "test_http_jobs.py",
-    "test_stopping.py",
-    "test_state_machine.py",
-    "test_forks.py",
-    "test_http_actions.py",
-    "test_json.py",
-    "test_topics.py",
-    "test_routes.py",
-    "test_devices.py",
-    "test_groups_interleaved.py",
-    "test_leases_of_live_brokers.py",
-    "test_bounds.py",
-    "test_held_replies.py",
-    "test_forwarding_killed.py",
-    "test_model.py",
-    "test_dedupe_model.py",
-    "test_model_brokers_limits.py",
-    "test_mongod_faults.py",
-    "test_nobody_works.py",
-    "test_retries.py",
-    "test_decoys.py",
-)
 
 
 @pytest.hookimpl(tryfirst=True)  # before there are processes to run the tests
@@ -128,8 +81,7 @@ def pytest_unconfigure() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" in os.environ:
-        counts = Counter(item.path for item in items)
-        items.sort(key=lambda item: (_place(item.path.name), -counts[item.path]))
+        durations.longest_first(items, durations.read())
     for option in ("full", "hours"):
         if not config.getoption(f"--{option}"):
             _skip(items, option)
@@ -139,10 +91,6 @@ def _skip(items: list[pytest.Item], option: str) -> None:
     for item in items:
         if item.get_closest_marker(option):
             item.add_marker(pytest.mark.skip(reason=f"long; runs with --{option}"))
-
-
-def _place(file: str) -> int:
-    return LONG.index(file) if file in LONG else len(LONG)
 
 
 @pytest.fixture(scope="session")
