@@ -71,6 +71,22 @@ say_first_time() {
     say "SluiceMQ sets itself up in $PWD/$1; the first time that downloads about $2"
 }
 
+# Set up the virtual environment $2 with the Python $1: see make_venv and install_project, whose arguments
+# these are. One at a time in a checkout, for two would install over each other.
+set_up() {
+    wait_for_turn 8 "another set-up runs in $PWD; waiting for its end"
+    make_venv "$1" "$2"
+    install_project "${@:2}"
+} 8<deploy/setup.sh
+
+# Lock the file that is open as descriptor $1 until that is closed; say $2 if another process has it.
+wait_for_turn() {
+    command -v flock >/dev/null || return 0 # as on macOS: nothing is locked there
+    flock --nonblock "$1" && return
+    say "$2"
+    flock "$1"
+}
+
 # Make the virtual environment $2 with the Python $1.
 make_venv() {
     [ -x "$2/bin/python" ] && "$2/bin/python" -c '' 2>/dev/null && return

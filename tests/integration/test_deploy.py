@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from support.waiting import TIMEOUT, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -35,30 +38,67 @@ def test_what_has_failed_stands_last_behind_what_was_checked_beside_the_tests(
     tmp_path: Path, broken: int
 ) -> None:
     # Given a checkout whose checks and tests are played
-    checkout, programs = tmp_path / "checkout", tmp_path / "programs"
-    set_up_tests(checkout)
-    venv = checkout / ".venv-test"
-    cached = checkout / ".pytest_cache" / "v" / "cache"
-    cached.mkdir(parents=True)
-    failed = {f"tests/test_a.py::test_{n}": True for n in range(4)}
-    (cached / "lastfailed").write_text(json.dumps(failed))
-    for program, says, code in (
-        ("ruff", "", 0), ("mypy", "a.py: error", broken), ("lint-imports", "a banner", 0), ("pytest", "F", 1),
-    ):  # fmt: skip
-        played(venv / "bin" / program, says, code)
-    for program in ("gcc", "node", "npm", "redis-server"):
-        played(programs / program, "", 0)
+    checkout = tmp_path / "checkout"
+    environ = set_up_tests(checkout, broken)
+    failed = fail(checkout, *[f"tests/test_a.py::test_{n}" for n in range(4)])
     # When
-    done = subprocess.run(
-        [checkout / "deploy" / "test"],
-        env=os.environ | {"PATH": f"{programs}:{os.environ['PATH']}", "SLUICEMQ_TEST_CHROMIUM": "/bin/true"},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = run_tests(checkout, environ)
     # Then
     assert done.returncode == 1
     assert done.stderr.splitlines()[-5:] == ["== failed tests", *failed]
     assert ("a.py: error" in done.stderr) == bool(broken)
     assert "a banner" not in done.stderr
+
+
+@pytest.mark.parametrize(("name", "again"), [("test_0", True), ("test_1", False)])
+def test_only_what_is_quarantined_is_tried_once_more(tmp_path: Path, name: str, *, again: bool) -> None:
+    # Given
+    checkout = tmp_path / "checkout"
+    environ = set_up_tests(checkout)
+    entry = f'[[test]]\nname = "tests/test_a.py::{name}"\nreason = "an example"\nsince = 2026-11-25\n'
+    (checkout / "tests" / "quarantine.toml").write_text(entry)
+    fail(checkout, "tests/test_a.py::test_0")
+    # When
+    done = run_tests(checkout, environ)
+    # Then
+    assert done.returncode == 1  # it fails again, too
+    assert ("quarantined: tests/test_a.py::test_0: an example" in done.stderr) == again
+    assert done.stderr.count("== pytest") == 1 + again
+
+
+@pytest.mark.parametrize(
+    ("locked", "says"), [("test", "another ./deploy/test runs in"), ("setup.sh", "another set-up runs in")]
+)
+def test_one_that_begins_meanwhile_says_so_and_waits(tmp_path: Path, locked: str, says: str) -> None:
+    # Given one that is under way
+    checkout = tmp_path / "checkout"
+    environ = set_up_tests(checkout)
+    with (checkout / "deploy" / locked).open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        # When another is begun
+        log = tmp_path / "log"
+        with log.open("w") as screen:
+            waiting = subprocess.Popen([checkout / "deploy" / "test"], env=environ, stderr=screen)
+        wait_until(lambda: f"{says} {checkout}; waiting for its end" in log.read_text(), what="the message")
+        assert waiting.poll() is None
+        assert "== ruff check" not in log.read_text()
+    # Then it goes on when the first has ended
+    assert waiting.wait(TIMEOUT) == 1
+    assert "== pytest" in log.read_text()
+
+
+def run_tests(checkout: Path, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [checkout / "deploy" / "test"], env=environ, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def fail(checkout: Path, *tests: str) -> tuple[str, ...]:
+    """Let these be what pytest remembers to have failed."""
+    cached = checkout / ".pytest_cache" / "v" / "cache"
+    cached.mkdir(parents=True)
+    (cached / "lastfailed").write_text(json.dumps(dict.fromkeys(tests, True)))
+    return tests
 
 
 def played(program: Path, says: str, code: int) -> None:
@@ -67,14 +107,30 @@ def played(program: Path, says: str, code: int) -> None:
     program.chmod(0o755)
 
 
-def set_up_tests(checkout: Path) -> None:
-    """A checkout whose tests have all that they need, so that nothing is installed."""
+def set_up_tests(checkout: Path, broken: int = 0) -> dict[str, str]:
+    """Make a checkout whose checks and failing tests are played, and return the environment for them.
+
+    ``broken``: the exit code of mypy. They have all that they need, so that nothing is installed.
+    """
     set_up(checkout)
     (checkout / ".venv").rename(checkout / ".venv-test")
     venv = checkout / ".venv-test"
     (venv / "wanted.stamp").write_text((venv / "wanted.stamp").read_text().replace("embedded", "dev ./bench"))
+    for file in ("tests/support/quarantine.py", "tests/quarantine.toml"):
+        (checkout / file).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / file, checkout / file)
     (venv / "libzmq-4.1").mkdir()
     (venv / "libzmq-4.1" / "libzmq.so.5").touch()
+    for program, says, code in (
+        ("ruff", "", 0), ("mypy", "a.py: error", broken), ("lint-imports", "a banner", 0), ("pytest", "F", 1),
+    ):  # fmt: skip
+        played(venv / "bin" / program, says, code)
+    programs = checkout / "programs"
+    for program in ("gcc", "node", "npm", "redis-server"):
+        played(programs / program, "", 0)
+    return os.environ | {
+        "PATH": f"{programs}:{os.environ['PATH']}", "SLUICEMQ_TEST_CHROMIUM": "/bin/true"
+    }  # fmt: skip
 
 
 def set_up(checkout: Path) -> None:
