@@ -29,7 +29,7 @@ def test_nothing_is_held_for_a_worker_whose_socket_takes_nothing_more(kind: type
         queue=SimpleNamespace(offer=lambda _worker: None),
         settings=SimpleNamespace(envelope="payload"),
         counters=Counters(),
-        came=lambda _worker: None,
+        workers=set(),
         prefetch=5,
         room=99,
     )

@@ -10,8 +10,9 @@ import pytest
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import Paused, Unavailable
 from sluicemq_broker.config import BrokerSettings, DeviceSettings, QueueSettings
+from sluicemq_broker.doors.door_group import DoorGroup
 from sluicemq_broker.doors.frontends import PushFrontend
-from sluicemq_broker.doors.requests import MOST_UNREAD, Asker, RequestFrontend
+from sluicemq_broker.doors.requests import MOST_UNREAD, Requester, RequestFrontend
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queue.capacity import Capacity, Flow
@@ -151,7 +152,7 @@ class FrontendRig:
 
     def asker(self, frontend: RequestFrontend) -> Lane:
         lane = Lane()
-        Asker(frontend, lane).listen()  # type: ignore[arg-type]
+        Requester(frontend, lane).listen()  # type: ignore[arg-type]
         return lane
 
 
@@ -179,10 +180,10 @@ def test_unreadable_messages_on_their_way_close_the_gates_as_jobs_do() -> None:
     unreadable = [b"", b"{", b"x" * 999]
 
     frontend._receive([unreadable] * 9)
-    assert not frontend._shut
+    assert not frontend.is_shut
     frontend._receive([unreadable])
 
-    assert frontend._shut  # each keeps its last frame, and its headers
+    assert frontend.is_shut  # each keeps its last frame, and its headers
     assert len(rig.queue.unreadable) == 10
 
 
@@ -214,7 +215,7 @@ def test_a_request_on_which_the_broker_fails_is_answered_and_takes_no_other_with
 
 def held(frontend: Any) -> list[int]:
     """What a frontend counts as on its way to MongoDB, and as waiting for results."""
-    marks = (frontend._on_their_way.mark, frontend._waiting.mark)
+    marks = (frontend.mark, frontend._waiting.mark)
     return [number for mark in marks for number in (mark.count, mark.bytes)]
 
 
@@ -402,7 +403,7 @@ def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> 
     rig = FrontendRig(hwm=100)
     rig.queues = queues = ManyQueues()
     frontend = rig.frontend(PushFrontend)
-    frontend.doors = [Door()]
+    frontend.doors = DoorGroup([Door()])  # type: ignore[list-item]
     honest, sick = Lane(), Lane()
     for lane in (honest, sick):
         frontend._opened(lane)
@@ -423,7 +424,7 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     rig = FrontendRig(hwm=100)
     rig.queues = queues = ManyQueues()
     frontend = rig.frontend(PushFrontend)
-    frontend.doors = [Door()]
+    frontend.doors = DoorGroup([Door()])  # type: ignore[list-item]
     lanes = [Lane() for _ in range(9)]
     for lane in lanes:
         frontend._opened(lane)
@@ -438,7 +439,7 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
 
     assert all(lane.paused for lane in sick)
     assert not well.paused
-    assert not frontend._on_their_way.mark.is_full
+    assert not frontend.mark.is_full
     for push in queues.by_name["sick"].pushes:
         push.on_stored({}, ())
     assert not any(lane.paused for lane in sick)
@@ -472,7 +473,7 @@ def door() -> Door:
 
 def push_frontend(rig: FrontendRig, door: Door) -> PushFrontend:
     frontend: PushFrontend = rig.frontend(PushFrontend)
-    frontend.doors = [door]  # type: ignore[list-item]
+    frontend.doors = DoorGroup([door])  # type: ignore[list-item]
     return frontend
 
 

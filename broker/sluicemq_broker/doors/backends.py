@@ -1,7 +1,7 @@
-"""Where workers connect with plain sockets: REP at a QUEUE, PULL at a STREAMER.
+"""The doors where workers connect with plain sockets: REP at a QUEUE, PULL at a STREAMER.
 
-Every connection is a lane of its own, so that a job goes to the worker that is free
-and to nobody else, and a worker that dies is noticed when its connection ends.
+Every connection is a lane of its own: a job goes to one worker that is free, and a worker that dies is
+noticed when its connection ends.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import Final
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.config import Ack, DeviceSettings
-from sluicemq_broker.doors.frontends import FRAME_FACTOR
+from sluicemq_broker.doors.door_group import DoorGroup
+from sluicemq_broker.doors.frames import FRAME_FACTOR
 from sluicemq_broker.doors.lane_workers import ArrivalWorker, LaneWorker, PopWorker, PullWorker, RepWorker
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.worker_frames import commit_frames, unreadable
@@ -21,9 +22,9 @@ from sluicemq_broker.runtime import Count
 from sluicemq_devices.hub import Watermark
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor
 
-#: Unsettled jobs at one PULL worker, at most, where no number is given; with ``auto`` jobs removed at once.
-#: One with room commits within a round trip, in which it gets no more than these: on a machine where it waits
-#: 50 ms for its turn, 64 would be 1,300 jobs/s. To one without room far fewer are sent.
+#: Unsettled jobs at one PULL worker where no prefetch is set; with ``auto`` jobs removed in one statement.
+#: A worker commits within a round trip and gets no more jobs in it: on a machine where it waits 50 ms for its
+#: turn, 64 would be 1,300 jobs/s. A worker that does not read gets far fewer.
 PREFETCH: Final[Mapping[str, int]] = {Ack.RECEIVED: 256, Ack.AUTO: 64, Ack.EXPLICIT: 1}
 _WORKERS: Final[Mapping[str, type[LaneWorker]]] = {
     Ack.RECEIVED: ArrivalWorker,
@@ -45,85 +46,71 @@ class Backend:
         self.sent = 0
         self.unsettled = 0
         self.unsettled_bytes = 0
-        self._workers: set[LaneWorker] = set()
+        self.workers: set[LaneWorker] = set()
+        """Connected workers; they are offered again when the device's marks have room again."""
         self.max_frame = FRAME_FACTOR * services.settings.max_job_bytes
         self._services = services
-        self.commit_doors: list[LaneDoor] = []
-        self.doors = [self._lanes(endpoint) for endpoint in settings.backends]
+        self.doors = DoorGroup(self._lanes(endpoint) for endpoint in settings.backends)
+        self.commit_doors = DoorGroup(())
 
     @property
     def prefetch(self) -> int:
-        """Unsettled jobs at one worker, at most; of those that pop, jobs removed at once for one."""
+        """Unsettled jobs at one worker at most; for popping workers, jobs removed in one statement."""
         return self.settings.prefetch or PREFETCH[self.settings.ack]
 
     @property
     def connections(self) -> int:
-        """How many are open."""
-        return sum(door.connections for door in self._all())
+        """Open connections."""
+        return self.doors.connections + self.commit_doors.connections
 
     @property
     def beats(self) -> bool:
-        """True if workers are told from dead ones by heartbeats.
+        """True if heartbeats tell dead workers from live ones.
 
-        Not those that pop: one that doesn't read for a while answers none, and would lose what lies
-        on its way for nothing.
+        A popping worker that doesn't read for a while answers none, and would lose the jobs on its way.
         """
         return self.kind == "DEALER" or self.settings.ack != Ack.AUTO
 
     @property
     def room(self) -> int:
-        """How many more deliveries the device's high-water marks allow."""
+        """Deliveries that the device's high-water marks still allow."""
         return 0 if self.unsettled_bytes >= self.settings.hwm_bytes else self.settings.hwm - self.unsettled
 
-    def came(self, worker: LaneWorker) -> None:
-        """A worker has connected: it is offered again when the marks have room again."""
-        self._workers.add(worker)
-
-    def left(self, worker: LaneWorker) -> None:
-        """Its connection has ended."""
-        self._workers.discard(worker)
-
-    def posted(self, count: int) -> None:
-        """So many jobs were given to a worker of this device."""
-        self.sent += count
-
     def took(self, deliveries: Sequence[Delivery]) -> None:
-        """These are under way at a worker of this device."""
-        self.posted(len(deliveries))
+        """Count deliveries to a worker of this device."""
+        self.sent += len(deliveries)
         self.unsettled += len(deliveries)
         self.unsettled_bytes += sum([each.job.size for each in deliveries])
 
     def freed(self, delivery: Delivery) -> None:
-        """It has ended; workers that the marks had turned away are offered again."""
+        """Count a delivery that has ended; workers for which the marks had no room are offered again."""
         was_full = self.room <= 0
         self.unsettled -= 1
         self.unsettled_bytes -= delivery.job.size
         if was_full and self.room > 0:
-            for worker in list(self._workers):
+            for worker in list(self.workers):
                 self.queue.offer(worker)
 
     def start(self) -> None:
         """Open the doors."""
-        for door in self._all():
-            door.start()
+        self.doors.start()
+        self.commit_doors.start()
 
     def stop(self) -> None:
-        """Close the doors; verdicts that were sent before are still taken."""
-        for door in self._all():
-            door.stop()
-
-    def _all(self) -> list[LaneDoor]:
-        return [*self.doors, *self.commit_doors]
+        """Close the doors; verdicts that were sent before are still read."""
+        self.doors.stop()
+        self.commit_doors.stop()
 
     def _lanes(self, endpoint: Endpoint) -> LaneDoor:
+        settings = self._services.settings
         return LaneDoor(
             self._services.board,
             endpoint,
             self.kind,
             lambda lane: self.queue.attach(self._worker(lane)),
             max_frame=self.max_frame,
-            heartbeat=self._services.settings.heartbeat if self.beats else None,
-            silence=self._services.settings.silence if self.beats else None,
+            heartbeat=settings.heartbeat if self.beats else None,
+            silence=settings.silence if self.beats else None,
         )
 
     def _worker(self, lane: Lane) -> Worker:
@@ -131,7 +118,7 @@ class Backend:
 
 
 class RepBackend(Backend):
-    """DEALER lanes for REP workers: one job at a time each, answered on the same connection."""
+    """DEALER doors for REP workers: one job at a time for each, answered on its connection."""
 
     kind = "DEALER"
     prefetch = 1
@@ -141,25 +128,19 @@ class RepBackend(Backend):
 
 
 class PullBackend(Backend):
-    """PUSH lanes for PULL workers, and with ``ack = "explicit"`` the door where they commit."""
+    """PUSH doors for PULL workers, and with ``ack = "explicit"`` the doors where they commit."""
 
     kind = "PUSH"
 
     def __init__(self, settings: DeviceSettings, services: Services) -> None:
         super().__init__(settings, services)
-        self.commit_doors = [
+        self.commit_doors = DoorGroup(
             LaneDoor(services.board, endpoint, "PULL", self._listen, max_frame=self.max_frame)
             for endpoint in settings.commits
-        ]
-        self._mark = Watermark(settings.hwm, settings.hwm_bytes, self._close_gates, self._open_gates)
-
-    def _close_gates(self) -> None:
-        for door in self.commit_doors:
-            door.pause()
-
-    def _open_gates(self) -> None:
-        for door in self.commit_doors:
-            door.resume()
+        )
+        self._mark = Watermark(
+            settings.hwm, settings.hwm_bytes, self.commit_doors.pause, self.commit_doors.resume
+        )
 
     def _worker(self, lane: Lane) -> Worker:
         return _WORKERS[self.settings.ack](self, lane)
@@ -174,7 +155,7 @@ class PullBackend(Backend):
         self.queue.settle(verdicts, Settlement(lambda _: self._mark.give(len(verdicts), size)))
 
     def _verdict(self, lane: Lane, frames: list[bytes]) -> Verdict | None:
-        """What a worker says; if it can't be read, the job whose receipt it names, if any, is given back."""
+        """Read a verdict; an unreadable one with a receipt rolls that job back."""
         try:
             return commit_frames(frames)
         except SluiceError as error:

@@ -6,7 +6,7 @@ from typing import Any
 
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.backends import Backend, PullBackend, RepBackend
-from sluicemq_broker.doors.device_counters import of_device, paused
+from sluicemq_broker.doors.device_counters import device_counters
 from sluicemq_broker.doors.frontends import Frontend, PushFrontend
 from sluicemq_broker.doors.requests import RequestFrontend
 from sluicemq_broker.doors.services import Services
@@ -26,79 +26,82 @@ class QueueDevice:
     def __init__(self, settings: DeviceSettings, services: Services) -> None:
         frontend, backend = _ENDS[settings.kind]
         self._settings = settings
-        self.frontend = frontend(settings, services)
-        self.backend = backend(settings, services)
+        self._frontend = frontend(settings, services)
+        self._backend = backend(settings, services)
 
     @property
     def name(self) -> str:
-        """Under which it counts: with all others of this kind and queue."""
+        """The name under which it counts, with all others of this kind and queue."""
         return f"{self._settings.kind}.{self._settings.queue}"
 
     @property
     def received(self) -> int:
         """Messages that have come in so far."""
-        return self.frontend.received
+        return self._frontend.doors.received
 
     @property
     def taking_in(self) -> bool:
-        """True while something that has come in is not stored."""
-        return self.frontend.mark.count > 0
+        """True while a message that has come in is not stored."""
+        return self._frontend.mark.count > 0
 
     def start(self) -> None:
         """Open the doors, those of the workers first."""
-        self.backend.start()
-        self.frontend.start()
+        self._backend.start()
+        self._frontend.start()
 
     def read_all(self) -> None:
-        """The broker stops: read the doors where intake is paused, too."""
-        self.frontend.read_all()
+        """Read the doors although intake is paused: the broker stops."""
+        self._frontend.read_all()
 
     def close_gates(self) -> None:
-        """Let no producer in any more, after what has been read was taken in."""
-        self.frontend.close_gates()
+        """Take nothing more in; what has been read is stored."""
+        self._frontend.close_gates()
 
     def stop(self) -> None:
         """Close the doors."""
-        self.frontend.stop()
-        self.backend.stop()
+        self._frontend.stop()
+        self._backend.stop()
 
     def figures(self) -> dict[str, Any]:
-        """What it holds: ``unsettled`` at its workers, the rest on its way into MongoDB."""
-        mark = self.frontend.mark
+        """Return what it holds: ``unsettled`` jobs at its workers, the others on their way into MongoDB."""
+        mark = self._frontend.mark
         return {
-            "connections": self.frontend.connections + self.backend.connections,
+            "connections": self._frontend.doors.connections + self._backend.connections,
             "held": mark.count,
             "held_bytes": mark.bytes,
-            "unsettled": self.backend.unsettled,
-            "shut": self.frontend.is_shut,
+            "unsettled": self._backend.unsettled,
+            "shut": self._frontend.is_shut,
         }
 
     def counted(self) -> dict[str, int]:
-        """What it has counted since its start."""
-        front = self.frontend
-        return of_device(
-            received=front.received, sent=self.backend.sent, lost=front.lost, paused=paused(front.doors)
+        """Return its counters since its start."""
+        doors = self._frontend.doors
+        return device_counters(
+            received=doors.received,
+            sent=self._backend.sent,
+            lost=self._frontend.lost,
+            paused=doors.paused_for,
         )
 
     def subscribers(self) -> None:
         """Return None: it is no forwarder."""
 
     def describe(self) -> dict[str, Any]:
-        """What it is and where its doors are."""
+        """Return its kind and the addresses of its doors."""
         return {
             "kind": self._settings.kind,
             "queue": self._settings.queue,
-            "frontend": [door.address for door in self.frontend.doors],
-            "backend": [door.address for door in self.backend.doors],
-            "commit": [door.address for door in self.backend.commit_doors],
+            "frontend": self._frontend.doors.addresses,
+            "backend": self._backend.doors.addresses,
+            "commit": self._backend.commit_doors.addresses,
         }
 
 
 class ForwarderDevice:
-    """A FORWARDER: publishers and subscribers, and nothing that lasts between them."""
+    """A FORWARDER: publishers and subscribers, with nothing durable between them."""
 
     name = str(Kind.FORWARDER)
-    received = 0  # what it relays is not taken in
+    received = 0  # nothing that it relays is stored
     taking_in = False
 
     def __init__(self, settings: DeviceSettings, board: Switchboard) -> None:
@@ -116,17 +119,17 @@ class ForwarderDevice:
         self._relay.start()
 
     def read_all(self) -> None:
-        """It reads all the time."""
+        """Do nothing: it always reads."""
 
     def close_gates(self) -> None:
-        """It relays until it is stopped."""
+        """Do nothing: it relays until it is stopped."""
 
     def stop(self) -> None:
         """Close the doors."""
         self._relay.stop()
 
     def figures(self) -> dict[str, Any]:
-        """What it holds for subscribers."""
+        """Return what it holds for subscribers."""
         return {
             "connections": self._relay.connections,
             "held": self._relay.backlog,
@@ -136,16 +139,16 @@ class ForwarderDevice:
         }
 
     def counted(self) -> dict[str, int]:
-        """What it has counted since its start; it pauses publishers, not its doors."""
+        """Return its counters since its start; it pauses publishers, not its doors."""
         relay = self._relay
-        return of_device(received=relay.received, sent=relay.sent, lost=relay.lost)
+        return device_counters(received=relay.received, sent=relay.sent, lost=relay.lost)
 
     def subscribers(self) -> list[dict[str, Any]]:
-        """Who subscribes, and what each has lost."""
+        """Return its subscribers, and how many messages each has lost."""
         return self._relay.subscribers
 
     def describe(self) -> dict[str, Any]:
-        """What it is and where its doors are."""
+        """Return its kind and the addresses of its doors."""
         addresses, fronts = self._relay.addresses, len(self._settings.frontends)
         ends = {"frontend": addresses[:fronts], "backend": addresses[fronts:], "commit": []}
         return {"kind": Kind.FORWARDER, "queue": "", **ends}

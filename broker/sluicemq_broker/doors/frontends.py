@@ -1,9 +1,9 @@
-"""Where producers connect with plain sockets: what all frontends do, and PUSH at a STREAMER.
+"""The doors where producers connect with plain sockets: what all have in common, and PUSH at a STREAMER.
 
-A frontend turns messages into jobs, hands them to their queues in batches, and closes its gates
-when as much is on its way as its high-water mark allows: then TCP and ZeroMQ's own marks fill up,
-and the producer blocks. Long before, it stops reading those connections whose queue holds more of
-the mark than it leaves to the others, since MongoDB may be slow, or refuse, for one queue alone.
+A frontend makes jobs of messages and hands them to their queues in batches. It stops reading when as much is
+on its way to MongoDB as its high-water mark allows: then TCP and ZeroMQ's own marks fill up, and the producer
+blocks. Long before, it stops reading producers whose queue has more on its way than is left for the other
+queues, for MongoDB may be slow, or refuse, for one queue alone.
 """
 
 from __future__ import annotations
@@ -13,14 +13,10 @@ from functools import partial
 from typing import Any, Final
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import (
-    BadHeaders,
-    Duplicate,
-    SluiceError,
-    TooLarge,
-)
+from sluicemq.protocol.errors import BadHeaders, Duplicate, SluiceError, TooLarge
 from sluicemq_broker.config import DeviceSettings
-from sluicemq_broker.doors.frames import split
+from sluicemq_broker.doors.door_group import DoorGroup
+from sluicemq_broker.doors.frames import FRAME_FACTOR, split
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job
@@ -29,20 +25,15 @@ from sluicemq_broker.runtime import Count
 from sluicemq_devices.hub import Fillers, Watermark
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
-#: Of a message that can't be read, so much of its payload is kept; of an over-long one the first KiB.
+#: Bytes that are kept of the payload of an unreadable message; and of one that is too large.
 _KEPT: Final = 64 * 1024
 _KEPT_OF_LONG: Final = 1024
-#: A frame longer than this cuts the connection, and with it what else was in its pipe; so the true
-#: limit is checked here, where the sender can be told.
-FRAME_FACTOR: Final = 2
-#: What a socket with ``ZMQ_PROBE_ROUTER`` begins with.
-PROBE: Final = [b""]
 
 
 class Frontend:
     """The doors of one device where jobs come in, and the mark that bounds what is on its way."""
 
-    _answers = True  # who pushes can be told that a queue is full
+    _answers = True  # producers hear that a queue is full
 
     def __init__(self, settings: DeviceSettings, services: Services) -> None:
         self._queue = services.queues.open(settings.queue)
@@ -52,68 +43,46 @@ class Frontend:
         self._counters = services.counters
         self._closing = False
         self.lost = 0
-        """Jobs that were not stored, of which nobody but the log was told."""
-        mark = Watermark(settings.hwm, settings.hwm_bytes, self._close_gates, self._open_gates)
+        """Jobs that were not stored, which only the log says."""
+        self.mark = Watermark(settings.hwm, settings.hwm_bytes, self._close_gates, self._open_gates)
         self._on_their_way: Fillers[Queue, Lane] = Fillers(
-            mark, lambda lane, queue: lane.pause(queue), lambda lane, queue: lane.resume(queue)
+            self.mark, lambda lane, queue: lane.pause(queue), lambda lane, queue: lane.resume(queue)
         )
         longest = FRAME_FACTOR * services.settings.max_job_bytes
-        self.doors = [self._door(services.board, endpoint, longest) for endpoint in settings.frontends]
-
-    @property
-    def received(self) -> int:
-        """Messages that have come in so far."""
-        return sum(door.received for door in self.doors)
-
-    @property
-    def connections(self) -> int:
-        """How many are open."""
-        return sum(door.connections for door in self.doors)
-
-    @property
-    def mark(self) -> Watermark:
-        """What is on its way into MongoDB."""
-        return self._on_their_way.mark
-
-    @property
-    def is_shut(self) -> bool:
-        """True if nothing is read for now."""
-        return self._shut
+        self.doors = DoorGroup(
+            self._door(services.board, endpoint, longest) for endpoint in settings.frontends
+        )
 
     def start(self) -> None:
         """Open the doors."""
-        for door in self.doors:
-            door.start()
+        self.doors.start()
 
     def read_all(self) -> None:
-        """Read on although intake is paused: what lies in socket buffers would be lost with a stop."""
+        """Read on although intake is paused: a stop would lose what is in socket buffers."""
 
     def close_gates(self) -> None:
-        """Let nothing in any more, after what has been read from the wire was taken in."""
-        for door in self.doors:
-            door.stop()
+        """Close the doors to producers; what has been read is stored."""
+        self.doors.stop()
 
     def stop(self) -> None:
         """Close the doors."""
-        for door in self.doors:
-            door.stop()
+        self.doors.stop()
+
+    @property
+    def is_shut(self) -> bool:
+        """True while nothing is read."""
+        return self._closing or self.mark.is_full
 
     def _close_gates(self) -> None:
         self._counters.add(Count.GATES_CLOSED)
-        for door in self.doors:
-            door.pause()
+        self.doors.pause()
 
     def _open_gates(self) -> None:
-        for door in self.doors if not self._shut else ():
-            door.resume()
-
-    @property
-    def _shut(self) -> bool:
-        """True if the gates must stay closed."""
-        return self._closing or self._on_their_way.mark.is_full
+        if not self.is_shut:
+            self.doors.resume()
 
     def _push_to(self, queue: Queue, push: Push, size: int, lane: Lane | None) -> None:
-        """Hand jobs of this lane to their queue; ``_on_their_way`` is given to when they are stored."""
+        """Hand a producer's jobs to their queue; they leave ``_on_their_way`` when they are stored."""
         self._on_their_way.take(queue, lane, len(push.jobs), size)
         queue.push(push)
         if lane:
@@ -132,38 +101,39 @@ class Frontend:
 
 
 class PushFrontend(Frontend):
-    """PULL doors for PUSH producers, who hear nothing: what can't be read goes to the dead letters.
+    """PULL doors for PUSH producers, which get no answers: unreadable messages become dead letters.
 
-    While intake of their own queue is paused the doors are not read, so that the producers block. What
-    names a paused queue at another's door is stored all the same: nobody could be told.
+    While intake of the device's queue is paused, its doors are not read, so that producers block. A message
+    for another queue whose intake is paused is stored, because its producer can't be told to wait.
     """
 
     _answers = False
     _reads_all = False
 
     def start(self) -> None:
-        """Open the doors; nothing is read of them while intake is paused."""
+        """Open the doors; they are not read while intake is paused."""
         super().start()
         self._queue.at_pause(self._follow_pause)
         self._follow_pause()
 
     def read_all(self) -> None:
-        """Read on although intake is paused: what lies in socket buffers would be lost with a stop."""
+        """Read on although intake is paused: a stop would lose what is in socket buffers."""
         self._reads_all = True
         self._follow_pause()
         for queue in self._queues:
             queue.capacity.open()
 
     @property
-    def _shut(self) -> bool:
-        return super()._shut or self._held_up
+    def is_shut(self) -> bool:
+        """True while nothing is read."""
+        return super().is_shut or self._intake_is_paused
 
     @property
-    def _held_up(self) -> bool:
+    def _intake_is_paused(self) -> bool:
         return wire.INTAKE in self._queue.paused and not self._reads_all
 
     def _follow_pause(self) -> None:
-        if self._held_up:
+        if self._intake_is_paused:
             self._close_gates()
         else:
             self._open_gates()
@@ -188,13 +158,13 @@ class PushFrontend(Frontend):
                 batches.setdefault(queue, []).append(job)
         for queue, jobs in batches.items():
             size = sum(job.size for job in jobs)
-            told = partial(self._stored, queue, lane, len(jobs), size)
-            self._push_to(queue, Push(jobs, told), size, lane)
+            stored = partial(self._stored, queue, lane, len(jobs), size)
+            self._push_to(queue, Push(jobs, stored), size, lane)
 
     def _read_push(self, frames: list[bytes], lane: Lane | None) -> tuple[Queue, Job]:
         queue, job, headers = self._read(frames, lane)
         if "reply" in headers:
-            raise BadHeaders("header 'reply' is for REQ and DEALER: nobody hears an answer to a PUSH")
+            raise BadHeaders("header 'reply' is for REQ and DEALER: a PUSH gets no answer")
         return queue, job
 
     def _stored(
@@ -219,11 +189,11 @@ class PushFrontend(Frontend):
         )
         kept = _KEPT_OF_LONG if isinstance(error, TooLarge) else _KEPT
         payload, headers = frames[-1][:kept], frames[1][:_KEPT] if len(frames) > 2 else b""
-        letter = {
+        dead_letter = {
             "_id": self._maker.new_id(),
             "payload": payload,
             "size": size,
             "raw_headers": headers,
             "reason": f"{error.code}: {error}",
         }
-        self._queue.keep_unreadable(letter, self._on_their_way.mark, len(payload) + len(headers))
+        self._queue.keep_unreadable(dead_letter, self.mark, len(payload) + len(headers))

@@ -1,4 +1,4 @@
-"""Workers at the end of a lane: what each kind is sent, and how it is known what became of it."""
+"""Workers with plain sockets: how each kind gets its jobs, and how its verdict is known."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import gevent
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.config import Envelope
-from sluicemq_broker.doors.frontends import PROBE
+from sluicemq_broker.doors.frames import PROBE
 from sluicemq_broker.doors.popped_jobs import push_again
 from sluicemq_broker.doors.worker_frames import answer, body, unreadable
 from sluicemq_broker.queue import Delivery, Settlement, Takes, Verdict, Worker
@@ -21,78 +21,75 @@ from sluicemq_devices.sockets import Lane
 if TYPE_CHECKING:
     from sluicemq_broker.doors.backends import Backend
 
-#: After a worker's connection has ended, its last commits are looked for so long at the commit door.
+#: Seconds after the end of a worker's connection in which its last commits are read at the commit door.
 LAST_WORDS: Final = 0.020
-#: Seconds of work on the way to a worker that says nothing, at most.
+#: Seconds of work, at most, on the way to a worker that acknowledges nothing.
 AHEAD: Final = 0.25
-#: Jobs on the way to it, at most, whatever its prefetch: one PONG may commit all, in one turn of the hub.
+#: Jobs on the way to it, at most, with any prefetch: one PONG may commit all of them, in one turn of the hub.
 MOST_ON_THE_WAY: Final = 1000
 _SHORTEST: Final = 1e-6  # seconds; the clock may stand still
 
 
 class LaneWorker(Worker):
-    """A worker at the end of a lane."""
+    """A worker on a connection of its own."""
 
     def __init__(self, backend: Backend, lane: Lane) -> None:
         super().__init__(lane.peer, backend.prefetch)
         self._backend = backend
         self._queue = backend.queue
         self._lane = lane
+        self._full = backend.settings.envelope == Envelope.FULL
         lane.on(receive=self._receive, closed=self._closed, unblocked=partial(self._queue.offer, self))
-        backend.came(self)
+        backend.workers.add(self)
 
     @property
     def free(self) -> int:
-        """As many as its prefetch and the device's mark leave, once its socket takes more."""
+        """How many jobs its prefetch and the device's marks allow; none while its socket is full."""
         return min(super().free, self._backend.room) if self._lane.writable else 0
 
     @property
     def takes(self) -> Takes:
-        """Nothing now, while its device is at its mark."""
+        """What it takes; nothing now while its device is at its mark."""
         takes = super().takes
         return takes if self._backend.room > 0 else takes._replace(now=0)
 
     @property
     def reads(self) -> bool:
-        """False while its socket takes nothing more."""
+        """False while its socket is full."""
         return self._lane.writable
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Count and send them."""
+        """Count and send jobs."""
         self._backend.took(deliveries)
         self._lane.post([self._frames(delivery) for delivery in deliveries])
 
     def ended(self, delivery: Delivery) -> None:
-        """One fewer under way, though it may still be worked on."""
+        """Count a delivery that has ended; the worker may still work on it."""
         self._backend.freed(delivery)
 
     def hang_up(self) -> None:
-        """Close its lane."""
+        """Close its connection."""
         self._lane.close()
 
     def _frames(self, delivery: Delivery) -> list[bytes]:
-        raise NotImplementedError
+        return body(delivery.job, full=self._full)
 
     def _receive(self, messages: list[list[bytes]]) -> None:
-        """A PULL socket says nothing."""
+        """Ignore messages: a PULL socket sends none."""
 
     def _closed(self) -> None:
-        self._backend.left(self)
+        self._backend.workers.discard(self)
         self._queue.worker_gone(self)
 
 
 class RepWorker(LaneWorker):
-    """A REP socket: it has one job or none, and its next answer is that job's, in time or not."""
+    """A REP socket: it has one job or none, and its next answer is for that job, in time or not."""
 
     door = "REP"
-
-    def __init__(self, backend: Backend, lane: Lane) -> None:
-        super().__init__(backend, lane)
-        self._has_spoken = False
-        self._full = backend.settings.envelope == Envelope.FULL
+    _has_spoken = False
 
     def _frames(self, delivery: Delivery) -> list[bytes]:
-        return [b"", *body(delivery.job, full=self._full)]
+        return [b"", *super()._frames(delivery)]
 
     def _receive(self, messages: list[list[bytes]]) -> None:
         for frames in messages:
@@ -103,33 +100,28 @@ class RepWorker(LaneWorker):
             delivery = next(iter((self.in_flight or self.overdue).values()), None)
             if delivery is None:
                 self._lane.blame()
-                self._backend.counters.notice(
-                    Count.BAD_VERDICTS, f"worker {self.name} answered without a job"
-                )
-                continue
-            self._queue.settle([self._verdict(delivery, frames[1:])], Settlement())
+                self._bad_verdict(f"worker {self.name} answered without a job")
+            else:
+                self._queue.settle([self._verdict(delivery, frames[1:])], Settlement())
 
     def _verdict(self, delivery: Delivery, frames: list[bytes]) -> Verdict:
         try:
             return answer(delivery.receipt, frames)
         except SluiceError as error:
-            self._backend.counters.notice(
-                Count.BAD_VERDICTS, f"worker {self.name}, job {delivery.job.id}: {error}"
-            )
+            self._bad_verdict(f"worker {self.name}, job {delivery.job.id}: {error}")
             return unreadable(delivery.receipt, error)
+
+    def _bad_verdict(self, text: str) -> None:
+        self._backend.counters.notice(Count.BAD_VERDICTS, text)
 
 
 class PullWorker(LaneWorker):
-    """A PULL socket that commits: ``[receipt][payload]``, or ``[receipt][id][headers][payload]``."""
+    """A PULL socket that commits: it gets ``[receipt][payload]`` or ``[receipt][id][headers][payload]``."""
 
     door = "PULL"
 
-    def __init__(self, backend: Backend, lane: Lane) -> None:
-        super().__init__(backend, lane)
-        self._full = backend.settings.envelope == Envelope.FULL
-
     def _frames(self, delivery: Delivery) -> list[bytes]:
-        return [delivery.receipt, *body(delivery.job, full=self._full)]
+        return [delivery.receipt, *super()._frames(delivery)]
 
     def _closed(self) -> None:
         self.gone = True
@@ -137,11 +129,11 @@ class PullWorker(LaneWorker):
 
 
 class ArrivalWorker(LaneWorker):
-    """A PULL socket that says nothing: a job is committed when its ZeroMQ has taken it.
+    """A PULL socket that acknowledges nothing: a job is committed when its ZeroMQ has read it.
 
-    Nobody knows better what it has got, and a job that is not committed when its connection ends goes to
-    others. So one gets as many at once as arrive within :data:`AHEAD`, one at first: of one that is slow, and
-    has its RCVHWM of jobs already, few are on the way for nobody else to have.
+    Jobs that are not committed when its connection ends go to other workers. It gets as many jobs at a time
+    as arrive within :data:`AHEAD`, at first one: a slow worker, with its RCVHWM full already, keeps few jobs
+    from the others.
     """
 
     door = "PULL"
@@ -152,15 +144,14 @@ class ArrivalWorker(LaneWorker):
         super().__init__(backend, lane)
         self._window = Window(self.prefetch)
         self.prefetch = self._window.size
-        self._full = backend.settings.envelope == Envelope.FULL
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Count and send them, and ask for their arrival."""
+        """Count and send jobs, and ask for their arrival."""
         self._backend.took(deliveries)
         arrived = partial(
             self._arrived, [each.receipt for each in deliveries], len(self.in_flight), deliveries[0].handed_at
         )
-        self._lane.post([body(each.job, full=self._full) for each in deliveries], arrived)
+        self._lane.post([self._frames(each) for each in deliveries], arrived)
 
     def _arrived(self, receipts: list[bytes], on_the_way: int, sent: float) -> None:
         self._window.arrived(on_the_way, self._backend.now() - sent)
@@ -169,23 +160,23 @@ class ArrivalWorker(LaneWorker):
 
 
 class Window:
-    """How many jobs may be on the way to one worker: those that arrive within :data:`AHEAD`."""
+    """How many jobs may be on the way to one worker: as many as arrive within :data:`AHEAD`."""
 
     def __init__(self, most: int) -> None:
         self.size = 1
         self._most = min(most, MOST_ON_THE_WAY)
 
     def arrived(self, on_the_way: int, seconds: float) -> None:
-        """The last of so many has arrived in that time; a window grows twofold at once, at most."""
+        """Note how long the last of some jobs took to arrive; the window at most doubles."""
         within = on_the_way * AHEAD / max(seconds, _SHORTEST)
         self.size = max(1, min(self._most, 2 * self.size, int(within)))
 
 
 class PopWorker(LaneWorker):
-    """A PULL socket without acknowledgement: its jobs are removed before they are sent.
+    """A PULL socket without acknowledgement: its jobs are removed from MongoDB before they are sent.
 
-    Those removed that the kernel has not taken when the connection ends are pushed anew: at most
-    once, and lost only with what was on the wire.
+    Jobs that the kernel has not taken when the connection ends are pushed again. Only those on the wire
+    are lost.
     """
 
     door = "PULL"
@@ -195,8 +186,7 @@ class PopWorker(LaneWorker):
     def __init__(self, backend: Backend, lane: Lane) -> None:
         super().__init__(backend, lane)
         self._popped: list[Delivery] = []
-        self._posted: list[Delivery] = []  # the lane has these; at its end, as many as its backlog did not go
-        self._full = backend.settings.envelope == Envelope.FULL
+        self._posted: list[Delivery] = []  # the lane has these; its backlog says how many are not sent
         lane.on(unblocked=self._flush)
 
     @property
@@ -215,16 +205,15 @@ class PopWorker(LaneWorker):
             return
         if self._popped and self._lane.writable:
             self._posted, self._popped = self._popped, []
-            self._backend.posted(len(self._posted))
-            self._lane.post([body(each.job, full=self._full) for each in self._posted])
+            self._backend.sent += len(self._posted)
+            self._lane.post([self._frames(each) for each in self._posted])
         if self._lane.writable:
             self._posted = []
-        self._queue.offer(self)  # also one that does not read: nothing is held for it then
+        self._queue.offer(self)  # also if it does not read: then nothing is held for it
 
     def _closed(self) -> None:
-        # What is being removed for it right now comes back through `deliver`, and is pushed anew there.
-        self._backend.left(self)
-        self._queue.worker_gone(self)
+        # Jobs that are being removed for it now come to `deliver`, and are pushed again there.
+        super()._closed()
         self._push_again()
 
     def _push_again(self) -> None:

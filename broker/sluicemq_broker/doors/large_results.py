@@ -1,4 +1,4 @@
-"""Results on their way to who asked: a large one is read, and sent, when there is room for it."""
+"""Results for clients: a large one is read, and sent, when there is memory for it."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.queue import Outcome, StoredResult
 from sluicemq_devices.sockets import SMALL, Lane
 
-#: A stored result is in memory as it came from MongoDB, taken apart, and as it is sent.
+#: Times the bytes of a stored result: it is in memory as it came from MongoDB, unpacked, and as it is sent.
 _COPIES: Final = 3
 
-Tell = Callable[[bytes | SluiceError], None]
+Send = Callable[[bytes | SluiceError], None]
 
 
-def tell_when_it_fits(lane: Lane, outcome: Outcome, tell: Tell) -> None:
-    """Call ``tell`` with what became of a job, once; not at all if the asker leaves before.
+def send_when_it_fits(lane: Lane, outcome: Outcome, send: Send) -> None:
+    """Call ``send`` once with the outcome of a job; not at all if the client leaves before.
 
-    A result that is here and does not fit is not kept: Unavailable says to ask again. So one large result, or
-    many, asked for thousands of times by who does not read, takes the memory of a few.
+    A result that is here and does not fit is not kept; the client gets Unavailable and can ask again. So
+    thousands of requests for large results, by clients that read nothing, take the memory of a few.
     """
     if isinstance(outcome, StoredResult):
-        lane.ration.when_room(_COPIES * outcome.size, partial(_begin_to_read, lane, outcome, tell))
+        lane.ration.when_room(_COPIES * outcome.size, partial(_begin_to_read, lane, outcome, send))
     elif isinstance(outcome, bytes) and len(outcome) > SMALL and not lane.ration.fits(len(outcome)):
-        tell(Unavailable("what was asked for before this has not been read: ask again"))
+        send(Unavailable("earlier answers on this connection were not read: read them, then ask again"))
     else:
-        tell(outcome)
+        send(outcome)
 
 
-def _begin_to_read(lane: Lane, outcome: StoredResult, tell: Tell, has_room: bool) -> None:  # noqa: FBT001 - as it is called
+def _begin_to_read(lane: Lane, outcome: StoredResult, send: Send, has_room: bool) -> None:  # noqa: FBT001 - as it is called
     if has_room:
-        gevent.spawn(_read, lane, outcome, tell)
+        gevent.spawn(_read, lane, outcome, send)
 
 
-def _read(lane: Lane, outcome: StoredResult, tell: Tell) -> None:
+def _read(lane: Lane, outcome: StoredResult, send: Send) -> None:
     try:
-        tell(outcome.read())
-    except Exception as error:  # noqa: BLE001 - who asked must have an answer
-        tell(refusal(error))
+        send(outcome.read())
+    except Exception as error:  # noqa: BLE001 - the client must have an answer
+        send(refusal(error))
     finally:
         lane.ration.release(_COPIES * outcome.size)

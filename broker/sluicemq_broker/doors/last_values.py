@@ -8,29 +8,29 @@ from typing import Final
 
 from sluicemq.protocol.packed import LONGEST_TOPIC
 
-#: Topics, and bytes of their messages, at most; of more the oldest are forgotten.
+#: Topics at most; of more the oldest are forgotten.
 MOST_TOPICS: Final = 100_000
-#: New topics that are put in order at once: 2 ms beside 100,000 others.
+#: New topics that are sorted together: 2 ms beside 100,000 others.
 _SORTED_AT_ONCE: Final = 1000
 _BEHIND_ALL: Final = b"\xff" * (LONGEST_TOPIC + 1)
 
 
 class LastValues:
-    """The last message of each topic, as it is sent to subscribers. ``most_bytes``: of all.
+    """The last message of each topic, as it is sent to subscribers; up to ``most_bytes`` together.
 
-    The topics are in order, so that those which begin alike are found without a look at the others.
+    Topics are sorted, so that those with one beginning are found without a look at the others.
     """
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._messages: dict[bytes, bytes] = {}  # those last published last
+        self._messages: dict[bytes, bytes] = {}  # the latest message last
         self._bytes = 0
-        self._listed: set[bytes] = set()  # topics in the next two, some of which are forgotten
+        self._listed: set[bytes] = set()  # topics in the next two lists; some are forgotten
         self._sorted: list[bytes] = []
         self._new: list[bytes] = []
 
     def note(self, topics: Iterable[bytes], messages: Iterable[bytes]) -> int:
-        """These were published, in this order. Returns how many topics are forgotten: there are too many."""
+        """Keep messages that were published in this order; returns how many topics were forgotten."""
         forgotten = 0
         for topic, message in zip(topics, messages, strict=True):
             self._bytes += len(message) - len(self._messages.pop(topic, b""))
@@ -47,9 +47,9 @@ class LastValues:
         return forgotten
 
     def of(self, topic: bytes, subscribed: Container[bytes]) -> Iterator[bytes | None]:
-        """The last message of each topic that begins so, in their order, as it is when it is asked for.
+        """Yield the last message of each topic with this beginning, in the order of topics.
 
-        None for a topic that begins with another one ``subscribed`` to, which has brought it already.
+        None for a topic that a longer one of ``subscribed`` has brought already.
         """
         if len(topic) > LONGEST_TOPIC or any(topic[:size] in subscribed for size in range(len(topic))):
             return

@@ -1,4 +1,4 @@
-"""Jobs that were removed for a worker which left before they were sent: at most once, but not in vain."""
+"""Popped jobs whose worker left before they were sent: these are pushed again."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from sluicemq_broker.runtime import Count, Counters
 
 
 def push_again(queue: Queue, deliveries: Sequence[Delivery], counters: Counters) -> None:
-    """Push jobs again that were not sent; those that are remembered, and so still there, are ready again.
+    """Push again popped jobs that were not sent; those that MongoDB still remembers become ready again.
 
-    ``kill -9`` before that is written: they are gone, as popped jobs may be.
+    After ``kill -9`` before this is written they are gone, as popped jobs may be.
     """
 
     def stored(refused: dict[int, SluiceError], existing: Sequence[int]) -> None:
-        if refused or existing:  # of an id that was pushed again meanwhile there can be one only
-            lost = len(refused) + len(existing)
-            counters.notice(Count.POPPED_LOST, f"{lost} popped jobs could not be stored again")
+        if refused or existing:  # somebody has pushed a job with its id meanwhile
+            missing = len(refused) + len(existing)
+            counters.notice(Count.POPPED_LOST, f"{missing} popped jobs could not be stored again")
 
-    there = [each.job for each in deliveries if each.kept]
+    remembered = [each.job for each in deliveries if each.kept]
     gone = [each.job for each in deliveries if not each.kept]
-    if there:
-        counters.add(Count.POPS_UNDONE, len(there))
-        queue.undo_pop(there)
+    if remembered:
+        counters.add(Count.POPS_UNDONE, len(remembered))
+        queue.undo_pop(remembered)
     if gone:
         counters.add(Count.PUSHED_ANEW, len(gone))
         for job in gone:

@@ -1,4 +1,4 @@
-"""What those hear whose message can't be taken in."""
+"""The errors that are sent for a message that can't be taken in."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from sluicemq.protocol.errors import (
     Unavailable,
 )
 
-#: What says that a message can never be right, whatever the state of the broker.
+#: Errors of a message that is wrong in any state of the broker.
 MALFORMED: Final = (BadFrames, BadHeaders, BadVerb, BadVersion, TooLarge)
 
 log = logging.getLogger("broker.doors")
 
 
 def refusal(error: Exception) -> SluiceError:
-    """Return what to say of an error in reading a message; one that nobody foresaw goes to the log.
+    """Return the error to send for one in reading a message; an unexpected one is logged.
 
-    It has neither traceback nor cause: their frames would hold the message until cycles are looked for.
+    It has neither traceback nor cause: these would keep the message in memory until the next collection of
+    cycles.
     """
     if isinstance(error, SluiceError):
         error.__cause__ = error.__context__ = None
@@ -36,8 +37,8 @@ def refusal(error: Exception) -> SluiceError:
 
 
 def error_frames(error: SluiceError) -> list[bytes]:
-    """How an error looks to a plain socket: ``["ERROR"][JSON {code, message}]``; a DUPLICATE's has ``id``."""
-    told = {"code": error.code, "message": str(error)}
+    """Return an error's frames: ``["ERROR"][JSON {code, message}]``; a DUPLICATE has ``id`` too."""
+    about = {"code": error.code, "message": str(error)}
     if isinstance(error, Duplicate):
-        told["id"] = error.id
-    return [b"ERROR", json.dumps(told).encode()]
+        about["id"] = error.id
+    return [b"ERROR", json.dumps(about).encode()]

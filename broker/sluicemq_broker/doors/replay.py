@@ -1,8 +1,8 @@
-"""Where plain sockets ask for what was published: REQ or DEALER, one page of a stream an answer.
+"""The doors where plain sockets (REQ, DEALER) read earlier messages of streams, page by page.
 
-Question: ``[stream][JSON {after | since, topic | topics, limit}]``; all of the JSON may be left out.
+Request: ``[stream][JSON {after | since, topic | topics, limit}]``; the JSON may be left out.
 Answer: ``[JSON {count, after, gone, newest}]``, then for each message ``["NUMBER TIME FRAMES"]`` and its
-frames as they were published. ``after`` is for the next question; an error is ``["ERROR"][JSON]``.
+frames as they were published. ``after`` is for the next request; an error is ``["ERROR"][JSON]``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ import gevent
 from sluicemq.protocol.errors import BadFrames, BadTopic
 from sluicemq.protocol.packed import unpack
 from sluicemq_broker.config import DeviceSettings
-from sluicemq_broker.doors.probes import without_probes
+from sluicemq_broker.doors.door_group import DoorGroup
+from sluicemq_broker.doors.frames import split_envelope, without_probes
 from sluicemq_broker.doors.refusals import error_frames, refusal
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.runtime import QuerySlots, SlotUser, read_json
@@ -28,112 +29,92 @@ from sluicemq_devices.sockets import Lane, LaneDoor
 _LIMIT: Final = 1000
 _MOST: Final = 10_000
 _BYTES: Final = 1 << 20
-#: Frames of an answer, about: behind a segment with which it has more the answer ends.
+#: Frames after which an answer ends with the segment.
 _FRAMES: Final = 20_000
-_LONGEST_QUESTION: Final = 256 * 1024
-#: Questions that are answered at once, over all who ask; each one who asks waits for its answer.
+_LONGEST_REQUEST: Final = 256 * 1024
+#: Requests that are answered at one time; each client waits for its answer.
 _AT_ONCE: Final = 8
-#: Bytes of memory that an answer takes, about: its messages, and twice the frames that it has of each.
+#: Bytes of memory that an answer takes, about: its messages, and twice the frames of each.
 _ROOM: Final = 4 << 20
 _MOMENT: Final = 1e-9
 
 
 class ReplayDoors:
-    """The replay doors of one device; they tell of all streams."""
+    """The replay doors of one device, where all streams can be read."""
 
     def __init__(self, settings: DeviceSettings, services: Services, streams: Streams) -> None:
         self._streams = streams
         self._counters = services.counters
         self._default = settings.stream
-        self._places = QuerySlots(_AT_ONCE)
-        self._doors = [
-            LaneDoor(services.board, end, "ROUTER", self._came, max_frame=_LONGEST_QUESTION)
+        self._slots = QuerySlots(_AT_ONCE)
+        self.doors = DoorGroup(
+            LaneDoor(services.board, end, "ROUTER", self._came, max_frame=_LONGEST_REQUEST)
             for end in settings.replays
-        ]
-
-    @property
-    def addresses(self) -> list[str]:
-        """Where they are."""
-        return [door.address for door in self._doors]
-
-    @property
-    def connections(self) -> int:
-        """How many there are now."""
-        return sum(door.connections for door in self._doors)
-
-    def start(self) -> None:
-        """Open them."""
-        for door in self._doors:
-            door.start()
-
-    def stop(self) -> None:
-        """Close them."""
-        for door in self._doors:
-            door.stop()
+        )
 
     def _came(self, lane: Lane) -> None:
-        asker = _Asker(lane, Usage(), self._places.user())
-        lane.on(receive=lambda questions: self._receive(asker, questions))
+        client = _Client(lane, Usage(), self._slots.user())
+        lane.on(receive=lambda requests: self._receive(client, requests))
 
-    def _receive(self, asker: _Asker, questions: list[list[bytes]]) -> None:
-        """Answer them one after the other; what this one asks meanwhile is not read."""
-        questions = without_probes(questions, self._counters)
-        if questions:
-            asker.lane.pause(self)
-            gevent.spawn(self._answer_all, asker, questions)
+    def _receive(self, client: _Client, requests: list[list[bytes]]) -> None:
+        """Answer requests one after the other; the client is not read meanwhile."""
+        requests = without_probes(requests, self._counters)
+        if requests:
+            client.lane.pause(self)
+            gevent.spawn(self._answer_all, client, requests)
 
-    def _answer_all(self, asker: _Asker, questions: list[list[bytes]]) -> None:
-        lane = asker.lane
-        for frames in questions:
+    def _answer_all(self, client: _Client, requests: list[list[bytes]]) -> None:
+        lane = client.lane
+        for frames in requests:
             envelope = frames[:1]
             try:
-                envelope, body = _split(frames)
-                self._answer(asker, envelope, body)
-            except Exception as error:  # noqa: BLE001 - who asked must have an answer
+                envelope, body = split_envelope(frames, "stream")
+                self._answer(client, envelope, body)
+            except Exception as error:  # noqa: BLE001 - the client must have an answer
                 problem = refusal(error)
                 lane.blame(malformed=isinstance(problem, BadFrames))
                 lane.send([*envelope, *error_frames(problem)])
-        asker.guest.answered()
+        client.user.answered()
         lane.resume(self)
 
-    def _answer(self, asker: _Asker, envelope: list[bytes], body: list[bytes]) -> None:
-        """Read page after page, until one has what is wanted; a peer that has left gets no answer."""
+    def _answer(self, client: _Client, envelope: list[bytes], body: list[bytes]) -> None:
+        """Read page after page until one has wanted messages; a client that has left gets no answer."""
         name, options = _read(body, self._default)
-        topics, limit = _topics(options, asker.usage), _number(options, "limit", 1, _MOST, _LIMIT)
+        topics, limit = _topics(options, client.usage), _number(options, "limit", 1, _MOST, _LIMIT)
         after, since = _number(options, "after", 0, 2**62, 0), options.get("since")
         if since is not None:
             since = _number(options, "since", 0, 2**40, 0)
-        with asker.guest.slot():
+        with client.user.slot():
             stream = self._streams.get(check_stream(name))
             first = at = after + 1 if since is None else stream.since(since)
         gone = 0
-        while asker.listens:
-            with asker.page():
+        while client.listens:
+            with client.page():
                 reading = stream.read(Wanted(at, topics, limit, _BYTES))
                 gone += reading.gone
                 if reading.chosen or not reading.more:
-                    asker.lane.send([*envelope, *_frames(reading, 0 if first == 1 else gone)])
+                    client.lane.send([*envelope, *_frames(reading, 0 if first == 1 else gone)])
                     return
             at = reading.first
             gevent.sleep(_MOMENT)
 
 
-class _Asker(NamedTuple):
-    """One connection, with what it uses of the time for choosing and of the places to ask MongoDB."""
+class _Client(NamedTuple):
+    """One connection, the time that it has used for choosing messages, and its slots for queries."""
 
     lane: Lane
     usage: Usage
-    guest: SlotUser
+    user: SlotUser
 
     @property
     def listens(self) -> bool:
-        """Wait until it has read what it was sent; False if it has left."""
+        """Wait until the client has read its answers; False if it has left."""
         return self.lane.ration.reserve(0) and not self.lane.peer_has_left
 
     @contextmanager
     def page(self) -> Iterator[None]:
-        """Wait for a place, and in it for memory, which few can hold so: have both for a page."""
-        with self.guest.slot():
+        """Wait for a slot, then for memory, and have both for the body: only slots hold memory."""
+        with self.user.slot():
             has_room = self.lane.ration.reserve(_ROOM)
             try:
                 yield
@@ -142,18 +123,9 @@ class _Asker(NamedTuple):
                     self.lane.ration.release(_ROOM)
 
 
-def _split(frames: list[bytes]) -> tuple[list[bytes], list[bytes]]:
-    """Envelope and body; the envelope ends with the first empty frame."""
-    try:
-        body = frames.index(b"", 1) + 1
-    except ValueError:
-        raise BadFrames("no empty frame after the envelope: a DEALER sends one before the stream") from None
-    return frames[:body], frames[body:]
-
-
 def _read(body: list[bytes], default: str | None) -> tuple[str, dict[str, Any]]:
     if not 1 <= len(body) <= 2:
-        raise BadFrames(f"a question has 1 or 2 frames, [stream][JSON], this one has {len(body)}")
+        raise BadFrames(f"a request has 1 or 2 frames, [stream][JSON], this one has {len(body)}")
     name = body[0].decode(errors="replace") or default or ""
     try:
         options = read_json(body[1]) if len(body) == 2 and body[1] else {}

@@ -1,7 +1,7 @@
-"""A FORWARDER with a stream between its ends: what PUB sockets send is kept, then goes to SUB sockets.
+"""A FORWARDER with a stream between its ends: messages of PUB sockets are stored, then sent to SUB sockets.
 
-It goes out as it lies in the stream, in the stream's order, at every broker that has a forwarder with it;
-so a message reaches a subscriber when it is durable, wherever it was published.
+Every broker with a forwarder of the stream sends its messages, in the order of the stream. A message reaches
+subscribers once it is durable, at whichever broker it was published.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from gevent.event import Event
 from sluicemq.protocol.errors import SluiceError, TooLarge
 from sluicemq.protocol.packed import extended, scan, slices
 from sluicemq_broker.config import DeviceSettings, Envelope
-from sluicemq_broker.doors.device_counters import of_device, paused
+from sluicemq_broker.doors.device_counters import device_counters
+from sluicemq_broker.doors.door_group import DoorGroup
 from sluicemq_broker.doors.last_values import LastValues
 from sluicemq_broker.doors.replay import ReplayDoors
 from sluicemq_broker.doors.services import Services
@@ -28,26 +29,26 @@ from sluicemq_devices.hub import Watermark, in_turns
 from sluicemq_devices.relays import FanOut, Kind, Subscriber, Upstream
 from sluicemq_devices.sockets import RawDoor, RawLane
 
-#: Messages, and bytes, that make one batch on their way into the stream, at most.
+#: Messages, and bytes, of one batch for the stream, at most.
 _BATCH: Final = 2048
 _BATCH_BYTES: Final = 512 << 10
-#: Messages that are passed on in one turn of the hub; so few of them in the turn in which they are durable.
+#: Messages that are sent in one turn of the hub; and in the turn in which they become durable.
 _PASSED: Final = 512
 _AT_ONCE: Final = 64
-#: Seconds after which it looks for more, whatever it was told; and after an error.
+#: Seconds between two looks for more without a notice; and seconds of rest after an error.
 _LOOK: Final = 5.0
 _PAUSE: Final = 0.5
 _MOMENT: Final = 1e-9
-#: Seconds of the hub for the last messages of one subscriber, before others have their turn; and messages
-#: after which the clock is looked at.
+#: Seconds of the hub for last messages before others have their turn; and messages between two looks at the
+#: clock.
 _TURN: Final = 0.004
 _LOOKS: Final = 16
-#: Subscriptions that may wait for that, before those are left out that were given up.
+#: Subscriptions that wait for last messages before cancelled ones are dropped.
 _MOST_LATE: Final = 10_000
 
 
 class StreamDevice:
-    """Publishers, a stream, subscribers, and those who ask for what was."""
+    """Publishers, a stream, its subscribers, and clients that read earlier messages."""
 
     def __init__(self, settings: DeviceSettings, stream: str, streams: Streams, services: Services) -> None:
         self._settings = settings
@@ -56,12 +57,11 @@ class StreamDevice:
         self._stream: Stream = streams.for_publish(stream)
         self._latest = LastValues(settings.hwm_bytes) if settings.latest else None
         self._loaded = self._latest is None
-        self._early: list[tuple[Subscriber, bytes]] = []  # who subscribed before all was loaded
-        # Subscriptions whose last messages are being sent, and what is left of these.
+        self._early: list[tuple[Subscriber, bytes]] = []  # subscriptions before all was loaded
+        # Subscriptions whose last messages are being sent, with the rest of these.
         self._late: dict[tuple[Subscriber, bytes], Iterator[bytes | None]] = {}
-        self._mark = Watermark(settings.hwm, settings.hwm_bytes, self._pause, self._resume)
         self._upstream = Upstream()
-        self._upstream.want(b"")  # all is kept, whoever subscribes
+        self._upstream.want(b"")  # all messages are stored, with or without subscribers
         self._fan_out = FanOut(
             services.board,
             settings.backends,
@@ -70,49 +70,49 @@ class StreamDevice:
             hwm_bytes=settings.hwm_bytes,
             subscribed=self._subscribed if self._latest else None,
         )
-        self.frontend_doors = [
+        self._frontend = DoorGroup(
             RawDoor(services.board, end, "XSUB", self._publisher_came, max_frame=2 * self._longest)
             for end in settings.frontends
-        ]
+        )
+        self._backend = DoorGroup(self._fan_out.doors)
+        self._mark = Watermark(settings.hwm, settings.hwm_bytes, self._pause, self._frontend.resume)
         self._replay = ReplayDoors(settings, services, streams)
         self._over = Event()
         self._more = Event()
-        self._through = Event()  # what was passed on has gone to all
+        self._through = Event()  # the messages before were sent to all
         self._through.set()
         self._follower: gevent.Greenlet[..., None] | None = None
-        self._next = 0  # the number of what is to be passed on next
-        self._waits = False  # the follower does, for more
+        self._next = 0  # the number of the message to send next
+        self._waits = False  # the follower waits for more
         self._not_stored = 0
 
     @property
     def name(self) -> str:
-        """Under which it counts."""
+        """The name under which it counts."""
         return f"{Kind.FORWARDER}.{self._stream.name}"
 
     @property
     def received(self) -> int:
         """Messages that have come in so far."""
-        return sum(door.received for door in self.frontend_doors)
+        return self._frontend.received
 
     @property
     def taking_in(self) -> bool:
-        """True while something that has come in is not stored."""
+        """True while a message that has come in is not stored."""
         return self._mark.count > 0
 
     def start(self) -> None:
         """Open the doors, those of the subscribers first; follow the stream."""
-        for door in (*self._fan_out.doors, *self.frontend_doors):
-            door.start()
-        self._replay.start()
+        for doors in (self._backend, self._frontend, self._replay.doors):
+            doors.start()
         self._follower = gevent.spawn(self._follow)
 
     def read_all(self) -> None:
-        """It reads while there is room."""
+        """Do nothing: it reads while there is room."""
 
     def close_gates(self) -> None:
-        """Let no publisher in any more, after what has been read was taken in."""
-        for door in self.frontend_doors:
-            door.stop()
+        """Close the doors to publishers; what has been read is stored."""
+        self._frontend.stop()
 
     def stop(self) -> None:
         """Close the doors."""
@@ -120,27 +120,26 @@ class StreamDevice:
         self._more.set()
         if self._follower is not None:
             self._follower.join(timeout=1.0)
-        for door in (*self.frontend_doors, *self._fan_out.doors):
-            door.stop()
-        self._replay.stop()
+        for doors in (self._frontend, self._backend, self._replay.doors):
+            doors.stop()
 
     def describe(self) -> dict[str, Any]:
-        """What it is and where its doors are."""
+        """Return its kind and stream, and the addresses of its doors."""
         return {
             "kind": Kind.FORWARDER,
             "queue": "",
             "stream": self._stream.name,
-            "frontend": [door.address for door in self.frontend_doors],
-            "backend": [door.address for door in self._fan_out.doors],
+            "frontend": self._frontend.addresses,
+            "backend": self._backend.addresses,
             "commit": [],
-            "replay": self._replay.addresses,
+            "replay": self._replay.doors.addresses,
         }
 
     def figures(self) -> dict[str, Any]:
-        """What is on its way into the stream; what is held for subscribers is theirs."""
-        doors = (*self.frontend_doors, *self._fan_out.doors)
+        """Return what is on its way into the stream; what subscribers hold counts there."""
+        ends = (self._frontend, self._backend, self._replay.doors)
         return {
-            "connections": sum(door.connections for door in doors) + self._replay.connections,
+            "connections": sum(end.connections for end in ends),
             "held": self._mark.count,
             "held_bytes": self._mark.bytes,
             "unsettled": 0,
@@ -148,16 +147,16 @@ class StreamDevice:
         }
 
     def counted(self) -> dict[str, int]:
-        """What it has counted since its start."""
-        return of_device(
+        """Return its counters since its start."""
+        return device_counters(
             received=self.received,
             sent=self._fan_out.sent,
             lost=self._fan_out.lost + self._not_stored,
-            paused=paused(self.frontend_doors),
+            paused=self._frontend.paused_for,
         )
 
     def subscribers(self) -> list[dict[str, Any]]:
-        """Who subscribes, and what each has lost."""
+        """Return its subscribers, and how many messages each has lost."""
         return self._fan_out.describe()
 
     # ------------------------------------------------------------------- in
@@ -192,24 +191,19 @@ class StreamDevice:
             self._lost(count, outcome)
 
     def _lost(self, count: int, why: SluiceError) -> None:
-        text = f"{count} messages of publishers are lost to stream {self._stream.name}: {why}"
+        text = f"{count} messages of publishers were not stored in stream {self._stream.name}: {why}"
         self._not_stored += count
         self._stream.counters.notice(Count.PUBLISHED_LOST, text)
         self._stream.counters.add(Count.PUBLISHED_LOST, count - 1)
 
     def _pause(self) -> None:
         self._counters.add(Count.GATES_CLOSED)
-        for door in self.frontend_doors:
-            door.pause()
-
-    def _resume(self) -> None:
-        for door in self.frontend_doors:
-            door.resume()
+        self._frontend.pause()
 
     # ------------------------------------------------------------------ out
 
     def _follow(self) -> None:
-        """Pass on segment after segment, from the end that the stream has now."""
+        """Send segment after segment, from the present end of the stream on."""
         self._until_it_works(self._begin)
         while not self._over.is_set():
             self._until_it_works(self._pass_some_on)
@@ -226,7 +220,7 @@ class StreamDevice:
                 return
 
     def _begin(self) -> None:
-        """Find out from where to pass on; first, the latest messages are read from the whole stream."""
+        """Find the first message to send; with last values, first read the whole stream."""
         end = self._stream.end()
         first = self._stream.store.head().first
         while self._latest is not None and first < end and not self._over.is_set():
@@ -243,7 +237,7 @@ class StreamDevice:
         self._next = max(first, end) if self._latest is not None else end
 
     def _pass_some_on(self) -> None:
-        """Pass on what there is from the next number on, or wait for it."""
+        """Send the messages that there are, or wait for more."""
         self._more.clear()
         segments, kept = self._stream.segments(self._next)
         if segments and segments[0].first > self._next:
@@ -259,7 +253,7 @@ class StreamDevice:
             self._stream.forget(self)
 
     def _woken(self) -> None:
-        """There is more. A little goes out at once: to wake the follower for it takes a tenth of a ms."""
+        """Send a few new messages at once, for waking the follower takes 0.1 ms; else wake it."""
         quick = self._waits and self._fan_out.is_quick
         few = self._stream.few(self._next, _AT_ONCE) if quick else []
         for segment in few:
@@ -270,12 +264,12 @@ class StreamDevice:
             self._more.set()
 
     def _note(self, topics: Sequence[bytes], messages: Sequence[bytes]) -> None:
-        """Keep the last message of each topic for subscribers that come later."""
+        """Keep the last message of each topic for later subscribers."""
         if self._latest is not None and (forgotten := self._latest.note(topics, messages)):
             self._counters.add(Count.TOPICS_FORGOTTEN, forgotten)
 
     def _pass_on(self, segment: Segment) -> None:
-        """Pass on what of it is next; blocks where it is long, or has to go to many."""
+        """Send the rest of a segment; blocks for a long one, or for many subscribers."""
         ends, topics = scan(segment.packed)
         messages = slices(segment.packed, ends)
         for at in range(max(0, self._next - segment.first), len(messages), _PASSED):
@@ -288,7 +282,7 @@ class StreamDevice:
         self._next = segment.next
 
     def _outgoing(self, segment: Segment, messages: list[bytes], place: int) -> list[bytes]:
-        """The messages as subscribers get them; with ``full``, a frame with number and time is the last."""
+        """Return the messages as they are sent; with ``full``, with a last frame of number and time."""
         if self._settings.envelope != Envelope.FULL:
             return messages
         first, time = segment.first + place, b" %.3f" % segment.at
@@ -304,14 +298,14 @@ class StreamDevice:
         if self._latest is None or topic not in subscriber.topics:
             return
         was_quiet = not self._late
-        if len(self._late) >= _MOST_LATE:  # some have come and gone
+        if len(self._late) >= _MOST_LATE:  # some were cancelled
             self._late = {key: each for key, each in self._late.items() if key[1] in key[0].topics}
         self._late[subscriber, topic] = self._latest.of(topic, subscriber.topics)
         if was_quiet:
             in_turns(self._send_some)
 
     def _send_some(self) -> bool:
-        """Send as many last messages as a turn of the hub has time for; True: there are more."""
+        """Send last messages for one turn of the hub; returns True if there are more."""
         until = thread_time() + _TURN
         while self._late:
             (subscriber, topic), messages = key, _ = next(iter(self._late.items()))
@@ -323,7 +317,7 @@ class StreamDevice:
         return bool(self._late)
 
     def _send_of(self, subscriber: Subscriber, messages: Iterator[bytes | None], until: float) -> bool:
-        """Send of these until that time; True: these were all."""
+        """Send messages until a time; returns True if these were all."""
         some, over = list[bytes](), True
         for looks, message in enumerate(messages, 1):
             if message is not None:

@@ -1,4 +1,4 @@
-"""What plain workers receive, and what they answer: frames of jobs, and verdicts made of frames."""
+"""Frames of plain workers: those of the jobs they receive, and of the verdicts they send."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import PLAIN, Onward, Verdict, read_verdict
 
-#: Compared one by one: a result may have megabytes, and its hash would be of all of them.
+#: Compared one by one: a result may have megabytes, and hashing it would read all of them.
 _WORDS: Final = tuple(PLAIN)
 _DELAY: Final = OPTIONS["delay"].rule
 
 
 def body(job: Job, *, full: bool) -> list[bytes]:
-    """What a worker gets of a job; ``full``: with its id and headers."""
+    """Return the frames of a job; ``full``: with its id and headers."""
     return [job.id.encode(), _headers(job), job.payload] if full else [job.payload]
 
 
 def _headers(job: Job) -> bytes:
-    """The headers of a full envelope: what a worker may want to know."""
+    """Return the headers of a full envelope."""
     known = {"attempt": job.attempts, "priority": job.priority, "headers": job.headers or {}}
     return dumps(known, ascii=True).encode()
 
 
 def commit_frames(frames: list[bytes]) -> Verdict:
-    """``[verdict][receipt][reason or result][delay]``, or ``[FORWARD][receipt]`` and where to.
+    """Read ``[verdict][receipt][reason or result][delay]``, or ``[FORWARD][receipt]`` and the next queue.
 
-    Raises :class:`BadFrames`, and what is wrong with the headers of a FORWARD.
+    Raises :class:`BadFrames`, and :class:`BadHeaders` for the headers of a FORWARD.
     """
     if len(frames) > 1 and (going_on := _going_on(frames[0])):
         return going_on(frames[1], frames[2:])
@@ -43,7 +43,7 @@ def commit_frames(frames: list[bytes]) -> Verdict:
 
 
 def answer(receipt: bytes, frames: list[bytes]) -> Verdict:
-    """A REP worker's answer: ``[result]``, or a verb first; raises as :func:`commit_frames`."""
+    """Read a REP worker's answer: ``[result]``, or a verdict first; raises as :func:`commit_frames`."""
     if frames and (going_on := _going_on(frames[0])):
         return going_on(receipt, frames[1:])
     if len(frames) == 1 and frames[0] not in _WORDS:
@@ -54,12 +54,12 @@ def answer(receipt: bytes, frames: list[bytes]) -> Verdict:
 
 
 def unreadable(receipt: bytes, error: SluiceError) -> Verdict:
-    """What can't be read is no commit: the job is rolled back, with the reason in its history."""
+    """Return the verdict for an unreadable one: the job is rolled back, with the reason in its history."""
     return Verdict(receipt, wire.ROLLBACK, f"bad verdict: {error}")
 
 
 def _fan_out(receipt: bytes, frames: list[bytes]) -> Verdict:
-    """The children of a job: ``[queue][payload][headers]`` of each."""
+    """Read the children of a job: ``[queue][payload][headers]`` of each."""
     if not frames or len(frames) % 3:
         raise BadFrames(f"FANOUT has [queue] [payload] [headers] of each child, not {len(frames)} frames")
     each = (_forward(receipt, frames[at : at + 3]) for at in range(0, len(frames), 3))
@@ -67,7 +67,7 @@ def _fan_out(receipt: bytes, frames: list[bytes]) -> Verdict:
 
 
 def _forward(receipt: bytes, frames: list[bytes]) -> Verdict:
-    """Where a job goes on: ``[queue]``, ``[queue][payload]`` or ``[queue][payload][headers]``."""
+    """Read the next queue of a job: ``[queue]``, ``[queue][payload]`` or ``[queue][payload][headers]``."""
     if not 1 <= len(frames) <= 3:
         raise BadFrames(f"FORWARD has [queue] [payload] [headers] behind it, not {len(frames)} frames")
     queue = frames[0].decode("utf-8", "backslashreplace")
@@ -83,7 +83,7 @@ _GOING_ON: Final[Mapping[bytes, Callable[[bytes, list[bytes]], Verdict]]] = {
 
 
 def _going_on(word: bytes) -> Callable[[bytes, list[bytes]], Verdict] | None:
-    """How the frames behind this verb are read, if it is one of those: not looked up by a long result."""
+    """Return what reads the frames behind a verdict that names queues; a long result is not looked up."""
     return _GOING_ON.get(word) if len(word) <= len(wire.FORWARD) else None
 
 

@@ -19,8 +19,8 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, BadVerb, BadVersion, SluiceError, Unavailable
 from sluicemq_broker import __version__
 from sluicemq_broker.admin import READ_PACKED_SENT, Admin
-from sluicemq_broker.doors.frontends import FRAME_FACTOR, PROBE
-from sluicemq_broker.doors.large_results import tell_when_it_fits
+from sluicemq_broker.doors.frames import FRAME_FACTOR, PROBE
+from sluicemq_broker.doors.large_results import send_when_it_fits
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
 from sluicemq_broker.doors.requests import MOST_UNREAD
 from sluicemq_broker.doors.services import Services
@@ -301,7 +301,7 @@ class Session:
         self._reads.read(number, fields)
 
     def _resulted(self, number: int, outcome: Outcome) -> None:
-        tell_when_it_fits(self._lane, outcome, partial(self._tell, number))
+        send_when_it_fits(self._lane, outcome, partial(self._tell, number))
 
     def _tell(self, number: int, outcome: bytes | dict[str, Any] | SluiceError) -> None:
         if isinstance(outcome, SluiceError):
