@@ -5,78 +5,29 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Mapping
 from pathlib import Path
-from secrets import token_hex
-from typing import Self
 
 import pytest
 
-from support.ports import free_port, is_free
+from support.ports import free_ports
+from support.terminal import Terminal
 from support.waiting import TIMEOUT, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
-BEGINNING, SECOND_TERMINAL = BLOCKS.findall((ROOT / "README.md").read_text())[:2]
+BEGINNING, *_OTHERS = BLOCKS.findall((ROOT / "README.md").read_text())
+#: What is typed beside the broker: it begins with the environment that ``deploy/run`` has made.
+SECOND_TERMINAL = next(block for block in _OTHERS if block.startswith(". .venv/bin/activate\n"))
 #: Where README says that the project is.
 ADDRESS = "https://github.com/sluicemq/sluicemq"
 #: What a machine has on its PATH that never saw SluiceMQ, and with it a Python.
 PATH = os.pathsep.join([str(Path(sys.executable).resolve().parent), "/usr/local/bin", "/usr/bin", "/bin"])
 #: How pip and npm reach an index from here.
 _OF_THE_MACHINE = ("pip_", "npm_config_", "http_proxy", "https_proxy", "ssl_cert_", "node_extra_ca")
-
-
-class Terminal:
-    """A shell in which lines are typed, and what it shows."""
-
-    def __init__(self, folder: Path, environ: Mapping[str, str], name: str) -> None:
-        self._screen = folder / f"{name}.txt"
-        with self._screen.open("wb") as screen:
-            self._shell = subprocess.Popen(
-                ["bash"], cwd=folder, env=environ, stdin=subprocess.PIPE, stdout=screen, stderr=screen,
-                start_new_session=True,
-            )  # fmt: skip
-
-    def begin(self, line: str) -> None:
-        """Type a line, and wait for nothing."""
-        assert self._shell.stdin
-        self._shell.stdin.write(f"{line}\n".encode())
-        self._shell.stdin.flush()
-
-    def type(self, line: str, timeout: float = TIMEOUT) -> str:
-        """Type a line and return what it showed; AssertionError unless it succeeds."""
-        begun, end = len(self.shown()), token_hex(8)
-        self.begin(f"{line}\necho {end} $?")
-        found = wait_until(lambda: re.search(rf"{end} (\d+)\n", self.shown()), timeout, line)
-        shown = self.shown()[begun : found.start()]
-        assert found[1] == "0", shown
-        return shown
-
-    def shown(self) -> str:
-        return self._screen.read_text(errors="replace")
-
-    def interrupt(self) -> None:
-        """Ctrl-C: what runs there ends, and so does the shell."""
-        os.killpg(self._shell.pid, signal.SIGINT)
-        assert self._shell.stdin
-        self._shell.stdin.close()
-        self._shell.wait(TIMEOUT)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        try:
-            os.killpg(self._shell.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        finally:
-            self._shell.communicate()
 
 
 @pytest.fixture
@@ -107,18 +58,10 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return environ
 
 
-def free_ports() -> int:
-    """The first of eight free ports in a row, of which the one 30 higher is free, too."""
-    while True:
-        first = free_port()
-        if all(is_free(port) for port in (*range(first, first + 8), first + 30)):
-            return first
-
-
 @pytest.fixture
 def checkout(tmp_path: Path, environ: dict[str, str]) -> Path:
     """What README's first line gives."""
-    with Terminal(tmp_path, environ, "clone") as terminal:
+    with Terminal(tmp_path, environ) as terminal:
         terminal.type(BEGINNING.splitlines()[0] + " && pwd")
     return tmp_path / "sluicemq"
 
@@ -154,7 +97,7 @@ def test_the_first_commands_of_the_readme_work_as_they_are_typed(
     if not downloads:
         install_from_here(checkout)
     _, run, test = (line.partition("#")[0].strip() for line in BEGINNING.splitlines())
-    with Terminal(checkout, environ, "first") as first, Terminal(checkout, environ, "second") as second:
+    with Terminal(checkout, environ) as first, Terminal(checkout, environ) as second:
         # When the broker is started
         first.begin(run)
         wait_until(lambda: "ready (pid " in first.shown(), 900 if downloads else TIMEOUT, "the broker")
@@ -168,13 +111,13 @@ def test_the_first_commands_of_the_readme_work_as_they_are_typed(
             second.type(line)
         second.begin(work)
         wait_until(lambda: "hello\n" in second.shown(), what="the first job")
-        second.interrupt()
+        second.leave()
         # And the tests run beside it
         assert os.access(checkout / test, os.X_OK)
         if downloads:
-            with Terminal(checkout, environ, "third") as third:
+            with Terminal(checkout, environ) as third:
                 third.type(f"{test} tests/unit/test_names.py tests/integration/test_deploy.py", 600)
-        first.interrupt()
+        first.leave()
         assert "broker: stopped" in first.shown()
 
 

@@ -39,6 +39,14 @@ def is_free(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+def free_ports() -> int:
+    """The first of eight free ports in a row, of which the one 30 higher is free, too."""
+    while True:
+        first = free_port()
+        if all(is_free(port) for port in (*range(first, first + 8), first + 30)):
+            return first
+
+
 def tcp(port: int | None = None) -> str:
     """An address on 127.0.0.1, by default on a free port."""
     return f"tcp://127.0.0.1:{port or free_port()}"
