@@ -3,7 +3,7 @@
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path:
-    del sys.path[0]  # the current folder: a zmq.py or a gevent/ there is not what is meant
+    del sys.path[0]  # the current folder may hold a zmq.py or a gevent/ of the user
 
 from sluicemq_devices.descriptors import take_closed_numbers
 
@@ -11,7 +11,7 @@ take_closed_numbers()
 
 from gevent import events, monkey  # noqa: E402 - it opens files
 
-# It has no plugins; each of 25 steps would look for them in all that is installed: 0.1 s of each start.
+# There are no plugins of gevent; to look for them in all that is installed takes 0.1 s of each start.
 events.notify_and_call_entry_points = events.notify
 monkey.patch_all()
 
@@ -41,8 +41,8 @@ _DEVICES: dict[str, Callable[..., Device]] = {
     Kind.QUEUE: Queue,
     Kind.FORWARDER: Forwarder,
 }
-#: New objects among which Python looks for cycles at once, 1 ms, and the blocks of memory that may come until
-#: what is left is not looked at any more: 6 ms. Messages are none of these, but topics are.
+#: New objects among which Python looks for cycles at once (1 ms), and new blocks of memory after which it
+#: looks at all and never again at those that stay (6 ms). Topics are such objects, messages are not.
 _NEW_OBJECTS, _NEW_BLOCKS = 2_000, 20_000
 _EPILOG = """An end is tcp://HOST:PORT or ipc:///PATH. It binds, also when marked with @; marked with > it
 connects (quote it: the shell knows > as well). SIGTERM and SIGINT pass on what is held, then end it."""
@@ -51,9 +51,9 @@ connects (quote it: the shell knows > as well). SIGTERM and SIGINT pass on what 
 def main(
     arguments: list[str] | None = None, *, devices: Mapping[str, Callable[..., Device]] = _DEVICES
 ) -> int:
-    """Run one device until a signal; the exit code: 0 done, 1 could not start (2: wrong usage).
+    """Run one device until a signal; return the exit code: 0 done, 1 could not start, 2 wrong usage.
 
-    ``devices``: what makes each, by the name of its kind.
+    ``devices``: the class of each kind of device.
     """
     options = _parser().parse_args(arguments)
     _set_up_log()

@@ -1,7 +1,7 @@
-"""The numbers 0, 1 and 2 of a process whose standard streams the shell has closed: no socket may get them.
+"""File numbers 0, 1 and 2 of a process whose standard streams are closed: no socket may get them.
 
-Called before gevent opens anything. What is taken in their place refuses to be read or written, but that of
-stderr, which swallows all (``sluicemq.standard_streams`` of the library does so for the commands).
+Call this before gevent opens a file. The files in place of stdin and stdout refuse to be read or written, the
+one of stderr swallows all (``sluicemq.standard_streams`` of the library does so for the commands).
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from devices.plain_sockets import LaneRecorder, Notices, eventually, lane_door, 
 from sluicemq_devices.hub.fair_line import Line
 from sluicemq_devices.hub.spare_time import SpareTime
 from sluicemq_devices.hub.time_used import HEAVY, Standing
-from sluicemq_devices.sockets.conduct import MOST_MALFORMED, MOST_UNTOLD, WITHIN, Conduct
+from sluicemq_devices.sockets.conduct import MOST_MALFORMED, MOST_UNHEARD, WITHIN, Conduct
 from sluicemq_devices.sockets.doors import Lane
 from sluicemq_devices.sockets.switchboard import Switchboard
 from support.virtual_time import VirtualTime
@@ -359,7 +359,7 @@ def test_one_that_hears_no_answer_is_cut_later(
     board: Switchboard, recorder: LaneRecorder, started: Started
 ) -> None:
     shake_hands(started(lane_door(board, recorder, kind="PULL")).address, b"PUSH")
-    assert recorder.lane()._conduct.most == MOST_UNTOLD > MOST_MALFORMED
+    assert recorder.lane()._conduct.most == MOST_UNHEARD > MOST_MALFORMED
 
 
 # --------------------------------------------------------------------- spare time

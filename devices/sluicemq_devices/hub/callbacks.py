@@ -1,4 +1,4 @@
-"""Calls into other people's code, which may not take a device down with it."""
+"""Calls into the code of others, whose errors must not take a device down."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _failures = Notices(logging.getLogger("devices"))
 def shielded(
     callback: Callable[[*_Arguments], object], *arguments: *_Arguments, failures: Notices = _failures
 ) -> None:
-    """Call it; what it raises is logged and goes no further: the next message finds the door alive.
+    """Call ``callback``; an error is logged and goes no further, so the next message is handled.
 
-    ``failures``: by which that is counted and logged.
+    ``failures``: counts and logs the errors.
     """
     try:
         callback(*arguments)
@@ -27,4 +27,4 @@ def shielded(
 
 
 def nothing() -> None:
-    """Do nothing: a callback nobody has set."""
+    """Do nothing: the callback that was not set."""

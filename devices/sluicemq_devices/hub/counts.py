@@ -1,4 +1,4 @@
-"""What the devices count, each by its name and with what it means."""
+"""Counters of the devices, each with its name, meaning and unit."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ _OF_DEVICE = ("device", "kind", "queue")
 
 
 class Metric(StrEnum):
-    """Base of figures that are known by name: ``unit`` is of one count, ``labels`` split the sum."""
+    """Base of all named figures: ``unit`` is that of one count, ``labels`` split the sum."""
 
     text: str
     unit: str
     labels: tuple[str, ...]
 
     def __new__(cls, name: str, text: str, unit: str, labels: tuple[str, ...] = ()) -> Self:
-        """One figure: its name in ``stats`` and in the log, a sentence, its unit, its labels."""
+        """Make a figure of its name in ``stats`` and in the log, a sentence, its unit and its labels."""
         figure = str.__new__(cls, name)
         figure._value_ = name
         figure.text, figure.unit, figure.labels = text, unit, labels
@@ -24,12 +24,12 @@ class Metric(StrEnum):
 
     @property
     def kind(self) -> str:
-        """``counter``: it only grows, from 0 at the start of the process. ``gauge``: it goes up and down."""
+        """Kind of the figure: ``counter`` only grows, from 0 at the start; ``gauge`` goes up and down."""
         return "counter"
 
 
 class DeviceCount(Metric):
-    """What one device has counted since the broker's start."""
+    """Counters of one device since the broker's start."""
 
     RECEIVED = "received", "messages that have come in at its front", "messages", _OF_DEVICE
     SENT = "sent", "messages given to its workers, or to subscribers: once for each", "messages", _OF_DEVICE
@@ -43,7 +43,7 @@ class DeviceCount(Metric):
 
 
 class Mishap(Metric):
-    """What goes wrong on connections and in devices: counters, said in the log too."""
+    """Counters of what goes wrong on connections and in devices; each is logged, too."""
 
     ANSWERS_WAITED = (
         "answers_waited",
@@ -70,7 +70,7 @@ class Mishap(Metric):
     )
     MESSAGES_LOST = "messages_lost", "messages not sent to subscribers past their mark", "messages"
     QUESTIONS_LOST = "questions_lost", "times that a worker left with questions unanswered", "workers"
-    REPLIES_DROPPED = "replies_dropped", "replies whose asker was gone or did not read", "messages"
+    REPLIES_DROPPED = "replies_dropped", "replies whose client had left or did not read", "messages"
     SUBSCRIBERS_BEHIND = (
         "subscribers_behind",
         "times that a subscriber read too slowly and began to lose messages",

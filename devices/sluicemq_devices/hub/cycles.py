@@ -1,4 +1,4 @@
-"""When Python looks for objects in cycles: each look is a part of some turn of the hub."""
+"""Garbage collection in short pieces: each look for cycles is part of a turn of the hub."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ import sys
 from typing import Any, Final
 
 _ALL: Final = 2
-_AT_ONCE: Final = -1  # looks at what is young are looks at the middle generation, too: each is seen once
+_AT_ONCE: Final = (
+    -1
+)  # young objects and the middle generation are looked at together: each object is seen once
 
 
 def look_for_cycles(young: int, step: int, old: int = 100) -> None:
-    """Look among ``young`` new objects at a time, not at all among those that are here now, which stay.
+    """Look for cycles among ``young`` new objects at a time, never among objects that exist now.
 
-    After ``old`` of these at all that are new since the start: a look takes up to a microsecond for each
-    object. By itself Python looks at 700 at a time, at each twice, and at all after 70,000: with 100,000
-    topics that took 0.1 s.
+    After ``old`` such looks, look at all objects that are new since the start. A look takes up to a
+    microsecond for each object. By default Python looks at 700 at a time, at each twice, and at all after
+    70,000: with 100,000 topics that took 0.1 s.
 
-    So whenever there are ``step`` blocks of memory more than there ever were, all that are new are looked
-    at, and what is left is not looked at again. It goes when nobody needs it, like everything, but for what
-    stands in a cycle of its own by then: a few kilobytes of each connection of the library that was there.
+    Whenever there are ``step`` blocks of memory more than ever before, all new objects are looked at, and
+    those that stay are never looked at again. They are freed when their last reference goes, except objects
+    in a cycle: a few kilobytes for each connection of the library that existed then.
     """
     gc.freeze()
     gc.collect()
@@ -27,7 +29,7 @@ def look_for_cycles(young: int, step: int, old: int = 100) -> None:
 
 
 class _Growth:
-    """Sees to it that there is never much to look at, however much there is."""
+    """Keeps the number of objects to look at small, however many there are."""
 
     def __init__(self, young: int, step: int, old: int) -> None:
         self._young, self._step, self._old = young, step, old
@@ -36,7 +38,7 @@ class _Growth:
         self._ask(old)
 
     def looked(self, phase: str, about: dict[str, Any]) -> None:
-        """Python has looked, or is about to."""
+        """Handle the beginning or the end (``stop``) of a look, as Python calls it."""
         if phase != "stop":
             return
         if self._asked and about["generation"] == _ALL:
@@ -48,5 +50,5 @@ class _Growth:
             self._ask(0)
 
     def _ask(self, old: int) -> None:
-        """Look at all after so many looks at what is new."""
+        """Look at all objects after ``old`` looks at new ones."""
         gc.set_threshold(self._young, _AT_ONCE, old)

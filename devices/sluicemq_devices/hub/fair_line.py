@@ -1,4 +1,4 @@
-"""The order in which peers that wait have their turns: light peers first, and nobody waits for ever."""
+"""The order of turns of waiting peers: light peers first, and no peer waits for ever."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sluicemq_devices.hub.time_used import HEAVY, Standing
 
 Turn = Callable[[], None]
 
-#: A quarter of the time goes to those that have waited longest, if lighter ones have overtaken them.
+#: A quarter of the time goes to the peers that have waited longest, if lighter ones have overtaken them.
 _OVERTAKEN: Final = 1 / 3
-#: Seconds that those who have waited longest may have in advance.
+#: Seconds that the peers that have waited longest may have in advance.
 _ADVANCE: Final = 0.001
 
 
 class _Place:
-    """A peer that waits, or had its turn."""
+    """The place of a peer in the line; ``waits`` is False once it had its turn."""
 
     __slots__ = ("level", "tag", "turn", "waits")
 
@@ -49,7 +49,7 @@ class Line:
         self._level = 0  # of the one that was taken last
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many turns wait."""
         return self._waiting
 
     def add(self, turn: Turn, standing: Standing) -> None:
@@ -62,11 +62,11 @@ class Line:
 
     @property
     def next_level(self) -> int:
-        """The level of the peer whose turn is next. Somebody waits."""
+        """Level of the peer whose turn is next; the line must not be empty."""
         return self._next().level
 
     def take(self) -> Turn:
-        """Return the next turn; say with :meth:`took` how long it was. Somebody waits."""
+        """Return the next turn; call :meth:`took` with its length. The line must not be empty."""
         place = self._next()
         place.waits = False
         self._level = place.level
@@ -78,7 +78,7 @@ class Line:
         return place.turn
 
     def took(self, seconds: float, level: int | None = None) -> None:
-        """A turn is over, by default the one that was taken last; ``level``: of its peer when it began."""
+        """Note the length of a turn, by default the last one taken; ``level``: its peer's when it began."""
         if not self._waiting:
             self._owed = 0.0
         elif self._longest_waiting().level > (self._level if level is None else level):

@@ -1,4 +1,4 @@
-"""Large pieces of memory go back to the system as soon as nothing is in them."""
+"""Large pieces of memory that go back to the system as soon as they are free."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _KEPT: Final = 16 << 20  # bytes that are free at the end of the heap: mapping t
 
 
 def give_back_large_memory() -> None:
-    """Have each piece of 4 MiB or more mapped alone.
+    """Let malloc map each piece of 4 MiB or more by itself.
 
     glibc raises its own bound to 32 MiB once such a piece was freed. Then jobs of many megabytes lie among
-    small objects, and what they took stays with the process: 120 MB of 12 jobs. Other systems do as they do.
+    small objects, and their memory stays with the process: 120 MB of 12 jobs. Does nothing on other systems.
     """
     with contextlib.suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)

@@ -1,4 +1,4 @@
-"""What has gone wrong, counted, and log lines of it that a flood can't multiply."""
+"""Counters of what went wrong, and log lines of it that a flood can't multiply."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _QUIET = 1.0  # seconds between two lines of one kind
 class Notices:
     """Counts by name; :meth:`notice` also logs, at most one line a second for each name.
 
-    What came too soon to be said is counted in the next line, which comes by itself when it is time.
+    Notices within that second are counted in the next line, which is written when the second is over.
     """
 
     def __init__(self, log: logging.Logger, now: Callable[[], float] = time.monotonic) -> None:
@@ -30,15 +30,15 @@ class Notices:
         self._waiting = False
 
     def add(self, name: str, count: int = 1) -> None:
-        """Count something that happens all the time."""
+        """Count something that is not worth a log line."""
         self.values[name] += count
 
     def notice(
         self, name: str, text: str, error: BaseException | None = None, about: About | None = None
     ) -> None:
-        """Count something that somebody should hear of; an error is logged with its traceback.
+        """Count something and log it; an error is logged with its traceback.
 
-        ``about``: what it is about (``queue``, ``job``, …), as fields of the line in the log.
+        ``about``: fields of the log line (``queue``, ``job``, …).
         """
         self.values[name] += 1
         now = self._now()
@@ -50,7 +50,7 @@ class Notices:
         self._say(name, text, self._unsaid.pop(name, 0), now, error, about)
 
     def say_rest(self) -> None:
-        """Say what is unsaid: at the end."""
+        """Log what was counted and not logged yet; called at the end."""
         for name in list(self._unsaid):
             self._say_latest(name, self._now())
 
@@ -78,7 +78,7 @@ class Notices:
             gevent.spawn_later(_QUIET, self._say_in_time)
 
     def _say_in_time(self) -> None:
-        """Say what has been quiet for long enough, and look again while there is more."""
+        """Log the kinds whose second is over, and come again while there are others."""
         now = self._now()
         self._waiting = False
         for name in list(self._unsaid):

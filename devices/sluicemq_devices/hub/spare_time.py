@@ -1,4 +1,4 @@
-"""The small part of the hub's time in which peers are read that send what nobody can use."""
+"""The small part of the hub's time for peers that send messages that can't be used."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from sluicemq_devices.hub.callbacks import shielded
 from sluicemq_devices.hub.fair_line import Line, Turn
 from sluicemq_devices.hub.time_used import Standing
 
-#: So much time, in seconds, is given in each so many: a tenth.
+#: ``_GIVEN`` seconds of each period of ``_EACH`` seconds: a tenth.
 _GIVEN: Final = 0.001
 _EACH: Final = 0.010
 
 
 class SpareTime:
-    """Turns for whoever waits for one, light peers first, together a tenth of the time.
+    """Turns for badly behaved peers, light ones first, together a tenth of the time.
 
-    However many they are, everybody else finds the hub free for the other nine tenths. What counts is CPU
-    time: on a busy machine a turn may last long for no fault of theirs. It has a timer only while somebody
-    waits. ``cpu_time``: seconds of CPU that this thread has had.
+    However many they are, the other nine tenths are free for everybody else. CPU time is counted: on a busy
+    machine a turn may last long without any fault of the peer. There is a timer only while a peer waits.
+    ``cpu_time``: seconds of CPU that this thread has used.
     """
 
     def __init__(self, cpu_time: Callable[[], float] = thread_time) -> None:
         self._cpu_time = cpu_time
         self._line = Line()
-        self._left = 0.0  # seconds of this period; a turn that took longer is paid for by later ones
+        self._left = 0.0  # seconds of this period; a longer turn is paid for by later ones
         self._timer: Any = None
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return how many turns wait."""
         return len(self._line)
 
     def wait(self, turn: Turn, standing: Standing) -> None:
@@ -44,7 +44,7 @@ class SpareTime:
 
     def _give(self) -> None:
         self._left = min(_GIVEN, self._left + _GIVEN)
-        for _ in range(len(self._line)):  # who comes again meanwhile has its turn in the next period
+        for _ in range(len(self._line)):  # a peer that comes again meanwhile has its turn in the next period
             if self._left <= 0:
                 return
             began = self._cpu_time()

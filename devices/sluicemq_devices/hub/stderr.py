@@ -1,4 +1,4 @@
-"""A stderr that never blocks the hub: a thread writes; what nobody reads is dropped, with a count."""
+"""A stderr that never blocks the hub: a thread writes; lines that nobody reads are dropped and counted."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _MOST_BYTES: Final = 1 << 20  # waiting to be written
 #: Characters of one message in the log, before any is escaped; and of a traceback.
 LONGEST_LINE: Final = 2000
 LONGEST_TRACEBACK: Final = 10_000
-_AT_THE_END = 1.0  # seconds that the end of the process waits for the last of them
+_AT_THE_END = 1.0  # seconds that the end of the process waits for the last lines
 
-# Those of threads of the system: gevent's would need its hub in the thread that writes.
+# Threads of the system: gevent's would need its hub in the thread that writes.
 _start_thread = monkey.get_original("_thread", "start_new_thread")
 _lock = monkey.get_original("_thread", "allocate_lock")
 _queue: type[SimpleQueue[bytes | _thread.LockType]] = monkey.get_original("queue", "SimpleQueue")
@@ -28,7 +28,7 @@ _poll = monkey.get_original("select", "poll")
 
 
 def unblock_stderr() -> None:
-    """Let all that this process writes to ``sys.stderr``, logs too, be written by a thread."""
+    """Let a thread write all that this process sends to ``sys.stderr``, logs too."""
     if not isinstance(sys.stderr, Unblocking):
         stream = Unblocking(2)
         atexit.register(stream.drain, _AT_THE_END)
@@ -38,7 +38,7 @@ def unblock_stderr() -> None:
 class Unblocking(io.TextIOBase):
     """A text stream to a file whose reader may be slow, or not read at all.
 
-    ``most_bytes``: that wait to be written; once so many do, what comes is dropped.
+    ``most_bytes``: bytes that may wait to be written; further lines are dropped and counted.
     """
 
     def __init__(self, file: int, *, most_bytes: int = _MOST_BYTES) -> None:
@@ -52,23 +52,23 @@ class Unblocking(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Of the bytes that are written."""
+        """Encoding of the written bytes."""
         return "utf-8"
 
     def fileno(self) -> int:
-        """Of the file itself."""
+        """Return the number of the file itself."""
         return self._file
 
     def isatty(self) -> bool:
-        """True if somebody sits before it."""
+        """Return True for a terminal."""
         return os.isatty(self._file)
 
     def writable(self) -> bool:
-        """It always is."""
+        """Return True: the stream is always writable."""
         return True
 
     def write(self, text: str) -> int:
-        """Have it written; it is dropped, and counted, when too much waits."""
+        """Hand the text to the thread; it is dropped, and counted, when too much waits."""
         if self._taken - self._written >= self._most_bytes:
             self._lost += 1
             return len(text)
@@ -76,7 +76,7 @@ class Unblocking(io.TextIOBase):
         return len(text)
 
     def drain(self, seconds: float) -> bool:
-        """Wait, the whole process with it, at most so long until all is written; whether it is."""
+        """Block the process for up to ``seconds`` until all is written; return True if it was."""
         self._put(self._loss())
         done = _lock()
         done.acquire()
@@ -84,7 +84,7 @@ class Unblocking(io.TextIOBase):
         return bool(done.acquire(timeout=seconds))
 
     def _loss(self) -> str:
-        """A line on what was lost since the last one that was not."""
+        """Return a line that counts what was dropped since the last written one, or ""."""
         lost, self._lost = self._lost, 0
         return f"({lost} lines were lost here: nobody read them)\n" if lost else ""
 
@@ -104,11 +104,11 @@ class Unblocking(io.TextIOBase):
 
 
 def _write(file: int, data: bytes) -> None:
-    """Write all of it, however long that takes; if that can't be done ever, nobody will miss it."""
+    """Write all of ``data``, however long that takes; give up if the file takes nothing any more."""
     while data:
         try:
             data = data[os.write(file, data) :]
-        except BlockingIOError:  # somebody has made it so, perhaps a process that shares it
+        except BlockingIOError:  # a process that shares the file has made it non-blocking
             ready = _poll()
             ready.register(file, select.POLLOUT)
             ready.poll()
@@ -117,7 +117,7 @@ def _write(file: int, data: bytes) -> None:
 
 
 class OneLine(logging.Formatter):
-    """Makes one line of each message, of bounded length: strangers may neither forge lines nor flood them."""
+    """One line of bounded length for each message: strangers can neither forge lines nor flood the log."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         """Shorten the message, and escape what can't be printed."""
@@ -127,12 +127,12 @@ class OneLine(logging.Formatter):
         return super().formatMessage(record)
 
     def formatException(self, ei: Any) -> str:  # noqa: N802 - logging's name
-        """Shorten the text of an error, which may tell of what a stranger has sent."""
+        """Shorten the text of an error, which may quote what a stranger has sent."""
         return shortened(super().formatException(ei), LONGEST_TRACEBACK)
 
 
 def shortened(text: str, most: int = LONGEST_LINE) -> str:
-    """The text, or its beginning and its end with how many characters are left out between."""
+    """Return the text, or its beginning and end with the number of characters left out between."""
     if len(text) <= most:
         return text
     half = most // 2

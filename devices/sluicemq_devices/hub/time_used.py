@@ -1,4 +1,4 @@
-"""How much a peer takes at once of the hub's time, or of MongoDB's: light peers go before heavy ones."""
+"""The time that a peer uses at once, of the hub or of MongoDB: light peers go before heavy ones."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ HEAVY: Final = 3
 
 
 class Standing:
-    """The time that one peer has used, from which its place among those that wait follows.
+    """The time that a peer has used, which decides its place among the waiting ones.
 
-    What counts is the time that it takes to read all that the peer has sent. A peer that sends one request
+    It counts the time to read all that the peer has sent. A peer that sends one request
     and waits for the answer uses little of it, however often it asks. A peer that sends faster than it is
     read never comes to the end, so its level rises at once; the level falls once all was read, a few times.
-    A new peer is neither light nor heavy, so a peer that connects anew gains nothing.
+    A new peer is neither light nor heavy, so a peer gains nothing by connecting again.
     """
 
     __slots__ = ("_light", "_since", "_usual", "latest")
@@ -32,7 +32,7 @@ class Standing:
 
     @property
     def level(self) -> int:
-        """From 0, for a light peer, to :data:`HEAVY`."""
+        """Level of the peer: 0 for a light one, up to :data:`HEAVY`."""
         return min(HEAVY, int(max(self._usual, self._since) / self._light).bit_length())
 
     @property
@@ -41,7 +41,7 @@ class Standing:
         return self.level < _FEW
 
     def used(self, seconds: float, *, more: bool) -> None:
-        """Note a turn that took so many seconds; ``more``: the peer has sent more than was read in it."""
+        """Note a turn of ``seconds``; ``more``: the peer has sent more than was read in it."""
         self.latest = seconds
         self._since += seconds
         if not more:

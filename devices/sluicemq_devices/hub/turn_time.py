@@ -1,4 +1,4 @@
-"""The time that all connections share in a turn of the hub: however many have sent, it ends soon."""
+"""The time of a turn of the hub, which all connections share: it ends soon however many have sent."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sluicemq_devices.hub.time_used import Standing
 _MOST: Final = 0.008
 #: Seconds in which connections that wait are read in a crowd, before the hub looks who else has sent.
 _SLICE: Final = 0.0002
-#: Seconds of CPU that were used while all the time somebody waited: then it is a crowd.
+#: Seconds of CPU during which peers waited all the time: then it is a crowd.
 _SOON: Final = 0.010
 #: Seconds for which slices are short after a light peer has had to wait. Without one they are long: what
 #: heavy peers push in one turn is written to MongoDB in one batch, and small batches cost more.
@@ -26,18 +26,18 @@ _LAST: Final = -1  # libev's priority: after sockets, so that a light peer that 
 
 
 class TurnTime:
-    """Turns for those that have to wait because a turn has been long, or others wait.
+    """Turns for connections that have to wait because a turn has been long, or others wait.
 
     Each connection is read in short pieces. In a crowd with light peers the hub looks at its sockets after
     each piece, so a light peer waits for one piece of one heavy peer, however many there are
-    (:class:`~sluicemq_devices.hub.Line`). It has a timer only while somebody waits.
+    (:class:`~sluicemq_devices.hub.Line`). There is a timer only while a connection waits.
     """
 
     def __init__(self) -> None:
         self._line = Line()
         self._began = 0.0  # when the first began to wait, in this thread's CPU time
         self._light_until = 0.0
-        self._timer: Any = None  # there is one while somebody waits
+        self._timer: Any = None  # there is one while a connection waits
 
     @property
     def is_crowded(self) -> bool:
@@ -46,11 +46,11 @@ class TurnTime:
 
     @property
     def is_over(self) -> bool:
-        """True if this turn has been long enough, or others wait already: :meth:`wait` then."""
+        """True if this turn has been long enough, or others wait: call :meth:`wait` then."""
         return self._timer is not None or time.time() - get_hub().loop.now() > _MOST
 
     def wait(self, turn: Turn, standing: Standing) -> None:
-        """Call ``turn``, once, when it is its turn."""
+        """Call ``turn`` once, when its time has come."""
         self._line.add(turn, standing)
         if self._timer is None:
             self._began = thread_time()

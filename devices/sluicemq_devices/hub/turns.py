@@ -10,7 +10,7 @@ _MOMENT = 1e-9  # seconds; a sleep of 0 would run before timers and starve them
 
 
 def in_turns(step: Callable[[], bool]) -> None:
-    """Call it now, and while it returns True once in each turn of the hub."""
+    """Call ``step`` now, and then once in each turn of the hub while it returns True."""
     if step():
         gevent.spawn(_go_on, step)
 

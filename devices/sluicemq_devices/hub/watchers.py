@@ -1,4 +1,4 @@
-"""What gevent's loop watches: sockets and timers."""
+"""Watchers of gevent's loop: sockets and timers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def switch(watcher: Any, callback: Callable[[], None], *, on: bool) -> None:
-    """Start it, or stop it, if that is not so already."""
+    """Start or stop a watcher, unless it is in that state already."""
     if on and not watcher.active:
         watcher.start(callback)
     elif watcher.active and not on:

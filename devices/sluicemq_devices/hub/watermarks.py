@@ -1,4 +1,4 @@
-"""High-water marks: how much may be held before whoever fills it is told to wait."""
+"""High-water marks: how much may be held before its senders have to wait."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class Watermark:
             self._drained()
 
     def _is_low(self) -> bool:
-        """Under half of both, or empty: a mark of 1 has no half."""
+        """True under half of both limits, or if empty: a mark of 1 has no half."""
         return self.count == 0 or (2 * self.count < self.hwm and 2 * self.bytes < self.hwm_bytes)
 
 
 class Shares(Generic[Key]):
-    """One mark that several fill, by key: each may hold so much of it as it leaves free for the others.
+    """One mark that several keys fill: each may hold as much of it as is free for the others.
 
-    With a ``part`` of 1, one alone holds half of the mark at most, two a third each, n of them 1/(n+1)
-    each, and as much is left for whoever comes next: so nobody fills it for the others ("dynamic
-    queue length thresholds", Choudhury and Hahne 1998). A smaller part leaves more.
+    With a ``part`` of 1, one key holds half of the mark at most, two a third each, n of them 1/(n+1) each,
+    and 1/(n+1) is left for the next one, so no key fills it for the others ("dynamic queue length
+    thresholds", Choudhury and Hahne 1998). A smaller part leaves more.
 
     ``drained(key)`` is called once when one that was full holds less than half of what it may.
     """
@@ -116,7 +116,7 @@ class Shares(Generic[Key]):
         return share is not None and share.is_full
 
     def _is_low(self, share: _Share) -> bool:
-        """Under half of what it may hold, or empty."""
+        """True under half of what the key may hold, or if it holds nothing."""
         count, size = self.mark.hwm - self.mark.count, self.mark.hwm_bytes - self.mark.bytes
         return not share.count or (
             2 * share.count < self._part * count and 2 * share.bytes < self._part * size
@@ -126,8 +126,8 @@ class Shares(Generic[Key]):
 class Fillers(Generic[Key, Peer]):
     """Shares of one mark, and the peers that fill each: while a share is full, its fillers wait.
 
-    A peer is a filler of a share only while something of its own is held there, so one whose things are
-    all through waits for nobody else's. ``wait(peer, key)`` is called for each filler while the share is
+    A peer is a filler of a share only while something of its own is held there, so a peer whose things have
+    all gone through does not wait for others. ``wait(peer, key)`` is called for each filler while the share is
     full, maybe more than once; ``go_on(peer, key)`` when it has drained, or the peer has nothing in it.
     """
 
@@ -139,14 +139,14 @@ class Fillers(Generic[Key, Peer]):
         self._wait = wait
         self._go_on = go_on
         self._fillers: dict[Key, dict[Peer, int]] = {}
-        """How often each has taken something that is held still."""
+        """For each key and peer: how many of its takes are still held."""
 
     def __len__(self) -> int:
         """How many shares have fillers."""
         return len(self._fillers)
 
     def take(self, key: Key, peer: Peer | None, count: int, size: int) -> None:
-        """``count`` more things of ``size`` bytes together are held; None: of nobody who could wait."""
+        """``count`` more things of ``size`` bytes together are held; None: no peer waits for them."""
         fillers = self._fillers.get(key)
         if fillers is None:
             fillers = self._fillers[key] = {}
@@ -177,7 +177,7 @@ class Fillers(Generic[Key, Peer]):
 
 
 class _Share:
-    """What is held under one key."""
+    """Count and bytes held under one key."""
 
     __slots__ = ("bytes", "count", "is_full")
 
@@ -187,5 +187,5 @@ class _Share:
 
 
 def boundless() -> Watermark:
-    """Count without a limit."""
+    """Return a mark that counts and has no limit."""
     return Watermark(sys.maxsize, sys.maxsize, nothing, nothing)

@@ -1,4 +1,4 @@
-"""When what was sent to a peer has arrived: it is in the memory of its ZeroMQ, and no longer on the way."""
+"""Messages that have arrived: the peer's ZeroMQ has them in its memory, and they are no longer on the way."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Then = Callable[[], object]
 
 
 class Arrivals:
-    """What one connection has sent that has not arrived yet, as far as is known here; in order.
+    """Messages of one connection that were sent and have not arrived yet, in order.
 
-    A peer that has announced ZMTP 3.1 is asked. A PONG comes after its ZeroMQ has taken the messages before
-    the PING into its memory, and not while there is no room for them (RCVHWM). One PING is under way at a
-    time, so many come at once from no honest peer; it has a number, which the PONG brings back.
+    A peer that has announced ZMTP 3.1 is sent a PING. Its PONG comes after its ZeroMQ has taken the messages
+    before the PING into its memory, and not while there is no room for them (RCVHWM). One PING is under way
+    at a time. It has a number, which the PONG brings back.
 
-    Any other peer could take a PING for a message. Of it only the kernel can tell, and that less: its
-    machine has acknowledged everything, or, on a Unix socket, it has read everything.
+    Other peers could take a PING for a message. For these the kernel is asked, which knows less: the peer's
+    machine has acknowledged everything or, on a Unix socket, the peer has read everything.
     """
 
     __slots__ = ("_asked", "_asks", "_awaited", "_number", "_outbox", "_say", "_socket", "_timer", "_wait")
@@ -43,7 +43,7 @@ class Arrivals:
         self._say = say
         self._asks = asks
         self._awaited: deque[Then] = deque()
-        self._asked = 0  # of these, those that the PING under way is behind
+        self._asked = 0  # of these, the ones sent before the PING that is under way
         self._number = 0
         self._wait = _FIRST_LOOK
         self._timer = get_hub().loop.timer(_FIRST_LOOK)
@@ -54,7 +54,7 @@ class Arrivals:
         return self._asked > 0
 
     def expect(self, then: Then) -> bytes:
-        """Call ``then`` when what is sent now has arrived; what must be sent behind it."""
+        """Call ``then`` when the messages sent now have arrived; return the bytes to send behind them."""
         self._awaited.append(then)
         if self._asks:
             return b"" if self._asked else self._ask()
@@ -63,7 +63,7 @@ class Arrivals:
         return b""
 
     def answered(self, number: bytes) -> None:
-        """A PONG has come. One with another number answers a heartbeat, or nothing that was asked."""
+        """Handle a PONG. A PONG with another number answers a heartbeat, or nothing."""
         if self._asked and number == self._number.to_bytes(8):
             self._arrived(self._asked)
             if self._awaited and not self._asked:

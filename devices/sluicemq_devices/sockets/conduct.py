@@ -1,4 +1,4 @@
-"""How a peer has behaved of late: how many of its messages nobody could use."""
+"""The conduct of a peer: how many of its recent messages could not be used."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-#: A peer is cut when so many more of its messages were malformed than were not, within so many seconds.
+#: A peer is cut when it has sent this many more malformed messages than good ones within ``WITHIN`` seconds.
 MOST_MALFORMED: Final = 100
 WITHIN: Final = 60.0
-#: One that can't be told what is wrong, and loses with its connection what it has sent already.
-MOST_UNTOLD: Final = 2000
+#: The limit for a PUSH peer, which hears no error and loses with its connection all that is on the way.
+MOST_UNHEARD: Final = 2000
 
 
 class Conduct:
-    """The count of one connection. A message that can be used makes up for one that can't.
+    """The score of one connection: a good message makes up for a malformed one.
 
-    So a producer that errs now and then is never cut, but for one that sends little else it is soon over.
+    A producer that errs now and then is never cut; a peer that sends little else soon is.
     ``now``: monotonic seconds.
     """
 
@@ -25,7 +25,7 @@ class Conduct:
     def __init__(self, most: int = MOST_MALFORMED, *, now: Callable[[], float] = time.monotonic) -> None:
         self.most = most
         self.is_bad = False
-        """What it sent last could not be used, or more of all before: others come first."""
+        """True if its last messages, or most before, could not be used: it is read after all others."""
         self._now = now
         self._malformed = 0
         self._refused = 0
@@ -34,20 +34,20 @@ class Conduct:
 
     @property
     def is_over(self) -> bool:
-        """It has sent too much that is malformed."""
+        """True if it has sent too many malformed messages."""
         return self._score >= self.most
 
     def blame(self, *, malformed: bool) -> None:
-        """One of the messages that are being handed over was refused, or can never be right."""
+        """Note that a message being handed over was refused; ``malformed``: it can never be right."""
         self._refused += 1
         self._malformed += malformed
 
     def idle(self) -> None:
-        """It has sent a turn's worth of commands, and no message."""
+        """Note that the peer has sent a turn's worth of commands, and no message."""
         self.is_bad = True
 
     def judge(self, messages: int) -> None:
-        """So many messages were handed over, since the last call, of which some were blamed."""
+        """Add the ``messages`` that were handed over since the last call, some of which were blamed."""
         if not (self._refused or self._score):
             self.is_bad = False
             return

@@ -1,4 +1,4 @@
-"""One connection of a door, which speaks ZMTP itself."""
+"""One connection of a door, which speaks ZMTP itself: it is read in turns, written, and ended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sluicemq_devices.hub import (
     switch,
 )
 from sluicemq_devices.sockets.arrivals import Arrivals
-from sluicemq_devices.sockets.conduct import MOST_MALFORMED, MOST_UNTOLD, WITHIN, Conduct
+from sluicemq_devices.sockets.conduct import MOST_MALFORMED, MOST_UNHEARD, WITHIN, Conduct
 from sluicemq_devices.sockets.incomplete import SMALL
 from sluicemq_devices.sockets.kernel_state import half_close, has_left, outstanding, unread
 from sluicemq_devices.sockets.liveness import Life
@@ -33,9 +33,9 @@ from sluicemq_devices.zmtp import M, Peer
 
 _READ, _WRITE = 1, 2  # libev's EV_READ and EV_WRITE
 _CHUNK = 65_536
-_CROWDED = 8  # times as little time is taken at once while others wait
-#: Where what is read at once of a large frame is; then others have their turn. A buffer of its own size
-#: for each read would come from the system, and go back, each time.
+_CROWDED = 8  # a turn is this many times shorter while others wait
+#: Buffer for one read of a large frame; then others have their turn. A new buffer of that size for each
+#: read would be taken from the system and given back each time.
 _scratch = memoryview(bytearray(262_144))
 _MOMENT = 1e-9  # seconds; a timer of 0 would run before other timers and starve them
 _FEW = 4  # messages of a turn in spare time
@@ -47,31 +47,31 @@ def _ignore(_messages: list[M]) -> None:
 
 
 class Connection(Generic[M]):
-    """A socket of any kind with one peer: the peer can be chosen, its end is seen.
+    """A ZeroMQ socket with one peer, whose end is seen and to which messages can be addressed.
 
-    Whoever has it says with :meth:`on` what is called with what it sends, and at its end. It has no
-    greenlet and, unless it is paused or has heartbeats, no timer.
+    :meth:`on` sets the callbacks for its messages and its end. There is no greenlet, and a timer only while
+    the connection is paused or has heartbeats.
 
-    What came over a PULL is handed over in any case, for its peer would not hear that it was not:
-    while it is paused what comes stays in the kernel, also when the peer has gone. A ROUTER that is
-    paused ends with its peer: what that has asked, and was not read, has nobody to be answered to. Nor are
-    many subscriptions of an XPUB's peer that has left looked at.
+    Messages to a PULL are handed over in any case, because their sender would not hear of a loss: while it is
+    paused they stay in the kernel, also after the peer has left. A paused ROUTER ends with its peer: the
+    requests that were not read have nobody to answer. Nor are many subscriptions of an XPUB's peer read after
+    it has left.
 
-    What the kernel has not taken counts in the board's :class:`~sluicemq_devices.sockets.Outgoing`. A
-    peer that is answered (a ROUTER's, or with ``answers``) is not read while it leaves too much unread.
+    Bytes that the kernel has not taken count in the board's :class:`~sluicemq_devices.sockets.Outgoing`. A
+    peer that gets answers (of a ROUTER, or with ``answers``) is not read while it leaves too much unread.
 
-    With heartbeats one who knows them is cut when it gives no sign of life for ``silence``; any other is
-    not asked for one, and cut when its kernel does not acknowledge what was sent for as long; so is one that
-    has to take messages first (:class:`~sluicemq_devices.sockets.arrivals.Arrivals`).
+    With heartbeats, a peer that knows them is cut when it gives no sign of life for ``silence`` seconds.
+    Others, and peers that must take messages first (:class:`~sluicemq_devices.sockets.arrivals.Arrivals`),
+    are cut when their kernel acknowledges nothing for as many seconds.
 
     It is read in turns of some milliseconds, shorter ones while others wait, and light peers come first
-    (:class:`~sluicemq_devices.hub.turn_time.TurnTime`). Whoever receives says what could not be used
+    (:class:`~sluicemq_devices.hub.turn_time.TurnTime`). The receiver reports messages that it could not use
     (:meth:`blame`): such a peer is read in spare time, and cut if it sends little else.
     """
 
     _form: type[Peer[M]]
     _longest_turn: float
-    """Seconds in which messages are handed over, about; those behind them wait for a later turn."""
+    """Seconds of a turn, about; messages beyond it wait for a later turn."""
 
     def __init__(
         self,
@@ -90,17 +90,17 @@ class Connection(Generic[M]):
     ) -> None:
         """``opened(self)``: its handshake is done. ``gone(self, kind, why)``: it is closed.
 
-        ``kind``: of the mishap with which it ended, a counter's name, or empty; ``why``: a text for the
-        log, or empty if the mishap is worth none. Call :meth:`start`.
+        ``kind``: the counter of the mishap that ended it, or empty; ``why``: a text for the log, or empty if
+        it is worth no line. Call :meth:`start` then.
         """
         self.peer = peer
         self.is_full = False
-        """True while the peer leaves as much unread as it may: make no answer for it."""
+        """True while the peer leaves as much unread as it may: make no answers for it."""
         self._on_receive: Callable[[list[M]], None] = _ignore
         self._on_closed: Callable[[], None] = nothing
         self._on_unblocked: Callable[[], None] = nothing
         self.received = 0
-        """Messages handed over so far."""
+        """Number of messages handed over so far."""
         self._socket = socket
         self._opened = opened
         self._gone = gone
@@ -115,11 +115,11 @@ class Connection(Generic[M]):
         self._counted = 0  # bytes of an incomplete message that are counted there
         self._paused_by: set[object] = set()
         self._turn_time = board.turn_time
-        self._waits = False  # for its turn, in spare time or not
+        self._waits = False  # for its turn, or for spare time
         self._standing = Standing()
-        self._conduct = Conduct(MOST_UNTOLD if kind == "PULL" else MOST_MALFORMED)
+        self._conduct = Conduct(MOST_UNHEARD if kind == "PULL" else MOST_MALFORMED)
         self._outbox = Outbox(socket, held or boundless())
-        self._ration: Ration | None = None  # there is one when it was needed
+        self._ration: Ration | None = None  # made when it is first needed
         self._returned: list[M] = []
         self._zmtp = self._form(kind, max_frame, self.say)
         self._arrivals: Arrivals | None = None
@@ -133,7 +133,7 @@ class Connection(Generic[M]):
         self._turn = loop.timer(_MOMENT)
 
     def start(self, handshake: float) -> None:
-        """Begin the handshake, for which there are so many seconds."""
+        """Begin the handshake, which may take ``handshake`` seconds."""
         self._life.begin_handshake(handshake)
         self._zmtp.greet()
         self._watch()
@@ -145,10 +145,10 @@ class Connection(Generic[M]):
         closed: Callable[[], None] | None = None,
         unblocked: Callable[[], None] | None = None,
     ) -> None:
-        """Call these from now on; None: as before. They run on the hub and must not block.
+        """Set callbacks; None leaves one as it is. They run on the hub and must not block.
 
-        ``receive(messages)``; ``closed()``, once: it has ended, and all that it has sent was received;
-        ``unblocked()``: it is writable again.
+        ``receive(messages)``: messages came. ``closed()``, once: the connection has ended, and all that the
+        peer sent was received. ``unblocked()``: it is writable again.
         """
         if receive is not None:  # it may be a container, which is false while it is empty
             self._on_receive = receive
@@ -159,7 +159,7 @@ class Connection(Generic[M]):
 
     @property
     def writable(self) -> bool:
-        """Nothing is held; after a False, ``unblocked()`` is called. Never once the lane is closing."""
+        """True if nothing is held; after False, ``unblocked()`` is called. Never True once it is closing."""
         return not (self._closing or self._outbox)
 
     @property
@@ -169,29 +169,29 @@ class Connection(Generic[M]):
 
     @property
     def awaits_arrival(self) -> bool:
-        """A PONG is awaited, for which the peer may have no room yet: it says nothing of its silence."""
+        """True while a PONG is awaited that the peer may have no room to send: its silence means nothing."""
         return self._arrivals is not None and self._arrivals.asked
 
     @property
     def peer_has_left(self) -> bool:
-        """True if nobody hears an answer any more; what the peer sent before may still be unread."""
+        """True if no answer can reach the peer; messages that it sent before may still be unread."""
         return self._ended or has_left(self._socket)
 
     @property
     def leaves_much(self) -> bool:
-        """True if the peer has left, and more of what it sent is unread than a few turns take."""
+        """True if the peer has left and more of its messages are unread than a few turns take."""
         return self._standing.level == HEAVY and self.peer_has_left
 
     def gave_sign_of_life(self) -> bool:
-        """True if it has sent or taken bytes since the last call, or could not: nobody reads it.
+        """True if the peer has sent or taken bytes since the last call, or could not because it is not read.
 
-        For whoever has heartbeats in messages of its own, which wait behind a large one.
+        For protocols with heartbeats in messages of their own, which wait behind a large message.
         """
         return self._life.gave_sign(is_read=self.reading)
 
     @property
     def backlog(self) -> int:
-        """Messages held because the kernel did not take them to their end; nobody has received them."""
+        """Number of messages whose last byte the kernel has not taken; the peer has not received them."""
         return self._outbox.held.count
 
     @property
@@ -201,7 +201,7 @@ class Connection(Generic[M]):
 
     @property
     def ration(self) -> Ration:
-        """The account of the peer in the budget for what goes out."""
+        """Account of the peer in the budget of outgoing bytes."""
         if self._ration is None:
             self._ration = self._board.outgoing.ration(self)
             if self._ended:
@@ -210,7 +210,7 @@ class Connection(Generic[M]):
 
     @property
     def taken(self) -> int:
-        """Bytes that the peer has taken so far, counted from any moment while something is held."""
+        """Bytes that the peer has taken since some moment, while bytes are held."""
         return 0 if self._ended else self._outbox.written - outstanding(self._socket)
 
     def filled(self) -> None:
@@ -220,38 +220,38 @@ class Connection(Generic[M]):
             self.pause(_UNREAD)
 
     def drained(self) -> None:
-        """Read on: the peer has taken most of what it was sent."""
+        """Read again: the peer has taken most of what it was sent."""
         self.is_full = False
         if self._answers:
             self.resume(_UNREAD)
 
     def return_unheard(self, messages: list[M]) -> None:
-        """Have these handed over again, first, when it is not full any more: the last of those received."""
+        """Take back the last messages that were handed over; they come again first when there is room."""
         self._returned = messages
         self.received -= len(messages)
 
     def pause(self, by: object = None) -> None:
         """Stop reading this connection; with heartbeats, one paused for ``silence`` is ended.
 
-        ``by``: whoever has a reason of its own; reading goes on when all of them have resumed.
+        ``by``: who has the reason; it is read again when all of these have resumed.
         """
         self._paused_by.add(by)
         self._watch()
 
     def resume(self, by: object = None) -> None:
-        """Go on reading, unless somebody else has paused it too."""
+        """Read again, unless another reason to pause is left."""
         if self._paused_by:
             self._paused_by.discard(by)
             self._watch()
 
     def blame(self, *, malformed: bool = True) -> None:
-        """One of the messages that are being handed over is of no use; not ``malformed``: at the moment."""
+        """Note that a message being handed over can't be used; ``malformed`` False: it can't be used now."""
         self._conduct.blame(malformed=malformed)
 
     def close(self) -> None:
-        """Flush what was sent (about a second at most), then end the connection; returns at once.
+        """Flush what was sent (about a second at most), then end the connection; return at once.
 
-        What the peer sends until it sees the end is still delivered, unless the connection is paused.
+        Messages that the peer sends until it sees the end are still handed over, unless it is paused.
         """
         if self._closing:
             return
@@ -265,21 +265,21 @@ class Connection(Generic[M]):
         self._watch()
 
     def cut(self, why: str) -> None:
-        """End the connection at once, for a reason that is told."""
+        """End the connection at once, and log the reason."""
         self._end(Mishap.CONNECTIONS_CUT, why)
 
     def stalled(self, why: str) -> None:
-        """The same, unless the peer has sent something that is not read yet."""
+        """End the connection with this reason, unless bytes have arrived that were not read yet."""
         if not unread(self._socket):
             self.cut(why)
 
     def say(self, data: bytes) -> None:
-        """Send what is no message: a command, or a part of the handshake."""
+        """Send a command, or a part of the handshake."""
         if not self._outbox.say(data):
             self._stuck()
 
     def look_for_its_end(self) -> bool:
-        """True if the peer has gone; what it has left is read, or the connection ended."""
+        """True if the peer has left; what it sent before is read, or the connection has ended."""
         if not has_left(self._socket):
             return False
         if self._is_router:
@@ -297,7 +297,7 @@ class Connection(Generic[M]):
             self._read_or_wait()
 
     def _read_or_wait(self) -> None:
-        """Read it now, or when it is its turn: in spare time if its conduct is bad."""
+        """Read now, or when its turn comes: in spare time if its conduct is bad."""
         time: SpareTime | TurnTime = self._board.spare if self._conduct.is_bad else self._turn_time
         if self._conduct.is_bad or self._turn_time.is_over:
             self._waits = True
@@ -312,7 +312,7 @@ class Connection(Generic[M]):
 
     @property
     def _is_behind(self) -> bool:
-        """Something was read that was not handed over."""
+        """True if messages were read and not handed over yet."""
         return self._zmtp.behind or bool(self._returned)
 
     def _its_turn(self) -> None:
@@ -327,18 +327,18 @@ class Connection(Generic[M]):
 
     @property
     def _may_receive(self) -> bool:
-        """False if it holds a large message for whose rest there is no memory now."""
+        """False if a large message is incomplete and there is no memory for its rest now."""
         return not (self._counted and self.reading and not self._unfinished.may_read(self))
 
     def _read(self) -> bool:
-        """Hand over what was read before, or read more; True if as much has come as is read at once."""
+        """Hand over what was read before, or read more; True if a full read came, so there may be more."""
         if not (self._zmtp.behind or self._returned):
             return self._receive()
         self._deliver(self._take_behind())
         return False
 
     def _timed(self, read: Callable[[], bool]) -> None:
-        """Read some of what has come; the time that it takes says how much may be read at once next time."""
+        """Read a piece; the time that it takes decides how much is read at once the next time."""
         zmtp = self._zmtp
         before, began = self.received, thread_time()
         more = read()
@@ -351,7 +351,7 @@ class Connection(Generic[M]):
                 zmtp.most = min(zmtp.most, _FEW)
 
     def _receive(self) -> bool:
-        """Read what has come; True if that was as much as is read at once."""
+        """Read from the socket; True if that was a full read."""
         zmtp = self._zmtp
         data: bytes | memoryview
         try:
@@ -394,14 +394,14 @@ class Connection(Generic[M]):
             self.cut(f"{most} messages within {WITHIN:.0f} s that can't be used, and little else")
 
     def _count(self, size: int) -> None:
-        """Have an incomplete message counted, but for its first bytes; there may be no room to read on."""
+        """Count the memory of an incomplete message beyond its first bytes; this may pause the connection."""
         counted = 0 if self._ended else max(0, size - SMALL)
         if counted != self._counted:
             self._counted = counted
             self._unfinished.hold(self, counted)
 
     def _left(self) -> None:
-        """The peer has ended the connection; within its handshake that is worth a word."""
+        """Handle the end that the peer has made; during its handshake it is logged."""
         if self._is_open:
             self._end()
             return
@@ -415,7 +415,7 @@ class Connection(Generic[M]):
         self._watch()
 
     def _watch(self) -> None:
-        """Read on, or not."""
+        """Watch the socket for reading, or stop that, as the state says."""
         if self._ended:
             return
         allowed = self._is_read
@@ -427,7 +427,7 @@ class Connection(Generic[M]):
 
     @property
     def _is_read(self) -> bool:
-        """One that is paused is read until its handshake is done, and at its end."""
+        """True if it is read: also while paused, during its handshake and at its end."""
         return self.reading or not self._is_open or (self._at_its_end and not self._keeps_all)
 
     @property
@@ -437,12 +437,12 @@ class Connection(Generic[M]):
     # --------------------------------------------------------------- writing
 
     def _stuck(self) -> None:
-        """Something is held: go on when the kernel takes more, or read what is left if nobody will."""
+        """Wait for the kernel to take more of what is held, or read what is left if it never will."""
         if self._ended:
             return
         if self._outbox.broken:
             self._writer.stop()
-            self._deserted = not self._is_router  # that is ended by a glance if it is paused
+            self._deserted = not self._is_router  # a paused ROUTER ends at the next glance
             self._drop_answers()
             self._watch()
         else:
@@ -450,7 +450,7 @@ class Connection(Generic[M]):
             self.ration.hold(self._outbox.weight)
 
     def _drop_answers(self) -> None:
-        """Nobody will take them: let go of their memory, and handle what is left of what the peer sent."""
+        """Free the answers that nobody will take, so that the rest of what the peer sent is handled."""
         if self._answers:
             self._outbox.drop()
             if self._ration:
@@ -479,8 +479,8 @@ class Connection(Generic[M]):
             self._end()
 
     def _hand_over_the_rest(self, kind: str, why: str) -> None:
-        """Hand over what was read and nobody will send again, in turns; then end."""
-        self._closing = self._waits = True  # it is not read any more
+        """Hand over in turns what was read, which the peer will not send again; then end."""
+        self._closing = self._waits = True  # the socket is not read any more
         self._writer.stop()
         self._life.stop()
         self._watch()
@@ -512,7 +512,7 @@ class Connection(Generic[M]):
         self._gone(self, kind, why)
         if self._is_open:
             shielded(self._on_closed)
-        # There may be megabytes. And it is in no cycle any more: to look for one takes Python a tenth of a
+        # Frees what may be megabytes, and leaves no cycle: to look for cycles takes Python a tenth of a
         # second in a device with very many topics.
         self._outbox.forget()
         if self._ration:

@@ -1,4 +1,4 @@
-"""Doors: the addresses where clients connect. Every connection is a lane, which speaks ZMTP itself."""
+"""Doors: addresses where clients connect. Every connection is a lane, which speaks ZMTP itself."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class _Door(Generic[_AnyLane]):
 
         ``max_frame``: bytes of all frames of a message above which its connection is cut.
         ``heartbeat``: seconds between ZMTP pings; ``silence``: seconds without any sign of life after
-        which the connection is cut. ``held(peer)``: makes what is told of a lane's backlog.
-        ``kept``: connections are kept for it that other doors can't use up. ``answers``: who leaves too much
-        of what it is sent unread is not read either, as at every ROUTER.
+        which the connection is cut. ``held(peer)``: makes the mark that counts a lane's backlog.
+        ``kept``: some connections are kept for this door, which others can't use up. ``answers``: a peer that
+        leaves too much of what it is sent unread is not read either, as at every ROUTER.
         """
         self._board = board
         self._kind = kind
@@ -65,7 +65,7 @@ class _Door(Generic[_AnyLane]):
 
     @property
     def address(self) -> str:
-        """Where it is; after :meth:`start` with the port that the kernel chose, if that was 0."""
+        """Address of the door; after :meth:`start` with the port that the kernel chose, if that was 0."""
         return self._entrance.address
 
     @property
@@ -80,7 +80,7 @@ class _Door(Generic[_AnyLane]):
 
     @property
     def paused_for(self) -> float:
-        """Seconds for which it was not read, up to now."""
+        """Seconds for which the door was not read, up to now."""
         return self._paused_before + (monotonic() - self._paused_at if self._paused else 0.0)
 
     def start(self) -> None:
@@ -96,7 +96,7 @@ class _Door(Generic[_AnyLane]):
             lane.pause(self)
 
     def resume(self) -> None:
-        """Go on, but with lanes that were paused for a reason of their own."""
+        """Read all lanes again, except those that are paused for a reason of their own."""
         self._paused_before, self._paused = self.paused_for, False
         self._entrance.resume()
         for lane in list(self._lanes):
@@ -105,7 +105,7 @@ class _Door(Generic[_AnyLane]):
     def stop(self) -> None:
         """Accept no more and close every lane, which flushes what was sent (about a second at most).
 
-        What was read, and of lanes that are not paused what comes until then, is handed over.
+        Messages that were read are handed over, and those that lanes which are not paused still receive.
         """
         self._entrance.stop()
         self._all_gone.clear()
@@ -148,12 +148,12 @@ class _Door(Generic[_AnyLane]):
 
 
 class LaneDoor(_Door[Lane]):
-    """For those who look into messages."""
+    """A door whose messages are lists of frames, for readers that look into them."""
 
     _lane = Lane
 
 
 class RawDoor(_Door[RawLane]):
-    """For relays, which pass messages on as they are."""
+    """A door whose messages stay encoded, for relays that pass them on as they are."""
 
     _lane = RawLane

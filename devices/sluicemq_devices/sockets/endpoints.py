@@ -2,7 +2,7 @@
 
 @tcp://127.0.0.1:5551   @tcp://*:5551 (every interface)   @tcp://eth0:5551   @tcp://[::]:5551
 @tcp://localhost:5551   the IPv4 address of a name that has one, else its IPv6 address; eth0 likewise
-@tcp://127.0.0.1:*      any free port; 0 says the same
+@tcp://127.0.0.1:*      any free port, as port 0
 >tcp://host:5551        >tcp://192.0.2.17:0;host:5551: from this address, or interface, of this machine
 ipc:///run/jobs         ipc://jobs: in the working directory   ipc://@jobs: abstract, without a file
 @ipc://*                a socket in a new folder for temporary files
@@ -27,7 +27,7 @@ class Endpoint:
 
     @property
     def is_any(self) -> bool:
-        """It binds wherever there is room: two of them are not the same."""
+        """True if it binds to any free port or folder: two such endpoints are two places."""
         if self.address.startswith("tcp://"):
             return self.bind and host_and_port(self.address)[1] == 0
         return self.address == _ANY_IPC
@@ -48,7 +48,7 @@ def parse(text: str) -> Endpoint:
 
 
 def host_and_port(address: str) -> tuple[str, int]:
-    """``tcp://[::1]:5551`` -> ``("::1", 5551)``; ``*`` is given as ``""``, every interface, and as port 0.
+    """Return host and port: ``tcp://[::1]:5551`` -> ``("::1", 5551)``; ``*`` is host ``""`` or port 0.
 
     The address to connect from, if there is one, is left out.
     """
@@ -56,19 +56,19 @@ def host_and_port(address: str) -> tuple[str, int]:
 
 
 def source_of(address: str) -> tuple[str, int] | None:
-    """``tcp://lo:0;host:5551`` -> ``("lo", 0)``: where a connection is to come from."""
+    """Return where a connection comes from: ``tcp://lo:0;host:5551`` -> ``("lo", 0)``; None: anywhere."""
     source = address.removeprefix("tcp://").rpartition(";")[0]
     return _place(source) if source else None
 
 
 def unix_path(address: str) -> str:
-    """``ipc:///run/jobs`` -> ``/run/jobs``; an abstract name begins with a zero."""
+    """Return the path: ``ipc:///run/jobs`` -> ``/run/jobs``; an abstract name begins with a zero byte."""
     path = address.removeprefix("ipc://")
     return "\0" + path[1:] if path.startswith("@") else path
 
 
 def tcp_address(host: str, port: int) -> str:
-    """``("::1", 5551)`` -> ``tcp://[::1]:5551``."""
+    """Return the address: ``("::1", 5551)`` -> ``tcp://[::1]:5551``."""
     return f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host or '*'}:{port}"
 
 

@@ -1,4 +1,4 @@
-"""Messages that have begun to come and are not complete: how much memory they may take together."""
+"""A budget of memory for messages that have begun to arrive and are not complete."""
 
 from __future__ import annotations
 
@@ -9,43 +9,42 @@ from typing import Any, Protocol
 
 from gevent import get_hub
 
-#: So many bytes of any message are not counted: a small one never waits.
+#: Bytes of each message that are not counted: a small message never waits.
 SMALL = 65_536
 MOST_BYTES = 128 << 20
 _TIMEOUT = 30.0  # seconds
 _PROGRESS = 65_536  # bytes in that time
-_TURN = 262_144  # bytes that one who reads on takes until it is asked again
+_TURN = 262_144  # bytes that a connection reads before it must ask again
 
 
 class Reader(Protocol):
     """A connection, which may hold a large message that is not complete."""
 
     received: int
-    """Messages that it has received so far."""
+    """Messages received so far."""
 
     @property
     def reading(self) -> bool:
-        """Nobody has paused it."""
+        """True unless it is paused."""
 
     def pause(self, by: object) -> None:
-        """Read no more."""
+        """Stop reading."""
 
     def resume(self, by: object) -> None:
-        """Read on."""
+        """Go on reading."""
 
     def stalled(self, why: str) -> None:
-        """End it, unless something has come that was only not read yet."""
+        """End the connection, unless bytes have arrived that were not read yet."""
 
 
 class Unfinished:
-    """The budget of all connections of a process for such messages.
+    """The budget of all connections of a process for incomplete messages.
 
-    A connection reads on while its message takes less than what is left of the budget: so a few share
-    nearly all of it, many have little each, and something is left for whoever comes (the rule of the
-    dynamic threshold in network switches, Choudhury and Hahne 1998). Others wait: they are not read, and
-    TCP lets their peers wait. The one that began first reads on in any case, outside the budget, so that
-    somebody always ends; while others wait, one that is read and sends less than 64 KiB of its message
-    in ``timeout`` seconds is cut.
+    A connection is read while its message takes less than is left of the budget: a few share nearly all of
+    it, many have little each, and there is room for the next one (the dynamic threshold of network switches,
+    Choudhury and Hahne 1998). The others are not read, and TCP makes their peers wait. The message that began
+    first is always read, outside the budget, so that one always ends. While others wait, a connection that is
+    read and brings less than 64 KiB of its message in ``timeout`` seconds is cut.
     """
 
     def __init__(
@@ -55,25 +54,25 @@ class Unfinished:
         short: Callable[[str], None],
         timeout: float = _TIMEOUT,
     ) -> None:
-        """``short(text)`` is called when the budget gets short: when the first has to wait."""
+        """``short(text)`` is called when a first connection has to wait."""
         self.bytes = 0
         self._most_bytes = most_bytes
         self._short = short
         self._timeout = timeout
-        self._sizes: OrderedDict[Reader, int] = OrderedDict()  # the one that began first is the first
+        self._sizes: OrderedDict[Reader, int] = OrderedDict()  # in the order in which they began
         self._waiting: dict[Reader, tuple[int, int]] = {}
-        self._queue: list[tuple[int, int, Reader]] = []  # who waits, by size, then by number
+        self._queue: list[tuple[int, int, Reader]] = []  # those that wait, by size, then by number
         self._number = 0
         self._seen: dict[Reader, tuple[int, int]] = {}  # messages and bytes, at the last look
         self._clock: Any = None
         self._closed = False
 
     def close(self) -> None:
-        """Have all wait until :meth:`open`, the first too: what is complete leaves no memory for them."""
+        """Let all wait until :meth:`open`, the first too: complete messages leave no memory for them."""
         self._closed = True
 
     def open(self) -> None:
-        """Go on as the budget allows."""
+        """Read on as far as the budget allows."""
         if self._closed:
             self._closed = False
             self._admit()
@@ -84,7 +83,7 @@ class Unfinished:
         return len(self._waiting)
 
     def hold(self, reader: Reader, size: int) -> None:
-        """The message that ``reader`` holds takes so many bytes now; 0: it holds none, or has ended."""
+        """Note that the message of ``reader`` takes ``size`` bytes now; 0: it has none, or has ended."""
         before = self._sizes.get(reader, 0)
         self.bytes += size - before
         if size:
@@ -99,7 +98,7 @@ class Unfinished:
             self._admit()
 
     def may_read(self, reader: Reader) -> bool:
-        """True if one that holds something may read on; if not, it is paused: others were faster."""
+        """True if a connection with an incomplete message may be read on; if not, it is paused."""
         size = self._sizes[reader]
         if not self._may_read(reader, size):
             self._wait(reader, size)
@@ -110,7 +109,7 @@ class Unfinished:
 
     @property
     def _left(self) -> int:
-        """Bytes of the budget; the one that began first is outside of it."""
+        """Bytes left of the budget; the message that began first is outside of it."""
         first = next(iter(self._sizes.values()), 0)
         return self._most_bytes - (self.bytes - first)
 
@@ -126,7 +125,7 @@ class Unfinished:
         reader.pause(self)
 
     def _admit(self) -> None:
-        """Have those go on who may: who began first, and who holds less than is left."""
+        """Read on those that may: the one that began first, and those that hold less than is left."""
         if self._closed:
             return
         first = next(iter(self._sizes), None)
@@ -146,7 +145,7 @@ class Unfinished:
             self._clock.stop()
         reader.resume(self)
 
-    # ------------------------------------------------------- who makes no progress
+    # ------------------------------------------- messages that make no progress
 
     def _begin_to_look(self) -> None:
         self._short(
@@ -163,7 +162,7 @@ class Unfinished:
         self._clock.start(self._look, update=True)  # from now, however long this turn has taken
 
     def _look(self) -> None:
-        """Cut those that are read, others wait for, and that send nothing."""
+        """Cut the connections that are read and send nothing while others wait."""
         self._look_later()
         before = self._seen
         self._seen = {

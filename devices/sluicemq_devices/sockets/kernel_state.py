@@ -1,4 +1,4 @@
-"""What the kernel knows of a connection, asked and told without reading or waiting."""
+"""State of a connection in the kernel, read and changed without reading the socket or waiting."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _LAST_ACK = struct.Struct("=56xI")  # milliseconds
 
 
 def has_left(socket: _socket.socket) -> bool:
-    """True if the peer has ended the connection, as far as it is known here."""
+    """True if the peer has ended the connection, as far as this kernel knows."""
     look = _poll()
     look.register(socket.fileno(), select.POLLRDHUP)
     return bool(look.poll(0))
 
 
 def unread(socket: _socket.socket) -> int:
-    """Bytes that have come and were not read."""
+    """Return the bytes that have arrived and were not read."""
     return int.from_bytes(fcntl.ioctl(socket.fileno(), termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
 def outstanding(socket: _socket.socket) -> int:
-    """Bytes written that the peer's kernel has not acknowledged or, on a Unix socket, the peer not read.
+    """Return the bytes written that the peer has not taken: not acknowledged or, on a Unix socket, not read.
 
-    The system may be one that does not say (SIOCOUTQ is Linux's): 0 then, what was written counts as gone.
+    0 on a system that does not say (SIOCOUTQ is Linux's): all that was written counts as taken.
     """
     try:
         return int.from_bytes(fcntl.ioctl(socket.fileno(), termios.TIOCOUTQ, bytes(4)), sys.byteorder)
@@ -44,10 +44,10 @@ def outstanding(socket: _socket.socket) -> int:
 
 
 def unacknowledged(socket: _socket.socket, seconds: float) -> bool:
-    """True if something is on the wire, and nothing at all was acknowledged for so long.
+    """True if data is on the wire and nothing was acknowledged for ``seconds``.
 
-    One that does not read what it is sent acknowledges all the same, so its silence is no sign of death.
-    (TCP_USER_TIMEOUT can't tell the two apart: it ends a connection whose peer has no room for so long.)
+    The kernel of a peer that reads nothing goes on to acknowledge, so a peer that only does not read is not
+    taken for dead. TCP_USER_TIMEOUT can't tell the two apart.
     """
     if socket.family == _socket.AF_UNIX:
         return False
@@ -58,6 +58,6 @@ def unacknowledged(socket: _socket.socket, seconds: float) -> bool:
 
 
 def half_close(socket: _socket.socket) -> None:
-    """Say that nothing more comes; closed now, unread bytes would make the kernel drop what was sent."""
+    """End the sending side. A full close would make the kernel drop what was sent if bytes are unread."""
     with contextlib.suppress(OSError):
         socket.shutdown(_socket.SHUT_WR)

@@ -1,4 +1,4 @@
-"""Lanes: a client's private way. One connection that speaks ZMTP itself, in one of two forms."""
+"""Lanes: connections that speak ZMTP themselves, in one of two forms of messages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Lane(Connection[Message]):
     def post(self, messages: list[Message], arrived: Callable[[], object] | None = None) -> None:
         """Send several, each now or as soon as the kernel takes it.
 
-        ``arrived`` is called when the peer's ZeroMQ has taken them into its memory, so far as it can say so
-        (:class:`~sluicemq_devices.sockets.arrivals.Arrivals`); never once the connection has ended.
+        ``arrived`` is called when the peer's ZeroMQ has taken them into its memory, as far as that is known
+        (:class:`~sluicemq_devices.sockets.arrivals.Arrivals`); never after the connection has ended.
         """
         if self._closing:
             return
@@ -48,12 +48,12 @@ class Lane(Connection[Message]):
 
 
 class RawLane(Connection[bytes]):
-    """Its messages are as they are sent: what a relay takes from one lane it can give to another."""
+    """A connection whose messages stay encoded: a relay passes them from one lane to another."""
 
     _form = RawPeer
     _longest_turn = 0.010  # it ends in one write to each lane that gets something, which short ones repeat
     posted = 0
-    """Messages that were sent, or will be as soon as the kernel takes them."""
+    """Number of messages sent, or to be sent as soon as the kernel takes them."""
 
     def post(self, messages: list[bytes]) -> None:
         """Send several, now or as soon as the kernel takes them; dropped if the lane is closed."""
@@ -70,15 +70,15 @@ class RawLane(Connection[bytes]):
 
     @property
     def deserted(self) -> bool:
-        """The peer has gone, though that may not have been read yet."""
+        """True if the peer has left, even if its end has not been read yet."""
         self.look_for_its_end()
         return self._deserted or self._ended
 
     @property
     def unsent(self) -> list[bytes]:
-        """Messages that have not gone to their last byte: at its end, those that somebody else can have."""
+        """Messages whose last byte was not sent: at the end of the lane another peer can have them."""
         return self._outbox.unsent
 
     def subscription(self, topic: bytes, *, on: bool) -> bytes:
-        """What tells the peer of an XSUB that a topic is wanted, or no longer."""
+        """Return the message by which an XSUB subscribes to a topic (``on``) or unsubscribes."""
         return self._zmtp.subscription(topic, on=on)

@@ -1,4 +1,4 @@
-"""Entrances: where clients' connections are accepted, or dialled, within a budget."""
+"""Accepting and dialling connections, within a budget."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _log = logging.getLogger("devices")
 _BREATH = 0.1  # seconds before the next accept() after one that failed: no storm at the limit of files
 _BACKOFF = (0.1, 5.0)  # seconds between dials: first and longest
 _MOMENT = 1e-9  # seconds
-_STEADY = 6.0  # seconds; one that took so long to dial and to end is redialled without backing off
+_STEADY = 6.0  # seconds; a connection that lasted as long is dialled again without backing off
 
-#: Given a connection, who is there, and what to call, once, when it has been closed.
+#: Takes a connection, the name of its peer, and a callback for its end.
 Welcome = Callable[[sockets.socket, str, Callable[[], None]], None]
 
 
@@ -33,14 +33,14 @@ class Entrance:
     def __init__(
         self, board: Switchboard, endpoint: Endpoint, welcome: Welcome, *, kept: bool = False
     ) -> None:
-        """``kept``: connections are kept for it that other doors can't use up."""
+        """``kept``: some connections are kept for this address, which others can't use up."""
         self.address = endpoint.address
         self._board = board
         self._endpoint = endpoint
         self._welcome = welcome
         self._kept = kept
         self._connections = 0
-        self._lost_at: float | None = None  # since when there is no connection, of an address that is dialled
+        self._lost_at: float | None = None  # when the connection to a dialled address was lost
         self._greenlet: gevent.Greenlet[..., None] | None = None
         self._listener: sockets.socket | None = None
         self._accepting = Event()
@@ -57,7 +57,7 @@ class Entrance:
             self._greenlet = gevent.spawn(self._dial)
 
     def pause(self) -> None:
-        """Accept no more: who comes waits in the kernel, where a dead one costs no file."""
+        """Accept no more: new connections wait in the kernel, where a dead one costs no file."""
         self._accepting.clear()
 
     def resume(self) -> None:
@@ -84,7 +84,9 @@ class Entrance:
                 gevent.sleep(_BREATH)
                 continue
             self._admit(outside, _peer_name(outside, address), nothing)
-            gevent.sleep(_MOMENT)  # it opens its files before the next comes; and a crowd starves nobody
+            gevent.sleep(
+                _MOMENT
+            )  # its files are open before the next is accepted, and a crowd starves no other greenlet
 
     def _admit(self, outside: sockets.socket, peer: str, ended: Callable[[], None]) -> bool:
         why = self._board.admit(outside.fileno(), self._connections, kept=self._kept)
@@ -118,7 +120,7 @@ class Entrance:
             gevent.sleep(pause)
 
     def _dial_once(self) -> None:
-        """Connect, and stay until the connection has ended."""
+        """Connect, and wait until the connection has ended."""
         try:
             outside = resolving.connect(self._endpoint.address)
         except OSError as error:
@@ -137,7 +139,7 @@ class Entrance:
 
 
 def _tune(outside: sockets.socket) -> None:
-    """No delay for small frames; a peer whose machine has vanished is noticed after a minute."""
+    """Send small frames without delay; notice a machine that has vanished after a minute."""
     outside.settimeout(None)
     if outside.family == sockets.AF_UNIX:
         return

@@ -1,4 +1,4 @@
-"""Whether the peer of a connection lives: its handshake in time, its heartbeats, its end if it is paused."""
+"""Liveness of a peer: its handshake in time, its heartbeats, and its end while it is paused."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gevent import get_hub
 from sluicemq_devices.sockets.kernel_state import unacknowledged, unread
 from sluicemq_devices.zmtp import PING, Peer
 
-_TIMEOUT = 0.1  # of the time for a handshake: so long one may wait for our greeting with its own
+_TIMEOUT = 0.1  # part of the time for a handshake after which our whole greeting is sent unasked
 _NEVER = 1e9  # seconds; the first timer is not started
 
 
 class Watched(Protocol):
-    """What is asked of the connection, and done to it."""
+    """The connection, as :class:`Life` needs it."""
 
     @property
     def reading(self) -> bool:
@@ -24,20 +24,20 @@ class Watched(Protocol):
 
     @property
     def awaits_arrival(self) -> bool:
-        """A PONG is awaited, for which the peer may have no room yet."""
+        """True while a PONG is awaited that the peer may have no room to send."""
 
     def say(self, data: bytes) -> None:
         """Send what is no message."""
 
     def look_for_its_end(self) -> bool:
-        """True if the peer has gone; then it is dealt with."""
+        """True if the peer has left; the connection has handled that then."""
 
     def cut(self, why: str) -> None:
-        """End the connection at once, for a reason that is told."""
+        """End the connection at once, and log the reason."""
 
 
 class Life:
-    """The one timer of a connection, and what it is for: one thing at a time."""
+    """The timer of a connection, which serves one purpose at a time: handshake, heartbeat, or its end."""
 
     __slots__ = (
         "_clock",
@@ -60,7 +60,7 @@ class Life:
         silence: float | None,
     ) -> None:
         self.alive = True
-        """It has sent or taken bytes: set by who reads and writes."""
+        """True if the peer has sent or taken bytes since the last look; set by the connection."""
         self._connection = connection
         self._socket = socket
         self._zmtp = zmtp
@@ -76,29 +76,29 @@ class Life:
         self.after(_TIMEOUT * seconds, self._greet_on)
 
     def end_handshake(self) -> None:
-        """Begin with heartbeats, if there are to be any."""
+        """Start the heartbeats, if the connection has any."""
         self._clock.stop()
         if self._heartbeat:
             self.after(self._heartbeat, self._beat, repeat=self._heartbeat)
 
     def gave_sign(self, *, is_read: bool) -> bool:
-        """True if it has sent or taken bytes since the last call, or could not: nobody reads it."""
+        """True if the peer has sent or taken bytes since the last call, or could not: it is not read."""
         alive, self.alive = self.alive or not is_read, False
         return alive
 
     def look_every(self, seconds: float) -> None:
-        """Look so often whether it has gone, if neither a heartbeat nor anything else is due."""
+        """Check every ``seconds`` for the peer's end, unless a heartbeat or something else is due."""
         if not (self._heartbeat or self._clock.active):
             self.after(seconds, self._glance, repeat=seconds)
 
     def after(self, seconds: float, callback: Callable[[], None], repeat: float = 0.0) -> None:
-        """Call this then, and forget what was to be called before."""
+        """Call ``callback`` after ``seconds``, instead of the one that was due before."""
         self.stop()
         self._clock = get_hub().loop.timer(seconds, repeat)
         self._clock.start(callback)
 
     def stop(self) -> None:
-        """Nothing is due any more."""
+        """Stop the timer."""
         self._clock.stop()
         self._clock.close()
 
@@ -108,7 +108,7 @@ class Life:
         del self._connection
 
     def _greet_on(self) -> None:
-        """The peer may be one that reads the whole of our greeting before it says its own."""
+        """Send the rest of our greeting: some peers read all of it before they send their own."""
         self._zmtp.greet_on()
         self.after((1 - _TIMEOUT) * self._handshake, self._late)
 
@@ -116,7 +116,7 @@ class Life:
         self._connection.cut(self._zmtp.late)
 
     def _beat(self) -> None:
-        """Ask for a sign of life, or look for one; cut who has given none for too long."""
+        """Send a heartbeat, or look at the kernel; cut a peer that gave no sign of life for too long."""
         connection = self._connection
         asked = self._zmtp.knows_ping and not connection.awaits_arrival
         alive = self.alive if asked else not unacknowledged(self._socket, self._heartbeat)
@@ -132,10 +132,10 @@ class Life:
             connection.say(PING)
 
     def _glance(self) -> None:
-        """Look, though paused, whether the peer has gone.
+        """Check whether the peer of a paused connection has left.
 
-        Its end may lie behind what is unread, with no room for it here: it is seen only by writing, for
-        the kernel of one that has gone answers with a reset.
+        Its end may come behind bytes that there is no room to read. Then only a write shows it: the kernel
+        of a peer that has left answers with a reset.
         """
         connection = self._connection
         if connection.reading:

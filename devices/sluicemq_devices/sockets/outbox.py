@@ -1,4 +1,4 @@
-"""What a connection has still to send: written at once, or held in order until the kernel takes it."""
+"""Bytes that a connection has to send: written at once, or held in order until the kernel takes them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _Part = tuple[bytes | memoryview, int]
 class Outbox:
     """Writes messages to a socket that never blocks.
 
-    A message counts in ``held`` until the kernel has taken its last byte: those that do when the
-    connection ends were received by nobody.
+    A message counts in ``held`` until the kernel has taken its last byte. Messages that are held when the
+    connection ends were not received.
     """
 
     __slots__ = ("_parts", "_send", "_sendmsg", "broken", "held", "written")
@@ -31,7 +31,7 @@ class Outbox:
     def __init__(self, socket: _socket.socket, held: Watermark) -> None:
         self.held = held
         self.broken = False
-        """The connection takes nothing any more."""
+        """True if the connection takes nothing any more."""
         self.written = 0
         """Bytes that the kernel has taken of what was held."""
         self._send = socket.send
@@ -39,28 +39,28 @@ class Outbox:
         self._parts: deque[_Part] = deque()
 
     def __bool__(self) -> bool:
-        """True if anything waits to be sent, or would."""
+        """True if bytes wait to be sent, or new ones would have to."""
         return bool(self._parts) or self.broken
 
     @property
     def weight(self) -> int:
-        """Bytes of memory that takes what is held."""
+        """Bytes of memory of all that is held."""
         return self.held.bytes + _PART * len(self._parts)
 
     def say(self, data: bytes) -> bool:
-        """Send what is no message, unless others wait: a sign of life is on its way then. False: it waits."""
+        """Send a command now, unless bytes wait, which are a sign of life, too. False: bytes are held."""
         if self._parts:
             return False
         self._add(data, _UNFINISHED, self._try(data))
         return not self._parts
 
     def add(self, data: bytes) -> bool:
-        """Send what is no message, behind all that waits. False: something is held."""
+        """Send a command behind all that waits. False: bytes are held."""
         self._add(data, _UNFINISHED, 0 if self._parts else self._try(data))
         return not self._parts
 
     def send(self, frames: Message) -> bool:
-        """Send a message now, or hold it. False: something is held."""
+        """Send a message now, or hold it. False: bytes are held."""
         size = sum([len(frame) for frame in frames])
         if self._parts or size >= LARGE:
             return self._post([frames])
@@ -73,14 +73,14 @@ class Outbox:
         return True
 
     def post(self, messages: list[Message], behind: bytes = b"") -> bool:
-        """Send several, in as few calls as they need, and hold the rest. False: something is held.
+        """Send several in as few system calls as possible, and hold the rest. False: bytes are held.
 
-        ``behind``: what is no message, and goes with them.
+        ``behind``: a command that is sent after them.
         """
         return self._post(messages, behind) if behind or len(messages) > 1 else self.send(messages[0])
 
     def relay(self, messages: list[bytes]) -> bool:
-        """Send messages that are encoded already, as :meth:`post`."""
+        """Send messages that are encoded already, like :meth:`post`."""
         size = sum(map(len, messages))
         if self._parts or size > _SMALL * len(messages):
             return self._put([(message, len(message)) for message in messages], len(messages), size)
@@ -92,25 +92,25 @@ class Outbox:
 
     @property
     def unsent(self) -> list[bytes]:
-        """Messages given to :meth:`relay` of which the kernel has not taken all: nobody has received them.
+        """Messages given to :meth:`relay` whose last byte the kernel has not taken: the peer has none of them.
 
-        One that was cut in two is whole here: whoever has its beginning throws that away.
+        A message that was sent in part is whole here: the peer drops the part that it has.
         """
         return [_whole(part) for part, size in self._parts if size != _UNFINISHED]
 
     def flush(self) -> bool:
-        """Send what the kernel takes in one call. False: something is held still."""
+        """Send what the kernel takes in one call. False: bytes are still held."""
         gone, lighter, _ = self._write()
         if gone:
             self.held.give(gone, lighter)
         return not self._parts
 
     def forget(self) -> None:
-        """Let go of what waits: nobody will get it any more."""
+        """Free what waits: it will not be sent."""
         self._parts.clear()
 
     def drop(self) -> None:
-        """Let go of what waits, and hold nothing."""
+        """Free what waits, and count it as held no more."""
         self.forget()
         self.held.give(self.held.count, self.held.bytes)
 
@@ -126,7 +126,7 @@ class Outbox:
         return self._put(parts, len(messages), weight)
 
     def _put(self, parts: list[_Part], count: int, weight: int) -> bool:
-        """Send so many messages, or what can be sent of them."""
+        """Send ``count`` messages of ``weight`` bytes as far as the kernel takes them; hold the rest."""
         first = not self._parts
         self._parts.extend(parts)
         while first and self._parts:
@@ -139,7 +139,7 @@ class Outbox:
         return not self._parts
 
     def _keep(self, messages: list[bytes], sent: int) -> None:
-        """Hold those that are behind so many bytes."""
+        """Hold the messages behind the first ``sent`` bytes."""
         count = weight = 0
         for message in messages:
             size = len(message)
@@ -151,7 +151,7 @@ class Outbox:
         self.held.take(count, weight)
 
     def _write(self) -> tuple[int, int, bool]:
-        """Messages that went, their bytes, and whether the kernel takes no more."""
+        """Write once; return the messages that went, their bytes, and True if the kernel takes no more."""
         buffers = [part for part, _ in islice(self._parts, _AT_ONCE)]
         try:
             sent = self._sendmsg(buffers)

@@ -1,4 +1,4 @@
-"""The memory for what peers were sent and have not taken, and for answers that are being made."""
+"""A budget of memory for messages that peers have not taken, and for answers that are being made."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from gevent.event import AsyncResult
 
 from sluicemq_devices.hub import shielded
 
-#: Bytes that any peer may leave unread, whatever others hold: a small answer never waits for others.
+#: Bytes that each peer may leave unread, however much the others hold: a small answer never waits.
 SMALL: Final = 16_384
 MOST_BYTES: Final = 128 << 20
-_LOOK: Final = 1.0  # seconds between looks at who takes nothing while others wait
+_LOOK: Final = 1.0  # seconds between looks for peers that take nothing while others wait
 _PATIENCE: Final = 3  # looks in a row at which a peer has taken next to nothing; then it is cut
 _PROGRESS: Final = 65_536  # bytes that a peer takes from one look to the next, at least
 
 
 class Peer(Protocol):
-    """A connection that is sent something."""
+    """A connection to which messages are sent."""
 
     @property
     def taken(self) -> int:
-        """Bytes that the peer has taken so far, counted from any moment."""
+        """Bytes that the peer has taken since some moment."""
 
     def filled(self) -> None:
-        """Read no more of it: it leaves too much unread."""
+        """Stop reading the peer: it leaves too much unread."""
 
     def drained(self) -> None:
-        """Read on."""
+        """Read the peer again."""
 
     def cut(self, why: str) -> None:
-        """End it at once, for a reason that is told."""
+        """End the connection at once, and log the reason."""
 
 
 class Outgoing:
-    """The budget of all connections of a process for what goes out.
+    """The budget of all connections of a process for outgoing bytes.
 
-    A peer may hold as much as it leaves to others: one alone half of the budget, two a third each (the rule
-    of the dynamic threshold in network switches, Choudhury and Hahne 1998). Beyond that it is not read until
-    it has taken most of what it was sent. A small answer is always made; a larger one reserves its size
-    first (:meth:`Ration.reserve`), and waits while the budget has no room: the smallest goes first. While
-    any waits, a peer that leaves more than ``SMALL`` bytes unread and takes nothing for seconds is cut.
+    A peer may hold as much as is free for the others: one peer half of the budget, two a third each (the
+    dynamic threshold of network switches, Choudhury and Hahne 1998). A peer that holds more is not read until
+    it has taken most of it. A small answer is always made. A larger one first reserves its size
+    (:meth:`Ration.reserve`) and waits while there is no room; the smallest goes first. While an answer waits,
+    a peer that leaves more than ``SMALL`` bytes unread and takes nothing for some seconds is cut.
     """
 
     def __init__(
@@ -53,19 +53,21 @@ class Outgoing:
         *,
         look: float = _LOOK,
     ) -> None:
-        """``look``: seconds between two looks at who takes nothing."""
+        """``look``: seconds between two looks for peers that take nothing."""
         self.most_bytes = most_bytes
         self.bytes = 0
         """Bytes that are unread or reserved now."""
         self.short: Callable[[str], object] = len
-        """Called with a text when the first has to wait."""
+        """Called with a text when a first peer has to wait."""
         self._every = look
         self._rations: dict[Ration, None] = {}  # of those that hold something
-        self._queue: list[tuple[int, int, Ration]] = []  # who waits, by what it would hold, then by number
+        self._queue: list[
+            tuple[int, int, Ration]
+        ] = []  # peers that wait, by the bytes they would hold, then by number
         self._number = 0
         self._seen: dict[
             Ration, tuple[int, int]
-        ] = {}  # how often it was seen to take nothing, and what it had
+        ] = {}  # looks at which it had taken next to nothing, and bytes it had taken
         self._clock: Any = None
 
     @property
@@ -79,17 +81,17 @@ class Outgoing:
         return max(SMALL, self.most_bytes - self.bytes)
 
     def waited_for(self, size: int) -> int:
-        """Bytes for which somebody waits who wants so many: no more than half of the budget."""
+        """Return the bytes that an answer of ``size`` reserves: half of the budget at most."""
         return min(size, self.most_bytes // 2)
 
     def ration(self, peer: Peer | None) -> Ration:
-        """Return the account of one peer; :meth:`Ration.close` ends it. None: it is nobody to be cut."""
+        """Return the account of a peer; :meth:`Ration.close` ends it. None: an account that can't be cut."""
         return Ration(self, peer)
 
-    # ------------------------------------------------------- by the rations
+    # ------------------------------------------------- called by the rations
 
     def changed(self, ration: Ration, more: int) -> None:
-        """``ration`` holds so many bytes more; fewer, if it is negative."""
+        """Note that ``ration`` holds ``more`` bytes more (negative: fewer)."""
         self.bytes += more
         size = ration.size
         if size:
@@ -109,7 +111,7 @@ class Outgoing:
             self._admit()
 
     def stand(self, ration: Ration) -> None:
-        """Give a ration the place that its first reservation has, or none while it leaves much unread."""
+        """Put a ration in line for its first reservation, or take it out while it leaves much unread."""
         was_quiet = not self._queue
         if ration.place is not None:
             del self._queue[bisect_left(self._queue, ration.place, key=_place)]
@@ -130,7 +132,7 @@ class Outgoing:
         while self._queue and self._queue[0][0] <= self.room:
             self._queue[0][2].admit()
 
-    # --------------------------------------------------- who takes nothing
+    # ------------------------------------------ peers that take nothing
 
     def _begin_to_look(self) -> None:
         self.short(
@@ -147,7 +149,7 @@ class Outgoing:
         self._clock.start(self._look, update=True)  # from now, however long this turn has taken
 
     def _look(self) -> None:
-        """Cut those that leave much unread and take nothing."""
+        """Cut peers that leave much unread and take nothing."""
         self._look_later()
         before, self._seen = self._seen, {}
         for ration in list(self._rations):
@@ -165,7 +167,7 @@ class Outgoing:
 
 
 class Ration:
-    """The account of one peer: bytes that lie unread, and bytes reserved for answers to it."""
+    """The account of one peer: bytes it has not taken, and bytes reserved for answers to it."""
 
     __slots__ = ("_closed", "_outgoing", "_peer", "is_full", "line", "number", "place", "reserved", "unread")
 
@@ -173,11 +175,11 @@ class Ration:
         self.unread = 0
         self.reserved = 0
         self.is_full = False
-        """True from when the peer holds all it may until it holds less than half of that."""
+        """True from the moment the peer holds all it may until it holds less than half of that."""
         self.line: deque[tuple[int, Callable[[bool], object]]] = deque()
-        """Reservations that wait, in order: bytes, and what is called then."""
+        """Reservations that wait, in order: bytes, and the callback."""
         self.place: tuple[int, int] | None = None
-        """The place among all that wait: what the peer would hold, and its number."""
+        """Position among all that wait: the bytes the peer would hold, and its number."""
         self.number = 0
         self._outgoing = outgoing
         self._peer = peer
@@ -185,41 +187,41 @@ class Ration:
 
     @property
     def size(self) -> int:
-        """Bytes that it holds."""
+        """Bytes that the account holds."""
         return self.unread + self.reserved
 
     @property
     def taken(self) -> int:
-        """Bytes that its peer has taken so far."""
+        """Bytes that the peer has taken so far."""
         return self._peer.taken if self._peer and not self._closed else 0
 
     def hold(self, unread: int) -> None:
-        """Note that ``unread`` bytes lie unread now."""
+        """Note that the peer leaves ``unread`` bytes unread now."""
         if unread != self.unread and not self._closed:
             more = unread - self.unread
             self.unread = unread
             self._outgoing.changed(self, more)
 
     def reserve(self, size: int, timeout: float | None = None) -> bool:
-        """Wait in a greenlet until the peer has taken what it was sent, and there is room for an answer.
+        """Wait in a greenlet until the peer has taken what it was sent and the budget has room for an answer.
 
-        Its bytes are reserved then: call :meth:`release` once the answer was sent, and counts as unread.
-        False: the peer has gone, or the time is over, and nothing is reserved.
+        ``size`` bytes are reserved then: call :meth:`release` after the answer was sent, which counts as
+        unread. False: the peer has left, or ``timeout`` is over, and no bytes are reserved.
         """
-        told: AsyncResult[bool] = AsyncResult()
-        entry = self.when_room(size, told.set)
-        got = told.wait(timeout)
-        if got is None and entry is not None and entry in self.line:
+        outcome: AsyncResult[bool] = AsyncResult()
+        entry = self.when_room(size, outcome.set)
+        reserved = outcome.wait(timeout)
+        if reserved is None and entry is not None and entry in self.line:
             self.line.remove(entry)
             self._outgoing.stand(self)
-        return bool(got)
+        return bool(reserved)
 
     def when_room(
         self, size: int, then: Callable[[bool], object]
     ) -> tuple[int, Callable[[bool], object]] | None:
-        """Call ``then(True)`` when so many bytes are reserved, now or later; ``then(False)``: it has gone.
+        """Call ``then(True)`` once ``size`` bytes are reserved, or ``then(False)`` if the peer leaves before.
 
-        It is called in the order of the calls. More than half of the budget is never waited for.
+        Callbacks come in the order of the calls. An answer never waits for more than half of the budget.
         """
         if self._closed:
             then(False)  # noqa: FBT003
@@ -235,13 +237,13 @@ class Ration:
         return None
 
     def release(self, size: int) -> None:
-        """End a reservation of this size."""
+        """End a reservation of ``size`` bytes."""
         size = self._outgoing.waited_for(size)
         self.reserved -= size
         self._outgoing.changed(self, -size)
 
     def admit(self) -> None:
-        """There is room for the first in line."""
+        """Grant the first reservation in line."""
         size, then = self.line.popleft()
         self._outgoing.stand(self)
         self.take(size)
@@ -260,11 +262,11 @@ class Ration:
             self._peer.drained()
 
     def fits(self, size: int) -> bool:
-        """True if it may be sent so many bytes more now."""
+        """True if the peer may be sent ``size`` bytes more now."""
         return self.size + self._outgoing.waited_for(size) <= self._outgoing.room
 
     def take(self, size: int) -> None:
-        """Reserve so many bytes, whether or not there is room."""
+        """Reserve ``size`` bytes, even if there is no room."""
         size = self._outgoing.waited_for(size)
         self.reserved += size
         self._outgoing.changed(self, size)
@@ -275,7 +277,7 @@ class Ration:
             self._peer.cut(why)
 
     def close(self) -> None:
-        """The peer has gone. What is reserved is so until it is released: it is being made still."""
+        """Close the account of a peer that has left. Reserved bytes count until they are released."""
         if self._closed:
             return
         self.hold(0)

@@ -1,4 +1,4 @@
-"""Sockets at endpoints: those that listen there, and connections to them."""
+"""Names resolved and sockets opened: listening at an endpoint, connecting to one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ORDER = {sockets.AF_INET: 0, sockets.AF_INET6: 1}
 
 
 def listen(address: str) -> tuple[sockets.socket, str]:
-    """A socket that listens there, and where that is: with a port, a path, the address of an interface.
+    """Return a socket that listens at ``address``, and its address with port, path or interface filled in.
 
     OSError names the address that can't be bound.
     """
@@ -32,7 +32,7 @@ def listen(address: str) -> tuple[sockets.socket, str]:
 
 
 def connect(address: str) -> sockets.socket:
-    """A connection to there; OSError."""
+    """Return a connection to ``address``. Raises OSError."""
     if is_ipc(address):
         outside = sockets.socket(sockets.AF_UNIX)
         return _connected(outside, unix_path(address))
@@ -40,7 +40,7 @@ def connect(address: str) -> sockets.socket:
 
 
 def leave(wanted: str, address: str) -> None:
-    """Take away the file of a socket that listened at an address that was wanted so."""
+    """Remove the file of a Unix socket that listened at ``address``; ``wanted``: as it was configured."""
     path = unix_path(address)
     if not is_ipc(address) or path.startswith("\0"):
         return
@@ -51,9 +51,9 @@ def leave(wanted: str, address: str) -> None:
 
 
 def resolved(host: str, port: int) -> list[tuple[int, Any]]:
-    """The addresses of a host, or of an interface of this machine, each with its family, IPv4 first.
+    """Return the addresses of a host or of an interface of this machine, with their families, IPv4 first.
 
-    IPv4 first, for a PUSH or REQ that names such a host takes its IPv4 address. OSError: there is none.
+    libzmq's PUSH and REQ take the IPv4 address of such a host, too. Raises OSError if there is none.
     """
     hosts = interface_addresses(host) or [host or _EVERY_INTERFACE]
     found = [
@@ -67,7 +67,7 @@ def resolved(host: str, port: int) -> list[tuple[int, Any]]:
 
 
 def is_ipc(address: str) -> bool:
-    """True if it is one of this machine, a unix socket."""
+    """True for the address of a Unix socket."""
     return address.startswith("ipc://")
 
 
@@ -123,7 +123,7 @@ def _connect_tcp(source: tuple[str, int] | None, target: tuple[str, int]) -> soc
 
 
 def _sources(host: str, port: int) -> list[tuple[int, Any]]:
-    """Where a connection may come from: addresses of each family, the first of each is taken."""
+    """Return the addresses from which a connection may come; the first of each family is taken."""
     if host:
         return resolved(host, port)
     return [(sockets.AF_INET, (_EVERY_INTERFACE, port)), (sockets.AF_INET6, ("::", port))]

@@ -1,4 +1,4 @@
-"""What all doors of one process share."""
+"""The budgets, turns and counters that all doors of a process share."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from sluicemq_devices.sockets.incomplete import MOST_BYTES, Unfinished
 from sluicemq_devices.sockets.outgoing_budget import Outgoing
 
 _log = logging.getLogger("devices")
-#: For the door of the library and the commands: a twentieth of all connections, and so many at least.
+#: Connections kept for the door of the library and the commands: a twentieth of all, and 8 at least.
 _KEPT_PART, _LEAST_KEPT = 20, 8
-_MOST_CONNECTIONS = 30_000  # whatever the limit of open files, for the memory they take
+_MOST_CONNECTIONS = 30_000  # however many files may be open: each connection takes memory
 
 
 class Switchboard:
-    """The budget of connections, and who is told what goes wrong on them.
+    """The budget of connections, and the counters of what goes wrong on them.
 
-    ``notice(kind, text)`` is told what went wrong on a connection: ``kind`` is a
-    :class:`~sluicemq_devices.hub.counts.Mishap`, ``text`` says who and why. It may be called often: log it
-    with a limit, as :class:`~sluicemq_devices.hub.Notices` does. ``count(kind, count=1)`` is told what is not
-    worth a line: who leaves without a word.
+    ``notice(kind, text)`` is called when something went wrong on a connection: ``kind`` is a
+    :class:`~sluicemq_devices.hub.counts.Mishap`, ``text`` names the peer and the reason. It may be called
+    often: log with a limit, as :class:`~sluicemq_devices.hub.Notices` does. ``count(kind, count=1)`` counts
+    what is worth no line, like a peer that leaves before it has said anything.
     """
 
     def __init__(
@@ -44,11 +44,11 @@ class Switchboard:
         """``handshake``: seconds in which a client must have finished its ZMTP handshake.
 
         ``flush``: seconds for what a connection holds, and for the peer's own end, when it is closed.
-        ``glance``: seconds between looks whether the peer of a paused connection has gone.
-        ``unfinished_bytes``: of messages that are not complete, in memory, over all connections.
-        ``outgoing``: the budget of what peers have not taken, or is being made for them.
-        ``keep``: no door may have more than four fifths of the connections, and some are kept for the
-        doors for which :meth:`admit` is told so.
+        ``glance``: seconds between two checks for the end of a paused connection's peer.
+        ``unfinished_bytes``: memory of all messages that are not complete.
+        ``outgoing``: the budget of bytes that peers have not taken, and of answers being made.
+        ``keep``: no door may have more than four fifths of the connections, and some are kept for doors
+        that call :meth:`admit` with ``kept``.
         """
         notices = Notices(_log)
         self.notice = notice or notices.notice
@@ -72,25 +72,25 @@ class Switchboard:
 
     @property
     def kept(self) -> int:
-        """Connections kept for the doors that others must not lock."""
+        """Connections kept for the doors that must stay reachable."""
         most = self.max_connections
         return min(max(_LEAST_KEPT, most // _KEPT_PART), most // 2) if self._keep else 0
 
     def start(self) -> None:
-        """Raise the limit of open files to the most allowed, from which the budget follows."""
+        """Raise the limit of open files as far as allowed; it sets the budget of connections."""
         files = _raise_limit_of_files()
         self._last_file = files - self._reserve_fds // 4
         self.max_connections = self._wanted or max(1, min(_MOST_CONNECTIONS, files - self._reserve_fds))
 
     def stop(self) -> None:
-        """Admit nobody any more."""
+        """Admit no connection any more."""
         self.max_connections = 0
 
     def admit(self, file: int, there: int = 0, *, kept: bool = False) -> str:
-        """Take one connection, with this file number, out of the budget; else why there is none left.
+        """Take a connection out of the budget; return "" or the reason why it is refused.
 
-        ``there``: how many its door has; ``kept``: for one that others must not lock. Files are numbered
-        from the lowest free one, so a high number says that nearly all are open, whatever opened them.
+        ``file``: its file number. The system gives the lowest free number, so a high one says that nearly all
+        files are open. ``there``: connections that its door has; ``kept``: its door must stay reachable.
         """
         most, open_now = self.max_connections, f"{self.connections} connections are open"
         if file >= self._last_file:
@@ -108,7 +108,7 @@ class Switchboard:
 
 
 def _raise_limit_of_files() -> int:
-    """Raise the limit of open files to the most allowed, which is returned."""
+    """Raise the limit of open files as far as allowed, and return it."""
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard

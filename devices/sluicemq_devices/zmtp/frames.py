@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 
-#: Its frames.
+#: A message: the bodies of its frames.
 Message = list[bytes]
 
 MORE, LONG, COMMAND = 1, 2, 4
@@ -21,7 +21,7 @@ _SHORT_MORE = [bytes((MORE, length)) for length in range(256)]
 
 
 def encode(frames: Message) -> bytes:
-    """A message as it is sent."""
+    """Return a message as the bytes that are sent."""
     if len(frames) == 1 and len(frames[0]) < 256:
         return _SHORT_LAST[len(frames[0])] + frames[0]
     parts: list[bytes] = []
@@ -35,7 +35,7 @@ def encode(frames: Message) -> bytes:
 
 
 def encode_large(frames: Message) -> list[bytes]:
-    """The same in parts, so that no large frame is copied."""
+    """Return a message as parts to be sent in order, so that no large frame is copied."""
     parts: list[bytes] = []
     small: list[bytes] = []
     for at, frame in enumerate(frames):
@@ -50,28 +50,28 @@ def encode_large(frames: Message) -> list[bytes]:
 
 
 def first_frame(encoded: bytes) -> bytes:
-    """The body of the first frame of a message as it is sent."""
+    """Return the body of the first frame of an encoded message."""
     if encoded[0] & LONG:
         return bytes(encoded[9 : 9 + int.from_bytes(encoded[1:9])])
     return encoded[2 : 2 + encoded[1]]
 
 
 def command(name: bytes, about: bytes) -> bytes:
-    """A command as it is sent."""
+    """Return a command as the bytes that are sent."""
     body = short(name) + about
     header = bytes((COMMAND, len(body))) if len(body) < 256 else _LONG_HEADER.pack(COMMAND | LONG, len(body))
     return header + body
 
 
 def short(text: bytes) -> bytes:
-    """A text of up to 255 bytes behind its length."""
+    """Return a text of up to 255 bytes, with its length before it."""
     return bytes((len(text),)) + text
 
 
 def ping(context: bytes = b"") -> bytes:
-    """Ask for a sign of life, which comes with the same context (of up to 16 bytes; RFC 37)."""
+    """Return a PING, whose PONG brings the context back (up to 16 bytes; RFC 37)."""
     return command(b"PING", bytes(2) + context)
 
 
-#: Asks for a sign of life, and nothing else.
+#: A heartbeat: a PING without a context.
 PING = ping()

@@ -1,4 +1,4 @@
-"""The bytes with which a ZMTP 3 connection begins (ZeroMQ RFC 23 and 37), and what a stranger's mean.
+"""The greeting and the READY command of a ZMTP 3 connection (ZeroMQ RFC 23 and 37), written and read.
 
 Greeting: ``ff``, 8 bytes, ``7f``, major, minor, mechanism (20 bytes), as-server, 31 bytes.
 Command: length of its name, name; then, for READY, of each property: length of its name, name, length of its
@@ -12,7 +12,7 @@ from typing import Final
 from sluicemq_devices.zmtp.frames import short
 
 GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
-#: Of it, the first part: signature and version.
+#: End of the first part of the greeting: signature and version.
 VERSION_END: Final = 12
 
 _OLD, _MECHANISM = 3, slice(12, 32)
@@ -20,12 +20,12 @@ _SIGNATURE_END, _MAJOR, _MINOR = 9, 10, 11
 
 
 def minor_of(greeting: bytes) -> int:
-    """The minor version that a whole greeting names; of a ZMTP yet to come, that of ours."""
+    """Return the minor version that a whole greeting names; ours if its major version is newer."""
     return greeting[_MINOR] if greeting[_MAJOR] == _OLD else 1
 
 
 def not_spoken(data: bytes) -> str:
-    """Why a greeting, or the beginning of one, is not that of ZMTP 3 with NULL; empty if it is."""
+    """Return why a greeting, or its beginning, is not one of ZMTP 3 with NULL; empty if it is."""
     if data[:1] not in (b"", b"\xff") or data[_SIGNATURE_END:_MAJOR] not in (b"", b"\x7f"):
         return f"it does not speak ZMTP 3, but sent {data[:24]!r}"
     if len(data) > _MAJOR and data[_MAJOR] < _OLD:
@@ -36,7 +36,7 @@ def not_spoken(data: bytes) -> str:
 
 
 def offered_by(data: bytes) -> str:
-    """A greeting, or the beginning of one, in words; empty if there is nothing of it."""
+    """Describe a greeting, or its beginning, in words; empty if no byte came."""
     if len(data) <= _SIGNATURE_END:
         return f"the first {len(data)} bytes of a greeting" if data else ""
     if len(data) <= _MAJOR:
@@ -48,7 +48,7 @@ def offered_by(data: bytes) -> str:
 
 
 def read_properties(data: bytes) -> dict[bytes, bytes] | None:
-    """By lower-case name; None: they can't be read."""
+    """Return the properties of READY by lower-case name; None if they can't be read."""
     properties: dict[bytes, bytes] = {}
     while data:
         name, rest = split(data)
@@ -61,18 +61,18 @@ def read_properties(data: bytes) -> dict[bytes, bytes] | None:
 
 
 def ready_property(name: bytes, value: bytes) -> bytes:
-    """One property, as READY says it; its name in up to 255 bytes."""
+    """Return one property as READY carries it; its name has up to 255 bytes."""
     return short(name) + len(value).to_bytes(4) + value
 
 
 def split(body: bytes) -> tuple[bytes, bytes]:
-    """Name of a command, and what comes after it; no name: it is broken."""
+    """Return the name of a command and its data; an empty name if it is broken."""
     length = body[0] if body else 0
     return (body[1 : 1 + length], body[1 + length :]) if length < len(body) else (b"", b"")
 
 
 def complaint(about: bytes) -> str:
-    """What an ERROR command says, in words for the log."""
+    """Return the text of an ERROR command, for the log."""
     return f"it says ERROR: {about[1:200].decode(errors='replace')!r}"
 
 

@@ -1,4 +1,4 @@
-"""The two forms in which the messages of a peer are read: as lists of frames, or raw."""
+"""The two forms in which messages are read: lists of frames, or encoded as they came."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class FramePeer(Peer[Message]):
         self._frames: Message = []
 
     def forget(self) -> None:
-        """Let go of what is incomplete: nothing comes any more."""
+        """Free what is incomplete: the connection has ended."""
         super().forget()
         self._frames = []
 
@@ -102,9 +102,9 @@ class FramePeer(Peer[Message]):
 
 
 class RawPeer(Peer[bytes]):
-    """Messages as they were sent, with the headers of their frames: a relay needs only their ends.
+    """Messages as they were sent, with the headers of their frames: a relay only needs to know their ends.
 
-    They are as :func:`~sluicemq_devices.zmtp.encode` would write them, but that a LONG size may be small.
+    They are as :func:`~sluicemq_devices.zmtp.encode` writes them, except that a small size may be LONG.
     """
 
     __slots__ = ("_count", "_parts")
@@ -116,7 +116,7 @@ class RawPeer(Peer[bytes]):
         self._parts: list[bytes] = []  # these frames
 
     def forget(self) -> None:
-        """Let go of what is incomplete: nothing comes any more."""
+        """Free what is incomplete: the connection has ended."""
         super().forget()
         self._parts = []
 
@@ -128,7 +128,7 @@ class RawPeer(Peer[bytes]):
         return encode([frame])
 
     def _end_large(self, large: bytearray | mmap, *, has_more: bool) -> list[bytes]:
-        # A bytearray does for bytes, but as a key; a copy would cost as much as all the rest.
+        # A bytearray serves as bytes, except as a key; a copy would cost as much as all the rest.
         self._parts.append(bytes(large) if isinstance(large, mmap) else cast("bytes", large))
         return [] if has_more else [self._whole()]
 
@@ -189,7 +189,7 @@ class RawPeer(Peer[bytes]):
         return messages
 
     def _has_obeyed_enough(self, commands: int, messages: list[bytes]) -> bool:
-        """Each may have to be answered."""
+        """True after as many commands as a turn takes: each may need an answer."""
         self.behind = commands >= MOST_AT_ONCE and not self.error
         self.idle = self.behind and not messages
         return self.behind or bool(self.error)
@@ -200,7 +200,7 @@ class RawPeer(Peer[bytes]):
             self._parts.append(frames)
 
     def _whole(self, last: bytes = b"") -> bytes:
-        """The message that ends with these frames."""
+        """Return the message that ends with these frames."""
         self._count = self._size = 0
         if not self._parts:
             return last

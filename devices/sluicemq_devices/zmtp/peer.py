@@ -1,11 +1,11 @@
 """One end of a ZMTP 3 connection (ZeroMQ RFC 23 and 37), mechanism NULL: bytes in, messages out.
 
-The greeting, as in :mod:`.greeting`, is said in two parts, as libzmq does: first the version, and all else
-once the peer has said its own. One that wants another mechanism, or an older ZMTP, leaves without a word
-when it reads ours first; so it has named what it wants before that.
+The greeting (:mod:`.greeting`) is sent in two parts, as libzmq does: first the version, and the rest after
+the peer has sent its own. A peer that wants another mechanism or an older ZMTP leaves without an error when it
+reads our whole greeting first; this way it has named what it wants, and the log can say so.
 
-Then frames, as in :mod:`.frames`, read in one of the forms of :mod:`.messages`.
-Nothing here touches a socket, waits or raises on what a stranger sends.
+Frames (:mod:`.frames`) follow, read in one of the forms of :mod:`.messages`.
+This module touches no socket, never waits, and raises nothing for what a stranger sends.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_COMMAND = 65_536  # bytes
 _MOST_SUBSCRIPTION = 1 << 20  # bytes of a command at XPUB: topics that are too long are refused, not cut
 _LONGEST_IDENTITY = 255
 _LONGEST_READY = 8192  # bytes
-_GROWN = 1 << 20  # bytes that have come of a large frame from which it is received into a mapping
+_GROWN = 1 << 20  # bytes of a large frame that must have come before it is received into a mapping
 _FRAME = 64  # bytes that a frame takes beyond its own: as an object, and its place in a list
 
 _PARTNERS = {
@@ -51,18 +51,18 @@ _SUBSCRIBE, _CANCEL = b"SUBSCRIBE", b"CANCEL"  # RFC 37, ZMTP 3.1
 _AS_MESSAGE = {_SUBSCRIBE: b"\x01", _CANCEL: b"\x00"}  # RFC 23, ZMTP 3.0
 
 M = TypeVar("M")
-"""The form in which messages are handed over."""
+"""Form in which messages are handed over."""
 
 
 class Peer(abc.ABC, Generic[M]):
-    """Reads what one peer sends and says what the protocol wants said.
+    """Reads the bytes of one peer and sends what the protocol requires.
 
-    Feed :meth:`take`, while something is ``missing`` no more than that. Once ``error`` is set, nothing
-    more is read: the connection is to be cut.
+    Feed :meth:`take`, with no more than ``missing`` bytes while any are missing. Once ``error`` is set,
+    nothing more is read: the connection must be cut.
     """
 
     first: ClassVar[int]
-    """Messages of the first :meth:`take`, at most: nobody knows yet what they cost."""
+    """Messages of the first :meth:`take`, at most: their cost is not known yet."""
     limit: ClassVar[int]
     """Messages of any :meth:`take`, at most."""
 
@@ -90,27 +90,27 @@ class Peer(abc.ABC, Generic[M]):
     )
 
     def __init__(self, kind: str, most_bytes: int, say: Callable[[bytes], None]) -> None:
-        """``kind``: of socket that this end is; ``most_bytes``: of one message; ``say``: sends bytes."""
+        """``kind``: type of this end's socket; ``most_bytes``: limit of one message; ``say``: sends bytes."""
         self.error = ""
-        """Why the connection must be cut, in words for the log."""
+        """Reason why the connection must be cut, for the log."""
         self.ready = False
-        """The handshake is done."""
+        """True once the handshake is done."""
         self.behind = False
-        """There may be more messages in what was taken: take nothing, again."""
+        """True if there may be more messages in what was taken: call :meth:`take` again without bytes."""
         self.idle = False
-        """As many commands as a turn takes came at once, and no message: no honest peer says so much."""
+        """True if a turn's worth of commands came and no message, as no honest peer sends."""
         self.most = self.first
         """Messages of one :meth:`take` now, at most; see :meth:`pace`."""
         self.identity = b""
-        """The routing id that the peer has announced, if it has."""
+        """Routing id that the peer has announced, or empty."""
         self.missing = 0
-        """Bytes that have still to come of a large frame."""
+        """Bytes of a large frame that have not come yet."""
         self.unfinished = 0
-        """Bytes of memory that an incomplete message takes, but for the small frame that is coming."""
+        """Bytes of memory of an incomplete message, without the small frame that is coming."""
         self.knows_ping = False
-        """It announced ZMTP 3.1, or has sent a heartbeat: others may take a PING for a message."""
+        """True if the peer announced ZMTP 3.1 or sent a heartbeat: others may take a PING for a message."""
         self.answered: Callable[[bytes], None] = _unheard
-        """Told the context that a PONG brings back."""
+        """Called with the context that a PONG brings back."""
         self._kind = kind
         self._most_bytes = most_bytes
         self._say = say
@@ -124,7 +124,7 @@ class Peer(abc.ABC, Generic[M]):
 
     @property
     def late(self) -> str:
-        """What is missing when the time for a handshake is over."""
+        """Reason for cutting the peer when the time for its handshake is over."""
         if self._greeted:
             return "no handshake in time: the READY command is missing"
         return (
@@ -135,39 +135,39 @@ class Peer(abc.ABC, Generic[M]):
 
     @property
     def echoes(self) -> bool:
-        """It announced ZMTP 3.1, as libzmq does since 4.3.3: a PONG brings back what the PING said."""
+        """True if the peer announced ZMTP 3.1, as libzmq does since 4.3.3: its PONG returns the context."""
         return self._minor > 0
 
     @property
     def offered(self) -> str:
-        """What it has said so far of a handshake that is not done; empty: nothing."""
+        """Description of what came of an unfinished handshake; empty if nothing did."""
         return offered_by(self._rest)
 
     def greet(self) -> None:
-        """Say which ZMTP is spoken here; the first thing to do."""
+        """Send the first part of the greeting; call this first."""
         self._unsaid = GREETING[VERSION_END:]
         self._say(GREETING[:VERSION_END])
 
     def greet_on(self) -> None:
-        """Say the rest of the greeting, if that was not done: also to one who waits for all of it."""
+        """Send the rest of the greeting, if it was not sent yet."""
         if self._unsaid:
             rest, self._unsaid = self._unsaid, b""
             self._say(rest)
 
     def subscription(self, topic: bytes, *, on: bool) -> bytes:
-        """What subscribes to a topic, or no longer, in the words of the ZMTP that this peer speaks."""
+        """Return what subscribes to a topic (``on``) or cancels that, in the ZMTP version of this peer."""
         verb = _SUBSCRIBE if on else _CANCEL
         return command(verb, topic) if self._minor else encode([_AS_MESSAGE[verb] + topic])
 
     def pace(self, took: float, longest: float) -> None:
-        """What was taken last took so many seconds: take more next time, or what the longest allows."""
+        """Adapt the size of the next :meth:`take` to the seconds that the last one took."""
         if took > longest:
             self.most = max(1, int(self.most * longest / took))
         elif self.most < self.limit and 2 * took < longest:
             self.most = min(self.limit, 2 * self.most)
 
     def take(self, data: bytes = b"") -> list[M]:
-        """Read the next bytes; messages that are now complete, of a few hundred frames at most."""
+        """Read the next bytes; return the messages that are complete now, a few hundred frames at most."""
         if self.missing:
             return self.take_of_large(data)
         if self._rest:
@@ -181,7 +181,7 @@ class Peer(abc.ABC, Generic[M]):
         return []
 
     def take_of_large(self, data: bytes | memoryview) -> list[M]:
-        """Read the next bytes while something is ``missing``; they are copied."""
+        """Read the next bytes of a large frame (while some are ``missing``); they are copied."""
         try:
             messages = self._add_to_large(data)
         except (OSError, MemoryError):
@@ -191,39 +191,39 @@ class Peer(abc.ABC, Generic[M]):
         return messages
 
     def forget(self) -> None:
-        """Let go of what is incomplete, and of who is told: nothing comes any more."""
+        """Free what is incomplete, and the callbacks: the connection has ended."""
         self._say = self.answered = _unheard
         self._rest, self._large = b"", bytearray()
         self.missing = self.unfinished = 0
 
     @abc.abstractmethod
     def _read(self, data: bytes, at: int) -> list[M]:
-        """Read frames from there on, keep what is incomplete, set ``behind``."""
+        """Read frames from ``at`` on, keep what is incomplete, set ``behind``."""
 
     @abc.abstractmethod
     def _end_large(self, large: bytearray | mmap, *, has_more: bool) -> list[M]:
-        """Take a large frame, which is complete."""
+        """Add a large frame that is complete; return the message that it ends, if it does."""
 
     @abc.abstractmethod
     def _message(self, frame: bytes) -> M:
-        """Of this one frame."""
+        """Return a message of this one frame."""
 
     def _introduced(self, identity: bytes) -> None:
-        """Note how the peer of a ROUTER calls itself, if it does."""
+        """Note the identity that the peer of a ROUTER announced, if it did."""
 
     @property
     @abc.abstractmethod
     def _frames_begun(self) -> int:
-        """Frames of the message that is not complete."""
+        """Number of frames that came of the incomplete message."""
 
     def _weigh(self) -> None:
-        """Note what the message that is not complete takes."""
+        """Note the memory of the incomplete message."""
         self.unfinished = self._size - self.missing + _FRAME * self._frames_begun
 
     def _begin_large(self, size: int, beginning: bytes, *, has_more: bool) -> None:
-        """Have what comes next for the rest of a large frame.
+        """Take the next bytes as the rest of a large frame.
 
-        It is kept as it comes: a size alone, which anybody can name, takes no memory.
+        Memory grows with the bytes that come: a size alone, which anybody can name, takes none.
         """
         self._large_has_more = has_more
         self._large = bytearray(beginning)
@@ -247,7 +247,7 @@ class Peer(abc.ABC, Generic[M]):
     # ------------------------------------------------------------- handshake
 
     def _shake_hands(self, data: bytes) -> int:
-        """Read greeting and READY, as far as they have come; where the frames begin."""
+        """Read greeting and READY as far as they have come; return where the frames begin."""
         if not self._greeted:
             self.error = not_spoken(data)
             if self.error:
@@ -306,7 +306,7 @@ class Peer(abc.ABC, Generic[M]):
     # -------------------------------------------------------------- commands
 
     def _is_command(self, flags: int, length: int) -> bool:
-        """True if it can be one; ``error`` says why not."""
+        """True if this frame can be a command; else ``error`` says why not."""
         if flags & ~LONG != COMMAND:
             self.error = f"broken ZMTP: a frame with flags {flags:#04x}" + (
                 "" if self.ready else " where READY belongs"
@@ -316,7 +316,7 @@ class Peer(abc.ABC, Generic[M]):
         return not self.error
 
     def _obey(self, body: bytes) -> list[M]:
-        """Do what a command wants. Unknown ones mean nothing here; PONG was a sign of life by coming."""
+        """Carry out a command; unknown ones are ignored."""
         name, about = split(body)
         if name == b"PING":
             self.knows_ping = True
@@ -334,18 +334,18 @@ class Peer(abc.ABC, Generic[M]):
 
 
 def _unheard(_context: bytes) -> None:
-    """Nobody waits for a PONG."""
+    """Ignore a PONG."""
 
 
 def _mapped(beginning: bytearray, size: int) -> mmap:
-    """A mapping of this size: of it only the pages that are filled take memory."""
+    """Return a mapping of ``size`` bytes, of which only filled pages take memory."""
     mapping = mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
     mapping[: len(beginning)] = beginning
     return mapping
 
 
 def too_large(size: int, most_bytes: int) -> str:
-    """Why a message of so many bytes, or too many frames, is cut."""
+    """Return the error for a message of too many bytes or frames."""
     if size > most_bytes:
         return f"a frame over the limit, or a message of too many bytes: {size}, more than {most_bytes}"
     return f"a message of too many frames: more than {MOST_FRAMES}"
