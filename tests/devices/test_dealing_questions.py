@@ -38,7 +38,7 @@ def test_answers_for_one_that_has_gone_are_dropped_and_noticed_and_others_get_th
         send(worker, *question[:-1], b"answer")
     assert receive(other) == [b"answer"]
     assert len(notices.of("replies_dropped")) == 3
-    assert "the asker is gone or does not read" in notices.of("replies_dropped")[0]
+    assert "the client has left or does not read" in notices.of("replies_dropped")[0]
 
 
 def test_answers_past_the_mark_of_one_that_does_not_read_are_dropped_and_noticed(
@@ -198,7 +198,7 @@ def test_a_client_that_comes_back_to_a_full_queue_has_its_routing_id(
     queue._clients._entrance.resume()
     now = clients.connect(zmq.DEALER, front, routing_id=b"alice")
     send(now, b"", b"later")
-    eventually(lambda: queue._askers.get(b"\1\5alice") not in (None, old))
+    eventually(lambda: queue._clients_by_envelope.get(b"\1\5alice") not in (None, old))
     # Then it gets the answers to what it has asked before, too
     worker = clients.connect(zmq.REP, back)
     got = []
@@ -271,7 +271,7 @@ def test_questions_that_a_killed_worker_had_are_lost_and_counted_as_are_those_of
     # When it is killed
     worker.close()
     # Then
-    assert "has gone with 5 of them" in eventually(lambda: notices.of("questions_lost"))[0]
+    assert "has left with 5 requests" in eventually(lambda: notices.of("questions_lost"))[0]
     other = clients.connect(zmq.REP, back)
     send(asker, b"", b"again")
     assert receive(other) == [b"again"]

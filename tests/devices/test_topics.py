@@ -87,9 +87,9 @@ def test_when_all_topics_are_gone_nothing_is_left_of_them(
     for topic in draw.sample(sorted(all_of_them), len(all_of_them)):
         topics.remove(topic, "a")
     assert not topics._tree.root.children
-    assert topics._beginnings.root is None
-    assert not topics._beginnings._table
-    assert not topics._ways
+    assert topics._prefixes.root is None
+    assert not topics._prefixes._table
+    assert not topics._with_path
     assert not frozenset().union(*topics._audiences)
 
 
@@ -125,7 +125,7 @@ def test_what_is_looked_up_first_follows_topics_that_come_and_go() -> None:
     some = [b"%06d" % number for number in range(1000)]
     for topic in some:
         topics.add(topic, "a")
-    assert topics._beginnings._table
+    assert topics._prefixes._table
     messages = [encode([topic + b"bc"]) for topic in some]
     assert chosen(topics, messages) == {"a": messages}
     # When each begins one of another subscriber
@@ -220,7 +220,7 @@ def test_levels_are_few_however_topics_part() -> None:
         topics.add(topic, "a")
     messages = [encode([topic]) for topic in comb]
     assert chosen(topics, messages) == {"a": messages}
-    entry, levels = topics._beginnings.root, 0
+    entry, levels = topics._prefixes.root, 0
     while isinstance(entry, prefixes.Level):
         entry, levels = entry.groups.get(b"." * entry.size), levels + 1
     assert 1 <= levels <= prefixes._DEEPEST

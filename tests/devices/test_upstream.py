@@ -58,13 +58,13 @@ def test_a_topic_is_told_once_and_taken_back_when_nobody_wants_it_any_more() -> 
     publisher = listening(upstream)
     for _ in range(2):
         upstream.want(b"a")
-        upstream.tell()
+        upstream.notify()
     assert publisher.heard == [(b"a", True)]
     upstream.want_no_more(b"a")
-    upstream.tell()
+    upstream.notify()
     assert publisher.heard == [(b"a", True)]
     upstream.want_no_more(b"a")
-    upstream.tell()
+    upstream.notify()
     assert publisher.heard == [(b"a", True), (b"a", False)]
 
 
@@ -74,7 +74,7 @@ def test_one_that_comes_later_is_told_all_and_one_that_has_left_nothing() -> Non
     for number in range(1000):
         upstream.want(b"%d" % number)
     first.closed()
-    upstream.tell()
+    upstream.notify()
     assert first.heard == []
     assert listening(upstream).topics == {b"%d" % number for number in range(1000)}
 
@@ -87,14 +87,14 @@ def test_what_is_kept_for_one_that_does_not_listen_is_the_difference_only() -> N
     # When thousands come and go, and one stays, and the known one goes
     for number in range(10_000):
         upstream.want(b"%d" % number)
-        upstream.tell()
+        upstream.notify()
         if number != 17:
             upstream.want_no_more(b"%d" % number)
     upstream.want_no_more(b"known")
-    upstream.tell()
+    upstream.notify()
     # Then
     assert deaf.heard == [(b"known", True)]
-    assert upstream._publishers[deaf]._untold == {b"17": True, b"known": False}
+    assert upstream._publishers[deaf]._unsent == {b"17": True, b"known": False}
     # And when it listens again it hears just that
     deaf.room = 10
     deaf.unblocked()
@@ -107,7 +107,7 @@ def test_many_changes_for_one_that_does_not_listen_cost_no_more_each_than_one() 
     since = time.process_time()
     for number in range(30_000):
         upstream.want(b"%d" % number)
-        upstream.tell()
+        upstream.notify()
     assert time.process_time() - since < 5  # it takes 0.1
     deaf.room = 1000
     deaf.unblocked()
@@ -122,12 +122,12 @@ def test_many_topics_are_told_in_many_turns_of_the_hub() -> None:
         upstream.want(b"%d" % number)
     # When one comes, and another, and topics go that nobody or only the first has heard of
     first, second = listening(upstream), listening(upstream)
-    upstream.tell()
+    upstream.notify()
     for number in range(2000):
         upstream.want_no_more(b"%d" % number)
         upstream.want_no_more(b"%d" % (4999 - number))
     assert len(first.heard) <= 1000
-    upstream.tell()
+    upstream.notify()
     # Then
     wanted = {b"%d" % number for number in range(2000, 3000)}
     eventually(lambda: first.topics == second.topics == wanted)
@@ -141,7 +141,7 @@ def test_one_that_comes_between_a_change_and_its_telling_hears_of_it_once() -> N
     upstream.want(b"b")
     upstream.want_no_more(b"b")
     second = listening(upstream)
-    upstream.tell()
+    upstream.notify()
     assert first.topics == second.topics == {b"a"}
     assert second.heard == [(b"a", True)]
 
@@ -171,7 +171,7 @@ def test_whoever_listens_in_the_end_knows_what_is_wanted(steps: list[tuple[str, 
             upstream.want_no_more(topic)
             wanted.remove(topic)
         elif step == "tell":
-            upstream.tell()
+            upstream.notify()
         elif step == "hear":
             publisher.room = 1
             publisher.unblocked()

@@ -127,8 +127,8 @@ class Fillers(Generic[Key, Peer]):
     """Shares of one mark, and the peers that fill each: while a share is full, its fillers wait.
 
     A peer is a filler of a share only while something of its own is held there, so a peer whose things have
-    all gone through does not wait for others. ``wait(peer, key)`` is called for each filler while the share is
-    full, maybe more than once; ``go_on(peer, key)`` when it has drained, or the peer has nothing in it.
+    all gone through does not wait for others. ``wait(peer, key)`` is called for each filler while the share
+    is full, maybe more than once; ``go_on(peer, key)`` when it has drained, or the peer has nothing in it.
     """
 
     def __init__(
@@ -142,11 +142,11 @@ class Fillers(Generic[Key, Peer]):
         """For each key and peer: how many of its takes are still held."""
 
     def __len__(self) -> int:
-        """How many shares have fillers."""
+        """Return how many shares have fillers."""
         return len(self._fillers)
 
     def take(self, key: Key, peer: Peer | None, count: int, size: int) -> None:
-        """``count`` more things of ``size`` bytes together are held; None: no peer waits for them."""
+        """Hold ``count`` more things of ``size`` bytes together; without a peer, none has to wait."""
         fillers = self._fillers.get(key)
         if fillers is None:
             fillers = self._fillers[key] = {}

@@ -1,4 +1,4 @@
-"""What STREAMER and QUEUE have in common: messages are dealt to workers, what none takes is held."""
+"""The base of STREAMER and QUEUE: messages are dealt to workers, and held while none takes them."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from sluicemq_devices.hub import Watermark, nothing
 from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device
 from sluicemq_devices.sockets import Endpoint, RawDoor, RawLane, Switchboard
 
-_RUN = 65_536  # bytes of held messages that are dealt at once: what a lane can't send waits in it
+_RUN = 65_536  # bytes of held messages dealt at once: messages that a lane can't send wait in the lane
 
 
 class HoldingDevice(Device):
-    """What no worker takes is held up to the marks, then whoever sends it waits."""
+    """Messages that no worker takes are held up to the marks; then the clients are not read."""
 
     kinds: tuple[str, str]
-    """The sockets of the frontend and of the backend."""
+    """Socket types of the frontend and of the backend."""
     envelope = 0
-    """Bytes that workers get, and answer, beyond what a client sent."""
+    """Bytes of the envelope that is added to what a client sent."""
 
     def __init__(
         self,
@@ -55,13 +55,13 @@ class HoldingDevice(Device):
 
     @abc.abstractmethod
     def _client_came(self, lane: RawLane) -> None:
-        """Say where what it sends goes."""
+        """Set the callbacks of a new client."""
 
     def _answer(self, messages: list[bytes]) -> None:
-        """Take what workers send: nothing comes from PULL."""
+        """Take messages of workers: PULL workers send none."""
 
     def _take(self, messages: list[bytes]) -> None:
-        """Deal what a client has sent, or hold it; while anything is held no worker is free."""
+        """Deal messages of a client, or hold them; while messages are held no worker is free."""
         if self._free:
             self._deal(messages)
         else:
@@ -77,7 +77,7 @@ class HoldingDevice(Device):
         self._takes_more(lane)
 
     def _worker_left(self, lane: RawLane) -> None:
-        """Have others do what it has not got to the end."""
+        """Give the messages that it has not received whole to others."""
         self._team.discard(lane)
         self._free.pop(lane, None)
         left = lane.unsent
@@ -102,15 +102,15 @@ class HoldingDevice(Device):
     def _deal(self, messages: list[bytes]) -> None:
         """Give each message to the next worker in turn, as ZeroMQ's PUSH does, but many with one call.
 
-        A worker whose connection takes no more gets what is its of these messages all the same: it
-        waits in the lane.
+        A worker whose connection takes no more gets its part of these messages, too: they wait in
+        its lane.
         """
         free, count = self._free, len(messages)
         turn = len(free)
         lanes = list(islice(free, count))
         for at, lane in enumerate(lanes):
             lane.post(messages[at::turn])
-        for lane in lanes[: count % turn]:  # whose turn it was last, of those that had one more
+        for lane in lanes[: count % turn]:  # those that got one more were last
             free.move_to_end(lane)
         for lane in lanes:
             if not lane.writable:

@@ -1,4 +1,4 @@
-"""What the three devices have in common: doors at two ends, and one order of starting and stopping."""
+"""The base of the three devices: doors at two ends, and one order of starting and stopping."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _POLL = 0.005  # seconds
 
 
 class Kind(StrEnum):
-    """What a device is, as it is written in the configuration and on the command line."""
+    """Kind of a device, as written in the configuration and on the command line."""
 
     STREAMER = "streamer"
     QUEUE = "queue"
@@ -28,7 +28,7 @@ class Kind(StrEnum):
 class Device(abc.ABC):
     """Relays in memory between its frontend doors and its backend doors."""
 
-    #: Seconds since some moment in the past, by which it waits as it stops.
+    #: The clock for the waits of a stop, in monotonic seconds.
     now: Callable[[], float] = staticmethod(time.monotonic)
 
     def __init__(self, frontends: Sequence[RawDoor], backends: Sequence[RawDoor]) -> None:
@@ -37,12 +37,12 @@ class Device(abc.ABC):
 
     @property
     def addresses(self) -> list[str]:
-        """Of all doors, frontends first; after :meth:`start` with the ports that the kernel chose."""
+        """Addresses of all doors, frontends first; after :meth:`start` with the ports the kernel chose."""
         return [door.address for door in (*self._frontends, *self._backends)]
 
     @property
     def connections(self) -> int:
-        """How many are open at its doors."""
+        """Number of open connections."""
         return sum(door.connections for door in (*self._frontends, *self._backends))
 
     @property
@@ -53,7 +53,7 @@ class Device(abc.ABC):
     @property
     @abc.abstractmethod
     def backlog(self) -> int:
-        """Messages held because nobody took them yet."""
+        """Number of messages held because no peer has taken them yet."""
 
     def start(self) -> None:
         """Open all doors, or none: OSError names the address that can't be bound."""
@@ -64,7 +64,7 @@ class Device(abc.ABC):
             opened.pop_all()
 
     def stop(self, deadline: float = 5.0) -> None:
-        """Take no more in, pass on what is held (for up to ``deadline`` seconds), close everything."""
+        """Stop reading, pass on what is held (for up to ``deadline`` seconds), close everything."""
         for door in self._frontends:
             self._end_intake(door)
         self._wait_while(lambda: self.backlog > 0, deadline)
@@ -76,10 +76,10 @@ class Device(abc.ABC):
         door.stop()
 
     def _end_work(self) -> None:  # noqa: B027 - most have nothing to wait for
-        """Wait for what must still come from the backends, which have got all that was held."""
+        """Wait for answers that must still come from the backends, which have all that was held."""
 
     def _wait_while(self, condition: Callable[[], bool], seconds: float) -> None:
-        """Wait, at most so long, for the condition to end."""
+        """Wait until the condition ends, for ``seconds`` at most."""
         end = self.now() + seconds
         while condition() and self.now() < end:
             gevent.sleep(_POLL)

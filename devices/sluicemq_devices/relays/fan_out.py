@@ -1,4 +1,4 @@
-"""The back of a FORWARDER: SUB subscribers, what each wants, and what it has lost."""
+"""The back of a FORWARDER: SUB subscribers, their topics, and the messages they have lost."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from sluicemq_devices.sockets import Endpoint, RawDoor, RawLane, Switchboard
 
 _FEW = 32  # subscribers to whom a lot of messages goes in one turn
 _Deliveries = Iterator[tuple[Subscriber, list[bytes]] | None]
-_MOST_TOLD = 1000  # subscribers of whom is told, those that have lost most
+_MOST_DESCRIBED = 1000  # subscribers that are described: those that have lost most
 
 
 class FanOut:
-    """XPUB doors: every message goes to all who want it, and nobody waits for one that is slow.
+    """XPUB doors: each message goes to all its subscribers, and none waits for a slow one.
 
-    Every subscriber has a lane and its own high-water marks. One that reads too slowly loses what
-    goes beyond them, as with any PUB socket, but here the losses are counted, for each. (A shared XPUB
-    can't count: once its pipe to a subscriber is full, it passes over that subscriber without a word
-    until half of the pipe has been read.)
+    Each subscriber has a lane with high-water marks of its own. A subscriber that reads too slowly loses
+    messages beyond these, as with any PUB socket, but here the losses are counted for each. (libzmq's XPUB
+    can't count: once its pipe to a subscriber is full, it skips that subscriber silently until half of the
+    pipe has been read.)
 
-    ``upstream`` is told what is wanted; ``subscribed(subscriber, topic)`` of each topic that somebody
-    begins to want.
+    ``upstream`` passes subscriptions to the publishers. ``subscribed(subscriber, topic)`` is called for each
+    new topic of a subscriber.
     """
 
     def __init__(
@@ -43,9 +43,9 @@ class FanOut:
         bounds: Bounds = BOUNDS,
     ) -> None:
         self.sent = 0
-        """Messages sent, each counted once for each subscriber that got it."""
+        """Messages sent, counted for each subscriber that got them."""
         self.lost = 0
-        """Messages that subscribers have lost, each counted once for each of them."""
+        """Messages lost, counted for each subscriber that lost them."""
         self._board = board
         self._marks = (hwm, hwm_bytes)
         self._under_way: deque[tuple[Callable[[], None], _Deliveries]] = deque()
@@ -65,12 +65,12 @@ class FanOut:
         return not self._under_way and len(self._subscriptions.subscribers) <= _FEW
 
     def describe(self) -> list[dict[str, Any]]:
-        """The subscribers: ``{peer, topics, held, lost}``; of many those that have lost most."""
+        """Return ``{peer, topics, held, lost}`` of the subscribers; of many, those that have lost most."""
         worst = sorted(self._subscriptions.subscribers, key=lambda each: each.lost, reverse=True)
-        return [each.describe() for each in worst[:_MOST_TOLD]]
+        return [each.describe() for each in worst[:_MOST_DESCRIBED]]
 
     def pass_on(self, messages: list[bytes], wait: Callable[[], None], go_on: Callable[[], None]) -> None:
-        """Send them to all who want some; ``wait`` and ``go_on`` are called if that takes several turns."""
+        """Send messages to their subscribers; call ``wait``, later ``go_on``, if that takes several turns."""
         deliveries = self._subscriptions.choose(messages)
         if self.is_quick and self._send_all(deliveries):
             return
@@ -80,7 +80,7 @@ class FanOut:
             in_turns(self._pass_on)
 
     def send(self, subscriber: Subscriber, messages: list[bytes]) -> None:
-        """Send one subscriber what it wants; past its mark, or its share of what is unread, it loses that."""
+        """Send messages to a subscriber; beyond its mark, or its share of unread bytes, it loses them."""
         lane = subscriber.lane
         if lane.held.is_full or lane.is_full:
             if not subscriber.is_behind:
@@ -95,7 +95,7 @@ class FanOut:
             lane.post(messages)
 
     def _send_all(self, deliveries: _Deliveries) -> bool:
-        """True if that was all: if it takes long the rest is left."""
+        """Send deliveries; return False if it took long and a rest is left."""
         for delivery in deliveries:
             if delivery is None:
                 return False
@@ -103,7 +103,7 @@ class FanOut:
         return True
 
     def _pass_on(self) -> bool:
-        """Pass on for a moment what is under way; whether there is more."""
+        """Send for one turn what is under way; return True if there is more."""
         until = perf_counter() + self._turn
         while self._under_way:
             go_on, deliveries = self._under_way[0]

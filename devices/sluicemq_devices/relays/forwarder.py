@@ -15,8 +15,8 @@ from sluicemq_devices.sockets import Endpoint, RawDoor, RawLane, Switchboard
 class Forwarder(Device):
     """XSUB to XPUB; subscriptions go up to the publishers.
 
-    What is for many is passed on in turns of the hub, one lot after the other, and whoever publishes is not
-    read meanwhile.
+    A lot for many subscribers is sent in several turns of the hub, one lot after the other, and its publisher
+    is not read meanwhile.
     """
 
     def __init__(
@@ -46,17 +46,17 @@ class Forwarder(Device):
 
     @property
     def sent(self) -> int:
-        """Messages sent, each counted once for each subscriber that got it."""
+        """Messages sent, counted for each subscriber that got them."""
         return self._fan_out.sent
 
     @property
     def lost(self) -> int:
-        """Messages that subscribers have lost, each counted once for each of them."""
+        """Messages lost, counted for each subscriber that lost them."""
         return self._fan_out.lost
 
     @property
     def subscribers(self) -> list[dict[str, Any]]:
-        """``{peer, topics, held, lost}`` of each subscriber; of many those that have lost most."""
+        """``{peer, topics, held, lost}`` of the subscribers; of many, those that have lost most."""
         return self._fan_out.describe()
 
     def _publisher_came(self, lane: RawLane) -> None:

@@ -1,11 +1,11 @@
-"""Which of very many topics begins a frame: looked up by so many bytes of it as tell topics apart.
+"""The topic, of very many, that is a prefix of a frame: looked up by as many bytes as tell topics apart.
 
     topics 1/a, 1/b, 12/a, 123/a, 124/a …:    by the first 2 bytes:  "1/" -- 1/a, 1/b
                                                                      "12" -- by the first 3: "12/" -- 12/a
                                                                                              "123" -- 123/a
 
-What begins the same is a sorted list while it is short, and where no number of bytes tells much of it apart:
-so it is of topics that begin each other.
+Topics with equal first bytes are a sorted list while they are few, and where no number of bytes separates
+many of them, as with topics that are prefixes of each other.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from sluicemq_devices.relays.bounds import TOPIC_BOUNDS, TopicBounds
 
-_LARGEST_PARTED: Final = 32_768  # topics: to part them takes up to 15 ms
-_SAMPLE: Final = 128  # topics of a list, by which it is told whether it can be parted
-_FEWEST_SHORTER: Final = 8  # one of so many may be shorter than what a list is parted by
-_WORTH_IT: Final = 0.4  # a list is parted if what is left alike is no more of it
+_LARGEST_SPLIT: Final = 32_768  # topics: to split a list of them takes up to 15 ms
+_SAMPLE: Final = 128  # topics of a list that are looked at to decide whether it can be split
+_FEWEST_SHORTER: Final = 8  # one topic in 8 may be shorter than the bytes that split a list
+_WORTH_IT: Final = 0.4  # a list is split if the groups that remain are no larger part of it
 _AS_GOOD: Final = 1.25
-_MORE: Final = 8  # bytes by which topics are told apart though fewer would do
-_DEEPEST: Final = 8  # levels; below them lists are not parted
+_MORE: Final = 8  # bytes used to split, though fewer would do
+_DEEPEST: Final = 8  # levels; lists below them are not split
 _ANY: Final = frozenset(range(256))
 
 
 class Place(Protocol):
-    """What stands for a topic."""
+    """An object that stands for a topic."""
 
     topic: bytes
 
@@ -38,18 +38,18 @@ P = TypeVar("P", bound=Place)
 
 
 class Level(Generic[P]):
-    """Topics by their first ``size`` bytes, and those that are shorter."""
+    """Topics by their first ``size`` bytes, and topics that are shorter."""
 
     __slots__ = ("groups", "shorter", "size")
-    learnt: Final = None  # it is no place, nor a list, and knows nothing
+    learnt: Final = None  # as a place or a list that has nothing cached
     known: Final = None
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.groups: dict[bytes, Any] = {}
-        """Each a level, a list, or the one place."""
+        """For each prefix a level, a list, or the one place."""
         self.shorter: Any = None
-        """The same, or None."""
+        """Shorter topics: a level, a list, the one place, or None."""
 
 
 class SortedList(Generic[P]):
@@ -62,38 +62,38 @@ class SortedList(Generic[P]):
         self.topics = topics
         self.places = places
         self.most = 2 * len(topics)
-        """With more it is worth a try to part it, if it is not short."""
+        """Length from which it is tried to split the list, if it is not short."""
         self.forget()
 
     def forget(self) -> None:
-        """What was learnt of it holds no more."""
+        """Drop what was cached of the list."""
         self.is_chain: bool | None = None
-        """True if each topic begins the next, and none is very long; None: to be found out."""
+        """True if each topic is a prefix of the next, and none is very long; None: not known yet."""
         self.known: object = None
-        """What the next ones hold for: see :meth:`learn`."""
+        """Version of the cache that the next ones belong to: see :meth:`learn`."""
         self.size = self.number = 0
         self.filler = b""
         self.audiences: list[Any] = []
 
     def put(self, place: P) -> None:
-        """No place had its topic."""
+        """Add a place with a new topic."""
         at = bisect_left(self.topics, place.topic)
         self.topics.insert(at, place.topic)
         self.places.insert(at, place)
 
     def near(self, frame: bytes) -> P:
-        """The last place whose topic does not come behind the frame: those that begin the frame begin it.
+        """Return the last place whose topic is not greater than the frame, or the last of all.
 
-        The last of all, if all come behind it: those that begin the frame begin all of these.
+        Each topic that is a prefix of the frame is a prefix of that place's topic, or is it.
         """
         return self.places[bisect_right(self.topics, frame) - 1]
 
     def learn(self, known: object, audience_of: Callable[[P], Any], longest: int) -> None:
-        """Where each topic begins the next: whose a frame is, by how much of the last one it does not have.
+        """Cache, for topics that are prefixes of the next one, the audience by the bytes that a frame lacks.
 
-        Of topics a, ab and abcde: abcde's 0 bytes, ab's 1 to 3, a's 4, and 5 say nothing. The last one is the
-        one behind which whose it is does not change: of a subscriber that has all of them the first.
-        ``longest``: bytes that the longest topic may have.
+        Example, topics a, ab and abcde: a frame that lacks 0 bytes of abcde has its audience; 1 to 3 bytes:
+        that of ab; 4: that of a; 5: none. Topics at the end with an audience equal to the one before are left
+        out. ``known``: version of the cache; ``longest``: most bytes of the longest topic.
         """
         if self.is_chain is None:
             self.is_chain = _is_chain(self.topics, longest)
@@ -115,83 +115,85 @@ class SortedList(Generic[P]):
         )
 
     def audience(self, frame: bytes) -> Any:
-        """Whose it is, if that was learnt and some topic begins it, or None.
+        """Return the cached audience of a frame, or None.
 
-        As numbers they differ from the first bit on that is another: one look, not one for each length.
+        Frame and topic are compared as numbers: the highest bit that differs gives the length they share, in
+        one look instead of one for each length.
         """
         number = int.from_bytes(frame[: self.size].ljust(self.size, self.filler))
         return self.audiences[(number ^ self.number).bit_length() + 7 >> 3]
 
 
-class Beginnings(Generic[P]):
-    """Places by their topics, no two of the same."""
+class Prefixes(Generic[P]):
+    """Places by their topics, which are unique."""
 
     def __init__(self, bounds: TopicBounds = TOPIC_BOUNDS) -> None:
         self._bounds = bounds
         self._last = bounds.table_slots - 1
         self.root: Any = None
-        """A level, a list, the one place, or None."""
+        """Root: a level, a list, the one place, or None."""
         self._table: list[Any] = []
-        """What the root has, if that is very much, by the hashes of beginnings: see :meth:`first_looks`."""
+        """Entries of a very large root by the hashes of prefixes: see :meth:`first_looks`."""
 
     def __getitem__(self, topic: bytes) -> P:
-        """The place of a topic that is there."""
+        """Return the place of a topic. Raises KeyError."""
         place = self.near(topic)
         if place is None or place.topic != topic:
             raise KeyError(topic)
         return place
 
     def first_looks(self, frames: list[bytes]) -> Iterable[Any]:
-        """For each frame a place: if its topic begins the frame, no longer one does. Or a level, or a list.
+        """Return for each frame a level, a list or a place, whose topic is its longest prefix if it is one.
 
-        Of very many topics, whatever is looked at comes from afar: 0.2 us each time, and a dictionary has to
-        look four times, one after the other. In a list the processor looks for the next frames meanwhile.
+        With very many topics each access misses the caches of the processor: 0.2 us, and a dictionary needs
+        four, one after the other. Of a table of slots the processor fetches those of the next frames
+        meanwhile.
         """
         root = self.root
         if root.__class__ is not Level:
             return repeat(root, len(frames))
-        beginnings = [frame[: root.size] for frame in frames]
+        prefixes = [frame[: root.size] for frame in frames]
         if self._table:
             last = self._last
-            return map(self._table.__getitem__, [number & last for number in map(hash, beginnings)])
-        return map(root.groups.get, beginnings, repeat(root))
+            return map(self._table.__getitem__, [number & last for number in map(hash, prefixes)])
+        return map(root.groups.get, prefixes, repeat(root))
 
     def near(self, frame: bytes) -> P | None:
-        """A place whose topic is begun by all topics that begin the frame, or one of these itself.
+        """Return a place whose topic has all prefixes of the frame as its prefixes, or is one of them.
 
-        If no topic begins the frame: any place, or None.
+        If no topic is a prefix of the frame: any place, or None.
         """
         found = self.group(frame)
         place: P | None = found.near(frame) if found.__class__ is SortedList else found
         return place
 
     def add(self, place: P) -> None:
-        """No place had its topic."""
+        """Add a place with a new topic."""
         root = self.root
         self.root = _with(root, place, 0, self._bounds.listed)
         self._note(place.topic, root)
 
     def remove(self, place: P) -> None:
-        """It was there."""
+        """Remove a place, which must be there."""
         root = self.root
         self.root = _without(root, place)
         self._note(place.topic, root)
 
     def changed(self, topic: bytes) -> None:
-        """What was learnt of what is with it in a list holds no more."""
+        """Drop what was cached of the list that has this topic."""
         found = self.group(topic)
         if found.__class__ is SortedList:
             found.forget()
 
     def group(self, frame: bytes) -> Any:
-        """The one place, or the list, where all are that begin like the frame; any, or None if none does."""
+        """Return the place or list of all topics that begin like the frame; if none does, any or None."""
         level, found = None, self.root
         while found.__class__ is Level:
             level, found = found, found.groups.get(frame[: found.size], found.shorter)
         return _any_of(level) if found is None and level is not self.root else found
 
     def _note(self, topic: bytes, former: Any) -> None:
-        """The topic has come or gone; the root is the former one, or another."""
+        """Follow a topic that was added or removed in the table; ``former``: the root before."""
         root = self.root
         if root is not former:
             self._table = []
@@ -199,17 +201,17 @@ class Beginnings(Generic[P]):
             return
         if not self._table and len(root.groups) > self._bounds.in_dictionary:
             self._table = [root] * self._bounds.table_slots
-            for beginning, entry in root.groups.items():
-                self._table[hash(beginning) & self._last] = entry
+            for prefix, entry in root.groups.items():
+                self._table[hash(prefix) & self._last] = entry
         elif self._table and len(topic) >= root.size:
-            beginning = topic[: root.size]
-            self._table[hash(beginning) & self._last] = root.groups.get(beginning, root)
+            prefix = topic[: root.size]
+            self._table[hash(prefix) & self._last] = root.groups.get(prefix, root)
 
 
 def _with(entry: Any, place: Any, depth: int, largest: int) -> Any:
-    """What an entry is when a place has come, that many levels below the first.
+    """Return an entry with a place added, ``depth`` levels below the first.
 
-    ``largest``: topics of a list; with more it is parted, if it can be.
+    ``largest``: topics of a list; a longer one is split, if it can be.
     """
     if entry is None:
         return place
@@ -220,11 +222,11 @@ def _with(entry: Any, place: Any, depth: int, largest: int) -> Any:
         first, second = sorted((entry, place), key=_topic_of)
         return SortedList([first.topic, second.topic], [first, second])
     entry.put(place)
-    return _parted(entry, depth) if len(entry.topics) > max(largest, entry.most) else entry
+    return _split(entry, depth) if len(entry.topics) > max(largest, entry.most) else entry
 
 
 def _without(entry: Any, place: Any) -> Any:
-    """What an entry is when a place has gone."""
+    """Return an entry with a place removed."""
     if entry is place:
         return None
     if entry.__class__ is Level:
@@ -239,35 +241,35 @@ def _put(level: Level[Any], place: Any, depth: int, largest: int) -> None:
     if len(place.topic) < level.size:
         level.shorter = _with(level.shorter, place, depth + 1, largest)
     else:
-        beginning = place.topic[: level.size]
-        level.groups[beginning] = _with(level.groups.get(beginning), place, depth + 1, largest)
+        prefix = place.topic[: level.size]
+        level.groups[prefix] = _with(level.groups.get(prefix), place, depth + 1, largest)
 
 
 def _take(level: Level[Any], place: Any) -> None:
     if len(place.topic) < level.size:
         level.shorter = _without(level.shorter, place)
         return
-    beginning = place.topic[: level.size]
-    left = _without(level.groups[beginning], place)
+    prefix = place.topic[: level.size]
+    left = _without(level.groups[prefix], place)
     if left is None:
-        del level.groups[beginning]
+        del level.groups[prefix]
     else:
-        level.groups[beginning] = left
+        level.groups[prefix] = left
 
 
 def _any_of(entry: Any) -> Any:
     while entry.__class__ is Level:
-        # Taken and put back: to look for the first is slow where those before it have gone.
-        beginning, first = entry.groups.popitem()
-        entry.groups[beginning] = entry = first
+        # Taken and put back: to find the first one is slow where those before it were removed.
+        prefix, first = entry.groups.popitem()
+        entry.groups[prefix] = entry = first
     return entry
 
 
-def _parted(whole: SortedList[Any], depth: int) -> Any:
-    """A level instead of a list, or the list, if that would not be much better."""
+def _split(whole: SortedList[Any], depth: int) -> Any:
+    """Return a level in place of a list, or the list, if a level would not be much better."""
     count = len(whole.topics)
     whole.most = 2 * count
-    if depth >= _DEEPEST or count > _LARGEST_PARTED:
+    if depth >= _DEEPEST or count > _LARGEST_SPLIT:
         return whole
     size = _best_size(whole.topics[:: count // _SAMPLE + 1])
     if not size:
@@ -277,7 +279,7 @@ def _parted(whole: SortedList[Any], depth: int) -> Any:
     groups: dict[bytes, list[int]] = {}
     for at, topic in enumerate(whole.topics):
         (shorter if len(topic) < size else groups.setdefault(topic[:size], [])).append(at)
-    level.groups = {beginning: _picked(whole, places) for beginning, places in groups.items()}
+    level.groups = {prefix: _picked(whole, places) for prefix, places in groups.items()}
     level.shorter = _picked(whole, shorter) if shorter else None
     return level
 
@@ -289,9 +291,9 @@ def _picked(whole: SortedList[Any], picked: list[int]) -> Any:
 
 
 def _best_size(topics: list[bytes]) -> int:
-    """By how many bytes sorted topics are told apart best; 0: by none well.
+    """Return the number of first bytes that separates sorted topics best; 0: none does well.
 
-    A few bytes more than it takes: of very many topics, which are yet to come, more will begin the same.
+    A few bytes more than needed are taken: of the many topics yet to come, more will have equal first bytes.
     """
     alike = {size: _alike(topics, size) for size in _sizes(topics)}
     least = min(alike.values(), default=len(topics))
@@ -303,15 +305,15 @@ def _best_size(topics: list[bytes]) -> int:
 
 
 def _alike(topics: list[bytes], size: int) -> float:
-    """How many topics are told apart no further, seen from one of them."""
+    """Return the mean number of topics that share a group, seen from a topic."""
     groups = Counter(topic[:size] for topic in topics if len(topic) >= size)
     shorter = len(topics) - groups.total()
-    # Shorter ones take one look more, but are parted by themselves.
+    # Shorter ones take one look more, but are split by themselves.
     return (sum(count * count for count in groups.values()) + shorter * shorter / 4) / len(topics)
 
 
 def _sizes(topics: list[bytes]) -> Iterator[int]:
-    """Those worth a try: from where topics part on, and up to what few are shorter than."""
+    """Yield the sizes worth a try: from where topics differ, up to one that few topics are shorter than."""
     most = sorted(map(len, topics))[len(topics) // _FEWEST_SHORTER]
     common, step = in_common(topics[0], topics[-1]), 1
     size = common + 1
@@ -324,7 +326,7 @@ def _sizes(topics: list[bytes]) -> Iterator[int]:
 
 
 def in_common(one: bytes, other: bytes, at: int = 0) -> int:
-    """How many first bytes one has in common with the other's from there on."""
+    """Return how many first bytes of ``one`` equal those of ``other`` from ``at`` on."""
     low, high = 0, min(len(one), len(other) - at)
     while low < high:
         middle = (low + high + 1) // 2

@@ -18,15 +18,15 @@ _NUMBERS = 1 << 32
 class Queue(HoldingDevice):
     """ROUTER to DEALER and back; requests that no worker takes are held, then the clients wait.
 
-    A client that does not read its answers keeps nobody else waiting: past the marks they are
-    dropped and noticed.
+    A client that does not read its answers makes no other client wait: beyond the marks its answers are
+    dropped and counted.
 
         frame before a request, and before its answer:  MORE  length  identity of the client
 
-    The identity is the routing id that the client has announced, or else made up: 5 bytes, a zero
-    first, as ZeroMQ's ROUTER makes them. An answer goes to whoever has its identity when it comes,
-    so a client that has connected anew under its own still gets it. Of two connections that announce
-    the same, the second is given one made up, while the first is there.
+    The identity is the routing id that the client has announced, or a generated one: 5 bytes, a zero first,
+    as ZeroMQ's ROUTER makes them. An answer goes to the connection that has the identity when the answer
+    comes, so a client that connects again under its own identity still gets it. A second connection with an
+    identity that is in use gets a generated one.
     """
 
     kinds = ("ROUTER", "DEALER")
@@ -42,21 +42,21 @@ class Queue(HoldingDevice):
         hwm_bytes: int = HWM_BYTES,
         answering: float = 1.0,
     ) -> None:
-        """``answering``: seconds in which, at a stop, workers may still answer what they were asked."""
+        """``answering``: seconds that workers have, at a stop, to answer the requests they got."""
         super().__init__(board, frontend, backend, hwm=hwm, hwm_bytes=hwm_bytes)
-        self._askers: dict[bytes, RawLane] = {}
+        self._clients_by_envelope: dict[bytes, RawLane] = {}
         self._numbers = itertools.count(1)
         self._answering = answering
         self._ending = False
 
     def _client_came(self, lane: RawLane) -> None:
         envelope = self._envelope_for(lane.identity)
-        self._askers[envelope] = lane
-        lane.on(receive=partial(self._ask, envelope), closed=partial(self._client_left, envelope, lane))
+        self._clients_by_envelope[envelope] = lane
+        lane.on(receive=partial(self._request, envelope), closed=partial(self._client_left, envelope, lane))
 
     def _client_left(self, envelope: bytes, lane: RawLane) -> None:
-        if self._askers[envelope] is lane:  # not of one that has taken its place
-            del self._askers[envelope]
+        if self._clients_by_envelope[envelope] is lane:  # unless another has taken its place
+            del self._clients_by_envelope[envelope]
 
     def _envelope_for(self, identity: bytes) -> bytes:
         envelope = _frame(identity)
@@ -66,12 +66,12 @@ class Queue(HoldingDevice):
         return envelope
 
     def _is_here(self, envelope: bytes) -> bool:
-        """True if somebody has this identity, and has not gone unseen: a full queue reads no end."""
-        asker = self._askers.get(envelope)
-        return asker is not None and not asker.deserted
+        """True if a client with this identity is connected; a full queue has not read its end yet."""
+        client = self._clients_by_envelope.get(envelope)
+        return client is not None and not client.deserted
 
-    def _ask(self, envelope: bytes, questions: list[bytes]) -> None:
-        self._take([envelope + question for question in questions])
+    def _request(self, envelope: bytes, requests: list[bytes]) -> None:
+        self._take([envelope + request for request in requests])
 
     def _answer(self, messages: list[bytes]) -> None:
         groups: dict[bytes, list[bytes]] = {}
@@ -83,9 +83,9 @@ class Queue(HoldingDevice):
                 envelope, answer = _unusual(message)
                 groups.setdefault(envelope, []).append(answer)
         for envelope, group in groups.items():
-            asker = self._askers.get(envelope)
-            if asker and not (asker.held.is_full or asker.is_full):
-                asker.post(group)
+            client = self._clients_by_envelope.get(envelope)
+            if client and not (client.held.is_full or client.is_full):
+                client.post(group)
             else:
                 self._drop(len(group))
 
@@ -94,14 +94,14 @@ class Queue(HoldingDevice):
         if unanswered > 0:
             self._board.notice(
                 Mishap.QUESTIONS_LOST,
-                f"{lane.peer} has gone with {unanswered} of them; nobody will answer these",
+                f"{lane.peer} has left with {unanswered} requests, which will get no answer",
             )
         super()._worker_left(lane)
 
     def _drop(self, count: int) -> None:
         for _ in range(count):
             self._board.notice(
-                Mishap.REPLIES_DROPPED, f"{self._clients.address}: the asker is gone or does not read"
+                Mishap.REPLIES_DROPPED, f"{self._clients.address}: the client has left or does not read"
             )
 
     def start(self) -> None:
@@ -116,7 +116,7 @@ class Queue(HoldingDevice):
         door.pause()
 
     def _end_work(self) -> None:
-        """Let answers out for a while before the clients' connections end."""
+        """Let answers go out for a while before the clients' connections end."""
         self._wait_while(lambda: self._clients.received > self._workers.received, self._answering)
 
     def _resume(self) -> None:
@@ -129,9 +129,9 @@ def _frame(identity: bytes) -> bytes:
 
 
 def _unusual(message: bytes) -> tuple[bytes, bytes]:
-    """Envelope and rest of an answer whose first frame is no short one with others behind it.
+    """Return envelope and rest of an answer whose first frame is not a short one that others follow.
 
-    The envelope is empty if it is none that a client can have.
+    The envelope is empty if no client can have it.
     """
     end = 9 + int.from_bytes(message[1:9])
     if message[0] != MORE | LONG or end - 9 > _LONGEST_IDENTITY:

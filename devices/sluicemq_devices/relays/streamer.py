@@ -7,7 +7,7 @@ from sluicemq_devices.sockets import RawLane
 
 
 class Streamer(HoldingDevice):
-    """PULL to PUSH; what no worker takes is held up to the marks, then the producers wait."""
+    """PULL to PUSH; messages that no worker takes are held up to the marks, then the producers wait."""
 
     kinds = ("PULL", "PUSH")
 

@@ -1,4 +1,4 @@
-"""Who wants what at a FORWARDER: its subscribers, their topics, and which messages are for whom."""
+"""The subscribers of a FORWARDER, their topics, and the choice of messages for each."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from sluicemq_devices.zmtp import LONG, first_frame
 
 _SUBSCRIBE = b"\x01"
 _UNSUBSCRIBE = b"\x00"
-_TOPIC = 600  # bytes of memory that a topic takes, beyond its own thrice
-_TURN = 500  # topics of one that has left, which are given up in a turn of the hub
-#: Up to so many subscribers, with so many topics together, are asked one by one: it is quicker.
+_TOPIC = 600  # bytes of memory of a topic, beyond three times its own bytes
+_TURN = 500  # topics of a subscriber that has left, which are removed in a turn of the hub
+#: Up to 2 subscribers with up to 16 topics together are matched one by one, which is quicker.
 _FEW_SUBSCRIBERS, _FEW_TOPICS = 2, 16
-_LEAST_CHOSEN = 16  # messages that are chosen from at once, however many subscribers there are
+_LEAST_CHOSEN = 16  # messages that are matched at once, however many subscribers there are
 
 
 class Subscriptions:
-    """All subscribers of one FORWARDER; ``subscribed`` is called with each topic that one begins to want."""
+    """All subscribers of one FORWARDER; ``subscribed`` is called with each new topic of one."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class Subscriptions:
         bounds: Bounds = BOUNDS,
     ) -> None:
         self.subscribers: set[Subscriber] = set()
-        """Those that are connected."""
+        """Subscribers that are connected."""
         self.of_everything: set[Subscriber] = set()
-        """Those that have the empty topic, of which no other matters then."""
+        """Subscribers of the empty topic, which get every message."""
         self.weight = 0
         """Bytes that all topics take in memory."""
         self.bounds = bounds
@@ -44,9 +44,9 @@ class Subscriptions:
         self._upstream = upstream
 
     def choose(self, messages: list[bytes]) -> Iterator[tuple[Subscriber, list[bytes]] | None]:
-        """What is for each of those who want some of it, in some lots; they may come and go meanwhile.
+        """Yield for each subscriber the messages it wants, in lots; subscribers may come and go meanwhile.
 
-        None: that took some milliseconds, and there may be more.
+        None: some milliseconds have passed, and there may be more.
         """
         get_all = self.of_everything.copy()
         for subscriber in get_all:
@@ -70,7 +70,7 @@ class Subscriptions:
         yield from self._topics.wanted(messages)
 
     def add(self, topic: bytes, subscriber: Subscriber) -> None:
-        """It was not there."""
+        """Add a subscription, which must be new."""
         self._few = None
         self.weight += weight_of(topic)
         self._upstream.want(topic)
@@ -81,7 +81,7 @@ class Subscriptions:
             self.of_everything.add(subscriber)
 
     def remove(self, topic: bytes, subscriber: Subscriber) -> None:
-        """It was there."""
+        """Remove a subscription, which must exist."""
         self._few = None
         self.weight -= weight_of(topic)
         self._upstream.want_no_more(topic)
@@ -92,14 +92,14 @@ class Subscriptions:
             self.of_everything.discard(subscriber)
 
     def leave(self, subscriber: Subscriber) -> None:
-        """It has gone; its topics may be here for some time."""
+        """Remove a subscriber that has left; its topics are removed by and by."""
         self._few = None
         self.subscribers.discard(subscriber)
         self.of_everything.discard(subscriber)
 
-    def tell(self) -> None:
-        """Tell the publishers what has changed."""
-        self._upstream.tell()
+    def notify_publishers(self) -> None:
+        """Pass changes of topics on to the publishers."""
+        self._upstream.notify()
 
     def _find_few(self) -> list[tuple[Subscriber, tuple[bytes, ...]]]:
         if self._count > _FEW_TOPICS:
@@ -109,22 +109,22 @@ class Subscriptions:
 
 
 class Subscriber:
-    """One subscriber: its lane and its topics."""
+    """One subscriber: its lane, its topics, and the messages it has lost."""
 
     def __init__(self, lane: RawLane, subscriptions: Subscriptions, refused: Callable[[str], None]) -> None:
-        """``refused(why)``: it subscribed to what it can't have."""
+        """``refused(why)`` is called when a subscription is refused."""
         self.lane = lane
         self.topics: set[bytes] = set()
         self.lost = 0
-        """Messages that it has lost, as it read too slowly."""
+        """Messages lost because it read too slowly."""
         self.is_behind = False
-        """True if the subscriber has lost the last message."""
+        """True if it has lost the last message."""
         self._subscriptions = subscriptions
         self._refused = refused
         self._weight = 0
 
     def receive(self, messages: list[bytes]) -> None:
-        """Take its subscriptions; what else it says is for nobody."""
+        """Carry out its subscriptions; other messages are ignored."""
         for message in messages:
             frame = first_frame(message)
             verb, topic = frame[:1], frame[1:]
@@ -132,15 +132,15 @@ class Subscriber:
                 self._subscribe(topic)
             elif verb == _UNSUBSCRIBE and topic in self.topics:
                 self._unsubscribe(topic)
-        self._subscriptions.tell()
+        self._subscriptions.notify_publishers()
 
     def describe(self) -> dict[str, Any]:
-        """Who it is, and how it is getting on."""
+        """Return its peer and its counts, as ``stats`` shows them."""
         held = self.lane.held.count
         return {"peer": self.lane.peer, "topics": len(self.topics), "held": held, "lost": self.lost}
 
     def leave(self) -> None:
-        """It has gone: give up its topics, by and by."""
+        """Remove a subscriber that has left, its topics in several turns."""
         self._subscriptions.leave(self)
         in_turns(self._give_up_some)
 
@@ -161,7 +161,7 @@ class Subscriber:
         self._subscriptions.remove(topic, self)
 
     def _why_not(self, topic: bytes) -> str:
-        """Why it can't have it; empty if it can."""
+        """Return why a topic is refused; empty if it is not."""
         if len(topic) > LONGEST_TOPIC:
             return f"a topic of {len(topic)} bytes, more than {LONGEST_TOPIC}"
         more, bounds = weight_of(topic), self._subscriptions.bounds
@@ -177,17 +177,17 @@ class Subscriber:
     def _give_up_some(self) -> bool:
         for _ in range(min(_TURN, len(self.topics))):
             self._subscriptions.remove(self.topics.pop(), self)
-        self._subscriptions.tell()
+        self._subscriptions.notify_publishers()
         return bool(self.topics)
 
 
 def weight_of(topic: bytes) -> int:
-    """Bytes of memory that one subscription to it takes, at most."""
+    """Return the bytes of memory that a subscription to this topic takes at most."""
     return _TOPIC + 3 * len(topic)
 
 
 def _beginning_with(prefixes: tuple[bytes, ...], messages: list[bytes]) -> list[bytes]:
-    """Those whose first frame begins with one of them."""
+    """Return the messages whose first frame begins with one of the prefixes."""
     return [
         message
         for message in messages

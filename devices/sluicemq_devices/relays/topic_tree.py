@@ -1,4 +1,4 @@
-"""Topics as a radix tree: which of them begin others.
+"""Topics as a radix tree, which knows the topics that are prefixes of others.
 
 topics a, abcd, abcde, abcdf1, abcdf2:    "a" -- "bcd" -- "e"
                                                      `--- "f" -- "1"
@@ -13,35 +13,35 @@ from typing import Any, Final, Generic, TypeVar
 from sluicemq_devices.relays.prefixes import in_common
 
 S = TypeVar("S")
-"""A subscriber: anything that can be in a set."""
+"""Type of a subscriber: anything hashable."""
 
 
 class Node(Generic[S]):
-    """Where topics part or end: its bytes, behind those of the nodes above."""
+    """A node: the bytes that follow those of the nodes above, where topics branch or end."""
 
     known: Final = None  # as of a list
-    __slots__ = ("above", "audience", "bytes", "children", "learnt", "subscribers", "topic", "upper", "way")
+    __slots__ = ("above", "audience", "bytes", "children", "learnt", "path", "subscribers", "topic", "upper")
 
     def __init__(self, text: bytes, above: Node[S] | None) -> None:
         self.bytes = text
         self.above = above
         self.children: dict[int, Node[S]] | None = None  # by their first byte
         self.topic = b""
-        """The whole topic that ends here, if one does."""
+        """Whole topic that ends here, or empty."""
         self.subscribers: S | set[S] | None = None
-        """Of that topic; a set from two on."""
+        """Subscribers of that topic: None, one, or a set of two or more."""
         self.learnt: object = None
-        """What the next three hold for: see :class:`~sluicemq_devices.relays.topics.Topics`."""
+        """Version of the cache that the next three belong to: see ``Topics``."""
         self.audience: Any = None
-        """Subscribers of all topics on the way here."""
+        """Subscribers of all topics on the path to here."""
         self.upper: Node[S] | None = None
-        """Where the longest topic ends that begins this one."""
-        self.way: Way[S] | None = None
-        """To here, if that was asked for."""
+        """Node of the longest topic that is a prefix of this one."""
+        self.path: Path[S] | None = None
+        """Path to here, if it was needed."""
 
 
-class Way(Generic[S]):
-    """The topics that begin a topic, and itself."""
+class Path(Generic[S]):
+    """A topic, and the topics that are prefixes of it."""
 
     __slots__ = ("_lengths", "_nodes")
 
@@ -56,23 +56,23 @@ class Way(Generic[S]):
         self._lengths = [len(each.topic) for each in nodes]
 
     def __len__(self) -> int:
-        """How much it remembers."""
+        """Return the number of topics on the path."""
         return len(self._nodes)
 
     def longest_of(self, frame: bytes) -> Node[S] | None:
-        """Where the longest topic ends that begins the frame."""
+        """Return the node of the longest topic that is a prefix of the frame."""
         at = bisect_right(self._lengths, in_common(frame, self._nodes[-1].topic))
         return self._nodes[at - 1] if at else None
 
 
 class TopicTree(Generic[S]):
-    """All topics and their subscribers."""
+    """The tree of all topics and their subscribers."""
 
     def __init__(self) -> None:
         self.root: Node[S] = Node(b"", None)
 
     def grow(self, topic: bytes, near: Node[S] | None) -> Node[S]:
-        """The node of a topic, which is made where it is missing; ``near``: one whose topic may begin it."""
+        """Return the node of a topic, made if missing; ``near``: a node whose topic may be its prefix."""
         begins = near is not None and topic.startswith(near.topic)
         node, at = (near, len(near.topic)) if near and begins else (self.root, 0)
         while at < len(topic):
@@ -88,7 +88,7 @@ class TopicTree(Generic[S]):
         return node
 
     def prune(self, node: Node[S]) -> None:
-        """Take away what holds nothing: a leaf, or a place where nothing parts any more."""
+        """Remove a node that holds nothing: a leaf, or one where nothing branches any more."""
         above = node.above
         if node.children:
             _join(node)
@@ -105,7 +105,7 @@ def _cut_off(node: Node[S], above: Node[S]) -> None:
 
 
 def _join(node: Node[S]) -> None:
-    """One node of it and of what is below, if that is one only, and nothing ends here."""
+    """Merge a node with its child, if it has one child and no topic ends here."""
     above = node.above
     if above is None or node.subscribers is not None or not node.children or len(node.children) > 1:
         return
@@ -116,7 +116,7 @@ def _join(node: Node[S]) -> None:
 
 
 def _parted(node: Node[S], above: Node[S], size: int) -> Node[S]:
-    """A new node above this one, with so many of its first bytes."""
+    """Return a new node above this one, which gets its first ``size`` bytes."""
     between: Node[S] = Node(node.bytes[:size], above)
     (above.children or {})[node.bytes[0]] = between
     node.bytes = node.bytes[size:]

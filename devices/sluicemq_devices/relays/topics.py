@@ -1,10 +1,9 @@
-"""Which subscribers want a message: those of all topics that begin its first frame.
+"""The subscribers of a message: those of all topics that are prefixes of its first frame.
 
-The longest of these topics is found by its beginning (:mod:`~sluicemq_devices.relays.prefixes`), in one or
-two looks and a search in a list, however many topics there are and whatever their lengths. The others
-are those that begin it: the tree of topics tells which (:mod:`~sluicemq_devices.relays.topic_tree`). Who the
-subscribers of all of them are is learnt with the first message, and holds until a topic changes that begins
-others.
+The longest of these topics is found by its own prefix (:mod:`~sluicemq_devices.relays.prefixes`), in one or
+two looks and a search in a list, for any number and length of topics. The others are the prefixes of that
+topic, which the tree of topics knows (:mod:`~sluicemq_devices.relays.topic_tree`). The subscribers of all of
+them are computed for the first message, and cached until a topic changes that is a prefix of others.
 """
 
 from __future__ import annotations
@@ -16,17 +15,17 @@ from typing import Any, Final, Generic
 from weakref import WeakValueDictionary
 
 from sluicemq_devices.relays.bounds import TOPIC_BOUNDS, TopicBounds
-from sluicemq_devices.relays.prefixes import Beginnings, SortedList
-from sluicemq_devices.relays.topic_tree import Node, S, TopicTree, Way
+from sluicemq_devices.relays.prefixes import Prefixes, SortedList
+from sluicemq_devices.relays.topic_tree import Node, Path, S, TopicTree
 from sluicemq_devices.zmtp import LONG
 
-#: Bytes of a topic, at most. The libzmq of a publisher recurses once for each: half a million overflow
-#: a stack of 8 MiB, and threads of some systems have 512 KiB.
+#: Bytes of a topic, at most. A publisher's libzmq recurses once for each byte: half a million overflow a
+#: stack of 8 MiB, and threads of some systems have 512 KiB.
 LONGEST_TOPIC = 16_384
 
 
 class _Audience(Generic[S]):
-    """Who gets the messages of some topics: one for all that have the same subscribers."""
+    """The subscribers of some topics; topics with equal subscribers share one audience."""
 
     __slots__ = ("__weakref__", "subscribers")
 
@@ -35,38 +34,38 @@ class _Audience(Generic[S]):
 
 
 _LATER: Final[_Audience[Any]] = _Audience(frozenset())
-"""For whom a message is has still to be learnt."""
+"""Stands for an audience that has still to be computed."""
 
 
 class Topics(Generic[S]):
-    """Topics and who subscribes to them; a message is for those of which a topic begins its first frame.
+    """Topics and their subscribers; a message goes to those with a topic that is a prefix of its first frame.
 
-    No topic is empty, and none longer than :data:`LONGEST_TOPIC`.
+    Topics are not empty, and not longer than :data:`LONGEST_TOPIC`.
     """
 
     def __init__(self, bounds: TopicBounds = TOPIC_BOUNDS) -> None:
         self._bounds = bounds
         self._most_at_once = bounds.learnt_at_once
         self._tree: TopicTree[S] = TopicTree()
-        self._beginnings: Beginnings[Node[S]] = Beginnings(bounds)
-        # Until a topic changes that begins others: what a node knows is as new as this,
+        self._prefixes: Prefixes[Node[S]] = Prefixes(bounds)
+        # Version of the cache, which changes with a topic that is a prefix of others.
         self._now = object()
         self._audiences: WeakValueDictionary[frozenset[S], _Audience[S]] = WeakValueDictionary()
-        # and so are the ways of these.
-        self._ways: set[Node[S]] = set()
+        # Nodes with a cached path.
+        self._with_path: set[Node[S]] = set()
         self._learnt = 0
-        self._at_once = 0  # learnt for the messages at hand
+        self._at_once = 0  # entries computed for the messages at hand
 
     def add(self, topic: bytes, subscriber: S) -> None:
-        """It was not there."""
+        """Add a subscription, which must be new."""
         self._keep_bound()
-        node = self._tree.grow(topic, self._beginnings.near(topic))
+        node = self._tree.grow(topic, self._prefixes.near(topic))
         self._changed(topic, node)
         now = node.subscribers
         if now is None:
             node.subscribers = subscriber
             node.topic = topic
-            self._beginnings.add(node)
+            self._prefixes.add(node)
             self._learn_at_once(node, subscriber)
         elif isinstance(now, set):
             now.add(subscriber)
@@ -74,22 +73,22 @@ class Topics(Generic[S]):
             node.subscribers = {now, subscriber}
 
     def remove(self, topic: bytes, subscriber: S) -> None:
-        """It was there."""
-        node = self._beginnings[topic]
+        """Remove a subscription, which must exist."""
+        node = self._prefixes[topic]
         self._changed(topic, node)
         now = node.subscribers
         if isinstance(now, set) and len(now) > 1:
             now.remove(subscriber)
             return
-        self._beginnings.remove(node)
+        self._prefixes.remove(node)
         node.subscribers = None
         node.topic = b""
         self._tree.prune(node)
 
     def wanted(self, messages: list[bytes]) -> Iterator[tuple[S, list[bytes]] | None]:
-        """For each subscriber what it wants of them, once and in order; messages are encoded.
+        """Yield for each subscriber the encoded messages that it wants, once and in order.
 
-        Where much is to be learnt they come in several lots, with None in between: each took milliseconds.
+        Where much must be computed they come in several lots of some milliseconds, with None between them.
         """
         while messages:
             self._keep_bound()
@@ -104,8 +103,8 @@ class Topics(Generic[S]):
                 yield None
 
     def _find(self, messages: list[bytes]) -> list[_Audience[S] | None]:
-        """For whom each of the messages is; None: for nobody."""
-        if not self._beginnings.root:
+        """Return the audience of each message; None: no subscriber wants it."""
+        if not self._prefixes.root:
             return [None] * len(messages)
         frames = [
             message[2 : 2 + message[1]] if message[0] < LONG else _first_of_long(message)
@@ -115,7 +114,7 @@ class Topics(Generic[S]):
         return [
             near.audience
             if near.learnt is now and frame.startswith(near.topic)
-            # This is near.audience(frame), but a call takes as long as all the rest.
+            # As near.audience(frame) does, but a call takes as long as all the rest.
             else (
                 near.known is now
                 and near.audiences[
@@ -124,14 +123,14 @@ class Topics(Generic[S]):
                 ]
             )
             or self._look(frame)
-            for frame, near in zip(frames, self._beginnings.first_looks(frames), strict=True)
+            for frame, near in zip(frames, self._prefixes.first_looks(frames), strict=True)
         ]
 
     def _look(self, frame: bytes) -> _Audience[S] | None:
-        """For whom a message is, which the first look does not tell."""
+        """Return the audience of a message that the first look has not found."""
         if self._at_once >= self._most_at_once:
             return _LATER
-        found = self._beginnings.group(frame)
+        found = self._prefixes.group(frame)
         if found.__class__ is SortedList:
             if found.known is not self._now and found.is_chain is not False:
                 found.learn(self._now, self._learn, self._bounds.chain_bytes)
@@ -146,16 +145,16 @@ class Topics(Generic[S]):
         return None if node is None else self._learn(node)
 
     def _shorter(self, frame: bytes, near: Node[S]) -> Node[S] | None:
-        """Where the longest topic ends that begins this, if the one near it does not."""
+        """Return the node of the longest topic that is a prefix of the frame; ``near``'s topic is not."""
         if near.learnt is not self._now:
             self._learn(near)
         upper = near.upper
         if upper is None or frame.startswith(upper.topic):
             return upper
-        return (upper.way or self._learn_way(upper)).longest_of(frame)
+        return (upper.path or self._make_path(upper)).longest_of(frame)
 
     def _learn_at_once(self, node: Node[S], subscriber: S) -> None:
-        """The same as the first message would have it learn, if its audience is nothing new."""
+        """Cache the audience of a new node if it has a known one, as its first message would."""
         at = node.above
         while at is not None and at.learnt is not self._now and at.subscribers is None:
             at = at.above
@@ -168,7 +167,7 @@ class Topics(Generic[S]):
             self._learn(node)
 
     def _learn(self, node: Node[S]) -> _Audience[S]:
-        """Who gets the messages of a node's topic."""
+        """Compute and cache the audience of a node's topic."""
         unknown: list[Node[S]] = []
         now = self._now
         at: Node[S] | None = node
@@ -182,7 +181,7 @@ class Topics(Generic[S]):
         return audience
 
     def _learn_one(self, node: Node[S]) -> None:
-        """The same, where all above know it."""
+        """Compute the audience of a node when all nodes above have theirs."""
         above, now = node.above, node.subscribers
         node.upper = above.upper if above and above.subscribers is None else above
         node.learnt = self._now
@@ -192,7 +191,8 @@ class Topics(Generic[S]):
             node.audience = known
             return
         node.audience = self._audience_of(known.subscribers.union(own) if known else frozenset(own))
-        self._at_once += len(node.audience.subscribers) // 64  # to unite them takes that long
+        # Uniting the sets takes as long as that many nodes.
+        self._at_once += len(node.audience.subscribers) // 64
 
     def _audience_of(self, subscribers: frozenset[S]) -> _Audience[S]:
         audience = self._audiences.get(subscribers)
@@ -201,17 +201,17 @@ class Topics(Generic[S]):
             self._learnt += len(subscribers)
         return audience
 
-    def _learn_way(self, node: Node[S]) -> Way[S]:
-        way = node.way = Way(node)
-        self._ways.add(node)
-        self._learnt += len(way)
-        self._at_once += len(way)
-        return way
+    def _make_path(self, node: Node[S]) -> Path[S]:
+        path = node.path = Path(node)
+        self._with_path.add(node)
+        self._learnt += len(path)
+        self._at_once += len(path)
+        return path
 
     def _changed(self, topic: bytes, node: Node[S]) -> None:
-        self._beginnings.changed(topic)
-        node.learnt = node.way = None
-        self._ways.discard(node)
+        self._prefixes.changed(topic)
+        node.learnt = node.path = None
+        self._with_path.discard(node)
         if node.children:
             self._forget()
 
@@ -220,19 +220,21 @@ class Topics(Generic[S]):
             self._forget()
 
     def _forget(self) -> None:
-        """Not while messages are looked for: their audiences would be lost."""
+        """Empty the cache. Must not run while messages are matched, whose audiences would be lost."""
         self._now = object()
         self._learnt = 0
-        for node in self._ways:
-            node.way = None
-        self._ways.clear()
+        for node in self._with_path:
+            node.path = None
+        self._with_path.clear()
         for audience in self._audiences.values():
-            audience.subscribers = frozenset()  # who has gone is not kept by nodes that look no more
+            audience.subscribers = (
+                frozenset()
+            )  # nodes that are not looked at again keep no subscriber that has left
         self._audiences.clear()
 
 
 def _chosen(audiences: list[_Audience[S] | None], messages: list[bytes]) -> Iterator[tuple[S, list[bytes]]]:
-    """For each subscriber what it wants of the messages, each of which is for one of the audiences."""
+    """Yield for each subscriber its messages; each message has the audience at its position."""
     first = audiences[0]
     if all(map(is_, audiences, repeat(first))):
         for subscriber in first.subscribers if first else ():
@@ -242,7 +244,7 @@ def _chosen(audiences: list[_Audience[S] | None], messages: list[bytes]) -> Iter
     for audience, run in _places(audiences).items():
         for subscriber in audience.subscribers:
             runs.setdefault(subscriber, []).append(run)
-    picked: dict[int, list[bytes]] = {}  # by run: many may want just that one
+    picked: dict[int, list[bytes]] = {}  # by run: many subscribers may want only that one
     for subscriber, several in runs.items():
         first_run = several[0]
         if len(several) > 1:
@@ -254,7 +256,7 @@ def _chosen(audiences: list[_Audience[S] | None], messages: list[bytes]) -> Iter
 
 
 def _places(audiences: list[_Audience[S] | None]) -> dict[_Audience[S], list[int]]:
-    """Where in the list each stands."""
+    """Return the positions of each audience in the list."""
     places: dict[_Audience[S] | None, list[int]] = {}
     latest: _Audience[S] | None = None
     run = places[latest] = []
@@ -266,7 +268,7 @@ def _places(audiences: list[_Audience[S] | None]) -> dict[_Audience[S], list[int
 
 
 def _first_of_long(message: bytes) -> bytes:
-    """The first frame, as far as a topic can reach."""
+    """Return the first frame, up to the length of the longest topic."""
     if message[0] == LONG:
         return bytes(message[9 : 9 + LONGEST_TOPIC])
     return bytes(message[9 : 9 + min(int.from_bytes(message[1:9]), LONGEST_TOPIC)])

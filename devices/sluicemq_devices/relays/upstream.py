@@ -1,4 +1,4 @@
-"""What the subscribers of a FORWARDER want, and which publisher has been told how much of it."""
+"""Subscriptions that a FORWARDER passes on to its publishers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from functools import partial
 from sluicemq_devices.hub import in_turns
 from sluicemq_devices.sockets import RawLane
 
-_RUN = 100  # subscriptions sent at once: of a publisher that does not read, so many are held
-_TURN = 1000  # changes noted for a publisher, and told to one, in a turn of the hub
+_RUN = 100  # subscriptions sent at once, and so held for a publisher that does not read
+_TURN = 1000  # changes noted for the publishers, and sent to them, in a turn of the hub
 
 
 class Upstream:
-    """All topics that are wanted, each as long as one subscriber wants it.
+    """All wanted topics, each as long as a subscriber wants it.
 
-    A change is told to all publishers by :meth:`tell`; many of them in several turns of the hub.
+    :meth:`notify` passes changes on to all publishers, many of them in several turns of the hub.
     """
 
     def __init__(self) -> None:
@@ -23,32 +23,32 @@ class Upstream:
         self._publishers: dict[RawLane, _Publisher] = {}
         self._changes: deque[tuple[bytes, bool]] = deque()  # that no publisher has noted yet
         self._noted = 0  # changes, so far
-        self._telling = False
+        self._notifying = False
 
     def want(self, topic: bytes) -> None:
-        """One more subscriber wants it."""
+        """Count one more subscriber of a topic."""
         self._wanted[topic] = count = self._wanted.get(topic, 0) + 1
         if count == 1:
             self._change(topic, on=True)
 
     def want_no_more(self, topic: bytes) -> None:
-        """One that wanted it does no longer."""
+        """Count one subscriber of a topic less."""
         self._wanted[topic] -= 1
         if not self._wanted[topic]:
             del self._wanted[topic]
             self._change(topic, on=False)
 
-    def tell(self) -> None:
-        """Tell the publishers what has changed."""
-        if not self._telling:
-            self._telling = True
-            in_turns(self._tell_some)
+    def notify(self) -> None:
+        """Pass changes on to the publishers."""
+        if not self._notifying:
+            self._notifying = True
+            in_turns(self._notify_some)
 
     def came(self, lane: RawLane) -> None:
-        """Tell a new publisher all that is wanted."""
+        """Send a new publisher all wanted topics."""
         self._publishers[lane] = _Publisher(lane, list(self._wanted), self._noted + len(self._changes))
-        lane.on(closed=partial(self._left, lane), unblocked=self.tell)
-        self.tell()
+        lane.on(closed=partial(self._left, lane), unblocked=self.notify)
+        self.notify()
 
     def _left(self, lane: RawLane) -> None:
         del self._publishers[lane]
@@ -57,14 +57,14 @@ class Upstream:
         if self._publishers:
             self._changes.append((topic, on))
 
-    def _tell_some(self) -> bool:
-        """Do what one turn allows; whether there is more to do."""
+    def _notify_some(self) -> bool:
+        """Do the work of one turn; return True if there is more."""
         self._note()
         left = _TURN
         for publisher in self._publishers.values():
-            left -= publisher.tell(left)
-        self._telling = left <= 0 or bool(self._changes)
-        return self._telling
+            left -= publisher.send(left)
+        self._notifying = left <= 0 or bool(self._changes)
+        return self._notifying
 
     def _note(self) -> None:
         publishers = self._publishers.values()
@@ -77,35 +77,35 @@ class Upstream:
 
 
 class _Publisher:
-    """What one publisher is to be told: never more than the difference to what it was told before."""
+    """Subscriptions to send to one publisher: never more than the difference to those it has."""
 
     def __init__(self, lane: RawLane, wanted: list[bytes], since: int) -> None:
         self.since = since
-        """Changes that are in ``wanted`` already."""
+        """Number of the last change that ``wanted`` contains."""
         self._lane = lane
-        self._first = wanted  # topics wanted when it came, that come before all changes
-        self._untold: OrderedDict[bytes, bool] = OrderedDict()
+        self._first = wanted  # topics wanted when it came, which are sent before all changes
+        self._unsent: OrderedDict[bytes, bool] = OrderedDict()
 
     def change(self, topic: bytes, *, on: bool) -> None:
-        """Have it told, unless it was not told the contrary yet."""
-        if self._untold.pop(topic, None) is None:
-            self._untold[topic] = on
+        """Note a change to send; it cancels an opposite one that was not sent yet."""
+        if self._unsent.pop(topic, None) is None:
+            self._unsent[topic] = on
 
-    def tell(self, most: int) -> int:
-        """Tell it as much as its connection takes, or ``most``; how many topics that were."""
-        told = 0
-        while told < most and (self._first or self._untold) and self._lane.writable:
-            count = min(_RUN, most - told)
+    def send(self, most: int) -> int:
+        """Send up to ``most`` topics, as far as the connection takes them; return their number."""
+        sent = 0
+        while sent < most and (self._first or self._unsent) and self._lane.writable:
+            count = min(_RUN, most - sent)
             run = self._take_first(count) if self._first else self._take(count)
-            told += count
+            sent += count
             if run:
                 self._lane.post([self._lane.subscription(topic, on=on) for topic, on in run])
-        return told
+        return sent
 
     def _take_first(self, count: int) -> list[tuple[bytes, bool]]:
-        """Of the first topics, those that nobody has given up in the meantime."""
+        """Take the next of the first topics, without those that are not wanted any more."""
         topics, self._first[-count:] = self._first[-count:], []
-        return [(topic, True) for topic in topics if self._untold.pop(topic, None) is None]
+        return [(topic, True) for topic in topics if self._unsent.pop(topic, None) is None]
 
     def _take(self, count: int) -> list[tuple[bytes, bool]]:
-        return [self._untold.popitem(last=False) for _ in range(min(count, len(self._untold)))]
+        return [self._unsent.popitem(last=False) for _ in range(min(count, len(self._unsent)))]

@@ -92,7 +92,7 @@ class Outbox:
 
     @property
     def unsent(self) -> list[bytes]:
-        """Messages given to :meth:`relay` whose last byte the kernel has not taken: the peer has none of them.
+        """Messages given to :meth:`relay` whose last byte the kernel has not taken: the peer lacks them.
 
         A message that was sent in part is whole here: the peer drops the part that it has.
         """

@@ -1,8 +1,8 @@
 """One end of a ZMTP 3 connection (ZeroMQ RFC 23 and 37), mechanism NULL: bytes in, messages out.
 
 The greeting (:mod:`.greeting`) is sent in two parts, as libzmq does: first the version, and the rest after
-the peer has sent its own. A peer that wants another mechanism or an older ZMTP leaves without an error when it
-reads our whole greeting first; this way it has named what it wants, and the log can say so.
+the peer has sent its own. A peer that wants another mechanism or an older ZMTP leaves without an error when
+it reads our whole greeting first; this way it has named what it wants, and the log can say so.
 
 Frames (:mod:`.frames`) follow, read in one of the forms of :mod:`.messages`.
 This module touches no socket, never waits, and raises nothing for what a stranger sends.
