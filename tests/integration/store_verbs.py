@@ -40,14 +40,14 @@ def between_read_and_update(
     store: QueueStore, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]
 ) -> None:
     """Let something happen, once, between the two statements of the next claim."""
-    hold = Claims._hold
+    hold = Claims._reserve_found
 
     def interrupted(self: Claims, *arguments: Any) -> list[Job]:
-        monkeypatch.setattr(Claims, "_hold", hold)
+        monkeypatch.setattr(Claims, "_reserve_found", hold)
         happens()
         return hold(self, *arguments)
 
-    monkeypatch.setattr(Claims, "_hold", interrupted)
+    monkeypatch.setattr(Claims, "_reserve_found", interrupted)
 
 
 def release(store: QueueStore, job_ids: list[str]) -> int:

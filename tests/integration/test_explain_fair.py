@@ -11,9 +11,11 @@ from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
 from integration.explained_plans import Explainer, Plan
+from sluicemq_broker.job import Reservation
 from sluicemq_broker.store.admin.inspector import Inspector
+from sluicemq_broker.store.jobs.claim_order import ClaimRequest
 from sluicemq_broker.store.jobs.documents import HANDED_OUT_FAIRLY, QueueDefaults, collection, document
-from sluicemq_broker.store.jobs.fair_claims import FEW
+from sluicemq_broker.store.jobs.fair_claims import FEW, FairOrder
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
 from support.jobs import NOW, a_job
@@ -90,14 +92,10 @@ def test_the_jobs_of_each_tenant_are_read_by_the_index_of_turns_and_no_other_is_
     flooded: QueueStore, explainer: Explainer
 ) -> None:
     """What a ``$unionWith`` reads no explanation counts: so each of its parts is asked alone."""
-    fair = flooded._claims._fair
-    assert fair is not None
-    page = fair.next(
-        {"eligible_at": {"$not": {"$gt": date(NOW)}}, "expires_at": {"$not": {"$lte": date(NOW)}}},
-        NOW,
-        400,
-        1,
-    )
+    order = flooded._claims.order
+    assert isinstance(order, FairOrder)
+    due = {"eligible_at": {"$not": {"$gt": date(NOW)}}, "expires_at": {"$not": {"$lte": date(NOW)}}}
+    page = order.page(ClaimRequest(due, 400, 400, NOW, Reservation("me", 1), 1))
     for tenant in ("flood", "small-3"):
         command = {
             "aggregate": flooded.name,

@@ -12,7 +12,7 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from integration.test_fair_claims import FAIR, claimed, push, turns
 from sluicemq_broker.store.jobs.documents import collection
-from sluicemq_broker.store.jobs.fair_claims import FairPage, FairPages
+from sluicemq_broker.store.jobs.fair_claims import FairOrder, FairPage
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.read_ahead import AHEAD, FEW_JOBS
@@ -51,6 +51,12 @@ def fair(mongo_uri: str, documents: Database[dict[str, Any]], reads: Reads) -> I
         mail = QueueStore(client[documents.name], collection("mail"), FAIR)
         mail.prepare()
         yield mail
+
+
+def order_of(store: QueueStore) -> FairOrder:
+    order = store._claims.order
+    assert isinstance(order, FairOrder)
+    return order
 
 
 def arrive(store: QueueStore, tenant: str, jobs: int, **fields: Any) -> list[str]:
@@ -125,14 +131,14 @@ def test_a_job_that_becomes_ready_while_it_is_looked_whose_are_there_is_in_the_n
 ) -> None:
     # Given
     read_ahead(fair)
-    scan = FairPages._scan
+    scan = FairOrder._scan
 
-    def and_one_comes(pages: FairPages, *asked: Any) -> Any:
+    def and_one_comes(pages: FairOrder, *asked: Any) -> Any:
         found = scan(pages, *asked)
         arrive(fair, "zed", 1)
         return found
 
-    monkeypatch.setattr(FairPages, "_scan", and_one_comes)
+    monkeypatch.setattr(FairOrder, "_scan", and_one_comes)
     fair.some_ready(amidst=False)
     assert "zed" not in turns(claimed(fair, 8))
     monkeypatch.undo()
@@ -216,7 +222,7 @@ def test_what_has_gone_meanwhile_keeps_nobody_waiting(fair: QueueStore) -> None:
 
 def test_what_nobody_claims_is_not_kept(fair: QueueStore) -> None:
     read_ahead(fair)
-    ahead = fair._claims._fair.ahead  # type: ignore[union-attr]
+    ahead = order_of(fair).ahead
     assert ahead._lines
     fair.tick(NOW + 60)
     assert not ahead._lines
@@ -227,7 +233,7 @@ def test_beside_other_brokers_nothing_is_read_ahead(fair: QueueStore) -> None:
         push(fair, each, 50)
     for _ in range(3):
         claimed(fair, 8, brokers=2)
-    assert not fair._claims._fair.ahead.next(dict.fromkeys(TENANTS, 2), {}, NOW)[0]  # type: ignore[union-attr]
+    assert not order_of(fair).ahead.next(dict.fromkeys(TENANTS, 2), {}, NOW)[0]
 
 
 def test_a_job_that_comes_back_between_two_reads_of_a_claim_brings_no_other_twice(

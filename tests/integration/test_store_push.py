@@ -177,14 +177,14 @@ def test_a_new_job_does_not_die_of_what_a_former_one_of_its_id_has_used_up(
     spent = a_job("a", max_attempts=2)
     spent.attempts = 2
     pushed(store, spent)
-    end = Claims._spent_to_dead
+    end = Claims._end_spent
 
     def pushed_anew(self: Claims, *arguments: Any) -> tuple[str, ...]:
         store.jobs.delete_one({"_id": "a"})
         pushed(store, a_job("a", max_attempts=2))
         return end(self, *arguments)
 
-    monkeypatch.setattr(Claims, "_spent_to_dead", pushed_anew)
+    monkeypatch.setattr(Claims, "_end_spent", pushed_anew)
     # When
     claimed = claim(store)
     # Then

@@ -14,11 +14,12 @@ from sluicemq_broker.store.errors import Refused
 from sluicemq_broker.store.jobs.children import Child, FanOut, fan_out
 from sluicemq_broker.store.jobs.claims import Claim
 from sluicemq_broker.store.jobs.documents import QueueDefaults, collection
-from sluicemq_broker.store.jobs.fair_claims import FEW
+from sluicemq_broker.store.jobs.fair_claims import FEW, FairOrder
 from sluicemq_broker.store.jobs.forwards import Forward, forward
 from sluicemq_broker.store.jobs.index_models import SLOT_INDEX
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.jobs.tenant_limits import TenantLimits
 from sluicemq_broker.store.values import date
 from support.jobs import NOW, a_job, finished, some_jobs, stored
 
@@ -63,6 +64,13 @@ def taken(store: QueueStore, tenant: str) -> list[int]:
 
 
 # -------------------------------------------------------------------- who runs
+
+
+def limits_of(store: QueueStore) -> TenantLimits:
+    order = store._claims.order
+    assert isinstance(order, FairOrder)
+    assert order.limits is not None
+    return order.limits
 
 
 def test_a_tenant_at_its_limit_is_passed_over_and_others_go_on(mail: QueueStore) -> None:
@@ -199,8 +207,7 @@ def test_a_slot_that_another_broker_was_faster_with_keeps_nobody_else_from_runni
     # Given
     other = a_queue(documents, MOST)
     push(mail, acme=4, bolt=2)
-    tenants = mail._claims._tenants
-    assert tenants is not None
+    tenants = limits_of(mail)
     look = tenants.taken
 
     def overtaken(names: Any) -> Any:
@@ -337,8 +344,7 @@ def test_a_token_of_a_job_that_another_broker_was_faster_with_is_kept(
     # Given
     mail = a_queue(documents, RATE)
     push(mail, acme=1)
-    tenants = mail._claims._tenants
-    assert tenants is not None
+    tenants = limits_of(mail)
     take = tenants.take
 
     def overtaken(*about: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 Document = dict[str, Any]
 
@@ -23,4 +23,7 @@ def seconds(when: datetime) -> float:
 
 #: Named wherever ids are given: the jobs asked for are the first of the ready index too, so MongoDB may
 #: take that one for as good, and then reads all of it (100,000 keys for 1,000 jobs).
-BY_ID = "_id_"
+BY_ID: Final = "_id_"
+
+#: Seconds to sleep so that others have their turn of the hub: a sleep of 0 would run before timers.
+MOMENT: Final = 1e-9

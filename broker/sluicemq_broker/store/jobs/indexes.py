@@ -6,7 +6,8 @@ come slowly, or a ``dedupe_id`` is not kept; without this care they would not co
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from pymongo import IndexModel
@@ -24,7 +25,6 @@ from sluicemq_broker.store.jobs.index_models import (
     LINE_INDEX,
     LINE_INDEXES,
     SLOT_INDEX,
-    SLOTS,
 )
 from sluicemq_broker.store.values import Document
 
@@ -77,14 +77,31 @@ def wanted_while_empty(jobs: _Jobs, defaults: QueueDefaults) -> list[IndexModel]
     return [FAIR] if defaults.fair and jobs.find_one({}, {"_id": 1}) is None else []
 
 
-def make_fair_index(jobs: _Jobs, notice: Notice) -> None:
-    """Make that of a fair queue, if it is not there: over what waits, so that takes its time."""
-    _make(jobs, FAIR, notice)
+class IndexOnDemand:
+    """An index that is made when the first statement needs it, which takes a while in a full queue."""
 
+    def __init__(self, jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
+        self.name = _name(index)
+        self._jobs = jobs
+        self._index = index
+        self._notice = notice
+        self._made = False
 
-def make_slot_index(jobs: _Jobs, notice: Notice) -> None:
-    """Make that of the slots of tenants, if it is not there."""
-    _make(jobs, SLOTS, notice)
+    def forget(self) -> None:
+        """Make it again when it is needed: the collection was removed, with all of its indexes."""
+        self._made = False
+
+    @contextmanager
+    def used(self) -> Iterator[str]:
+        """Make the index if need be, and return its name for a statement."""
+        if not self._made:
+            _make(self._jobs, self._index, self._notice)
+            self._made = True
+        try:
+            yield self.name
+        except OperationFailure:  # another broker, or somebody, may have removed the index
+            self._made = False
+            raise
 
 
 def has_lines(jobs: _Jobs) -> bool:

@@ -122,7 +122,7 @@ class QueueStore:
         """The collection is removed, or about to be: whoever has new jobs looks for its indexes anew."""
         self._prepared, self.removed = False, True
         self.groups.dropped()
-        self._claims.dropped()
+        self._claims.order.on_dropped()
 
     def kept(self) -> None:
         """The removal that :meth:`dropped` told of failed, or nobody knows: it is a queue as before."""
@@ -136,7 +136,7 @@ class QueueStore:
 
     def insert_within(self, session: ClientSession, jobs: Sequence[Job], now: float) -> None:
         """Insert jobs that are ready, as a part of a transaction; raises the driver's errors."""
-        self._claims.pushed(jobs)
+        self._claims.on_pushed(jobs)
         stamp = date(now)
         self.jobs.insert_many([document(each, stamp, self._defaults) for each in jobs], session=session)
 
@@ -155,7 +155,7 @@ class QueueStore:
 
     def insertion(self, jobs: Sequence[Job], now: float) -> Insertion:
         """The same, to be sent until it is answered; the jobs come to 16 MiB at most, or are one."""
-        self._claims.pushed(jobs)
+        self._claims.on_pushed(jobs)
         return Insertion(self._insert, self.jobs, jobs, now, self._defaults)
 
     def _insert(self) -> Insert:
@@ -211,11 +211,11 @@ class QueueStore:
 
     def some_ready(self, *, amidst: bool) -> None:
         """Jobs have become ready: claims look anew whose come first; ``amidst`` those read ahead, perhaps."""
-        self._claims.some_ready(amidst=amidst)
+        self._claims.order.on_ready(amidst=amidst)
 
     def tick(self, now: float) -> None:
         """Every second or so: let go of what is kept for claims that don't come."""
-        self._claims.tick(now)
+        self._claims.order.tick(now)
 
     def claimed(self, owner: str, hold: int) -> list[Job]:
         """The jobs that lie under one reservation, in order: what a claim without an answer has brought."""

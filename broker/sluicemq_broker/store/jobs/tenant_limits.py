@@ -1,13 +1,13 @@
-"""How many jobs of each tenant of a fair queue may run at once, and begin in a second, over all brokers.
+"""Limits of a fair queue's tenants: how many jobs of each run at once, and begin in a second, at all brokers.
 
-A job that is reserved has a *slot* of its tenant in its own document, a number below ``tenant_max_running``,
-and a unique index refuses one that another job has. So whatever brokers know of each other, and whenever a
-statement lands, no more are reserved; and nobody gives back anything: a slot is free when its job is not
-reserved any more, by whatever statement, that of the reclaim of a dead broker's jobs, too.
+A reserved job has a *slot* of its tenant in its own document, a number below ``tenant_max_running``. A unique
+index refuses a slot that another job has. So no more jobs are reserved, whatever brokers know of each other
+and whenever a statement lands. Nobody gives a slot back: it is free when its job is no longer reserved, by
+any statement, also the reclaim of a dead broker's jobs.
 
-Tokens of ``tenant_rate`` are taken as those of a queue's rate are, by one statement for all tenants of a
-claim (:meth:`LimitStore.take_each`), once its jobs are read: so none is taken for a job that is not there.
-How many there were the last time tells for how long a tenant has none for sure, and how many to read.
+Tokens of ``tenant_rate`` are taken as those of a queue's rate: by one statement for all tenants of a claim
+(:meth:`LimitStore.take_each`), after its jobs were read, so that none is taken for a missing job. How many
+were left the last time tells how long a tenant has none for sure, and how many of its jobs to read.
 """
 
 from __future__ import annotations
@@ -16,69 +16,94 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from itertools import chain, count, islice
 from random import randrange
+from types import MappingProxyType
 from typing import Final
 
 from pymongo.collection import Collection as Jobs
-from pymongo.errors import OperationFailure
 
 from sluicemq_broker.job import Job, Reservation
 from sluicemq_broker.store.cluster.limits import LimitStore, TenantBucket
-from sluicemq_broker.store.jobs.documents import QueueDefaults
-from sluicemq_broker.store.jobs.index_models import SLOT_INDEX
-from sluicemq_broker.store.jobs.indexes import Notice, make_slot_index
+from sluicemq_broker.store.jobs.documents import QueueDefaults, queue_of
+from sluicemq_broker.store.jobs.index_models import SLOTS
+from sluicemq_broker.store.jobs.indexes import IndexOnDemand, Notice
 from sluicemq_broker.store.values import Document
 
-#: Tokens that are kept for the next claim, at most: what so many seconds bring, or one.
+#: Unused tokens that are kept for the next claim, at most: as many as come in these seconds, or one.
 BLOCK: Final = 0.25
-#: Of so many tenants.
+#: Tenants whose unused tokens are kept.
 _TENANTS_KEPT: Final = 10_000
-#: Of more tenants than this is read how many tokens they have; of fewer, it turns out when jobs are read.
+#: The tokens of more tenants than this are read ahead; of fewer tenants, they turn out when jobs are read.
 _FEW: Final = 16
-#: Seconds for which that is not read again.
+#: Seconds for which tokens are not read again.
 _FRESH: Final = 1.0
 
 
+class Allowance:
+    """What one claim may take of each tenant: any number of jobs. :class:`TenantAllowance` limits it."""
+
+    held: Mapping[str, float] = MappingProxyType({})
+    """Tenants whose jobs have to wait, and the seconds until one may begin; infinity: until one ends."""
+    refused: AbstractSet[str] = frozenset()
+    """Tenants of jobs that were read, and for which there was no token."""
+    limited = False
+    """True if any tenant may have to wait."""
+    gives_slots = False
+    """True if each job gets a slot."""
+
+    def open(self, tenants: Sequence[str]) -> Sequence[str]:
+        """Return the tenants of which a job may begin now, as far as is known."""
+        return tenants
+
+    def grant(self, shares: dict[str, int]) -> dict[str, int]:
+        """Return how many jobs of these shares may be read; a tenant without more room is ``held`` then."""
+        return shares
+
+    def begin(self, jobs: list[Job]) -> list[Job]:
+        """Take the tokens of jobs; jobs without a token are left out."""
+        return jobs
+
+    def number(self, _jobs: Iterable[Job]) -> list[tuple[Job, int]]:
+        """Give each job its slot; jobs of tenants without one are left out."""
+        return []
+
+    def settle(self, _begun: Sequence[Job], _reserved: Sequence[Job]) -> bool:
+        """Keep the tokens of jobs that began and are not reserved; return True if there were any."""
+        return False
+
+
 class TenantLimits:
-    """What each tenant of one queue may have: slots and tokens, by an :class:`Allowance` for each claim.
+    """The slots and tokens of the tenants of one queue. Raises the driver's errors."""
 
-    Raises the driver's errors.
-    """
-
-    def __init__(
-        self, store: LimitStore, jobs: Jobs[Document], defaults: QueueDefaults, notice: Notice
-    ) -> None:
+    def __init__(self, jobs: Jobs[Document], defaults: QueueDefaults, notice: Notice) -> None:
         self.most = defaults.tenant_max_running
-        """Jobs of each that may run at once; None: any number."""
+        """Jobs of each tenant that may run at once; None: any number."""
         self.rate = defaults.tenant_rate
-        """Jobs of each that may begin in a second; None: any number."""
+        """Jobs of each tenant that may begin in a second; None: any number."""
         self._burst = defaults.tenant_burst or max(1, round(self.rate or 0))
-        self._store = store
+        self._store = LimitStore(jobs.database, queue_of(jobs.name))
         self._jobs = jobs
-        self._notice = notice
-        self._indexed = False
+        self.index = IndexOnDemand(jobs, SLOTS, notice)
+        """The index of slots."""
         self._kept: dict[str, int] = {}  # tokens that claims have taken and not used
-        self._buckets: dict[str, TenantBucket] = {}  # as they were, of those that are not full since, or new
+        self._buckets: dict[str, TenantBucket] = {}  # as they were last, of those that are not full again
 
-    def dropped(self) -> None:
-        """The collection was removed, with all of its indexes."""
-        self._indexed = False
-
-    def allow(self, held: Reservation, now: float, brokers: int) -> Allowance:
-        """What a claim under this hold may take, with so many ``brokers``."""
+    def allow(self, reservation: Reservation, now: float, brokers: int) -> Allowance:
+        """Return what a claim under this reservation may take, beside so many ``brokers``."""
         if self.rate is not None:
-            old = [
+            full = [
                 each
                 for each, bucket in self._buckets.items()
                 if now - bucket.at > _FRESH and self._left(each, now) >= self._burst
             ]
-            for each in old:
+            for each in full:
                 del self._buckets[each]
-        return Allowance(self, held, now, brokers)
+        return TenantAllowance(self, reservation, now, brokers)
 
     def look(self, tenants: Iterable[str], now: float) -> None:
-        """See which of these have no token, if they are many: else each claim would find out about few."""
+        """Read the tokens of tenants, if they are many: else each claim would find out about a few."""
         known = {each for each, bucket in self._buckets.items() if now - bucket.at < _FRESH}
         unknown = [each for each in tenants if each not in known]
         if self.rate is not None and len(unknown) > _FEW:
@@ -88,32 +113,26 @@ class TenantLimits:
                 self._buckets[each] = TenantBucket(0, min(self._burst, self._left(each, now)), now)
 
     def tokens(self, tenant: str, now: float) -> int:
-        """How many it has at most, as far as is known: others may have taken some."""
+        """Return how many tokens a tenant has at most: other brokers may have taken some."""
         return self._kept.get(tenant, 0) + int(min(self._burst, self._left(tenant, now)))
 
     def wait(self, tenant: str, now: float, wanted: int = 1) -> float:
-        """Seconds until it has so many, at least."""
+        """Return the seconds until a tenant has so many tokens, at least."""
         missing = wanted - self._kept.get(tenant, 0) - self._left(tenant, now)
         return max(0.0, missing / (self.rate or math.inf))
 
     def taken(self, tenants: Sequence[str]) -> dict[str, set[int]]:
-        """The slots of these that jobs have; those of which none runs are not in the answer."""
-        if not self._indexed:
-            make_slot_index(self._jobs, self._notice)
-            self._indexed = True
-        each: list[Document] = [
+        """Return the slots that jobs of these tenants have; tenants without any are left out."""
+        steps: list[Document] = [
             {"$match": {"slot.tenant": {"$in": list(tenants)}}},
             {"$group": {"_id": "$slot.tenant", "taken": {"$push": "$slot.n"}}},
         ]
-        try:
-            found = list(self._jobs.aggregate(each, hint=SLOT_INDEX))
-        except OperationFailure:  # another broker, or somebody, may have removed the index
-            self._indexed = False
-            raise
+        with self.index.used() as name:
+            found = list(self._jobs.aggregate(steps, hint=name))
         return {each["_id"]: {n for n in each["taken"] if isinstance(n, int)} for each in found}
 
-    def take(self, wanted: Mapping[str, int], held: Reservation, now: float) -> dict[str, int]:
-        """Take tokens of these tenants, up to so many of each; how many."""
+    def take(self, wanted: Mapping[str, int], reservation: Reservation, now: float) -> dict[str, int]:
+        """Take tokens of tenants, up to so many of each; return how many."""
         had = {each: min(number, self._kept.get(each, 0)) for each, number in wanted.items()}
         self._kept = {
             each: number - had.get(each, 0)
@@ -122,14 +141,14 @@ class TenantLimits:
         }
         missing = {each: number - had[each] for each, number in wanted.items() if number > had[each]}
         if missing and self.rate is not None:
-            found = self._store.take_each(missing, self.rate, self._burst, now, held.owner, held.number)
+            found = self._store.take_each(missing, self.rate, self._burst, now, *reservation)
             self._buckets |= found
             for tenant, bucket in found.items():
                 had[tenant] += bucket.taken
         return had
 
     def keep(self, tokens: Mapping[str, int]) -> None:
-        """These were not used; more than a block are lost, and so fewer jobs begin, never more."""
+        """Keep unused tokens; more than a block of a tenant are lost, so fewer jobs begin, never more."""
         block = int(max(1, (self.rate or 0) * BLOCK))
         if len(self._kept) > _TENANTS_KEPT:
             self._kept.clear()
@@ -142,17 +161,17 @@ class TenantLimits:
         return self._burst if bucket is None else bucket.left + (now - bucket.at) * (self.rate or 0)
 
 
-class Allowance:
-    """What one claim may take of each tenant: ask who is open, grant them shares, let their jobs begin.
+class TenantAllowance(Allowance):
+    """The jobs of each tenant that one claim may take, by slots and tokens."""
 
-    ``held``: whose jobs have to wait, and the seconds until one may begin; infinity: until another has ended.
-    """
+    limited = True
 
-    def __init__(self, limits: TenantLimits, held: Reservation, now: float, brokers: int) -> None:
+    def __init__(self, limits: TenantLimits, reservation: Reservation, now: float, brokers: int) -> None:
         self.held: dict[str, float] = {}
-        self.refused: set[str] = set()  # tenants of jobs that were read, and for which there was no token
+        self.refused: set[str] = set()
+        self.gives_slots = limits.most is not None
         self._limits = limits
-        self._under = held
+        self._reservation = reservation
         self._now = now
         self._alone = brokers == 1
         self._slots: dict[str, Iterator[int]] = {}
@@ -160,24 +179,24 @@ class Allowance:
         self._granted: Counter[str] = Counter()
         self._begun: Counter[str] = Counter()
 
-    def open(self, tenants: Iterable[str]) -> list[str]:
-        """Those of which a job may begin now, as far as is known."""
+    def open(self, tenants: Sequence[str]) -> Sequence[str]:
+        """Return the tenants with a token and a free slot."""
         new = [each for each in tenants if each not in self._room]
         self._limits.look((each for each in new if self._tokens(each)), self._now)
         for each in new:
             self._room[each] = self._tokens(each)
-        asked = [each for each in new if self._room[each]]
-        if self._limits.most is not None and asked:
-            taken = self._limits.taken(asked)
-            for each in asked:
+        with_tokens = [each for each in new if self._room[each]]
+        if self._limits.most is not None and with_tokens:
+            taken = self._limits.taken(with_tokens)
+            for each in with_tokens:
                 self._note_slots(each, taken.get(each, set()), self._limits.most)
         for each in new:
             if not self._room[each]:
                 self._hold_back(each)
         return [each for each in tenants if self._room[each]]
 
-    def grant(self, shares: Mapping[str, int]) -> dict[str, int]:
-        """How many jobs of these shares may be read; who has no more room then is ``held``."""
+    def grant(self, shares: dict[str, int]) -> dict[str, int]:
+        """Cut each share to the room of its tenant."""
         granted = {each: min(share, self._room[each]) for each, share in shares.items()}
         for each, number in granted.items():
             self._granted[each] += number
@@ -186,19 +205,14 @@ class Allowance:
                 self._hold_back(each)
         return {each: number for each, number in granted.items() if number}
 
-    @property
-    def gives_slots(self) -> bool:
-        """True if each job has one."""
-        return self._limits.most is not None
-
     def begin(self, jobs: list[Job]) -> list[Job]:
-        """Take the tokens of these; those that there is none for are left out."""
+        """Take the tokens by one statement."""
         if self._limits.rate is None:
             return jobs
-        left = self._limits.take(Counter(map(self._whose, jobs)), self._under, self._now)
+        left = self._limits.take(Counter(map(self._tenant_of, jobs)), self._reservation, self._now)
         begin = []
         for job in jobs:
-            tenant = self._whose(job)
+            tenant = self._tenant_of(job)
             if left[tenant]:
                 left[tenant] -= 1
                 self._begun[tenant] += 1
@@ -209,17 +223,21 @@ class Allowance:
         return begin
 
     def number(self, jobs: Iterable[Job]) -> list[tuple[Job, int]]:
-        """Give each its slot; who was granted none is left out."""
-        slots = ((job, next(self._slots.get(self._whose(job), iter(())), None)) for job in jobs)
+        """Give out the free slots that were read."""
+        slots = ((job, next(self._slots.get(self._tenant_of(job), iter(())), None)) for job in jobs)
         return [(job, n) for job, n in slots if n is not None]
 
-    def used(self, jobs: Iterable[Job]) -> None:
-        """These are reserved: the tokens of others are kept."""
+    def settle(self, begun: Sequence[Job], reserved: Sequence[Job]) -> bool:
+        """Keep the unused tokens for the next claim."""
         if self._begun:
-            self._limits.keep(self._begun - Counter(map(self._whose, jobs)))
+            self._limits.keep(self._begun - Counter(map(self._tenant_of, reserved)))
+        return len(reserved) < len(begun)  # other jobs have their slots, and other slots may be free
 
-    def _whose(self, job: Job) -> str:
-        """As who it was read: a group's first job that was stored before the queue was fair is nobody's."""
+    def _tenant_of(self, job: Job) -> str:
+        """Return the tenant as whose the job was read.
+
+        The first job of a group that was stored before the queue was fair has none.
+        """
         return job.turn if job.turn in self._granted else ""
 
     def _tokens(self, tenant: str) -> int:
@@ -231,17 +249,19 @@ class Allowance:
         self._room[tenant] = min(self._room[tenant], room)
 
     def _hold_back(self, tenant: str) -> None:
-        """It has no room: until time has brought another token, or, without a slot, until a job has ended."""
+        """Note how long a tenant without room waits: for a token or, without a slot, until a job ends."""
         tokens = self._limits.wait(tenant, self._now, self._granted[tenant] + 1)
         self.held[tenant] = tokens if self._tokens(tenant) == self._granted[tenant] else math.inf
 
 
 def free_slots(taken: Collection[int], most: int, start: int = 0) -> tuple[Iterator[int], int]:
-    """The slots that may be given out, from ``start`` on; how many.
+    """Return the slots that may be given out, from ``start`` on, and how many they are.
 
-    Of those that nobody has the lowest ones, as many as together make ``most``. So no more run, whoever gives
-    out slots meanwhile, and though jobs that began under a higher limit keep theirs: of the highest slot that
-    was given out since, there are not more below it, nor were more above it, than that leaves room for.
+    These are the lowest free ones, as many as make ``most`` together with those that are taken. So no more
+    jobs run, whichever broker gives out slots meanwhile, and though jobs that began under a higher limit keep
+    theirs::
+
+        most 3, taken {0, 7}  ->  slot 1 only: 7 counts
     """
     room, end = max(0, most - len(taken)), most
     if any(each >= most for each in taken):
