@@ -56,7 +56,7 @@ def server() -> Iterator[Server]:
 def test_who_waits_for_a_job_of_a_removed_queue_is_told_and_nothing_of_it_is_held(queues: Queues) -> None:
     # Given
     queue, told = queues.open("mail"), list[Any]()
-    queue.wait_for_result("a", told.append)
+    queue.results.wait("a", told.append)
     staged = a_job("a", owner="owner-1")
     queue._dispatch.held.add([staged])
     queue._dispatch._staged.add([staged])
@@ -207,7 +207,7 @@ def test_a_queue_whose_deletion_has_failed_is_looked_at_as_ever(
 ) -> None:
     # Given somebody who waits for one of its jobs
     queue, told = queues.open("mail"), list[Any]()
-    queue.wait_for_result("a", told.append)
+    queue.results.wait("a", told.append)
     deletion = Delete(queues, queues._context, queue, NOW)
     monkeypatch.setattr(Removals, "dropping", failing)
     # When

@@ -58,13 +58,18 @@ class KeepingQueue:
         self.unreadable.append(unreadable)
         mark.take(1, size)
 
-    def wait_for_result(self, job_id: str, answer: Callable[..., None]) -> None:
+    @property
+    def results(self) -> KeepingQueue:
+        """Stand in for the waiters, too."""
+        return self
+
+    def wait(self, job_id: str, answer: Callable[..., None]) -> None:
         self.waiting[job_id] = answer
 
-    def stop_waiting(self, job_id: str, answer: Callable[..., None]) -> None:
+    def stop(self, job_id: str, answer: Callable[..., None]) -> None:
         assert self.waiting.pop(job_id) == answer
 
-    def durable(self, ids: object, existing: object) -> None:
+    def stored(self, ids: object, existing: object) -> None:
         """Nobody asks."""
 
     @property

@@ -242,7 +242,7 @@ def waiting(rig: WaitersRig, count: int) -> None:
     rig.begin(*ids)
     for job_id in ids:
         rig.wait(job_id)
-    rig.waiters.durable(ids, [])
+    rig.waiters.stored(ids, [])
 
 
 def seconds_pass(rig: WaitersRig, count: int, *, alone: bool, since: float = NOW) -> None:
@@ -307,7 +307,7 @@ def test_all_who_wait_are_looked_up_when_jobs_may_have_ended_without_a_word(rig:
 
 class Queues:
     def __init__(self, rig: WaitersRig) -> None:
-        self._queue = SimpleNamespace(find_result=rig.waiters.find, stop_waiting=rig.waiters.stop)
+        self._queue = SimpleNamespace(results=rig.waiters)
 
     def known(self, name: str) -> Any:
         return self._queue
@@ -434,7 +434,7 @@ def test_a_look_up_that_is_refused_is_answered_and_costs_no_other_its_answer(
 def test_a_job_known_to_be_stored_is_looked_up_again_after_a_look_up_that_failed(rig: WaitersRig) -> None:
     # Given one who pushed it and waits
     rig.waiters.wait("refused", lambda outcome: rig.heard.append(("waits", told(outcome))))
-    rig.waiters.durable(["refused"], [])
+    rig.waiters.stored(["refused"], [])
     rig.store.fault = ValueError("a mistake")
     # When
     rig.waiters.poll_others(NOW, alone=False)
@@ -449,7 +449,7 @@ def test_a_job_known_to_be_stored_is_looked_up_again_after_a_look_up_that_failed
 
 def test_a_job_committed_here_while_it_is_looked_for_elsewhere_answers_its_result(rig: WaitersRig) -> None:
     rig.waiters.wait("job", lambda outcome: rig.heard.append(told(outcome)))
-    rig.waiters.durable(["job"], ())
+    rig.waiters.stored(["job"], ())
 
     rig.waiters.poll_others(NOW, alone=False)
     settle(lambda: rig.store.reads)

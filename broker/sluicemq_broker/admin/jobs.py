@@ -102,7 +102,7 @@ class JobAdmin:
         queue = self._queues.get(name)
         if self._removals(queue).remove_ended(name, job_id, self._clock.now()):
             self._counters.add(Count.PURGED)
-            queue.check_results()
+            queue.results.check()
         else:
             self.cancel(name, job_id)
 

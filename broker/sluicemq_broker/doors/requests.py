@@ -134,8 +134,8 @@ class RequestFrontend(Frontend):
     def _push(self, queue: Queue, requests: list[Request], jobs: list[Job]) -> None:
         for request in requests:
             if request.wants_result:
-                queue.wait_for_result(request.job_id, request.answer)
-                request.forget = partial(queue.stop_waiting, request.job_id, request.answer)
+                queue.results.wait(request.job_id, request.answer)
+                request.forget = partial(queue.results.stop, request.job_id, request.answer)
         size = sum(job.size for job in jobs)
         push = Push(jobs, partial(self._stored, queue, requests, size))
         self._push_to(queue, push, size, requests[0].requester.lane)
@@ -151,7 +151,7 @@ class RequestFrontend(Frontend):
         self._on_their_way.give(queue, requests[0].requester.lane, len(requests), size)
         for at, request in enumerate(requests):
             if at in refused and request.wants_result:
-                queue.no_result(request.job_id, refused[at])
+                queue.results.failed(request.job_id, refused[at])
             elif at in refused or not request.wants_result:
                 request.answer(refused.get(at, request.job_id.encode()))
         waiting = [
@@ -159,7 +159,7 @@ class RequestFrontend(Frontend):
             for at, request in enumerate(requests)
             if request.wants_result and at not in refused
         ]
-        queue.durable(waiting, [requests[at].job_id for at in existing if requests[at].wants_result])
+        queue.results.stored(waiting, [requests[at].job_id for at in existing if requests[at].wants_result])
 
 
 class Requester:

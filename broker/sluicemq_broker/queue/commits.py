@@ -44,7 +44,7 @@ class Commits:
         for each in batch:
             delivery = each.delivery
             job = delivery.job
-            if self._waiters.wanted_by_others(job):
+            if job.result_wanted and self._waiters.wanted_by_others(job):
                 job.keep_result(RESULT_WANTED_FOR)
             delivery.kept = job.kept_until(now) is not None
             if delivery.kept or job.parent:

@@ -71,6 +71,9 @@ class Return(NamedTuple):
         return len(self.entry.reason)
 
 
+#: Most jobs have no result, and share this.
+NO_RESULT: Final = Commit(b"")
+
 Decision = Commit | PassOn | AwaitChildren | Release | Return
 
 
@@ -96,7 +99,7 @@ def on_verdict(verdict: Verdict, job: Job, worker: str, backoff: Backoff, now: f
     """
     match verdict.kind:
         case wire.COMMIT:
-            return Commit(_result(verdict, job, now))
+            return Commit(_result(verdict, job, now)) if verdict.detail else NO_RESULT
         case wire.FORWARD:
             return PassOn(verdict.onward[0])
         case wire.FAN_OUT:

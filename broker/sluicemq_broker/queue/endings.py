@@ -85,7 +85,7 @@ class Endings:
         self._groups.may_go_on(jobs)
 
     def _notify_if_wanted(self, jobs: Sequence[Job]) -> None:
-        if any(self._waiters.wanted_by_others(job) for job in jobs):
+        if any(self._waiters.wanted_by_others(job) for job in jobs if job.result_wanted):
             self._notify_brokers(BusKind.ENDED, 0)
 
     def _tell_waiters(self, settled: Settled[Any]) -> None:
@@ -95,7 +95,7 @@ class Endings:
         if isinstance(decision, Commit):
             shielded(self._waiters.committed, job_id, decision.result)
         elif isinstance(decision, PassOn):
-            shielded(self._waiters.follow, job_id, self._others.open(decision.onward.queue))
+            shielded(self._waiters.follow, job_id, self._others.open(decision.onward.queue).results)
 
     # --------------------------------------------------------- without a verdict
 

@@ -27,8 +27,8 @@ Entry = TypeVar("Entry", bound=OfJob)
 class PendingWrites(Generic[Item]):
     """Items of one queue that wait for their statement, counted in ``Memory.verdicts`` until it is answered.
 
-    ``queue`` hands out nothing while its share of that is full. ``size_of`` gives the bytes that an item
-    holds; ``batches`` are the options of a :class:`Batcher`.
+    ``queue`` hands out nothing while its share of that is full. ``bytes_of`` gives the bytes that items
+    hold; ``batches`` are the options of a :class:`Batcher`.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class PendingWrites(Generic[Item]):
         context: Context,
         queue: HandsOut,
         write: Callable[[list[Item]], object],
-        size_of: Callable[[Item], int] = lambda _item: 0,
+        bytes_of: Callable[[Sequence[Item]], int] = lambda _items: 0,
         **batches: Any,
     ) -> None:
         self._verdicts = context.memory.verdicts
         self._queue = queue
         self._statement = write
-        self._size_of = size_of
+        self._bytes_of = bytes_of
         self.batcher: Batcher[Item] = Batcher(self._write, **batches)
 
     def add(self, items: Sequence[Item]) -> None:
@@ -57,9 +57,6 @@ class PendingWrites(Generic[Item]):
             self._statement(items)
         finally:
             self._verdicts.give(self._queue, len(items), size)
-
-    def _bytes_of(self, items: Sequence[Item]) -> int:
-        return sum([self._size_of(each) for each in items])
 
 
 def weigh(count: int, size: int, most: int, most_bytes: int) -> int:

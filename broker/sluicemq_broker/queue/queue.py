@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import NotFound, SluiceError
+from sluicemq.protocol.errors import NotFound, SluiceError, Unavailable
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
@@ -25,7 +25,7 @@ from sluicemq_broker.queue.ledger import HIGHEST
 from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.progress import JobsProgress
-from sluicemq_broker.queue.result_waiters import OnOutcome, OnPending, ResultWaiters
+from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.settler import Settler
 from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.verdict import Settlement, Verdict
@@ -39,7 +39,7 @@ _LAST_TICKS = 3
 
 
 class Queue:
-    """One queue and its verbs. ``store`` is it in MongoDB, for those that look after what lies there."""
+    """One queue and its verbs: ``store`` is its collection in MongoDB, ``results`` has who waits for one."""
 
     def __init__(
         self, name: str, settings: QueueSettings, database: Documents, context: Context, others: OtherQueues
@@ -62,12 +62,17 @@ class Queue:
         self._deliveries = dispatch.deliveries
         self._held = dispatch.held
         self._groups = dispatch.groups
-        mortal = dispatch.expiries.watch_one
-        self._waiters = ResultWaiters(self.store, mine.retry, self._held, mortal, others.open)
+        self.results = ResultWaiters(
+            self.store,
+            mine.retry,
+            self._held,
+            watch_expiry=dispatch.expiries.watch_one,
+            others=lambda name: others.open(name).results,
+        )
         self._intake = Intake(self.store, mine, self._supply, dispatch.expiries, self._groups)
-        self._endings = Endings(self.store, mine, self._waiters, self._groups, others)
+        self._endings = Endings(self.store, mine, self.results, self._groups, others)
         self._settler = Settler(
-            name, self.store, mine, dispatch, self._waiters, self._endings, others, settings.retries
+            name, self.store, mine, dispatch, self.results, self._endings, others, settings.retries
         )
         self._progress = JobsProgress(self.store, mine, dispatch)
         self._unreadable = UnreadableMessages(self.store, mine)
@@ -267,44 +272,16 @@ class Queue:
 
     # ---------------------------------------------------------------- askers
 
-    def wait_for_result(self, job_id: str, on_outcome: OnOutcome) -> None:
-        """Call ``on_outcome`` when this job, which is pushed here, has ended, whoever ends it."""
-        self._waiters.wait(job_id, on_outcome)
-
-    def find_result(self, job_id: str, on_outcome: OnOutcome, on_pending: OnPending) -> None:
-        """Call ``on_outcome`` with what became of this job; ``on_pending`` first if it has not ended yet."""
-        self._waiters.find(job_id, on_outcome, on_pending)
-
-    def stop_waiting(self, job_id: str, on_outcome: OnOutcome) -> None:
-        """Whoever gave this to :meth:`wait_for_result` or :meth:`find_result` has gone."""
-        self._waiters.stop(job_id, on_outcome)
-
-    def no_result(self, job_id: str, error: SluiceError) -> None:
-        """There will be no result of this job: tell those who wait for it."""
-        self._waiters.failed(job_id, error)
-
     def cancelled(self, job_id: str, group: str | None) -> None:
         """A job that waited was removed, the first of this group if it had one; whoever asks hears of it."""
         if group is not None:
             self.freed([group])
         self.events.emit(Count.CANCELLED, self.now(), [{"job": job_id}])
-        self.no_result(job_id, NotFound(f"job {job_id!r} was cancelled"))
+        self.results.failed(job_id, NotFound(f"job {job_id!r} was cancelled"))
 
     def parent_ended(self, job_id: str, outcome: bytes | SluiceError) -> None:
         """All children of this job are done, and so is it; or one is a dead letter, and it is one, too."""
         self._endings.parent_ended(job_id, outcome)
-
-    def durable(self, ids: Iterable[str], existing: Iterable[str]) -> None:
-        """Jobs somebody waits for are stored; those that existed may have ended before they were asked."""
-        self._waiters.durable(ids, existing)
-
-    def on_ended(self) -> None:
-        """Another broker has ended jobs that somebody waits for here, perhaps."""
-        self._waiters.on_ended_at_others()
-
-    def check_results(self) -> None:
-        """Jobs somebody waits for may have ended without a word: look whether they have."""
-        self._waiters.check()
 
     # ----------------------------------------------------------------- pauses
 
@@ -356,7 +333,7 @@ class Queue:
         if self._ticks_at_rest > _LAST_TICKS:
             return
         self._settler.time_out()
-        self._waiters.poll_others(self._clock.now(), alone=not self._owners.others)
+        self.results.poll_others(self._clock.now(), alone=not self._owners.others)
         self._dispatch.tick()
 
     @property
@@ -394,7 +371,7 @@ class Queue:
         """The broker stops: give back all that is held, uncharged; refuse those who wait for results."""
         self.release(self._dispatch.withdraw())
         self._settler.withdraw(self._deliveries.withdraw(self._timer.now()))
-        self._waiters.refuse_all()
+        self.results.end_all(Unavailable("the broker stops; ask again with the same id"))
 
     def removed(self, timeout: float) -> None:
         """The queue was removed from MongoDB: tell those who wait for its jobs.
@@ -404,7 +381,7 @@ class Queue:
         """
         self.store.dropped()
         self.release(self._dispatch.withdraw())
-        self._waiters.removed()
+        self.results.end_all(NotFound("the queue was removed with all its jobs"))
         self._settler.await_releases(timeout)
 
     # ---------------------------------------------------------------- helpers
@@ -416,4 +393,4 @@ class Queue:
 
     @property
     def _has_work(self) -> bool:
-        return bool(self.workers or self.in_flight or self.held or len(self._waiters))
+        return bool(self.workers or self.in_flight or self.held or len(self.results))

@@ -1,4 +1,4 @@
-"""Who waits for the result of which job: REQ and DEALER clients at a QUEUE, library clients by its id."""
+"""Clients that wait for results of jobs: REQ and DEALER clients at a QUEUE, library clients by the id."""
 
 from __future__ import annotations
 
@@ -7,178 +7,152 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from sluicemq.protocol.errors import Dead, Expired, NotFound, SluiceError, Unavailable, Uncertain
 from sluicemq_broker.context import Retry
 from sluicemq_broker.job import Job, State
 from sluicemq_broker.runtime import Batcher
-from sluicemq_broker.store import Found, QueueStore, Refused
+from sluicemq_broker.store import Found, Portions, QueueStore, Refused
 
 
 class StoredResult(NamedTuple):
-    """A result of so many bytes that lies in MongoDB; ``read`` waits for it, or raises why there is none."""
+    """A large result that lies in MongoDB: its bytes; ``read`` blocks, and raises why there is none."""
 
     size: int
     read: Callable[[], bytes]
 
 
-#: What became of a job: its result, that there is a large one, or why there is none.
+#: The end of a job: its result, a large result that is to be read, or why there is none.
 Outcome = bytes | StoredResult | SluiceError
-#: Told it, once.
+#: Called once, with the outcome.
 OnOutcome = Callable[[Outcome], None]
-#: Told how far its worker is with a job that has not ended, in words, where that is known.
+#: Called for a job that has not ended, with its progress in words, where that is known.
 OnPending = Callable[[str], None]
 
-_LOOKED_UP_AT_ONCE: Final = 1000
-#: Jobs that have expired here of late: who pushes with a short time to live may ask when they are gone.
+#: Jobs in one look-up.
+_AT_ONCE: Final = 1000
+#: Jobs that expired here last: a client that pushes with a short time to live may ask after the job is gone.
 _EXPIRED_KNOWN: Final = 1000
-#: Seconds for a round of looks at all jobs that are waited for while nobody else can end them, and looks a
-#: second, at most: a net for what nobody has thought of, at a thousandth of a processor.
+#: While no other broker can end jobs, all jobs with waiters are looked up once in so many seconds, and at
+#: most so many a second: a net for causes that nobody has thought of, at a thousandth of a processor.
 _ROUND: Final = 30.0
 _FEW: Final = 200
-#: Jobs that are looked at when another broker says that it has ended some; of more the next look tells.
+#: Jobs that are looked up when another broker says that it has ended some; the next poll finds the others.
 _SOON: Final = 100
-#: So many seconds after the last sight of another broker, what it has ended is looked for still.
+#: Seconds after the last sign of another broker during which jobs that it may have ended are looked for.
 _GRACE: Final = 60.0
-#: What other brokers have ended so many seconds ago is read again: their clocks, and writes that take long.
+#: Seconds by which two polls overlap: clocks differ, and writes take time.
 _MARGIN: Final = 3.0
-_MOST_ENDED: Final = 10_000  # at one look
-
-
-class ResultSource(Protocol):
-    """Another queue, that can be asked for a job."""
-
-    def find_result(self, job_id: str, answer: OnOutcome, on_pending: OnPending) -> None:
-        """Call ``answer`` with what became of this job."""
-
-    def stop_waiting(self, job_id: str, answer: OnOutcome) -> None:
-        """Whoever gave this to :meth:`find_result` does not want it any more."""
+_MOST_ENDED: Final = 10_000  # in one poll
 
 
 class _Question(NamedTuple):
-    """Someone asks by the id alone, who can't know that there is such a job."""
+    """A waiter that knows the id alone: the job may not exist."""
 
-    answer: OnOutcome
+    on_outcome: OnOutcome
     on_pending: OnPending
 
 
 class ResultWaiters:
-    """The askers of one queue. A crash forgets them: they ask again with the same id and wait on.
+    """The waiters for results of one queue. A crash forgets them: clients ask again with the same id.
 
-    What ends at this broker it hears itself, so while it is alone waiting costs next to nothing. With
-    other brokers there it asks MongoDB, once a second, for what has ended, not for who waits: a job
-    that somebody waits for elsewhere is kept with its result for a while (``Job.result_wanted``).
+    Jobs that end at this broker are answered at once, so while it is alone waiting costs next to nothing.
+    With other brokers there, a poll asks MongoDB once a second which jobs have ended: a job that a client
+    waits for at another broker is kept with its result for a while (``Job.result_wanted``).
 
-    ``held``: the ids of the jobs that this broker holds; ``mortal`` is told which of those that were looked
-    up expire, and when; ``others`` gives another queue, to which a job has gone on.
+    ``reserved``: the ids of jobs that this broker has reserved. ``watch_expiry`` is called with each job that
+    was looked up and expires, and when. ``others`` gives the waiters of another queue, by its name.
     """
 
     def __init__(
         self,
         store: QueueStore,
         retry: Retry,
-        held: Container[str] = (),
-        mortal: Callable[[str, float], None] = lambda _job_id, _expires_at: None,
-        others: Callable[[str], ResultSource] | None = None,
+        reserved: Container[str] = (),
+        watch_expiry: Callable[[str, float], None] = lambda _job_id, _expires_at: None,
+        others: Callable[[str], ResultWaiters] | None = None,
     ) -> None:
         self._store = store
         self._retry = retry
-        self._held = held
-        self._mortal = mortal
+        self._reserved = reserved
+        self._watch_expiry = watch_expiry
         self._others = others
-        self._followed: dict[str, list[tuple[ResultSource, OnOutcome]]] = {}
-        self._questions: dict[str, list[_Question]] = {}
-        self._askers: dict[str, dict[OnOutcome, None]] = {}
-        self._durable: dict[str, None] = {}  # stored, in the order in which they are looked at next
-        self._watchful_until = 0.0
-        self._looked = math.inf
-        self._missing: set[str] = set()
+        self._waiting: dict[str, dict[OnOutcome, None]] = {}
+        self._questions: dict[str, list[_Question]] = {}  # that wait for the next look-up
+        self._stored: dict[str, None] = {}  # known to be in MongoDB, in the order of the next look-ups
+        self._followed: dict[str, list[tuple[ResultWaiters, OnOutcome]]] = {}  # that have gone on
+        self._missing: set[str] = set()  # not found by the last look-up
         self._ending = 0
-        self._expired: dict[str, None] = {}  # of late, the oldest first
-        self._look_ups: Batcher[str] = Batcher(self._look_up, size=_LOOKED_UP_AT_ONCE)
-        self._looks: Batcher[float] = Batcher(self._look_for_ended, size=1)
+        self._expired: dict[str, None] = {}  # the oldest first
+        self._others_until = 0.0
+        self._polled = math.inf
+        self._portions = Portions(_AT_ONCE)
+        self._look_ups: Batcher[str] = Batcher(self._look_up, size=_AT_ONCE)
+        self._polls: Batcher[float] = Batcher(self._poll, size=1)
 
     def __len__(self) -> int:
-        """Jobs that somebody waits for."""
-        return len(self._askers)
+        """Return how many jobs have waiters."""
+        return len(self._waiting)
 
     def __contains__(self, job_id: str) -> bool:
-        """True if somebody waits for this job."""
-        return job_id in self._askers
+        """Return True if this job has a waiter."""
+        return job_id in self._waiting
 
     def wanted_by_others(self, job: Job) -> bool:
-        """True if a client waits for the job's result, and that at another broker."""
-        return job.result_wanted and job.id not in self._askers
+        """Return True if a client waits for the job's result, and that at another broker."""
+        return job.result_wanted and job.id not in self._waiting
 
-    def wait(self, job_id: str, answer: OnOutcome) -> None:
-        """Call ``answer`` when this job has ended, whoever ends it."""
-        self._askers.setdefault(job_id, {})[answer] = None
+    # ------------------------------------------------------------------ waiters
 
-    def find(self, job_id: str, answer: OnOutcome, on_pending: OnPending) -> None:
-        """Call ``answer`` with what became of this job; ``on_pending`` first if it has not ended yet.
+    def wait(self, job_id: str, on_outcome: OnOutcome) -> None:
+        """Call ``on_outcome`` when this job, which is pushed here, has ended, at whatever broker."""
+        self._waiting.setdefault(job_id, {})[on_outcome] = None
 
-        A job that is not there answers :class:`~sluicemq.NotFound`.
-        """
-        self.wait(job_id, answer)
-        self._questions.setdefault(job_id, []).append(_Question(answer, on_pending))
-        self._look_ups.add(job_id)
-
-    def stop(self, job_id: str, answer: OnOutcome) -> None:
-        """Whoever gave this to :meth:`wait` or :meth:`find` has gone."""
-        waiting = self._askers.get(job_id, {})
-        waiting.pop(answer, None)
-        if job_id in self._askers and not waiting:
-            del self._askers[job_id]
-            self._forget(job_id)
-            self._follow_no_more(job_id)
-
-    def durable(self, ids: Iterable[str], existing: Iterable[str]) -> None:
-        """These jobs are stored now; those that existed may have ended before they were asked for."""
-        self._durable.update({job_id: None for job_id in ids if job_id in self._askers})
+    def stored(self, ids: Iterable[str], existing: Iterable[str]) -> None:
+        """Jobs with waiters are stored; those that existed before may have ended long ago."""
+        self._stored.update({job_id: None for job_id in ids if job_id in self})
         self._look_ups.extend(existing)
 
-    def follow(self, job_id: str, queue: ResultSource, on_pending: OnPending | None = None) -> None:
-        """The job has gone on to this queue: whoever waits for it here hears what becomes of it there."""
-        self._forget(job_id)
-        hears = partial(self._tell, job_id)
-        self._followed.setdefault(job_id, []).append((queue, hears))
-        queue.find_result(job_id, hears, on_pending or _nobody)
+    def find(self, job_id: str, on_outcome: OnOutcome, on_pending: OnPending) -> None:
+        """Call ``on_outcome`` with the outcome of this job; ``on_pending`` first if it has not ended yet.
 
-    def poll_others(self, now: float, *, alone: bool) -> None:
-        """Every second or so: look for jobs that other brokers have ended; ``now`` is the server's time."""
-        if not alone:
-            self._watchful_until = now + _GRACE
-        if not self._durable or self._look_ups.busy:
-            return
-        if now >= self._watchful_until:
-            self._looked = math.inf
-            self._look_at_next(min(_FEW, math.ceil(len(self._durable) / _ROUND)))
-            return
-        self._look_at_next(_LOOKED_UP_AT_ONCE)
-        if len(self._durable) > _LOOKED_UP_AT_ONCE and not self._looks.busy:
-            since, self._looked = min(self._looked, now - _MARGIN), now - _MARGIN
-            self._looks.add(since)
+        A job that does not exist answers :class:`~sluicemq.NotFound`.
+        """
+        self.wait(job_id, on_outcome)
+        self._questions.setdefault(job_id, []).append(_Question(on_outcome, on_pending))
+        self._look_ups.add(job_id)
 
-    def on_ended_at_others(self) -> None:
-        """Another broker has ended jobs that somebody waits for: look at some, the others have their turn."""
-        self._look_at_next(_SOON)
+    def stop(self, job_id: str, on_outcome: OnOutcome) -> None:
+        """End what :meth:`wait` or :meth:`find` has begun: the client has gone."""
+        waiting = self._waiting.get(job_id, {})
+        waiting.pop(on_outcome, None)
+        if job_id in self and not waiting:
+            self._remove(job_id)
 
-    def check(self, ids: Iterable[str] | None = None) -> None:
-        """These jobs, by default all, may have ended without a word: look whether they have."""
-        self._look_ups.extend(list(self._durable) if ids is None else [each for each in ids if each in self])
+    def follow(
+        self, job_id: str, queue: ResultWaiters, on_pending: OnPending = lambda _progress: None
+    ) -> None:
+        """The job has gone on to this queue: its waiters here get the outcome from there."""
+        self._stored.pop(job_id, None)
+        self._missing.discard(job_id)
+        on_outcome = partial(self._answer, job_id)
+        self._followed.setdefault(job_id, []).append((queue, on_outcome))
+        queue.find(job_id, on_outcome, on_pending)
+
+    # -------------------------------------------------------------- how jobs end
 
     def committed(self, job_id: str, result: bytes) -> None:
         """The job is done, durably."""
-        self._tell(job_id, result)
+        self._answer(job_id, result)
 
     def failed(self, job_id: str, error: SluiceError) -> None:
-        """There will be no result."""
-        self._tell(job_id, error)
+        """The job has no result, and will have none."""
+        self._answer(job_id, error)
 
     @contextmanager
     def ending(self) -> Iterator[None]:
-        """While jobs are being ended here: a look-up that finds one gone waits to hear how it ended."""
+        """While jobs are being ended here, a look-up that does not find a job waits for how it ended."""
         self._ending += 1
         try:
             yield
@@ -186,96 +160,107 @@ class ResultWaiters:
             self._ending -= 1
 
     def expired(self, ids: Iterable[str]) -> None:
-        """These jobs were not taken in time."""
+        """Jobs were not taken in time."""
         for job_id in ids:
-            self._tell(job_id, _expired(job_id))
+            self._answer(job_id, _expired(job_id))
             self._expired[job_id] = None
         for oldest in list(self._expired)[:-_EXPIRED_KNOWN]:
             del self._expired[oldest]
 
-    def refuse_all(self) -> None:
-        """The broker stops: whoever still waits may ask again, with the same id."""
-        self._tell_all(Unavailable("the broker stops; ask again with the same id"))
+    def end_all(self, error: SluiceError) -> None:
+        """Answer all waiters with this: the broker stops, or the queue was removed."""
+        for job_id in list(self._waiting):
+            self._answer(job_id, error)
 
-    def removed(self) -> None:
-        """The queue was removed with all its jobs."""
-        self._tell_all(NotFound("the queue was removed with all its jobs"))
+    def _answer(self, job_id: str, outcome: Outcome) -> None:
+        for on_outcome in self._remove(job_id):
+            on_outcome(outcome)
 
-    def _tell_all(self, error: SluiceError) -> None:
-        for job_id in list(self._askers):
-            self._tell(job_id, error)
-
-    def _tell(self, job_id: str, outcome: Outcome) -> None:
-        self._forget(job_id)
-        self._follow_no_more(job_id)
-        for answer in self._askers.pop(job_id, ()):
-            answer(outcome)
-
-    def _forget(self, job_id: str) -> None:
-        self._durable.pop(job_id, None)
+    def _remove(self, job_id: str) -> Iterable[OnOutcome]:
+        """Forget this job and return its waiters."""
+        self._stored.pop(job_id, None)
         self._missing.discard(job_id)
+        for queue, on_outcome in self._followed.pop(job_id, ()):
+            queue.stop(job_id, on_outcome)
+        return self._waiting.pop(job_id, ())
 
-    def _follow_no_more(self, job_id: str) -> None:
-        for queue, hears in self._followed.pop(job_id, ()):
-            queue.stop_waiting(job_id, hears)
+    # ------------------------------------------------- jobs that end at other brokers
 
-    def _look_at_next(self, count: int) -> None:
-        """Look up so many that were not looked at for longest, and those that were not found just now."""
-        turn = list(islice(self._durable, count))
+    def poll_others(self, now: float, *, alone: bool) -> None:
+        """Every second or so: look for jobs that other brokers have ended; ``now`` is the server's time."""
+        if not alone:
+            self._others_until = now + _GRACE
+        if not self._stored or self._look_ups.busy:
+            return
+        if now >= self._others_until:
+            self._polled = math.inf
+            self._look_up_next(min(_FEW, math.ceil(len(self._stored) / _ROUND)))
+            return
+        self._look_up_next(_AT_ONCE)
+        if len(self._stored) > _AT_ONCE and not self._polls.busy:
+            since, self._polled = min(self._polled, now - _MARGIN), now - _MARGIN
+            self._polls.add(since)
+
+    def on_ended_at_others(self) -> None:
+        """Another broker has ended jobs with waiters: look some up; the next poll finds the others."""
+        self._look_up_next(_SOON)
+
+    def check(self, ids: Iterable[str] | None = None) -> None:
+        """Look up these jobs, by default all: they may have ended, and nobody has said so."""
+        self._look_ups.extend(list(self._stored) if ids is None else [each for each in ids if each in self])
+
+    def _look_up_next(self, count: int) -> None:
+        """Look up ``count`` jobs, the longest not looked up first; and all that a look-up did not find."""
+        turn = list(islice(self._stored, count))
         for job_id in turn:
-            del self._durable[job_id]
-            self._durable[job_id] = None
-        self._look_ups.extend([job_id for job_id in {*turn, *self._missing} if job_id not in self._held])
+            del self._stored[job_id]
+            self._stored[job_id] = None
+        self._look_ups.extend([job_id for job_id in {*turn, *self._missing} if job_id not in self._reserved])
 
-    def _look_for_ended(self, since: list[float]) -> None:
-        """Find out which jobs have ended since then, and look up those that somebody waits for."""
+    def _poll(self, since: list[float]) -> None:
         ended = self._retry.run(lambda: self._store.ended(since[0], _MOST_ENDED))
-        self._look_ups.extend([job_id for job_id in ended if job_id in self._durable])
+        self._look_ups.extend([job_id for job_id in ended if job_id in self._stored])
+
+    # ------------------------------------------------------------------- look-ups
 
     def _look_up(self, ids: list[str]) -> None:
-        # Who asks from here on is looked up by the next batch: the job may be stored meanwhile.
-        awaited = [job_id for job_id in dict.fromkeys(ids) if job_id in self]
-        if not awaited:  # all who asked have gone
-            return
-        asked = {job_id: self._questions.pop(job_id, ()) for job_id in awaited}
+        # A client that asks from here on is answered by the next batch: the job may be stored meanwhile.
+        wanted = {job_id: self._questions.pop(job_id, ()) for job_id in dict.fromkeys(ids) if job_id in self}
         try:
-            self._answer_all(asked)
+            for part, found in self._portions.carry_out(list(wanted), self._find):
+                if isinstance(found, Refused):
+                    self._not_looked_up(wanted, part, found)
+                    continue
+                for job_id in part:
+                    self._looked_up(job_id, wanted[job_id], found.get(job_id))
         except Exception as error:
-            self._not_looked_up(asked, error)
+            self._not_looked_up(wanted, wanted, error)
             raise
 
-    def _answer_all(self, asked: Mapping[str, Sequence[_Question]]) -> None:
-        """Tell what became of these; a look-up that MongoDB refuses is halved, until only one is refused."""
-        try:
-            found = self._retry.run(lambda: self._store.find(list(asked)))
-        except Refused as error:
-            if len(asked) == 1:
-                self._not_looked_up(asked, error)
-                return
-            each = list(asked.items())
-            for half in (each[: len(each) // 2], each[len(each) // 2 :]):
-                self._answer_all(dict(half))
-            return
-        for job_id, questions in asked.items():
-            if job_id not in found:
-                self._not_there(job_id, questions)
-            elif found[job_id].forwarded_to:
-                self._goes_on(job_id, found[job_id].forwarded_to, questions)
-            elif (outcome := self._outcome(job_id, found[job_id])) is not None:
-                self._tell(job_id, outcome)
-            else:
-                self._wait_on(job_id, questions, found[job_id].progress)
-                self._may_expire(job_id, found[job_id])
+    def _find(self, ids: Sequence[str]) -> dict[str, Found]:
+        return self._retry.run(lambda: self._store.find(ids))
+
+    def _looked_up(self, job_id: str, questions: Sequence[_Question], found: Found | None) -> None:
+        if found is None:
+            self._not_found(job_id, questions)
+        elif found.forwarded_to:
+            self._find_in(found.forwarded_to, job_id, questions)
+        elif (outcome := self._outcome(job_id, found)) is not None:
+            self._answer(job_id, outcome)
+        else:
+            self._wait_on(job_id, questions, found.progress)
+            if found.expires_at is not None and job_id in self:
+                self._watch_expiry(job_id, found.expires_at)
 
     def _outcome(self, job_id: str, found: Found) -> Outcome | None:
-        """Return the answer; None while the job is on its way."""
+        """Return the outcome; None while the job has not ended."""
         if found.state is State.DONE:
             return StoredResult(found.large, partial(self._read, job_id)) if found.large else found.result
-        if found.state is State.DEAD:
-            if found.expired:
-                return _expired(job_id)
-            return Dead(f"job {job_id} is among the dead letters: {found.reason}")
-        return None
+        if found.state is not State.DEAD:
+            return None
+        if found.expired:
+            return _expired(job_id)
+        return Dead(f"job {job_id} is among the dead letters: {found.reason}")
 
     def _read(self, job_id: str) -> bytes:
         result = self._retry.run(lambda: self._store.result(job_id))
@@ -283,62 +268,53 @@ class ResultWaiters:
             raise self._unknown(job_id)
         return result
 
-    def _goes_on(self, job_id: str, queue: str, asked: Sequence[_Question]) -> None:
-        """It is in another queue by now; whoever has asked by its id hears from there if it has not ended."""
-
-        def on_pending(progress: str) -> None:
-            for each in asked:
-                if self._waits(job_id, each.answer):
-                    each.on_pending(progress)
-
-        if self._others and job_id in self and (asked or job_id not in self._followed):
-            self.follow(job_id, self._others(queue), on_pending)
-
-    def _may_expire(self, job_id: str, found: Found) -> None:
-        """It waits for a worker, and somebody for it."""
-        if found.expires_at is not None and job_id in self:
-            self._mortal(job_id, found.expires_at)
-
-    def _not_looked_up(self, asked: Mapping[str, Sequence[_Question]], error: Exception) -> None:
-        """Tell those who would hear nothing else; jobs known to be stored are looked for again."""
-        why = error if isinstance(error, SluiceError) else Unavailable("the broker failed on this look-up")
-        for job_id, questions in asked.items():
-            if job_id not in self._durable:
-                self._tell(job_id, why)
-                continue
-            for each in questions:
-                if self._waits(job_id, each.answer):
-                    self.stop(job_id, each.answer)
-                    each.answer(why)
-
-    def _wait_on(self, job_id: str, asked: Iterable[_Question], progress: str = "") -> None:
-        """The job is on its way: from now on those who asked by its id wait like those who pushed it."""
-        for each in asked:
-            if self._waits(job_id, each.answer):
-                self._durable[job_id] = None
-                each.on_pending(progress)
-
-    def _waits(self, job_id: str, answer: OnOutcome) -> bool:
-        return answer in self._askers.get(job_id, ())
-
-    def _not_there(self, job_id: str, asked: Iterable[_Question]) -> None:
-        """A job that is gone may have been committed here this moment; the second time it is not so."""
-        if self._ending and job_id in self._durable:
-            self._wait_on(job_id, asked)
+    def _not_found(self, job_id: str, questions: Sequence[_Question]) -> None:
+        """A job that is gone may have been committed here this moment: the second look-up decides."""
+        if self._ending and job_id in self._stored:
+            self._wait_on(job_id, questions)
         elif job_id in self._missing:
-            self._tell(job_id, Uncertain(f"job {job_id} has ended elsewhere and is not remembered"))
-        elif job_id in self._held:  # it ends here this moment: who asks hears of it like all others
-            self._wait_on(job_id, asked)
+            self._answer(job_id, Uncertain(f"job {job_id} has ended elsewhere and is not remembered"))
+        elif job_id in self._reserved:  # it ends here this moment
+            self._wait_on(job_id, questions)
         else:
-            self._answer_unknown(job_id, asked)
-            if job_id in self._durable:
+            self._answer_each(job_id, questions, self._unknown(job_id))
+            if job_id in self._stored:
                 self._missing.add(job_id)
 
-    def _answer_unknown(self, job_id: str, asked: Iterable[_Question]) -> None:
-        for each in asked:
-            if self._waits(job_id, each.answer):
-                self.stop(job_id, each.answer)
-                each.answer(self._unknown(job_id))
+    def _find_in(self, queue: str, job_id: str, questions: Sequence[_Question]) -> None:
+        """The job has gone on to another queue, where the waiters are answered."""
+
+        def on_pending(progress: str) -> None:
+            for each in self._still_waiting(job_id, questions):
+                each.on_pending(progress)
+
+        if self._others and job_id in self and (questions or job_id not in self._followed):
+            self.follow(job_id, self._others(queue), on_pending)
+
+    def _wait_on(self, job_id: str, questions: Iterable[_Question], progress: str = "") -> None:
+        """The job has not ended: clients that asked by its id now wait like clients that pushed it."""
+        for each in self._still_waiting(job_id, questions):
+            self._stored[job_id] = None
+            each.on_pending(progress)
+
+    def _not_looked_up(
+        self, wanted: Mapping[str, Sequence[_Question]], ids: Iterable[str], error: Exception
+    ) -> None:
+        """Answer those who would get no other answer; jobs known to be stored are looked up again."""
+        why = error if isinstance(error, SluiceError) else Unavailable("the broker failed on this look-up")
+        for job_id in ids:
+            if job_id in self._stored:
+                self._answer_each(job_id, wanted[job_id], why)
+            else:
+                self._answer(job_id, why)
+
+    def _answer_each(self, job_id: str, questions: Iterable[_Question], error: SluiceError) -> None:
+        for each in self._still_waiting(job_id, questions):
+            self.stop(job_id, each.on_outcome)
+            each.on_outcome(error)
+
+    def _still_waiting(self, job_id: str, questions: Iterable[_Question]) -> list[_Question]:
+        return [each for each in questions if each.on_outcome in self._waiting.get(job_id, ())]
 
     def _unknown(self, job_id: str) -> SluiceError:
         if job_id in self._expired:
@@ -348,7 +324,3 @@ class ResultWaiters:
 
 def _expired(job_id: str) -> Expired:
     return Expired(f"job {job_id}: its time to live is over")
-
-
-def _nobody(_progress: str) -> None:
-    """Nobody waits for it only so long."""

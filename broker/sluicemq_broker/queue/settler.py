@@ -17,6 +17,7 @@ from sluicemq_broker.context import Context
 from sluicemq_broker.job import Backoff, Job
 from sluicemq_broker.queue.commits import Commits
 from sluicemq_broker.queue.decisions import (
+    NO_RESULT,
     AwaitChildren,
     Commit,
     Decision,
@@ -99,7 +100,7 @@ class Settler:
 
     def _make_pending(self, context: Context) -> dict[type[Decision], PendingWrites[Settled[Any]]]:
         def pending(write: Any, **batches: Any) -> PendingWrites[Settled[Any]]:
-            return PendingWrites(context, self._dispatch, write, _size, **batches)
+            return PendingWrites(context, self._dispatch, write, _bytes_of, **batches)
 
         failed = self._ends_failed
         return {
@@ -298,7 +299,7 @@ class Settler:
 
     def _write_pops(self, pops: list[tuple[Worker, list[Delivery]]]) -> None:
         """Remove jobs (or keep them as done), durably, and only then send them."""
-        problems = self._write_commits([Settled(each, Commit(b"")) for _, popped in pops for each in popped])
+        problems = self._write_commits([Settled(each, NO_RESULT) for _, popped in pops for each in popped])
         for worker, popped in pops:
             gone = {each for each in popped if each.job.id in problems}
             shielded(self._dispatch.popped, worker, popped, gone)
@@ -364,7 +365,7 @@ class Settler:
 
     def _pops_failed(self, pops: list[tuple[Worker, list[Delivery]]]) -> None:
         for worker, popped in pops:
-            self._ends_failed([Settled(each, Commit(b"")) for each in popped])
+            self._ends_failed([Settled(each, NO_RESULT) for each in popped])
             shielded(self._dispatch.popped, worker, popped, set(popped))
 
     def _undo_failed(self, jobs: list[Job]) -> None:
@@ -396,10 +397,10 @@ def _goes_back(decision: Decision, problem: SluiceError) -> bool:
     return not isinstance(problem, LeaseLost | Uncertain)
 
 
-def _size(settled: Settled[Any]) -> int:
-    size: int = settled.decision.size
-    return size
+def _bytes_of(settled: Sequence[Settled[Any]]) -> int:
+    return sum([each.decision.size for each in settled if each.decision is not NO_RESULT])
 
 
 def _weight_of_commit(settled: Settled[Commit]) -> int:
-    return weigh(1, len(settled.decision.result), COMMIT, _RESULT_BYTES)
+    size = len(settled.decision.result)
+    return weigh(1, size, COMMIT, _RESULT_BYTES) if size else 1

@@ -89,7 +89,7 @@ class Purge(BulkOperation):
                 yield removed
             self.queue.look_for_headless(now=True)  # whoever ends it sooner leaves that to the sweep
         finally:
-            self.queue.check_results()
+            self.queue.results.check()
 
 
 class _OfDeadLetters(BulkOperation):

@@ -264,7 +264,7 @@ class Queues:
     def on_ended(self, event: BusEvent) -> None:
         """Another broker has ended jobs of a queue that somebody waits for."""
         for queue in self._meant(event):
-            queue.on_ended()
+            queue.results.on_ended_at_others()
 
     def on_freed(self, event: BusEvent) -> None:
         """At another broker less is running of a queue that is limited."""

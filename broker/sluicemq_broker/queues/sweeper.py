@@ -160,7 +160,7 @@ class Sweeper:
         queue.capacity.recount()
         queue.limits.forget(owner)  # not before its jobs are given back, or too many could run
         if dead:
-            queue.check_results()
+            queue.results.check()
         queue.jobs_ready()
 
 

@@ -129,7 +129,7 @@ class Results:
     def _look_up(self, asked: _Asked) -> None:
         self._look_ups.sessions += not self._looked_up
         self._looked_up.add(asked)
-        asked.queue.find_result(asked.job_id, asked.answer, asked.on_its_way)
+        asked.queue.results.find(asked.job_id, asked.answer, asked.on_its_way)
 
     def _has_been_looked_up(self, asked: _Asked) -> None:
         """Look up the next one."""
@@ -200,4 +200,4 @@ class _Asked:
 
     def forget(self) -> None:
         """Nobody asks any more."""
-        self.queue.stop_waiting(self.job_id, self.answer)
+        self.queue.results.stop(self.job_id, self.answer)
