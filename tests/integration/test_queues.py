@@ -320,7 +320,8 @@ def test_what_was_popped_and_could_not_be_sent_is_ready_again_also_where_it_is_k
     queue, deadline, counters = queues.open("mail"), Deadline(), queues._context.counters
     device = SimpleNamespace(envelope="payload")
     backend: Any = SimpleNamespace(
-        **dict.fromkeys(("came", "left", "posted"), lambda _of: None),
+        workers=set(),
+        sent=0,
         queue=queue,
         prefetch=1,
         room=9,
