@@ -5,8 +5,7 @@
 ...     producer.push("thumbnails", b"cat.jpg")
 >>> Worker("tcp://127.0.0.1:5550", "thumbnails", lambda job: resize(job.payload)).run()
 
-Works from threads, and from gevent's greenlets without being told. See :class:`Producer`,
-:class:`Worker` and :class:`Client`.
+It works with threads and with gevent's greenlets. See :class:`Producer`, :class:`Worker` and :class:`Client`.
 """
 
 from sluicemq.claim import Claim, ClaimedJob

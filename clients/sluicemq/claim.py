@@ -1,6 +1,6 @@
-"""Up to N jobs as one claim: renewed once, released once; and jobs taken at most once.
+"""Claims: up to N jobs, extended and released together; and jobs that are taken at most once.
 
-Each has a connection of its own, and dies with it: then the broker gives its jobs to others at once.
+Each has a connection of its own, and ends with it: the broker then gives the jobs to other workers at once.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ MOST_CLAIMED = 1000
 
 
 class ClaimedJob(Job):
-    """A job of a claim; settled with it, or by itself: ``commit``, ``rollback``, ``reject`` or ``forward``.
+    """A job of a claim; settled with it, or alone: ``commit``, ``rollback``, ``reject`` or ``forward``.
 
-    Each of them returns when it is durable, and raises :class:`~sluicemq.LeaseLost` if the job is no
-    longer the claim's, :class:`~sluicemq.Uncertain` if the job is gone by whoever's verdict.
+    Each method returns when its verdict is durable. It raises :class:`~sluicemq.LeaseLost` if the job is no
+    longer the claim's, and :class:`~sluicemq.Uncertain` if the job is gone and it is not known by which
+    verdict.
     """
 
     __slots__ = ("_claim",)
@@ -52,28 +53,29 @@ class ClaimedJob(Job):
 
     @classmethod
     def of(cls, claim: Claim, row: Sequence[Any], epoch: int, offset: float) -> Self:
-        """One job of the claim."""
+        """Return one job of the claim."""
         job = cls.delivered(claim.queue, row, epoch, claim.extend_one, claim.send_progress, offset)
         job._claim = claim  # noqa: SLF001 - its own class
         return job
 
     def commit(self, result: bytes | None = None) -> None:
-        """Done, with this result."""
+        """Mark the job as done, with this result."""
         self._claim.settle([self], wire.COMMIT, None if result is None else as_bytes(result))
 
     def rollback(self, reason: str = "", delay: Seconds | None = None) -> None:
-        """Give it back, to be delivered again after ``delay`` (None: as the broker has it; past: at once)."""
+        """Give the job back, for a delivery after ``delay`` (None: its back-off; a negative one: at once)."""
         why, wait = arguments.words("reason", reason), delay_of("delay", delay)
         self._claim.settle([self], wire.ROLLBACK, why, wait)
 
     def reject(self, reason: str = "") -> None:
-        """To the dead letters at once."""
+        """Make the job a dead letter at once."""
         self._claim.settle([self], wire.REJECT, arguments.words("reason", reason))
 
     def forward(self, queue: str, payload: bytes | None = None, **options: Unpack[JobOptions]) -> None:
-        """On to another queue, as :class:`~sluicemq.Forward` has it.
+        """Move the job to another queue, as :class:`~sluicemq.Forward` does.
 
-        Raises besides what its queue refuses it for, as :class:`~sluicemq.Duplicate`; it is given back then.
+        Raises also the errors of that queue, such as :class:`~sluicemq.Duplicate`; the job is given back
+        then.
         """
         self._claim.settle([self], wire.FORWARD, onward=Forward(queue, payload, **options).onward)
 
@@ -81,11 +83,11 @@ class ClaimedJob(Job):
 class Claim:
     """Jobs that were reserved together, made by ``Client.reserve``; iterate over it, or use ``jobs``.
 
-    Leaving its ``with`` block, or :meth:`release`, gives back what is not settled, without counting the
-    attempt; an exception that leaves the block (but :class:`~sluicemq.Release`) rolls it back, with its
-    text: or a job that breaks whoever claims it would come again for ever. When the last job is settled
-    or lost, its connection is closed by itself. In a child that was forked since, its jobs are still the
-    parent's: to settle them raises :class:`~sluicemq.Forked`, and leaving the block gives nothing back.
+    Leaving its ``with`` block, or :meth:`release`, gives unsettled jobs back without counting the attempt. An
+    exception that leaves the block (except :class:`~sluicemq.Release`) rolls them back, with its text;
+    otherwise a job that breaks its worker would come again for ever. The connection is closed when no job is
+    left to settle. In a child that was forked since, the jobs are still the parent's: settling them raises
+    :class:`~sluicemq.Forked`, and leaving the block gives nothing back.
     """
 
     def __init__(self, endpoint: str, queue: str, *, timeout: float, patient: bool) -> None:
@@ -100,11 +102,11 @@ class Claim:
 
     @property
     def unsettled(self) -> list[ClaimedJob]:
-        """The jobs that are still to be settled."""
+        """Return the jobs that are still to be settled."""
         return list(self._unsettled.values())
 
     def fill(self, limit: int, wait: float) -> Self:
-        """Reserve up to ``limit`` jobs; what ``Client.reserve`` does."""
+        """Reserve up to ``limit`` jobs, for ``Client.reserve``."""
         try:
             take = partial(self._fetch.take, limit, wait, self._timeout)
             for job in tracing.receive(take, self.queue, self._endpoint):
@@ -118,25 +120,25 @@ class Claim:
         return self
 
     def extend(self, seconds: Seconds) -> None:
-        """Ask for ``seconds`` from now until the unsettled jobs must be settled; one message for all.
+        """Extend the time of the unsettled jobs to ``seconds`` from now, with one message for all.
 
-        Raises :class:`~sluicemq.LeaseLost` naming those that are no longer the claim's (they are not
-        unsettled any more, the others are extended).
+        Raises :class:`~sluicemq.LeaseLost` with the ids of jobs that are no longer the claim's. The others
+        are extended.
         """
         check_span("seconds", seconds)
         self._extend(self.unsettled, in_seconds(seconds))
 
     def commit(self) -> None:
-        """Commit all that is unsettled, without a result; raises what a job's ``commit`` raises."""
+        """Commit all unsettled jobs, without a result; raises what a job's ``commit`` raises."""
         self.settle(self.unsettled, wire.COMMIT)
 
     def release(self) -> None:
-        """Give back all that is unsettled, as if it had not been delivered; again is harmless."""
+        """Give back all unsettled jobs, as if they had not been delivered; may be called again."""
         self._unsettled.clear()
         self._fetch.close()
 
-    def close(self, timeout: float | None = None) -> None:  # noqa: ARG002 - as other parts that close
-        """Do the same as :meth:`release`."""
+    def close(self, timeout: float | None = None) -> None:  # noqa: ARG002 - like other parts that close
+        """Release; equal to :meth:`release`."""
         self.release()
 
     def settle(
@@ -147,10 +149,11 @@ class Claim:
         delay: float | None = None,
         onward: list[Any] | None = None,
     ) -> None:
-        """One verdict on some of the jobs, in one message; what their own methods do."""
+        """Send one verdict on some of the jobs, in one message."""
         mine = [job for job in jobs if job.receipt in self._unsettled]
         if len(mine) < len(jobs):
-            raise LeaseLost(f"job {next(j.id for j in jobs if j not in mine)} was settled or lost before")
+            first = next(job for job in jobs if job not in mine)
+            raise LeaseLost(f"job {first.id} was settled before, or is no longer the claim's")
         if mine:
             rows = [wire.verdict_row(job.receipt, verb, detail, delay, onward) for job in mine]
             problems = tracing.settle(partial(self._ask, mine, wire.SETTLE, rows), mine, verb, self._endpoint)
@@ -160,11 +163,11 @@ class Claim:
             _raise_first(mine, problems)
 
     def extend_one(self, job: Job, seconds: float) -> None:
-        """What the ``extend`` of one job does."""
+        """Extend one job."""
         self._extend([each for each in self.unsettled if each is job] or [job], seconds)
 
     def send_progress(self, job: Job, progress: list[Any]) -> None:
-        """What the ``progress`` of one job does; it raises what ``extend`` does, about once a second."""
+        """Send the progress of one job, about once a second; raises as ``extend`` does."""
         now = monotonic()
         if now >= self._progress_at.get(job.receipt, 0.0):
             self._progress_at[job.receipt] = now + PROGRESS_EACH
@@ -223,7 +226,7 @@ class Claim:
 
 
 class JobFetch(Questions):
-    """The :class:`~sluicemq.transport.role.Role` of a connection that takes some jobs once, and no more."""
+    """The :class:`~sluicemq.transport.role.Role` of a connection that takes some jobs once."""
 
     def __init__(
         self,
@@ -247,9 +250,9 @@ class JobFetch(Questions):
         forks.on_fork(self, JobFetch._forked)
 
     def take(self, limit: int, wait: float, timeout: float) -> list[Any]:
-        """Up to ``limit`` jobs: what lies ready, and what comes within ``wait`` seconds.
+        """Return up to ``limit`` jobs: ready ones, and those that come within ``wait`` seconds.
 
-        The credit is withdrawn then. ``timeout``: seconds for an answer beyond that.
+        Then the credit is withdrawn. ``timeout``: seconds for an answer beyond ``wait``.
         """
         if not 1 <= limit <= MOST_CLAIMED:
             raise ValueError(f"limit {limit} is not from 1 to {MOST_CLAIMED}")
@@ -258,16 +261,16 @@ class JobFetch(Questions):
         try:
             while not self._filled(until, timeout):
                 pass
-            self._ask_for(0, timeout)  # no more; when that is answered nothing else comes
+            self._ask_for(0, timeout)  # no more; after its answer no other job comes
             self._renew(timeout)
         except SluiceError:
-            if not (self._pop and self._jobs):  # who else would have what was popped?
+            if not (self._pop and self._jobs):  # nobody else would have the popped jobs
                 raise
         self._limit = self._room = 0
         return [job for job in self._jobs if self._pop or job.epoch == self._connection.epoch]
 
     def _filled(self, until: float, timeout: float) -> bool:
-        """One try; False if the connection was lost in between, so that the broker must be asked again."""
+        """Try once; False if the connection was lost meanwhile, so that the broker must be asked again."""
         self._disconnected = False
         wanted = self._limit - len(self._jobs) if self._pop else self._limit
         left = max(0.0, until - monotonic())
@@ -278,7 +281,7 @@ class JobFetch(Questions):
         return not self._disconnected or monotonic() >= until
 
     def _come(self, until: float) -> bool:
-        """Wait for jobs; False if half the time of one has passed before they are enough."""
+        """Wait for jobs; False if half the time of a job has passed before there are enough."""
         with self._change:
             due = min([until, *[job.begin_by for job in self._jobs if not self._pop]])
             self._change.wait_for(
@@ -287,7 +290,7 @@ class JobFetch(Questions):
             return len(self._jobs) >= self._limit or self._disconnected or monotonic() >= until
 
     def _renew(self, timeout: float) -> None:
-        """Let the time of jobs that have waited here begin anew: who asked for them has not seen them yet."""
+        """Extend jobs that have waited here: the caller has not seen them yet."""
         late = [job for job in self._jobs if job.begins_late and not self._pop]
         for seconds in {job.visibility_timeout for job in late}:
             jobs = [job for job in late if job.visibility_timeout == seconds]
@@ -306,7 +309,7 @@ class JobFetch(Questions):
                     self._jobs = [job for job in self._jobs if job.receipt not in gone]
 
     def _ask_for(self, credit: int, timeout: float) -> bool:
-        """True if the broker has answered; False if the connection was lost before."""
+        """Request jobs; False if the connection was lost before the answer."""
         options = {"pop": self._pop, "look": credit > 0}
         try:
             self.ask(wire.READY, self._queue, credit, options, timeout=timeout, repeat=False)
@@ -317,7 +320,7 @@ class JobFetch(Questions):
         return True
 
     def ask_about(self, epoch: int, verb: bytes, *fields: Any, timeout: float) -> Any:
-        """Ask about jobs of this epoch, and never on a later connection: they are void there."""
+        """Send a request about jobs of this epoch, and never on a later connection, where they are void."""
         if isinstance(self._connection.failure, Forked):
             raise self._connection.failure
         if not self._connection.greeted or self._connection.epoch != epoch:
@@ -325,7 +328,7 @@ class JobFetch(Questions):
         return self.ask(verb, *fields, timeout=timeout, repeat=False)
 
     def close(self) -> None:
-        """Leave: the broker gives back what is not settled."""
+        """Disconnect: the broker takes back unsettled jobs."""
         self._connection.close()
 
     def _forked(self) -> None:
@@ -335,7 +338,7 @@ class JobFetch(Questions):
     # ------------------------------------------------------------------ the role
 
     def delivered(self, message: wire.Message) -> None:
-        """Take in the jobs of a DELIVER; what comes beyond the limit, or late, is given back at once."""
+        """Take in the jobs of a DELIVER; jobs beyond the limit, or late ones, are given back at once."""
         if message.verb != wire.DELIVER:
             return
         rows = _rows(message)
@@ -347,7 +350,7 @@ class JobFetch(Questions):
             self._give_back(rows[room:])
 
     def disconnected(self) -> None:
-        """What was reserved is void, so all of it is wanted again; what was popped is not."""
+        """Note that reserved jobs are void and wanted again; popped jobs stay."""
         super().disconnected()
         self._room = self._limit
         self._connection.post(self._note_disconnect)
@@ -377,7 +380,7 @@ def _rows(message: wire.Message) -> list[Sequence[Any]]:
 
 
 def _given_back(_value: Any, _error: SluiceError | None) -> None:
-    """Whatever it says: they are not ours."""
+    """Ignore the answer: the jobs are not ours."""
 
 
 def _raise_first(jobs: Sequence[Job], problems: dict[int, SluiceError]) -> None:
@@ -388,7 +391,7 @@ def _raise_first(jobs: Sequence[Job], problems: dict[int, SluiceError]) -> None:
 
 
 def pop(endpoint: str, queue: str, limit: int, wait: float, *, timeout: float, patient: bool) -> list[Job]:
-    """Take up to ``limit`` jobs at most once; what ``Client.pop`` does."""
+    """Take up to ``limit`` jobs at most once, for ``Client.pop``."""
 
     def made(row: Sequence[Any], epoch: int, offset: float) -> Job:
         return Job.delivered(queue, row, epoch, refuse_extend, ignore_progress, offset)

@@ -1,4 +1,4 @@
-"""Ask a broker about its queues, and act on them: for programs and for the command line."""
+"""The client for questions and administration, for programs and for the command line."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ from sluicemq.transport.questions import Questions
 
 #: Seconds between two looks at a task.
 _LOOK: Final = 0.25
-#: Seconds that the answer to an order has for its way, of those for which it is waited.
+#: Seconds of a bulk operation's timeout that are kept for the answer's way back.
 _ON_ITS_WAY: Final = 1.0
 
 
 @checked()
 class Client:
-    """A connection for questions and administration; from any number of threads or greenlets.
+    """A connection for questions and administration; for any number of threads or greenlets.
 
-    ``endpoint``: without one, what ``SLUICEMQ_ENDPOINT`` names, or ``tcp://127.0.0.1:5550``.
+    ``endpoint``: where the broker is; None means ``SLUICEMQ_ENDPOINT``, or ``tcp://127.0.0.1:5550``.
 
-    It connects by itself and keeps connected. Every method waits up to ``timeout`` seconds and
-    raises :class:`~sluicemq.Timeout` when no broker has answered by then, and the broker's error
-    when it refuses. Reads, ``pause`` and ``resume`` are asked again after a lost connection; all that
-    changes jobs raises :class:`~sluicemq.Unavailable` then, for it may or may not have been done.
-    With ``patient=False`` they all raise :class:`~sluicemq.Unavailable` at once if nothing listens at
-    ``endpoint``, rather than wait for a broker to come up there. In the child of a fork it connects again
-    when it is first used there.
+    It connects by itself and stays connected. Every method waits up to ``timeout`` seconds. It raises
+    :class:`~sluicemq.Timeout` if no broker has answered by then, and the broker's error if it refuses. After
+    a lost connection, reads, ``pause`` and ``resume`` are sent again. A method that changes jobs raises
+    :class:`~sluicemq.Unavailable` instead, since the change may have been made or not.
+
+    With ``patient=False`` every method raises :class:`~sluicemq.Unavailable` at once if nothing listens at
+    ``endpoint``, instead of waiting for a broker. In the child of a fork the client connects again at its
+    first use.
     """
 
     def __init__(self, endpoint: str | None = None, *, timeout: float = 10.0, patient: bool = True) -> None:
@@ -53,19 +54,19 @@ class Client:
         forks.on_fork(self, Client._forked)
 
     def queues(self) -> list[dict[str, Any]]:
-        """All queues, each with its name and its counts; ``estimates`` are the states not counted now."""
+        """Return all queues with their counts; ``estimates`` names the states not counted now."""
         return list(self._read(wire.QUEUES))
 
     def queue(self, name: str) -> dict[str, Any]:
-        """One queue, counted now; raises :class:`~sluicemq.NotFound` if there is none."""
+        """Return one queue, counted now; raises :class:`~sluicemq.NotFound` if there is none."""
         return dict(self._read(wire.QUEUE, name))
 
     def stats(self) -> dict[str, Any]:
-        """What the broker tells of itself, its counters and its queues."""
+        """Return the state of the broker, its counters and its queues."""
         return dict(self._read(wire.STATS))
 
     def counters(self) -> dict[str, Any]:
-        """The same without the queues: it costs next to nothing, and is there while MongoDB is not."""
+        """Return :meth:`stats` without the queues: it costs next to nothing, and works without MongoDB."""
         return dict(self._read(wire.COUNTERS))
 
     def history(
@@ -78,14 +79,14 @@ class Client:
         span: str = "minute",
         day: str | None = None,
     ) -> dict[str, Any]:
-        """What was counted in a queue, by all brokers together, by a ``span`` of time.
+        """Return the history of a queue, counted by all brokers together, by a ``span`` of time.
 
-        Or in a ``stream``; or by the devices of one kind and queue or stream, as ``streamer.mail``; or by
-        the brokers on one host (``*``: by all).
+        Or the history of a ``stream``; of the devices of one kind and queue or stream, such as
+        ``streamer.mail``; or of the brokers on one host (``*``: of all).
 
-        Spans: ``minute`` (those of a day), ``hour`` (of the 30 days up to it), ``day`` (of a year), and
-        ``month``. ``day`` is as in 2026-01-31, in UTC, by default today. Returns ``{total, points: [{at,
-        counted}], since, until, …}``, times in Unix seconds.
+        Spans are ``minute`` (of one day), ``hour`` (of the 30 days up to it), ``day`` (of a year), and
+        ``month``. ``day`` is a date such as 2026-01-31, in UTC, by default today. Returns ``{total, points:
+        [{at, counted}], since, until, …}``, times in Unix seconds.
         """
         asked = {"queue": queue, "stream": stream, "device": device, "broker": broker}
         about = [(kind, name) for kind, name in asked.items() if name is not None]
@@ -94,19 +95,19 @@ class Client:
         return dict(self._read(wire.HISTORY, *about[0], day, span))
 
     def workers(self, queue: str | None = None) -> list[dict[str, Any]]:
-        """The workers at this broker, or those of one queue, up to 1,000.
+        """Return the workers at this broker, or those of one queue, up to 1,000.
 
-        Each has its ``queue``, its ``name`` (its own or its kind, its host and pid; of a plain socket the
+        Each has its ``queue``, its ``name`` (its own or its kind, with host and pid; of a plain socket the
         address), the ``door`` through which it works, the seconds for which it is ``connected``, and the
         first of its ``jobs``.
         """
         return list(self._read(wire.WORKERS, queue))
 
     def events(self, queue: str | None = None, after: int | None = None) -> dict[str, Any]:
-        """What has happened to jobs at this broker since ``after``: ``{events, after, missed}``.
+        """Return the events of jobs at this broker since ``after``: ``{events, after, missed}``.
 
-        The first call, without ``after``, begins it; give each next one the ``after`` of the last, within
-        ten seconds. ``missed``: how many events, of all queues, were too many to be held until then.
+        Make the first call without ``after``. Give each next one the ``after`` of the last answer, within ten
+        seconds. ``missed``: events of all queues that the broker could not keep until then.
         """
         options = {"after": after, "queue": queue}
         return dict(
@@ -116,40 +117,40 @@ class Client:
     def peek(
         self, queue: str, state: str = wire.ShownState.READY, limit: int = 10, *, newest: bool = False
     ) -> list[dict[str, Any]]:
-        """The next jobs of a queue in one state, without taking them; times in Unix seconds.
+        """Return the next jobs of a queue in one state, without taking them; times in Unix seconds.
 
-        ``newest``: the last ones, the very last first. Fewer than ``limit`` if there are no more, or if they
-        come to more than 8 MiB.
+        ``newest``: the last jobs instead, the very last first. There are fewer than ``limit`` if the queue
+        has no more, or if they exceed 8 MiB.
         """
         return list(self._read(wire.PEEK, queue, state, -limit if newest else limit))
 
     def purge(self, queue: str, state: str = wire.ShownState.READY, *, wait: float | None = None) -> int:
-        """Remove all jobs of a queue that are in this state; how many there were.
+        """Remove all jobs of a queue that are in this state; returns how many.
 
-        ``wait``, here and of the other orders for many jobs: seconds until :class:`~sluicemq.Unfinished` is
-        raised, by default as long as the answer is waited for. The broker goes on: :meth:`follow` it.
+        ``wait``, here and in other bulk operations: seconds until :class:`~sluicemq.Unfinished` is raised, by
+        default shortly before ``timeout``. The broker goes on: :meth:`follow` the task.
         """
         return int(self._order(wire.PURGE, queue, state, wait=wait) or 0)
 
     def delete(self, queue: str, *, wait: float | None = None) -> int:
-        """Remove a queue with all its jobs; how many there were."""
+        """Remove a queue with all its jobs; returns how many."""
         return int(self._order(wire.DELETE, queue, wait=wait) or 0)
 
     def tasks(self) -> list[dict[str, Any]]:
-        """The orders of the last day that took longer than a moment, of all brokers, the latest first.
+        """Return the tasks of the last day, of all brokers, the latest first: bulk operations that took long.
 
-        Each has ``id, kind, queue, order, state, done, total, broker`` and when it ``started_at``,
+        Each has ``id, kind, queue, order, state, done, total, broker`` and the times ``started_at``,
         ``changed_at``, ``ended_at``. ``state``: ``running``, ``done``, ``cancelled``, ``failed`` (``error``
-        says why), or ``interrupted``: its broker has died, and another one may take it up.
+        says why), or ``interrupted``: its broker has died, and another one may take it over.
         """
         return list(self._read(wire.TASKS))
 
     def task(self, id: str) -> dict[str, Any]:  # noqa: A002
-        """One of them, with its ``answer`` if it is done; raises :class:`~sluicemq.NotFound`."""
+        """Return one task, with its ``answer`` if it is done; raises :class:`~sluicemq.NotFound`."""
         return dict(self._read(wire.TASK, id))
 
     def cancel_task(self, id: str) -> None:  # noqa: A002
-        """End a task after what it is about; nothing is undone. Raises :class:`~sluicemq.NotFound`."""
+        """End a task after its current batch; nothing is undone. Raises :class:`~sluicemq.NotFound`."""
         self._act(wire.TCANCEL, id)
 
     def follow(
@@ -157,9 +158,9 @@ class Client:
         id: str,  # noqa: A002
         tell: Callable[[dict[str, Any]], None] = lambda _task: None,
     ) -> Any:
-        """Wait until a task ends; its answer, which is that of the order. ``tell`` gets it while it goes on.
+        """Wait until a task ends, and return its answer. ``tell`` is called with the task while it goes on.
 
-        Raises what it failed with, or :class:`~sluicemq.Unfinished` if somebody has cancelled it.
+        Raises the task's error, or :class:`~sluicemq.Unfinished` if it was cancelled.
         """
         while True:
             task = self.task(id)
@@ -174,11 +175,11 @@ class Client:
             sleep(_LOOK)
 
     def cancel(self, queue: str, id: str) -> None:  # noqa: A002 - the word that jobs use everywhere
-        """Remove one job that no worker holds; raises :class:`~sluicemq.NotFound`."""
+        """Remove one job that no worker has; raises :class:`~sluicemq.NotFound`."""
         self._act(wire.CANCEL, queue, id)
 
     def show(self, queue: str, id: str) -> dict[str, Any]:  # noqa: A002
-        """All that is known of one job: payload, result, history; times in Unix seconds.
+        """Return all that is known of one job: payload, result, history; times in Unix seconds.
 
         Raises :class:`~sluicemq.NotFound`.
         """
@@ -196,7 +197,7 @@ class Client:
         priority: int | None = None,
         delay: Seconds | None = None,
     ) -> None:
-        """Give a job that waits another priority (0 to 255), or a delay from now, or both.
+        """Give a waiting job another priority (0 to 255), or a delay from now, or both.
 
         Raises :class:`~sluicemq.NotFound` if no such job waits.
         """
@@ -212,13 +213,13 @@ class Client:
         wait: float | None = None,
         **which: Unpack[DeadLetters],
     ) -> dict[str, Any]:
-        """Make dead letters ready again, the oldest first, here or in the queue ``to``.
+        """Make dead letters ready again, the oldest first, in their queue or in the queue ``to``.
 
-        All of them, or those of ``ids`` (1,000 at most), or as ``reason``, ``since``, ``until`` and ``limit``
-        say (:class:`~sluicemq.dead_letters.DeadLetters`). Attempts and time to live begin again, the history
-        stays.
-        Returns ``{moved, left, refused}``: how many went, how many of those chosen stay, ``[id, code, text]``
-        of some that can't go. What dies again meanwhile is not redriven twice.
+        All of them, or those with ``ids`` (1,000 at most), or those that match ``reason``, ``since``,
+        ``until`` and ``limit`` (:class:`~sluicemq.dead_letters.DeadLetters`). Attempts and time to live begin
+        again, the history stays. Returns ``{moved, left, refused}``: how many were moved, how many that match
+        are left, and ``[id, code, text]`` of some that can't be moved. A job that dies again meanwhile is not
+        redriven twice.
         """
         return dict(self._order(wire.REDRIVE, queue, described(ids, which), to, wait=wait))
 
@@ -230,50 +231,50 @@ class Client:
         wait: float | None = None,
         **which: Unpack[DeadLetters],
     ) -> int:
-        """Remove dead letters, chosen as for :meth:`redrive`; how many there were."""
+        """Remove dead letters, chosen as for :meth:`redrive`; returns how many."""
         return int(self._order(wire.DISCARD, queue, described(ids, which), wait=wait) or 0)
 
     def pause(self, queue: str, what: str = wire.DELIVERY) -> list[str]:
         """Pause ``delivery`` (workers get no jobs) or ``intake`` (pushes are refused) of a queue.
 
-        It holds for all brokers and over restarts, until :meth:`resume`. Running jobs go on. Returns all
-        that is paused of the queue now.
+        The pause counts for all brokers and over restarts, until :meth:`resume`. Running jobs go on. Returns
+        all that is paused of the queue now.
         """
         return list(self._read(wire.PAUSE, queue, what))
 
     def resume(self, queue: str, what: str = wire.DELIVERY) -> list[str]:
-        """Resume what was paused; all that is paused of the queue still."""
+        """Resume what was paused; returns what is still paused of the queue."""
         return list(self._read(wire.RESUME, queue, what))
 
     def streams(self) -> list[dict[str, Any]]:
-        """All streams, each with its name, its ``first`` and ``last`` number, ``messages`` and ``bytes``."""
+        """Return all streams: name, ``first`` and ``last`` number, ``messages`` and ``bytes``."""
         return list(self._read(wire.STREAMS))
 
     def stream(self, stream: str) -> dict[str, Any]:
-        """One stream: the same, and what of it is kept. Raises :class:`~sluicemq.BadStream`."""
+        """Return one stream, with its retention; raises :class:`~sluicemq.BadStream`."""
         return dict(self._read(wire.STREAM, stream))
 
     def trim(self, stream: str, first: int) -> int:
-        """Keep no message of a stream before number ``first``; how many were kept until now."""
+        """Remove the messages of a stream before number ``first``; returns how many."""
         return int(self._act(wire.TRIM, stream, first))
 
     def erase(self, stream: str) -> int:
-        """Keep no message of a stream, which goes on with its numbers if it goes on; how many there were."""
+        """Remove all messages of a stream, whose numbers go on; returns how many."""
         return int(self._act(wire.ERASE, stream))
 
     def subscriptions(self, stream: str | None = None) -> list[dict[str, Any]]:
-        """All subscriptions, or those of one stream: its ``watermark``, its holder, how far ``behind``."""
+        """Return all subscriptions, or those of one stream: ``watermark``, holder, how far ``behind``."""
         return list(self._read(wire.SUBS, stream))
 
     def seek(self, stream: str, name: str, watermark: int) -> None:
-        """Have a subscription that nobody holds go on behind this message (-1: the newest).
+        """Set the watermark of a subscription that nobody holds (-1: the newest message).
 
         Raises :class:`~sluicemq.Held`.
         """
         self._read(wire.SEEK, stream, name, watermark)
 
     def release(self, stream: str, name: str) -> None:
-        """Take a subscription from whoever holds it, or held it last; raises :class:`~sluicemq.NotFound`."""
+        """Take a subscription from its present or last holder; raises :class:`~sluicemq.NotFound`."""
         self._act(wire.FREE, stream, name, None)
 
     def forget(self, stream: str, name: str) -> None:
@@ -281,7 +282,7 @@ class Client:
         self._act(wire.FORGET, stream, name)
 
     def schedules(self) -> list[dict[str, Any]]:
-        """All recurring jobs: when each runs next (``next_at``, Unix seconds), how many it has pushed."""
+        """Return all schedules: next runs (``next_at``, Unix seconds), and how many jobs they pushed."""
         return list(self._read(wire.SCHEDULE, wire.LIST, {}))
 
     def add_schedule(
@@ -296,13 +297,13 @@ class Client:
         misfire: str = "one",
         **options: Unpack[JobOptions],
     ) -> dict[str, Any]:
-        """Push a job again and again: at the times of a ``cron`` expression, or ``every`` so often.
+        """Push a job again and again: at the times of a ``cron`` expression, or at intervals of ``every``.
 
-        Each run is pushed once, however many brokers there are; one of this name is replaced. ``cron`` has
-        five fields, in the hours of ``timezone``; ``misfire`` is what becomes of runs for which no broker was
-        there: ``skip``, ``one`` (the last) or ``all``. ``options`` are those of
-        :meth:`~sluicemq.Producer.push` without ``dedupe_id`` and ``not_before``. Returns it as
-        :meth:`schedules` does; raises :class:`~sluicemq.BadHeaders` for what can't be.
+        Each run is pushed once, by one of all brokers. A schedule with this name is replaced. ``cron`` has
+        five fields, in the hours of ``timezone``. ``misfire`` says what happens to runs that no broker was
+        there for: ``skip``, ``one`` (the last) or ``all``. ``options`` are those of
+        :meth:`~sluicemq.Producer.push` without ``dedupe_id`` and ``not_before``. Returns the schedule as
+        :meth:`schedules` does; raises :class:`~sluicemq.BadHeaders` for wrong values.
         """
         if (cron is None) == (every is None):
             raise TypeError("a schedule has either cron or every")
@@ -314,66 +315,66 @@ class Client:
         return dict(self._read(wire.SCHEDULE, wire.ADD, {**about, "options": headers or {}}))
 
     def remove_schedule(self, name: str) -> None:
-        """Push no more of it; raises :class:`~sluicemq.NotFound`."""
+        """Remove a schedule; raises :class:`~sluicemq.NotFound`."""
         self._act(wire.SCHEDULE, wire.REMOVE, {"name": name})
 
     def pause_schedule(self, name: str) -> None:
-        """Push nothing of it until it is resumed; raises :class:`~sluicemq.NotFound`."""
+        """Push no jobs of a schedule until it is resumed; raises :class:`~sluicemq.NotFound`."""
         self._read(wire.SCHEDULE, wire.SUSPEND, {"name": name})
 
     def resume_schedule(self, name: str) -> dict[str, Any]:
-        """Go on with its next run; those in between are left out. Raises :class:`~sluicemq.NotFound`."""
+        """Resume a schedule; runs in between are skipped. Raises :class:`~sluicemq.NotFound`."""
         return dict(self._read(wire.SCHEDULE, wire.GO_ON, {"name": name}))
 
     def run_schedule(self, name: str) -> str:
-        """Push one job of it now, whatever its times; the job's id. Raises :class:`~sluicemq.NotFound`."""
+        """Push one job of a schedule now, and return the job's id; raises :class:`~sluicemq.NotFound`."""
         return str(self._act(wire.SCHEDULE, wire.RUN, {"name": name}))
 
     def result(self, queue: str, id: str, wait: Seconds = 0.0) -> bytes:  # noqa: A002
-        """The result of a job, waiting for it for so long, at most.
+        """Return the result of a job; waits for it up to ``wait`` seconds.
 
-        It is there for the queue's ``remember`` seconds if the job was pushed by ``submit`` or ``call``,
-        by REQ with an id, or with header ``reply: "result"``. Raises :class:`~sluicemq.Timeout` while the
-        job has not ended, :class:`~sluicemq.Dead`, :class:`~sluicemq.NotFound`, or
-        :class:`~sluicemq.Uncertain` if it has ended and its result is not known.
+        A result is kept for the queue's ``remember`` seconds if the job was pushed by ``submit`` or ``call``,
+        by REQ with an id, or with header ``reply: "result"``. Raises :class:`~sluicemq.Timeout` while the job
+        has not ended, :class:`~sluicemq.Dead`, :class:`~sluicemq.NotFound`, or :class:`~sluicemq.Uncertain`
+        if it has ended and its result is not known.
         """
         seconds = in_seconds(wait)
         return bytes(self._questions.ask(wire.RESULT, queue, id, seconds, timeout=seconds + self.timeout))
 
     def reserve(self, queue: str, limit: int, wait: Seconds = 0.0) -> Claim:
-        """Reserve up to ``limit`` jobs (1000 at most) as one claim: what lies ready, else what comes.
+        """Reserve up to ``limit`` jobs (1000 at most) as one claim: ready jobs, then those that become ready.
 
-        Raises :class:`~sluicemq.NotFound` if there is no such queue. Returns when there are so many, or after
-        ``wait`` seconds with what there is by then, also none.
+        Returns when there are ``limit`` jobs, or after ``wait`` seconds with the jobs so far, also none.
+        Raises :class:`~sluicemq.NotFound` if there is no such queue.
         """
         claim = Claim(self._endpoint, queue, timeout=self.timeout, patient=self._patient)
         return claim.fill(limit, in_seconds(wait))
 
     def pop(self, queue: str, limit: int = 1, wait: Seconds = 0.0) -> list[Job]:
-        """Take up to ``limit`` jobs (1000 at most) at most once: they are gone from the broker already.
+        """Take up to ``limit`` jobs (1000 at most) at most once: they are removed before they are sent.
 
-        Waits as :meth:`reserve` does. What is under way when the connection is lost is lost too.
+        Waits as :meth:`reserve` does. Jobs under way when the connection is lost are gone.
         """
         return pop(
             self._endpoint, queue, limit, in_seconds(wait), timeout=self.timeout, patient=self._patient
         )
 
     def ping(self, timeout: float | None = None) -> float:
-        """Seconds for one way to the broker and back; the first call waits for the connection too."""
+        """Return the seconds of one round trip to the broker; the first call waits for the connection too."""
         asked = monotonic()
         self._questions.ask(wire.PING, timeout=self.timeout if timeout is None else timeout)
         return monotonic() - asked
 
     def health(self, timeout: float | None = None) -> dict[str, Any]:
-        """Whether the broker's MongoDB answers: ``store``, which is "ok" or says what is wrong.
+        """Return the health of the broker's MongoDB: ``store``, which is "ok" or says what is wrong.
 
-        ``store_silent`` is the seconds since a question to it that has no answer. The broker tells this at
-        once, whatever MongoDB does; one of an older version tells nothing.
+        ``store_silent`` is the seconds since a question to MongoDB that has no answer. The broker answers at
+        once, also without MongoDB. A broker of an older version returns an empty map.
         """
         return dict(self._questions.ask(wire.PING, True, timeout=timeout or self.timeout) or {})  # noqa: FBT003
 
     def close(self) -> None:
-        """Leave the broker and end the connection; again is harmless."""
+        """Disconnect from the broker; may be called again."""
         self._closed = True
         self._connection.close()
 
@@ -400,7 +401,7 @@ class Client:
         return self._questions.ask(verb, *fields, timeout=self.timeout)
 
     def _order(self, verb: bytes, *fields: Any, wait: float | None) -> Any:
-        """What may take long: its answer, or :class:`Unfinished` shortly before it would be too late."""
+        """Carry out a bulk operation; raises :class:`Unfinished` shortly before ``timeout``."""
         most = max(self.timeout / 2, self.timeout - _ON_ITS_WAY)
         answer = self._act(verb, *fields, most if wait is None else min(wait, most))
         if isinstance(answer, dict) and TaskField.TASK in answer:

@@ -1,4 +1,4 @@
-"""What a producer and a publisher share: a window of what is unconfirmed, refusals, and how they end."""
+"""Common part of producer and publisher: a window of unconfirmed messages, and refusals."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _REFUSALS_KEPT = 1000
 
 
 class Sent(Protocol):
-    """A receipt: of what was sent, until it is confirmed."""
+    """A receipt of something that was sent."""
 
     seen: bool
-    """True if somebody was told of its refusal."""
+    """True if somebody has seen its refusal."""
 
 
 R = TypeVar("R", bound=Sent)
@@ -31,13 +31,13 @@ R = TypeVar("R", bound=Sent)
 
 @checked()
 class Confirming(Generic[R]):
-    """Sends over one connection, of its own in each process; ``window`` bounds what is unconfirmed.
+    """Sends over one connection, which each process has for itself; ``window`` bounds what is unconfirmed.
 
-    A subclass begins its role in :meth:`_begin`, counts what it sends (:meth:`_count`, once there is room),
-    and tells what became of it (:meth:`_refuse`, :meth:`_free`).
+    A subclass creates its role in :meth:`_begin`, counts what it sends (:meth:`_count`, once there is room),
+    and reports each outcome (:meth:`_refuse`, :meth:`_free`).
     """
 
-    #: What is sent, what doing so is called, and who does it.
+    #: Nouns and verb of messages: what is sent, how, and by whom.
     _things: ClassVar[str]
     _verb: ClassVar[str]
     _who: ClassVar[str]
@@ -51,7 +51,7 @@ class Confirming(Generic[R]):
         close_timeout: float,
         on_refused: Callable[[R, SluiceError], None] | None,
     ) -> None:
-        """``room_timeout``: seconds that one waits for room, at most; None: as long as it takes."""
+        """``room_timeout``: seconds to wait for room, at most; None: without limit."""
         self._endpoint = endpoint
         self._window, self._window_bytes = window, window_bytes
         self._room_timeout, self._close_timeout = room_timeout, close_timeout
@@ -65,8 +65,8 @@ class Confirming(Generic[R]):
     def flush(self, timeout: float | None = None) -> None:
         """Wait until nothing is unconfirmed.
 
-        Raises :class:`~sluicemq.Timeout` naming how much still is; and if something was refused of which
-        nobody has heard yet, the error of the first, naming how many.
+        Raises :class:`~sluicemq.Timeout` with the number of those that still are. Raises the first refusal
+        that nobody has seen yet, with the number of such refusals.
         """
         with self._room:
             if not self._room.wait_for(lambda: not self._unconfirmed, timeout):
@@ -74,15 +74,15 @@ class Confirming(Generic[R]):
         self._refusals.raise_unseen()
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush for up to ``timeout`` seconds (None: ``close_timeout``), then end the connection.
+        """Flush for up to ``timeout`` seconds (None: ``close_timeout``), then disconnect.
 
-        Raises what ``flush`` raises; the connection is closed in any case. Again is harmless.
+        Raises what ``flush`` raises; the connection is closed in any case. May be called again.
         """
         if self._closed:
             return
         with self._room:
             self._closed = True
-            self._room.notify_all()  # who waits for room is told now
+            self._room.notify_all()  # threads that wait for room raise now
         try:
             self.flush(self._close_timeout if timeout is None else timeout)
         finally:
@@ -104,7 +104,7 @@ class Confirming(Generic[R]):
     # --------------------------------------------------------- for the subclass
 
     def _begin(self) -> None:
-        """All that belongs to one process; the subclass goes on with its role and :meth:`_connect`."""
+        """Create all that belongs to one process; the subclass adds its role and calls :meth:`_connect`."""
         self._refusals: Refusals[R] = Refusals(self._things, self._named)
         self._unconfirmed = self._unconfirmed_bytes = 0
         self._lock = threading.Lock()
@@ -115,11 +115,11 @@ class Confirming(Generic[R]):
         role.attach(self._connection)
 
     def _named(self, receipt: R) -> str:
-        """What a receipt is of, for people."""
+        """Return the name of a receipt, for people."""
         raise NotImplementedError
 
     def _count(self, size: int) -> None:
-        """One more is unconfirmed, of so many bytes; raises what ended this one."""
+        """Count one more unconfirmed, of ``size`` bytes; raises the error that ended this object."""
         if self._closed or self._connection.failure:
             raise self._connection.failure or ValueError(f"{self._verb} to a closed {self._who}")
         self._unconfirmed += 1
@@ -127,7 +127,7 @@ class Confirming(Generic[R]):
 
     def _has_room(self, size: int) -> bool:
         if self._unconfirmed == 0:
-            return True  # or what is larger than the window would wait for ever
+            return True  # or something larger than the window would wait for ever
         return self._unconfirmed < self._window and self._unconfirmed_bytes + size <= self._window_bytes
 
     def _wait_for_room(self, size: int) -> None:
@@ -139,17 +139,17 @@ class Confirming(Generic[R]):
             raise Timeout(f"{what}, no room after {self._room_timeout:g} s")
 
     def _refuse(self, receipt: R, error: SluiceError) -> None:
-        """Tell whoever wants to hear that one was refused."""
+        """Report a refusal to ``on_refused``."""
         if self._on_refused is None:
             return
         receipt.seen = True
         try:
             self._on_refused(receipt, error)
-        except BaseException:  # noqa: BLE001 - the others must be told all the same
+        except BaseException:  # noqa: BLE001 - others must get their reports nevertheless
             complain("on_refused failed: %s", self._named(receipt), level=logging.ERROR)
 
     def _free(self, count: int, size: int) -> None:
-        """So many, of so many bytes together, are confirmed or refused."""
+        """Count ``count`` as confirmed or refused, of ``size`` bytes together."""
         with self._lock:
             self._unconfirmed -= count
             self._unconfirmed_bytes -= size
@@ -157,7 +157,7 @@ class Confirming(Generic[R]):
                 self._room.notify_all()
 
     def _roomy(self) -> bool:
-        """True if it is worth waking those who wait: not for every few of a full window."""
+        """Return whether it is worth waking waiting threads: not for every few of a full window."""
         return (
             self._unconfirmed <= self._window * 3 // 4
             and self._unconfirmed_bytes <= self._window_bytes * 3 // 4
@@ -170,7 +170,7 @@ class Confirming(Generic[R]):
 
 
 class Refusals(Generic[R]):
-    """Counts what was refused, and keeps the first of it until somebody has heard of it."""
+    """Counts refusals, and keeps the first ones until somebody has seen them."""
 
     def __init__(self, things: str, named: Callable[[R], str]) -> None:
         self.count = 0
@@ -180,9 +180,9 @@ class Refusals(Generic[R]):
         self._beyond = 0
 
     def add(self, receipt: R, error: SluiceError) -> None:
-        """One was refused."""
+        """Count a refusal."""
         self.count += 1
-        if self.count & (self.count - 1) == 0:  # 1, 2, 4, 8, ...: seen in the log, never flooding it
+        if self.count & (self.count - 1) == 0:  # 1, 2, 4, 8, ...: seen in the log without flooding it
             log.warning(
                 "%d %s refused, the last: %s: %s", self.count, self._things, self._named(receipt), error
             )
@@ -192,7 +192,7 @@ class Refusals(Generic[R]):
             self._beyond += 1
 
     def raise_unseen(self) -> None:
-        """Raise the error of the first of which nobody has heard, if there is one."""
+        """Raise the first refusal that nobody has seen, if there is one."""
         kept, self._kept = self._kept, []
         beyond, self._beyond = self._beyond, 0
         unseen = [(receipt, error) for receipt, error in kept if not receipt.seen]

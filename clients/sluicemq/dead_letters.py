@@ -1,4 +1,4 @@
-"""Which dead letters are meant, where not all of a queue are."""
+"""Choice of dead letters: by id, reason and time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluicemq import arguments
 class DeadLetters(TypedDict, total=False):
     """Dead letters with the text ``reason`` in their last error, dead from ``since`` on and before ``until``.
 
-    Times are Unix seconds, or a ``datetime`` (of local time without a zone); ``limit``: the oldest so many.
+    Times are Unix seconds, or a ``datetime`` (of local time without a zone). ``limit``: the oldest ones only.
     """
 
     reason: str | None
@@ -22,7 +22,7 @@ class DeadLetters(TypedDict, total=False):
 
 
 def described(ids: Sequence[str] | None, letters: DeadLetters) -> dict[str, Any]:
-    """As the broker is told: of those with these ids (None: of all)."""
+    """Return the choice as the broker reads it; ``ids``: of these only, None: of all."""
     given = {name: _checked(name, value) for name, value in letters.items() if value is not None}
     if ids is None:
         return given

@@ -1,9 +1,9 @@
-"""Forks: which process something belongs to, and who is told in the child.
+"""Forks of the process: what belongs to which process, and callbacks in the child.
 
-A fork copies the memory and the open files, but of the threads only the one that forks. In the child nobody
-runs the library's connections any more, what is written to their pipes and sockets reaches the parent, and a
-lock may be held for ever by a thread that is not there. So whoever has a connection is told in the child,
-before anything else runs there, and begins anew or refuses; and what can be waited for knows its process.
+A fork copies memory and open files, but only the thread that forks. In the child nobody runs the library's
+connections, bytes written to their pipes and sockets reach the parent, and a lock may be held for ever by a
+thread that is not there. For this reason everything that has a connection gets a callback in the child,
+before anything else runs there. It starts again or refuses. Receipts and replies know their process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 
 from sluicemq.protocol.errors import Forked
 
-#: Forks between the program's first process and this one: another number in a child than in its parent.
+#: Forks between the program's first process and this one; a child has another number than its parent.
 generation = 0
 
 T = TypeVar("T")
@@ -26,8 +26,8 @@ _callbacks: WeakKeyDictionary[Any, Callable[[Any], None]] = WeakKeyDictionary()
 def on_fork(part: T, forked: Callable[[T], None]) -> None:
     """Have ``forked(part)`` called in the child of every fork, for as long as the part lives.
 
-    It runs between the fork and the program's next statement, under gevent before its hub is there: it must
-    not wait, start a thread, or use a lock that was there before.
+    It runs between the fork and the program's next statement, under gevent before its hub is there. It must
+    not wait, start a thread, or use a lock of the parent.
     """
     _callbacks[part] = forked
 
@@ -39,7 +39,7 @@ def refuse(what: str, made_in: int, do: str) -> None:
 
 
 def _in_child() -> None:
-    global generation  # noqa: PLW0603 - it is this process's own
+    global generation  # noqa: PLW0603 - each process has its own
     generation += 1
     for part, forked in list(_callbacks.items()):
         forked(part)

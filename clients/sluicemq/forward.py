@@ -1,4 +1,4 @@
-"""Where a job goes on: what a handler returns instead of a result."""
+"""Where a job goes on: a handler returns this instead of a result."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ _NOT_FOR_MOVES: Final = sorted(KEYWORDS - MOVE_OPTIONS)
 class Forward:
     """Returned by a worker's handler: the job goes on to another queue, with its id and its history.
 
-    ``payload``: None is the one it has; ``options`` are those of :meth:`~sluicemq.Producer.push`, but for
-    ``dedupe_id`` and ``dedupe_window``: what is not given stays as it is. Its attempts begin anew there.
-    It is the same job: whoever waits for its result has the one of the last queue.
+    ``payload``: None keeps the job's payload. ``options`` are those of :meth:`~sluicemq.Producer.push`
+    without ``dedupe_id`` and ``dedupe_window``; options that are not given are kept. The job's attempts begin
+    again. Whoever waits for its result gets the result of the last queue.
 
-    Raises TypeError, or :class:`~sluicemq.BadHeaders`, for what can't be sent. What the broker refuses, as a
-    queue that has a job of this id already, gives the job back, with that as its reason.
+    Raises TypeError, or :class:`~sluicemq.BadHeaders`, for values that can't be sent. If the broker refuses,
+    for instance because that queue has a job with this id, the job is given back, with the refusal as its
+    reason.
     """
 
     __slots__ = ("onward", "payload", "queue")
@@ -34,7 +35,7 @@ class Forward:
         self.queue = queue
         self.payload = None if payload is None else as_bytes(payload)
         self.onward: list[Any] = [queue, self.payload, as_headers(options)[0]]
-        """As a SETTLE has it."""
+        """The fields of a SETTLE."""
 
     def __repr__(self) -> str:
         what = "its payload" if self.payload is None else f"{len(self.payload)} bytes"
@@ -42,7 +43,7 @@ class Forward:
 
 
 def as_sent(onward: list[Any]) -> list[Any]:
-    """Return where a job goes on, as a SETTLE has it; what a handler has changed in it is checked, too."""
+    """Return the fields of a SETTLE, checked: a handler may have changed them."""
     queue, payload, headers = onward
     arguments.text("queue", queue)
     return [queue, None if payload is None else as_bytes(payload), headers]
@@ -51,9 +52,9 @@ def as_sent(onward: list[Any]) -> list[Any]:
 class FanOut:
     """Returned by a worker's handler: the job waits for ``children``, new jobs, and is done when they are.
 
-    Each is a :class:`Forward` to its queue; without a payload it has the job's. Their ids are the job's with
-    ``.1``, ``.2`` and so on. ``result``: what the job has as its result then. Once a child is a dead letter
-    the job is one, too.
+    Each child is a :class:`Forward` to its queue; without a payload it has the job's payload. The children's
+    ids are the job's id with ``.1``, ``.2`` and so on. ``result``: the job's result then. If a child becomes
+    a dead letter, the job does too.
     """
 
     __slots__ = ("onward", "result")
@@ -64,5 +65,5 @@ class FanOut:
         if wrong := [each for each in children if not isinstance(each, Forward)]:
             raise TypeError(f"a child is a Forward to its queue, not {type(wrong[0]).__name__}")
         self.onward: list[Any] = [each.onward for each in children]
-        """As a SETTLE has it."""
+        """The fields of a SETTLE."""
         self.result = as_bytes(result)

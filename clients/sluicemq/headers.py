@@ -1,4 +1,4 @@
-"""What a producer says of a job beside its payload, and how that is sent."""
+"""Options, ids and payloads of a push, checked and converted as they are sent."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Headers = dict[str, Any]
 
 
 def as_headers(options: JobOptions, reply: str | None = None) -> tuple[Headers | None, int]:
-    """A copy of the options as it will be sent, and its bytes; None and 0 for a job that says nothing.
+    """Return a copy of the options as it is sent, and its bytes; None and 0 for a job without any.
 
-    Made at once, so that it is the caller who hears of errors: TypeError, :class:`~sluicemq.BadHeaders`.
+    Made in the caller's thread, so that the caller gets the errors: TypeError, :class:`~sluicemq.BadHeaders`.
     """
     if unknown := options.keys() - KEYWORDS:
         raise TypeError(f"push() got an unexpected keyword argument {min(unknown)!r}")
@@ -25,7 +25,7 @@ def as_headers(options: JobOptions, reply: str | None = None) -> tuple[Headers |
     if not given.get("headers", True):
         del given["headers"]
     for key, value in given.items():
-        if key != "headers":  # of one's own map the broker says what is wrong
+        if key != "headers":  # errors in a user's own map are the broker's
             given[key] = _read(key, value)
     if reply is not None:
         given["reply"] = reply
@@ -33,7 +33,7 @@ def as_headers(options: JobOptions, reply: str | None = None) -> tuple[Headers |
 
 
 def checked_id(id: str) -> str:  # noqa: A002 - the word that jobs use everywhere
-    """The id, if a job may have it; else TypeError or ValueError."""
+    """Return the id, if a job may have it; raises TypeError or ValueError."""
     arguments.text("id", id)
     id = arguments.plain_text(id)  # noqa: A001
     if not 1 <= len(id.encode()) <= LONGEST_ID:
@@ -42,7 +42,7 @@ def checked_id(id: str) -> str:  # noqa: A002 - the word that jobs use everywher
 
 
 def as_bytes(payload: Any) -> bytes:
-    """A payload of any type that holds bytes."""
+    """Return the bytes of a payload of any type that holds bytes."""
     if isinstance(payload, bytes | bytearray | memoryview):
         return arguments.plain_bytes(payload)
     raise TypeError(f"a payload is bytes, not {type(payload).__name__}: encode it first")

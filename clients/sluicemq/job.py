@@ -1,4 +1,4 @@
-"""A job as a worker's handler sees it."""
+"""Jobs as a worker's handler sees them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.durations import check_span, in_seconds
 from sluicemq.protocol.options import OPTIONS, Seconds
 
-#: Takes ``[done, total, note]`` of a job.
+#: Sends ``[done, total, note]`` of a job.
 SendProgress = Callable[[Any, list[Any]], None]
 
 
 class Job:
     """One delivery of a job.
 
-    ``id``; ``payload``: bytes; ``headers``: the producer's own map; ``attempt``: 1 on the first
-    delivery; ``max_attempts``: deliveries before it is dead, 0: no end; ``priority``; ``queue``; ``age``.
+    ``id``; ``payload``: bytes; ``headers``: the producer's own map; ``attempt``: 1 on the first delivery;
+    ``max_attempts``: deliveries before it is dead, 0: no limit; ``priority``; ``queue``; ``age``.
 
-    For the tests of a handler make one yourself: ``Job(payload=b"cat.jpg")``; of all else there are
-    defaults, and its ``extend`` and ``progress`` do nothing.
+    For tests of a handler make one yourself: ``Job(payload=b"cat.jpg")``. Everything else has a default, and
+    ``extend`` and ``progress`` do nothing.
     """
 
     __slots__ = (
@@ -45,7 +45,7 @@ class Job:
     )
 
     trace: Any
-    """The context of the span in which it is handled; not there without one."""
+    """The context of the handler's span; unset without one."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Job:
         send_progress: SendProgress,
         offset: float,
     ) -> Self:
-        """A job of a DELIVER; ``ahead``: of this process's monotonic clock, before the broker's."""
+        """Return a job of a DELIVER; ``offset``: this process's monotonic clock minus the broker's clock."""
         job = cls.__new__(cls)
         if len(row) != _ROW:
             row = _full_row(row, offset)
@@ -103,25 +103,25 @@ class Job:
 
     @property
     def age(self) -> float:
-        """Seconds since the broker accepted it, by the clock of its MongoDB."""
+        """Return the seconds since the broker accepted it, by the clock of its MongoDB."""
         return max(0.0, monotonic() - self._accepted)
 
     @property
     def begin_by(self) -> float:
-        """When a handler should have begun it, on the monotonic clock: else it is given back."""
+        """Return the monotonic time at which it is given back if no handler has begun it."""
         return self.came + self.visibility_timeout * BEGIN_WITHIN
 
     @property
     def begins_late(self) -> bool:
-        """True if enough of its time has passed that a handler which begins now should have it anew."""
+        """Return whether a handler that begins now should get its time again: much of it has passed."""
         return monotonic() - self.came > self.visibility_timeout * BEGUN_LATE
 
     def renewed(self) -> None:
-        """Count its time from now: the broker was asked to."""
+        """Count its time from now: the broker extends it."""
         self.came = monotonic()
 
     def extend(self, seconds: Seconds) -> None:
-        """Ask for ``seconds`` from now until the job must be settled; from its handler.
+        """Extend the job's time to ``seconds`` from now; from its handler.
 
         Raises :class:`~sluicemq.LeaseLost` if the job is no longer this worker's.
         """
@@ -129,12 +129,12 @@ class Job:
         self._extend(self, in_seconds(seconds))
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
-        """Say how far it is, ``done`` of ``total``, for who looks; from its handler, as often as you like.
+        """Report progress, ``done`` of ``total``; from the job's handler, as often as you like.
 
-        About once a second the newest is sent, and noted at the broker; ``show`` tells it, and whoever asks
-        for the result before there is one. Of ``note`` 200 characters are kept. It does not block, and
-        nothing is said where the job is no longer this worker's: ``extend`` does. Raises TypeError or
-        ValueError for what is no finite number up to 2**53, and no text.
+        The newest report is sent about once a second and stored at the broker. ``show`` displays it, and
+        clients that wait for the result get it before. ``note`` is cut to 200 characters. The call does not
+        block, and does not say whether the job is still this worker's: ``extend`` does. Raises TypeError or
+        ValueError for numbers that are not finite or beyond 2**53, and for a note that is no text.
         """
         arguments.number("done", done)
         if total is not None:
@@ -145,29 +145,29 @@ class Job:
         return f"<Job {self.id} of {self.queue}, attempt {self.attempt}, {len(self.payload)} bytes>"
 
 
-#: Shares of a job's visibility timeout: within which a handler should have begun it, and after which its time
-#: begins anew with the handler. The other half is for its way back, and for a clock that stood still.
+#: Shares of a job's visibility timeout: a handler should begin it within the first. If it begins after the
+#: second, the time is extended. The rest is for the verdict's way back, and for a clock that stood still.
 BEGIN_WITHIN: Final = 0.5
 BEGUN_LATE: Final = 0.02
 
 #: Seconds between two messages about one job's progress.
 PROGRESS_EACH: Final = 1.0
 
-_ROW: Final = 9  # elements of a row that tells all of this
+_ROW: Final = 9  # elements of a complete row
 
 
 def _full_row(row: Sequence[Any], offset: float) -> Sequence[Any]:
-    """Return a row with all elements: a newer broker tells more, an older one no timeout, or five at all."""
+    """Return a complete row: a newer broker sends more, an older one no timeout, or five elements only."""
     if len(row) > _ROW:
         return row[:_ROW]
     return (*row, inf) if len(row) == _ROW - 1 else (*row[:5], 0, monotonic() - offset, 0, inf)
 
 
 def clock_offset(fields: Sequence[Any]) -> float:
-    """By how much this process's monotonic clock is before the broker's, as a DELIVER tells it."""
+    """Return this process's monotonic clock minus the broker's clock, as a DELIVER has it."""
     now = fields[2] if len(fields) > 2 else None
     return monotonic() - now if isinstance(now, int | float) else 0.0
 
 
 def _ignore(_job: Job, _value: object) -> None:
-    """Nobody waits for a job that a test has made."""
+    """Do nothing: a test has made the job."""

@@ -1,4 +1,4 @@
-"""A message of a stream, and a publish and what became of it."""
+"""Messages of a stream, and the receipt of a publish."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from typing import Any, NamedTuple
 from sluicemq import forks
 from sluicemq.protocol.errors import SluiceError, Timeout
 
-# Held only while an event is made, so one for all of them is enough.
+# Held only while an event is made, so one lock for all of them is enough.
 _making_an_event = threading.Lock()
 
 
 class Message(NamedTuple):
-    """One message: its number, its topic, what it says, when it was stored (Unix seconds)."""
+    """One message: its number, topic and payload, and when it was stored (Unix seconds)."""
 
     sequence: int
     topic: str
     payload: bytes
     time: float
     frames: tuple[bytes, ...]
-    """All that was sent behind the topic: of the library's publishers the payload alone."""
+    """All frames after the topic; the library's publishers send the payload only."""
 
 
 class Published:
     """One message on its way into a stream, made by :meth:`Publisher.publish`.
 
-    ``sequence``: its number in the stream, once it is durable. ``existed``: it was there before, under
-    the same id. ``packed``, ``id``, ``expected`` and ``seen`` (of its refusal) are the publisher's.
+    ``sequence``: its number in the stream, once it is durable. ``existed``: it was stored before, under its
+    id. ``packed``, ``id``, ``expected`` and ``seen`` (the refusal was) are the publisher's.
     """
 
     __slots__ = (
@@ -65,19 +65,19 @@ class Published:
 
     @property
     def done(self) -> bool:
-        """True if the broker has answered: durable or refused."""
+        """Return whether the broker has answered: durable or refused."""
         return self._sequence > 0 or self._error is not None
 
     @property
     def sequence(self) -> int | None:
-        """Its number in the stream; None while it is not known."""
+        """Return its number in the stream; None while that is not known."""
         return self._sequence or None
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its number, once it is durable.
+        """Return its number, once it is durable.
 
-        Raises the broker's error if it was refused, and :class:`~sluicemq.Timeout` after ``timeout``
-        seconds; it is still on its way then.
+        Raises the broker's error if it was refused, and :class:`~sluicemq.Timeout` after ``timeout`` seconds;
+        the message is still on its way then.
         """
         if not self.done and not self._wait(timeout):
             raise Timeout(f"a message for stream {self.stream} is not confirmed after {timeout:g} s")
@@ -91,11 +91,11 @@ class Published:
         return f"<Published to {self.stream}: {state}>"
 
     def settle(self, sequence: int, error: SluiceError | None = None) -> None:
-        """It is durable, or refused; wakes who waits."""
+        """Set the number or the error; wakes waiting threads."""
         self._error = error
         self.packed = b""
         self._sequence = sequence
-        # Read after the number is set: who has made its event later finds that.
+        # Read after the number is set: a thread that makes its event later sees it.
         if self._event is not None:
             self._event.set()
 

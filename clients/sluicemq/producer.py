@@ -1,4 +1,4 @@
-"""Push jobs, one by one; the library makes batches of them and waits for the confirmations."""
+"""Producers: push jobs one by one; the library makes batches of them and waits for the confirmations."""
 
 from __future__ import annotations
 
@@ -24,36 +24,37 @@ from sluicemq.transport.send_buffer import PushBatch, SendBuffer
 if TYPE_CHECKING:
     from sluicemq.spans import Sending
 
-_JOB_OVERHEAD = 64  # bytes that a job costs here beside its payload, so that empty ones count too
+_JOB_OVERHEAD = 64  # bytes that a job counts beside its payload, so that empty ones count too
 
 _R = TypeVar("_R", bound=Receipt)
 
 
 @checked(skip={"push", "push_many", "submit", "call"})
 class Producer(Confirming[Receipt]):
-    """Pushes jobs to one broker; from any number of threads or greenlets.
+    """Pushes jobs to one broker; for any number of threads or greenlets.
 
-    ``endpoint``: without one, what ``SLUICEMQ_ENDPOINT`` names, or ``tcp://127.0.0.1:5550``.
+    ``endpoint``: where the broker is; None means ``SLUICEMQ_ENDPOINT``, or ``tcp://127.0.0.1:5550``.
 
-    ``push`` returns at once; a native I/O thread sends what has been collected, several messages in
-    flight, and repeats by id after a reconnect what was not confirmed. The order of the pushes to a
-    queue is kept, also then.
+    ``push`` returns at once. A native I/O thread sends the collected jobs, several messages in flight. After
+    a reconnect it repeats unconfirmed jobs, by their ids. The order of the pushes to a queue is kept, also
+    then.
 
-    ``window`` and ``window_bytes`` bound what is unconfirmed: ``push`` blocks there, up to
-    ``push_timeout`` seconds (None: as long as it takes) and raises :class:`~sluicemq.Timeout`.
+    ``window`` jobs and ``window_bytes`` may be unconfirmed. Beyond that ``push`` blocks, up to
+    ``push_timeout`` seconds (None: without limit), and raises :class:`~sluicemq.Timeout`.
 
-    **No refusal vanishes.** ``Receipt.wait`` raises it; ``on_refused(receipt, error)``, if given,
-    hears of every one (it runs in the I/O thread, so it must be short and must not wait for this
-    producer); what neither has heard is raised by the next ``flush`` or ``close``.
+    **No refusal is lost.** ``Receipt.wait`` raises it. ``on_refused(receipt, error)``, if given, is called
+    for each one (in the I/O thread: it must be short and must not wait for this producer). The next ``flush``
+    or ``close`` raises a refusal that neither has seen.
 
-    ``now``: nanoseconds since 1970, with which the ids begin that it chooses. Nothing else goes by it.
+    ``now``: nanoseconds since 1970, with which the ids begin that the producer chooses; used for nothing
+    else.
 
-    Leaving the ``with`` block waits for all confirmations, up to ``close_timeout`` seconds. A
-    producer that is still open when the program ends is flushed for 5 s.
+    Leaving the ``with`` block waits for all confirmations, up to ``close_timeout`` seconds. A producer that
+    is still open when the program ends is flushed for 5 s.
 
-    In the child of a fork it is as new: it connects again when it is first used there, and has nothing of
-    what the parent has pushed, whose receipts raise :class:`~sluicemq.Forked`. A child that ends with
-    ``os._exit`` must ``close`` it, or ``flush``, before.
+    In the child of a fork it starts empty and connects at its first use. Receipts of the parent's pushes
+    raise :class:`~sluicemq.Forked` there. A child that ends with ``os._exit`` must ``close`` or ``flush`` it
+    before.
     """
 
     _things, _verb, _who = "jobs", "push", "producer"
@@ -74,12 +75,12 @@ class Producer(Confirming[Receipt]):
 
     @property
     def unconfirmed(self) -> int:
-        """Jobs pushed of which the broker has not yet said what became of them."""
+        """Return how many pushed jobs are neither confirmed nor refused."""
         return self._unconfirmed
 
     @property
     def refused(self) -> int:
-        """Jobs that the broker has refused so far."""
+        """Return how many jobs the broker has refused so far."""
         return self._refusals.count
 
     def push(
@@ -92,20 +93,22 @@ class Producer(Confirming[Receipt]):
     ) -> Receipt:
         """Push one job; blocks only while too much is unconfirmed.
 
-        ``id``: up to 128 bytes, chosen by the library if None; ``priority``: higher first;
-        ``delay``, ``ttl``, ``visibility_timeout``, ``keep_done``: seconds, or a ``timedelta``;
-        ``not_before``: a ``datetime`` with a time zone, Unix seconds or RFC 3339; ``max_attempts``:
-        deliveries before it is dead, 0: no end; ``backoff``: ``exponential``, ``linear``, ``fixed``,
-        ``none``, or a map of ``kind``, ``base``, ``factor``, ``cap``, ``jitter``; ``dedupe_id``: within
-        ``dedupe_window`` seconds no other job with it is taken, but refused as
-        :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's; ``group``: jobs of one group run one
-        at a time, in the order in which they were pushed; ``tenant``: whose turn it waits for in a fair
-        queue; ``headers``: a map of your own, handed to the worker.
-        What is None is as the queue's settings have it.
+        * ``id``: up to 128 bytes; None: the library chooses one;
+        * ``priority``: higher first;
+        * ``delay``, ``ttl``, ``visibility_timeout``, ``keep_done``: seconds, or a ``timedelta``;
+        * ``not_before``: a ``datetime`` with a time zone, Unix seconds or RFC 3339;
+        * ``max_attempts``: deliveries before the job is dead, 0: no limit;
+        * ``backoff``: ``exponential``, ``linear``, ``fixed``, ``none``, or a map of ``kind``, ``base``,
+          ``factor``, ``cap``, ``jitter``;
+        * ``dedupe_id``: other jobs with it are refused within ``dedupe_window`` seconds, as
+          :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's;
+        * ``group``: jobs of one group run one at a time, in the order of their pushes;
+        * ``tenant``: a fair queue serves its tenants in turn;
+        * ``headers``: a map of your own, handed to the worker.
 
-        Raises TypeError or ValueError for what is no job, :class:`~sluicemq.BadQueue`,
-        :class:`~sluicemq.BadHeaders`, :class:`~sluicemq.TooLarge` (once the broker has told its
-        limit), and what ended the connection if it has ended.
+        None means the queue's setting. Raises TypeError or ValueError for wrong arguments,
+        :class:`~sluicemq.BadQueue`, :class:`~sluicemq.BadHeaders`, :class:`~sluicemq.TooLarge` (once the
+        broker's limit is known), and the error that ended the connection, if it has ended.
         """
         receipt = self._made(Receipt, queue, payload, id, options)
         self._enqueue(receipt)
@@ -114,12 +117,13 @@ class Producer(Confirming[Receipt]):
     def push_many(
         self, queue: str, jobs: Iterable[bytes | NewJob], *, start: int = 0, **options: Unpack[JobOptions]
     ) -> list[Receipt]:
-        """Push many jobs; of those only what is wrong is refused, each by its receipt's ``position``.
+        """Push many jobs; only wrong ones are refused, each by its receipt's ``position``.
 
-        Each is a payload, or a map of what ``push`` takes (``{"payload": b"...", "delay": 5}``) over the
-        ``options`` of all; ``start``: the position of the first. Returns a receipt for every job, in
-        their order. What ``push`` would raise of one job is raised by its receipt's ``wait``, and counts
-        as refused. Raises :class:`~sluicemq.BadQueue`, and what ended the connection.
+        Each is a payload, or a map of arguments of ``push`` (``{"payload": b"...", "delay": 5}``), which
+        override the ``options`` of all. ``start``: the position of the first. Returns a receipt for every
+        job, in their order. An error that ``push`` would raise for one job is raised by its receipt's
+        ``wait``, and counts as a refusal. Raises :class:`~sluicemq.BadQueue`, and the error that ended the
+        connection.
         """
         with tracing.sending_many(queue, self._connection.endpoint) as sending:
             return [
@@ -135,14 +139,14 @@ class Producer(Confirming[Receipt]):
         id: str | None = None,  # noqa: A002
         **options: Unpack[JobOptions],
     ) -> Reply:
-        """Push one job and have its result in time: a :class:`concurrent.futures.Future` of bytes.
+        """Push one job and return its result as a :class:`concurrent.futures.Future` of bytes.
 
-        ``options`` are those of ``push``; with an ``id`` that was pushed before, the result is the stored
-        one (for the queue's ``remember`` seconds), or that of the running job. The future raises the
-        error of a refused push, :class:`~sluicemq.Dead`, :class:`~sluicemq.Expired`, or
-        :class:`~sluicemq.Uncertain`. A lost connection changes nothing: it is asked again by id. Close
-        the producer only when you have the results: closing ends the rest with
-        :class:`~sluicemq.Unavailable`, though their jobs are done all the same.
+        ``options`` are those of ``push``. With an ``id`` that was pushed before, the result is the stored one
+        (for the queue's ``remember`` seconds), or that of the running job. The future raises the error of a
+        refused push, :class:`~sluicemq.Dead`, :class:`~sluicemq.Expired`, or :class:`~sluicemq.Uncertain`.
+        After a lost connection the producer asks again, by id. Close it only when you have the results:
+        closing ends the other futures with :class:`~sluicemq.Unavailable`, though their jobs are done
+        nevertheless.
         """
         reply = Reply()
         receipt = self._made(ResultReceipt, queue, payload, id, options, reply=RESULT)
@@ -161,8 +165,8 @@ class Producer(Confirming[Receipt]):
     ) -> bytes:
         """Push one job and wait for its result, up to ``timeout`` seconds.
 
-        Raises :class:`~sluicemq.Timeout`, the job being still on its way then (ask for it with
-        ``Client.result``, or call again with the same ``id``), and what :meth:`submit`'s future raises.
+        Raises :class:`~sluicemq.Timeout` while the job goes on (get its result with ``Client.result``, or
+        with another call with its ``id``), and every error of :meth:`submit`'s future.
         """
         if timeout is not None:
             number("timeout", timeout)
@@ -193,7 +197,7 @@ class Producer(Confirming[Receipt]):
         options: JobOptions,
         reply: str | None = None,
     ) -> _R:
-        """The receipt of one push, with a span of its own where somebody traces."""
+        """Return the receipt of one push, with a span of its own if the program traces."""
         spans = tracing.current()
         if spans is None:
             return kind(*self._checked(queue, payload, id, options, reply))
@@ -211,7 +215,7 @@ class Producer(Confirming[Receipt]):
         options: JobOptions,
         reply: str | None = None,
     ) -> tuple[str, str, bytes, Headers | None, int, int]:
-        """What a receipt is made of; raises what ``push`` raises of a job."""
+        """Return the parts of a receipt; raises as ``push`` does."""
         if type(payload) is not bytes:
             payload = as_bytes(payload)
         limit = self._connection.max_job_bytes
@@ -241,7 +245,7 @@ class Producer(Confirming[Receipt]):
             self._enqueue(receipt)
         except (BadQueue, Timeout, Unavailable):
             raise
-        except Exception as error:  # noqa: BLE001 - of many jobs only what is wrong is refused
+        except Exception as error:  # noqa: BLE001 - of many jobs only wrong ones are refused
             return self._refused_at_once(position, queue, job_id, error, sending)
         return receipt
 
@@ -294,7 +298,7 @@ class Producer(Confirming[Receipt]):
 
 
 def _id_maker(now: Callable[[], int]) -> Callable[[], str]:
-    """Ids that sort by time: milliseconds, then this producer's random mark, then a counter.
+    """Return a maker of ids that sort by time: milliseconds, this producer's random mark, a counter.
 
     ``now``: nanoseconds since 1970.
     """

@@ -1,4 +1,4 @@
-"""Publish messages to streams; the library makes batches of them and waits for the confirmations."""
+"""Publishers: publish to streams; the library makes batches and waits for the confirmations."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from sluicemq.protocol.packed import LONGEST_TOPIC, pack, topic_bytes
 from sluicemq.protocol.readable import brief
 from sluicemq.transport.publishing import PublishBatch, Publishing
 
-#: Bytes that a message counts for beside its own, so that empty ones count too.
+#: Bytes that a message counts beside its own, so that empty ones count too.
 _BESIDE: Final = 32
 
 
 @arguments.checked(skip={"publish"})
 class Publisher(Confirming[Published]):
-    """Publishes to any streams of one broker; from any number of threads or greenlets.
+    """Publishes to any streams of one broker; for any number of threads or greenlets.
 
-    ``publish`` returns at once; a native I/O thread sends what has been collected, several batches in
-    flight, and sends again after a reconnect, to this broker or another, what was not confirmed: it is
-    stored once, and in the order of the calls.
+    ``publish`` returns at once. A native I/O thread sends the collected messages, several batches in flight.
+    After a reconnect, to this broker or another one, it repeats unconfirmed batches: each message is stored
+    once, and in the order of the calls.
 
-    ``window`` messages and ``window_bytes`` may be unconfirmed: ``publish`` blocks there, up to
-    ``publish_timeout`` seconds (None: as long as it takes), and raises :class:`~sluicemq.Timeout`.
+    ``window`` messages and ``window_bytes`` may be unconfirmed. Beyond that ``publish`` blocks, up to
+    ``publish_timeout`` seconds (None: without limit), and raises :class:`~sluicemq.Timeout`.
 
-    **No refusal vanishes.** ``Published.wait`` raises it; ``on_refused(published, error)``, if given,
-    hears of every one (in the I/O thread, so it must be short); what neither has heard is raised by the
-    next ``flush`` or ``close``. Leaving the ``with`` block waits for all, up to ``close_timeout`` seconds.
-    In the child of a fork it is as new.
+    **No refusal is lost.** ``Published.wait`` raises it. ``on_refused(published, error)``, if given, is
+    called for each one (in the I/O thread: it must be short). The next ``flush`` or ``close`` raises a
+    refusal that neither has seen. Leaving the ``with`` block waits for all confirmations, up to
+    ``close_timeout`` seconds. In the child of a fork the publisher starts empty.
     """
 
     _things, _verb, _who = "messages", "publish", "publisher"
@@ -53,7 +53,7 @@ class Publisher(Confirming[Published]):
 
     @property
     def unconfirmed(self) -> int:
-        """Messages published of which the broker has not yet said what became of them."""
+        """Return how many published messages are neither confirmed nor refused."""
         return self._unconfirmed
 
     def publish(
@@ -68,13 +68,13 @@ class Publisher(Confirming[Published]):
     ) -> Published:
         """Publish one message; blocks only while too much is unconfirmed.
 
-        ``id``: up to 128 bytes; within the stream's ``dedupe_window`` no other message with it is stored,
-        and the receipt has the number of the first. ``expect``: store it only if the stream ends with
-        that number (0: is empty), ``expect_topic``: only if its topic does, else it is refused as
-        :class:`~sluicemq.Conflict`, whose ``last`` says where it ends.
+        ``id``: up to 128 bytes. Within the stream's ``dedupe_window`` no other message with it is stored, and
+        the receipt has the number of the first one. ``expect``: store the message only if the stream ends
+        with that number (0: is empty). ``expect_topic``: only if its topic ends with that number. Otherwise
+        it is refused as :class:`~sluicemq.Conflict`, whose ``last`` is the number at the end.
 
-        Raises TypeError or ValueError for what is no message, :class:`~sluicemq.BadStream`,
-        :class:`~sluicemq.BadTopic`, :class:`~sluicemq.TooLarge`, and what ended the connection.
+        Raises TypeError or ValueError for wrong arguments, :class:`~sluicemq.BadStream`,
+        :class:`~sluicemq.BadTopic`, :class:`~sluicemq.TooLarge`, and the error that ended the connection.
         """
         if type(payload) is not bytes:
             payload = as_bytes(payload)

@@ -1,4 +1,4 @@
-"""Read a stream from any point on, to its end or for as long as it goes on."""
+"""Readers: read a stream from any point on, to its end or for as long as it goes on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sluicemq.protocol.packed import topic_bytes, unpack
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.reading import Page, Reading
 
-#: Seconds after which a READ that has found nothing is asked again.
+#: Seconds that the broker waits for messages in one READ.
 _WAIT: Final = 25.0
 
 
@@ -27,18 +27,18 @@ _WAIT: Final = 25.0
 class Reader:
     """Iterates over the messages of a stream, in their order, from one thread or greenlet.
 
-    ``after``: begin behind this number (0: with the oldest that is kept); ``since``: with the first that
-    is not older (Unix seconds); ``new``: with what is published from now on. ``topics``: only messages
-    whose topic begins so (``orders``), has this pattern (``orders.*.paid``, ``orders.>``) or is just
-    this (``=orders.17``); the broker sends no others. ``follow``: wait for more at the end, for ever;
-    else the iteration ends there.
+    ``after``: begin behind this number (0: with the oldest message that is kept). ``since``: with the first
+    message that is not older (Unix seconds). ``new``: with what is published from now on. ``topics``: only
+    messages whose topic begins like this (``orders``), matches this pattern (``orders.*.paid``, ``orders.>``)
+    or equals it (``=orders.17``); the broker sends no others. ``follow``: wait for more messages at the end,
+    for ever; otherwise the iteration ends there.
 
-    Two pages of about ``page_bytes`` are read ahead, no more: who reads slowly costs nobody else anything.
-    A lost connection, or another broker in its place, makes no difference: it goes on behind the last.
+    The reader has two pages of about ``page_bytes`` in advance, no more, so a slow reader costs nobody else
+    anything. After a lost connection, or with another broker, it goes on behind the last message.
 
-    Where messages were removed before this reader had them, iterating raises :class:`~sluicemq.Gap`, once,
-    and goes on behind them when it is asked again; with ``on_gap``, that is called with the Gap instead.
-    In the child of a fork it raises :class:`~sluicemq.Forked`. ``endpoint``: None as for all others.
+    If messages were removed before this reader had them, the iteration raises :class:`~sluicemq.Gap` once,
+    and then goes on behind them. With ``on_gap``, that is called with the Gap instead. In the child of a fork
+    it raises :class:`~sluicemq.Forked`. ``endpoint``: None as for a client.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Reader:
         if not is_queue_name(stream):
             raise BadStream(f"{stream!r} is no name of a stream: {QUEUE_NAME_RULE}")
         self.position = after
-        """The number of the last message that was given out; 0: none was yet."""
+        """The number of the last message that was returned; 0: none yet."""
         self.newest = 0
-        """The newest number that the broker has told of."""
+        """The newest number that the broker has reported."""
         self._on_gap = on_gap
         self._passed = after
         self._page_ends = after
@@ -92,11 +92,11 @@ class Reader:
                 raise StopIteration
 
     def read(self, timeout: float | None = None) -> Message | None:
-        """The next message; None after ``timeout`` seconds without one, or at the end."""
+        """Return the next message; None after ``timeout`` seconds without one, or at the end."""
         return self._next(timeout)
 
     def read_batch(self, most: int, timeout: float | None = None) -> list[Message]:
-        """Up to ``most`` messages: waits as :meth:`read` does for one, and takes what has come with it."""
+        """Return up to ``most`` messages: waits for one like :meth:`read`, then takes those at hand."""
         found: list[Message] = []
         while len(found) < most and (message := self._next(0 if found else timeout)) is not None:
             found.append(message)
@@ -104,16 +104,16 @@ class Reader:
 
     @property
     def passed(self) -> int:
-        """Up to there all that is wanted was given out; what is not wanted counts, too."""
+        """Return the number up to which all wanted messages were returned; unwanted ones count, too."""
         return max(self.position, self._passed)
 
     @property
     def ended(self) -> bool:
-        """True if nothing more will come."""
+        """Return whether nothing more will come."""
         return self._ended is True
 
     def close(self) -> None:
-        """End the connection, and the iteration; again is harmless."""
+        """Disconnect and end the iteration; may be called again."""
         if self._closed:
             return
         self._closed = True
@@ -134,7 +134,7 @@ class Reader:
         self._connection.abandon()
         self._arrived = threading.Condition(threading.Lock())
         self._pages.clear()
-        self._messages = iter(())  # the rest of a page is the parent's, too
+        self._messages = iter(())  # the rest of a page is the parent's too
         self._ended = Forked("this reader belongs to the process that this one was forked from: make another")
 
     def _next(self, timeout: float | None) -> Message | None:
@@ -150,7 +150,7 @@ class Reader:
         return None
 
     def _next_page(self, timeout: float | None) -> bool:
-        """Turn to the next page; False: there is none, or none in time. Raises what ended the reading."""
+        """Turn to the next page; False: there is none in time. Raises the error that ended the reading."""
         with self._arrived:
             if not self._arrived.wait_for(lambda: self._pages or self._ended, timeout) or not self._pages:
                 return self._over()

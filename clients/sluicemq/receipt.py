@@ -1,4 +1,4 @@
-"""A push and what became of it."""
+"""The receipt of a push."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from sluicemq import forks
 from sluicemq.protocol.errors import SluiceError, Timeout
 
-# Held only while an event is made, so one for all receipts is enough; another one in each process.
+# Held only while an event is made, so one lock for all receipts is enough; each process has its own.
 _making_an_event = {forks.generation: threading.Lock()}
 
 
 class Receipt:
-    """One pushed job: its ``id`` at once, and whether the broker has confirmed it.
+    """One pushed job: its ``id`` at once, and later its confirmation.
 
-    Made by :meth:`Producer.push`. Cheap: the event to wait on is made by who waits, and the payload
-    is let go once the job is confirmed. ``size``, ``header_bytes`` (a part of it), ``seen`` (of its
-    refusal) and ``sending`` (its span, where somebody traces) are the producer's.
+    Made by :meth:`Producer.push`. It is cheap: the event to wait on is made by the first waiter, and the
+    payload is freed once the job is confirmed. ``size``, ``header_bytes`` (a part of it), ``seen`` (the
+    refusal was) and ``sending`` (its span, if the program traces) are the producer's.
 
-    ``existed``: after ``wait``, whether a job with this id was there already, so that this push made
-    none. Also when this one was repeated after a lost connection, and its first try had stored it.
-    ``position``: its place in ``push_many``, from 0.
+    ``existed``: after ``wait``, True if a job with this id existed, so that this push made none. It is also
+    True if the push was repeated after a lost connection and its first try had stored the job. ``position``:
+    its place in ``push_many``, from 0.
     """
 
     __slots__ = (
@@ -67,15 +67,15 @@ class Receipt:
 
     @property
     def done(self) -> bool:
-        """True if the broker has answered: confirmed or refused."""
+        """Return whether the broker has answered: confirmed or refused."""
         return self._settled
 
     def wait(self, timeout: float | None = None) -> None:
-        """Return once the job is stored for good.
+        """Return once the job is stored durably.
 
-        Raises the broker's error if it refused the job, and :class:`~sluicemq.Timeout` after
-        ``timeout`` seconds; the job is still on its way then. In a child that was forked after the push
-        it raises :class:`~sluicemq.Forked`: only the parent hears what becomes of it.
+        Raises the broker's error if it refused the job, and :class:`~sluicemq.Timeout` after ``timeout``
+        seconds; the job is still on its way then. In a child that was forked after the push it raises
+        :class:`~sluicemq.Forked`: only the parent gets the answer.
         """
         if not self._settled and not self._wait(timeout):
             job = f"job {self.id} for queue {self.queue}"
@@ -89,22 +89,22 @@ class Receipt:
         return f"<Receipt {self.id} for {self.queue}: {state}>"
 
     def row(self) -> list[Any]:
-        """The job as it stands in a PUSH message."""
+        """Return the job as a PUSH message has it."""
         return [self.id, self._payload, self._headers]
 
     def settle(self, error: SluiceError | None = None) -> None:
-        """Confirmed, or refused with ``error``; wakes who waits."""
+        """Confirm the job, or refuse it with ``error``; wakes waiting threads."""
         if self.sending is not None:
             self.sending.answered(error)
         self._error = error
         self._payload = self._headers = None
         self._settled = True
-        # Read after `_settled` is set: who has made its event later finds that set.
+        # Read after `_settled` is set: a thread that makes its event later sees it.
         if self._event is not None:
             self._event.set()
 
     def _wait(self, timeout: float | None) -> bool:
-        forks.refuse(f"the push of job {self.id}", self._generation, "only that one hears what becomes of it")
+        forks.refuse(f"the push of job {self.id}", self._generation, "only that one gets the answer")
         with _making_an_event.setdefault(forks.generation, threading.Lock()):
             event = self._event = self._event or threading.Event()
         return self._settled or event.wait(timeout)

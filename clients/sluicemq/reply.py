@@ -1,4 +1,4 @@
-"""The result of a job, in time."""
+"""The result of a job, as a future."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from sluicemq.receipt import Receipt
 
 
 class Reply(Future[bytes]):
-    """The result of one pushed job, in time; ``receipt`` is that of its push.
+    """The result of one pushed job; ``receipt`` is that of its push.
 
-    A :class:`concurrent.futures.Future`: its ``result`` raises the broker's error. To cancel it is to
-    wait for it no more; the job is done all the same. In a child that was forked since, ``result`` and
-    ``exception`` raise :class:`~sluicemq.Forked`: only the parent is told.
+    A :class:`concurrent.futures.Future`: its ``result`` raises the broker's error. To cancel it means not to
+    wait any longer; the job is done nevertheless. In a child that was forked since, ``result`` and
+    ``exception`` raise :class:`~sluicemq.Forked`: only the parent gets the answer.
     """
 
     def __init__(self) -> None:
@@ -29,27 +29,27 @@ class Reply(Future[bytes]):
         self._generation = forks.generation
 
     def result(self, timeout: float | None = None) -> bytes:
-        """The result, waiting for it up to ``timeout`` seconds; raises TimeoutError, or why there is none."""
+        """Return the result, waiting up to ``timeout`` seconds; raises TimeoutError, or the job's error."""
         self._refuse_in_child()
         return super().result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Why there is no result, waiting for it; None if there is one."""
+        """Return the error, waiting for it; None if there is a result."""
         self._refuse_in_child()
         return super().exception(timeout)
 
     def cancel(self) -> bool:
-        """Wait no more for the result; False if it is there."""
+        """Stop waiting for the result; False if it is there."""
         self.given_up = super().cancel()
         return self.given_up
 
     def add_done_callback(self, fn: Callable[[Future[bytes]], object]) -> None:
-        """Have ``fn(self)`` called once it is done, in the I/O thread; what it raises is logged."""
+        """Call ``fn(self)`` once it is done, in the I/O thread; exceptions of ``fn`` are logged."""
 
         def guarded(reply: Future[bytes]) -> None:
             try:
                 fn(reply)
-            except BaseException:  # noqa: BLE001 - also the SystemExit of one: the other replies are told, too
+            except BaseException:  # noqa: BLE001 - also SystemExit: the other replies must get theirs
                 complain("a callback of the result of job %s failed", self.receipt.id, level=logging.ERROR)
 
         super().add_done_callback(guarded)

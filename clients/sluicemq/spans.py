@@ -1,15 +1,15 @@
-"""The spans of a job's way, as OpenTelemetry's semantic conventions for messaging have them.
+"""Spans of a job, after OpenTelemetry's semantic conventions for messaging.
 
 ::
 
     send mail  (PRODUCER)  from a push until it is confirmed; its context travels in the job's headers
     ├── wait mail  (INTERNAL)  from the broker's acceptance to the handler: no convention has this one
     └── process mail  (CONSUMER)  the handler
-        ├── ...  what the handler does: also the `send next` of a pipeline
+        ├── ...  spans of the handler: also the `send next` of a pipeline
         └── commit mail  (CLIENT)  or rollback, reject, release: until the broker has confirmed it
 
-``receive mail`` (CLIENT) is a claim or a pop, and links to the jobs it got. This module is the only one that
-imports OpenTelemetry, and is imported by :mod:`sluicemq.tracing` when a tracer provider is set.
+``receive mail`` (CLIENT) is a claim or a pop, and links to its jobs. Only this module imports OpenTelemetry;
+:mod:`sluicemq.tracing` imports it when a tracer provider is set.
 """
 
 from __future__ import annotations
@@ -57,9 +57,10 @@ class Spans:
         return Sending(self._begin("send", "send", queue, endpoint, kind, links=links))
 
     def process(self, handle: Callable[[Job], _T], job: Job, endpoint: str) -> _T:
-        """Have a job handled, as the current span; also a span for its time in the queue.
+        """Call the handler of a job in the current span; also make a span for the job's time in the queue.
 
-        Its parent is the context in the job's headers, to which it links, too, and to a span around it.
+        The span's parent is the context in the job's headers. It also links to that context, and to a span
+        around it.
         """
         creation = propagate.extract(job.headers, Context(), _TEXT)
         around = trace.get_current_span().get_span_context()
@@ -91,9 +92,9 @@ class Spans:
     def settling(
         self, job: Job, verb: str, onward: list[Any] | None, endpoint: str
     ) -> tuple[Span, list[Any] | None]:
-        """Begin the settlement of a job that :meth:`process` has had handled.
+        """Begin the settlement of a job that :meth:`process` has handled.
 
-        Returns the span, and where the job, or its children, go ``onward``: with this span's context.
+        Returns the span, and the ``onward`` of the job or its children with this span's context.
         """
         kind = SpanKind.CLIENT if onward is None else SpanKind.PRODUCER
         span = self._begin(
@@ -106,7 +107,7 @@ class Spans:
         return span, _carried_on(span, job.headers, onward)
 
     def receive(self, take: Callable[[], list[_J]], queue: str, endpoint: str) -> list[_J]:
-        """Have jobs taken; a span that links to each of them, none if nothing came."""
+        """Take jobs in a span that links to each of them; no span if there are none."""
         began = time_ns()
         jobs: list[_J] = []
         error: BaseException | None = None
@@ -127,7 +128,7 @@ class Spans:
     def settle(
         self, ask: Callable[[], dict[int, SluiceError]], jobs: Sequence[Job], verb: str, endpoint: str
     ) -> dict[int, SluiceError]:
-        """Have jobs of a claim settled."""
+        """Settle jobs of a claim, in a span for each."""
         span = self._begin(
             verb.lower(), "settle", jobs[0].queue, endpoint, SpanKind.CLIENT,
             links=_links(jobs), attributes=_of_jobs(jobs),
@@ -144,7 +145,7 @@ class Spans:
         return refused
 
     def end(self, span: Span, error: BaseException | None = None) -> None:
-        """What the span is about is over, or has failed."""
+        """End a span, with its error if there is one."""
         if error is not None:
             _fail(span, error)
         span.end()
@@ -184,7 +185,7 @@ class Spans:
 
 
 class Sending:
-    """The span of a push, of one job or many; it ends when each of them is stored or refused."""
+    """The span of a push, of one job or many; it ends when each job is stored or refused."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
@@ -197,7 +198,7 @@ class Sending:
 
     @contextmanager
     def begun(self) -> Iterator[None]:
-        """While jobs are added: it does not end before that, and fails with what is raised there."""
+        """Keep the span open while jobs are added; it fails with an exception of the block."""
         self._unanswered += 1
         try:
             yield
@@ -208,21 +209,21 @@ class Sending:
             self.answered()
 
     def carried(self, options: JobOptions) -> JobOptions:
-        """The options of a job with this push's context in its headers.
+        """Return the options of a job with this push's context in its headers.
 
-        A context that is there already stays if it is of another trace: it was chosen. One of this trace is
-        that of a job whose headers a handler passes on, and is replaced.
+        A context of another trace stays: somebody chose it. A context of this trace is that of a job whose
+        headers a handler passes on, and is replaced.
         """
         own = options.get("headers")
         if own is not None and not isinstance(own, dict):
-            return options  # and refused in a moment
+            return options  # and may be refused in a moment
         given = None if own is None else _context_of(own)
         if given is not None and given.trace_id != self._span.get_span_context().trace_id:
             return options
         return {**options, "headers": _with_context_of(self._span, own or {})}
 
     def add(self, receipt: Receipt) -> None:
-        """One job more belongs to it; before it is on its way."""
+        """Add one job, before it is sent."""
         receipt.sending = self
         with self._lock:
             self._unanswered += 1
@@ -230,7 +231,7 @@ class Sending:
         self._last = receipt.id
 
     def answered(self, error: BaseException | None = None) -> None:
-        """One of what it waits for is answered."""
+        """Note the answer to one job."""
         with self._lock:
             self._unanswered -= 1
             over = not self._unanswered
@@ -252,14 +253,14 @@ class Sending:
 
 
 def of(provider: Any) -> Spans | None:
-    """Spans of this tracer provider; None if it is none, but stands for one that may come."""
+    """Return the spans of this tracer provider; None for a placeholder of a provider to come."""
     if isinstance(provider, _NO_PROVIDERS):
         return None
     return Spans(trace.get_tracer("sluicemq", VERSION, provider, _SCHEMA))
 
 
 class _Text(Getter[dict[str, Any]]):
-    """Reads headers, in which a stranger may have put anything."""
+    """Reads headers, which a stranger may have written."""
 
     def get(self, carrier: dict[str, Any], key: str) -> list[str] | None:
         value = carrier.get(key)
@@ -273,7 +274,7 @@ _TEXT: Final = _Text()
 
 
 def _context_of(headers: Any) -> trace.SpanContext | None:
-    """The context that these headers carry."""
+    """Return the context in these headers."""
     if not isinstance(headers, dict):
         return None
     found = trace.get_current_span(propagate.extract(headers, Context(), _TEXT)).get_span_context()
@@ -292,7 +293,7 @@ def _with_context_of(span: Span, own: dict[str, Any]) -> dict[str, Any]:
 
 
 def _carried_on(span: Span, without: dict[str, Any], onward: list[Any]) -> list[Any]:
-    """Where a job goes, its payload and its options there; ``without``: its headers if none are said."""
+    """Return an ``onward`` with a span's context; ``without``: its headers if it has none."""
     queue, payload, said = onward
     own = (said or {}).get("headers", without)
     return [queue, payload, {**(said or {}), "headers": _with_context_of(span, own)}]
@@ -312,7 +313,7 @@ def _of_jobs(jobs: Sequence[Job]) -> dict[str, Any]:
 
 @lru_cache(maxsize=64)
 def _server(endpoint: str) -> dict[str, Any]:
-    """Where the broker is."""
+    """Return the attributes that name the broker."""
     try:
         parts = urlsplit(endpoint)
         host, port = parts.hostname or parts.path, parts.port
@@ -322,7 +323,7 @@ def _server(endpoint: str) -> dict[str, Any]:
 
 
 def _record(span: Span, error: BaseException) -> None:
-    with suppress(Exception):  # of one whose __str__ raises: a span must not change what a handler has done
+    with suppress(Exception):  # an error whose __str__ raises: a span must not change the handler's outcome
         span.record_exception(error)
 
 

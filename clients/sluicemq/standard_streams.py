@@ -1,11 +1,11 @@
-"""stdin, stdout and stderr of a command: what can't be read or written is named, and harms nothing else.
+"""stdin, stdout and stderr of a command: errors are named, and harm nothing else.
 
 ``sluicemq work mail --print >&-``: the shell has closed stdout. The next socket would get its number, and the
 payloads would go to the broker. So each number is taken first, by a file that can't be read or written::
 
     stdin   can't be read      raises Unreadable    also if it is a folder, or a disk fails
-    stdout  can't be written   raises Unwritable    also on a full disk, or where the reader has gone
-    stderr  can't be written   is lost, silently
+    stdout  can't be written   raises Unwritable    also on a full disk, or after its reader has gone
+    stderr  can't be written   is dropped, silently
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-#: How a character is shown that the encoding of stdout does not have, if not by its number.
+#: How a character is shown that stdout's encoding lacks, if not by its number.
 _PLAIN: Final = str.maketrans(
     {"…": "...", "→": "->", "–": "-", "—": "-", "━": "-", "─": "-", "╸": "-", "╺": "-", "·": "."}  # noqa: RUF001
     | dict.fromkeys("█▇▆▅▄▃▂▁▏▎▍▌▋▊▉", "#")
@@ -29,17 +29,17 @@ _ESCAPED: Final = "sluicemq.escaped"
 
 
 class Unusable(Exception):
-    """A standard stream can't be used; the text says which, and why."""
+    """A standard stream can't be used; the text says which one, and why."""
 
     def say(self) -> None:
-        """Write on stderr what is wrong, but that nobody reads a pipe any more, as after ``| head``."""
+        """Write the problem to stderr, unless nobody reads a pipe any more, as after ``| head``."""
         if not isinstance(self.__cause__, BrokenPipeError):
             sys.stderr.write(f"sluicemq: {self}\n")
             sys.stderr.flush()
 
 
 class Unwritable(Unusable):
-    """Stdout takes no more: who read it has gone, the disk is full, or it is closed."""
+    """Stdout can't be written: its reader has gone, the disk is full, or it is closed."""
 
 
 class Unreadable(Unusable):
@@ -48,9 +48,9 @@ class Unreadable(Unusable):
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Run a whole program with standard streams that fail as said above; it ends with exit code 1 then.
+    """Run a whole program with standard streams that fail as above; it ends with exit code 1 then.
 
-    Characters that the encoding of stdout does not have are escaped.
+    Characters that stdout's encoding lacks are escaped.
     """
     _replace()
     try:
@@ -64,7 +64,7 @@ def guarded() -> Iterator[None]:
 
 
 def require_writable() -> None:
-    """Raise :class:`Unwritable` if stdout is closed, or nobody reads it; a full disk shows itself later."""
+    """Raise :class:`Unwritable` if stdout is closed or nobody reads it; a full disk shows itself later."""
     try:
         os.write(1, b"")
         poll = select.poll()
@@ -89,7 +89,7 @@ def _replace() -> None:
 
 
 def _take_closed_numbers() -> None:
-    """Open a file in the place of each that is closed: to read stdin or write to stdout fails with EBADF."""
+    """Open a file at each closed number: reading stdin or writing stdout then fails with EBADF."""
     for number, way in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):
         try:
             os.fstat(number)
@@ -116,7 +116,7 @@ class _Stdout(io.FileIO):
         try:
             return super().write(data)
         except OSError as error:
-            # What is still in the buffer goes nowhere, or Python's own flush at the end would fail once more.
+            # Drop what is still in the buffer, or Python's own flush at the end would fail once more.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise _unwritable(error) from error
 
@@ -136,7 +136,7 @@ class _Stderr(io.FileIO):
 def _text(
     buffer: io.BufferedReader | io.BufferedWriter, before: Any, errors: str, *, line: bool = False
 ) -> io.TextIOWrapper:
-    """A text stream over these bytes, otherwise as Python has made the one before it; None: it was closed."""
+    """Return a text stream over these bytes, otherwise like Python's own before it; None: that was closed."""
     return io.TextIOWrapper(
         buffer,
         encoding=getattr(before, "encoding", None) or "utf-8",

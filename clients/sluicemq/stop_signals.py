@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, by which a worker that runs in the main thread stops."""
+"""SIGTERM and SIGINT, which stop a worker that runs in the main thread."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from sluicemq.transport.connection import Connection
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_SAME_SIGNAL = 1.0  # seconds: who ends a process and its group, as timeout(1) does, means one end
+_SAME_SIGNAL = 1.0  # seconds: timeout(1), for instance, sends it to a process and to its group
 
 
 class StopSignals:
-    """Those that have come, by their number in ``count``; ``on_signal`` is called for each, in any thread."""
+    """Signals so far, counted in ``count``; ``on_signal`` is called for each, in any thread."""
 
     def __init__(self, on_signal: Callable[[], None]) -> None:
         self.count = 0
@@ -27,12 +27,12 @@ class StopSignals:
 
     @contextmanager
     def caught(self, connection: Connection) -> Iterator[None]:
-        """Hear them in the connection's thread meanwhile, if this is the main thread."""
+        """Catch signals in the connection's thread during the block, in the main thread only."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        # Not a handler's own code, which waits until the main thread runs again: a signal that comes
-        # just before that begins to wait, or to another thread, would not end its waiting.
+        # Not in a Python handler, which waits until the main thread runs again: a signal just before the
+        # main thread begins to wait, or to another thread, would not end the wait.
         connection.signalled = self._signalled
         fd_before = signal.set_wakeup_fd(connection.signal_fd, warn_on_full_buffer=False)
         self._handlers_before = [(each, signal.signal(each, _leave_it_to_the_fd)) for each in _SIGNALS]
@@ -45,7 +45,7 @@ class StopSignals:
             signal.set_wakeup_fd(fd_before)
 
     def forked(self) -> None:
-        """In the child they are caught no more."""
+        """Catch no signals in the child of a fork."""
         for number, handler in self._handlers_before:
             signal.signal(number, handler)
             signal.set_wakeup_fd(-1)
@@ -60,4 +60,4 @@ class StopSignals:
 
 
 def _leave_it_to_the_fd(_number: int, _frame: FrameType | None) -> None:
-    """Only keep Python from ending the process."""
+    """Keep Python from ending the process."""

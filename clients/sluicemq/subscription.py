@@ -1,4 +1,4 @@
-"""Work through a stream once, together with others that could take over: a watermark, a lock, a handler."""
+"""Subscriptions: a stream is worked through once, by one of several workers that can take over."""
 
 from __future__ import annotations
 
@@ -19,32 +19,33 @@ from sluicemq.reader import Reader
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
 
-#: The kind of a worker that follows a stream; any other word is a kind of its own.
+#: The kind of a worker that follows a stream; other words are kinds of their own.
 UPDATE: Final = "update"
 REBUILD: Final = "rebuild"
-#: Instead of a number: where the stream ends now.
+#: Instead of a number: the present end of the stream.
 NEWEST: Final = -1
 
-#: Seconds between two tries to hold what another holds; of pauses after a failure the first and the longest.
+#: Seconds between two tries to get a subscription that another has; first and longest pause after a failure.
 _STANDBY: Final = 0.5
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 30.0
-#: Seconds within which a follower looks whether it should stop, or has lost its hold.
+#: Seconds within which a follower looks whether it should stop, or another has taken over.
 _LOOK: Final = 0.25
-#: Messages passed over, as nobody wanted them, until the watermark is stored.
+#: Messages without a wanted topic, until the watermark is stored.
 _PASSED: Final = 1000
 
 
 class Hold(NamedTuple):
-    """One hold of a subscription: ``fence`` names it for ever, ``watermark`` is where it began."""
+    """One hold of a subscription: ``fence`` identifies it for ever, ``watermark`` is where it began."""
 
     fence: int
     watermark: int
 
 
 class Batch(Sequence[Message]):
-    """Messages for a handler, in order; ``last`` is the number to store beside your data, with ``fence``.
+    """Messages for a handler, in order; store ``last`` and ``fence`` beside your data.
 
-    ``fence`` names the hold; ``newest`` is the newest number that is known: so far a rebuild goes.
+    ``last``: the number of the last message. ``fence`` identifies the hold. ``newest``: the newest number
+    that is known, at which a rebuild ends.
     """
 
     __slots__ = ("_messages", "fence", "newest")
@@ -56,12 +57,12 @@ class Batch(Sequence[Message]):
 
     @property
     def first(self) -> int:
-        """The number of its first message."""
+        """Return the number of its first message."""
         return self._messages[0].sequence
 
     @property
     def last(self) -> int:
-        """The number of its last message."""
+        """Return the number of its last message."""
         return self._messages[-1].sequence
 
     @overload
@@ -79,26 +80,29 @@ class Batch(Sequence[Message]):
 class Subscription:
     """Gives the messages of a stream to ``handler(batch)``, one batch after the other, at least once each.
 
-    Under one ``name`` one holder works at a time. ``kind`` says at what: while an ``update`` works, or has
-    vanished without releasing its hold, no ``rebuild`` can, and the other way round; it raises
-    :class:`~sluicemq.Held`. Others of the same kind stand by and take over when the holder has gone, where
-    the stored watermark stands. A stream that is not there yet is waited for, with a warning in the log.
-    ``wait=False``: a subscription that another holds raises :class:`~sluicemq.Held`, a stream that is not
-    there :class:`~sluicemq.BadStream`.
+    One holder at a time works under a ``name``. ``kind`` is the kind of its work: while an ``update`` works,
+    or has vanished without releasing its hold, no ``rebuild`` can work, and the other way round; it raises
+    :class:`~sluicemq.Held`. Others of its kind stand by. They take over when the holder has gone, at the
+    stored watermark. A subscription waits for a stream that does not exist, with a warning in the log. With
+    ``wait=False``, a subscription that another holds raises :class:`~sluicemq.Held`, and a missing stream
+    :class:`~sluicemq.BadStream`.
 
-    The watermark is stored after each batch, under the fence of the hold; one that comes late, when another
-    has taken over, is refused, and this one begins anew. A handler that raises is given the same batch again,
-    after a pause that grows to 30 seconds, until it does not. To have every message count exactly once, let
-    the handler store ``batch.last`` (and refuse a smaller ``batch.fence``) in one transaction with its data,
-    and say with ``watermark`` where these stand.
+    The watermark is stored after each batch, under the fence of the hold. A late one, after another has taken
+    over, is refused, and this subscription starts again. If a handler raises, it gets the batch again, after
+    a pause that grows to 30 seconds, until it succeeds. For exactly-once effects let the handler store
+    ``batch.last`` (and refuse a smaller ``batch.fence``) in one transaction with its data, and return the
+    stored number from ``watermark``.
 
-    ``start``: the watermark of a name that is new (0: all that is kept; ``NEWEST``: what comes next).
-    ``after``: begin behind this number whatever was stored, but where a hold of this kind was broken off,
-    which goes on; for a rebuild. ``begin(fence)`` is called before the first message of a hold that has not
-    come any further than ``after``: make room there, so that it may be called again. ``follow=False``: end,
-    and release the hold, when the newest message was worked on. ``on_gap(gap)``: messages were removed
-    before they were read; without it :meth:`run` raises :class:`~sluicemq.Gap`. ``endpoint``: None as for
-    all others. Each process makes its own: none goes through a fork.
+    * ``start``: the watermark of a new name (0: all that is kept; ``NEWEST``: what comes next).
+    * ``after``: begin behind this number instead of the stored watermark, for a rebuild; a hold of this kind
+      that was broken off goes on where it was.
+    * ``begin(fence)``: called before the first message of a hold that is not yet beyond ``after``, to make
+      room; it may be called again.
+    * ``follow=False``: end, and release the hold, after the newest message.
+    * ``on_gap(gap)``: called for messages that were removed before they were read; without it :meth:`run`
+      raises :class:`~sluicemq.Gap`.
+
+    ``endpoint``: None as for a client. Each process makes its own subscriptions: none survives a fork.
     """
 
     def __init__(
@@ -154,8 +158,8 @@ class Subscription:
     def run(self) -> None:
         """Work until :meth:`stop`, or to the end of the stream with ``follow=False``.
 
-        Raises :class:`~sluicemq.Held`, :class:`~sluicemq.Gap`, :class:`~sluicemq.BadStream`, and what the
-        broker refuses for good.
+        Raises :class:`~sluicemq.Held`, :class:`~sluicemq.Gap`, :class:`~sluicemq.BadStream`, and lasting
+        refusals of the broker.
         """
         self._questions = Questions()
         self._connection = Connection(self.endpoint, self._questions)
@@ -169,18 +173,18 @@ class Subscription:
             self._connection.close()
 
     def start(self) -> None:
-        """Do the same in a thread; :meth:`stop` or :meth:`join` raise what ended it."""
+        """Run in a thread; :meth:`stop` or :meth:`join` raise the error that ended it."""
         self._thread = threading.Thread(target=self._run_in_thread, name=f"sluicemq-{self.name}", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Finish the batch under way, store the watermark, release the hold; from any thread."""
+        """Finish the current batch, store the watermark, release the hold; from any thread."""
         self._stop.set()
         if self._thread and threading.current_thread() is not self._thread:
             self.join()
 
     def join(self, timeout: float | None = None) -> bool:
-        """Wait until it has ended, and raise what ended it; False after ``timeout`` seconds."""
+        """Wait until it has ended, and raise the error that ended it; False after ``timeout`` seconds."""
         if self._thread is None:
             return True
         self._thread.join(timeout)
@@ -190,7 +194,7 @@ class Subscription:
         return not self._thread.is_alive()
 
     def close(self) -> None:
-        """Do the same as :meth:`stop`."""
+        """Stop; equal to :meth:`stop`."""
         self.stop()
 
     def __enter__(self) -> Self:
@@ -205,7 +209,7 @@ class Subscription:
     def _run_in_thread(self) -> None:
         try:
             self.run()
-        except BaseException as error:  # noqa: BLE001 - raised where somebody joins
+        except BaseException as error:  # noqa: BLE001 - raised by join
             self._failure = error
             if not isinstance(error, SluiceError):
                 log.warning("subscription %s of stream %s ended", self.name, self.stream, exc_info=True)
@@ -213,7 +217,7 @@ class Subscription:
     # ------------------------------------------------------------ one hold
 
     def _hold_and_follow(self) -> bool:
-        """True: the end is reached."""
+        """Hold the subscription and work; True: the end of the stream is reached."""
         hold = self._hold()
         if hold is None:
             return True
@@ -232,7 +236,7 @@ class Subscription:
         return ended
 
     def _hold(self) -> Hold | None:
-        """Hold it, or wait until it can be held; None: stopped."""
+        """Return a hold, waiting for it if another has the subscription; None: stopped."""
         missed = False
         while not self._stop.is_set():
             try:
@@ -244,7 +248,7 @@ class Subscription:
                     raise
                 log.debug("standing by: %s", error)
                 self._stop.wait(_STANDBY)
-            except BadStream as error:  # the names and the kind are checked: it is not there yet
+            except BadStream as error:  # names and kind are checked: the stream does not exist yet
                 if not self._waits:
                     raise
                 if not missed:
@@ -257,7 +261,7 @@ class Subscription:
         return None
 
     def _work(self, hold: Hold, epoch: int) -> bool:
-        """True: at the end; False: stopped, or the connection has ended, with which the hold has."""
+        """Work under a hold; True: at the end; False: stopped, or the connection and its hold have ended."""
         if self._begin is not None and self._after is not None and hold.watermark == self._after:
             self._again(self._begin, hold.fence)
         at = hold.watermark if self._watermark is None else self._again(self._watermark)
@@ -276,25 +280,25 @@ class Subscription:
         return False
 
     def _again(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call it until it does not raise; what it raises when this one stops ends the hold."""
+        """Call a function until it does not raise; when this subscription stops, its error ends the hold."""
         pause = _FIRST_PAUSE
         while True:
             try:
                 return function(*args)
             except Exception as error:
                 complain(
-                    "subscription %s of stream %s: a handler failed, it is tried again in %.1f s",
+                    "subscription %s of stream %s: a handler failed, next try in %.1f s",
                     *(self.name, self.stream, pause),
                 )
                 if self._stop.wait(pause):
                     why = said(error, named=True)
-                    raise Unavailable(f"stopped before a handler that fails was through: {why}") from error
+                    raise Unavailable(f"stopped while a handler failed: {why}") from error
                 pause = min(_LONGEST_PAUSE, 2 * pause)
 
     def _mark(self, hold: Hold, epoch: int, watermark: int) -> None:
-        """Store it, again and again while the hold lasts: what was worked on should not be worked on twice.
+        """Store the watermark, with repeats while the hold lasts: no message should be worked on twice.
 
-        Raises what ends the hold; the batch comes again then, at whoever holds it next.
+        Raises the error that ends the hold; the next holder gets the batch again then.
         """
         while watermark > self.position:
             try:

@@ -1,4 +1,4 @@
-"""Whether anybody traces, and the faces of what is done then; without a tracer provider nothing of it costs.
+"""Tracing, if the program traces; without a tracer provider it costs nothing.
 
 The library never imports OpenTelemetry by itself: a program that has set a tracer provider has. Only then
 :mod:`sluicemq.spans` is loaded, which makes the spans.
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 _J = TypeVar("_J", bound=Job)
 
 _modules = sys.modules
-#: The provider that was found last, and its spans: one value, so that no thread sees half of it.
+#: The last tracer provider and its spans: one value, so that no thread sees half of it.
 _latest: list[tuple[Any, Spans | None]] = [(None, None)]
 
 
 def current() -> Spans | None:
-    """What makes spans; None where no tracer provider is set, which is found out in 0.1 us."""
+    """Return the maker of spans; None without a tracer provider, which takes 0.1 us to find out."""
     api = _modules.get("opentelemetry.trace")
     return None if api is None else _of(api)
 
 
 @contextmanager
 def sending_many(queue: str, endpoint: str) -> Iterator[Sending | None]:
-    """One span for all jobs that are pushed in the block; it ends when the last of them is answered."""
+    """Make one span for all jobs that are pushed in the block; it ends with the last answer."""
     spans = current()
     if spans is None:
         yield None
@@ -43,7 +43,7 @@ def sending_many(queue: str, endpoint: str) -> Iterator[Sending | None]:
 
 
 def receive(take: Callable[[], list[_J]], queue: str, endpoint: str) -> list[_J]:
-    """What ``take`` returns: jobs that the program has asked for."""
+    """Return the jobs that ``take`` returns, in a span."""
     spans = current()
     return take() if spans is None else spans.receive(take, queue, endpoint)
 
@@ -51,13 +51,13 @@ def receive(take: Callable[[], list[_J]], queue: str, endpoint: str) -> list[_J]
 def settle(
     ask: Callable[[], dict[int, SluiceError]], jobs: Sequence[Job], verb: str, endpoint: str
 ) -> dict[int, SluiceError]:
-    """What ``ask`` returns: the refusals, by position, of a verdict on some jobs of one queue."""
+    """Return the refusals that ``ask`` returns, by position, in a span for each job."""
     spans = current()
     return ask() if spans is None else spans.settle(ask, jobs, verb, endpoint)
 
 
 def settled(ended: Iterable[tuple[Any, SluiceError | None]]) -> None:
-    """These verdicts were answered, each by its span: they are durable, or why not."""
+    """End the spans of verdicts that were answered: durable, or with an error."""
     spans = current()
     if spans is not None:
         for span, error in ended:
@@ -67,7 +67,7 @@ def settled(ended: Iterable[tuple[Any, SluiceError | None]]) -> None:
 def _of(api: Any) -> Spans | None:
     known, spans = _latest[0]
     if known is not None and getattr(api, "_TRACER_PROVIDER", api) is None:
-        return None  # still not set: to ask for it would take 1 us
+        return None  # still not set: asking for it would take 1 us
     ask = getattr(api, "get_tracer_provider", None)  # None while another thread imports it
     if ask is None:
         return None

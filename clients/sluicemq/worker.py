@@ -1,4 +1,4 @@
-"""Run a handler for the jobs of a queue."""
+"""Workers: run a handler for the jobs of a queue."""
 
 from __future__ import annotations
 
@@ -34,44 +34,44 @@ _LEAST_ON_STOP: Final = 1.0  # seconds that ``on_stop`` has at least
 class Worker:
     """Takes jobs of one queue and gives each to ``handler``, in ``concurrency`` threads.
 
-    ``endpoint``: where the broker is; None is what ``SLUICEMQ_ENDPOINT`` names, or ``tcp://127.0.0.1:5550``.
+    ``endpoint``: where the broker is; None means ``SLUICEMQ_ENDPOINT``, or ``tcp://127.0.0.1:5550``.
 
-    What the handler does settles the job:
+    The handler's end settles the job:
 
     * it returns bytes or None: **commit**, with that result;
     * it returns a :class:`~sluicemq.Forward`: the job goes on to another queue;
     * it returns a :class:`~sluicemq.FanOut`: the job waits for its children;
-    * it raises :class:`~sluicemq.Reject`: to the dead letters, with its text;
-    * it raises :class:`~sluicemq.Rollback`, or anything else: given back, with its text, to be
-      delivered again (after ``Rollback.delay``, or else the job's back-off) until its
-      ``max_attempts`` are used up;
-    * it raises :class:`~sluicemq.Release`: given back as if it had not been delivered.
+    * it raises :class:`~sluicemq.Reject`: the job becomes a dead letter, with the exception's text;
+    * it raises :class:`~sluicemq.Rollback`, or any other exception: the job is given back with the text, and
+      is delivered again (after ``Rollback.delay``, or else the job's back-off) until its ``max_attempts`` are
+      used;
+    * it raises :class:`~sluicemq.Release`: the job is given back as if it had not been delivered.
 
-    ``prefetch`` jobs are the worker's at a time, and never fewer than ``concurrency``: 1 is fair
-    for slow jobs; hundreds make short ones fast, for their verdicts travel in batches.
+    The worker has ``prefetch`` jobs at a time, and never fewer than ``concurrency``. 1 is fair for slow jobs.
+    Hundreds make short jobs fast, since their verdicts travel in batches.
 
-    Heartbeats and verdicts go on in a native thread of its own while handlers block. After a lost
-    connection it connects again; jobs that were not settled by then belong to the broker again:
-    those not started are dropped, and a late verdict is not sent. A job can therefore run twice.
+    Heartbeats and verdicts go on in a native thread while handlers block. After a lost connection the worker
+    connects again. The broker takes back jobs that were not settled by then: the worker drops those that it
+    has not started, and sends no late verdict. A job can therefore run twice.
 
-    ``pop=True``: at most once. Each job is gone from the broker before it comes, so there is nothing to
-    settle: one whose handler raises is logged, counted in ``failed`` and lost, and so are those that
-    have come when the process dies. ``stop`` works off what has come first.
+    ``pop=True`` means at most once. The broker removes each job before it sends it, so there is nothing to
+    settle. If a handler raises, the job is logged, counted in ``failed`` and gone; so are all jobs here if
+    the process dies. ``stop`` first works off the jobs that have come.
 
-    A queue is made by its first push, or by the configuration. One that is not there yet is waited for, with
-    a warning in the log that names the nearest one there is; with ``wait_for_queue=False`` ``run()`` raises
-    :class:`~sluicemq.NotFound`.
+    A queue is made by its first push, or by the configuration. The worker waits for a queue that does not
+    exist, with a warning in the log that names the most similar queue; with ``wait_for_queue=False``,
+    ``run()`` raises :class:`~sluicemq.NotFound`.
 
-    ``name`` is what the broker calls it, beside host and pid, in its log and in the history of jobs.
+    ``name`` is the worker's name in the broker's log and in the history of jobs, beside host and pid.
 
-    ``on_stop``, if given, is called once when it begins to stop, before handlers are waited for, in a thread
-    of its own; it has as long as the handlers.
+    ``on_stop``, if given, is called once when the worker begins to stop, before it waits for handlers. It
+    runs in a thread of its own and has as much time as the handlers.
 
-    ``run()`` blocks until SIGTERM or SIGINT; or ``start()`` and ``stop()``, or ``with``. In a
-    process patched by gevent the threads are greenlets.
+    ``run()`` blocks until SIGTERM or SIGINT. Or use ``start()`` and ``stop()``, or ``with``. In a process
+    patched by gevent the threads are greenlets.
 
-    Fork before ``start``: in a child one that was started raises :class:`~sluicemq.Forked`, and its jobs
-    stay the parent's; one that was not is as new there.
+    Fork before ``start``: in a child, a worker that was started raises :class:`~sluicemq.Forked`, and its
+    jobs stay the parent's. A worker that was not started can be used in the child.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Worker:
         forks.on_fork(self, Worker._forked)
 
     def _begin(self) -> None:
-        """All that belongs to one process: its connection, threads and locks, the jobs that have come."""
+        """Create all that belongs to one process: connection, threads, locks, the jobs that have come."""
         self._change = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._stop_asked = threading.Event()
@@ -116,7 +116,7 @@ class Worker:
         self._stopping = threading.Lock()
         self._on_stop_thread: threading.Thread | None = None
         self._at_work: list[Job | None] = [None] * self._concurrency
-        """The job that each of its threads has begun."""
+        """The job that each thread has begun."""
         self._busy = 0
         self._failed = 0
         self._failure: Exception | None = None
@@ -135,35 +135,35 @@ class Worker:
         self._assignment.attach(self._connection)
 
     def _forked(self) -> None:
-        """In the child it has no jobs, and catches no signals; once started it is of no use there."""
+        """Drop jobs and signals in the child of a fork; a worker that was started can't be used there."""
         self._signals.forked()
         self._connection.abandon()
         self._begin()
         if self._started_in is not None:
             self._connection.abandon()
-            self._ending = self._stopped = True  # a handler that forked and returns finds its thread's end
+            self._ending = self._stopped = True  # a handler that forked and returns ends its thread
             self._stop_asked.set()
 
     @property
     def late(self) -> int:
-        """Verdicts that came too late: the job was no longer this worker's."""
+        """Return how many verdicts came too late: the job was no longer this worker's."""
         return sum(self._assignment.late.values())
 
     @property
     def late_by_kind(self) -> dict[str, int]:
-        """The same, by verdict: COMMIT, ROLLBACK and REJECT."""
+        """Return the late verdicts by kind: COMMIT, ROLLBACK and REJECT."""
         return dict(self._assignment.late)
 
     @property
     def failed(self) -> int:
-        """Popped jobs that are lost: their handler raised, or there was no time for them."""
+        """Return how many popped jobs were not done: their handler raised, or there was no time for them."""
         return self._failed
 
     def run(self) -> None:
         """Work until SIGTERM, SIGINT or ``stop()`` from another thread; then finish or give back.
 
-        The signals are caught only if this is the main thread; a second one stops at once. Raises
-        what made it impossible to go on, as :class:`~sluicemq.BadQueue`.
+        Signals are caught only in the main thread; a second one stops the worker at once. Raises the error
+        that made it impossible to go on, such as :class:`~sluicemq.BadQueue`.
         """
         with self._signals.caught(self._connection):
             self.start()
@@ -173,9 +173,9 @@ class Worker:
             raise self._failure
 
     def start(self) -> None:
-        """Begin to work in the background; again is harmless. Does not wait for the broker.
+        """Begin to work in the background, without waiting for the broker; may be called again.
 
-        Raises :class:`~sluicemq.Forked` in a child that was forked after its start.
+        Raises :class:`~sluicemq.Forked` in a child that was forked after the start.
         """
         if self._started_in is not None:
             forks.refuse("this worker, which was started", self._started_in, "make a new Worker here")
@@ -190,11 +190,11 @@ class Worker:
             thread.start()
 
     def stop(self, timeout: float | None = None) -> bool:
-        """Take no more jobs, wait for running handlers, settle, give back the rest, leave.
+        """Take no more jobs, wait for running handlers, settle, give back the rest, disconnect.
 
-        ``timeout`` (None: ``stop_timeout``) is for the handlers. True if all had finished; the jobs
-        of the others are given back while these still run. Before ``start`` and again harmless. From a
-        handler it returns False at once, and the worker stops when that handler is through.
+        ``timeout`` (None: ``stop_timeout``) is for the handlers. Returns True if all have finished; jobs of
+        the others are given back while they still run. May be called before ``start``, and again. In a
+        handler it returns False at once, and the worker stops after that handler.
         """
         self._stop_asked.set()
         if threading.current_thread() in self._threads:
@@ -202,7 +202,7 @@ class Worker:
                 self._begin_no_more()
             threading.Thread(target=self.stop, args=(timeout,), name="sluicemq-stop").start()
             return False
-        if threading.current_thread() is self._on_stop_thread:  # `on_stop` itself, for which a stop waits
+        if threading.current_thread() is self._on_stop_thread:  # `on_stop` itself, which a stop waits for
             return False
         with self._stopping:
             if self._threads and not self._stopped:
@@ -214,7 +214,7 @@ class Worker:
         return not self._busy
 
     def close(self, timeout: float | None = None) -> None:
-        """Do the same as ``stop``."""
+        """Stop; equal to ``stop``."""
         self.stop(timeout)
 
     def __enter__(self) -> Self:
@@ -229,9 +229,9 @@ class Worker:
     # ------------------------------------------------------------------ handler threads
 
     def _work(self, number: int) -> None:
-        """Take jobs until the end; the last guard around a handler, whatever its exceptions do.
+        """Take jobs until the end; the last guard around a handler, for any exception.
 
-        An exception that another thread raises in this one (``PyThreadState_SetAsyncExc``) ends a job, too,
+        An exception that another thread raises in this one (``PyThreadState_SetAsyncExc``) ends a job too,
         and not the thread.
         """
         while True:
@@ -313,7 +313,7 @@ class Worker:
             return JobVerdict(job, wire.RELEASE)
         except _OnlyBegun as error:
             return self._not_begun(job, error.result)
-        except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must not stay behind
+        except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must be given back
             complain("job %s of queue %s failed", job.id, job.queue)
             return JobVerdict(job, wire.ROLLBACK, said(error, named=True))
 
@@ -331,7 +331,7 @@ class Worker:
         return JobVerdict(job, wire.COMMIT, handlers.as_result(result))
 
     def _not_begun(self, job: Job, unfinished: Any) -> JobVerdict:
-        """The handler has done nothing yet, nor would it for any other job: give it back, and stop."""
+        """Give back a job whose handler has done nothing, and stop: other jobs would fare no better."""
         with suppress(Exception):
             unfinished.close()  # or Python says that it was never awaited
         self._failure = handlers.not_plain(f"returned a {type(unfinished).__name__}")
@@ -371,14 +371,16 @@ class Worker:
         self._wait_for_verdicts()
 
     def _call_on_stop(self, on_stop: Callable[[], None], seconds: float) -> None:
-        """Call ``on_stop`` in a thread of its own: a stop goes on whether it raises or does not return."""
+        """Call ``on_stop`` in a thread of its own: the stop goes on if it raises or does not return."""
         returned = threading.Event()
 
         def call() -> None:
             try:
                 on_stop()
-            except BaseException:  # noqa: BLE001 - whatever it is
-                complain("on_stop of the worker of queue %s failed; it stops all the same", self.queue)
+            except BaseException:  # noqa: BLE001 - any exception
+                complain(
+                    "on_stop of the worker of queue %s failed; the worker stops nevertheless", self.queue
+                )
             with self._change:
                 returned.set()
                 self._change.notify_all()
@@ -392,7 +394,7 @@ class Worker:
             self._change.wait_for(lambda: returned.is_set() or self._signals.count > 1, seconds)
 
     def _work_off(self, timeout: float) -> None:
-        """Ask for no more, and let the handlers have what was popped by then: nobody else has it."""
+        """Request no more jobs, and let the handlers work off the popped ones: nobody else has them."""
         self._call(self._assignment.ask_for_no_more)
         self._wait_for_verdicts()
         with self._change:
@@ -405,7 +407,7 @@ class Worker:
         self._release(rest)
 
     def _rest(self) -> list[Job]:
-        """Take out what no handler has begun."""
+        """Remove the jobs that no handler has begun."""
         rest: list[Job] = []
         with suppress(IndexError):
             while True:
@@ -446,7 +448,7 @@ class Worker:
 
 
 class _OnlyBegun(Exception):
-    """What a handler has returned would still have to be done by somebody."""
+    """A handler has returned a coroutine or generator, which nobody runs."""
 
     def __init__(self, result: Any) -> None:
         super().__init__(f"the handler returned a {type(result).__name__}")

@@ -1,7 +1,7 @@
-"""Every error that SluiceMQ reports: one base, one sentence and one stable wire code each.
+"""Errors that SluiceMQ reports: one base, one sentence and one stable wire code each.
 
-The broker raises these, sends ``code`` and the text over the wire, and the library raises
-them again on the other side (:func:`from_code`).
+The broker raises them and sends ``code`` and text over the wire. The library raises them again on the other
+side (:func:`from_code`).
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from sluicemq.protocol.durations import delay_of
 
 
 class SluiceError(Exception):
-    """Base of all errors; ``code`` is what goes over the wire, with ``detail`` where there is some."""
+    """Base of all errors; ``code`` goes over the wire, with ``detail`` if there is one."""
 
     code = "UNAVAILABLE"
     changes_nothing = False
-    """True for a question that only looks: nothing of it can be under way still."""
+    """True for a request that only reads: nothing of it can still be under way."""
 
     @property
     def detail(self) -> str:
-        """What the other side makes the error's own attribute of; empty: nothing."""
+        """Return the wire text of the error's own attribute; empty: it has none."""
         return ""
 
 
@@ -73,13 +73,13 @@ class Paused(SluiceError):
 
 
 class LeaseLost(SluiceError):
-    """The job is no longer held under this receipt: it was given to another worker."""
+    """The job is no longer reserved under this receipt: another worker has it."""
 
     code = "LEASE_LOST"
 
 
 class Uncertain(SluiceError):
-    """The job is gone, but whether this verdict or another's ended it can't be known."""
+    """The job is gone; it can't be known whether this verdict or another one ended it."""
 
     code = "UNCERTAIN"
 
@@ -97,7 +97,7 @@ class Expired(SluiceError):
 
 
 class Duplicate(SluiceError):
-    """A job with the same dedupe_id was pushed within the window; ``id`` is that one's."""
+    """A job with this dedupe_id was pushed within the window; ``id`` is the id of that job."""
 
     code = "DUPLICATE"
 
@@ -107,7 +107,7 @@ class Duplicate(SluiceError):
 
     @property
     def detail(self) -> str:
-        """That id."""
+        """Return the id of the first job."""
         return self.id
 
 
@@ -130,7 +130,7 @@ class BadTopic(SluiceError):
 
 
 class Conflict(SluiceError):
-    """The stream, or the topic in it, does not end where it was expected to; ``last``: where it does."""
+    """The stream, or the topic in it, does not end where it was expected to; ``last``: its last number."""
 
     code = "CONFLICT"
 
@@ -140,12 +140,12 @@ class Conflict(SluiceError):
 
     @property
     def detail(self) -> str:
-        """That number."""
+        """Return the number of the last message."""
         return str(self.last)
 
 
 class Gap(SluiceError):
-    """Messages ``first`` to ``last`` of a stream are gone: they were removed before this reader had them."""
+    """Messages ``first`` to ``last`` of a stream were removed before this reader had them."""
 
     code = "GAP"
 
@@ -156,7 +156,7 @@ class Gap(SluiceError):
 
     @property
     def missing(self) -> int:
-        """How many they are."""
+        """Return how many messages were missed."""
         return self.last - self.first + 1
 
 
@@ -168,11 +168,11 @@ class Held(SluiceError):
     def __init__(self, message: str = "", kind: str = "") -> None:
         super().__init__(message)
         self.kind = kind
-        """Of work, that it is held for."""
+        """The kind of work that the subscription is held for."""
 
     @property
     def detail(self) -> str:
-        """That kind."""
+        """Return the kind of work."""
         return self.kind
 
 
@@ -183,7 +183,7 @@ class Unavailable(SluiceError):
 
 
 class Forked(Unavailable):
-    """It belongs to the process that this one was forked from, and is of no use here."""
+    """An object belongs to the process that this one was forked from, and can't be used here."""
 
 
 class Timeout(SluiceError, TimeoutError):
@@ -194,13 +194,13 @@ class Timeout(SluiceError, TimeoutError):
     def __init__(self, message: str = "", id: str | None = None) -> None:  # noqa: A002
         super().__init__(message)
         self.id = id
-        """The job of which nothing was heard, and which may be stored: pushed again with it, it is one."""
+        """The id of the job. The job may be stored: a push with this id does not make a second one."""
 
 
 class Unfinished(Timeout):
-    """The broker goes on with an order for many jobs: ``done`` of ``total`` so far, as the task ``task``.
+    """The broker goes on with a bulk operation as the task ``task``: ``done`` of ``total`` jobs so far.
 
-    ``total`` is None where nobody knows how many there are.
+    ``total`` is None where the number is not known.
     """
 
     def __init__(self, message: str = "", task: str = "", done: int = 0, total: int | None = None) -> None:
@@ -217,15 +217,15 @@ class DifferentStore(SluiceError):
 
 
 class Reject(Exception):
-    """Raised by a worker's handler: the job goes to the dead letters at once, with this text."""
+    """Raised by a worker's handler: the job becomes a dead letter at once, with this text."""
 
 
 class Rollback(Exception):
     """Raised by a worker's handler: the job is given back and is delivered again.
 
-    ``delay`` is in seconds, a ``timedelta`` or a text such as 5m, from the moment the broker hears of it; 0
-    or less is at once, None as long as the job's back-off says. Raises TypeError or ValueError for what is no
-    such time.
+    ``delay`` is in seconds, a ``timedelta`` or a text such as 5m, counted from the moment at which the broker
+    receives it. 0 or less means at once, None means the job's back-off. Raises TypeError or ValueError for
+    any other value.
     """
 
     def __init__(self, reason: str = "", delay: float | timedelta | str | None = None) -> None:
@@ -236,7 +236,7 @@ class Rollback(Exception):
 class Release(Exception):
     """Raised by a worker's handler that can't begin: the job is given back as if never delivered.
 
-    It may be delivered again at once, also to this worker, and this attempt is not counted.
+    The attempt is not counted. The job may be delivered again at once, also to this worker.
     """
 
 
@@ -244,10 +244,10 @@ _BY_CODE = {kind.code: kind for kind in SluiceError.__subclasses__()}
 
 
 def from_code(code: str, message: str, detail: str = "") -> SluiceError:
-    """The exception for a wire code; an unknown code (a newer broker's) keeps its name in the text.
+    """Return the exception for a wire code; an unknown code (of a newer broker) stays in the text.
 
-    ``detail``: the job that a :class:`Duplicate` speaks of, the last number that a :class:`Conflict` does,
-    the kind of work of a :class:`Held`.
+    ``detail``: the id of a :class:`Duplicate`, the last number of a :class:`Conflict`, the kind of a
+    :class:`Held`.
     """
     if code == Duplicate.code:
         return Duplicate(message, detail)

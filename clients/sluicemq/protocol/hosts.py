@@ -1,4 +1,4 @@
-"""Hosts, ports and paths as they stand in an address: what is wrong with one, and where an interface is."""
+"""Hosts, ports and paths of endpoints: what is wrong with them, and the addresses of an interface."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _LABEL: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _ZONE: Final = re.compile(r"[A-Za-z0-9._-]{1,15}")
 _SIOCGIFADDR: Final = 0x8915  # asks Linux for the IPv4 address of an interface
 _IPV6_ADDRESSES: Final = "/proc/net/if_inet6"  # address, index, length, scope, flags, interface
-_SCOPES: Final = {"00": 0, "10": 1, "20": 2}  # of the whole net, of this machine, of a link: best first
+_SCOPES: Final = {"00": 0, "10": 1, "20": 2}  # the whole net, this machine, a link: best first
 
 
 def problem_of_host(host: str) -> str:
-    """Say what is wrong with a host: a name, an IPv4 address, an IPv6 address in brackets. Empty: nothing."""
+    """Return what is wrong with a host (name, IPv4 address, IPv6 address in brackets); empty: nothing."""
     if host.startswith("[") and host.endswith("]"):
         return "" if _is_ipv6(host[1:-1]) else f"{host[:_LONGEST_NAME]} is no IPv6 address"
     if ":" in host:
@@ -36,20 +36,20 @@ def problem_of_host(host: str) -> str:
 
 
 def problem_of_source(source: str, target: str) -> str:
-    """Say what is wrong with a host to connect from: its family is not that of the one to connect to."""
+    """Return what is wrong with a host to connect from: its family differs from the target's."""
     kinds = {is_ipv6_literal(source), is_ipv6_literal(target)} - {None}
     return "it connects from an address of one family, IPv4 or IPv6, to the other" if len(kinds) > 1 else ""
 
 
 def is_ipv6_literal(host: str) -> bool | None:
-    """True for an IPv6 address in brackets, False for an IPv4 address, None for a name."""
+    """Return True for an IPv6 address in brackets, False for an IPv4 address, None for a name."""
     if host.startswith("["):
         return True
     return False if host.replace(".", "").isdigit() else None
 
 
 def problem_of_path(path: str) -> str:
-    """Say what is wrong with the path of a unix socket, or its abstract name, which begins with @."""
+    """Return what is wrong with the path of a unix socket, or its abstract name, which begins with @."""
     try:
         size = len(path.encode())
     except UnicodeEncodeError:
@@ -62,15 +62,15 @@ def problem_of_path(path: str) -> str:
 
 
 def as_port(text: str) -> int | None:
-    """The number of a port, from 0 on; None if it is none."""
+    """Return the number of a port, from 0 on; None if it is none."""
     digits = text.isascii() and text.isdigit() and len(text) <= len(str(LAST_PORT))
     return int(text) if digits and int(text) <= LAST_PORT else None
 
 
 def interface_addresses(host: str) -> list[str]:
-    """The addresses of an interface of this machine, IPv4 first; none of another host.
+    """Return the addresses of an interface of this machine, IPv4 first; an empty list for another host.
 
-    OSError: the interface has no address.
+    Raises OSError if the interface has no address.
     """
     if host not in [name for _, name in socket.if_nameindex()]:
         return []
@@ -81,7 +81,7 @@ def interface_addresses(host: str) -> list[str]:
 
 
 def _ipv4_of(interface: str) -> str | None:
-    import fcntl  # noqa: PLC0415 - Windows has none, and who names no interface needs none
+    import fcntl  # noqa: PLC0415 - Windows has none, and only interfaces need it
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asks:
         try:
@@ -92,7 +92,7 @@ def _ipv4_of(interface: str) -> str | None:
 
 
 def _ipv6_of(interface: str) -> str | None:
-    from pathlib import Path  # noqa: PLC0415 - 5 ms that who names no interface need not have
+    from pathlib import Path  # noqa: PLC0415 - 5 ms to load, and only interfaces need it
 
     try:
         rows = [line.split() for line in Path(_IPV6_ADDRESSES).read_text().splitlines()]
@@ -107,7 +107,7 @@ def _ipv6_of(interface: str) -> str | None:
 
 
 def _is_ipv6(host: str) -> bool:
-    """True for an address without brackets; a zone, as in ``fe80::1%eth0``, is for those of a link."""
+    """Return whether this is an IPv6 address without brackets; a link-local one may have a ``%zone``."""
     address, percent, zone = host.partition("%")
     if not _is_address(socket.AF_INET6, address):
         return False

@@ -1,12 +1,12 @@
-"""JSON of what MessagePack and MongoDB hold and JSON does not, in one form everywhere.
+"""JSON for values that MessagePack and MongoDB hold and JSON does not, in one form everywhere.
 
 =====================  ===========================================================================
 payloads, results      their text, or ``{"base64": "..."}`` where they are no UTF-8
-in a job's ``headers``  bytes are ``{"$bytes": "..."}``, as base64, for nothing of these may be lost
+in a job's ``headers``  bytes are ``{"$bytes": "..."}``, as base64, so that nothing is changed
 numbers                NaN and infinity are ``{"$float": "NaN"}``, ``"Infinity"``, ``"-Infinity"``
 =====================  ===========================================================================
 
-No map of a user's is taken for one of these: keys of headers never begin with ``$``.
+A user's own map is never taken for one of these: keys of headers don't begin with ``$``.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any, Final, NoReturn
 _OWN: Final = "headers"
 
 
-def dumps(value: Any, *, ascii: bool = False) -> str:  # noqa: A002 - what it is
-    """Return a value as JSON that every language reads; ``ascii``: all else is escaped."""
+def dumps(value: Any, *, ascii: bool = False) -> str:  # noqa: A002 - the name of the encoding
+    """Return a value as JSON that every language reads; ``ascii``: other characters are escaped."""
     encoder = _ASCII if ascii else _TEXT
     try:
         return encoder.encode(value)
-    except (TypeError, ValueError):  # there is something in it that JSON does not know
+    except (TypeError, ValueError):  # a value that JSON has no form for
         return encoder.encode(_plain(value))
 
 
@@ -56,7 +56,7 @@ def _plain(value: Any) -> Any:
 
 
 def _own(value: Any) -> Any:
-    """Return a value of a user's headers, with nothing of it lost."""
+    """Return a value of a user's headers, without any loss."""
     match value:
         case dict():
             return {key: _own(each) for key, each in value.items()}

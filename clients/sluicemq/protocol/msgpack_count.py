@@ -1,15 +1,14 @@
-"""How much there is to read in a msgpack text, counted without making any of it.
+"""Bounds of a msgpack text, checked without making any value.
 
-A text is tokens one after the other, each with its own length or the number of those it holds, so they
-are counted flat, however deep they are. What ``bin`` holds is leapt over: a payload of megabytes costs
-as much as an empty one.
+A text is tokens, each with its own length or the number of values it holds. They are counted flat, however
+deep they are nested. The content of ``bin`` is skipped: a payload of megabytes costs as much as an empty one.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-# By its first byte, how long a token is; 0: the next bytes tell.
+# Length of a token by its first byte; 0: the next bytes say it.
 _LENGTHS: Final = [1] * 256
 for _code in range(0xA0, 0xC0):  # short strings
     _LENGTHS[_code] = 1 + (_code & 0x1F)
@@ -20,13 +19,13 @@ for _code, _length in zip(
 ):
     _LENGTHS[_code] = _length
 
-# By its first byte, how many values a token holds that follow it.
+# Values that follow a token, by its first byte.
 _HOLDS: Final = [0] * 256
 for _code in range(0x80, 0x90):
     _HOLDS[_code] = 2 * (_code & 0xF)
     _HOLDS[_code + 0x10] = _code & 0xF
 
-# Tokens that tell their length or number in so many bytes: bin, ext, str, array, map.
+# Bytes in which a token says its length or number: bin, ext, str, array, map.
 _WIDTHS: Final = {
     0xC4: 1, 0xC5: 2, 0xC6: 4,
     0xC7: 1, 0xC8: 2, 0xC9: 4,
@@ -41,10 +40,9 @@ _ARRAYS = range(0xDC, 0xDE)
 
 
 def within(packed: bytes, most_values: int, most_bytes: int) -> bool:
-    """True if a text is whole and has no more values, nor bytes outside ``bin``, than these.
+    """Return whether a text is whole, within ``most_values`` values and ``most_bytes`` bytes outside ``bin``.
 
-    Maps count their keys too. A text that goes on after its end is within them as far as it is read.
-    0.1 us a value.
+    Keys of maps are values too. Bytes after the end of the text don't count. Takes 0.1 us a value.
     """
     at, end = 0, len(packed)
     seen, due, leapt = 0, 1, 0  # values read, values that must follow, bytes of bin

@@ -1,9 +1,12 @@
-"""Values as msgpack: packed, and read again; from strangers in bounded time.
+"""MessagePack: values are packed and unpacked; what strangers send is unpacked in bounded time.
 
-Of :data:`FEW_BYTES` nothing can be made that takes long. Of a few more, not if they hold what they announce
-(a thousand lists in each other that announce 64 Ki values each take 50 ms, for room is made for them) and
-their values are counted as they are made, where there can be too many: 10 ms at most. Of more than
-:data:`SOME_BYTES` they are counted before.
+The bound is 10 ms, whatever the bytes are. It depends on their number::
+
+    up to 1 KiB     unpacked at once: nothing in them takes long
+    up to 320 KiB   first skipped through, to see that they hold what they announce (1,000 nested lists
+                    that announce 64 Ki values each take 50 ms, since room is made for the values);
+                    above 20,000 bytes the values are counted while they are made
+    more            counted before anything is made (``msgpack_count``)
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import msgpack
 from sluicemq.protocol.errors import BadFrames, BadHeaders
 from sluicemq.protocol.msgpack_count import within
 
-#: Values that one text of a stranger may have, keys of maps included; and bytes that are not ``bin``.
+#: Values in one text of a stranger, keys of maps included; and its bytes outside ``bin``.
 MOST_VALUES: Final = 20_000
 MOST_OTHER_BYTES: Final = 4 << 20
 
@@ -25,7 +28,7 @@ SOME_BYTES: Final = 320 * 1024
 
 
 def pack(value: Any) -> bytes:
-    """A value as msgpack."""
+    """Return a value as msgpack."""
     packed: bytes = msgpack.packb(value)
     return packed
 
@@ -37,7 +40,7 @@ def pack_array(values: Sequence[bytes]) -> bytes:
 
 
 def unpack(packed: bytes, error: type[BadFrames | BadHeaders], what: str, **options: Any) -> Any:
-    """Read a text of somebody who is trusted; raises ``error``, which says of ``what``."""
+    """Unpack bytes of a trusted peer; raises ``error``, which names ``what``."""
     try:
         return msgpack.unpackb(packed, **options)
     except (ValueError, msgpack.UnpackException, RecursionError) as cause:
@@ -45,7 +48,7 @@ def unpack(packed: bytes, error: type[BadFrames | BadHeaders], what: str, **opti
 
 
 def unpack_bounded(packed: bytes, error: type[BadFrames | BadHeaders], what: str) -> Any:
-    """Read a text of a stranger, in bounded time; raises ``error`` also for one beyond the bounds."""
+    """Unpack bytes of a stranger, in bounded time; raises ``error`` also beyond the bounds."""
     if len(packed) <= FEW_BYTES:
         return unpack(packed, error, what, ext_hook=_extension)
     if len(packed) > SOME_BYTES:
@@ -63,7 +66,7 @@ def unpack_bounded(packed: bytes, error: type[BadFrames | BadHeaders], what: str
 
 
 def first_of_array(packed: bytes) -> Any:
-    """The first value of an array whose rest can't be read; None if that can't be read either."""
+    """Return the first value of an array whose rest can't be read; None if that can't be read either."""
     start = msgpack.Unpacker(read_size=1, max_buffer_size=32)
     start.feed(packed[:32])
     try:
@@ -74,7 +77,7 @@ def first_of_array(packed: bytes) -> Any:
 
 
 class _Count:
-    """Ends the reading of a text with too many values."""
+    """Stops the unpacking of too many values."""
 
     __slots__ = ("_left",)
 
@@ -82,7 +85,7 @@ class _Count:
         self._left = MOST_VALUES
 
     def add(self, values: Any) -> Any:
-        """A list or a map is complete."""
+        """Count a complete list or map."""
         self._left -= len(values) or 1
         if self._left < 0:
             raise ValueError(f"it has more than {MOST_VALUES} values: send less at once")
@@ -90,7 +93,7 @@ class _Count:
 
 
 def _is_whole(packed: bytes) -> bool:
-    """True if it holds all that it announces; 1 ns a value, for none is made."""
+    """Return whether the bytes hold all that they announce; 1 ns a value, since no value is made."""
     text = msgpack.Unpacker(read_size=1, max_buffer_size=len(packed))
     text.feed(packed)
     try:
@@ -101,5 +104,5 @@ def _is_whole(packed: bytes) -> bool:
 
 
 def _extension(_code: int, _data: bytes) -> Any:
-    """What stands for an extension type, and is refused wherever it stands: msgpack's own takes 0.4 us."""
+    """Return a placeholder for an extension type, which is refused later; msgpack's own takes 0.4 us."""
     return NotImplemented

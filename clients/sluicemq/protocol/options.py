@@ -1,10 +1,9 @@
-"""The options of a job, declared once: what each may be, what holds without it, where it is stored.
+"""Options of a job, declared once: their values, defaults, and fields in MongoDB.
 
-A new option is an entry of :data:`OPTIONS`, its type in :class:`JobOptions` unless the library sets it
-itself, and the code that acts on it. From here come the check of headers, the keywords of
-:meth:`~sluicemq.Producer.push`, the flags of ``sluicemq push``, the queue settings' defaults and words,
-what is read of a job in MongoDB, and ``docs/job-options.md``. ``tests/unit/test_options.py`` names what
-has been forgotten of the rest.
+A new option is an entry of :data:`OPTIONS`, its type in :class:`JobOptions` (unless the library sets it), and
+the code that acts on it. The check of headers, the keywords of :meth:`~sluicemq.Producer.push`, the flags of
+``sluicemq push``, the defaults and words of queue settings, the fields read from MongoDB and
+``docs/job-options.md`` come from here. ``tests/unit/test_options.py`` names what is still missing.
 """
 
 from __future__ import annotations
@@ -26,14 +25,13 @@ ACCEPTED: Final = "accepted"
 class Option:
     """One option: a header on the wire, a keyword of ``push``, mostly also a flag and a queue's setting.
 
-    ``setting`` is the key of ``[queues.NAME]`` that holds for jobs without it, ``default`` what that is
-    by default (None: nothing). ``stored`` are the fields of a job's document that it makes;
-    ``unless_default``: only where it is not what the queue's settings say, whose changes then hold for
-    jobs that wait, too. ``metavar`` is the word for its value in the help of ``sluicemq push`` (empty:
-    it has no flag of its own).
-    ``names_one``: no two jobs should have the same; ``changeable``: also while a job waits.
-    ``for_schedules``: jobs of a schedule may have it; ``for_moves``: it may be said anew of a job that goes
-    on to another queue, or of a child.
+    ``setting``: the key of ``[queues.NAME]`` that counts for jobs without the option. ``default``: the value
+    of that setting by default (None: nothing). ``stored``: the fields of a job's document.
+    ``unless_default``: they are stored only if they differ from the queue's settings, so that a change of
+    those counts for waiting jobs. ``metavar``: the word for its value in the help of ``sluicemq push``
+    (empty: it has no flag). ``names_one``: two jobs should not share a value. ``changeable``: also while a
+    job waits. ``for_schedules``: jobs of a schedule may have it. ``for_moves``: a job that is forwarded, or a
+    child, may get another value.
     """
 
     name: str
@@ -57,7 +55,7 @@ Seconds = float | timedelta | str
 
 
 class JobOptions(TypedDict, total=False):
-    """The options of a push by keyword, None being as the queue has it; ``id`` and ``reply`` stand apart."""
+    """Options of a push by keyword; None means the queue's setting. ``id`` and ``reply`` are apart."""
 
     priority: int | None
     delay: Seconds | None
@@ -75,7 +73,7 @@ class JobOptions(TypedDict, total=False):
 
 
 class NewJob(JobOptions, total=False):
-    """One job of many: its payload, and what holds for it alone."""
+    """One job of many: its payload, and options of this job alone."""
 
     payload: Required[bytes]
     id: str | None
@@ -84,7 +82,7 @@ class NewJob(JobOptions, total=False):
 _ALL = (
     Option(
         name="id",
-        doc="the job's id; pushed again with the same one it is the same job",
+        doc="the job's id; a second push with it makes no second job",
         rule=rules.IDENTIFIER,
         example="order-7",
         stored=("_id",),
@@ -161,7 +159,7 @@ _ALL = (
     ),
     Option(
         name="dedupe_id",
-        doc="what its piece of work is called: no other job with it is taken within the window",
+        doc="id of its piece of work: within the window no other job with it is taken",
         rule=rules.IDENTIFIER,
         example="invoice-2031",
         stored=("dedupe_id", "dedupe_until"),
@@ -196,7 +194,7 @@ _ALL = (
     ),
     Option(
         name="keep_done",
-        doc="seconds a job is kept, whole, once it is done",
+        doc="seconds for which a done job is kept, with all its fields",
         rule=rules.duration(0, TEN_YEARS, "seconds from 0 to ten years"),
         example=600.0,
         unit="s",
@@ -208,7 +206,7 @@ _ALL = (
     ),
     Option(
         name="group",
-        doc="what its line is called: jobs of one group run one at a time, in the order of their pushes",
+        doc="jobs of one group run one at a time, in the order of their pushes",
         rule=rules.IDENTIFIER,
         example="customer-7",
         stored=("group", "state", "wait"),
@@ -216,7 +214,7 @@ _ALL = (
     ),
     Option(
         name="tenant",
-        doc="whose job it is: a fair queue goes round its tenants; without one, its group's",
+        doc="a fair queue serves its tenants in turn; without a tenant the group counts",
         rule=rules.IDENTIFIER,
         example="acme",
         stored=("tenant",),
@@ -224,8 +222,8 @@ _ALL = (
     ),
     Option(
         name="reply",
-        doc="what REQ and DEALER are answered: the result, or that it is stored; "
-        "over SMQ/1 result keeps it for who asks",
+        doc="what REQ and DEALER get: the result, or a confirmation that it is stored; "
+        "over SMQ/1, result keeps the result for later",
         rule=rules.one_of(RESULT, ACCEPTED),
         example=RESULT,
         default=RESULT,
@@ -245,10 +243,10 @@ _ALL = (
 #: Every option by its name.
 OPTIONS: Final[dict[str, Option]] = {each.name: each for each in _ALL}
 
-#: What jobs of a schedule may say: each run has an id and a time of its own, and nobody who waits for it.
+#: Options of a schedule's jobs: each run has its own id and time, and nobody waits for its result.
 SCHEDULE_OPTIONS: Final = frozenset(each.name for each in _ALL if each.for_schedules)
 
-#: What may be said anew of a job that goes on, or of a child: their ids, and who waits, are given.
+#: Options that a forwarded job or a child may get: ids are given, and so is who waits for the result.
 MOVE_OPTIONS: Final = frozenset(each.name for each in _ALL if each.for_moves)
 
 #: Keywords of ``push`` that go out as headers.

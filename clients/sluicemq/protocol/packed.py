@@ -1,7 +1,7 @@
 """Messages of a stream as they are stored and sent: one after the other, each as ZMTP sends it.
 
-A message is frames; the first is its topic. So what a PUB socket sends is stored as it comes, and goes to
-SUB sockets as it is stored (ZeroMQ RFC 23)::
+A message is frames; the first is its topic. What a PUB socket sends is stored without a change, and goes to
+SUB sockets without a change (ZeroMQ RFC 23)::
 
     frame:    flags  size: 1 byte, or 8 if LONG  body        flags: MORE 1 (another frame follows), LONG 2
     message:  MORE  3  "eur"     0  4  "1.08"
@@ -16,11 +16,11 @@ from typing import Final
 from sluicemq.protocol.errors import BadFrames, BadTopic
 from sluicemq.protocol.readable import brief
 
-#: Messages that are read in one go, at most: some 10 ms.
+#: Messages that are read in one go, at most: about 10 ms.
 MOST_MESSAGES: Final = 8192
-#: Frames of these behind the first two of a message, in all; a PUB socket's message has 65,536 at most.
+#: Frames after the first two of each message, in all; a PUB socket's message has 65,536 at most.
 MOST_FRAMES: Final = 70_000
-#: Of a topic, so many bytes count where messages are chosen by it.
+#: Bytes of a topic that count where messages are chosen by topic.
 LONGEST_TOPIC: Final = 255
 
 _MORE, _LONG = 1, 2
@@ -31,7 +31,7 @@ _SHORT_MORE: Final = [bytes((_MORE, length)) for length in range(256)]
 
 
 def topic_bytes(topic: str) -> bytes:
-    """Return a topic as it is sent; bytes that are no UTF-8 stand in it as Python has them in file names."""
+    """Return a topic as bytes; bytes that are no UTF-8 are escaped in it as Python does in file names."""
     try:
         return str.encode(topic, errors="surrogateescape")
     except UnicodeEncodeError as error:
@@ -39,16 +39,16 @@ def topic_bytes(topic: str) -> bytes:
 
 
 def pack(topic: bytes, payload: bytes) -> bytes:
-    """A message of two frames."""
+    """Return a message of two frames."""
     head = _SHORT_MORE[len(topic)] if len(topic) < 256 else _LONG_HEADER.pack(_MORE | _LONG, len(topic))
     last = _SHORT_LAST[len(payload)] if len(payload) < 256 else _LONG_HEADER.pack(_LONG, len(payload))
     return b"".join((head, topic, last, payload))
 
 
 def scan(packed: bytes, most: int = MOST_MESSAGES) -> tuple[list[int], list[bytes]]:
-    """Where each message ends, and each one's topic, of long ones the first 255 bytes.
+    """Return where each message ends, and each one's topic, cut to 255 bytes.
 
-    Raises :class:`~sluicemq.BadFrames` for what is not whole messages, or has more than ``most``.
+    Raises :class:`~sluicemq.BadFrames` for bytes that are no whole messages, or more than ``most`` of them.
     """
     ends, topics, _frames = survey(packed, most, len(packed))
     return ends, topics
@@ -59,7 +59,7 @@ def survey(  # noqa: C901 - a call for each message would cost more than all the
 ) -> tuple[list[int], list[bytes], int]:
     """Scan, and count the frames behind the first of messages of three or more.
 
-    Raises :class:`~sluicemq.BadFrames` also where these are more than ``most_frames``.
+    Raises :class:`~sluicemq.BadFrames` also for more than ``most_frames`` of these.
     """
     frames = 0
     ends: list[int] = []
@@ -74,7 +74,7 @@ def survey(  # noqa: C901 - a call for each message would cost more than all the
                 start = at + 2
                 body = start + packed[at + 1]
                 flags = packed[body]
-                if flags == 0 or flags == _LONG:  # noqa: PLR1714 - twice as fast so
+                if flags == 0 or flags == _LONG:  # noqa: PLR1714 - twice as fast
                     at = body + 2 + packed[body + 1] if flags == 0 else _end_of_long(packed, body)
                     topics.append(packed[start:body])
                     ends.append(at)
@@ -110,7 +110,7 @@ def _end_of_long(packed: bytes, at: int) -> int:
 
 
 def frames(packed: bytes, start: int = 0) -> list[bytes]:
-    """The frames of the one message that begins there."""
+    """Return the frames of the one message that begins at ``start``."""
     found: list[bytes] = []
     flags, at = _MORE, start
     while flags & _MORE:
@@ -122,7 +122,7 @@ def frames(packed: bytes, start: int = 0) -> list[bytes]:
 
 
 def unpack(packed: bytes) -> list[list[bytes]]:
-    """The frames of all messages; for what :func:`scan` has taken once."""
+    """Return the frames of all messages; only for bytes that :func:`scan` has accepted."""
     messages: list[list[bytes]] = []
     message: list[bytes] = []
     at, size = 0, len(packed)
@@ -142,7 +142,7 @@ def unpack(packed: bytes) -> list[list[bytes]]:
 
 
 def extended(message: bytes, last: bytes) -> bytes:
-    """One message with one more frame, shorter than 256 bytes, behind its last."""
+    """Return one message with one more frame at its end, shorter than 256 bytes."""
     flags, at = message[0], 0
     while flags & _MORE:
         at += 9 + int.from_bytes(message[at + 1 : at + 9]) if flags & _LONG else 2 + message[at + 1]
@@ -151,7 +151,7 @@ def extended(message: bytes, last: bytes) -> bytes:
 
 
 def slices(packed: bytes, ends: Sequence[int]) -> list[bytes]:
-    """The messages one by one, as they were packed."""
+    """Return the messages one by one, still packed."""
     start = 0
     found: list[bytes] = []
     for end in ends:

@@ -1,9 +1,9 @@
-"""Rules for values: options of jobs, settings of a broker, words on a command line.
+"""Rules for values: options of jobs, settings of a broker, options of commands.
 
-Each rule reads a value: it returns the value as it is used, or raises ValueError with the words that follow
-"expected". Values with types (headers, TOML, keywords) are read as they are. The environment and a command
-line have texts only: :meth:`Rule.of_text` spells one first. A span of time may be a text with units in all
-of them.
+A rule reads a value. It returns the value as it is used, or raises ValueError with the words that follow
+"expected". Values that have types (headers, TOML, keywords) are read directly. The environment and a command
+line have texts only: :meth:`Rule.of_text` converts them first. A span of time may be a text with units
+everywhere.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FARTHEST: Final = 2**53
 LONGEST_ID: Final = 128  # bytes
 
 BACKOFF_KINDS: Final = ("exponential", "linear", "fixed", "none")
-#: The least and the most of each number of a back-off; ``base`` and ``cap`` are seconds.
+#: Least and most of each number of a back-off; ``base`` and ``cap`` are seconds.
 BACKOFF_BOUNDS: Final = {
     "base": (0.0, TEN_YEARS),
     "factor": (1.0, 100.0),
@@ -31,15 +31,15 @@ BACKOFF_BOUNDS: Final = {
 }
 
 _DEEPEST = 20
-#: Values in a map of headers of a user's own.
+#: Values in a user's own map of headers.
 MOST_VALUES: Final = 1000
-#: A number of seconds, as the environment and a command line have it.
+#: A number of seconds, in the environment and on a command line.
 _SECONDS = re.compile(r"\s*[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?\s*")
 _LAST_DATE = datetime(9999, 1, 1).timestamp()  # noqa: DTZ001 - a bound, to the day
 
 
 class Rule(NamedTuple):
-    """One rule: its words, how a value is read, its unit and bounds, and how a text is spelt."""
+    """One rule: its words, how a value is read, its unit and bounds, and how a text becomes a value."""
 
     expected: str
     read: Callable[[Any], Any]
@@ -52,7 +52,7 @@ class Rule(NamedTuple):
         return self.read(value)
 
     def of_text(self, text: str) -> Any:
-        """Return what a text of the environment or a command line means; raises ValueError."""
+        """Return the value of a text of the environment or a command line; raises ValueError."""
         try:
             value = self.spelt(text)
         except ValueError:
@@ -60,7 +60,7 @@ class Rule(NamedTuple):
         return self.read(value)
 
     def holds(self, value: Any) -> bool:
-        """Return True if such a value may stand there."""
+        """Return whether a value is allowed."""
         try:
             self.read(value)
         except ValueError:
@@ -69,7 +69,7 @@ class Rule(NamedTuple):
 
 
 def whole(least: int = 0, most: int | None = None, expected: str = "", unit: str = "") -> Rule:
-    """A whole number within bounds."""
+    """Return the rule of a whole number within bounds."""
     bounds = f" of at least {least}" if most is None else f", {least} to {most}"
     expected = expected or f"a whole number{bounds}"
     largest = FARTHEST if most is None else most
@@ -85,7 +85,7 @@ def whole(least: int = 0, most: int | None = None, expected: str = "", unit: str
 
 
 def number(least: float, most: float, expected: str = "", unit: str = "") -> Rule:
-    """A number within bounds, neither NaN nor infinite."""
+    """Return the rule of a number within bounds, neither NaN nor infinite."""
     expected = expected or f"a number, {least:g} to {most:g}"
 
     def read(value: Any) -> float:
@@ -99,7 +99,7 @@ def number(least: float, most: float, expected: str = "", unit: str = "") -> Rul
 
 
 def duration(least: float, most: float, expected: str, *, above: bool = False) -> Rule:
-    """A span of time: seconds, a ``timedelta``, or a text such as 1h30m; ``above``: more than the least."""
+    """Return the rule of a span of time, seconds, ``timedelta`` or text; ``above``: more than the least."""
 
     def read(value: Any) -> float:
         if type(value) is not float:
@@ -112,7 +112,7 @@ def duration(least: float, most: float, expected: str, *, above: bool = False) -
 
 
 def one_of(*words: str) -> Rule:
-    """One of a few words."""
+    """Return the rule of one of a few words."""
     return _test(lambda value: value in words, " or ".join(f"'{word}'" for word in words))
 
 
@@ -125,7 +125,7 @@ def rfc3339(text: str) -> float:
 
 
 def _test(holds: Callable[[Any], bool], expected: str) -> Rule:
-    """A value that is used as it is."""
+    """Return the rule of a value that is used without a change."""
 
     def read(value: Any) -> Any:
         if not holds(value):
@@ -136,11 +136,11 @@ def _test(holds: Callable[[Any], bool], expected: str) -> Rule:
 
 
 def _plain_number(value: Any, kind: type[Any], expected: str) -> Any:
-    """Return a number of Python's for one of this kind, as NumPy's are."""
+    """Return a number of Python for one of this kind, which may be NumPy's."""
     if type(value) is int:
         return value
     if isinstance(value, bool) or not isinstance(value, kind):
-        raise ValueError(expected)  # noqa: TRY004 - as whatever else is wrong with it
+        raise ValueError(expected)  # noqa: TRY004 - reported like every other wrong value
     return int(value) if isinstance(value, Integral) else float(value)
 
 
@@ -174,7 +174,7 @@ def _is_id(value: Any) -> bool:
 
 
 def _moment(value: Any) -> float | str:
-    """Return the Unix seconds of a moment; a text, which the broker reads, as it is."""
+    """Return the Unix seconds of a moment; a text, which the broker reads, stays as it is."""
     if isinstance(value, str):
         try:
             _UNIX.read(rfc3339(value))
@@ -199,7 +199,7 @@ def _backoff(value: Any) -> Any:
     if isinstance(value, str) and value in BACKOFF_KINDS:
         return value
     if not isinstance(value, dict):
-        raise ValueError(_BACKOFF)  # noqa: TRY004 - as whatever else is wrong with it
+        raise ValueError(_BACKOFF)  # noqa: TRY004 - reported like every other wrong value
     return {name: _of_backoff(name, each) for name, each in value.items()}
 
 
@@ -213,10 +213,11 @@ def _of_backoff(name: Any, value: Any) -> Any:
 
 
 def _is_storable_map(own: Any) -> bool:
-    """True if MongoDB and msgpack can both hold it: 64-bit integers, text keys without NUL, not too deep.
+    """Return whether MongoDB and msgpack can both hold a map of headers.
 
-    Nor keys with a leading ``$``: ``{"$ref": ...}`` comes back from MongoDB as something else. Level by
-    level, so that too much of it is seen before it is gone through.
+    Both can if integers have 64 bits, keys are texts without NUL and without a leading ``$`` (MongoDB returns
+    ``{"$ref": ...}`` as another value), and the map is not too deep. It is walked level by level, so that too
+    many values are found before all are visited.
     """
     if not isinstance(own, dict):
         return False

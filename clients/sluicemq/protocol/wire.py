@@ -5,7 +5,7 @@ A message is three ZeroMQ frames, both ways, between a DEALER (client) and the b
     +--------+---------+--------------------------------------+
     | "SMQ1" |  verb   |  one msgpack array [number, ...]      |
     +--------+---------+--------------------------------------+
-      4 bytes  3 to 8     number: unsigned, chosen by the asker
+      4 bytes  3 to 8     number: unsigned, chosen by the sender
 
 Every request gets one answer with the same number: ``OK [number, value]`` or
 ``ERROR [number, code, text]``. Codes are those of ``errors.py``. Strings are msgpack ``str``
@@ -17,10 +17,10 @@ From the client::
     HELLO   [n, {client, version}]                      -> {broker, heartbeat, silence, max_job_bytes}
     PUSH    [n, queue, [[id|nil, payload, headers|nil], ...]]
                                                         -> [[position, code, text, id?], ...]  refused
-                                                           ones, id: of a DUPLICATE, who was first;
+                                                           ones, id: of a DUPLICATE, the first job's;
                                                            all others are durable when this arrives;
                                                            a second element after it, if there are any:
-                                                           [position, ...] of ids that were there before
+                                                           [position, ...] of ids that existed before
     READY   [n, queue, credit, options]                 -> nil     work wanted: at most ``credit``
                                                                    unsettled jobs; 0 = no more
     RESULT  [n, queue, id, wait]                        -> result, bin, of a job that was pushed with
@@ -32,9 +32,9 @@ From the client::
     EXTEND  [n, [receipt, ...], seconds]                -> [[position, code, text], ...]  refused ones
     PROGRESS [n, [[receipt, done, total|nil, note|nil], ...]]
                                                         -> [[position, code, text], ...]  refused ones;
-                                                           how far jobs are: the newest is noted, about
+                                                           progress of jobs: the latest is stored, about
                                                            once a second, and shown
-    PING    [n, health]                                 -> nil; with true, of the broker's MongoDB:
+    PING    [n, health]                                 -> nil; with true, about the broker's MongoDB:
                                                            {store: "ok" or what is wrong, store_silent}
     BYE     [n]                                         -> nil     unsettled jobs are given back
     QUEUES  [n]                                         -> [{name, ready, ...}, ...]
@@ -44,8 +44,8 @@ From the client::
     HISTORY [n, kind, name, day|nil, span]              -> {points: [{at, counted: {...}}, ...], ...}
     WORKERS [n, queue|nil]                              -> [{queue, name, door, connected, jobs, ...}, ...]
     EVENTS  [n, {after?, queue?}]                       -> {events: [{at, event, queue, job, ...}, ...],
-                                                           after, missed}: what has happened to jobs since
-                                                           ``after``, as told the last time
+                                                           after, missed}: events of jobs since ``after``
+                                                           of the last answer
     PEEK    [n, queue, state, limit]                    -> [{id, state, payload, ...}, ...]
     PURGE   [n, queue, state, wait]                     -> number of jobs removed
     DELETE  [n, queue, wait]                            -> number of jobs removed with the queue
@@ -56,31 +56,32 @@ From the client::
     CHANGE  [n, queue, id, {priority?, delay?}]         -> nil     a job that waits; delay: from now
     REDRIVE [n, queue, {ids?, reason?, limit?, since?, until?}, to|nil, wait]
                                                         -> {moved, left, refused: [[id, code, text], ...]}
-                                                           dead letters, the oldest first; all, or those
-                                                           of ids, or with reason in their last error;
-                                                           limit: at most
+                                                           dead letters, the oldest first: all, or those
+                                                           with these ids, or with reason in their last
+                                                           error; limit: how many at most
     DISCARD [n, queue, {ids?, reason?, limit?, since?, until?}, wait]
-                                                        -> number of dead letters removed, so chosen
+                                                        -> number of dead letters removed
     TASKS   [n]                                         -> [{id, kind, queue, state, done, total|nil, ...},
-                                                           ...]  long orders, the latest first
+                                                           ...]  bulk operations, the latest first
     TASK    [n, id]                                     -> {id, kind, queue, state, done, ..., answer?}
-    TCANCEL [n, id]                                     -> nil     it ends after what it is about
+    TCANCEL [n, id]                                     -> nil     it ends after the current batch
     PUBLISH [n, stream, messages, options]              -> number of the first message, once all are durable;
-                                                           a second element, if some were there before:
+                                                           a second element, if some existed before:
                                                            [[place, number], ...]
     READ    [n, stream, options]                        -> {rows, after, gone, newest}
     STREAMS [n]                                         -> [{name, first, last, messages, ...}, ...]
     STREAM  [n, stream]                                 -> {name, first, last, messages, bytes, ...}
-    TRIM    [n, stream, first]                          -> number of messages that are kept no longer
-    ERASE   [n, stream]                                 -> the same, of all
+    TRIM    [n, stream, first]                          -> number of messages removed
+    ERASE   [n, stream]                                 -> number of messages removed: all
     PAUSE   [n, queue, what]                            -> [what, ...] that is paused now; ``delivery``
-    RESUME  [n, queue, what]                            -> the same                     or ``intake``
+    RESUME  [n, queue, what]                            -> [what, ...] that is still paused; or ``intake``
     HOLD    [n, stream, name, kind, {after?, born?}]    -> {fence, watermark}: a subscription is held until
                                                            FREE, or the end of the session; or HELD.
                                                            after: its watermark, unless a hold of this kind
-                                                           goes on; born: of a new one; -1: the newest
-    MARK    [n, stream, name, fence, watermark]         -> nil     worked on up to there; LEASE_LOST
-    FREE    [n, stream, name, fence|nil]                -> nil     given up; nil: whoever holds it
+                                                           goes on; born: that of a new subscription;
+                                                           -1: the newest
+    MARK    [n, stream, name, fence, watermark]         -> nil     all up to it are done; LEASE_LOST
+    FREE    [n, stream, name, fence|nil]                -> nil     given up; fence nil: by any holder
     SUBS    [n, stream|nil]                             -> [{stream, name, watermark, behind, ...}, ...]
     SEEK    [n, stream, name, watermark]                -> nil     of one that nobody holds; -1: the newest
     FORGET  [n, stream, name]                           -> nil     of one that nobody holds
@@ -90,55 +91,57 @@ From the client::
                                                            {name, next_at, ...}, ``remove``, ``pause`` ->
                                                            nil, ``run`` -> id of the job
 
-From the broker, unasked::
+From the broker, without a request::
 
     DELIVER [n, queue, [[receipt, id, payload, headers|nil, attempt, priority, accepted, max_attempts], ...],
              now]                                          no answer; settle each. Unix seconds of the
                                                            server's clock; max_attempts: 0 for no end
 
-An order (PURGE, DELETE, REDRIVE, DISCARD) that is not carried out after ``wait`` seconds is answered with
-``{task, done, total|nil}`` and goes on, as a task. nil, or no ``wait``: it is answered at its end.
+A bulk operation (PURGE, DELETE, REDRIVE, DISCARD) that is not done after ``wait`` seconds is answered with
+``{task, done, total|nil}`` and goes on as a task. With nil, or without ``wait``, the answer comes at its end.
 
-The options of READY may be left out; they are a map of ``look`` (true: answered only once what lies
-ready has been sent, as far as the credit goes) and ``pop`` (true: each job is removed before it is
-sent, and there is nothing to settle; ``credit`` is then how many more jobs are wanted, added to what
-is left of the former; with 0, and with ``look``, the answer comes after all that has been removed).
+READY may have options, a map. ``look`` (true): the answer comes after the ready jobs have been sent, up to
+the credit. ``pop`` (true): each job is removed before it is sent, and there is nothing to settle; ``credit``
+is then the number of further jobs, added to what is left of the credit before. With credit 0 and ``look``,
+the answer comes after all jobs that have been removed.
 
-The messages of a PUBLISH are a ``bin``, as ``packed.py`` has them, 4,096 at most; its options are a map of
-``id`` (of these messages together, up to 128 bytes: they are stored once) and ``again`` (true: they may have
-come before), ``ids`` (``[[place, id], ...]``, of messages with an id of their own) and ``last`` (stored only
-if the stream ends with that number, else CONFLICT, whose third element is where it ends), with ``topic``
-(bin): only if that topic does. All of it may be left out.
+The messages of a PUBLISH are a ``bin`` as in ``packed.py``, 4,096 at most. Its options are a map, and all may
+be left out. ``id``: the id of these messages together, up to 128 bytes: they are stored once. ``again``
+(true): they may have come before. ``ids``: ``[[place, id], ...]`` of messages with an id of their own.
+``last``: the messages are stored only if the stream ends with that number, else CONFLICT, whose third element
+is the number that it ends with. ``topic`` (bin): ``last`` counts for that topic only.
 
-The options of a READ are a map of ``after`` (a number; 0: from the oldest) or ``since`` (Unix seconds) or
-``new`` (true: what is published from now on), ``topics`` (bins: beginnings, patterns, or ``=`` and a topic),
-``most`` messages (1 to 10,000), ``bytes`` (about so many, to 4 MiB) and ``wait`` (seconds, to 60, until there
-are some). In its answer a row is ``[first, time, messages, places|nil]``: with nil the messages are numbered
-from ``first`` on, else each is ``first`` and its place. ``after``: for the next READ; ``gone``: nil, or the
-first and the last number of those that were removed before they were read; ``newest``: the newest number
-that is known.
+The options of a READ are a map. It begins behind ``after`` (a number; 0: with the oldest), or with ``since``
+(Unix seconds), or with ``new`` (true: what is published from now on). ``topics``: bins, which are beginnings,
+patterns, or ``=`` and a topic. ``most``: messages, 1 to 10,000. ``bytes``: about as many, up to 4 MiB.
+``wait``: seconds until there are some, up to 60. A row of its answer is ``[first, time, messages,
+places|nil]``: with nil the messages are numbered from ``first`` on, else the number of each is ``first`` and
+its place. ``after``: for the next READ. ``gone``: nil, or the first and the last number of messages that were
+removed before they were read. ``newest``: the newest number that is known.
 
-Verdicts: ``COMMIT`` (detail: result, bin), ``ROLLBACK`` (detail: reason, str; delay: seconds, nil:
-the job's back-off), ``REJECT`` (detail: reason), ``RELEASE`` (never started: given back without
-counting the attempt), ``FORWARD`` (the job goes on to another queue, under its id; detail and delay nil,
-onward: ``[queue, payload|nil, headers|nil]``, nil being as it was; what headers may say of a push they may
-say here, but for ``id``, ``dedupe_id``, ``dedupe_window`` and ``reply``), ``FANOUT`` (the job waits
-until its children are done, and has this result then; detail: result, bin; delay nil; onward:
-``[[queue, payload|nil, headers|nil], ...]``, up to 1,000 new jobs whose ids are its own with ``.1``, ``.2``,
-and so on).
+Verdicts:
 
-Either side may be silent for ``silence`` seconds (HELLO's answer) before the other takes it for
-gone; a side with nothing to say sends PING every ``heartbeat`` seconds, the broker included; a
-client answers nothing to the broker's PING, whatever it sends next shows that it lives.
+* ``COMMIT``: done. Detail: the result, bin.
+* ``ROLLBACK``: to be delivered again. Detail: the reason, str; delay: seconds, nil: the job's back-off.
+* ``REJECT``: a dead letter. Detail: the reason.
+* ``RELEASE``: never started; given back without counting the attempt.
+* ``FORWARD``: the job goes on to another queue, under its id. Onward: ``[queue, payload|nil, headers|nil]``,
+  nil: unchanged. Headers are those of a push, without ``id``, ``dedupe_id``, ``dedupe_window``, ``reply``.
+* ``FANOUT``: the job waits until its children are done, and has this result then. Detail: the result, bin;
+  onward: ``[[queue, payload|nil, headers|nil], ...]``, up to 1,000 new jobs, whose ids are the job's id with
+  ``.1``, ``.2`` and so on.
 
-What the broker reads is bounded before it is decoded (:func:`decode_request`): of a message 1,000
-jobs, verdicts or receipts, 20,000 values in all and, beside payloads and results, 4 MiB
-(``msgpack_values.py``); of a job 64 KiB of headers with 1,000
-values (``job_headers.py``). A message beyond its bounds gets ``ERROR`` with ``BAD_FRAMES``, a job its
-refusal by position. Extension types of msgpack stand for nothing here.
+A side that is silent for ``silence`` seconds (HELLO's answer) counts as gone. A side with nothing to send
+sends PING every ``heartbeat`` seconds, the broker too. A client does not answer the broker's PING: its next
+message of any kind shows that it lives.
 
-Rule for changes: a new verb or a new element at the end of an array keeps the version; anything
-else raises it. ``tests/unit/test_wire.py`` holds golden bytes of every message.
+The broker bounds what it reads before it decodes it (:func:`decode_request`). A message has up to 1,000
+jobs, verdicts or receipts, 20,000 values, and 4 MiB beside payloads and results (``msgpack_values.py``). A
+job has up to 64 KiB of headers with 1,000 values (``job_headers.py``). A message beyond its bounds gets
+``ERROR`` with ``BAD_FRAMES``, a job is refused by its position. Extension types of msgpack are refused.
+
+Rule for changes: a new verb, or a new element at the end of an array, keeps the version. Any other change
+raises it. ``tests/unit/test_wire.py`` holds golden bytes of every message.
 """
 
 from __future__ import annotations
@@ -208,7 +211,7 @@ RELEASE: Final = "RELEASE"
 FORWARD: Final = "FORWARD"
 FAN_OUT: Final = "FANOUT"
 
-#: What a SCHEDULE can be about.
+#: Actions of a SCHEDULE.
 LIST: Final = "list"
 ADD: Final = "add"
 REMOVE: Final = "remove"
@@ -218,12 +221,12 @@ RUN: Final = "run"
 
 
 class TaskState(StrEnum):
-    """What has become of a task.
+    """States of a task.
 
     ::
 
         RUNNING ── carried out ────────────────▶ DONE
-           ├────── somebody has cancelled it ──▶ CANCELLED
+           ├────── cancelled by an operator ───▶ CANCELLED
            ├────── MongoDB refuses it ─────────▶ FAILED
            └────── its broker has died, and it
                    can't be taken up ──────────▶ INTERRUPTED
@@ -237,19 +240,19 @@ class TaskState(StrEnum):
 
 
 class TaskField(StrEnum):
-    """What is told of a task instead of an answer: its id, jobs so far, and about how many there are."""
+    """Fields of a task that is answered before its end: its id, jobs so far, and about how many there are."""
 
     TASK = "task"
     DONE = "done"
     TOTAL = "total"
 
 
-#: The field of a task with the number of dead letters that it has looked at, also those it is not about.
+#: Field of a task: dead letters that it has looked at, also those that don't match.
 LOOKED: Final = "looked"
 
 
 class ShownState(StrEnum):
-    """The states in which jobs are counted and shown; ``scheduled`` is a ready job that is not due yet."""
+    """States in which jobs are counted and shown; ``scheduled`` is a ready job that is not due yet."""
 
     READY = "ready"
     SCHEDULED = "scheduled"
@@ -259,31 +262,31 @@ class ShownState(StrEnum):
     DEAD = "dead"
 
 
-#: What of a queue can be paused: handing out jobs, taking jobs in.
+#: What can be paused of a queue: handing jobs out, taking jobs in.
 DELIVERY: Final = "delivery"
 INTAKE: Final = "intake"
 
-#: What a broker says of a MongoDB that answers; of another one it says what is wrong.
+#: The health of a MongoDB that answers; otherwise it is a text that says what is wrong.
 STORE_OK: Final = "ok"
 
-#: Dead letters in one REDRIVE, and ids in it, at most.
+#: Dead letters in one REDRIVE, and ids that it names, at most.
 MOST_REDRIVEN: Final = 2**31 - 1
 MOST_IDS: Final = 1_000
 
-#: Messages in one PUBLISH, and in the answer to one READ, at most; bytes of the latter; seconds it waits.
+#: At most: messages in one PUBLISH; messages and bytes in the answer to one READ, and seconds that it waits.
 MOST_PUBLISHED: Final = 4096
 MOST_READ: Final = 10_000
 MOST_READ_BYTES: Final = 4 << 20
 LONGEST_WAIT: Final = 60.0
 
-#: Characters of what is noted of a job's progress that are kept.
+#: Characters of a progress note that are kept.
 MOST_NOTE: Final = 200
 
 #: Largest number in a message; the library starts again at 1 after it.
 MAX_NUMBER: Final = 2**63 - 1
 
 
-# Bytes of a message of a verb without payloads and results.
+# Bytes of a message, for verbs without payloads and results.
 _MOST_BYTES: Final = 64 * 1024
 _MOST_BYTES_OF: Final = {
     PUSH: sys.maxsize,
@@ -298,14 +301,14 @@ _MOST_BYTES_OF: Final = {
 
 
 class Message(NamedTuple):
-    """One decoded message: its verb, its number and the rest of the array."""
+    """A decoded message: its verb, its number and the rest of the array."""
 
     verb: bytes
     number: int
     fields: list[Any]
 
 
-#: Questions that change nothing.
+#: Requests that change nothing.
 LOOKS: Final = frozenset(
     (
         *(QUEUES, QUEUE, STATS, HISTORY, COUNTERS, WORKERS, EVENTS, PEEK, SHOW, TASKS, TASK, RESULT, PING),
@@ -315,12 +318,12 @@ LOOKS: Final = frozenset(
 
 
 def encode(verb: bytes, number: int, *fields: Any) -> list[bytes]:
-    """The three frames of one message; ``fields`` follow the number in the array."""
+    """Return the three frames of one message; ``fields`` follow the number in the array."""
     return [VERSION, verb, pack([number, *fields])]
 
 
 def packed(verb: bytes, fields: Sequence[Any]) -> list[bytes]:
-    """Pack the fields of a message to be; raises :class:`BadFrames` for what can't be sent."""
+    """Pack the fields of a message; raises :class:`BadFrames` for a value that can't be sent."""
     try:
         return [pack(field) for field in fields]
     except Exception as error:
@@ -338,18 +341,18 @@ def unsendable(verb: bytes, error: Exception) -> BadFrames:
 
 
 def decode(frames: list[bytes]) -> Message:
-    """Read one message of somebody who is trusted: what the broker says.
+    """Read one message of a trusted peer, the broker.
 
-    Raises :class:`BadVersion` if the first frame is not ours and :class:`BadFrames` if the rest
-    is not a verb and a msgpack array that starts with a number.
+    Raises :class:`BadVersion` for another first frame, and :class:`BadFrames` if the rest is not a verb and a
+    msgpack array that starts with a number.
     """
     return _message(frames, unpack(_body(frames), BadFrames, "the third frame"))
 
 
 def decode_request(frames: list[bytes]) -> Message:
-    """Read one message of a stranger, in bounded time: 10 ms for anything that fits in a message.
+    """Read one message of a stranger, in bounded time: 10 ms at most.
 
-    Raises as :func:`decode` does, and :class:`BadFrames` for one beyond the bounds.
+    Raises as :func:`decode` does, and :class:`BadFrames` for a message beyond the bounds.
     """
     body = _body(frames)
     most = _MOST_BYTES_OF.get(frames[1], _MOST_BYTES)
@@ -359,7 +362,7 @@ def decode_request(frames: list[bytes]) -> Message:
 
 
 def number_of(frames: list[bytes]) -> int:
-    """The number of a message whose body can't be read, for the answer; 0 if that can't be read either."""
+    """Return the number of a message whose body can't be read, for the answer; 0 if it can't be read."""
     if len(frames) != 3 or frames[0] != VERSION:
         return 0
     number = first_of_array(frames[2])
@@ -373,7 +376,7 @@ def verdict_row(
     delay: float | None,
     onward: list[Any] | None = None,
 ) -> list[Any]:
-    """One verdict as it stands in a SETTLE; of a reason no more than a job's history keeps."""
+    """Return one verdict of a SETTLE; a reason is cut to what a job's history keeps."""
     row = [receipt, verb, detail[:MOST_REASON] if isinstance(detail, str) else detail, delay]
     return row if onward is None else [*row, onward]
 
