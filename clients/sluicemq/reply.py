@@ -55,7 +55,7 @@ class Reply(Future[bytes]):
         super().add_done_callback(guarded)
 
     def resolve(self, value: Any, error: SluiceError | None) -> None:
-        """End it; called through the mailbox."""
+        """Set the result or the error; called through the mailbox."""
         if not self.set_running_or_notify_cancel():
             return
         if error is None:
@@ -66,7 +66,7 @@ class Reply(Future[bytes]):
     def _refuse_in_child(self) -> None:
         if self._generation == forks.generation:
             return
-        self._condition = threading.Condition()  # the former may be held by a thread that is not here
+        self._condition = threading.Condition()  # the parent's may be held by a thread that is not here
         if not self.done():
             forks.refuse(
                 f"the result of job {self.receipt.id}", self._generation, "ask with Client.result here"

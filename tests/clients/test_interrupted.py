@@ -85,7 +85,7 @@ def test_push_tells_what_is_not_confirmed(broker: ScriptedBroker, signals: int) 
     ids = [broker.pushed()[0][0], None]
     assert told == {"queue": "mail", "pushed": 1, "refused": 0, "ids": ids, "unconfirmed": 1, "start": 2}
     assert errors == (
-        "1 jobs pushed to mail, 0 refused, 1 not confirmed: they may be stored all the same; "
+        "1 jobs pushed to mail, 0 refused, 1 not confirmed: they may be stored nevertheless; "
         "go on with --start 2\n"
     )
 

@@ -77,7 +77,7 @@ def test_a_worker_waits_for_its_queue_and_gets_its_first_job(
     # Given a worker whose queue nobody has pushed to
     queue, came = f"{jobs.queue}-first", list[bytes]()
     with Worker(jobs.endpoint, queue, lambda job: came.append(job.payload), prefetch=9, pop=pop):
-        wait_until(lambda: "It is waited for" in caplog.text, SECONDS)
+        wait_until(lambda: "The worker waits for it" in caplog.text, SECONDS)
         assert queue not in names(jobs.client)
         # When
         jobs.producer.push(queue, b"first").wait(SECONDS)
@@ -92,7 +92,7 @@ def test_a_worker_gets_the_jobs_of_a_queue_that_another_broker_makes(
     queue, came = f"{jobs.queue}-elsewhere", list[bytes]()
     jobs.push(b"there")
     with Worker(jobs.endpoint, queue, lambda job: came.append(job.payload)):
-        wait_until(lambda: "It is waited for" in caplog.text, SECONDS)
+        wait_until(lambda: "The worker waits for it" in caplog.text, SECONDS)
         # When its collection appears, with a job, which this broker is told by nobody
         jobs.collection.aggregate([{"$out": f"queue.{queue}"}])
         # Then
@@ -111,7 +111,7 @@ def test_a_worker_that_leaves_is_waited_with_no_more(
 ) -> None:
     queue = f"{jobs.queue}-left"
     with Worker(jobs.endpoint, queue, lambda _job: None):
-        wait_until(lambda: "It is waited for" in caplog.text, SECONDS)
+        wait_until(lambda: "The worker waits for it" in caplog.text, SECONDS)
     jobs.producer.push(queue, b"stays").wait(SECONDS)
     assert [each["payload"] for each in jobs.client.peek(queue)] == [b"stays"]
     assert next(row for row in jobs.client.queues() if row["name"] == queue)["workers"] == 0

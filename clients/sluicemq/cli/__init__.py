@@ -1,4 +1,4 @@
-"""The command ``sluicemq``: says what is missing, or hands over to the commands."""
+"""The command ``sluicemq``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def main() -> None:
     """Entry point of the command ``sluicemq``."""
     if not all(find_spec(name) for name in _NEEDED):
         sys.exit(f"sluicemq: the command line needs click and rich: {to_install('cli')}")
-    from sluicemq.cli.app import app  # noqa: PLC0415 - only here is it known that click is there
+    from sluicemq.cli.app import app  # noqa: PLC0415 - only now it is known that click is installed
 
     with guarded():
         app(prog_name="sluicemq")

@@ -1,6 +1,7 @@
-"""The commands of ``sluicemq``, the options they share, and their exit codes.
+"""The commands of ``sluicemq``, their common options, and their exit codes.
 
-0: done. 1: the broker refused, or you did. 2: usage. 3: no broker answers. 4: one does, its MongoDB does not.
+0: done. 1: the broker refused, or you did. 2: usage. 3: no broker answers. 4: it does, but its MongoDB does
+not.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from sluicemq.transport.endpoints import DEFAULT_ENDPOINT, VARIABLE, checked
 REFUSED, USAGE = 1, 2
 
 
-#: The module of each command: only that of the one that is called is loaded.
+#: The module of each command: only that of the called one is loaded.
 _HOMES = {
     command: module
     for module, commands in {
@@ -47,9 +48,9 @@ _HOMES = {
     }.items()
     for command in commands
 }
-#: Arguments that are sent, or run, as the bytes that they are.
+#: Arguments that are sent, or run, as bytes without a check.
 _MAY_BE_BYTES = ("payload", "payloads", "topic", "topics", "command")
-#: These ask no broker.
+#: Commands that need no broker.
 _ALONE = ("serve", "device", "config", "bench", "completion")
 
 
@@ -68,7 +69,7 @@ class _Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; who has mistyped one is told what may have been meant."""
+        """Find a command as click does; after a typing error, suggest the most similar one."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -90,7 +91,7 @@ class _Commands(click.Group):
 
 
 class _Endpoint(click.ParamType[str]):
-    """Where a broker is."""
+    """The endpoint of a broker."""
 
     name = "endpoint"
 
@@ -118,20 +119,20 @@ def app(ctx: click.Context, endpoint: str | None, timeout: float, *, as_json: bo
 
     The options below may also follow the command.
     """
-    # What went wrong is told once, by the command itself, not also by the library on the way there.
+    # The command itself prints each error once; the library would log it again.
     logging.getLogger("sluicemq").addHandler(logging.NullHandler())
     ctx.obj = Invocation(endpoint, timeout, as_json)
 
 
 def _set(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
     if parameter.name == "endpoint":
-        ctx.meta[completion.ENDPOINT] = value  # a shell that completes the line has none yet
+        ctx.meta[completion.ENDPOINT] = value  # for a shell that completes the line, and has none yet
     if value not in (None, False):
         setattr(ctx.obj, str(parameter.name), value)
 
 
 def _asking(command: click.Command) -> click.Command:
-    """A command that asks a broker: it takes the options of ``sluicemq`` too, after its name."""
+    """Return a command that needs a broker, with the options of ``sluicemq`` after its name, too."""
     if isinstance(command, click.Group):
         for each in command.commands.values():
             _asking(each)
@@ -148,7 +149,7 @@ def _asking(command: click.Command) -> click.Command:
 
 
 def _reading(command: click.Command, callback: Any) -> Any:
-    """Run a command only with texts that are UTF-8; bytes that are none stand in Python's as surrogates."""
+    """Run a command only with texts that are UTF-8; Python reads other bytes as surrogates."""
 
     @wraps(callback)
     def checking(*args: Any, **values: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What is shown on a terminal while something takes long; loaded only then, for it is slow to load."""
+"""Progress bars on a terminal, loaded only when they are needed: they load slowly."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rich.progress import (
 
 
 def counted(console: Console) -> Progress:
-    """Bars with what they are about, how many of how many, and since when."""
+    """Return bars with a title, a count of a total, and the time so far."""
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     return Progress(*columns, TimeElapsedColumn(), console=console, disable=not console.is_terminal)
 
 
 def rated(console: Console, what: str) -> Progress:
-    """A bar with a share of the whole; its tasks have the fields ``jobs`` and ``rate``."""
+    """Return a bar with a share of the whole; its tasks have the fields ``jobs`` and ``rate``."""
     jobs = TextColumn("{task.fields[jobs]:,} jobs, {task.fields[rate]:,.0f}/s")
     columns = (SpinnerColumn(), TextColumn(what), BarColumn(), TaskProgressColumn(), jobs)
     return Progress(*columns, console=console, disable=not console.is_terminal)

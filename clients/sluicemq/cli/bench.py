@@ -14,7 +14,7 @@ from sluicemq.installed import BENCH, bench_to_install, command_of
     short_help="Measure how fast a broker is; to be installed.",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def _absent(arguments: tuple[str, ...]) -> None:  # noqa: ARG001 - any
+def _absent(arguments: tuple[str, ...]) -> None:  # noqa: ARG001 - the stand-in takes any
     raise click.ClickException(f"the bench is not installed here: {bench_to_install()}")
 
 

@@ -1,4 +1,4 @@
-"""Completion in a shell: the commands and options by click, the queues by asking the broker."""
+"""Completion in a shell: commands and options by click, queues by a question to the broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluicemq.cli.output import Invocation
 from sluicemq.client import Client
 from sluicemq.protocol.errors import SluiceError
 
-#: Where a context keeps the ``--endpoint`` that follows the command.
+#: Key of a context for the ``--endpoint`` after the command.
 ENDPOINT = "sluicemq.endpoint"
 
 _SECONDS = 1.0  # that a key press may wait for a broker
@@ -19,12 +19,12 @@ _PROGRAM, _VARIABLE = "sluicemq", "_SLUICEMQ_COMPLETE"
 
 
 class QueueName(click.ParamType[str]):
-    """A queue, as it was written; a shell is told those that there are."""
+    """The name of a queue; a shell gets the names that exist."""
 
     name = "queue"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:  # noqa: ARG002
-        """Any name: the broker says which there are."""
+        """Accept any name: the broker checks it."""
         return str(value)
 
     def shell_complete(
@@ -33,7 +33,7 @@ class QueueName(click.ParamType[str]):
         param: click.Parameter,  # noqa: ARG002 - click's
         incomplete: str,
     ) -> list[CompletionItem]:
-        """The queues whose names begin so; none if no broker answers at once."""
+        """Return the queues that begin with the text; none if no broker answers at once."""
         try:
             with Client(_endpoint(ctx), timeout=_SECONDS, patient=False) as client:
                 names = [str(row["name"]) for row in client.queues()]
@@ -43,7 +43,7 @@ class QueueName(click.ParamType[str]):
 
 
 def completes_queues(command: click.Command) -> None:
-    """Have the names of queues completed wherever this command takes one."""
+    """Complete the names of queues for all parameters of this command that take one."""
     for parameter in command.params:
         if parameter.name in ("queue", "to"):
             parameter.type = QueueName()
@@ -53,10 +53,10 @@ def completes_queues(command: click.Command) -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_obj
 def completion(invocation: Invocation, shell: str) -> None:
-    """Print what makes a SHELL complete commands, options and queues.
+    """Print a script that makes a SHELL complete commands, options and queues.
 
-    bash: put `eval "$(sluicemq completion bash)"` into ~/.bashrc; zsh: the same with zsh into ~/.zshrc;
-    fish: `sluicemq completion fish > ~/.config/fish/completions/sluicemq.fish`.
+    bash: put `eval "$(sluicemq completion bash)"` into ~/.bashrc; zsh: `eval "$(sluicemq completion zsh)"`
+    into ~/.zshrc; fish: `sluicemq completion fish > ~/.config/fish/completions/sluicemq.fish`.
     """
     kind = get_completion_class(shell)
     if kind is None:
@@ -65,6 +65,6 @@ def completion(invocation: Invocation, shell: str) -> None:
 
 
 def _endpoint(ctx: click.Context) -> str | None:
-    """Where the broker is, as far as the line says: after the command, before it, or nowhere."""
+    """Return the endpoint of the line: after the command, before it, or None."""
     given = ctx.meta.get(ENDPOINT) or ctx.find_root().params.get("endpoint")
     return str(given) if given else None

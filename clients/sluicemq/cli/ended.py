@@ -20,13 +20,13 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _TOLD = 10
 _SECONDS: Final = timespan()
-#: What some dead letters may have in common.
+#: Options that choose dead letters by their properties.
 _COMMON: Final = ("reason", "newer_than", "older_than")
 
 
 @click.group()
 def dead() -> None:
-    """Look at dead letters, give them another life, or remove them."""
+    """Look at dead letters, make them ready again, or remove them."""
 
 
 @click.group()
@@ -55,10 +55,10 @@ def dead_show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> 
 
 
 def _which(function: _Function) -> _Function:
-    """Which dead letters: ids, or what they have in common."""
+    """Add the arguments and options that choose dead letters."""
     for option in (
-        click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many, the oldest."),
-        click.option("--older-than", type=_SECONDS, metavar="S", help="Those dead for longer."),
+        click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N, the oldest."),
+        click.option("--older-than", type=_SECONDS, metavar="S", help="Those dead for S seconds or longer."),
         click.option("--newer-than", type=_SECONDS, metavar="S", help="Those dead for S seconds at most."),
         click.option("--reason", metavar="TEXT", help="Those with TEXT in their last error."),
         click.option("--all", "everything", is_flag=True, help="All of them."),
@@ -78,8 +78,8 @@ def redrive(
 ) -> None:
     """Make dead letters of a QUEUE ready again.
 
-    These IDs, those with a reason or of a time, or --all. Attempts and time to live start anew; the history
-    stays. Exits with 1 if an ID can't go.
+    Choose them by IDs, by a reason or a time, or take --all. Attempts and time to live begin again; the
+    history stays. Exits with 1 if an ID can't be redriven.
     """
     letters = _letters(ids, **which)
     with invocation.client() as client:
@@ -100,7 +100,7 @@ def dead_purge(
 ) -> None:
     """Remove dead letters of a QUEUE.
 
-    These IDs, those with a reason or of a time; without any of these, all of them.
+    Choose them by IDs, by a reason or a time; without any of these, all of them are removed.
     """
     some = bool(ids) or any(which[each] is not None for each in _COMMON)
     letters = _letters(ids, **which) if some else DeadLetters(limit=which["limit"])

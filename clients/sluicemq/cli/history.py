@@ -1,4 +1,4 @@
-"""The command that tells what a queue, stream, device or broker has counted, minute by minute."""
+"""``sluicemq history``: what a queue, stream, device or broker has counted, minute by minute."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from sluicemq.cli.output import Invocation, took
 from sluicemq.installed import to_install
 
-#: What a line shows of what was counted, under which heading; the rest is in JSON.
+#: Columns of a line and their headings; other counters are in JSON only.
 _JOBS = {
     each: each for each in ("pushed", "delivered", "committed", "rolled_back", "dead", "expired", "ready")
 }
@@ -28,13 +28,13 @@ _COLUMNS = {
     },
     "device": {each: each for each in ("received", "sent", "lost")},
 }
-#: Sums of milliseconds that are shown as times, of so many: one each.
+#: Sums of milliseconds that are shown as an average: the sum, and the counter to divide by.
 _TIMES = {
     "queue": {"waited": "delivered", "worked": "committed"},
     "broker": {"waited": "delivered", "worked": "committed"},
     "device": {"paused": ""},
 }
-#: What is drawn, each line of these a chart of its own.
+#: What is drawn: each row is a chart.
 _JOB_CHARTS = (("pushed", "committed", "rolled_back", "dead"), ("ready",))
 _CHARTS = {
     "queue": _JOB_CHARTS,
@@ -42,7 +42,7 @@ _CHARTS = {
     "stream": (("published", "messages_read"),),
     "device": (("received", "sent", "lost"),),
 }
-#: Minutes that are shown where no day is named.
+#: Minutes that are shown without --on.
 _SHOWN = 60
 _FORMS = {"minute": "%H:%M", "hour": "%m-%d %H:00", "day": "%Y-%m-%d", "month": "%Y-%m"}
 
@@ -61,7 +61,7 @@ _FORMS = {"minute": "%H:%M", "hour": "%m-%d %H:00", "day": "%Y-%m-%d", "month": 
 def history(
     invocation: Invocation, /, by: str | None, on: str | None, plot: Path | None, **subject: str | None
 ) -> None:
-    """Tell what all brokers have counted in a QUEUE: by minute, of the last hour. Times are UTC."""
+    """Show what all brokers have counted in a QUEUE: by minute, of the last hour. Times are UTC."""
     named = {kind: name for kind, name in subject.items() if name is not None}
     if len(named) != 1:
         raise click.UsageError("give one of QUEUE, --stream, --device and --broker")
@@ -88,7 +88,7 @@ def _line(point: dict[str, Any], by: str, kind: str) -> dict[str, Any]:
 
 
 def _time(counted: dict[str, int], total: str, of: str) -> str | None:
-    """A sum of milliseconds as the time of one of these, or whole."""
+    """Return a sum of milliseconds as an average, or whole."""
     each = counted.get(of, 0) if of else 1
     return took(counted[total] / 1000 / each) if each and counted.get(total) else None
 
@@ -116,6 +116,6 @@ def _draw(told: dict[str, Any], file: Path) -> None:
         axes.legend(loc="upper left", frameon=False)
     try:
         figure.savefig(file, dpi=130)
-    except (OSError, ValueError) as error:  # no such folder; an ending that it can't draw
+    except (OSError, ValueError) as error:  # a missing folder, or a file type that it can't draw
         raise click.ClickException(f"can't draw {file}: {error}") from None
     plt.close(figure)

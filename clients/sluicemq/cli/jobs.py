@@ -14,14 +14,14 @@ from sluicemq.client import Client
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.wire import ShownState
 
-STATES = tuple(each.value for each in ShownState)  # click would take the names of an enum
+STATES = tuple(each.value for each in ShownState)  # click would show the names of an enum
 
 _PREVIEW = 2_000  # characters of a payload, or a result, that are shown of one job
 _BODIES = ("payload", "result")
 
 limit_option = click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
-newest_option = click.option("--newest", is_flag=True, help="The last ones, the very last first.")
-payload_option = click.option("--payload", is_flag=True, help="Its payload too; whole with --json.")
+newest_option = click.option("--newest", is_flag=True, help="The last jobs, the very last first.")
+payload_option = click.option("--payload", is_flag=True, help="Also the payload; whole with --json.")
 
 
 @click.command()
@@ -31,7 +31,7 @@ payload_option = click.option("--payload", is_flag=True, help="Its payload too; 
 @newest_option
 @click.pass_obj
 def peek(invocation: Invocation, queue: str, state: str, limit: int, *, newest: bool) -> None:
-    """Show the next jobs of a QUEUE without taking them; all that is known of them with --json."""
+    """Show the next jobs of a QUEUE without taking them; with --json, with all their fields."""
     list_jobs(invocation, queue, state, limit, newest=newest)
 
 
@@ -41,7 +41,7 @@ def peek(invocation: Invocation, queue: str, state: str, limit: int, *, newest: 
 @payload_option
 @click.pass_obj
 def show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002 - the argument's name
-    """Show all that is known of one job of a QUEUE, with its history; its payload only if asked for."""
+    """Show one job of a QUEUE with all its fields and its history; the payload only with --payload."""
     with invocation.client() as client:
         job = client.show(queue, id)
     show_job(invocation, queue, job, payload=payload)
@@ -81,7 +81,7 @@ def change(
     id: str,  # noqa: A002
     **options: Any,
 ) -> None:
-    """Give a job of a QUEUE that waits another priority, another delay, or both."""
+    """Give a waiting job of a QUEUE another priority, another delay, or both."""
     if all(value is None for value in options.values()):
         raise click.UsageError(f"give one at least of {', '.join(map(flag, of_change()))}")
     with invocation.client() as client:
@@ -90,7 +90,7 @@ def change(
 
 
 def list_jobs(invocation: Invocation, queue: str, state: str, limit: int, *, newest: bool = False) -> None:
-    """Show the first jobs of a state as a table, or the last, and say what there is beside them."""
+    """Show the first or last jobs of a state as a table, and say what other jobs there are."""
     with invocation.client() as client:
         jobs = client.peek(queue, state, limit, newest=newest)
         counts = _counts(client, queue)
@@ -107,7 +107,7 @@ def list_jobs(invocation: Invocation, queue: str, state: str, limit: int, *, new
 
 
 def _counts(client: Client, queue: str) -> Mapping[str, int]:
-    """How many jobs of each state there are; nothing where that can't be counted."""
+    """Return the number of jobs of each state; empty if they can't be counted."""
     try:
         found = client.queue(queue)
     except SluiceError:
@@ -126,7 +126,7 @@ def _others(client: Client, queue: str, counts: Mapping[str, int]) -> str:
 
 
 def show_job(invocation: Invocation, queue: str, job: Mapping[str, Any], *, payload: bool) -> None:
-    """Show one job: its fields, its errors, the beginning of its result and, if wanted, of its payload."""
+    """Show one job: its fields, its errors, and the beginning of its result and, if wanted, its payload."""
     if not payload:
         job = _without_payload(job)
     if invocation.as_json:
@@ -144,13 +144,13 @@ def show_job(invocation: Invocation, queue: str, job: Mapping[str, Any], *, payl
 
 
 def _without_payload(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Its size in its place: what a payload holds may be secret, or long."""
+    """Replace the payload by its size: it may be secret, or long."""
     size = {"payload_bytes": len(job["payload"])} if isinstance(job.get("payload"), bytes) else {}
     return {**{key: value for key, value in job.items() if key != "payload"}, **size}
 
 
 def _in_short(jobs: Sequence[Mapping[str, Any]], state: str, now: float) -> list[dict[str, Any]]:
-    """What someone wants to know who looks at a queue; columns that hold nothing are left out."""
+    """Return the most important fields of a job; empty columns are left out."""
     rows = [_row(job, state, now) for job in jobs]
     told = {column for row in rows for column, value in row.items() if value not in (None, "", {})}
     return [{column: value for column, value in row.items() if column in told} for row in rows]
@@ -180,7 +180,7 @@ def _fields(job: Mapping[str, Any]) -> list[str]:
 
 
 def _value(key: str, value: Any, now: float) -> Any:
-    """A field of a job as text; a time also as a span from now."""
+    """Return a field of a job as text; a time also as a span from now."""
     if not key.endswith("_at") or not isinstance(value, int | float):
         return value
     ago = f"{span(now - value)} ago" if value <= now else f"in {span(value - now)}"
@@ -192,7 +192,7 @@ def _failure(error: Mapping[str, Any], columns: Sequence[str]) -> dict[str, Any]
 
 
 def _columns(errors: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns of a history: the known ones first, then what a newer broker tells."""
+    """Return the columns of a history: the known ones first, then those of a newer broker."""
     known = ["at", "attempt", "worker", "reason"]
     return [*known, *dict.fromkeys(key for each in errors for key in each if key not in known)]
 

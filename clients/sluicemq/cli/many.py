@@ -1,4 +1,4 @@
-"""Many jobs pushed by one command: how far it is, and what is stored when it ends, or is ended by Ctrl-C."""
+"""Many jobs pushed by one command, with progress, and with a report at the end or after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _REFUSALS_SHOWN = 10
-#: Seconds that a push waits for room, or for confirmations, before it looks whether it is to stop.
+#: Seconds that a push waits for room, or for confirmations, before it looks for a signal.
 _A_LOOK = 0.2
 _LONGEST_WAIT = 60.0  # seconds for the last confirmations
 _REDRAWN = 0.1  # seconds
 
 
 class Piece(NamedTuple):
-    """One job to be, and how much of the whole it is."""
+    """One job to push, and its share of the whole."""
 
     payload: bytes
     share: int
 
 
 class Lines:
-    """The lines of stdin from number ``start`` on; their share is their bytes."""
+    """Lines of stdin from number ``start`` on; their share is their bytes."""
 
     def __init__(self, start: int) -> None:
         self.start = start
@@ -54,7 +54,7 @@ class Lines:
                 self.total -= len(line)
 
     def place(self, position: int) -> str:
-        """What the job at a position was made of."""
+        """Return the line of the job at a position."""
         return f"line {position + 1}"
 
 
@@ -71,12 +71,12 @@ class Files:
             yield Piece(sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes(), 1)
 
     def place(self, position: int) -> str:
-        """What the job at a position was made of."""
+        """Return the file of the job at a position."""
         return f"file {self._files[position]}"
 
 
 class ManyPushes:
-    """Pushes each piece of a source, and tells what became of them."""
+    """Pushes each piece of a source, and reports the outcome."""
 
     def __init__(
         self, invocation: Invocation, queue: str, options: dict[str, Any], source: Lines | Files
@@ -85,7 +85,7 @@ class ManyPushes:
         self._queue = queue
         self._options = options
         self._source = source
-        self._next = source.start - 1  # the position of the piece that is not pushed yet
+        self._next = source.start - 1  # position of the first piece that is not pushed yet
         self._refused: set[int] = set()
         self._unanswered: deque[Receipt] = deque()
         self._ids: list[str] = []
@@ -93,7 +93,7 @@ class ManyPushes:
         self._over = False
 
     def run(self) -> None:
-        """Push all of it, or as much as there is time for until Ctrl-C; exits with 1 if not all is stored."""
+        """Push all, or what there is time for until Ctrl-C; exits with 1 if not all is stored."""
         producer = Producer(self._invocation.endpoint, push_timeout=_A_LOOK, on_refused=self._note)
         try:
             with self._stop.heard():
@@ -104,7 +104,7 @@ class ManyPushes:
             self._invocation.note(self._told())
             raise
         finally:
-            self._over = True  # what closing refuses was told as not confirmed
+            self._over = True  # refusals while closing were reported as not confirmed
             with suppress(SluiceError):
                 producer.close(0.0)
 
@@ -117,7 +117,7 @@ class ManyPushes:
                 bar.add(piece.share)
 
     def _pushed(self, producer: Producer, payload: bytes) -> bool:
-        """True if it was pushed: not while there is no room, so that Ctrl-C finds every job on one side."""
+        """Return whether a job was pushed; no wait for room, so that Ctrl-C finds no job in between."""
         try:
             receipts = producer.push_many(self._queue, [payload], start=self._next, **self._options)
         except Timeout:
@@ -131,7 +131,7 @@ class ManyPushes:
         return True
 
     def _confirm(self, producer: Producer) -> None:
-        """Wait for what is under way; after Ctrl-C up to ``--timeout``, after another one not at all."""
+        """Wait for confirmations; after Ctrl-C up to ``--timeout``, after another one not at all."""
         if not self._stop.asked:
             self._wait_for_the_rest(producer, _LONGEST_WAIT)
         if self._stop.asked and producer.unconfirmed:
@@ -142,7 +142,7 @@ class ManyPushes:
             self._wait_for_the_rest(producer, self._invocation.timeout)
 
     def _wait_for_the_rest(self, producer: Producer, seconds: float) -> None:
-        """Until Ctrl-C, too, which is looked for now and then: raised in there it may leave a lock behind."""
+        """Wait in short steps, and look for Ctrl-C in between: inside a wait it may leave a lock behind."""
         end = monotonic() + seconds
         while not self._stop.unheeded:
             left = max(0.0, end - monotonic())
@@ -166,7 +166,7 @@ class ManyPushes:
     # ------------------------------------------------------------------ the end
 
     def _unknown(self) -> list[int]:
-        """Positions of the jobs of which the broker has not said what became of them."""
+        """Return the positions of the jobs that are neither confirmed nor refused."""
         return [receipt.position or 0 for receipt in self._unanswered if not receipt.done]
 
     def _stored(self) -> int:
@@ -176,13 +176,13 @@ class ManyPushes:
         unknown = self._unknown()
         text = f"{self._stored()} jobs pushed to {self._queue}, {len(self._refused)} refused"
         if unknown:
-            text += f", {len(unknown)} not confirmed: they may be stored all the same"
+            text += f", {len(unknown)} not confirmed: they may be stored nevertheless"
         if self._stop.asked or unknown:
             text += f"; go on with --start {self._resume()}"
         return text
 
     def _resume(self) -> int:
-        """The number of the first piece that has to be pushed, or pushed again."""
+        """Return the number of the first piece that has to be pushed, or pushed again."""
         return min([self._next, *self._unknown()]) + 1
 
     def _tell(self) -> None:
@@ -199,12 +199,12 @@ class ManyPushes:
 
 
 class _Stop:
-    """Ctrl-C and SIGTERM: heard at once while a source is read, else when what is being done is done."""
+    """Ctrl-C and SIGTERM: acted on at once while a source is read, otherwise after the current step."""
 
     def __init__(self) -> None:
         self.asked = False
         self.unheeded = False
-        """True if one came that nobody has looked at."""
+        """True if a signal came that nobody has looked at."""
         self._at_once = False
 
     @contextmanager
@@ -220,7 +220,7 @@ class _Stop:
                 signal.signal(number, handler)
 
     def until_asked(self, source: Lines | Files) -> Iterator[Piece]:
-        """The pieces until the signal; one that is being read then is left."""
+        """Return the pieces until the signal; a piece that is being read then is dropped."""
         pieces = iter(source)
         while not self.asked:
             try:
@@ -234,7 +234,7 @@ class _Stop:
 
     @contextmanager
     def at_once(self) -> Iterator[None]:
-        """What stands in here is broken off by the signal, as KeyboardInterrupt."""
+        """Let a signal break off the block, as KeyboardInterrupt."""
         self._at_once = True
         try:
             if self.unheeded:  # it came just before
@@ -244,7 +244,7 @@ class _Stop:
             self._at_once = False
 
     def wait_for_another(self) -> None:
-        """What came was heeded: only another signal breaks off what follows."""
+        """Go on after a signal: only another one breaks off what follows."""
         self.unheeded = False
 
     def _hear(self, _number: int, _frame: FrameType | None) -> None:
@@ -254,7 +254,7 @@ class _Stop:
 
 
 class _Bar:
-    """How many jobs, how fast, and how much of the whole, where that is known; on a terminal only."""
+    """Number of jobs, rate, and share of the whole if that is known; on a terminal only."""
 
     def __init__(self, console: Console, source: Lines | Files) -> None:
         from sluicemq.cli import bars  # noqa: PLC0415 - slow to load, and one job has none
@@ -266,7 +266,7 @@ class _Bar:
         self._task = self._progress.add_task("", total=source.total, jobs=0, rate=0.0)
 
     def add(self, share: int) -> None:
-        """One job more."""
+        """Count one more job."""
         self._share += share
         self._jobs += 1
         now = monotonic()
@@ -292,7 +292,7 @@ class _Bar:
 
 
 def _bytes_left() -> int | None:
-    """Of a file as stdin; None of a pipe."""
+    """Return the bytes left of a file as stdin; None for a pipe."""
     try:
         file = sys.stdin.fileno()
         status = os.fstat(file)

@@ -1,4 +1,4 @@
-"""The flags that say what a job's options are, made of the table of options."""
+"""Flags for the options of a job, made from the table of options."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def job_flags(options: Iterable[Option], **words: str) -> Callable[[_Function], _Function]:
-    """Flags for these options, in their order; ``words`` are for those whose own sentence does not fit."""
+    """Return flags for these options, in their order; ``words`` replace sentences that do not fit."""
 
     def decorate(function: _Function) -> _Function:
         for option in reversed(list(options)):
@@ -33,17 +33,17 @@ def job_flags(options: Iterable[Option], **words: str) -> Callable[[_Function], 
 
 
 def flag(option: Option) -> str:
-    """How the option is written on the command line."""
+    """Return the name of an option on the command line."""
     return "--" + option.name.replace("_", "-")
 
 
 def of_push() -> list[Option]:
-    """Those that have a flag of their own in ``sluicemq push``."""
+    """Return the options that have a flag of their own in ``sluicemq push``."""
     return [each for each in OPTIONS.values() if each.metavar]
 
 
 def of_change() -> list[Option]:
-    """Those that can be changed while a job waits."""
+    """Return the options that can be changed while a job waits."""
     return [each for each in OPTIONS.values() if each.changeable]
 
 
@@ -63,6 +63,6 @@ class Ruled(click.ParamType[Any]):
 
 
 def timespan(least: float = 0.0, *, above: bool = False) -> Ruled:
-    """A span of time, as 90, 90s or 1h30m; ``above``: more than the least."""
+    """Return a parameter type for a span of time, as 90, 90s or 1h30m; ``above``: more than the least."""
     expected = f"seconds, {'more than' if above else 'at least'} {least:g}, at most ten years"
     return Ruled(duration(least, TEN_YEARS, expected, above=above), "seconds")

@@ -1,7 +1,7 @@
-"""What the commands share: where the broker is, and how results are shown.
+"""The common part of the commands: the broker's endpoint, and how results are shown.
 
-Results go to stdout, as text or with ``--json`` as one object; all else goes to stderr. What a
-terminal could take for a command is shown escaped: payloads, ids and reasons are anybody's.
+Results go to stdout, as text or with ``--json`` as one object. All other text goes to stderr. Control
+characters are escaped, since a terminal may act on them: payloads, ids and reasons may come from anybody.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from sluicemq.protocol.json_values import dumps
 from sluicemq.standard_streams import is_utf8
 from sluicemq.transport.endpoints import chosen
 
-if TYPE_CHECKING:  # what a command needs of rich it loads itself: what shows no table is 40 ms faster
+if TYPE_CHECKING:  # commands load rich when they need it: without a table they start 40 ms earlier
     from rich.console import Console
     from rich.table import Table
 
 _PREVIEW = 60  # characters of a payload, of headers or errors, in a table
 _PIPED_WIDTH = 240
-_NAMES = ("id", "name", "queue")  # columns that other commands are given: never shortened, never wrapped
+_NAMES = ("id", "name", "queue")  # columns that users copy into commands: never shortened or wrapped
 _NARROW = 12  # characters of a column that is not worth narrowing
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
 @dataclass
 class Invocation:
-    """One call of the command: the options before or after its name, and the ways out."""
+    """One call of the command: its common options, and its output."""
 
     named: str | None
     timeout: float
@@ -43,17 +43,17 @@ class Invocation:
 
     @cached_property
     def out(self) -> Console:
-        """Where results go."""
+        """Return the console of stdout."""
         return _console(stderr=False)
 
     @cached_property
     def err(self) -> Console:
-        """Where all else goes."""
+        """Return the console of stderr."""
         return _console(stderr=True)
 
     @property
     def endpoint(self) -> str:
-        """Where the broker is; read when it is asked for, since not every command has one."""
+        """Return the broker's endpoint; read late, since not every command has one."""
         try:
             return chosen(self.named)
         except ValueError as error:
@@ -64,7 +64,7 @@ class Invocation:
         self.named = named
 
     def client(self, *, patient: bool = False) -> Client:
-        """A client of the broker that ``--endpoint`` names; ``patient`` waits for one that is not there."""
+        """Return a client of the broker; ``patient``: it waits for a broker that does not run yet."""
         return Client(self.endpoint, timeout=self.timeout, patient=patient)
 
     def result(self, text: str, **values: Any) -> None:
@@ -75,24 +75,24 @@ class Invocation:
             self.line(printable(text))
 
     def json(self, value: Any) -> None:
-        """One JSON value on one line of stdout, as ``json_values`` has it."""
+        """Write one JSON value on one line of stdout, as ``json_values`` writes it."""
         text = dumps(value, ascii=not is_utf8(sys.stdout))
         self.line(_escaped(text, lambda character: json.dumps(character)[1:-1]))
 
     def line(self, text: str | bytes) -> None:
-        """One line of stdout as it stands, bytes too; raises ``Unwritable`` of ``standard_streams``."""
+        """Write one line to stdout, also of bytes; raises ``Unwritable`` of ``standard_streams``."""
         click.echo(text)
 
     def write(self, data: bytes) -> None:
-        """Write these bytes, and no others, to stdout; raises as :meth:`line` does."""
+        """Write exactly these bytes to stdout; raises as :meth:`line` does."""
         click.echo(data, nl=False)
 
     def table(self, title: str, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Rows of whatever keys they have, in the order in which those first come."""
+        """Show rows with any keys, in the order in which the keys first come."""
         self.out.print(self.tabled(title, rows), crop=False)
 
     def tabled(self, title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-        """The same, to be shown."""
+        """Return the rows as a table."""
         from rich.table import Table  # noqa: PLC0415
         from rich.text import Text  # noqa: PLC0415
 
@@ -110,11 +110,11 @@ class Invocation:
         return table
 
     def note(self, text: str) -> None:
-        """A line on stderr."""
+        """Write a line to stderr."""
         self.err.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def error(self, error: SluiceError, advice: str = "") -> None:
-        """One line on stderr; with ``--json`` also an object on stdout."""
+        """Write one line to stderr; with ``--json`` also an object to stdout."""
         self.note(f"sluicemq: {error}{'; ' if advice else ''}{advice}")
         if self.as_json:
             first = {"id": error.id} if isinstance(error, Duplicate) else {}
@@ -122,12 +122,12 @@ class Invocation:
 
 
 def printable(text: str) -> str:
-    """The text with all that a terminal does not show as a character escaped, line ends too."""
+    """Return the text with control characters escaped, line ends too."""
     return _escaped(text, lambda character: character.encode("unicode_escape").decode())
 
 
 def shown(column: str, value: Any) -> str:
-    """A value as it stands in a table."""
+    """Return a value as a table shows it."""
     if column.endswith("_at") and isinstance(value, int | float):
         return datetime.fromtimestamp(value, UTC).isoformat(sep=" ", timespec="seconds")
     if value is None or value in ([], {}, b""):
@@ -143,14 +143,14 @@ def shown(column: str, value: Any) -> str:
 
 
 def _of_strings(value: object) -> str:
-    """Strings as a list of them reads; empty: they are no such list."""
+    """Return a list of strings as one text; empty: it is no such list."""
     return (
         ", ".join(value) if isinstance(value, list) and all(isinstance(each, str) for each in value) else ""
     )
 
 
 def span(seconds: float) -> str:
-    """A time as one number and its unit."""
+    """Return a time as one number and its unit."""
     for length, unit in _SPANS:
         if seconds >= length:
             return f"{seconds / length:.0f} {unit}"
@@ -158,7 +158,7 @@ def span(seconds: float) -> str:
 
 
 def took(seconds: float) -> str:
-    """A duration, short ones to the millisecond."""
+    """Return a duration, short ones to the millisecond."""
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 10 else span(seconds)

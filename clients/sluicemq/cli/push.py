@@ -36,8 +36,8 @@ def push(
 ) -> None:  # fmt: skip
     """Push PAYLOAD to a QUEUE, or stdin if it is -; or files, or the lines of stdin.
 
-    Returns when they are stored for good. Ctrl-C ends --lines and many files in order: it says how many are
-    stored, and with which --start to go on.
+    Returns when all jobs are stored durably. Ctrl-C ends --lines and many files in order: it says how many
+    are stored, and with which --start to go on.
     """
     payload, files = _sorted(() if lines and payloads == ("-",) else payloads, files)
     if (payload is not None) + bool(files) + lines != 1:
@@ -47,7 +47,7 @@ def push(
         if each.names_one and options[each.name] is not None and not single:
             raise click.UsageError(f"{flag(each)} names one job: push them one by one")
     if options["dedupe_window"] is not None and options["dedupe_id"] is None:
-        raise click.UsageError("--dedupe-window is about a --dedupe-id: give that too")
+        raise click.UsageError("--dedupe-window needs a --dedupe-id")
     options["headers"] = _parsed(headers)
     if start != 1 and single:
         raise click.UsageError("--start is for --lines and several files")
@@ -74,7 +74,7 @@ def _push_one(invocation: Invocation, queue: str, payload: bytes, options: dict[
 
 
 def _sorted(payloads: tuple[str, ...], files: tuple[Path, ...]) -> tuple[str | None, tuple[Path, ...]]:
-    """The payload and the files: what follows after ``--file F`` are files too, and ``-`` is one."""
+    """Return the payload and the files: arguments after ``--file F`` are files too, and ``-`` is one."""
     if files or payloads == ("-",):
         return None, (*files, *(_FILE.convert(name, None, None) for name in payloads))
     if len(payloads) > 1:
@@ -84,7 +84,7 @@ def _sorted(payloads: tuple[str, ...], files: tuple[Path, ...]) -> tuple[str | N
 
 def _payload(payload: str | None, files: tuple[Path, ...]) -> bytes:
     if payload is not None:
-        return payload.encode(errors="surrogateescape")  # the bytes as they stood on the command line
+        return payload.encode(errors="surrogateescape")  # the bytes of the command line
     return sys.stdin.buffer.read() if str(files[0]) == "-" else files[0].read_bytes()
 
 

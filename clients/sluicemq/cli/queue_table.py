@@ -1,4 +1,4 @@
-"""Queues as a table that fits 80 columns, for ``queues`` and ``top``."""
+"""A table of queues that fits 80 columns, for ``queues`` and ``top``."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _COUNTS: Final = {
     ShownState.DONE: "done",
     ShownState.DEAD: "dead",
 }
-#: What is shown only where some queue has it.
+#: Columns that are shown only if a queue has them.
 _RARE: Final = ("sched", "wait", "done", "dead", "paused", "permits", "held_back", "full")
-#: What is no column of its own.
+#: Fields that have no column.
 _TOLD_ELSE: Final = frozenset(
     (
         *("name", *_COUNTS, "paused", "rates", "oldest_ready_age"),
@@ -37,13 +37,13 @@ class About(int):
 
 
 def queue_rows(queues: Sequence[Row]) -> list[dict[str, Any]]:
-    """The lines of the table; a column that would be empty in all of them is left out."""
+    """Return the lines of the table; a column that is empty in all of them is left out."""
     lines = [_line(each) for each in queues]
     empty = [name for name in _RARE if not any(line.get(name) for line in lines)]
     return [{key: value for key, value in line.items() if key not in empty} for line in lines]
 
 
-#: By what a list of queues may be sorted, and how each queue stands by that.
+#: Columns by which a list of queues may be sorted.
 KEYS: Final[dict[str, Callable[[Row], Any]]] = {
     "name": lambda row: row["name"],
     "ready": lambda row: row[ShownState.READY],
@@ -59,13 +59,13 @@ KEYS: Final[dict[str, Callable[[Row], Any]]] = {
 
 
 def in_order(queues: Sequence[Row], by: str) -> list[Row]:
-    """Those with the most first; by name, as names are."""
+    """Return the queues with the largest values first; by name, in alphabetical order."""
     names = sorted(queues, key=KEYS["name"])
     return names if by == "name" else sorted(names, key=KEYS[by], reverse=True)
 
 
 def _line(row: Row) -> dict[str, Any]:
-    """One queue; what a newer broker tells stands at its end."""
+    """Return the line of one queue; fields of a newer broker are at its end."""
     line = {"name": row["name"]}
     for name, short in _COUNTS.items():
         if name in row:

@@ -20,18 +20,18 @@ from sluicemq.protocol.errors import Timeout, Unavailable
 _state = click.option(
     "--state", type=click.Choice(STATES), default=wire.ShownState.READY.value, show_default=True
 )
-_delivery = click.option("--delivery", is_flag=True, help="Handing out jobs; the default.")
-_intake = click.option("--intake", is_flag=True, help="Taking jobs in.")
+_delivery = click.option("--delivery", is_flag=True, help="The delivery of jobs to workers; the default.")
+_intake = click.option("--intake", is_flag=True, help="The intake of new jobs.")
 _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
 @click.command()
 @click.argument("queue", required=False)
-@click.option("--watch", is_flag=True, help="Again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option("--interval", type=timespan(0.2), metavar="S", default=2.0, show_default=True)
 @click.pass_obj
 def queues(invocation: Invocation, queue: str | None, interval: float, *, watch: bool) -> None:
-    """List the queues, or one QUEUE, and how many jobs they hold."""
+    """List the queues, or one QUEUE, and how many jobs they have."""
     with invocation.client() as client:
         problem = ""
 
@@ -55,7 +55,7 @@ def queues(invocation: Invocation, queue: str | None, interval: float, *, watch:
 @click.command()
 @click.pass_obj
 def stats(invocation: Invocation) -> None:
-    """Show what the broker tells of itself, its counters and its queues."""
+    """Show the state of the broker, its counters and its queues."""
     with invocation.client() as client:
         figures = client.stats()
     if invocation.as_json:
@@ -106,10 +106,10 @@ def delete(invocation: Invocation, queue: str, *, yes: bool) -> None:
 @_intake
 @click.pass_obj
 def pause(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) -> None:
-    """Stop the delivery of a QUEUE, or its intake, for all brokers, until it is resumed.
+    """Pause the delivery of a QUEUE, or its intake, for all brokers, until it is resumed.
 
-    Paused delivery: workers get no jobs, running ones go on. Paused intake: pushes are refused, and
-    plain PUSH producers block.
+    Paused delivery: workers get no jobs, running ones go on. Paused intake: pushes are refused, and plain
+    PUSH producers block.
     """
     with invocation.client() as client:
         for what in _chosen(delivery=delivery, intake=intake):
@@ -123,7 +123,7 @@ def pause(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) -
 @_intake
 @click.pass_obj
 def resume(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) -> None:
-    """Let the delivery of a QUEUE, or its intake, go on."""
+    """Resume the delivery of a QUEUE, or its intake."""
     resumed = _chosen(delivery=delivery, intake=intake)
     with invocation.client() as client:
         for what in resumed:
@@ -136,7 +136,7 @@ def resume(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) 
 @click.option("--wait", type=timespan(), metavar="S", help="Wait up to S seconds for the broker to come up.")
 @click.pass_obj
 def ping(invocation: Invocation, wait: float | None) -> None:
-    """Ask whether the broker is there, and its MongoDB: exit code 4 if that does not answer."""
+    """Check whether the broker answers, and its MongoDB: exit code 4 if MongoDB does not."""
     with invocation.client(patient=wait is not None) as client:
         client.ping(invocation.timeout if wait is None else wait)
         seconds = client.ping(invocation.timeout)
@@ -164,12 +164,12 @@ def _list(invocation: Invocation, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _watch(invocation: Invocation, rows: Callable[[], Sequence[dict[str, Any]]], interval: float) -> None:
-    """Over and over in one place of a terminal; elsewhere, and as JSON, one after the other."""
+    """Show it again and again, in one place of a terminal; elsewhere, and as JSON, one after the other."""
     if invocation.as_json or not invocation.out.is_terminal:
         while True:
             _list(invocation, rows())
             sleep(interval)
-    from rich.live import Live  # noqa: PLC0415 - slow to load, and most look once
+    from rich.live import Live  # noqa: PLC0415 - slow to load, and most calls look once
 
     with Live(console=invocation.out, auto_refresh=False) as live:
         while True:

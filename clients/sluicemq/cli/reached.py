@@ -1,4 +1,4 @@
-"""What is known when an answer did not come: whether the broker answers, and whether its store does."""
+"""Explanation of a missing answer: whether the broker answers, and whether its store does."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from sluicemq.transport.connection import NOBODY_ANSWERS
 NO_BROKER, NO_STORE = 3, 4
 
 _START_ONE = "start one with `sluicemq serve`, or name another with --endpoint"
-_ASKED_FOR = 3.0  # seconds that finding it out may take, at most
+_ASKED_FOR = 3.0  # seconds for the test, at most
 
 
 def reached(invocation: Invocation, error: Timeout | Unavailable) -> tuple[int, str]:
-    """The exit code for this error, and what the user should know beside it."""
+    """Return the exit code for this error, and what the user should know."""
     if NOBODY_ANSWERS in str(error):
         return NO_BROKER, _START_ONE
     try:
@@ -38,21 +38,21 @@ def reached(invocation: Invocation, error: Timeout | Unavailable) -> tuple[int, 
 
 
 def leave(producer: Producer) -> None:
-    """Wait no more for what was not confirmed in time: that has been waited for."""
+    """Don't wait any longer for confirmations that did not come in time."""
     with suppress(SluiceError):
         producer.close(0.0)
 
 
 def store_problem(health: Mapping[str, Any]) -> str:
-    """What the broker says is wrong with its store; empty if nothing is, or it does not tell."""
+    """Return what the broker says is wrong with its store; empty: nothing, or it does not say."""
     said = str(health.get("store", wire.STORE_OK))
     return "" if said == wire.STORE_OK else said
 
 
 def last_counts(client: Client, failure: Timeout | Unavailable) -> tuple[list[dict[str, Any]], str]:
-    """The queues as they were counted last, and what is wrong with the store.
+    """Return the queues as they were counted last, and what is wrong with the store.
 
-    Raises what has failed if nothing is wrong with it.
+    Raises the error of the question if nothing is wrong with the store.
     """
     stats = client.stats()
     if problem := store_problem(stats["broker"]):
@@ -68,4 +68,4 @@ def _what_to_do(error: Timeout | Unavailable) -> str:
             f". Job {error.id} may be stored already, or still be: push it again with --id {error.id}, "
             "which makes no second one"
         )
-    return ". If that was an order, it may still be carried out"
+    return ". A change may still be carried out"

@@ -23,16 +23,16 @@ _seconds = timespan()
 @click.option("--wait", type=_seconds, metavar="S", default=0.0, help="Wait up to S seconds for it.")
 @click.pass_obj
 def result(invocation: Invocation, queue: str, id: str, wait: float) -> None:  # noqa: A002 - the argument's name
-    """Print the result of a job of a QUEUE, the bytes as they are.
+    """Print the result of a job of a QUEUE, as bytes.
 
-    It is remembered for a while if the job was pushed by `call`, or by REQ with an id. Ends with 1 if
-    there is none: the job has not ended yet, is dead, or is not known.
+    It is remembered for a while if the job was pushed by `call`, or by REQ with an id. Exits with 1 if there
+    is no result: the job has not ended yet, is dead, or is not known.
     """
     with invocation.client() as client:
         try:
             outcome = client.result(queue, id, wait)
         except Timeout as error:
-            if store_problem(client.health()):  # which the broker answers in any case
+            if store_problem(client.health()):  # the broker answers it in any case
                 raise
             _refuse(invocation, error)
     _print(invocation, queue, id, outcome)
@@ -41,12 +41,12 @@ def result(invocation: Invocation, queue: str, id: str, wait: float) -> None:  #
 @click.command()
 @click.argument("queue")
 @click.argument("payload")
-@job_flags([OPTIONS["id"]], id="the job's id; called again with the same one, it has the stored result")
+@job_flags([OPTIONS["id"]], id="the job's id; a second call with it gets the stored result")
 @click.pass_obj
 def call(invocation: Invocation, /, queue: str, payload: str, **options: Any) -> None:
-    """Push PAYLOAD to a QUEUE, or stdin if it is -, and print the result, the bytes as they are.
+    """Push PAYLOAD to a QUEUE, or stdin if it is -, and print the result, as bytes.
 
-    --timeout is for the result. Ends with 1 if there is none by then, or the job is dead.
+    --timeout is for the result. Exits with 1 if there is none by then, or the job is dead.
     """
     job = sys.stdin.buffer.read() if payload == "-" else payload.encode(errors="surrogateescape")
     with invocation.client() as client:

@@ -1,4 +1,4 @@
-"""``sluicemq schedule``: recurring jobs."""
+"""``sluicemq schedule``: jobs that are pushed again and again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _of_runs() -> list[Option]:
 
 @click.group()
 def schedule() -> None:
-    """Push a job again and again, by a cron expression or every so many seconds."""
+    """Push a job again and again, by a cron expression or at intervals."""
 
 
 @schedule.command()
@@ -31,23 +31,23 @@ def schedule() -> None:
     metavar="EXPRESSION",
     help="Minute, hour, day of month, month, day of week; or @daily and the like.",
 )
-@click.option("--timezone", metavar="ZONE", help="Whose hours those are, as Europe/Berlin; else UTC.")
+@click.option("--timezone", metavar="ZONE", help="Time zone of --cron, such as Europe/Berlin; else UTC.")
 @click.option("--every", type=timespan(above=True), metavar="S", help="Seconds from one run to the next.")
-@click.option("--misfire", type=click.Choice(["skip", "one", "all"]), default="one", show_default=True, help="Runs that no broker was there for: which are made up for.")  # noqa: E501 # fmt: skip
+@click.option("--misfire", type=click.Choice(["skip", "one", "all"]), default="one", show_default=True, help="Runs that no broker was there for: which ones are made up for.")  # noqa: E501 # fmt: skip
 @job_flags(_of_runs())
 @click.pass_obj
 def add(
     invocation: Invocation, /, name: str, queue: str, payload: str, *, cron: str | None, timezone: str | None,
     every: float | None, misfire: str, **options: Any,
 ) -> None:  # fmt: skip
-    """Push PAYLOAD to QUEUE at these times, under a NAME; one of this name is replaced.
+    """Push PAYLOAD to QUEUE at these times, as schedule NAME; replaces a schedule of this name.
 
     PAYLOAD may be - for stdin.
     """
     if (cron is None) == (every is None):
         raise click.UsageError("give one of --cron and --every")
     if timezone is not None and not cron:
-        raise click.UsageError("--timezone is about a --cron")
+        raise click.UsageError("--timezone needs a --cron")
     body = sys.stdin.buffer.read() if payload == "-" else payload.encode()
     given: Any = {key: value for key, value in options.items() if value is not None}
     with invocation.client() as client:
@@ -82,7 +82,7 @@ def list_(invocation: Invocation) -> None:
 @click.argument("name")
 @click.pass_obj
 def remove(invocation: Invocation, name: str) -> None:
-    """Push no more of a schedule; jobs that it has pushed stay."""
+    """Remove a schedule; jobs that it has pushed stay."""
     with invocation.client() as client:
         client.remove_schedule(name)
     invocation.result(f"removed {name}", name=name)
@@ -92,7 +92,7 @@ def remove(invocation: Invocation, name: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def pause(invocation: Invocation, name: str) -> None:
-    """Push nothing of a schedule until it is resumed."""
+    """Push no jobs of a schedule until it is resumed."""
     with invocation.client() as client:
         client.pause_schedule(name)
     invocation.result(f"{name} is paused", name=name, paused=True)
@@ -102,7 +102,7 @@ def pause(invocation: Invocation, name: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def resume(invocation: Invocation, name: str) -> None:
-    """Go on with a schedule; what would have run meanwhile is left out."""
+    """Resume a schedule; runs in between are skipped."""
     with invocation.client() as client:
         row = client.resume_schedule(name)
     invocation.result(f"{name} runs next {_when(row['next_at'])}", **row)
@@ -112,7 +112,7 @@ def resume(invocation: Invocation, name: str) -> None:
 @click.argument("name")
 @click.pass_obj
 def run_now(invocation: Invocation, name: str) -> None:
-    """Push one job of a schedule now, whatever its times, paused or not."""
+    """Push one job of a schedule now, also while it is paused."""
     with invocation.client() as client:
         job_id = client.run_schedule(name)
     invocation.result(job_id, name=name, id=job_id)

@@ -12,7 +12,7 @@ from sluicemq.installed import ABSENT, DEVICE, SERVE, module_command
 
 
 class _PassedThrough(click.Command):
-    """Takes all arguments as they stand, ``--help`` and ``--`` among them."""
+    """Passes all arguments on, ``--help`` and ``--`` among them."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.params["arguments"] = tuple(args)
@@ -43,13 +43,13 @@ def config() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 @click.pass_obj
 def check(invocation: Invocation, file: str | None, *, as_json: bool) -> None:
-    """Check a configuration FILE, or what defaults and environment give; all that is wrong is told."""
+    """Check a configuration FILE, or defaults and environment; reports everything that is wrong."""
     words = ["--json"] if as_json or invocation.as_json else []
     _become(SERVE, ("--check-config", *words, *(["--config", file] if file else [])))
 
 
 def _with_json(invocation: Invocation, arguments: tuple[str, ...]) -> tuple[str, ...]:
-    """What stood before the command holds for it."""
+    """Pass on the option that stood before the command."""
     return ("--json", *arguments) if invocation.as_json else arguments
 
 

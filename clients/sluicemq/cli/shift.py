@@ -19,7 +19,7 @@ _VERDICTS = {"committed": wire.COMMIT, "rejected": wire.REJECT, "rolled_back": w
 
 
 class Impossible(Exception):
-    """Raised by a task, with the cause: not this job is at fault, and none can be done."""
+    """Raised by a task, with the cause: no job can be done, and this job is not the reason."""
 
 
 class Shift:
@@ -46,7 +46,7 @@ class Shift:
 
     @property
     def counts(self) -> dict[str, int]:
-        """What became of the jobs; verdicts that came too late are told apart from those."""
+        """Return the outcomes of the jobs; late verdicts are counted apart."""
         late = self._worker.late_by_kind
         counts = {name: self._counts[verb] - late.get(verb, 0) for name, verb in _VERDICTS.items()}
         if forwarded := self._counts[wire.FORWARD]:
@@ -54,7 +54,7 @@ class Shift:
         return counts | ({"too_late": sum(late.values())} if late else {})
 
     def run(self, *, until_drained: bool) -> None:
-        """Work until the end; raises what made it impossible to go on."""
+        """Work until the end; raises the error that made it impossible to go on."""
         if until_drained:
             threading.Thread(target=self._stop_when_drained, daemon=True).start()
         self._worker.run()
@@ -101,7 +101,7 @@ class Shift:
         self._worker.stop()
 
     def _has_stirred(self) -> bool:
-        """True if a job runs, or came within the time; returns when none runs any more."""
+        """Return whether a job runs, or came within the time; waits while one runs."""
         with self._change:
             stirred = self._change.wait_for(lambda: self._stirred, _DRAINED)
             self._change.wait_for(lambda: not self._running)
@@ -109,7 +109,7 @@ class Shift:
         return stirred
 
     def _is_empty(self) -> bool:
-        """Ask: it may be the broker that is not there, rather than jobs."""
+        """Return whether the queue is empty, as the broker says: the broker may be gone instead."""
         try:
             with self._invocation.client() as client:
                 return not client.queue(self._queue)[ShownState.READY]

@@ -16,13 +16,13 @@ from sluicemq.protocol.errors import Gap
 from sluicemq.publisher import Publisher
 from sluicemq.reader import Reader
 
-_topics = click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="A beginning, a pattern as orders.*.paid or orders.>, or =TOPIC; may be given again.")  # noqa: E501 # fmt: skip
+_topics = click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="A beginning, a pattern such as orders.*.paid or orders.>, or =TOPIC; may be given again.")  # noqa: E501 # fmt: skip
 _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
 @click.group()
 def stream() -> None:
-    """Publish messages, read them from any point on, and look at who does."""
+    """Publish messages, read them from any point on, and look at their readers."""
 
 
 @stream.command("list")
@@ -43,7 +43,7 @@ def list_(invocation: Invocation, /) -> None:
 @click.argument("stream")
 @click.pass_obj
 def show(invocation: Invocation, /, stream: str) -> None:
-    """Show one STREAM: its numbers, its size, its bounds, its subscriptions."""
+    """Show one STREAM: its numbers, size, bounds and subscriptions."""
     with invocation.client() as client:
         found = client.stream(stream)
         found["subscriptions"] = client.subscriptions(stream)
@@ -62,7 +62,7 @@ def show(invocation: Invocation, /, stream: str) -> None:
 @click.argument("payload", required=False)
 @click.option("--lines", is_flag=True, help="Publish each line of stdin.")
 @click.option("--id", "own", metavar="ID", help="Stored once within the stream's dedupe_window.")
-@click.option("--expect", type=click.IntRange(min=0), metavar="N", help="Only if the stream ends with it.")
+@click.option("--expect", type=click.IntRange(min=0), metavar="N", help="Only if the stream ends with N.")
 @click.pass_obj
 def publish(
     invocation: Invocation, /, stream: str, topic: str, payload: str | None, *, lines: bool, own: str | None,
@@ -91,9 +91,9 @@ def publish(
 
 @stream.command()
 @click.argument("stream")
-@click.option("--after", type=click.IntRange(min=0), metavar="N", help="Behind this number; else the oldest.")
-@click.option("--since", type=timespan(), metavar="S", help="Not older than so many seconds.")
-@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most so many.")
+@click.option("--after", type=click.IntRange(min=0), metavar="N", help="Behind N; else from the oldest.")
+@click.option("--since", type=timespan(), metavar="S", help="Not older than S seconds.")
+@click.option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="Messages at most.")
 @_topics
 @click.pass_obj
 def read(
@@ -135,7 +135,7 @@ def tail(invocation: Invocation, /, stream: str, *, topics: tuple[str, ...]) -> 
 @click.argument("stream", required=False)
 @click.pass_obj
 def subscriptions(invocation: Invocation, /, stream: str | None) -> None:
-    """List subscriptions: who holds each, and how far it is behind, in messages and seconds."""
+    """List subscriptions: their holders, and how far each is behind, in messages and seconds."""
     with invocation.client() as client:
         rows = client.subscriptions(stream)
     if invocation.as_json:
@@ -152,7 +152,7 @@ def subscriptions(invocation: Invocation, /, stream: str | None) -> None:
 @click.argument("after", type=int)
 @click.pass_obj
 def seek(invocation: Invocation, /, stream: str, subscription: str, after: int) -> None:
-    """Have a SUBSCRIPTION that nobody holds go on behind number AFTER (-1: the newest)."""
+    """Set the watermark of a SUBSCRIPTION that nobody holds to number AFTER (-1: the newest)."""
     with invocation.client() as client:
         client.seek(stream, subscription, after)
     text = f"{subscription} goes on behind {after}" if after >= 0 else f"{subscription} goes on at the end"
@@ -164,7 +164,7 @@ def seek(invocation: Invocation, /, stream: str, subscription: str, after: int) 
 @click.argument("subscription")
 @click.pass_obj
 def release(invocation: Invocation, /, stream: str, subscription: str) -> None:
-    """Take a SUBSCRIPTION from whoever holds it, or held it last."""
+    """Take a SUBSCRIPTION from its present or last holder."""
     with invocation.client() as client:
         client.release(stream, subscription)
     invocation.result(f"released {subscription}", stream=stream, subscription=subscription)
@@ -176,7 +176,7 @@ def release(invocation: Invocation, /, stream: str, subscription: str) -> None:
 @_yes
 @click.pass_obj
 def trim(invocation: Invocation, /, stream: str, first: int, *, yes: bool) -> None:
-    """Keep no message of STREAM before number FIRST."""
+    """Remove the messages of STREAM before number FIRST."""
     if not yes:
         click.confirm(f"Remove all messages of stream {stream} before {first}?", abort=True, err=True)
     with invocation.client() as client:
@@ -189,7 +189,7 @@ def trim(invocation: Invocation, /, stream: str, first: int, *, yes: bool) -> No
 @_yes
 @click.pass_obj
 def delete(invocation: Invocation, /, stream: str, *, yes: bool) -> None:
-    """Keep no message of STREAM; if it goes on, so do its numbers."""
+    """Remove all messages of STREAM; its numbers go on."""
     if not yes:
         click.confirm(f"Remove all messages of stream {stream}?", abort=True, err=True)
     with invocation.client() as client:

@@ -1,4 +1,4 @@
-"""``sluicemq tasks`` and ``task``, and how a command follows an order that takes long."""
+"""``sluicemq tasks`` and ``task``, and how a command follows a bulk operation."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from sluicemq.client import Client
 from sluicemq.protocol.errors import Unfinished
 from sluicemq.protocol.wire import LOOKED, TaskField
 
-#: Seconds after which a command shows how far its order is.
+#: Seconds after which a command shows the progress of its bulk operation.
 AT_ONCE: Final = 1.0
-#: What a line of ``sluicemq tasks`` shows of a task.
+#: Columns of ``sluicemq tasks``.
 _SHOWN: Final = (
     *("id", "kind", "queue", "state", TaskField.DONE, LOOKED, TaskField.TOTAL),
     *("broker", "started_at", "ended_at"),
 )
-#: What a shell says of a command that Ctrl-C has ended.
+#: Exit code of a command that Ctrl-C has ended.
 _INTERRUPTED: Final = 130
 
 Answer = TypeVar("Answer")
 
 
 def carried_out(invocation: Invocation, client: Client, order: Callable[[float], Answer]) -> Answer:
-    """The answer of an order; what takes long is followed until it ends. ``order`` gets how long to wait."""
+    """Carry out a bulk operation, and follow it until it ends. ``order`` gets the seconds to wait."""
     try:
         return order(min(AT_ONCE, invocation.timeout / 2))
     except Unfinished as error:
@@ -36,7 +36,7 @@ def carried_out(invocation: Invocation, client: Client, order: Callable[[float],
 @click.command()
 @click.pass_obj
 def tasks(invocation: Invocation) -> None:
-    """List the long orders of the last day: purges, redrives and the like, of all brokers."""
+    """List the bulk operations of the last day, such as purges and redrives, of all brokers."""
     with invocation.client() as client:
         rows = client.tasks()
     if invocation.as_json:
@@ -44,19 +44,19 @@ def tasks(invocation: Invocation) -> None:
     elif rows:
         invocation.table("", [{key: row.get(key) for key in _SHOWN} for row in rows])
     else:
-        invocation.note("no long orders in the last day")
+        invocation.note("no bulk operations in the last day")
 
 
 @click.group()
 def task() -> None:
-    """Look at a long order, or cancel it."""
+    """Look at a bulk operation, or cancel it."""
 
 
 @task.command()
 @click.argument("id")
 @click.pass_obj
 def show(invocation: Invocation, id: str) -> None:  # noqa: A002 - the argument's name
-    """Show the task of this ID, and its answer."""
+    """Show the task with this ID, and its answer."""
     with invocation.client() as client:
         found = client.task(id)
     if invocation.as_json:
@@ -69,14 +69,14 @@ def show(invocation: Invocation, id: str) -> None:  # noqa: A002 - the argument'
 @click.argument("id")
 @click.pass_obj
 def cancel(invocation: Invocation, id: str) -> None:  # noqa: A002
-    """End the task of this ID; what it has done is not undone."""
+    """End the task with this ID; what it has done is not undone."""
     with invocation.client() as client:
         client.cancel_task(id)
-    invocation.result(f"task {id} ends after what it is about", id=id)
+    invocation.result(f"task {id} ends after its current batch", id=id)
 
 
 def _followed(invocation: Invocation, client: Client, error: Unfinished) -> Any:
-    from sluicemq.cli import bars  # noqa: PLC0415 - slow to load, and most orders are carried out at once
+    from sluicemq.cli import bars  # noqa: PLC0415 - slow to load, and most operations end at once
 
     try:
         with bars.counted(invocation.err) as bar:
@@ -84,12 +84,12 @@ def _followed(invocation: Invocation, client: Client, error: Unfinished) -> Any:
             return client.follow(error.task, lambda task: bar.update(shown, completed=_so_far(task)))
     except KeyboardInterrupt:
         invocation.note(
-            f"the broker goes on: sluicemq task show {error.task} tells how far it is, "
+            f"the broker goes on: sluicemq task show {error.task} shows its progress, "
             f"sluicemq task cancel {error.task} ends it"
         )
         raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
 def _so_far(task: dict[str, Any]) -> int:
-    """Return how far a task is: a rare reason is looked for among all dead letters, and found in few."""
+    """Return the progress of a task; one that looks for a rare reason has looked at more than it has done."""
     return max(int(task[TaskField.DONE]), int(task.get(LOOKED, 0)))

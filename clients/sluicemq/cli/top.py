@@ -29,13 +29,13 @@ from sluicemq.protocol.wire import ShownState
 try:
     import termios
     import tty
-except ImportError:  # where there are no terminals as on Unix, there are no keys
+except ImportError:  # without terminals as on Unix, there are no keys
     termios = tty = None  # type: ignore[assignment]
 
 #: Lines that are no rows of the table.
 _AROUND: Final = 6
 _LETTERS: Final = 5
-#: Characters of a name that are left of it, at least.
+#: Characters of a name that are kept, at least.
 _LEAST: Final = 8
 _HELP: Final = "q ends, s sorts, up and down choose, Enter looks into a queue, Esc leaves it"
 _KEYS: Final = {
@@ -51,17 +51,17 @@ _ONE_KEY: Final = re.compile(rb"\x1b\[[0-9;]*.|.", re.DOTALL)
 @click.argument("named", metavar="[QUEUE]", required=False)
 @click.option("--sort", "by", type=click.Choice(list(KEYS)), metavar="COLUMN", default="ready",
               help=f"One of {', '.join(KEYS)}.", show_default=True)  # fmt: skip
-@click.option("--queue", metavar="QUEUE", help="The same as QUEUE.")
+@click.option("--queue", metavar="QUEUE", help="Another way to give QUEUE.")
 @click.option("--interval", type=timespan(0.2), metavar="S", default=2.0, show_default=True,
-              help="Seconds between two looks.")  # fmt: skip
-@click.option("--once", is_flag=True, help="Print it once, as it stands now.")
+              help="Seconds between two questions to the broker.")  # fmt: skip
+@click.option("--once", is_flag=True, help="Print it once.")
 @click.pass_obj
 def top(
     invocation: Invocation, named: str | None, by: str, queue: str | None, interval: float, *, once: bool
 ) -> None:
     """Watch the broker and its queues, or one QUEUE with its workers and latest dead letters.
 
-    In it: q ends, s sorts by the next column, up and down choose a queue, Enter looks into it, Esc leaves it.
+    Keys: q ends, s sorts by the next column, up and down choose a queue, Enter looks into it, Esc leaves it.
     """
     with invocation.client() as client:
         view = _View(client, by, one_of(named, queue))
@@ -92,7 +92,7 @@ def _watch(invocation: Invocation, view: _View, interval: float) -> None:
 
 
 class _View:
-    """What is looked at: all queues, or one; and how it looks."""
+    """The view: all queues, or one, and their order."""
 
     def __init__(self, client: Client, by: str, queue: str | None) -> None:
         self._client = client
@@ -125,14 +125,14 @@ class _View:
             }
 
     def _letters(self) -> list[dict[str, Any]]:
-        """The latest dead letters of the queue that is looked into."""
+        """Return the latest dead letters of the queue."""
         if self._queue is None:
             return []
         found = self._client.peek(self._queue, ShownState.DEAD, _LETTERS, newest=True)
         return [_last_words(each) for each in found]
 
     def press(self, key: str) -> None:
-        """Do what a key means."""
+        """Act on a key."""
         queues = self.found.get("queues", [])
         if key in ("up", "down"):
             self._at = max(0, min(self._at + (1 if key == "down" else -1), len(queues) - 1))
@@ -147,7 +147,7 @@ class _View:
             self._queue = None
 
     def shown(self, rows: int, width: int, *, keys: bool = True) -> Group:
-        """As it stands in a terminal that is so wide, with so many lines of the table at most."""
+        """Return the view for a terminal of this width, with ``lines`` lines of the table at most."""
         parts = [_head(self.found["broker"])]
         if "queues" in self.found:
             first = max(0, self._at - rows + 1)
@@ -181,7 +181,7 @@ def _sums(queues: list[Mapping[str, Any]], by: str) -> Text:
 
 
 def _table(rows: list[dict[str, Any]], width: int, chosen: int = -1) -> Any:
-    """Every line is one line: where the terminal is too narrow the first column is cut, and no number."""
+    """Return a table of one line each; a narrow terminal cuts the first column, and no number."""
     if not rows:
         return Text("none", "dim")
     widths = {key: max(len(key), *(len(shown(key, row.get(key))) for row in rows)) for key in rows[0]}
@@ -205,7 +205,7 @@ def _last_words(letter: Mapping[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def _keys() -> Iterator[Any]:
-    """A function that waits so many seconds for keys, and gives their meanings."""
+    """Return a function that waits for keys up to some seconds, and returns their meanings."""
     source = sys.stdin.fileno()
     if termios is None or not os.isatty(source):
         yield _no_keys

@@ -1,9 +1,9 @@
-"""The end of running commands with the process that runs them, also where that is killed (SIGKILL).
+"""Ends running commands with the process that runs them, also if that is killed (SIGKILL).
 
-A small shell waits on a pipe whose other end this process holds. Each command writes its number there as
-its first act, and holds the pipe open until it has; this process takes the number back after its end. The
-pipe ends with this process: then the shell kills the process groups of the commands that are still there.
-A command that was forked in that very moment is among them, for its number comes before the pipe's end.
+A small shell waits on a pipe whose other end this process holds. Each command writes its number there as its
+first act, and holds the pipe open until then. This process takes the number back after the command's end. The
+pipe ends with this process: then the shell kills the process groups of the commands that are still there. A
+command that was forked at that moment is among them, since its number comes before the pipe's end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final
 
 #: Numbers of files that every shell can redirect to.
 _LAST_FILE: Final = 9
-#: No signal that is meant for others ends it: neither a terminal's nor one for all of a service's processes.
+#: Signals for others don't end it: neither a terminal's nor one for all of a service's processes.
 _SCRIPT: Final = """
 trap '' HUP INT TERM
 running=' '
@@ -47,9 +47,9 @@ class Watcher:
             os.close(read)
 
     def start(self, command: str, **options: Any) -> subprocess.Popen[bytes]:
-        """Run a command in a shell, in a session of its own, as :class:`subprocess.Popen` does."""
+        """Run a command in a shell, in a session of its own, like :class:`subprocess.Popen`."""
         tells = self._file <= _LAST_FILE
-        process = subprocess.Popen(  # noqa: S602 - a shell is what is wanted
+        process = subprocess.Popen(  # noqa: S602 - users give shell commands
             f"{self._telling()}{command}" if tells else command,
             shell=True, start_new_session=True, pass_fds=(self._file,) if tells else (), **options,
         )  # fmt: skip
@@ -58,11 +58,11 @@ class Watcher:
         return process
 
     def ended(self, process: subprocess.Popen[bytes]) -> None:
-        """Leave alone what such a command has left running on purpose."""
+        """Forget a command; what it has left running on purpose goes on."""
         self._tell("-", process.pid)
 
     def _telling(self) -> str:
-        """The first words of a command; it goes on where the watcher is gone."""
+        """Return the first words of a command; it goes on without the watcher, if that is gone."""
         return f"trap '' PIPE; echo + $$ 2>/dev/null >&{self._file}; trap - PIPE; exec {self._file}>&-; "
 
     def _tell(self, sign: str, pid: int) -> None:

@@ -28,20 +28,20 @@ from sluicemq.worker import STOP_TIMEOUT
 REJECT_STATUS = 100
 _NOT_RUN = {126: "can't be run", 127: "is not found"}
 _TRACE = ("traceparent", "tracestate")
-_NAMED = 5  # jobs that are waited for
+_NAMED = 5  # jobs that a message names
 
 
 @click.command()
 @click.argument("queue")
 @click.option("--exec", "command", metavar="CMD", help="Run CMD in a shell for each job.")
 @click.option("--print", "show", is_flag=True, help="Print each payload on a line, and commit it.")
-@click.option("--forward", "onward", metavar="QUEUE", help="With --exec: let each job go on to QUEUE, with stdout as its payload.")  # noqa: E501 # fmt: skip
+@click.option("--forward", "onward", metavar="QUEUE", help="With --exec: move each job on to QUEUE, with stdout as its payload.")  # noqa: E501 # fmt: skip
 @click.option("--prefetch", type=click.IntRange(1), default=1, show_default=True, help="Jobs held at a time.")
 @click.option("--concurrency", type=click.IntRange(1), default=1, show_default=True, help="Jobs run at a time.")  # noqa: E501 # fmt: skip
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N jobs, one at a time.")
 @click.option("--drain", is_flag=True, help="Stop when no job is ready for a second.")
 @click.option("--pop", "pops", is_flag=True, help="At most once: a job that fails is gone.")
-@click.option("--wait", "waits", is_flag=True, help="Wait for a queue that is not there yet.")
+@click.option("--wait", "waits", is_flag=True, help="Wait for a queue that does not exist yet.")
 @click.pass_obj
 def work(
     invocation: Invocation, queue: str, command: str | None, onward: str | None, prefetch: int,
@@ -49,11 +49,11 @@ def work(
 ) -> None:  # fmt: skip
     """Work on the jobs of a QUEUE until SIGTERM or Ctrl-C.
 
-    CMD gets the payload on stdin and JOB_ID, JOB_QUEUE and JOB_ATTEMPT in its environment, and
-    TRACEPARENT and TRACESTATE if the job's headers have them. Exit status 0 commits, with stdout as
-    the result (with --forward: the job goes on, with stdout as its payload); 100 rejects; any other
-    gives the job back. The reason is the last line of its stderr, which is also passed through. If
-    CMD can't be run at all (126, 127), the job is left as it was and the work ends.
+    CMD gets the payload on stdin and JOB_ID, JOB_QUEUE and JOB_ATTEMPT in its environment, and TRACEPARENT
+    and TRACESTATE if the job's headers have them. Exit status 0 commits, with stdout as the result (with
+    --forward: the job goes on, with stdout as its payload); 100 rejects; any other gives the job back. The
+    reason is the last line of its stderr, which is also passed through. If CMD can't be run at all (126,
+    127), the job is given back uncounted and the work ends.
     """
     if (command is None) == (not show):
         raise click.UsageError("give one of --exec and --print")
@@ -63,7 +63,7 @@ def work(
         raise click.UsageError("--count takes one job at a time: leave --concurrency out")
     if count and pops:
         raise click.UsageError("--pop may take jobs beyond --count: use `sluicemq pop QUEUE --count N`")
-    # made first: what starts the commands wants one of the first files that a process opens
+    # first: it needs one of the first file numbers of the process
     task: _Task = _Print(invocation) if command is None else _Exec(invocation, command, onward)
     with invocation.client() as client:
         client.ping()
@@ -89,9 +89,9 @@ def work(
 @click.option("--wait", type=timespan(), default=0.0, metavar="S", help="Wait up to S seconds for them.")
 @click.pass_obj
 def pop(invocation: Invocation, queue: str, count: int, wait: float) -> None:
-    """Take jobs of a QUEUE for good and print each payload on a line.
+    """Take jobs of a QUEUE at most once and print each payload on a line.
 
-    They are gone from the broker before they are printed.
+    The broker removes them before they are printed.
     """
     require_writable()
     with invocation.client() as client:
@@ -112,7 +112,7 @@ def pop(invocation: Invocation, queue: str, count: int, wait: float) -> None:
 
 
 class _Task(Protocol):
-    """What is done with each job."""
+    """The task of each job."""
 
     def __call__(self, job: Job) -> bytes | Forward | None: ...
 
@@ -136,14 +136,14 @@ class _Print:
                 raise Impossible from error
 
     def stopping(self) -> None:
-        """Nothing takes long."""
+        """Do nothing: printing is quick."""
 
     def end(self) -> None:
-        """Nothing is left."""
+        """Do nothing."""
 
 
 class _Exec:
-    """Runs the command, and says at the end how it went."""
+    """Runs the command for each job."""
 
     def __init__(self, invocation: Invocation, command: str, onward: str | None) -> None:
         self._invocation = invocation
@@ -155,7 +155,7 @@ class _Exec:
 
     def __call__(self, job: Job) -> bytes | Forward:
         status, output, errors = self._run(job)
-        with contextlib.suppress(OSError):  # a stderr that nobody reads is not the job's fault
+        with contextlib.suppress(OSError):  # an unread stderr is not the job's fault
             click.echo(errors, nl=False, err=True)
         if status in _NOT_RUN:
             why = f"{self._command!r} {_NOT_RUN[status]} (exit status {status} of the shell)"
@@ -169,7 +169,7 @@ class _Exec:
         return Forward(self._onward, output) if self._onward else output
 
     def stopping(self) -> None:
-        """Say what is waited for, if anything: a command finishes its job, however long that takes."""
+        """Say what the stop waits for: a command finishes its job, however long that takes."""
         running = list(self._running)
         if running:
             now = monotonic()
@@ -181,13 +181,13 @@ class _Exec:
             )
 
     def end(self) -> None:
-        """End commands that outlived the deadline: their jobs are somebody else's by now."""
+        """End commands that outlived the deadline: other workers have their jobs by now."""
         for process in list(self._processes):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
     def _run(self, job: Job) -> tuple[int, bytes, bytes]:
-        # Noted before it begins: what stops the worker may come as soon as the command runs.
+        # Noted before it begins: the worker may be stopped as soon as the command runs.
         self._running.append(begun := (job, monotonic()))
         try:
             return self._in_a_shell(job)
@@ -219,14 +219,14 @@ def _show(invocation: Invocation, job: Job) -> None:
 
 
 class _Escaping(logging.Formatter):
-    """Ids and reasons are anybody's text."""
+    """Escapes ids and reasons, which may come from anybody."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         return printable(super().formatMessage(record))
 
 
 def _log_to_stderr() -> None:
-    """Tell of lost connections and late verdicts, for this command runs for long."""
+    """Log lost connections and late verdicts to stderr, since this command runs for long."""
     handler = logging.StreamHandler()
     handler.setFormatter(_Escaping("sluicemq: %(message)s"))
     logging.getLogger("sluicemq").addHandler(handler)

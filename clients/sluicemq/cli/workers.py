@@ -1,4 +1,4 @@
-"""``sluicemq workers`` and ``events``: who works at a broker, and what happens to its jobs."""
+"""``sluicemq workers`` and ``events``: the workers at a broker, and what happens to its jobs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import click
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, span
 
-#: Seconds between two questions for events, where the last one brought none.
+#: Seconds between two questions for events, if the last one brought none.
 _LOOK: Final = 0.25
-#: Seconds for which is listened without --follow.
+#: Seconds that events are shown without --follow.
 _SECONDS: Final = 5.0
 
 
@@ -21,7 +21,7 @@ _SECONDS: Final = 5.0
 @click.argument("queue", required=False)
 @click.pass_obj
 def workers(invocation: Invocation, queue: str | None) -> None:
-    """List the workers at this broker, or those of one QUEUE: who, since when, and what each has."""
+    """List the workers at this broker, or those of one QUEUE, with their jobs."""
     with invocation.client() as client:
         rows = client.workers(queue)
     if invocation.as_json:
@@ -33,14 +33,14 @@ def workers(invocation: Invocation, queue: str | None) -> None:
 
 
 def one_of(named: str | None, queue: str | None) -> str | None:
-    """The queue, however it was named; raises UsageError for two."""
+    """Return the queue, given in either way; raises UsageError for both."""
     if named is not None and queue is not None:
         raise click.UsageError("give one of QUEUE and --queue")
     return queue if named is None else named
 
 
 def worker_row(worker: Mapping[str, Any]) -> dict[str, Any]:
-    """A worker as a line of a table."""
+    """Return a worker as a line of a table."""
     jobs = worker["jobs"]
     longest = max((each["seconds"] for each in jobs), default=None)
     return {
@@ -55,11 +55,11 @@ def worker_row(worker: Mapping[str, Any]) -> dict[str, Any]:
 
 @click.command()
 @click.argument("named", metavar="[QUEUE]", required=False)
-@click.option("--queue", metavar="QUEUE", help="The same as QUEUE.")
+@click.option("--queue", metavar="QUEUE", help="Another way to give QUEUE.")
 @click.option("--follow", "-f", is_flag=True, help="Until Ctrl-C.")
 @click.option(
     "--for", "seconds", type=timespan(), metavar="S", default=_SECONDS, show_default=True,
-    help="For so many seconds, without --follow.",
+    help="For S seconds, without --follow.",
 )  # fmt: skip
 @click.pass_obj
 def events(
@@ -67,7 +67,7 @@ def events(
 ) -> None:
     """Print what happens to jobs at this broker, or in one QUEUE, from now on: a JSON line for each event.
 
-    Who reads too slowly, on a busy broker, gets a line {"missed": N} in the place of what was too much.
+    If events come faster than they are read, a line {"missed": N} stands for those that were dropped.
     """
     queue = one_of(named, queue)
     with invocation.client() as client:
@@ -79,6 +79,6 @@ def events(
             if told["missed"]:
                 invocation.json({"missed": told["missed"]})
             for each in sorted(told["events"], key=lambda each: float(each["at"])):
-                invocation.json(each)  # a job may be with its worker before its push is answered
+                invocation.json(each)  # a worker may have a job before its push is answered
             if not told["events"]:
                 sleep(_LOOK)

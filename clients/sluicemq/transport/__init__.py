@@ -1,1 +1,1 @@
-"""Between the library's faces and a broker: one I/O thread per connection, and what each face does in it."""
+"""The way to a broker: one I/O thread per connection, and the role of its owner in that thread."""

@@ -1,7 +1,7 @@
-"""The worker's part of the I/O thread: asks for jobs, takes them in, sends the verdicts in batches.
+"""The worker's part of the I/O thread: requests jobs, takes them in, sends the verdicts in batches.
 
-Jobs that a lost connection has delivered are void: the broker has given them back. They are
-dropped from the worker's inbox, and a verdict on one is not sent.
+Jobs that a lost connection has delivered are void: the broker has taken them back. They are removed from the
+worker's inbox, and no verdict on them is sent.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _EXTEND_TIMEOUT = 30.0
 
 
 class JobVerdict(NamedTuple):
-    """What became of a job: a verdict of the wire, its result or reason, a delay, where it goes on.
+    """One verdict on a job, with its result or reason, a delay, and the queue that the job goes on to.
 
-    ``span``: that of its settlement, where somebody traces.
+    ``span``: that of its settlement, if the program traces.
     """
 
     job: Job
@@ -43,7 +43,7 @@ class JobVerdict(NamedTuple):
 
     @property
     def size(self) -> int:
-        """About how many bytes that has."""
+        """Return about how many bytes the verdict has."""
         onward = (self.onward if self.verb == wire.FAN_OUT else [self.onward]) if self.onward else ()
         return len(self.detail or "") + sum([len(each[1] or b"") for each in onward])
 
@@ -64,10 +64,10 @@ class Assignment:
         """``at_work``: the job that each thread of the worker has begun, kept by the worker."""
         self._ask_at = self._look_at = inf
         self.inbox: deque[Job] = deque()
-        """Jobs that have come and that no handler has begun; any thread takes from it."""
+        """Jobs that no handler has begun; any thread takes from it."""
         self.late_from = inf
-        """No job begins late before this, on the monotonic clock."""
-        self._shortest = inf  # visibility timeout that has come
+        """No job begins late before this monotonic time."""
+        self._shortest = inf  # visibility timeout so far
         self._at_work = at_work
         self._requested = 0  # the credit of the last READY
         self._stuck = False  # jobs were given back, and no handler has ended since
@@ -93,36 +93,36 @@ class Assignment:
 
     @property
     def due(self) -> float:
-        """When there is something to say that could not be said at once."""
+        """Return when something is to be sent that could not be sent at once."""
         due = min(self._ask_at, self._look_at)
         return min(due, self._progress_at) if self._progress else due
 
     # ------------------------------------------------------------------ through Connection.call
 
     def ask_for_no_more(self) -> None:
-        """Tell the broker that no more jobs are wanted; those that still come are released."""
+        """Request no more jobs; jobs that still come are released."""
         self._credit = 0
         if self._connection.greeted:
             self._ask_for_work()
 
     def when_settled(self, settled: Callable[[], None]) -> None:
-        """Have ``tell`` called once every verdict so far has been answered."""
+        """Call ``settled`` once every verdict so far has been answered."""
         self._idle.append(settled)
 
     # ------------------------------------------------------------------ from a handler's thread
 
     def begin(self, job: Job) -> None:
-        """Let the time of a job begin anew with its handler, if much of it has passed in the inbox.
+        """Extend the time of a job whose handler begins, if much of it has passed in the inbox.
 
         To be called from ``late_from`` on.
         """
-        self.late_from = job.came + self._shortest * BEGUN_LATE  # those behind it have come later
+        self.late_from = job.came + self._shortest * BEGUN_LATE  # jobs behind it came later
         if job.begins_late:
             with suppress(SluiceError):
                 self._connection.call(self._renew, job)
 
     def extend(self, job: Job, seconds: float) -> None:
-        """What :meth:`Job.extend` does."""
+        """Extend a job, for :meth:`Job.extend`."""
         if job.epoch != self._connection.epoch or not self._connection.greeted:
             raise LeaseLost(f"job {job.id} can't be extended: the connection that delivered it is lost")
         try:
@@ -135,14 +135,14 @@ class Assignment:
             raise from_code(str(code), str(text))
 
     def note_progress(self, job: Job, progress: list[Any]) -> None:
-        """What :meth:`Job.progress` does: the newest is sent when a second has passed since the last."""
+        """Keep the newest progress of a job, for :meth:`Job.progress`; it is sent once a second."""
         self._progress[job.receipt] = job, progress
         self._connection.wake()
 
     # ------------------------------------------------------------------ the role
 
     def connected(self) -> None:
-        """Ask for work, and what has waited to be asked."""
+        """Request jobs, and send the questions that have waited."""
         self._questions.connected()
         self._ask_for_work()
 
@@ -178,7 +178,7 @@ class Assignment:
             self.verdicts.extend(JobVerdict(job, wire.RELEASE) for job in jobs)
 
     def disconnected(self) -> None:
-        """Forget void jobs, and the verdicts on such."""
+        """Forget void jobs and their verdicts."""
         self._questions.disconnected()
         self._ask_at = self._look_at = inf
         self._stuck = False
@@ -188,7 +188,7 @@ class Assignment:
         self._settling = 0
 
     def ended(self, error: SluiceError) -> None:
-        """The worker can go on no more."""
+        """End: the worker can't go on."""
         self._questions.ended(error)
         self._drop_all()
         self._notify_idle()
@@ -198,23 +198,23 @@ class Assignment:
 
     @property
     def _wanted(self) -> int:
-        """How many jobs to ask for: none while no handler could begin one.
+        """Return how many jobs to request: none while no handler could begin one.
 
-        A handler that is at a job of a lost connection may be so for as long as it likes: the broker does not
-        count that job any more.
+        A handler may still be at a job of a lost connection, for any time: the broker no longer counts that
+        job.
         """
         epoch = self._connection.epoch
         void = sum([job is not None and job.epoch != epoch for job in self._at_work])
         return 0 if self._stuck or void == len(self._at_work) else max(0, self._credit - void)
 
     def _ask_again(self) -> None:
-        """A handler has ended while fewer jobs were asked for than there is room for."""
+        """Request more jobs: a handler has ended, and there is room for more than were requested."""
         self._stuck = False
         if self._wanted != self._requested:
             self._ask_for_work()
 
     def _give_back_late(self, now: float) -> None:
-        """Give back, uncounted, what no handler could begin in good time; ask for no more until one ends."""
+        """Give back, uncounted, jobs that no handler could begin in time; request none until one ends."""
         late: list[Job] = []
         for job in list(self.inbox):
             if job.begin_by <= now:
@@ -226,14 +226,14 @@ class Assignment:
             return
         if any(job is not None for job in self._at_work):
             self._stuck = True
-            self._ask_for_work()  # first, or what is given back would come back here
+            self._ask_for_work()  # first, or the jobs would come back here
         for start in range(0, len(late), MESSAGE_VERDICTS):
             self._send([JobVerdict(job, wire.RELEASE) for job in late[start : start + MESSAGE_VERDICTS]])
         what = "%d jobs of queue %s go back to the broker: no handler could begin them in half their time"
         self._connection.post(log.warning, what, len(late), self._queue)
 
     def _await_begin(self, jobs: list[Job]) -> None:
-        """Jobs have come: look in time whether a handler has begun them."""
+        """Note when to look whether handlers have begun these jobs."""
         self._shortest = min(self._shortest, *[job.visibility_timeout for job in jobs])
         now = monotonic()
         self.late_from = min(self.late_from, now + self._shortest * BEGUN_LATE)
@@ -251,12 +251,12 @@ class Assignment:
 
     @property
     def _options(self) -> dict[str, bool]:
-        """Those of its READYs."""
+        """Return the options of its READYs."""
         return {"wait": self._wait_for_queue}
 
     def _granted(self, value: Any, error: SluiceError | None) -> None:
         if error is None and value and self._credit:
-            self._connection.post(log.warning, "%s. It is waited for", value)
+            self._connection.post(log.warning, "%s. The worker waits for it", value)
         if error is None or error is self._connection.disconnect_error or not self._credit:
             return
         if isinstance(error, Unavailable):
@@ -286,7 +286,7 @@ class Assignment:
         while verdicts and len(batch) < MESSAGE_VERDICTS and size < MESSAGE_BYTES:
             verdict = verdicts.popleft()
             if verdict.job.epoch == epoch:
-                if self._progress:  # it is over
+                if self._progress:  # the job is over
                     self._progress.pop(verdict.job.receipt, None)
                 batch.append(verdict)
                 size += verdict.size
@@ -324,7 +324,7 @@ class Assignment:
             self._connection.request(wire.PROGRESS, rows, answered=_ignore)
 
     def _note_refused(self, batch: list[JobVerdict], value: Any, error: SluiceError | None) -> None:
-        """Log what is refused. The broker ends its job, but for that of a message that it could not read."""
+        """Log refused verdicts. The broker ends their jobs, unless it could not read the message."""
         if error is not None:
             value = [(0, error.code, str(error))]
             self._give_back_refused(batch[0], f"{error.code}: {error}")
@@ -336,13 +336,13 @@ class Assignment:
             )
 
     def _send_by_halves(self, batch: list[JobVerdict]) -> None:
-        """A message was refused as a whole: one verdict in it is the reason, or they are too many."""
+        """Send a refused message again in two halves: one verdict is the reason, or there are too many."""
         half = len(batch) // 2
         self._send(batch[:half])
         self._send(batch[half:])
 
     def _give_back_refused(self, verdict: JobVerdict, why: str) -> None:
-        """Give back a job whose verdict was refused, with that as its reason; at last without any."""
+        """Give back a job whose verdict was refused, with the refusal as its reason; then without any."""
         if verdict.verb == wire.ROLLBACK:
             self.verdicts.append(JobVerdict(verdict.job, wire.RELEASE))
         elif verdict.verb != wire.RELEASE:
@@ -355,7 +355,7 @@ class Assignment:
             self._drop(self.verdicts.popleft())
 
     def _drop(self, verdict: JobVerdict) -> None:
-        """Its connection is lost, so it is not sent."""
+        """Don't send a verdict whose connection is lost."""
         self._note_late(verdict)
         if verdict.span is not None:
             self._end_spans([(0, verdict.span)], None, self._connection.disconnect_error)
@@ -376,4 +376,4 @@ class Assignment:
 
 
 def _ignore(_value: Any, _error: SluiceError | None) -> None:
-    """Whatever it says: of a job that is another's by now nothing need be told."""
+    """Ignore the answer: if the job is another worker's by now, there is nothing to do."""

@@ -1,15 +1,15 @@
-"""The connection to a broker: one native I/O thread that greets, listens, keeps alive and reconnects.
+"""The connection to a broker: a native I/O thread that greets, receives, keeps alive and reconnects.
 
-A producer, a worker and a client each own one connection and give it a
-:class:`~sluicemq.transport.role.Role`: what they do in the I/O thread. The life of a connection::
+A producer, a worker and a client each have one connection and give it a
+:class:`~sluicemq.transport.role.Role`: their part of the I/O thread. The life of a connection::
 
       open link ──HELLO──▶ waiting for the greeting ──OK──▶ greeted: requests and deliveries flow
           ▲                        │ silent, cut, put off            │ silent, cut
           └────── after a pause ◀──┴─────────────── lost ◀───────────┘
 
-Any other refusal of HELLO ends it for good, and so does a refused connection where nobody wants
-to wait for a broker (``patient=False``). A broker counts as lost when its TCP connection
-ends or when nothing was heard from it for the silence that its greeting named.
+Any other refusal of HELLO ends it for good. So does a refused TCP connection with ``patient=False``. A broker
+counts as lost when its TCP connection ends, or when nothing came from it for the silence that its greeting
+named.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ from sluicemq.version import VERSION
 DEFAULT_HEARTBEAT = 2.0
 DEFAULT_SILENCE = 6.0
 
-#: How the obstacle begins where nothing is known to listen.
+#: First words of the obstacle if nothing is known to listen.
 NOBODY_ANSWERS = "no broker answers at"
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LONGEST_POLL = 3600.0
-_WARN_EACH = 30.0  # seconds until it is told again that there is no broker
-_BESIDE_JOBS = 2 << 20  # bytes of a frame beyond twice the largest job: a longer one cuts the connection
+_WARN_EACH = 30.0  # seconds between two warnings that there is no broker
+_BESIDE_JOBS = 2 << 20  # bytes of a frame beyond twice the largest job: more cuts the connection
 _LINGER = 200  # ms for a last BYE to be written
 
 Answered = Callable[[Any, SluiceError | None], None]
 
 
 class Connection:
-    """One endpoint, kept connected. ``start`` it once, then ``close`` it as often as you like."""
+    """One endpoint, kept connected. ``start`` it once; ``close`` may be called again."""
 
     def __init__(
         self, endpoint: str | None, role: Role, *, patient: bool = True, about: dict[str, Any] | None = None
     ) -> None:
-        """``about``: what the broker is told of this client, besides where it runs."""
+        """``about``: fields of HELLO, besides host and pid."""
         self.endpoint = endpoints.chosen(endpoint)
         self._dialled = endpoints.dialled(self.endpoint)
         self._families = endpoints.families(self._dialled)
         self._tries = 0
-        """Addresses that were tried in vain since the last greeting; each in turn is of another family."""
+        """Addresses that were tried in vain since the last greeting; the families take turns."""
         self.greeted = False
         self.epoch = 0
-        """Number of greetings so far: what was delivered in another epoch is void."""
+        """Number of greetings so far: deliveries of another epoch are void."""
         self.max_job_bytes: int | None = None
         self._most_bytes = inf
         self.disconnect_error = Unavailable(
@@ -101,16 +101,16 @@ class Connection:
 
     @property
     def signal_fd(self) -> int:
-        """For ``signal.set_wakeup_fd``: the I/O thread hears signals also while the main thread waits."""
+        """Return the file for ``signal.set_wakeup_fd``: the I/O thread gets signals also in a wait."""
         return self._wakeup.signal_fd
 
     @property
     def obstacle(self) -> str:
-        """Why no broker has greeted, as far as it is known."""
+        """Return why no broker has greeted, as far as it is known."""
         return self._obstacle or self._unexpected_peer() or f"{NOBODY_ANSWERS} {self.endpoint}"
 
     def start(self) -> None:
-        """Start the I/O thread; it connects by itself and reports to the role."""
+        """Start the I/O thread; it connects by itself and calls the role."""
         self._started = True
         self._mailbox = native.open_mailbox()
         self._context = zmq.Context()
@@ -118,7 +118,7 @@ class Connection:
         native.start_thread(self._run)
 
     def start_when_used(self, started: Callable[[], None]) -> None:
-        """Start it at the first ``wake`` or ``call``, and tell: a forked child may never need it."""
+        """Start at the first ``wake`` or ``call``, and call ``started``: a forked child may never need it."""
         one_at_a_time = threading.Lock()
 
         def start_and_ring() -> None:
@@ -132,17 +132,17 @@ class Connection:
         self._ring = start_and_ring
 
     def abandon(self) -> None:
-        """In the child of a fork: whatever is asked here raises, and nothing reaches the parent.
+        """Make every call raise in the child of a fork, and let nothing reach the parent.
 
-        Its ZeroMQ sockets are left to lie: pyzmq closes none in another process than the one that made them.
-        Only the TCP connection is let go of: else the broker would not see the end of a killed parent.
+        Its ZeroMQ sockets stay open: pyzmq closes none in another process than their own. Only the TCP
+        connection is dropped here, or the broker would not see the end of a killed parent.
         """
         if not self._over:
             parent = "the process that this one was forked from"
             self.failure = Forked(f"the connection to {self.endpoint} belongs to {parent}")
         self._over = True
         self.greeted = False
-        self.epoch += 1  # what was delivered is void here
+        self.epoch += 1  # deliveries are void here
         self._ended = threading.Event()
         self._ended.set()
         self._wakeup.abandon()
@@ -163,7 +163,7 @@ class Connection:
         self._ring()
 
     def close(self, timeout: float = 1.0) -> None:
-        """Say BYE, wait up to ``timeout`` seconds for its answer, and end the thread."""
+        """Send BYE, wait up to ``timeout`` seconds for its answer, and end the thread."""
         if not self._started:
             self._over = True
             return
@@ -177,7 +177,7 @@ class Connection:
     def request(self, verb: bytes, *fields: Any, answered: Answered, whole: bool = False) -> None:
         """Send a request; ``answered(value, error)`` follows exactly once, in the I/O thread.
 
-        ``whole``: the value is a list of all that follows the number, not the first of it. Only while
+        ``whole``: the value is a list of all fields after the number, not the first one. Only while
         ``greeted``. A lost connection answers with ``disconnect_error``. A value that can't be packed, or
         more bytes than the broker reads, is answered at once with :class:`~sluicemq.BadFrames` or
         :class:`~sluicemq.TooLarge`; other requests go on.
@@ -185,7 +185,7 @@ class Connection:
         number = next(self._numbers)
         try:
             frames = wire.encode(verb, number, *fields)
-        except Exception as error:  # noqa: BLE001 - the others on this connection must go on
+        except Exception as error:  # noqa: BLE001 - other requests on this connection must go on
             answered(None, wire.unsendable(verb, error))
             return
         self._ask(number, frames, answered, whole=whole)
@@ -214,7 +214,7 @@ class Connection:
         try:
             while not self._over:
                 self._turn()
-        except BaseException as error:  # noqa: BLE001 - the thread's last word, whatever it was
+        except BaseException as error:  # noqa: BLE001 - any error ends the thread here
             self._fail(Unavailable(f"the library's I/O thread failed: {error!r}"))
         finally:
             self._end()
@@ -243,9 +243,7 @@ class Connection:
             try:
                 self._dispatch(wire.decode(frames))
             except SluiceError as error:
-                self._link.reached = self._link.handshaken = (
-                    True  # though the monitor may not have told it yet
-                )
+                self._link.reached = self._link.handshaken = True  # the monitor may not have reported it yet
                 self._disconnect(f"what it sends can't be read: {error}")
             if self._link is not link:
                 return
@@ -285,7 +283,7 @@ class Connection:
             self.request(wire.HELLO, self._about(), answered=self._greet)
 
     def _about(self) -> dict[str, Any]:
-        """Who we are, by which the broker names us in its log and in the history of jobs."""
+        """Return what the broker's log and the history of jobs call this client."""
         about = {
             "client": "python",
             "version": VERSION,
@@ -333,13 +331,13 @@ class Connection:
         self._reconnect()
 
     def _reconnect(self) -> None:
-        """Give up this link for a new one, after a pause where every address was tried."""
+        """Replace this link by a new one, after a pause once every address was tried."""
         self._link.close()
         self._link = Link(self._context, self._wakeup.fd)
         self._connect_at = now = monotonic()
         if self._tries % len(self._families) == 0:
             self._connect_at = now + self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-            # None after a good connection, longer each time that no greeting came.
+            # No pause after a good connection, a longer one after each try without a greeting.
             self._pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, 2 * self._pause))
         self.greeted = False
         self._answer_all(self.disconnect_error)
@@ -347,7 +345,7 @@ class Connection:
         self._over = self._close_by is not None
 
     def _try_next_address(self) -> None:
-        """Nothing listens at this address: try the other one of the host; libzmq tries a single one again."""
+        """Try the host's other address, as nothing listens here; libzmq repeats a single one by itself."""
         self._tries += 1
         if self._tries % len(self._families) == 0:
             if not self._patient and not self.epoch:
@@ -412,11 +410,11 @@ def _outcome(message: wire.Message, *, whole: bool) -> tuple[Any, SluiceError | 
 
 
 def _ignore(_value: Any, _error: SluiceError | None) -> None:
-    """The answer to a PING, or to a request of which nobody wants to hear any more."""
+    """Ignore the answer to a PING, or to a request that nobody waits for."""
 
 
 _NO_REQUEST = (_ignore, False)
 
 
 def _ignore_signal(_number: int) -> None:
-    """Nobody has asked for signals."""
+    """Ignore a signal."""

@@ -1,4 +1,4 @@
-"""Where a broker is: what the program says, else ``SLUICEMQ_ENDPOINT``, else this machine's default door."""
+"""Choice of the broker: the program's endpoint, ``SLUICEMQ_ENDPOINT``, or the default door here."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Final
 from sluicemq.protocol import hosts
 from sluicemq.protocol.readable import is_utf8
 
-#: The broker binds what this names, everybody else connects to it.
+#: The broker binds the endpoint that this names, everybody else connects to it.
 VARIABLE: Final = "SLUICEMQ_ENDPOINT"
 DEFAULT_ENDPOINT: Final = "tcp://127.0.0.1:5550"
 
-#: What it was called before: to leave it unread would send jobs to another broker.
+#: Its former name: ignoring it would send jobs to another broker.
 _FORMER: Final = "SLUICEMQ_BROKER"
 _FORM: Final = "write tcp://HOST:PORT or ipc://PATH"
-#: Every interface, for a door; who connects from this machine takes its own.
+#: Every interface, for a door; clients on this machine use its own addresses.
 _HERE: Final = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - nothing is bound
 
 
 def chosen(endpoint: str | None) -> str:
-    """The endpoint to connect to; None is that of the environment, or the default one.
+    """Return the endpoint to connect to; None: that of the environment, or the default.
 
     Raises ValueError, which says what is wrong with it.
     """
@@ -39,7 +39,7 @@ def chosen(endpoint: str | None) -> str:
 
 
 def checked(endpoint: str) -> str:
-    """The endpoint, if it can be connected to; else ValueError."""
+    """Return the endpoint, if it can be connected to; raises ValueError."""
     problem = _problem(endpoint) if is_utf8(endpoint) else "it is no UTF-8"
     if problem:
         shown = "this" if "@" in endpoint[1:] else repr(endpoint)  # it may be a URI with a password
@@ -48,10 +48,10 @@ def checked(endpoint: str) -> str:
 
 
 def families(endpoint: str) -> tuple[bool, ...]:
-    """Return for each try in turn if it is by IPv6: a name may have an address of either family.
+    """Return for each try in turn whether it uses IPv6: a name may have addresses of both families.
 
-    libzmq tries one address of one family: without this a name that has only IPv6, or one of both families
-    whose broker listens at the IPv6 address, would never be reached.
+    libzmq tries one address of one family. Without this, it would never reach a name that has only IPv6, or a
+    broker that listens only at the IPv6 address of a name with both.
     """
     if not endpoint.startswith("tcp://"):
         return (False,)
@@ -63,7 +63,7 @@ def families(endpoint: str) -> tuple[bool, ...]:
 
 
 def dialled(endpoint: str) -> str:
-    """The endpoint as libzmq takes it, which knows no interface as a place to connect to: by its address."""
+    """Return the endpoint for libzmq, with an interface replaced by its address."""
     if not endpoint.startswith("tcp://"):
         return endpoint
     source, between, place = endpoint.removeprefix("tcp://").rpartition(";")
@@ -71,14 +71,14 @@ def dialled(endpoint: str) -> str:
     try:
         here = next(iter(hosts.interface_addresses(host)), None)
     except OSError:
-        return endpoint  # it has none: nobody is there
+        return endpoint  # no address: nobody is there
     if here is None:
         return endpoint
     return f"tcp://{source}{between}{f'[{here}]' if ':' in here else here}:{port}"
 
 
 def _as_seen_from_here(door: str) -> str:
-    """``@tcp://*:5550``, as a broker has it, is ``tcp://127.0.0.1:5550``."""
+    """Return an endpoint for a client: ``@tcp://*:5550`` of a broker becomes ``tcp://127.0.0.1:5550``."""
     address = door.removeprefix("@").removeprefix(">")
     host, colon, port = address.removeprefix("tcp://").rpartition(":")
     return f"tcp://{_HERE[host]}{colon}{port}" if address.startswith("tcp://") and host in _HERE else address
@@ -107,7 +107,7 @@ def _problem_of_place(endpoint: str) -> str:
 
 
 def _problem_of_source(source: str, host: str) -> str:
-    """Tell what libzmq would not: a source that it can't use is passed over, and never connects."""
+    """Return what is wrong with a source address; libzmq ignores a wrong one and never connects."""
     own, _, port = source.rpartition(":")
     if not own or (port != "*" and hosts.as_port(port) is None):
         return f"{source[:64]!r} is no address to connect from: write HOST:0 before the semicolon"

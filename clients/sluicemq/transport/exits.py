@@ -1,4 +1,4 @@
-"""What is still open when the program ends gets a moment to finish."""
+"""The end of the program: open parts get a moment to finish."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class _Closable(Protocol):
 
 
 _open: weakref.WeakSet[_Closable] = weakref.WeakSet()
-_finalized: set[int] = set()  # the processes of multiprocessing that know of it
+_finalized: set[int] = set()  # processes of multiprocessing that have it in their finalizers
 
 
 def close_at_exit(part: _Closable) -> None:
-    """Close ``part`` when the program ends, unless it has been closed by then."""
+    """Close ``part`` when the program ends, unless it is closed by then."""
     _open.add(part)
     _also_in_a_child_of_multiprocessing()
 
@@ -36,12 +36,12 @@ def _close_all() -> None:
             part.close(_SECONDS)
         except SluiceError as error:
             log.error("at the program's end: %s", error)
-        except Exception:  # noqa: BLE001 - the others are closed all the same
+        except Exception:  # noqa: BLE001 - the others are closed nevertheless
             complain("at the program's end", level=logging.ERROR)
 
 
 def _also_in_a_child_of_multiprocessing() -> None:
-    """Its processes end without what ``atexit`` knows; they have finalizers of their own."""
+    """Register with multiprocessing: its processes end without ``atexit``, with finalizers of their own."""
     multiprocessing = sys.modules.get("multiprocessing")
     if multiprocessing and multiprocessing.parent_process() and os.getpid() not in _finalized:
         _finalized.add(os.getpid())

@@ -1,7 +1,7 @@
 """One DEALER socket for the time of one connection; a lost connection gets a new one.
 
-Belongs to the I/O thread alone. A fresh socket per connection means that nothing sent to a
-broker that died reaches the one that comes after it, before that one has heard HELLO.
+It belongs to the I/O thread. With a new socket per connection, a message to a broker that died never reaches
+its successor before HELLO.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import zmq
 
 _ROUND = 200  # messages taken before timers and sends get their turn
 _names = itertools.count(1)
-#: What a monitor tells: a number of zmq.EVENT_ and its value, then the address in a frame of its own. To read
-#: it with zmq.utils.monitor would load asyncio: a third of all that a program pays for this library's start.
+#: An event of a monitor: a zmq.EVENT_ number and its value; the address comes in a frame of its own.
+#: zmq.utils.monitor would load asyncio, a third of the time in which this library starts.
 _MONITOR_EVENT: Final = struct.Struct("=Hi")
-#: A name that has no address is told by a retry alone, a refused connection by its closed socket too.
+#: A name without an address causes a retry only, a refused connection also closes its socket.
 _FAILED: Final = (zmq.EVENT_CLOSED, zmq.EVENT_CONNECT_RETRIED)
 _EVENTS = (
     zmq.EVENT_CONNECTED
@@ -35,14 +35,14 @@ class Link:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], wakeup_fd: int) -> None:
         self.refused = False
-        """Nothing listens there: a try to connect has failed."""
+        """A try to connect has failed: nothing listens there."""
         self.reached = False
-        """Something listens there: it has shaken hands, or hung up instead."""
+        """Something listens there: it has shaken hands, or hung up."""
         self.handshaken = False
-        """It speaks ZMTP: it has shaken hands."""
+        """The peer has shaken hands: it speaks ZMTP."""
         self._cut = False
         self._connected: tuple[int, Any] | None = None  # the number of its TCP socket, and its own address
-        self._ready: set[object] = set()  # what the last poll has found readable
+        self._ready: set[object] = set()  # readable sources of the last poll
         self._socket = context.socket(zmq.DEALER)
         _configure(self._socket)
         self._monitor = _watch(context, self._socket)
@@ -60,9 +60,10 @@ class Link:
         self._ready = {source for source, _ in self._poller.poll(max(0, int(seconds * 1000 + 0.999)))}
 
     def send(self, frames: list[bytes]) -> None:
-        """Send one message; never blocks, for what is under way is bounded by window and credit.
+        """Send one message; never blocks, since window and credit bound what is under way.
 
-        What can't be sent is lost with the connection: libzmq has no peer any more, :meth:`broken` tells.
+        A message that can't be sent is dropped with the connection: libzmq has no peer any more, which
+        :meth:`broken` reports.
         """
         try:
             self._socket.send_multipart(frames, zmq.DONTWAIT)
@@ -70,7 +71,7 @@ class Link:
             self._cut = True
 
     def receive(self) -> list[list[bytes]]:
-        """All messages that have arrived, up to a round."""
+        """Return all messages that have arrived, up to a round."""
         messages: list[list[bytes]] = []
         readable = self._socket in self._ready
         while readable and len(messages) < _ROUND:
@@ -79,7 +80,7 @@ class Link:
         return messages
 
     def broken(self) -> bool:
-        """True if the connection has ended; drains the monitor."""
+        """Return whether the connection has ended; drains the monitor."""
         broken = self._cut
         readable = self._monitor in self._ready
         while readable:
@@ -96,19 +97,19 @@ class Link:
 
     @property
     def tcp_fd(self) -> int | None:
-        """The number of its TCP socket; None if that is not known to be still the same one."""
+        """Return the number of its TCP socket; None if another file may have that number by now."""
         fd, address = self._connected or (-1, None)
         return fd if address is not None and _own_address(fd) == address else None
 
     def close(self, linger: int = 0) -> None:
-        """Close the sockets; ``linger`` milliseconds for what is not yet written."""
+        """Close the sockets; ``linger`` milliseconds for bytes that are not yet written."""
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._socket.close(linger)
 
 
 def _own_address(fd: int) -> Any:
-    """Of a TCP socket, which no other one has at the time; None of anything else."""
+    """Return the address of a TCP socket, which no other one has at the time; None for other files."""
     try:
         there = _socket.socket(fileno=os.dup(fd))
     except OSError:
@@ -122,7 +123,7 @@ def _own_address(fd: int) -> Any:
 
 
 def _is_readable(socket: zmq.Socket[bytes]) -> bool:
-    """Asked before each receive: to try in vain raises, which takes ten times as long."""
+    """Return whether a receive will succeed: a failed one raises, which takes ten times as long."""
     return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
 
 
@@ -139,7 +140,7 @@ def _watch(context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]) -
     address = f"inproc://sluicemq-monitor-{next(_names)}"
     socket.monitor(address, _EVENTS)
     monitor = context.socket(zmq.PAIR)
-    # Bounded, a monitor that nobody has read in time would stop libzmq's own I/O thread.
+    # With a bound, an unread monitor would stop libzmq's own I/O thread.
     monitor.rcvhwm = 0
     monitor.connect(address)
     return monitor

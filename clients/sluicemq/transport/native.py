@@ -1,11 +1,11 @@
 """One real thread, also under gevent's monkey patching, and the two ways in and out of it.
 
-The I/O thread of a connection must go on while a handler computes or a greenlet blocks, so it is
-a native thread in every process. It uses no lock, event or sleep, which gevent may have replaced:
+The I/O thread of a connection must go on while a handler computes or a greenlet blocks, so it is a native
+thread in every process. It uses no lock, event or sleep, which gevent may have replaced:
 
 * **in**: anyone appends to a deque and rings the :class:`Wakeup`, whose pipe the thread polls;
-* **out**: the thread posts a call to its mailbox. In a plain process the call runs in the I/O
-  thread itself; in a patched one it runs in a greenlet, so that patched events work in it.
+* **out**: the thread posts a call to its mailbox. In a plain process the call runs in the I/O thread itself;
+  in a patched one it runs in a greenlet, so that patched events work in it.
 
 Deques and plain attributes carry everything across: each operation on them is atomic.
 """
@@ -36,10 +36,10 @@ class Mailbox(Protocol):
         """Have ``deliver(*args)`` run where locks and events may be used."""
 
     def close(self) -> None:
-        """Nothing is posted any more; called by the I/O thread."""
+        """End the mailbox: nothing is posted any more; called by the I/O thread."""
 
     def abandon(self) -> None:
-        """In the child of a fork: deliver nothing, and take nothing from the parent."""
+        """Deliver nothing in the child of a fork, and take nothing from the parent."""
 
 
 def start_thread(run: Callable[[], None]) -> None:
@@ -50,7 +50,7 @@ def start_thread(run: Callable[[], None]) -> None:
 
 
 def open_mailbox() -> Mailbox:
-    """The mailbox that fits this process: direct, or through a greenlet where gevent has patched it."""
+    """Return a mailbox for this process: direct, or through a greenlet if gevent has patched it."""
     return GreenMailbox() if _is_patched() else DirectMailbox()
 
 
@@ -62,8 +62,8 @@ def _is_patched() -> bool:
 class Wakeup:
     """Wakes the I/O thread's poll; one system call for any number of rings before the answer.
 
-    Its pipe is closed with the last reference, never while someone could still ring it: a byte
-    written to a closed number might land in a file opened since.
+    Its pipe is closed with the last reference, never while someone could still ring it: a byte written to a
+    closed number might land in a file opened since.
     """
 
     __slots__ = ("_rung", "fd", "signal_fd")
@@ -81,9 +81,9 @@ class Wakeup:
             _write(self.signal_fd)
 
     def answer(self) -> list[int]:
-        """Called by the I/O thread before it looks at its deques, so that no later ring is missed.
+        """Return the signals that have come while ``signal_fd`` was the process's wake-up fd.
 
-        Returns the signals that have come while ``signal_fd`` was the process's wake-up fd.
+        The I/O thread calls this before it looks at its deques, so that no later ring is missed.
         """
         try:
             signals = os.read(self.fd, 64)
@@ -93,7 +93,7 @@ class Wakeup:
         return list(signals.strip(_RING))
 
     def abandon(self) -> None:
-        """In the child of a fork, whose pipe is the parent's too: ring and hear nothing any more."""
+        """Ring and receive nothing any more in the child of a fork, whose pipe is the parent's too."""
         self._rung = True
         cut_off(self.fd)
         cut_off(self.signal_fd)
@@ -104,21 +104,21 @@ class Wakeup:
 
 
 class DirectMailbox:
-    """Runs what is posted at once, in the I/O thread."""
+    """Runs posted calls at once, in the I/O thread."""
 
     def post(self, deliver: Callable[..., None], *args: Any) -> None:
-        """Run it; what it raises is logged, for the I/O thread must go on."""
+        """Run the call; exceptions are logged, since the I/O thread must go on."""
         _deliver(deliver, args)
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def abandon(self) -> None:
-        """Nothing to do: nobody posts in the child."""
+        """Do nothing: nobody posts in the child."""
 
 
 class GreenMailbox:
-    """Hands what is posted to a greenlet of the thread that made the mailbox.
+    """Hands posted calls to a greenlet of the thread that made the mailbox.
 
     Each side closes its own end of the socket pair: the reader ends when the writer is closed.
     """
@@ -133,7 +133,7 @@ class GreenMailbox:
         threading.Thread(target=self._read, args=(reader,), name="sluicemq-mailbox", daemon=True).start()
 
     def post(self, deliver: Callable[..., None], *args: Any) -> None:
-        """Leave it for the greenlet and wake that."""
+        """Leave the call for the greenlet and wake it."""
         self._posted.append((deliver, args))
         if not self._rung:
             self._rung = True
@@ -151,7 +151,7 @@ class GreenMailbox:
         if not self._closed:
             end, other = _socket.socketpair()  # plain ones: gevent's hub is not there yet
             other.close()
-            os.dup2(end.fileno(), self._reader, inheritable=False)  # it reads the end
+            os.dup2(end.fileno(), self._reader, inheritable=False)  # the greenlet reads the end of its input
             end.close()
             cut_off(self._writer)
 
@@ -170,18 +170,18 @@ class GreenMailbox:
 def _deliver(deliver: Callable[..., None], args: tuple[Any, ...]) -> None:
     try:
         deliver(*args)
-    except BaseException:  # noqa: BLE001 - also the SystemExit of a callback: the I/O thread must go on
+    except BaseException:  # noqa: BLE001 - also SystemExit of a callback: the I/O thread must go on
         complain("a callback of the sluicemq library failed", level=logging.ERROR)
 
 
 def cut_off(fd: int) -> None:
-    """Close it, in this process: the number stays taken, so that nothing else gets it, and leads nowhere."""
+    """Close a file in this process, and keep its number: nothing else gets that, and it leads nowhere."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, fd, inheritable=False)
     os.close(nowhere)
 
 
 def _write(fd: int) -> None:
-    # A full pipe is as good as a byte more: the reader has something to wake for.
+    # A full pipe is good enough: the reader wakes for it.
     with contextlib.suppress(BlockingIOError):
         os.write(fd, _RING)

@@ -1,7 +1,7 @@
-"""The part of the I/O thread for a worker that pops: its jobs are gone from the broker before they come.
+"""The I/O thread's part of a worker that pops: the broker removes jobs before it sends them.
 
-There is nothing to settle, so a job whose handler is through only makes room for another one; and
-what a lost connection has delivered is still this worker's.
+There is nothing to settle, so a job that is done only makes room for another one. Jobs of a lost connection
+are still this worker's.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from sluicemq.transport.assignment import Assignment, JobVerdict
 class PopAssignment(Assignment):
     """The :class:`~sluicemq.transport.role.Role` of a worker that pops.
 
-    The broker counts down what it was asked for, so a job more is asked for with each that is done.
+    The broker counts down the requested jobs, so one more is requested with each that is done.
     """
 
     #: Jobs that have come and are not done. ``_requested``: those that have not come yet.
     _here = 0
 
     def begin(self, job: Job) -> None:
-        """Do nothing: no time runs."""
+        """Do nothing: popped jobs have no timeout."""
 
     def extend(self, job: Job, seconds: float) -> None:
-        """Refuse it."""
+        """Refuse to extend."""
         refuse_extend(job, seconds)
 
     def note_progress(self, job: Job, progress: list[Any]) -> None:
@@ -59,7 +59,7 @@ class PopAssignment(Assignment):
             self._request(room)
 
     def _ask_again(self) -> None:
-        """Do nothing: the broker counts down what it was asked for, and a job that is done asks for more."""
+        """Do nothing: :meth:`_settle` requests more with each job that is done."""
 
     def _settle(self) -> None:
         done = self._done()
@@ -89,9 +89,9 @@ class PopAssignment(Assignment):
 
 
 def refuse_extend(job: Job, _seconds: float) -> None:
-    """What the ``extend`` of a popped job does."""
+    """Refuse to extend a popped job."""
     raise LeaseLost(f"job {job.id} was popped: nobody waits for it, so there is nothing to extend")
 
 
 def ignore_progress(_job: Job, _progress: list[Any]) -> None:
-    """What the ``progress`` of a popped job does: nobody can see it any more."""
+    """Drop the progress of a popped job: nobody can see it."""

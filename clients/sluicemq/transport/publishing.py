@@ -1,7 +1,7 @@
-"""The publisher's part of the I/O thread: makes batches of messages, and sends each until it is confirmed.
+"""The publisher's part of the I/O thread: makes batches, and sends each until it is confirmed.
 
-An idle one sends what it has at once; with batches in flight only full ones follow, so that they grow
-with the load. A batch that is sent again is the same one under the same id, so it is stored once.
+An idle publisher sends what it has at once. With batches in flight it sends only full ones, so that they grow
+with the load. A repeated batch has its old content and id, so it is stored once.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from sluicemq.transport.connection import Connection
 BATCH: Final = 1024
 BATCH_BYTES: Final = 512 << 10
 IN_FLIGHT: Final = 8
-_EAGER: Final = 2  # with so many batches in flight, only full ones follow
-_PUT_OFF: Final = 0.5  # seconds until the broker is asked again what it could not do just now
+_EAGER: Final = 2  # with as many batches in flight, only full ones follow
+_PUT_OFF: Final = 0.5  # seconds until a broker that could not store it just now is asked again
 
 
 class PublishBatch:
@@ -40,7 +40,7 @@ class PublishBatch:
         self.options: dict[str, Any] = {"id": f"{publisher}/{number}"}
 
     def takes(self, message: Published) -> bool:
-        """True if it may go with those that are in it."""
+        """Return whether a message may join the batch."""
         return (
             len(self.messages) < BATCH
             and self.size + message.size <= BATCH_BYTES
@@ -50,7 +50,7 @@ class PublishBatch:
         )
 
     def add(self, message: Published) -> None:
-        """Put it at the end."""
+        """Add a message at the end."""
         if message.id is not None:
             self.ids[message.id] = len(self.messages)
             self.options["ids"] = [[place, each] for each, place in self.ids.items()]
@@ -60,8 +60,8 @@ class PublishBatch:
         self.size += message.size
 
 
-#: Called through the mailbox with a batch: the number of its first new message, those that were there
-#: before by their places; or the error of all.
+#: Called through the mailbox with a batch: the number of its first new message, and the numbers of those that
+#: were stored before, by their places; or the error of all.
 Settled = Callable[[PublishBatch, int, dict[int, int], SluiceError | None], None]
 
 
@@ -75,7 +75,7 @@ class Publishing:
         self._connection: Connection
         self._name = os.urandom(10).hex()
         self._number = 0
-        self._open: dict[str, PublishBatch] = {}  # by stream: those that may grow still
+        self._open: dict[str, PublishBatch] = {}  # by stream: batches that may still grow
         self._waiting: deque[PublishBatch] = deque()
         self._to_repeat: list[PublishBatch] = []
         self._in_flight = 0
@@ -85,7 +85,7 @@ class Publishing:
         self._connection = connection
 
     def connected(self) -> None:
-        """Send again what was not confirmed; ``turn`` follows."""
+        """Repeat what was not confirmed; ``turn`` follows."""
         self.due = inf
 
     def turn(self) -> None:
@@ -98,15 +98,15 @@ class Publishing:
             self._send(self._waiting.popleft())
 
     def delivered(self, message: wire.Message) -> None:
-        """A publisher is sent nothing but answers."""
+        """Ignore a message: a publisher only gets answers."""
 
     def disconnected(self) -> None:
-        """What was in flight is first in the next connection, in its old order."""
+        """Put batches that were in flight first for the next connection, in their old order."""
         self._again(self._to_repeat)
         self._to_repeat = []
 
     def ended(self, error: SluiceError) -> None:
-        """Nobody will confirm the rest."""
+        """Refuse the rest: nobody will confirm it."""
         self._collect()
         for batch in (*self._to_repeat, *self._waiting):
             self._connection.post(self._settled, batch, 0, {}, error)

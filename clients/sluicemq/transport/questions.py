@@ -1,4 +1,4 @@
-"""A request that someone waits for: asked in any thread, sent by the I/O thread, answered once."""
+"""Requests that a caller waits for: made in any thread, sent by the I/O thread, answered once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from sluicemq.transport.connection import Connection
 
 
 class Question:
-    """One request and its answer. ``repeat``: harmless to ask again after a lost connection.
+    """One request and its answer. ``repeat``: it may be sent again after a lost connection.
 
-    Its fields are packed in the thread of who asks: raises :class:`~sluicemq.BadFrames` for what can't be.
+    Its fields are packed in the caller's thread; raises :class:`~sluicemq.BadFrames` for values that can't
+    be.
     """
 
     __slots__ = ("_answered", "_error", "_value", "fields", "given_up", "repeat", "verb")
@@ -30,7 +31,7 @@ class Question:
         self._error: SluiceError | None = None
 
     def wait(self, timeout: float | None, connection: Connection) -> Any:
-        """The answer's value; raises its error, or :class:`Timeout`."""
+        """Return the answer's value; raises its error, or :class:`Timeout`."""
         if not self._answered.wait(timeout):
             self.given_up = True
             raise Timeout(_what_is_missing(self.verb, timeout, connection))
@@ -39,13 +40,13 @@ class Question:
         return self._value
 
     def answer(self, value: Any, error: SluiceError | None) -> None:
-        """Wake who waits; called through the mailbox."""
+        """Set the answer and wake the caller; called through the mailbox."""
         self._value, self._error = value, error
         self._answered.set()
 
 
 class Questions:
-    """The role of a connection on which only questions are asked, and a part of the worker's."""
+    """The role of a connection that carries questions only, and a part of the worker's."""
 
     due = inf
 
@@ -60,7 +61,7 @@ class Questions:
         self._connection = connection
 
     def ask(self, verb: bytes, *fields: Any, timeout: float | None, repeat: bool = True) -> Any:
-        """Ask and wait for the answer, from any thread or greenlet."""
+        """Send a request and wait for the answer, from any thread or greenlet."""
         question = Question(verb, *fields, repeat=repeat)
         try:
             self._connection.call(self._put, question)
@@ -70,19 +71,19 @@ class Questions:
             raise
 
     def connected(self) -> None:
-        """Ask what has waited for the connection, and again what got no answer on the last one."""
+        """Send the questions that have waited, and repeat those without an answer."""
         waiting, self._unsent = self._unsent, deque()
         for question in waiting:
             self._put(question)
 
     def turn(self) -> None:
-        """Nothing is collected: each question is sent by its own call."""
+        """Do nothing: each question is sent by its own call."""
 
     def delivered(self, message: wire.Message) -> None:
-        """No broker sends anything here; a newer one's notice is passed over."""
+        """Ignore a message: brokers send none here; a newer one may."""
 
     def disconnected(self) -> None:
-        """Keep what may be asked again, in its old order, before what came later."""
+        """Keep questions that may be repeated, in their old order, before later ones."""
         self._unsent.extendleft(reversed(self._to_repeat))
         self._to_repeat = []
 

@@ -1,4 +1,4 @@
-"""The reader's part of the I/O thread: asks for page after page, as far as somebody takes them."""
+"""The reader's part of the I/O thread: requests page after page, as far as somebody takes them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq.transport.connection import Connection
 
-_PUT_OFF: Final = 0.5  # seconds until the broker is asked again what it could not do just now
-#: Pages that may lie here and not be taken.
+_PUT_OFF: Final = 0.5  # seconds until a broker that could not answer just now is asked again
+#: Pages that may be here and not be taken.
 _PAGES: Final = 2
 
 Page = dict[str, Any]
@@ -21,7 +21,7 @@ Page = dict[str, Any]
 class Reading:
     """The :class:`~sluicemq.transport.role.Role` of a reader. ``options`` are those of its READs.
 
-    ``on_page(page, error)`` is called through the mailbox, with each page in order; the last of all is an
+    ``on_page(page, error)`` is called through the mailbox, with each page in order; the last call has an
     error.
     """
 
@@ -41,11 +41,11 @@ class Reading:
         self._connection = connection
 
     def taken(self) -> None:
-        """A page is used up: there is room for another."""
+        """Make room for another page: one is used up."""
         self._credit += 1
 
     def stop(self) -> None:
-        """Ask for no more."""
+        """Request no more."""
         self._over = True
 
     def connected(self) -> None:
@@ -53,7 +53,7 @@ class Reading:
         self.due = inf
 
     def turn(self) -> None:
-        """Ask for the next page."""
+        """Request the next page."""
         if self._asked or self._over or not self._credit or not self._connection.greeted:
             return
         if monotonic() < self.due < inf:
@@ -63,13 +63,13 @@ class Reading:
         self._connection.request(wire.READ, self._stream, dict(self._options), answered=self._answered)
 
     def delivered(self, message: wire.Message) -> None:
-        """A reader is sent nothing but answers."""
+        """Ignore a message: a reader only gets answers."""
 
     def disconnected(self) -> None:
-        """What was asked is asked again by the next connection."""
+        """Do nothing: the next connection repeats the request."""
 
     def ended(self, error: SluiceError) -> None:
-        """Nobody will answer."""
+        """End the reading: nobody will answer."""
         if not self._over:
             self._over = True
             self._connection.post(self._on_page, None, error)

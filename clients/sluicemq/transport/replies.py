@@ -1,10 +1,10 @@
-"""The results that a producer's callers wait for: asked in the I/O thread, again until they are there.
+"""Results that a producer's callers wait for: requested in the I/O thread until they are there.
 
-A question's way::
+The way of a question::
 
-    submit() ─▶ pushed ─▶ confirmed ─▶ wanted ─▶ asked ─▶ told (result or error)
-                                         ▲         │
-                                         └─ again ─┘  not ended yet, put off, connection lost
+    submit() ─▶ pushed ─▶ confirmed ─▶ wanted ─▶ requested ─▶ resolved (result or error)
+                                         ▲           │
+                                         └── again ──┘  not ended yet, put off, connection lost
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from sluicemq.transport.connection import Connection
 
 QUESTIONS_AT_ONCE = 4000
 _WAIT = 20.0  # seconds that the broker keeps a question, before the next ones have their turn
-_PUT_OFF = 0.5  # seconds until a broker is asked again that could not answer just now
+_PUT_OFF = 0.5  # seconds until a broker that could not answer just now is asked again
 
 
 class ResultReceipt(Receipt):
-    """The receipt of a job whose result is wanted: once it is stored, its question is asked."""
+    """The receipt of a job whose result is wanted: the result is requested once the job is stored."""
 
     __slots__ = ("_replies", "_reply")
 
     def settle(self, error: SluiceError | None = None) -> None:
-        """Confirmed: ask; refused: that is the reply, so whoever waits for it hears of it."""
+        """Request the result if the job was confirmed; a refusal is the reply."""
         self.seen = error is not None
         super().settle(error)
         if error is None:
@@ -42,13 +42,13 @@ class ResultReceipt(Receipt):
             self._reply.resolve(None, error)
 
     def attach(self, reply: Reply, replies: Replies) -> None:
-        """Have this reply told."""
+        """Resolve this reply with the outcome."""
         self._reply, self._replies = reply, replies
         reply.receipt = self
 
 
 class Replies:
-    """A part of the producer's role: the questions for results, so many at once."""
+    """A part of the producer's role: the requests for results, with a bound on those under way."""
 
     def __init__(self) -> None:
         self.due = inf
@@ -59,7 +59,7 @@ class Replies:
         self._ended: SluiceError | None = None
 
     def want(self, reply: Reply) -> None:
-        """Ask for the result of a stored job; from any thread."""
+        """Request the result of a stored job; from any thread."""
         self._wanted.append(reply)
         if self._ended is None:
             self._connection.wake()
@@ -74,11 +74,11 @@ class Replies:
         self._connection = connection
 
     def connected(self) -> None:
-        """Ask again what was not answered; ``turn`` follows."""
+        """Repeat requests without an answer; ``turn`` follows."""
         self.due = inf
 
     def turn(self) -> None:
-        """Ask, as many as may be asked at once."""
+        """Send requests, as many as may be under way."""
         if not self._connection.greeted or monotonic() < self.due < inf:
             return
         self.due = inf
@@ -88,12 +88,12 @@ class Replies:
                 self._ask(reply)
 
     def disconnected(self) -> None:
-        """What was asked is asked first in the next connection."""
+        """Put requests that were under way first for the next connection."""
         self._wanted.extendleft(reversed(self._to_repeat))
         self._to_repeat = []
 
     def ended(self, error: SluiceError) -> None:
-        """Nobody will answer the rest."""
+        """Refuse the rest: nobody will answer."""
         self.disconnected()
         self._ended = error
         for each in _drained(self._wanted):
@@ -121,7 +121,7 @@ class Replies:
 
 
 def _drained(replies: deque[Reply]) -> Iterator[Reply]:
-    """Each of them once, whoever else takes some out at the same time."""
+    """Take out each reply once; other threads may take some at this time."""
     while replies:
         with suppress(IndexError):
             yield replies.popleft()

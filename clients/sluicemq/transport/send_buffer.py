@@ -1,13 +1,13 @@
 """The producer's part of the I/O thread: collects jobs into messages and keeps them until confirmed.
 
-A job's way::
+The way of a job::
 
     push() ─▶ jobs ─▶ waiting, by queue ─▶ in flight ─▶ settled (confirmed or refused)
                                   ▲             │
                                   └── again ◀───┘  connection lost, or put off by the broker
 
-An idle buffer sends what it has at once. With messages in flight it sends only full ones, so
-that the batches grow with the load by themselves, without a timer.
+An idle buffer sends what it has at once. With messages in flight it sends only full ones, so that the batches
+grow with the load by themselves, without a timer.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from sluicemq.transport.replies import Replies
 
 MESSAGE_JOBS = 256
 MESSAGE_BYTES = 1 << 20
-#: Of all headers in a message: the broker takes more values than can be in these and its jobs.
+#: Bytes of all headers in a message: the broker takes more values than these and their jobs can have.
 MESSAGE_HEADER_BYTES = 16 * 1024
 IN_FLIGHT = 8
-_EAGER = 2  # with so many messages in flight, only full ones follow
-_PUT_OFF = 0.5  # seconds until the broker is asked again what it could not do just now
+_EAGER = 2  # with as many messages in flight, only full ones follow
+_PUT_OFF = 0.5  # seconds until a broker that could not store it just now is asked again
 
 PushBatch = list[Receipt]
 #: Called through the mailbox with the jobs of an answer, and the errors of the refused ones by position.
 Settled = Callable[[PushBatch, dict[int, SluiceError]], None]
 
-# The job may be stored or not; the same id again is harmless, so these are no refusals.
+# The job may be stored or not. A repeat with its id is harmless, so these are no refusals.
 _TRANSIENT = (Unavailable, Uncertain)
 
 
@@ -56,7 +56,7 @@ class SendBuffer:
 
     @property
     def due(self) -> float:
-        """When what was put off is due."""
+        """Return when postponed work is due."""
         return min(self._rest_until, self.replies.due)
 
     def attach(self, connection: Connection) -> None:
@@ -79,16 +79,16 @@ class SendBuffer:
             self._send(batch)
 
     def delivered(self, message: wire.Message) -> None:
-        """A producer is sent nothing but answers."""
+        """Ignore a message: a producer only gets answers."""
 
     def disconnected(self) -> None:
-        """What was in flight is first in the next connection, in its old order."""
+        """Put jobs that were in flight first for the next connection, in their old order."""
         self._again.extendleft(reversed(self._to_repeat))
         self._to_repeat = []
         self.replies.disconnected()
 
     def ended(self, error: SluiceError) -> None:
-        """Nobody will confirm the rest."""
+        """Refuse the rest: nobody will confirm it."""
         self._sort_in()
         for batch in (*self._to_repeat, *self._again, *map(list, self._waiting.values())):
             self._settle(batch, dict.fromkeys(range(len(batch)), error))
@@ -176,7 +176,7 @@ def _fill_a_message(jobs: deque[Receipt]) -> bool:
 
 
 def _refused(value: Any) -> dict[int, SluiceError]:
-    """The refused jobs of a PUSH by position; an answer of nil or an empty list refuses none."""
+    """Return the refused jobs of a PUSH by position; nil or an empty list refuses none."""
     return {
         int(position): from_code(str(code), str(text), *map(str, job_id[:1]))
         for position, code, text, *job_id in value or ()
