@@ -25,21 +25,6 @@ from sluicemq_devices.sockets.switchboard import Switchboard
 from support.fakes import Clock
 from support.virtual_time import VirtualTime
 
-
-class NoStreams:
-    """What a door has of streams where nobody uses any."""
-
-    def leave(self, _session: object) -> None:
-        pass
-
-    def holds(self, _who: object, _peer: str) -> Any:
-        return SimpleNamespace(vanish=lambda: None)
-
-    def reads(self, _lane: object, _answered: object) -> Any:
-        return SimpleNamespace(forget=lambda: None)
-
-
-NO_STREAMS: Any = NoStreams()
 LARGE_RESULT = 1 << 20
 
 
@@ -146,7 +131,7 @@ def session(lane: Lane, time: VirtualTime) -> Session:
     queues: Any = Broken()
     settings, maker = BrokerSettings(), JobMaker(Clock(), 1 << 20)
     services = Services(settings, Counters(), Switchboard(), queues, maker, time)
-    door = SessionDoor(services, nobody, NO_STREAMS)
+    door = SessionDoor(services, nobody, nobody, nobody)
     client: Any = lane
     return Session(door, client)
 
@@ -250,7 +235,7 @@ def test_a_worker_that_is_hung_up_on_loses_its_session(worker: SessionWorker, la
 def test_a_session_that_has_gone_asks_no_more(session: Session, lane: Lane) -> None:
     lane.closed()
 
-    assert session._results._gone
+    assert session.results._gone
 
 
 def test_a_large_result_asked_for_thousands_of_times_by_who_does_not_read_is_not_kept_for_each(
@@ -258,7 +243,7 @@ def test_a_large_result_asked_for_thousands_of_times_by_who_does_not_read_is_not
 ) -> None:
     lane.ration.hold(LARGE_RESULT)
 
-    session._resulted(7, bytes(LARGE_RESULT))
+    session.send_result(7, bytes(LARGE_RESULT))
 
     assert [(each.verb, each.number, each.fields[0]) for each in lane.sent] == [
         (wire.ERROR, 7, "UNAVAILABLE")
@@ -314,7 +299,7 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     queues: Any = ManyQueues()
     settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
     services = Services(settings, Counters(), Switchboard(), queues, maker, VirtualTime())
-    door = SessionDoor(services, nobody, NO_STREAMS)
+    door = SessionDoor(services, nobody, nobody, nobody)
     lanes = [Lane() for _ in range(9)]
     for each in lanes:
         client: Any = each
@@ -347,7 +332,7 @@ def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> 
     queues: Any = ManyQueues()
     settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
     door = SessionDoor(
-        Services(settings, Counters(), Switchboard(), queues, maker, VirtualTime()), nobody, NO_STREAMS
+        Services(settings, Counters(), Switchboard(), queues, maker, VirtualTime()), nobody, nobody, nobody
     )
     honest, sick = Lane(), Lane()
     for each in (honest, sick):
@@ -372,10 +357,10 @@ def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> 
 def test_a_broker_that_stood_still_cuts_no_client_for_its_silence(
     session: Session, lane: Lane, time: VirtualTime
 ) -> None:
-    session._door.sessions.add(session)
+    session.door.sessions.add(session)
     time.passes(100)
     for _ in range(3):
-        session._door.beat()
+        session.door.beat()
     assert not lane.is_closed
 
 
@@ -386,7 +371,7 @@ def test_whoever_leaves_a_broker_that_stood_still_has_not_died(
     heard: list[bool] = []
     queue: Any = worker.queue
     queue.worker_gone = lambda _worker, *, died: heard.append(died)
-    session._assignments.workers["mail"] = worker
+    session.assignments.workers["mail"] = worker
     time.passes(still)
     lane.closed()
     assert heard == [died]
@@ -407,7 +392,7 @@ def test_who_sends_what_can_not_be_read_is_blamed(session: Session, lane: Lane) 
 
 
 def test_connections_are_kept_for_the_library(session: Session) -> None:
-    assert session._door.door._entrance._kept
+    assert session.door.door._entrance._kept
 
 
 @pytest.mark.parametrize(
@@ -419,8 +404,8 @@ def test_a_client_is_gone_when_nothing_came_of_it_for_too_long(
     """Its own signs of life wait behind a large message, which may take long, or is not read meanwhile."""
     lane.alive = sign == "a part of a message"
     lane.is_paused = sign == "what nobody reads"
-    session._door.sessions.add(session)
+    session.door.sessions.add(session)
     for _ in range(100):
         time.passes(1)
-        session._door.beat()
+        session.door.beat()
     assert lane.is_closed == gone

@@ -1,8 +1,7 @@
-"""What comes in and goes out: plain frames, SMQ/1, REP, PULL and PUSH doors."""
+"""The doors of the broker: SMQ/1 for the library, REQ, REP, PUSH, PULL and SUB for plain sockets."""
 
 from sluicemq_broker.doors.device import Device, ForwarderDevice, QueueDevice
 from sluicemq_broker.doors.services import Services
-from sluicemq_broker.doors.smq.session_streams import SessionStreams
 from sluicemq_broker.doors.smq.sessions import SessionDoor
 from sluicemq_broker.doors.stream_device import StreamDevice
 
@@ -12,6 +11,5 @@ __all__ = [
     "QueueDevice",
     "Services",
     "SessionDoor",
-    "SessionStreams",
     "StreamDevice",
 ]

@@ -27,7 +27,6 @@ from sluicemq_broker.doors import (
     QueueDevice,
     Services,
     SessionDoor,
-    SessionStreams,
     StreamDevice,
 )
 from sluicemq_broker.process.duties import Duty, poll
@@ -89,8 +88,7 @@ class Listeners:
             for each in config.routes
         ]
         admin = self._admin(subscriptions, ready)
-        side = SessionStreams(settings, self._streams, subscriptions, counters)
-        self._sessions = SessionDoor(self._services, admin, side)
+        self._sessions = SessionDoor(self._services, admin, self._streams, subscriptions)
         self._http = self._http_door(admin) if settings.http else None
 
     def start_http(self) -> None:

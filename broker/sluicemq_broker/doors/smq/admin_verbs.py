@@ -1,4 +1,4 @@
-"""The verbs of SMQ/1 that ask MongoDB: which method answers each, and how it may be answered."""
+"""The verbs of SMQ/1 that ask MongoDB: the method that answers each, and how it is answered."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sluicemq_broker.admin import (
     ScheduleAdmin,
     StreamAdmin,
 )
-from sluicemq_broker.doors.smq.subscriptions import Holds
+from sluicemq_broker.doors.smq.subscriptions import SessionSubscriptions
 from sluicemq_broker.history import History
 from sluicemq_broker.queues import Tasks
 
@@ -31,11 +31,11 @@ class AdminVerb(NamedTuple):
     types: tuple[Any, ...] = ()
     weigh: Callable[..., int] | None = None
     reads: bool = False
-    """It changes nothing: a client that has left needs no answer."""
+    """True for a verb that changes nothing: a client that has left needs no answer."""
     at_once: bool = False
-    """It waits for no other session: its cost is small, or shared by all who ask at one time."""
+    """True for a verb that waits for no other session: its cost is small, or shared by many requests."""
     takes_long: bool = False
-    """It returns a task, and takes one more field: how many seconds to wait for that."""
+    """True for a verb that returns a task; one more field says how many seconds to wait for it."""
 
 
 def _reads(subject: str, method: Callable[..., Any], *types: Any) -> AdminVerb:
@@ -56,7 +56,7 @@ def _starts(subject: str, method: Callable[..., Any], *types: Any) -> AdminVerb:
 
 def _holds(method: Callable[..., Any], *types: Any) -> AdminVerb:
     """Return a verb that each holder of a subscription sends now and then, for one statement."""
-    return AdminVerb("holds", method, types, at_once=True)
+    return AdminVerb("subscriptions", method, types, at_once=True)
 
 
 ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
@@ -86,10 +86,10 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.STREAM: _reads("admin.streams", StreamAdmin.show, str),
     wire.TRIM: _changes("admin.streams", StreamAdmin.trim, str, int),
     wire.ERASE: _changes("admin.streams", StreamAdmin.erase, str),
-    wire.HOLD: _holds(Holds.hold, str, str, str, dict),
-    wire.MARK: _holds(Holds.mark, str, str, int, int),
-    wire.FREE: _holds(Holds.free, str, str, int | None),
-    wire.SUBS: _changes("holds", Holds.listed, str | None),
-    wire.SEEK: _changes("holds", Holds.seek, str, str, int),
-    wire.FORGET: _changes("holds", Holds.forget, str, str),
+    wire.HOLD: _holds(SessionSubscriptions.hold, str, str, str, dict),
+    wire.MARK: _holds(SessionSubscriptions.mark, str, str, int, int),
+    wire.FREE: _holds(SessionSubscriptions.free, str, str, int | None),
+    wire.SUBS: _changes("subscriptions", SessionSubscriptions.listed, str | None),
+    wire.SEEK: _changes("subscriptions", SessionSubscriptions.seek, str, str, int),
+    wire.FORGET: _changes("subscriptions", SessionSubscriptions.forget, str, str),
 }

@@ -1,26 +1,31 @@
-"""The verb READY: on which queues a session works, and for which it waits until they are there."""
+"""The verb READY: the queues that a session works on, and those that it waits for until they exist."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, NotFound, QueueFull
-from sluicemq_broker.doors.smq.workers import Connection, PoppingWorker, SessionWorker
+from sluicemq_broker.doors.smq.fields import Fields, take
+from sluicemq_broker.doors.smq.workers import PoppingWorker, SessionWorker
 from sluicemq_broker.queue import Queue
-from sluicemq_broker.queues import Queues
+from sluicemq_broker.queues import Queues, check_name
 from sluicemq_broker.runtime import Batcher
 
+if TYPE_CHECKING:
+    from sluicemq_broker.doors.smq.sessions import Session
+
+_MOST_CREDIT: Final = 100_000
 #: Seconds that a first look for jobs, or the removal of popped ones, may keep an answer back.
 _LOOK: Final = 30.0
-#: Queues that are not there, for which one session may wait.
+#: Missing queues that one session may wait for.
 _MOST_AWAITED: Final = 1000
 
 
 class ReadyRequest(NamedTuple):
-    """What a READY asks for: ``wait`` is for the queue, ``look`` for what lies ready in it."""
+    """A READY. ``wait``: until the queue exists; ``look``: answer once the ready jobs were sent."""
 
     queue: str
     credit: int
@@ -30,19 +35,19 @@ class ReadyRequest(NamedTuple):
 
     @property
     def waits_for_jobs(self) -> bool:
-        """True if it is answered only once what lies ready was sent."""
+        """True if it is answered only once the ready jobs were sent."""
         return self.look or (self.pop and not self.credit)
 
 
 class Assignments:
     """The workers of one session, by their queues.
 
-    ``later`` runs what has to ask MongoDB; ``answer`` sends what came of it under a request's number.
+    ``later`` runs steps that ask MongoDB; ``answer`` answers a request with what a step returns or raises.
     """
 
     def __init__(
         self,
-        session: Connection,
+        session: Session,
         queues: Queues,
         later: Batcher[Callable[[], None]],
         answer: Callable[[int, Callable[[], Any]], None],
@@ -53,7 +58,7 @@ class Assignments:
         self._later = later
         self._answer = answer
         self._gone = False
-        self._absent: dict[str, ReadyRequest | None] = {}  # what waits for them; None: being looked for
+        self._absent: dict[str, ReadyRequest | None] = {}  # missing queues; None: being looked for
 
     def ready(self, number: int, wanted: ReadyRequest) -> None:
         """Answer a READY: at once, if the queue is known here."""
@@ -70,7 +75,7 @@ class Assignments:
             self._assign(queue, wanted)
 
     def with_receipts(self, receipts: Iterable[bytes]) -> dict[bytes, SessionWorker]:
-        """Which worker here has each delivery, in time or not: one look at each of its workers."""
+        """Return the worker that has each delivery, in time or not."""
         wanted = set(receipts)
         return {
             receipt: worker
@@ -80,7 +85,7 @@ class Assignments:
         }
 
     def leave(self, *, died: bool, gone: bool) -> None:
-        """They all have left; ``gone``: for good, with the session."""
+        """Take all workers off their queues; ``gone``: the session has ended."""
         self._gone = gone
         for worker in self.workers.values():
             worker.queue.worker_gone(worker, died=died)
@@ -91,11 +96,11 @@ class Assignments:
 
     def _make_absent(self, name: str) -> None:
         if len(self._absent) >= _MOST_AWAITED and name not in self._absent:
-            raise QueueFull(f"{_MOST_AWAITED} queues that are not there are waited for here already")
+            raise QueueFull(f"this session waits for {_MOST_AWAITED} missing queues already")
         self._absent.setdefault(name, None)
 
     def _look_for(self, wanted: ReadyRequest) -> str | None:
-        """Another broker may have made the queue; the answer is why nothing comes yet, if nothing does."""
+        """Look for a queue that another broker may have made; returns why no jobs come yet, if none do."""
         name = wanted.queue
         try:
             queue = self._queues.get(name)
@@ -119,7 +124,7 @@ class Assignments:
 
     def _wait_for(self, wanted: ReadyRequest) -> None:
         before = self._absent.get(wanted.queue)
-        if wanted.pop and wanted.credit and before:  # so many more
+        if wanted.pop and wanted.credit and before:  # credit adds up
             wanted = wanted._replace(credit=before.credit + wanted.credit)
         self._absent[wanted.queue] = wanted
         self._queues.wait_for_queue(wanted.queue, self._came)
@@ -129,7 +134,7 @@ class Assignments:
         self._queues.stop_waiting_for(name, self._came)
 
     def _came(self, queue: Queue) -> None:
-        """It is there now."""
+        """Start a worker: the queue exists now."""
         wanted = self._absent.pop(queue.name, None)
         if wanted:
             self._assign(queue, wanted)
@@ -143,7 +148,7 @@ class Assignments:
             )
 
     def _assign(self, queue: Queue, wanted: ReadyRequest) -> Callable[[], None]:
-        """Put a worker to it, or change what that takes; returns what waits for what lies ready."""
+        """Start a worker, or change its credit; returns what waits until the ready jobs are sent."""
         worker = self.workers.get(queue.name)
         if worker:
             worker.grant(wanted.credit)
@@ -152,3 +157,18 @@ class Assignments:
             worker = self.workers[queue.name] = kind(self._session, queue, wanted.credit)
             queue.attach(worker)
         return partial(worker.await_supply, _LOOK)
+
+
+def read_ready(fields: Fields) -> ReadyRequest:
+    """Read a READY: queue, credit, and a map of options; raises BadFrames."""
+    name, credit = take(fields, str, int)
+    if not 0 <= credit <= _MOST_CREDIT:
+        raise BadFrames(f"credit {credit} is not from 0 to {_MOST_CREDIT}")
+    options = fields[2] if len(fields) > 2 else None
+    if options is None:
+        return ReadyRequest(check_name(name), credit)
+    if not isinstance(options, dict) or not all(isinstance(value, bool) for value in options.values()):
+        raise BadFrames("the options of a READY are a map of pop, look and wait, each true or false")
+    return ReadyRequest(
+        check_name(name), credit, *(options.get(key, False) for key in ("pop", "look", "wait"))
+    )

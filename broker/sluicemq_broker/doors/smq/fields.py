@@ -1,28 +1,29 @@
-"""What stands in the arrays of SMQ/1: read with errors that say what was expected, and written."""
+"""Fields of SMQ/1 messages: read with errors that say what was expected, and written."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.errors import BadFrames, SluiceError
-from sluicemq.protocol.rules import LONGEST_ID
+from sluicemq.protocol.rules import FARTHEST, LONGEST_ID, Rule
 from sluicemq_broker.queue import Onward, Verdict
 
 Fields = list[Any]
 
-#: Seconds, ten years: no delay and no extension is longer.
+#: Seconds: no delay and no extension is longer.
 LONGEST_DELAY: Final = TEN_YEARS
+#: An option that is off unless it is true.
+IS_TRUE: Final = Rule("true", lambda value: value is True)
 
 _VERDICTS: Final = frozenset({wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE})
-#: Whole numbers up to here are the same in every language.
-_FARTHEST: Final = 2**53
 _NO_HEADERS: Final[dict[str, Any]] = {}
 
 
 def take(fields: Fields, *types: Any) -> Fields:
-    """The fields, if they are of these types; what a newer client adds at the end is ignored."""
+    """Return the first fields, checked to be of these types; a newer client may send more of them."""
     if len(fields) < len(types):
         raise BadFrames(f"{len(fields)} fields after the number, expected {len(types)}")
     for at, (value, kind) in enumerate(zip(fields, types, strict=False)):
@@ -35,15 +36,37 @@ def take(fields: Fields, *types: Any) -> Fields:
     return fields[: len(types)]
 
 
+def read_options(given: Mapping[Any, Any], rules: Mapping[str, Rule], verb: str) -> dict[str, Any]:
+    """Return a map of options, each as its rule reads it; nil counts as not given. Raises BadFrames."""
+    read: dict[str, Any] = {}
+    for name, value in given.items():
+        rule = rules.get(name) if isinstance(name, str) else None
+        if rule is None:
+            raise BadFrames(f"{verb} has no option {str(name)[:64]!r}; it has {', '.join(rules)}")
+        if value is None:
+            continue
+        try:
+            read[name] = rule(value)
+        except ValueError as error:
+            raise BadFrames(f"{name} of {verb} is {str(value)[:64]!r}, expected {error}") from None
+    return read
+
+
+def check_count(entries: Sequence[Any], most: int, verb: str, what: str) -> None:
+    """Raise BadFrames for more entries than a verb may have."""
+    if len(entries) > most:
+        raise BadFrames(f"{verb} has at most {most} {what}, this one has {len(entries)}")
+
+
 def check_id(job_id: str) -> str:
-    """The id, if a job may have it: what asks for it is kept until the answer."""
+    """Return the id if a job may have it; raises BadFrames."""
     if not 1 <= len(job_id) <= LONGEST_ID:
         raise BadFrames(f"an id has 1 to {LONGEST_ID} bytes, this one has {len(job_id)} characters")
     return job_id
 
 
 def job_entry(entry: Any) -> tuple[str | None, bytes, dict[str, Any]]:
-    """Id, payload and headers of one job of a PUSH."""
+    """Return id, payload and headers of one job of a PUSH."""
     match entry:
         case [None | str() as job_id, bytes() as payload, (None | dict()) as headers]:
             return job_id, payload, headers or _NO_HEADERS
@@ -51,7 +74,7 @@ def job_entry(entry: Any) -> tuple[str | None, bytes, dict[str, Any]]:
 
 
 def verdict_entry(entry: Any) -> Verdict:
-    """One verdict of a SETTLE."""
+    """Return one verdict of a SETTLE."""
     match entry:
         case [
             bytes() as receipt,
@@ -76,11 +99,11 @@ def _onward(entry: Any) -> Onward:
     match entry:
         case [str() as queue, (None | bytes()) as payload, (None | dict()) as headers]:
             return Onward(queue, payload, headers or _NO_HEADERS)
-    raise BadFrames("where a job goes on is [queue, payload as bin or nil, headers or nil]")
+    raise BadFrames("the next queue of a job is [queue, payload as bin or nil, headers or nil]")
 
 
 def progress_entry(entry: Any) -> tuple[bytes, float, float | None, str]:
-    """Receipt, done, total and note of one job of a PROGRESS."""
+    """Return receipt, done, total and note of one job of a PROGRESS."""
     match entry:
         case [
             bytes() as receipt,
@@ -89,23 +112,13 @@ def progress_entry(entry: Any) -> tuple[bytes, float, float | None, str]:
             None | str() as note,
         ]:
             numbers = (done, 0 if total is None else total)
-            if all(not isinstance(each, bool) and abs(each) <= _FARTHEST for each in numbers):
+            if all(not isinstance(each, bool) and abs(each) <= FARTHEST for each in numbers):
                 return receipt, done, total, (note or "")[: wire.MOST_NOTE]
     raise BadFrames("a job in a PROGRESS is [receipt, done, total or nil, note or nil], numbers up to 2**53")
 
 
-def ready_options(rest: Fields) -> tuple[bool, bool, bool]:
-    """``(pop, look, wait)`` of a READY's options, the field after the credit, which may be missing."""
-    options = rest[0] if rest else None
-    if options is None:
-        return False, False, False
-    if not isinstance(options, dict) or not all(isinstance(value, bool) for value in options.values()):
-        raise BadFrames("the options of a READY are a map of pop, look and wait, each true or false")
-    return options.get("pop", False), options.get("look", False), options.get("wait", False)
-
-
 def seconds_to_wait(rest: Fields) -> float | None:
-    """How many seconds to wait for a long order, the field after its own; None: until it is carried out."""
+    """Return how many seconds to wait for a long order; None: until it is carried out."""
     wait = rest[0] if rest else None
     if wait is None:
         return None
@@ -115,14 +128,14 @@ def seconds_to_wait(rest: Fields) -> float | None:
 
 
 def listed(problems: dict[int, SluiceError]) -> list[list[Any]]:
-    """Refusals by position, as they are answered: ``[[position, code, text, id of a DUPLICATE], ...]``."""
+    """Return refusals by position: ``[[position, code, text, id of a DUPLICATE], ...]``."""
     return [[at, *error_fields(error)] for at, error in sorted(problems.items())]
+
+
+def error_fields(error: SluiceError) -> list[str]:
+    """Return an error's code and text, and its detail where it has one."""
+    return [error.code, str(error), *([error.detail] if error.detail else [])]
 
 
 def _name(kind: Any) -> str:
     return str(getattr(kind, "__name__", kind))
-
-
-def error_fields(error: SluiceError) -> list[str]:
-    """What stands for an error in an answer: its code, its text, and its detail where it has one."""
-    return [error.code, str(error), *([error.detail] if error.detail else [])]

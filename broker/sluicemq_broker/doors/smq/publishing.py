@@ -1,77 +1,59 @@
-"""What sessions publish: batches on their way into streams, and who is not read while there are too many."""
+"""The verb PUBLISH: messages of sessions, which are not read while a stream has too many on their way."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, BadTopic, SluiceError, TooLarge, Unavailable
 from sluicemq.protocol.packed import LONGEST_TOPIC
-from sluicemq.protocol.rules import LONGEST_ID
-from sluicemq_broker.doors.smq.fields import Fields, error_fields, take
+from sluicemq.protocol.rules import IDENTIFIER, Rule, whole
+from sluicemq_broker.doors.smq.fields import IS_TRUE, Fields, error_fields, read_options, take
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.streams import Batch, Expected, Stored, Stream, Streams, read_batch
 from sluicemq_devices.hub import Fillers, Watermark
 
+if TYPE_CHECKING:
+    from sluicemq_broker.doors.smq.sessions import Session
+
 #: Bytes that a batch may have beside one message of the largest size: framing and a topic.
 _BESIDE: Final = 4096
-#: With fewer than so many bytes a batch of small messages is never too large.
+#: A batch with fewer bytes is never too large.
 _SMALL: Final = 1 << 20
 
 
-class Publisher(Protocol):
-    """The session that publishes; ``peer``: its connection."""
-
-    name: str
-    peer: str
-
-    def send(self, verb: bytes, number: int, *fields: Any) -> None:
-        """Send a message."""
-
-    def wait_for(self, stream: Stream) -> None:
-        """Read no more of it until :meth:`drained`."""
-
-    def drained(self, stream: Stream) -> None:
-        """A stream that it publishes to has room again."""
-
-
 class Publishing:
-    """All messages of the library on their way to MongoDB, bounded by ``mark``, each stream by its share."""
+    """All messages of sessions on their way to MongoDB, bounded by ``mark``, each stream by its share."""
 
     def __init__(self, streams: Streams, counters: Counters, mark: Watermark, most_bytes: int) -> None:
         self._streams = streams
         self._counters = counters
         self._most_bytes = max(most_bytes + _BESIDE, _SMALL)
-        self._taking = True
-        self._on_their_way: Fillers[Stream, Publisher] = Fillers(
+        self._on_their_way: Fillers[Stream, Session] = Fillers(
             mark, lambda each, stream: each.wait_for(stream), lambda each, stream: each.drained(stream)
         )
 
-    def refuse_all(self) -> None:
-        """The broker stops: take none any more."""
-        self._taking = False
-
-    def publish(self, publisher: Publisher, number: int, fields: Fields) -> None:
+    def publish(self, session: Session, number: int, fields: Fields) -> None:
         """Answer a PUBLISH once its messages are durable; raises what refuses them."""
         name, packed, options = take(fields, str, bytes, dict)
-        if not self._taking:
+        if not session.door.takes_in:
             raise Unavailable("the broker stops: publish again when it is back")
         if len(packed) > self._most_bytes:
             raise TooLarge(f"a PUBLISH of {len(packed)} bytes, this broker takes {self._most_bytes}")
-        stream = self._streams.for_publish(name, peer=publisher.peer)
+        stream = self._streams.for_publish(name, peer=session.peer)
         messages = read_batch(packed, lambda _outcome: None)
         if not 1 <= messages.count <= wire.MOST_PUBLISHED:
             raise BadFrames(f"a PUBLISH has 1 to {wire.MOST_PUBLISHED} messages, not {messages.count}")
         _apply(options, messages)
-        # Without the batch, which has this: in a cycle it would keep its bytes until that is found.
-        messages.done = partial(self._answer, publisher, number, stream, messages.count, len(packed))
-        self._on_their_way.take(stream, publisher, messages.count, len(packed))
+        # Without the batch itself: a cycle would keep its bytes until the next collection.
+        messages.done = partial(self._answer, session, number, stream, messages.count, len(packed))
+        self._on_their_way.take(stream, session, messages.count, len(packed))
         stream.publish(messages)
 
     def _answer(
         self,
-        publisher: Publisher,
+        session: Session,
         number: int,
         stream: Stream,
         count: int,
@@ -80,50 +62,48 @@ class Publishing:
     ) -> None:
         if isinstance(outcome, Stored):
             there = [[list(each) for each in sorted(outcome.there.items())]] if outcome.there else []
-            publisher.send(wire.OK, number, outcome.first, *there)
+            session.send(wire.OK, number, outcome.first, *there)
         else:
             self._counters.add(Count.of(outcome))
-            publisher.send(wire.ERROR, number, *error_fields(outcome))
-        self._on_their_way.give(stream, publisher, count, size)
+            session.send(wire.ERROR, number, *error_fields(outcome))
+        self._on_their_way.give(stream, session, count, size)
 
 
-def _apply(options: dict[Any, Any], messages: Batch) -> None:
-    """Read the options of a PUBLISH; raises :class:`BadFrames`."""
-    if not options:
+def _apply(given: dict[Any, Any], messages: Batch) -> None:
+    """Apply the options of a PUBLISH; raises :class:`BadFrames`."""
+    if not given:
         return
-    unknown = options.keys() - {"id", "again", "ids", "last", "topic"}
-    if unknown:
-        raise BadFrames(f"a PUBLISH has no option {min(map(str, unknown))[:64]!r}")
+    options = read_options(given, _OPTIONS, "a PUBLISH")
     if "id" in options:
-        messages.key = "#" + _id(options["id"])
-        messages.repeated = options.get("again") is True
-    for each in _list(options.get("ids", ())):
-        match each:
-            case [int() as place, str() as own] if (
-                0 <= place < messages.count and "=" + own not in messages.ids
-            ):
-                messages.ids["=" + _id(own)] = place  # never an id of a batch, which begins with another sign
-            case _:
-                raise BadFrames("the ids of a PUBLISH are [[place, id], ...], places from 0 on, none twice")
+        messages.key = "#" + options["id"]
+        messages.repeated = options.get("again", False)
+    for place, own in options.get("ids", ()):
+        key = "=" + own  # never an id of a batch, which begins with another sign
+        if place >= messages.count or key in messages.ids:
+            raise BadFrames("ids of a PUBLISH name each message once at most")
+        messages.ids[key] = place
     if "last" in options:
-        messages.expected = _expected(options["last"], options.get("topic"))
+        messages.expected = Expected(options["last"], options.get("topic"))
 
 
-def _list(value: Any) -> Any:
-    if not isinstance(value, list | tuple):
-        raise BadFrames("the ids of a PUBLISH are an array")
-    return value
+def _read_ids(value: Any) -> list[tuple[int, str]]:
+    if isinstance(value, list) and all(isinstance(each, list) and len(each) == 2 for each in value):
+        return [(_PLACE(place), IDENTIFIER(own)) for place, own in value]
+    raise ValueError(_IDS)
 
 
-def _id(value: Any) -> str:
-    if isinstance(value, str) and 1 <= len(value.encode()) <= LONGEST_ID:
+def _read_topic(value: Any) -> bytes:
+    if isinstance(value, bytes) and len(value) <= LONGEST_TOPIC:
         return value
-    raise BadFrames(f"an id is a string of 1 to {LONGEST_ID} bytes, not {str(value)[:64]!r}")
+    raise BadTopic(f"a topic of which something is expected has up to {LONGEST_TOPIC} bytes, as bin")
 
 
-def _expected(last: Any, topic: Any) -> Expected:
-    if not isinstance(last, int) or isinstance(last, bool) or not 0 <= last < 2**63:
-        raise BadFrames(f"last is the number of a message, or 0, not {str(last)[:64]!r}")
-    if topic is not None and not (isinstance(topic, bytes) and len(topic) <= LONGEST_TOPIC):
-        raise BadTopic(f"a topic of which something is expected has up to {LONGEST_TOPIC} bytes, as bin")
-    return Expected(last, topic)
+_PLACE: Final = whole(0)
+_IDS: Final = "[[place, id], ...], places from 0 on, none twice"
+_OPTIONS: Final = {
+    "id": IDENTIFIER,
+    "again": IS_TRUE,
+    "ids": Rule(_IDS, _read_ids),
+    "last": whole(0, wire.MAX_NUMBER, "the number of a message, or 0"),
+    "topic": Rule("a topic", _read_topic),
+}

@@ -1,61 +1,43 @@
-"""The pushes of the library: what sessions bring, and who is not read while a queue has too much of it."""
+"""The verb PUSH: jobs of sessions, which are not read while a queue has too much of them on its way."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq.protocol.options import RESULT
 from sluicemq_broker.doors.refusals import refusal
-from sluicemq_broker.doors.smq.fields import Fields, job_entry, listed, take
+from sluicemq_broker.doors.smq.fields import Fields, check_count, job_entry, listed, take
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import JobMaker, Push, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_devices.hub import Fillers, Watermark
 
+if TYPE_CHECKING:
+    from sluicemq_broker.doors.smq.sessions import Session
+
 #: Jobs in one PUSH, at most.
 MOST_PUSHED: Final = 1000
 
 
-class Pusher(Protocol):
-    """The session that pushes; ``peer``: its connection."""
-
-    name: str
-    peer: str
-
-    def send(self, verb: bytes, number: int, *fields: Any) -> None:
-        """Send a message."""
-
-    def blame(self, *, malformed: bool) -> None:
-        """It has sent what can't be used."""
-
-    def pushed(self, queue: Queue) -> None:
-        """It has pushed to a queue that may be full now."""
-
-    def wait_for(self, queue: Queue) -> None:
-        """Read no more of it until :meth:`drained`."""
-
-    def drained(self, queue: Queue) -> None:
-        """A queue that it pushes to has room again."""
-
-
 class Pushes:
-    """All jobs of the library on their way to MongoDB, bounded by ``mark``.
+    """All jobs of sessions on their way to MongoDB, bounded by ``mark``.
 
-    MongoDB may be slow for one queue alone: what waits for it must leave room for the others.
+    MongoDB may be slow for one queue alone: its jobs must leave room for those of the others.
     """
 
     def __init__(self, queues: Queues, maker: JobMaker, counters: Counters, mark: Watermark) -> None:
         self._queues = queues
         self._maker = maker
         self._counters = counters
-        self._taking = True
-        self._on_their_way: Fillers[Queue, Pusher] = Fillers(
-            mark, lambda pusher, queue: pusher.wait_for(queue), lambda pusher, queue: pusher.drained(queue)
+        self._on_their_way: Fillers[Queue, Session] = Fillers(
+            mark,
+            lambda session, queue: session.wait_for(queue),
+            lambda session, queue: session.drained(queue),
         )
 
     @property
@@ -63,16 +45,12 @@ class Pushes:
         """Jobs on their way."""
         return self._on_their_way.mark.count
 
-    def refuse_all(self) -> None:
-        """The broker stops: take none any more."""
-        self._taking = False
-
-    def push(self, pusher: Pusher, number: int, fields: Fields) -> None:
-        """Answer a PUSH, once all its jobs are durable or refused; raises what refuses all of them."""
+    def push(self, session: Session, number: int, fields: Fields) -> None:
+        """Answer a PUSH once each of its jobs is durable or refused; raises what refuses all of them."""
         name, entries = take(fields, str, list)
         self._counters.add(Count.RECEIVED, len(entries))
         try:
-            queue = self._open(name, len(entries), pusher)
+            queue = self._open(name, entries, session)
         except SluiceError:
             self._counters.add(Count.REFUSED, len(entries))
             raise
@@ -80,21 +58,20 @@ class Pushes:
         full = self._cut(queue, jobs, positions)
         size = sum(job.size for job in jobs)
         if not jobs:
-            pusher.blame(malformed=bool(refused))
-            self._answer(pusher, number, [], refused, full, {}, ())
+            session.lane.blame(malformed=bool(refused))
+            self._answer(session, number, [], refused, full, {}, ())
             return
-        self._on_their_way.take(queue, pusher, len(jobs), size)
-        answer = partial(self._answer, pusher, number, positions, refused, full)
-        queue.push(Push(jobs, partial(self._stored, queue, pusher, len(jobs), size, answer)))
-        pusher.pushed(queue)
+        self._on_their_way.take(queue, session, len(jobs), size)
+        answer = partial(self._answer, session, number, positions, refused, full)
+        queue.push(Push(jobs, partial(self._stored, queue, session, len(jobs), size, answer)))
+        queue.capacity.hold(session.lane, hears=True)
 
-    def _open(self, name: str, count: int, pusher: Pusher) -> Queue:
-        """The queue that takes so many jobs; raises what refuses all of them."""
-        if not self._taking:
+    def _open(self, name: str, entries: list[Any], session: Session) -> Queue:
+        """Return the queue for some jobs; raises what refuses all of them."""
+        if not session.door.takes_in:
             raise Unavailable("the broker stops: push again when it is back")
-        if count > MOST_PUSHED:
-            raise BadFrames(f"a PUSH has at most {MOST_PUSHED} jobs, this one has {count}")
-        queue = self._queues.for_push(name, by=pusher.name, peer=pusher.peer)
+        check_count(entries, MOST_PUSHED, "a PUSH", "jobs")
+        queue = self._queues.for_push(name, by=session.name, peer=session.peer)
         queue.admit()
         return queue
 
@@ -116,7 +93,7 @@ class Pushes:
         return jobs, positions, refused
 
     def _cut(self, queue: Queue, jobs: list[Job], positions: list[int]) -> dict[int, SluiceError]:
-        """Leave the jobs for which the queue has room; the others are refused, by their positions."""
+        """Cut the jobs for which the queue has no room; returns their refusals by position."""
         if len(jobs) <= queue.capacity.room:
             return {}
         room = int(queue.capacity.room)
@@ -130,7 +107,7 @@ class Pushes:
     def _stored(
         self,
         queue: Queue,
-        pusher: Pusher,
+        session: Session,
         count: int,
         size: int,
         answer: partial[None],
@@ -138,11 +115,11 @@ class Pushes:
         existing: Sequence[int],
     ) -> None:
         answer(refused, existing)
-        self._on_their_way.give(queue, pusher, count, size)
+        self._on_their_way.give(queue, session, count, size)
 
     def _answer(
         self,
-        pusher: Pusher,
+        session: Session,
         number: int,
         positions: list[int],
         unreadable: dict[int, SluiceError],
@@ -153,6 +130,6 @@ class Pushes:
         problems = unreadable | full | {positions[at]: error for at, error in refused.items()}
         for error in unreadable.values():
             self._counters.add(Count.UNREADABLE)
-            self._counters.notice(Count.of(error), f"a job from {pusher.name}: {error}")
+            self._counters.notice(Count.of(error), f"a job from {session.name}: {error}")
         known = [sorted(positions[at] for at in existing)] if existing else []
-        pusher.send(wire.OK, number, listed(problems), *known)
+        session.send(wire.OK, number, listed(problems), *known)

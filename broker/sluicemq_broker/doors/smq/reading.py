@@ -1,6 +1,6 @@
-"""Who reads streams: one READ is a page of messages, or waits for the next one.
+"""The verb READ: a session gets a page of messages of a stream, or waits for the next ones.
 
-Nothing is kept of a reader between two READs, so one that is slow, or gone, costs nobody anything.
+Nothing is kept of a reader between two READs, so a slow reader, or one that has left, costs nothing.
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ import gevent
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
+from sluicemq.protocol.rules import Rule, number, whole
 from sluicemq_broker.doors.refusals import refusal
-from sluicemq_broker.doors.smq.fields import Fields, take
+from sluicemq_broker.doors.smq.fields import IS_TRUE, Fields, read_options, take
 from sluicemq_broker.runtime import QuerySlots
 from sluicemq_broker.streams import Reading, Stream, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.hub import Shares, Watermark, nothing
 from sluicemq_devices.sockets import Lane, Ration
 
-#: READs of one session that wait, or are being answered, at most.
+#: READs of one session under way at most.
 MOST_AT_ONCE: Final = 64
-#: READs of all sessions that ask MongoDB at once: they share its connections with the jobs.
+#: READs of all sessions that ask MongoDB at one time: they share its connections with the jobs.
 _ASK_AT_ONCE: Final = 12
 _MOMENT: Final = 1e-9  # seconds; a sleep of 0 would run before timers
 
-#: Bytes of memory for the topics of all READs under way; one session alone may have half of them. Those
-#: of a READ that take less than a few KiB are not counted: a session has few READs.
+#: Bytes of memory for the topics of all READs under way; one session alone may have half of them. Topics of
+#: one READ with fewer bytes than the second number are not counted: a session has few READs.
 _TOPICS_BYTES: Final = 64 << 20
 _FEW_BYTES: Final = 4096
 
-#: Told the answer, or the error, of one READ.
+#: Called with the number of a READ, and its answer or error.
 Answered = Callable[[int, dict[str, Any] | SluiceError], None]
 
 
 class _Options(NamedTuple):
-    """What a READ asks for; ``first``: 0 for what is published from now on."""
+    """A READ. ``first``: the number of the first message; None: given by ``since``, or the next one."""
 
     first: int | None
     since: float | None
@@ -48,15 +49,15 @@ class _Options(NamedTuple):
 
 
 class ReadBounds:
-    """The bounds that the READs of all sessions share: places to ask MongoDB, memory for their topics."""
+    """The bounds that the READs of all sessions share: queries at MongoDB, memory for topics."""
 
     def __init__(self) -> None:
-        self.places = QuerySlots(_ASK_AT_ONCE)
+        self.slots = QuerySlots(_ASK_AT_ONCE)
         mark = Watermark(sys.maxsize, _TOPICS_BYTES, nothing, nothing)
         self._topics: Shares[Reads] = Shares(mark, lambda _reads: None)
 
     def take(self, reads: Reads, size: int) -> None:
-        """Count the topics of one READ; raises :class:`Unavailable` where there is no room for them."""
+        """Count the topics of one READ; raises :class:`Unavailable` where there is no memory for them."""
         if size < _FEW_BYTES:
             return
         if not self._topics.has_room(reads, 1, size):
@@ -64,12 +65,12 @@ class ReadBounds:
         self._topics.take(reads, 1, size)
 
     def give(self, reads: Reads, size: int) -> None:
-        """Note that the READ has its answer."""
+        """Note that a READ was answered."""
         if size >= _FEW_BYTES:
             self._topics.give(reads, 1, size)
 
     def forget(self, reads: Reads) -> None:
-        """The session has ended."""
+        """Forget a session that has ended."""
         self._topics.forget(reads)
 
 
@@ -79,7 +80,7 @@ class Reads:
     def __init__(self, streams: Streams, bounds: ReadBounds, lane: Lane, answered: Answered) -> None:
         self.streams = streams
         self._lane = lane
-        self.guest = bounds.places.user()
+        self.user = bounds.slots.user()
         self.under_way: set[Read] = set()
         self._usage = Usage()
         self._bounds = bounds
@@ -87,7 +88,7 @@ class Reads:
 
     @property
     def ration(self) -> Ration:
-        """The account of the session in the memory for answers."""
+        """The session's share of the memory for answers."""
         return self._lane.ration
 
     def read(self, number: int, fields: Fields) -> None:
@@ -95,21 +96,21 @@ class Reads:
         name, options = take(fields, str, dict)
         if len(self.under_way) >= MOST_AT_ONCE:
             raise BadFrames(f"{MOST_AT_ONCE} READs are under way: wait for an answer")
-        read = Read(self, number, check_stream(name), _options(options, self._usage))
+        read = Read(self, number, check_stream(name), _read_options(options, self._usage))
         self._bounds.take(self, read.size)
         self.under_way.add(read)
         read.begin()
 
     def answer(self, read: Read, outcome: dict[str, Any] | SluiceError) -> None:
-        """It is through."""
+        """Answer a READ."""
         if read in self.under_way:
             self.under_way.discard(read)
             self._bounds.give(self, read.size)
             self._answered(read.number, outcome)
-            self.guest.answered()
+            self.user.answered()
 
     def forget(self) -> None:
-        """The session has ended."""
+        """Forget a session that has ended."""
         for read in list(self.under_way):
             self.under_way.discard(read)
             read.end()
@@ -117,10 +118,10 @@ class Reads:
 
 
 class Read:
-    """One READ: it reads until it has something, or has come to the end and waited there long enough.
+    """One READ: it reads page after page until one has messages, and waits at the end of the stream.
 
-    Each page is read when there is room for its bytes, which are reserved until it is sent, or is empty: a
-    READ that looks through a long stream for nothing holds the room for one page at a time.
+    Each page is read when there is memory for it, which is reserved until the page is sent, or is empty. A
+    READ that finds nothing in a long stream reserves the memory of one page at a time.
     """
 
     def __init__(self, reads: Reads, number: int, name: str, options: _Options) -> None:
@@ -137,7 +138,7 @@ class Read:
         self._reserved = 0
 
     def begin(self) -> None:
-        """Answer at once what lies in memory; else ask MongoDB, in a greenlet."""
+        """Read from memory at once; else ask MongoDB, in a greenlet."""
         known = self._reads.streams.known(self._name)
         if known is not None and self._first:
             self._stream = known
@@ -146,14 +147,14 @@ class Read:
             gevent.spawn(self._shielded, self._find)
 
     def end(self) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         if self._timer is not None:
             self._timer.close()
             self._timer = None
             self._stream.forget(self)
 
     def _find(self) -> None:
-        with self._reads.guest.slot():
+        with self._reads.user.slot():
             self._stream = self._reads.streams.get(self._name)
             if not self._first:
                 since = self._options.since
@@ -161,7 +162,7 @@ class Read:
         self._read_on()
 
     def _read_on(self) -> None:
-        """Go on when there is room for a page."""
+        """Read the next page when there is memory for it."""
         self._size = max(self._size, self._stream.largest)
         self._reads.ration.when_room(self._size, self._has_room)
 
@@ -175,13 +176,13 @@ class Read:
             self._give_back()
 
     def _give_back(self) -> None:
-        """Nothing is being read any more."""
+        """Release the memory of a page."""
         size, self._reserved = self._reserved, 0
         if size:
             self._reads.ration.release(size)
 
     def _go_on(self) -> None:
-        """Read on from memory; None in it: from MongoDB."""
+        """Read a page from memory, or else from MongoDB."""
         reading = self._stream.read_recent(self._wanted(), waits=not self._over)
         if reading is None:
             gevent.spawn(self._shielded, self._ask)
@@ -192,7 +193,7 @@ class Read:
         if self not in self._reads.under_way:
             self._give_back()
             return
-        self._take(self._stream.read(self._wanted(), self._reads.guest.slot()))
+        self._take(self._stream.read(self._wanted(), self._reads.user.slot()))
 
     def _take(self, reading: Reading) -> None:
         if self not in self._reads.under_way:
@@ -202,7 +203,7 @@ class Read:
         at_end = not reading.more
         size = sum(len(each.packed) for each in reading.chosen)
         if size > self._size and not self._reads.ration.fits(size - self._size):
-            self._give_back()  # it is larger than the pages before it, and others have taken the room
+            self._give_back()  # it is larger than the pages before it, and others have taken the memory
             self._size = size
             self._read_on()
             return
@@ -215,7 +216,7 @@ class Read:
         self._first = reading.first
         if at_end:
             self._wait()
-        else:  # none of these is wanted: others have their turn, and the memory
+        else:  # none of these is wanted: others get their turn, and the memory
             self._give_back()
             gevent.spawn(self._shielded, self._soon)
 
@@ -262,36 +263,36 @@ def _answer(reading: Reading, gone: list[int] | None) -> dict[str, Any]:
     return {"rows": rows, "after": reading.first - 1, "gone": gone, "newest": reading.newest}
 
 
-def _options(given: dict[Any, Any], usage: Usage) -> _Options:
+def _read_options(given: dict[Any, Any], usage: Usage) -> _Options:
     """Read the options of a READ; raises :class:`BadFrames`, or BadTopic."""
-    unknown = given.keys() - {"after", "since", "new", "topics", "most", "bytes", "wait"}
-    if unknown:
-        raise BadFrames(f"a READ has no option {min(map(str, unknown))[:64]!r}")
-    after = _number(given, "after", 0, 2**62, 0)
-    most = _number(given, "most", 1, wire.MOST_READ, wire.MOST_READ)
-    most_bytes = _number(given, "bytes", 1, wire.MOST_READ_BYTES, wire.MOST_READ_BYTES // 4)
-    since, wait = _seconds(given, "since"), _seconds(given, "wait") or 0.0
-    if wait > wire.LONGEST_WAIT:
-        raise BadFrames(f"a READ waits {wire.LONGEST_WAIT:g} seconds at most")
-    topics = given.get("topics", [])
-    if not isinstance(topics, list) or not all(isinstance(each, bytes) for each in topics):
-        raise BadFrames("the topics of a READ are an array of bin")
-    elsewhere = since is not None or given.get("new") is True
-    first = None if elsewhere else after + 1
-    return _Options(first, since, first == 1, Topics(topics, usage), most, most_bytes, wait)
+    options = read_options(given, _OPTIONS, "a READ")
+    since = options.get("since")
+    from_number = since is None and not options.get("new")
+    first = options.get("after", 0) + 1 if from_number else None
+    return _Options(
+        first,
+        since,
+        first == 1,
+        Topics(options.get("topics", []), usage),
+        options.get("most", wire.MOST_READ),
+        options.get("bytes", wire.MOST_READ_BYTES // 4),
+        options.get("wait", 0.0),
+    )
 
 
-def _number(given: dict[Any, Any], key: str, least: int, largest: int, default: int) -> int:
-    value = given.get(key, default)
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= largest:
-        raise BadFrames(f"{key} of a READ is a number from {least} to {largest}, not {str(value)[:64]!r}")
-    return value
+def _read_topics(value: Any) -> list[bytes]:
+    if isinstance(value, list) and all(isinstance(each, bytes) for each in value):
+        return value
+    raise ValueError(_TOPICS)
 
 
-def _seconds(given: dict[Any, Any], key: str) -> float | None:
-    value = given.get(key)
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 2**40:
-        raise BadFrames(f"{key} of a READ is a number of seconds, not {str(value)[:64]!r}")
-    return float(value)
+_TOPICS: Final = "an array of bin"
+_OPTIONS: Final = {
+    "after": whole(0, 2**62),
+    "since": number(0, 2**40, "a number of Unix seconds"),
+    "new": IS_TRUE,
+    "topics": Rule(_TOPICS, _read_topics),
+    "most": whole(1, wire.MOST_READ),
+    "bytes": whole(1, wire.MOST_READ_BYTES),
+    "wait": number(0, wire.LONGEST_WAIT, f"a number of seconds from 0 to {wire.LONGEST_WAIT:g}"),
+}

@@ -1,4 +1,4 @@
-"""The verb RESULT: a session asks for what became of a job, and waits for it up to a deadline."""
+"""The verb RESULT: a session asks for the result of a job, and waits for it up to a deadline."""
 
 from __future__ import annotations
 
@@ -17,34 +17,33 @@ from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Batcher
 from sluicemq_devices.hub import nothing
 
-#: Results that one session may wait for at once.
+#: Results that one session may wait for.
 MOST_ASKED: Final = 10_000
-#: Questions of all sessions that are looked up at once, about: as many as one statement takes. A session that
-#: asks thousands has its share of them, and some at least.
+#: Requests of all sessions that are looked up at one time, about: as many as one statement takes. A session
+#: with thousands of them has its share of these, and a few at least.
 LOOKED_UP_AT_ONCE: Final = 960
 _LEAST: Final = 16
-_STALE: Final = 1000  # deadlines of questions answered before, kept until there are more of them than others
+_STALE: Final = 1000  # deadlines of answered requests that may be kept
 
 
 class LookUps:
-    """The questions of all sessions that are looked up: each session has as many at once as any other."""
+    """The number of sessions whose requests are looked up in MongoDB; all have equal shares."""
 
     def __init__(self) -> None:
         self.sessions = 0
-        """Sessions of which any is looked up."""
+        """Sessions with a request that is being looked up."""
 
     @property
     def each(self) -> int:
-        """How many one session may have."""
+        """How many requests of one session are looked up at one time."""
         return max(_LEAST, LOOKED_UP_AT_ONCE // max(1, self.sessions))
 
 
 class Results:
-    """The questions of one session. ``reply`` gets a request's number and its outcome, once.
+    """The requests for results of one session. ``reply`` is called once with a request's number and outcome.
 
-    ``later`` runs what has to ask MongoDB whether there is such a queue; ``now``: monotonic seconds. A few
-    questions are looked up at once, the others after them. One timer in all, for the earliest deadline; it
-    exists only while a question waits for a job.
+    ``later`` runs steps that ask MongoDB for a queue; ``now``: monotonic seconds. A few requests are looked
+    up at one time, the others after them. One timer for the earliest deadline exists while any request waits.
     """
 
     def __init__(
@@ -56,7 +55,7 @@ class Results:
         look_ups: LookUps,
         drained: Callable[[], None] = nothing,
     ) -> None:
-        """``drained`` is called when all questions are looked up."""
+        """``drained`` is called when all requests are looked up."""
         self._queues = queues
         self._later = later
         self._reply = reply
@@ -64,25 +63,23 @@ class Results:
         self._look_ups = look_ups
         self._drained = drained
         self._gone = False
-        self._asked: set[_Asked] = set()
-        self._looked_up: set[_Asked] = (
-            set()
-        )  # of these, those of which MongoDB has not said yet what it knows
-        self._next: deque[_Asked] = deque()  # those that are looked up after them
-        self._deadlines: list[tuple[float, int, _Asked]] = []
+        self._open: set[_Request] = set()
+        self._looked_up: set[_Request] = set()  # MongoDB is being asked for these
+        self._next: deque[_Request] = deque()  # those that are looked up after these
+        self._deadlines: list[tuple[float, int, _Request]] = []
         self._count = 0
         self._timer: gevent.Greenlet[..., None] | None = None
         self._due = 0.0
 
     @property
     def waiting(self) -> int:
-        """Questions that are looked up after others."""
+        """Requests that are looked up after others."""
         return len(self._next)
 
     def ask(self, number: int, name: str, job_id: str, wait: float) -> None:
-        """Reply with the result of a job, once it has one; up to ``wait`` seconds from now."""
-        if len(self._asked) >= MOST_ASKED:
-            raise QueueFull(f"{MOST_ASKED} questions of this session wait for results: ask again later")
+        """Reply with the result of a job once it has one, within ``wait`` seconds."""
+        if len(self._open) >= MOST_ASKED:
+            raise QueueFull(f"{MOST_ASKED} requests of this session wait for results: ask again later")
         until = self._now() + wait
         queue = self._queues.known(name)
         if queue:
@@ -91,51 +88,51 @@ class Results:
             self._later.add(partial(self._ask_unknown, number, name, job_id, until))
 
     def forget(self) -> None:
-        """The session has gone."""
+        """Forget all requests: the session has ended."""
         self._gone = True
-        for asked in self._asked.difference(self._next):
-            asked.forget()
-        self._asked.clear()
+        for request in self._open.difference(self._next):
+            request.forget()
+        self._open.clear()
         self._look_ups.sessions -= bool(self._looked_up)
         self._looked_up.clear()
         self._next.clear()
         self._deadlines.clear()
         self._stop_timer()
 
-    def answered(self, asked: _Asked, outcome: Outcome) -> None:
-        """What became of the job."""
-        self._asked.discard(asked)
-        self._has_been_looked_up(asked)
-        self._reply(asked.number, outcome)
-        if len(self._deadlines) > 2 * len(self._asked) + _STALE:
-            self._deadlines = [each for each in self._deadlines if each[2] in self._asked]
+    def answered(self, request: _Request, outcome: Outcome) -> None:
+        """Reply with the outcome of a job."""
+        self._open.discard(request)
+        self._has_been_looked_up(request)
+        self._reply(request.number, outcome)
+        if len(self._deadlines) > 2 * len(self._open) + _STALE:
+            self._deadlines = [each for each in self._deadlines if each[2] in self._open]
             heapify(self._deadlines)
 
-    def on_its_way(self, asked: _Asked) -> None:
-        """The job has not ended, so the deadline counts."""
-        self._has_been_looked_up(asked)
+    def on_its_way(self, request: _Request) -> None:
+        """Wait for a job that has not ended, until the deadline."""
+        self._has_been_looked_up(request)
         self._count += 1
-        heappush(self._deadlines, (asked.deadline, self._count, asked))
+        heappush(self._deadlines, (request.deadline, self._count, request))
         self._set_timer()
 
     def _ask(self, number: int, queue: Queue, job_id: str, until: float) -> None:
-        asked = _Asked(self, number, queue, job_id, until)
-        self._asked.add(asked)
+        request = _Request(self, number, queue, job_id, until)
+        self._open.add(request)
         if len(self._looked_up) < self._look_ups.each:
-            self._look_up(asked)
+            self._look_up(request)
         else:
-            self._next.append(asked)
+            self._next.append(request)
 
-    def _look_up(self, asked: _Asked) -> None:
+    def _look_up(self, request: _Request) -> None:
         self._look_ups.sessions += not self._looked_up
-        self._looked_up.add(asked)
-        asked.queue.results.find(asked.job_id, asked.answer, asked.on_its_way)
+        self._looked_up.add(request)
+        request.queue.results.find(request.job_id, request.answer, request.on_its_way)
 
-    def _has_been_looked_up(self, asked: _Asked) -> None:
-        """Look up the next one."""
-        if asked not in self._looked_up:
+    def _has_been_looked_up(self, request: _Request) -> None:
+        """Look up the next request."""
+        if request not in self._looked_up:
             return
-        self._looked_up.discard(asked)
+        self._looked_up.discard(request)
         self._look_ups.sessions -= not self._looked_up
         while self._next and len(self._looked_up) < self._look_ups.each:
             self._look_up(self._next.popleft())
@@ -167,17 +164,17 @@ class Results:
         self._timer = None
         now = self._now()
         while self._deadlines and self._deadlines[0][0] <= now:
-            asked = heappop(self._deadlines)[2]
-            if asked in self._asked:
-                asked.forget()
-                so_far = f" ({asked.progress})" if asked.progress else ""
-                self.answered(asked, Timeout(f"job {asked.job_id} has not ended yet{so_far}: ask again"))
+            request = heappop(self._deadlines)[2]
+            if request in self._open:
+                request.forget()
+                so_far = f" ({request.progress})" if request.progress else ""
+                self.answered(request, Timeout(f"job {request.job_id} has not ended yet{so_far}: ask again"))
         if self._deadlines:
             self._set_timer()
 
 
-class _Asked:
-    """One question: which request, which job, how long."""
+class _Request:
+    """One request: its number, job and deadline."""
 
     __slots__ = ("deadline", "job_id", "number", "progress", "queue", "results")
 
@@ -190,14 +187,14 @@ class _Asked:
         self.progress = ""
 
     def answer(self, outcome: Outcome) -> None:
-        """The job has ended, or is not there."""
+        """Reply: the job has ended, or does not exist."""
         self.results.answered(self, outcome)
 
     def on_its_way(self, progress: str) -> None:
-        """It has not ended yet."""
+        """Wait on: the job has not ended yet."""
         self.progress = progress
         self.results.on_its_way(self)
 
     def forget(self) -> None:
-        """Nobody asks any more."""
+        """Stop waiting for the job."""
         self.queue.results.stop(self.job_id, self.answer)

@@ -1,4 +1,4 @@
-"""The verbs of subscriptions: a session holds some, says how far it has come, and may vanish."""
+"""The verbs of subscriptions: a session holds some, reports how far it has worked, and may vanish."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from typing import Any, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, QueueFull, Unavailable
+from sluicemq.protocol.rules import whole
+from sluicemq_broker.doors.smq.fields import read_options
 from sluicemq_broker.store import Subscription
 from sluicemq_broker.streams import NEWEST, Subscriptions, Wish
 
@@ -14,10 +16,10 @@ from sluicemq_broker.streams import NEWEST, Subscriptions, Wish
 _MOST_HELD: Final = 1000
 
 
-class Holds:
-    """What one session holds. Each method is a verb, and may wait for MongoDB.
+class SessionSubscriptions:
+    """The subscriptions that one session holds. Each method is a verb, and may wait for MongoDB.
 
-    ``who``: how the session is shown to people; ``peer``: its connection.
+    ``who()``: the name of the session for people; ``peer``: its connection.
     """
 
     def __init__(self, subscriptions: Subscriptions, who: Callable[[], str], peer: str) -> None:
@@ -28,8 +30,10 @@ class Holds:
         self._gone = False
 
     def hold(self, stream: str, name: str, kind: str, options: dict[str, Any]) -> dict[str, Any]:
-        """Hold a subscription; of one that it holds already this begins a new hold."""
-        wish = Wish(stream, name, kind, self._who(), **_options(options), peer=self._peer)
+        """Hold a subscription; one that the session holds already gets a new fence."""
+        wish = Wish(
+            stream, name, kind, self._who(), **read_options(options, _OPTIONS, "a HOLD"), peer=self._peer
+        )
         earlier = self._held.pop((stream, name), None)
         if earlier:
             self._subscriptions.vanish(earlier)
@@ -43,11 +47,11 @@ class Holds:
         return {"fence": held.fence, "watermark": held.watermark}
 
     def mark(self, stream: str, name: str, fence: int, watermark: int) -> None:
-        """Messages up to there are worked on."""
+        """Note that all messages up to a watermark are done."""
         self._subscriptions.mark(stream, name, fence, _number(watermark))
 
     def free(self, stream: str, name: str, fence: int | None) -> None:
-        """Give up the hold with this fence; None: whoever has it."""
+        """Release a subscription with this fence; None: take it from its holder."""
         if fence is None:
             self._subscriptions.free(stream, name)
             return
@@ -57,11 +61,11 @@ class Holds:
             self._subscriptions.left(self._held.pop((stream, name)))
 
     def listed(self, stream: str | None) -> list[dict[str, Any]]:
-        """All subscriptions, or those of one stream."""
+        """Return all subscriptions, or those of one stream."""
         return self._subscriptions.listed(stream)
 
     def seek(self, stream: str, name: str, watermark: int) -> None:
-        """Have a subscription that nobody holds go on behind this message."""
+        """Set the watermark of a subscription that nobody holds."""
         self._subscriptions.seek(stream, name, _number_or_newest(watermark), self._peer)
 
     def forget(self, stream: str, name: str) -> None:
@@ -69,21 +73,11 @@ class Holds:
         self._subscriptions.delete(stream, name)
 
     def vanish(self) -> None:
-        """The session has ended: others of the same kind may take over."""
+        """Release all: the session has ended, so others of their kinds may take over."""
         self._gone = True
         for held in self._held.values():
             self._subscriptions.vanish(held)
         self._held.clear()
-
-
-def _options(options: dict[str, Any]) -> dict[str, int]:
-    if options.keys() - {"after", "born"}:
-        raise BadFrames("the options of a HOLD are a map of after and born")
-    for value in options.values():
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise BadFrames("after and born are numbers of messages")
-        _number_or_newest(value)
-    return options
 
 
 def _number(value: int) -> int:
@@ -94,3 +88,8 @@ def _number(value: int) -> int:
 
 def _number_or_newest(value: int) -> int:
     return value if value == NEWEST else _number(value)
+
+
+_OPTIONS: Final = dict.fromkeys(
+    ("after", "born"), whole(NEWEST, wire.MAX_NUMBER, f"the number of a message, or {NEWEST} for the newest")
+)

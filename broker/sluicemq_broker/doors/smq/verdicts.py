@@ -1,16 +1,16 @@
-"""The verbs SETTLE, EXTEND and PROGRESS: what a session says of the jobs that its workers have."""
+"""The verbs SETTLE, EXTEND and PROGRESS, about the jobs of a session's workers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
+from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, LeaseLost, SluiceError
-from sluicemq_broker.doors.smq.assignments import Assignments
 from sluicemq_broker.doors.smq.fields import (
     LONGEST_DELAY,
     Fields,
+    check_count,
     listed,
     progress_entry,
     take,
@@ -18,7 +18,10 @@ from sluicemq_broker.doors.smq.fields import (
 )
 from sluicemq_broker.doors.worker_frames import unreadable
 from sluicemq_broker.queue import Queue, Settlement, Verdict
-from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.runtime import Count
+
+if TYPE_CHECKING:
+    from sluicemq_broker.doors.smq.sessions import Session
 
 #: Receipts in one SETTLE, EXTEND or PROGRESS, at most.
 MOST_AT_ONCE: Final = 1000
@@ -27,31 +30,19 @@ MOST_AT_ONCE: Final = 1000
 Problems = dict[int, SluiceError]
 
 
-class Speaker(Protocol):
-    """Whose verdicts these are."""
-
-    name: str
-    counters: Counters
-
-
 class Verdicts:
-    """What one session says of its jobs: verdicts, more time, progress.
+    """Verdicts, more time and progress for the jobs of one session.
 
-    ``reply`` gets a request's number and what is refused, all else being durable.
+    A request is answered with what is refused, once all else is durable.
     """
 
-    def __init__(
-        self, session: Speaker, assignments: Assignments, reply: Callable[[int, list[list[Any]]], None]
-    ) -> None:
+    def __init__(self, session: Session) -> None:
         self._session = session
-        self._assignments = assignments
-        self._reply = reply
 
     def settle(self, number: int, fields: Fields) -> None:
         """End deliveries."""
         (entries,) = take(fields, list)
-        if len(entries) > MOST_AT_ONCE:
-            raise BadFrames(f"a SETTLE has at most {MOST_AT_ONCE} verdicts, this one has {len(entries)}")
+        check_count(entries, MOST_AT_ONCE, "a SETTLE", "verdicts")
         whole = Settlement(partial(self._answer, number))
         for queue, verdicts in self._by_queue(entries, whole).items():
             whole.expect(1)
@@ -64,11 +55,10 @@ class Verdicts:
         receipts, seconds = take(fields, list, int | float)
         if not 0 < seconds <= LONGEST_DELAY:
             raise BadFrames(f"{seconds} is no number of seconds above 0")
-        if len(receipts) > MOST_AT_ONCE:
-            raise BadFrames(f"an EXTEND has at most {MOST_AT_ONCE} receipts, this one has {len(receipts)}")
+        check_count(receipts, MOST_AT_ONCE, "an EXTEND", "receipts")
         if not all(isinstance(receipt, bytes) for receipt in receipts):
             raise BadFrames("a receipt is bin, as DELIVER gave it")
-        workers = self._assignments.with_receipts(receipts)
+        workers = self._session.assignments.with_receipts(receipts)
         problems: Problems = {}
         for at, receipt in enumerate(receipts):
             worker = workers.get(receipt)
@@ -79,24 +69,23 @@ class Verdicts:
     def progress(self, number: int, fields: Fields) -> None:
         """Note how far jobs are."""
         (entries,) = take(fields, list)
-        if len(entries) > MOST_AT_ONCE:
-            raise BadFrames(f"a PROGRESS has at most {MOST_AT_ONCE} jobs, this one has {len(entries)}")
-        told = [progress_entry(entry) for entry in entries]
-        workers = self._assignments.with_receipts(receipt for receipt, *_ in told)
+        check_count(entries, MOST_AT_ONCE, "a PROGRESS", "jobs")
+        reports = [progress_entry(entry) for entry in entries]
+        workers = self._session.assignments.with_receipts(receipt for receipt, *_ in reports)
         problems: Problems = {}
-        for at, (receipt, done, total, note) in enumerate(told):
+        for at, (receipt, done, total, note) in enumerate(reports):
             worker = workers.get(receipt)
             if not (worker and worker.queue.tell_progress(receipt, worker, done, total, note)):
                 problems[at] = _void()
         self._answer(number, problems)
 
     def _answer(self, number: int, problems: Problems) -> None:
-        self._reply(number, listed(problems))
+        self._session.send(wire.OK, number, listed(problems))
 
     def _by_queue(self, entries: list[Any], whole: Settlement) -> dict[Queue, dict[int, Verdict]]:
-        """Return the verdicts on each queue's deliveries by their positions.
+        """Return the verdicts of each queue by their positions.
 
-        One that can't be read is refused, and rolls back the job whose receipt it names.
+        An unreadable one is refused, and rolls back the job of its receipt.
         """
         verdicts: dict[int, Verdict] = {}
         counters = self._session.counters
@@ -108,9 +97,9 @@ class Verdicts:
                 whole.refuse(at, error.with_traceback(None))
                 if isinstance(entry, list) and entry and isinstance(entry[0], bytes):
                     verdicts[at] = unreadable(entry[0], error)
-        workers = self._assignments.with_receipts(verdict.receipt for verdict in verdicts.values())
+        workers = self._session.assignments.with_receipts(verdict.receipt for verdict in verdicts.values())
         queues = {each.queue for each in set(workers.values())}
-        if len(queues) == 1 and len(workers) == len(verdicts):  # as nearly always
+        if len(queues) == 1 and len(workers) == len(verdicts):  # nearly always
             return {queues.pop(): verdicts}
         groups: dict[Queue, dict[int, Verdict]] = {}
         for at, verdict in verdicts.items():

@@ -1,47 +1,29 @@
-"""Workers of the library: what a session takes from a queue, to settle it or at most once."""
+"""Workers of the library: those that settle their jobs, and those that pop them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from gevent.event import Event
 
 from sluicemq.protocol import wire
 from sluicemq_broker.doors.popped_jobs import push_again
 from sluicemq_broker.queue import Delivery, Queue, Worker
-from sluicemq_broker.runtime import Counters
+
+if TYPE_CHECKING:
+    from sluicemq_broker.doors.smq.sessions import Session
 
 #: Bytes of one DELIVER, at most, unless one job alone has more.
 MOST_BYTES: Final = 2**20
 
 
-class Connection(Protocol):
-    """The connection through which a worker works."""
-
-    name: str
-    peer: str
-    counters: Counters
-    begins: float
-    """How many jobs it works on at once, in the order in which it was given them."""
-
-    @property
-    def writable(self) -> bool:
-        """True if the client reads what it is sent."""
-
-    def send(self, verb: bytes, number: int, *fields: Any) -> None:
-        """Send a message."""
-
-    def hang_up(self) -> None:
-        """Close the connection."""
-
-
 class SessionWorker(Worker):
-    """A library worker on one queue: credit is its prefetch, many jobs a message."""
+    """A library worker on one queue: its credit is its prefetch, and a message has many jobs."""
 
     door = "library"
 
-    def __init__(self, session: Connection, queue: Queue, credit: int) -> None:
+    def __init__(self, session: Session, queue: Queue, credit: int) -> None:
         super().__init__(session.name, credit, session.peer)
         self.queue = queue
         self.begins = session.begins
@@ -59,13 +41,13 @@ class SessionWorker(Worker):
         return self._session.writable
 
     def grant(self, credit: int) -> None:
-        """It wants so many unsettled jobs at most."""
+        """Set how many unsettled jobs it may have."""
         self.queue.resize(self, credit)
 
     def await_supply(self, timeout: float) -> None:
-        """Block until what lies ready has been sent, as far as its credit goes.
+        """Block until ready jobs have been sent, as far as its credit goes.
 
-        Also what was claimed beyond the credit of one that took its jobs and left a moment ago.
+        Ready jobs include those that were claimed for a worker which has just left.
         """
         self.queue.search(lambda: not self.free, timeout)
 
@@ -73,7 +55,7 @@ class SessionWorker(Worker):
         """Send jobs, many in a message."""
         for part in _by_bytes(deliveries):
             self._number += 1
-            # What numbers a job among the accepted is the microsecond in which it was.
+            # The number of a job is the microsecond in which it was accepted.
             jobs = [
                 [each.receipt, job.id, job.payload, job.headers, job.attempts, job.priority, job.seq / 1e6,
                  job.max_attempts, job.visibility_timeout]
@@ -88,15 +70,15 @@ class SessionWorker(Worker):
 
 
 class PoppingWorker(SessionWorker):
-    """A library worker whose jobs are removed before they are sent: it settles nothing.
+    """A library worker whose jobs are removed from MongoDB before they are sent: it settles nothing.
 
-    So its credit is not what it may have, but how many more it wants: each job that is sent takes
-    one off, and only the client adds some.
+    Its credit is how many more jobs it wants: each job that is sent takes one off, and only the client adds
+    to it.
     """
 
     pops = True
 
-    def __init__(self, session: Connection, queue: Queue, credit: int) -> None:
+    def __init__(self, session: Session, queue: Queue, credit: int) -> None:
         super().__init__(session, queue, credit)
         self._sent = Event()
 
@@ -106,24 +88,24 @@ class PoppingWorker(SessionWorker):
         return 0 if self.in_flight else super().free
 
     def grant(self, credit: int) -> None:
-        """It wants so many jobs more; 0: none at all."""
+        """Add to the jobs it wants; 0: it wants none."""
         self.queue.resize(self, self.prefetch + credit if credit else 0)
 
     def await_supply(self, timeout: float) -> None:
-        """The same; and what is being removed for it has been sent too."""
+        """Block as other workers do, and until jobs that are being removed for it have been sent."""
         super().await_supply(timeout)
         while self.await_removals(timeout):
             super().await_supply(timeout)
 
     def await_removals(self, timeout: float) -> bool:
-        """Block until what is being removed for it has been sent; False if nothing is, or time ran out."""
+        """Block until jobs that are being removed have been sent; False if none are, or it takes too long."""
         if not self.in_flight:
             return False
         self._sent.clear()
         return bool(self._sent.wait(timeout))
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
-        """Send jobs that are no longer in MongoDB; if the client has left they are pushed anew."""
+        """Send jobs that are no longer in MongoDB; if the client has left they are pushed again."""
         if self.gone:
             push_again(self.queue, deliveries, self._session.counters)
         else:
@@ -133,7 +115,7 @@ class PoppingWorker(SessionWorker):
 
 
 def _by_bytes(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
-    """In their order, in parts of :data:`MOST_BYTES` at most, or of one."""
+    """Yield deliveries in order, in parts of :data:`MOST_BYTES` at most, or of one job."""
     part: list[Delivery] = []
     size = 0
     for delivery in deliveries:

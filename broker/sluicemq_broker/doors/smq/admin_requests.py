@@ -1,0 +1,145 @@
+"""Requests of one session that ask MongoDB: each waits in a greenlet for the one before it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import gevent
+
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq_broker.admin import READ_PACKED_SENT
+from sluicemq_broker.doors.requests import MOST_UNREAD
+from sluicemq_broker.doors.smq.admin_verbs import AdminVerb
+from sluicemq_broker.doors.smq.fields import Fields, error_fields, seconds_to_wait, take
+from sluicemq_broker.queues import Task
+from sluicemq_broker.runtime import Batcher, QuerySlots
+from sluicemq_devices.sockets import SMALL
+
+if TYPE_CHECKING:
+    from sluicemq_broker.doors.smq.sessions import Session
+
+#: Requests of all sessions that are answered at one time, but those that wait for no other: they share the
+#: connections to MongoDB with the jobs.
+_AT_ONCE: Final = 8
+
+#: Makes what a request waits for.
+Turn = Callable[[], AbstractContextManager[Any]]
+
+log = logging.getLogger("broker.sessions")
+
+
+class AdminBounds:
+    """The bounds that the administrative requests of all sessions share: their number, bytes of answers.
+
+    An answer is expected to have as many bytes as the last ones; one with jobs, three times those of the
+    largest job.
+    """
+
+    def __init__(self, max_job_bytes: int) -> None:
+        self.slots = QuerySlots(_AT_ONCE)
+        self._most = READ_PACKED_SENT * max_job_bytes
+        self._latest: dict[AdminVerb, int] = {}
+
+    def expect(self, verb: AdminVerb) -> int:
+        """Return how many bytes to reserve for the next answer."""
+        return self._most if verb.weigh else max(SMALL, self._latest.get(verb, 0))
+
+    def note(self, verb: AdminVerb, size: int) -> None:
+        """Note how many bytes an answer had."""
+        self._latest[verb] = max(size, self._latest.get(verb, 0) * 7 // 8)
+
+
+class AdminRequests:
+    """The administrative requests of one session, and others of its steps that ask MongoDB."""
+
+    def __init__(self, session: Session) -> None:
+        self.later: Batcher[Callable[[], None]] = Batcher(lambda batch: batch[0](), size=1)
+        self._session = session
+        self._bounds = session.door.admin_bounds
+        self._user = self._bounds.slots.user()
+
+    def ask(self, number: int, fields: Fields, verb: AdminVerb) -> None:
+        """Answer a request after those before it; raises what refuses it."""
+        wait = seconds_to_wait(fields[len(verb.types) :]) if verb.takes_long else None
+        request = _Request(number, attrgetter(verb.subject)(self._session), verb, take(fields, *verb.types))
+        turn = nullcontext if verb.at_once else self._user.slot
+        if verb.reads:
+            self.later.add(partial(self._read, request, turn))
+        else:
+            self.later.add(partial(self._change, request, turn, wait))
+        if len(self.later) > MOST_UNREAD:
+            self._session.hold_back()
+
+    def answer(self, number: int, question: Callable[[], Any], wait: float | None = None) -> None:
+        """Answer what ``question()`` returns or raises; of a task, its outcome within ``wait`` seconds."""
+        self._shielded(number, partial(self._answer_or_fail, number, question, wait))
+
+    def _change(self, request: _Request, turn: Turn, wait: float | None) -> None:
+        """Carry out a change when it is its turn, also for a client that has left."""
+        with turn():
+            self.answer(request.number, request.ask, wait)
+
+    def _read(self, request: _Request, turn: Turn) -> None:
+        """Answer a request that changes nothing, when earlier answers were read and there is memory."""
+        if not self._session.has_left:
+            self._shielded(request.number, partial(self._read_in_turn, request, turn))
+
+    def _read_in_turn(self, request: _Request, turn: Turn) -> None:
+        session, verb, ration = self._session, request.verb, self._session.lane.ration
+        size = self._bounds.expect(verb)
+        if verb.weigh and not ration.fits(size):
+            with turn():
+                size = verb.weigh(request.subject, *request.fields)
+        while ration.reserve(size):
+            try:
+                with turn():
+                    if session.has_left:
+                        return
+                    answer = wire.encode(wire.OK, request.number, request.ask())
+                weight = len(answer[-1])
+                self._bounds.note(verb, weight)
+                if weight <= size or ration.fits(weight - size):
+                    session.post(answer)
+                    return
+            finally:
+                ration.release(size)
+            size = weight  # it was larger than expected, and others have taken the memory
+
+    def _answer_or_fail(self, number: int, question: Callable[[], Any], wait: float | None) -> None:
+        value = question()
+        if isinstance(value, Task):  # a task goes on by itself, so later requests don't wait for it
+            gevent.spawn(self.answer, number, partial(value.outcome, wait))
+        else:
+            self._session.send(wire.OK, number, value)
+
+    def _shielded(self, number: int, step: Callable[[], None]) -> None:
+        session = self._session
+        try:
+            step()
+        except SluiceError as error:
+            session.send(wire.ERROR, number, *error_fields(error))
+        except Exception:  # the client must have an answer
+            log.exception("an administrative request of %s failed", session.name)
+            session.send(wire.ERROR, number, Unavailable.code, "the broker failed on this; its log says why")
+        if not len(self.later):
+            self._user.answered()
+            session.read_on()
+
+
+class _Request(NamedTuple):
+    """One administrative request: its number, the subject that answers, its verb and fields."""
+
+    number: int
+    subject: object
+    verb: AdminVerb
+    fields: list[Any]
+
+    def ask(self) -> Any:
+        """Return the answer; may wait for MongoDB."""
+        return self.verb.method(self.subject, *self.fields)
