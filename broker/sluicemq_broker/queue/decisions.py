@@ -1,4 +1,4 @@
-"""What becomes of a job whose delivery has ended, decided from plain values: nothing here waits or writes."""
+"""Decisions about jobs whose deliveries have ended: pure functions of plain values, which write nothing."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ D_co = TypeVar("D_co", bound=Decision, covariant=True)
 
 
 class Settled(NamedTuple, Generic[D_co]):
-    """A delivery that has ended, what becomes of its job, and the verdict that waits for this to be durable.
+    """A delivery that has ended, the decision about its job, and where its worker waits for an answer.
 
-    ``settlement`` is None where no verdict waits: the worker has gone, or did not answer in time.
+    ``settlement`` is None without a verdict: the worker has gone, or did not answer in time.
     """
 
     delivery: Delivery

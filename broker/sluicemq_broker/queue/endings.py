@@ -1,6 +1,6 @@
-"""Jobs that have ended: those who hear of it are told here, whatever ended the job.
+"""Ends of jobs, said in one place: to counters, events, groups, waiters for results and other brokers.
 
-Also jobs that end without a worker: their time is over, they have no attempt left, or their children ended.
+Jobs that end without a worker end here: their time is over, no attempt is left, or their children ended.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _AT_ONCE: Final = 1000
 
 
 class Endings:
-    """Jobs of one queue that end: each is counted, and said to all that go on by it."""
+    """The ends of the jobs of one queue."""
 
     def __init__(
         self, store: QueueStore, context: Context, waiters: ResultWaiters, groups: Groups, others: OtherQueues
@@ -43,13 +43,13 @@ class Endings:
 
     @property
     def busy(self) -> bool:
-        """True if any job is about to be ended."""
+        """Return True if any job is about to be ended."""
         return self._over.busy
 
-    # ------------------------------------------------------------- by a verdict
+    # ----------------------------------------------------------------- by a worker
 
     def ended(self, count: Count, settled: Sequence[Settled[Any]], now: float) -> None:
-        """These are done, or have moved on, as their workers said; ``count`` says which."""
+        """Workers have ended jobs: they are done, were forwarded, or wait for children, as ``count`` says."""
         self._counters.add(count, len(settled))
         if self._events.wanted:
             self._events.emit(count, now, map(_about, settled))
@@ -72,7 +72,7 @@ class Endings:
             self._waiters.check([job.id])
 
     def became_dead(self, entries: Sequence[RolledBack], now: float) -> None:
-        """These were rejected, or have failed for the last time."""
+        """Jobs were rejected, or have failed for the last time."""
         if self._events.wanted:
             self._events.emit(Count.DEAD, now, map(about_return, entries))
         for entry in entries:
@@ -97,16 +97,16 @@ class Endings:
         elif isinstance(decision, PassOn):
             shielded(self._waiters.follow, job_id, self._others.open(decision.onward.queue).results)
 
-    # --------------------------------------------------------- without a verdict
+    # ----------------------------------------------------------- without a worker
 
     def died(self, ids: Iterable[str]) -> None:
-        """These became dead letters when they were claimed."""
+        """Jobs became dead letters when they were claimed: they had no attempt left."""
         dead = list(ids)
         self._events.emit(Count.DEAD, self._clock.now(), ({"job": each} for each in dead))
         self._waiters.check(dead)
 
     def parent_ended(self, job_id: str, outcome: bytes | SluiceError) -> None:
-        """Its last child is done, and so is this job; or a child is a dead letter, and so is this job."""
+        """A parent has ended: the last child is done, or one is a dead letter."""
         if isinstance(outcome, bytes):
             self._waiters.committed(job_id, outcome)
             self._notify_brokers(BusKind.ENDED, 0)
@@ -121,7 +121,7 @@ class Endings:
         return self._deaths > before
 
     def time_is_over(self, ids: Iterable[str]) -> None:
-        """The time to live of these is over: end those that lie ready."""
+        """The time to live of these jobs is over: end those that are ready."""
         self._over.extend(ids)
 
     def sweep(self, limit: int) -> int:

@@ -1,4 +1,4 @@
-"""What is decided and not written yet: merged into batches, counted, and written once for each owner id."""
+"""Decisions that are not written yet: merged into batches, counted, and written for each owner id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluicemq_broker.store import Portions, Refused
 
 
 class OfJob(Protocol):
-    """What is written about one job that is reserved here."""
+    """An entry of a statement, about one job that is reserved here."""
 
     @property
     def job(self) -> Job: ...  # noqa: D102

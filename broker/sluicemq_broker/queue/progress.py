@@ -1,6 +1,6 @@
-"""How far running jobs are, as their workers say: written about once a second, only the newest of each.
+"""The progress of running jobs, as their workers report it: the newest of each job, written once a second.
 
-``kill -9`` before the write, or a lost reply: what was said last is told no more, and nothing else is lost.
+``kill -9`` before the write, or a lost reply: the last report is missing, and nothing else.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import Progressed, QueueStore
 
 #: Seconds from one statement to the next, for all jobs of a queue together.
-_EACH: Final = 1.0
+_EVERY: Final = 1.0
 _MOST: Final = 1000  # jobs in a statement
 
 
 class JobsProgress:
-    """The progress of the jobs of one queue; who says nothing of it costs nothing."""
+    """The progress of the jobs of one queue; workers that report none cost nothing."""
 
     def __init__(self, store: QueueStore, context: Context, dispatch: Dispatch) -> None:
         self._store = store
@@ -31,8 +31,8 @@ class JobsProgress:
         self._newest: dict[bytes, Progressed] = {}
         self._batcher: Batcher[bytes] = Batcher(self._write, size=_MOST, gather=self._gather)
 
-    def tell(self, receipt: bytes, worker: Worker, done: float, total: float | None, note: str) -> bool:
-        """The job of this delivery is so far; False if this worker does not have it (any more)."""
+    def report(self, receipt: bytes, worker: Worker, done: float, total: float | None, note: str) -> bool:
+        """Note how far the job of a delivery is; False if this worker does not have the job (any more)."""
         delivery = self._deliveries.at(receipt, worker)
         if delivery is None:
             return False
@@ -43,11 +43,11 @@ class JobsProgress:
         return True
 
     def _gather(self, _waiting: int) -> None:
-        if (early := self._written + _EACH - self._timer.now()) > 0:
+        if (early := self._written + _EVERY - self._timer.now()) > 0:
             self._timer.sleep(early)
 
     def _write(self, receipts: list[bytes]) -> None:
         self._written = self._timer.now()
-        told = [self._newest.pop(each) for each in receipts]
+        newest = [self._newest.pop(each) for each in receipts]
         if not self._retry.over:  # a broker that stops has more important things to write
-            self._retry.run(lambda: self._store.note_progress(told))
+            self._retry.run(lambda: self._store.note_progress(newest))

@@ -221,7 +221,7 @@ class Queue:
         self, receipt: bytes, worker: Worker, done: float, total: float | None, note: str
     ) -> bool:
         """The job of this delivery is so far; False if this worker does not have it (any more)."""
-        return self._progress.tell(receipt, worker, done, total, note)
+        return self._progress.report(receipt, worker, done, total, note)
 
     def hand_out(self) -> None:
         """Jobs may be handed out again."""

@@ -34,8 +34,8 @@ OnPending = Callable[[str], None]
 _AT_ONCE: Final = 1000
 #: Jobs that expired here last: a client that pushes with a short time to live may ask after the job is gone.
 _EXPIRED_KNOWN: Final = 1000
-#: While no other broker can end jobs, all jobs with waiters are looked up once in so many seconds, and at
-#: most so many a second: a net for causes that nobody has thought of, at a thousandth of a processor.
+#: Seconds in which all jobs with waiters are looked up once while no other broker can end jobs, and look-ups
+#: a second, at most: a net for causes that nobody has thought of, at a thousandth of a processor.
 _ROUND: Final = 30.0
 _FEW: Final = 200
 #: Jobs that are looked up when another broker says that it has ended some; the next poll finds the others.
@@ -55,7 +55,7 @@ class _Question(NamedTuple):
 
 
 class ResultWaiters:
-    """The waiters for results of one queue. A crash forgets them: clients ask again with the same id.
+    """The waiters for results of one queue. A crash forgets them: clients ask again, by the id.
 
     Jobs that end at this broker are answered at once, so while it is alone waiting costs next to nothing.
     With other brokers there, a poll asks MongoDB once a second which jobs have ended: a job that a client

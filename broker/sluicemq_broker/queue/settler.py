@@ -41,12 +41,12 @@ from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
 from sluicemq_broker.store import QueueStore, RolledBack
 
-#: Commits, returns, or releases in one statement, at most; statements of commits, or of forwards, at once.
+#: Commits, or returns, in one statement at most; and statements of commits, or of forwards, at once.
 COMMIT: Final = 1000
 RETURN: Final = 1000
 AT_ONCE: Final = 2
 _RESULT_BYTES: Final = 16 * 2**20
-#: Commits that come one by one are merged for so many seconds; nobody's next job waits for them.
+#: Seconds for which commits that come one by one are merged; no worker's next job waits for them.
 GATHER: Final = 0.001
 
 _DEFAULT_BACKOFF: Final = Backoff()
@@ -81,7 +81,7 @@ class Settler:
         self._counters = context.counters
         self._events = context.events
         self.under_way = 0
-        """Commits, pops and moves that are not written yet, or counted as failed."""
+        """Commits, pops and moves that are neither written nor counted as failed."""
         self._commits = Commits(store, context, waiters, others)
         self._forwards = Forwards(store, context, others, waiters)
         self._fan_outs = FanOuts(name, store, context, others)
@@ -96,27 +96,19 @@ class Settler:
         self._releases: PendingWrites[Job] = PendingWrites(
             context, dispatch, self._write_releases, size=RETURN, failed=self._releases_failed
         )
-        self._pending = self._make_pending(context)
 
-    def _make_pending(self, context: Context) -> dict[type[Decision], PendingWrites[Settled[Any]]]:
-        def pending(write: Any, **batches: Any) -> PendingWrites[Settled[Any]]:
-            return PendingWrites(context, self._dispatch, write, _bytes_of, **batches)
+        def pending(write: Any, size: int, **batches: Any) -> PendingWrites[Settled[Any]]:
+            return PendingWrites(
+                context, dispatch, write, _bytes_of, size=size, failed=self._failed, **batches
+            )
 
-        failed = self._ends_failed
-        return {
+        self._pending: dict[type[Decision], PendingWrites[Settled[Any]]] = {
             Commit: pending(
-                self._write_commits,
-                size=COMMIT,
-                in_flight=AT_ONCE,
-                gather=self._gather,
-                weigh=_weight_of_commit,
-                failed=failed,
+                self._write_commits, COMMIT, in_flight=AT_ONCE, gather=self._gather, weigh=_weight_of_commit
             ),
-            PassOn: pending(
-                self._write_forwards, size=FORWARDS, in_flight=AT_ONCE, weigh=Forwards.weigh, failed=failed
-            ),
-            AwaitChildren: pending(self._write_fan_outs, size=CHILDREN, weigh=FanOuts.weigh, failed=failed),
-            Return: pending(self._write_returns, size=RETURN, failed=self._returns_failed),
+            PassOn: pending(self._write_forwards, FORWARDS, in_flight=AT_ONCE, weigh=Forwards.weigh),
+            AwaitChildren: pending(self._write_fan_outs, CHILDREN, weigh=FanOuts.weigh),
+            Return: pending(self._write_returns, RETURN),
         }
 
     def reconfigure(self, backoff: Backoff) -> None:
@@ -125,16 +117,16 @@ class Settler:
 
     @property
     def busy(self) -> bool:
-        """True if any verdict is not durable yet."""
+        """Return True if any verdict is not durable yet."""
         return any(each.busy for each in self.batchers)
 
     @property
     def batchers(self) -> tuple[Batcher[Any], ...]:
-        """All that is on its way to MongoDB."""
+        """Return all batches on their way to MongoDB."""
         pending = [each.batcher for each in self._pending.values()]
         return (self._pops, self._unsent, self._releases.batcher, *pending)
 
-    # ------------------------------------------------------- what ends a delivery
+    # -------------------------------------------------------- ways a delivery ends
 
     def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
         """End the deliveries that these verdicts name; each void receipt is refused and counted."""
@@ -212,7 +204,7 @@ class Settler:
         """Make popped jobs ready again that are kept as done and could not be sent."""
         self._unsent.extend(jobs)
 
-    # ------------------------------------------------------------ what is decided
+    # ------------------------------------------------------------------- decided
 
     def _refuse(
         self, delivery: Delivery, problem: SluiceError, settlement: Settlement | None, at: int
@@ -227,7 +219,7 @@ class Settler:
         return decision
 
     def _carry_out(self, settled: Iterable[Settled[Any]]) -> None:
-        """Have these written, each kind in statements of its own."""
+        """Hand these to the batches of their kinds."""
         kinds: dict[type[Decision], list[Settled[Any]]] = defaultdict(list)
         for each in settled:
             kinds[type(each.decision)].append(each)
@@ -249,7 +241,7 @@ class Settler:
             if count is Count.RETURNED:
                 self._counters.add(Count.RELEASED, number)
 
-    # ------------------------------------------------------------ what is written
+    # ------------------------------------------------------------------- written
 
     def _gather(self, waiting: int) -> None:
         if waiting < COMMIT:
@@ -312,7 +304,7 @@ class Settler:
     def _ended(
         self, count: Count, batch: Sequence[Settled[Any]], problems: Mapping[str, SluiceError], now: float
     ) -> None:
-        """A batch was answered: those that were not written go back, or are nobody's here any more."""
+        """Say how a batch has ended; jobs that were not written go back, or are forgotten."""
         done = [each for each in batch if each.delivery.job.id not in problems] if problems else batch
         self.under_way -= len(batch)
         self._dispatch.forget([each.delivery.job for each in done])
@@ -343,19 +335,14 @@ class Settler:
             self._supply.due_later(later)
         self._dispatch.expiries.watch([each.job for each in entries])
 
-    # ------------------------------- what MongoDB has not answered when the broker stops
+    # ------------------------- not answered by MongoDB before the broker stops
 
-    def _ends_failed(self, batch: list[Settled[Any]]) -> None:
-        self.under_way -= len(batch)
-        self._counters.add(Count.UNCOMMITTED, len(batch))
-        self._give_up(batch)
-
-    def _returns_failed(self, batch: list[Settled[Any]]) -> None:
-        self._supply.returned(_awaited(batch))
-        self._give_up(batch)
-
-    def _give_up(self, batch: Sequence[Settled[Any]]) -> None:
-        """Forget these: the audit finds those that are still reserved, and they are delivered again."""
+    def _failed(self, batch: list[Settled[Any]]) -> None:
+        """Forget these jobs: the audit finds those that are still reserved, and they are delivered again."""
+        returns = [each for each in batch if isinstance(each.decision, Return)]
+        self._supply.returned(_awaited(returns))
+        self.under_way -= len(batch) - len(returns)
+        self._counters.add(Count.UNCOMMITTED, len(batch) - len(returns))
         self._dispatch.forget([each.delivery.job for each in batch])
         _answer(batch, not_durable())
 
@@ -365,7 +352,7 @@ class Settler:
 
     def _pops_failed(self, pops: list[tuple[Worker, list[Delivery]]]) -> None:
         for worker, popped in pops:
-            self._ends_failed([Settled(each, NO_RESULT) for each in popped])
+            self._failed([Settled(each, NO_RESULT) for each in popped])
             shielded(self._dispatch.popped, worker, popped, set(popped))
 
     def _undo_failed(self, jobs: list[Job]) -> None:
@@ -373,7 +360,7 @@ class Settler:
 
 
 def _answer(settled: Sequence[Settled[Any]], problem: SluiceError | None = None) -> None:
-    """Tell those who wait for these verdicts that they are durable, or why they are not."""
+    """Answer the workers: their verdicts are durable, or why they are not."""
     if problem:
         for each in settled:
             if each.settlement:

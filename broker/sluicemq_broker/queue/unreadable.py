@@ -1,4 +1,4 @@
-"""Messages that never became jobs of a queue, on their way to its dead letters."""
+"""Messages that never became jobs of a queue: they are kept among its dead letters."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sluicemq_devices.hub import Watermark
 
 log = logging.getLogger("broker.queue")
 
-#: Messages that could not be read, kept of one queue for each run of the broker.
+#: Unreadable messages that are kept of one queue in each run of the broker.
 UNREADABLE_KEPT: Final = 1000
-#: In one statement: each may have 128 KiB, and the driver writes them all down in one turn of the hub.
+#: Messages in one statement: each may have 128 KiB, and the driver encodes them all in one turn of the hub.
 _KEPT_AT_ONCE: Final = 20
 
 
 class _Unreadable(NamedTuple):
-    """One of them; its size counts at that mark."""
+    """A message, whose size counts at this mark."""
 
     message: dict[str, Any]
     mark: Watermark
@@ -28,38 +28,38 @@ class _Unreadable(NamedTuple):
 
 
 class UnreadableMessages:
-    """Messages to one queue that never became jobs: kept among its dead letters."""
+    """The unreadable messages of one queue."""
 
     def __init__(self, store: QueueStore, context: Context) -> None:
         self._store = store
         self._clock, self._retry = context.clock, context.retry
         self._seen = 0
-        self._letters: Batcher[_Unreadable] = Batcher(self._write, size=_KEPT_AT_ONCE)
+        self._batcher: Batcher[_Unreadable] = Batcher(self._write, size=_KEPT_AT_ONCE)
 
     def keep(self, message: dict[str, Any], mark: Watermark, size: int) -> None:
-        """Keep one; past a bound it is only counted, by whoever could not read it.
+        """Keep a message, one of the first :data:`UNREADABLE_KEPT`; the door has counted it.
 
         Until it is written its ``size`` counts at the ``mark`` of the door through which it came.
         """
         self._seen += 1
         if self._seen <= UNREADABLE_KEPT:
             mark.take(1, size)
-            self._letters.add(_Unreadable(message, mark, size))
+            self._batcher.add(_Unreadable(message, mark, size))
 
     @property
     def busy(self) -> bool:
-        """True if one is not written yet."""
-        return self._letters.busy
+        """Return True if any message is not written yet."""
+        return self._batcher.busy
 
-    def _write(self, letters: list[_Unreadable]) -> None:
+    def _write(self, batch: list[_Unreadable]) -> None:
         def statement() -> None:
             self._store.prepare(anew=True)
-            self._store.keep_unreadable([each.message for each in letters], self._clock.now())
+            self._store.keep_unreadable([each.message for each in batch], self._clock.now())
 
         try:
             self._retry.run(statement)
         except SluiceError:
-            log.exception("%d unreadable messages are not kept", len(letters))
+            log.exception("%d unreadable messages are not kept", len(batch))
         finally:
-            for each in letters:
+            for each in batch:
                 each.mark.give(1, each.size)

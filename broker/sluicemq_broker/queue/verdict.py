@@ -1,4 +1,4 @@
-"""A worker's word on its jobs, and whoever waits until it is durable."""
+"""Verdicts of workers on their deliveries, and the answer once all that came together are durable."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from sluicemq_broker.runtime import shielded
 
 
 class Onward(NamedTuple):
-    """Where a job goes on: to which queue, with which payload (None: its own), and options said anew."""
+    """A new job in another queue: its payload (None: that of the job that makes it) and its own options."""
 
     queue: str
     payload: bytes | None
@@ -19,9 +19,9 @@ class Onward(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """A worker's word on one delivery; ``detail`` is the result (bytes) or the reason (text).
+    """A worker's verdict on one delivery; ``detail`` is the result (bytes) or the reason (text).
 
-    ``onward``, of a FORWARD: where the job goes on; of a FANOUT: its children.
+    ``onward`` is where a FORWARD goes, or the children of a FANOUT.
     """
 
     receipt: bytes
@@ -32,61 +32,61 @@ class Verdict(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes that it keeps until it is written."""
+        """Bytes that it holds until it is written."""
         return len(self.detail) + sum([len(each.payload or b"") for each in self.onward])
 
 
 class Settlement:
-    """Verdicts that came together: when all are durable, ``on_durable`` hears which were refused."""
+    """Verdicts that came together; once all are settled, ``on_durable`` is called with those refused."""
 
     __slots__ = ("_on_durable", "_pending", "problems")
 
     def __init__(self, on_durable: Callable[[dict[int, SluiceError]], None] | None = None) -> None:
-        self._pending = 1  # until it is closed: no more verdicts come
+        self._pending = 1  # until close(): no more verdicts come
         self.problems: dict[int, SluiceError] = {}
-        """Those that were refused so far, by their positions."""
+        """Verdicts that were refused so far, by their positions."""
         self._on_durable = on_durable
 
     def expect(self, count: int) -> None:
-        """So many verdicts more are to be settled."""
+        """Wait for ``count`` more verdicts."""
         self._pending += count
 
     def refuse(self, position: int, problem: SluiceError) -> None:
-        """One of them is refused, whenever it is settled."""
+        """Refuse one of them; it is settled later."""
         self.problems[position] = problem
 
     def settled(self, position: int, problem: SluiceError | None = None) -> None:
-        """One of them is durable or refused."""
+        """One of them is durable, or refused."""
         if problem:
             self.problems[position] = problem
         self.close()
 
     def join(self, positions: Sequence[int], problems: Mapping[int, SluiceError]) -> None:
-        """Those at these positions, which were settled apart as one of those expected, are all settled."""
+        """Verdicts at these positions, which were expected as one and settled apart, are settled."""
         self.problems.update({positions[at]: error for at, error in problems.items()})
         self.close()
 
     def close(self, count: int = 1) -> None:
-        """So many fewer to wait for."""
+        """Wait for ``count`` fewer."""
         self._pending -= count
         if not self._pending and self._on_durable:
             shielded(self._on_durable, self.problems)
 
 
 def not_durable() -> Unavailable:
-    """What whoever waits hears of a verdict that could not be written."""
+    """Return the answer to a verdict that could not be written."""
     return Unavailable("this is not durable: the broker stops, or has failed; the job is delivered again")
 
 
 def read_verdict(kind: bytes) -> str:
-    """The verdict a plain worker's frame names; raises :class:`BadFrames` for anything else."""
+    """Return the verdict that a plain worker's frame names; raises :class:`BadFrames` for anything else."""
     try:
         return PLAIN[kind]
     except KeyError:
         raise BadFrames(f"verdict {kind[:32]!r} is not {_WORDS}") from None
 
 
-#: What a plain worker may say, by its frame: RELEASE is the library's.
+#: Verdicts of plain workers by their frames; RELEASE is for the library.
 PLAIN: Final = {
     kind.encode(): kind for kind in (wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.FORWARD, wire.FAN_OUT)
 }
