@@ -1,1 +1,1 @@
-"""What `sluicemq bench` runs: producers and workers as processes of their own, and what they count."""
+"""The command `sluicemq bench`: producers and workers as processes of their own, and their counts."""

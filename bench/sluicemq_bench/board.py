@@ -1,7 +1,7 @@
-"""Counts that all processes of a bench run see: a small file, mapped into each.
+"""Counts that all processes of a run share: a small file, mapped into each.
 
-Cell 0 is the number of jobs that ends the run; then one cell for each process of workers, then one for each
-producer: what it has done so far. Each cell has one writer, so nothing is locked.
+Cell 0 is the number of jobs that ends the run. Then there is one cell for each process of workers, and one
+for each producer: the jobs that it has done. Each cell has one writer, so nothing is locked.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Board:
 
     @classmethod
     def make(cls, file: Path, workers: int, producers: int) -> Board:
-        """A new one, all zero."""
+        """Make a new board, all zero."""
         file.write_bytes(bytes(_CELL * (1 + workers + producers)))
         return cls(file, workers)
 
     @property
     def target(self) -> int:
-        """How many jobs end the run."""
+        """Return how many jobs end the run."""
         return self.cells[0]
 
     @target.setter
@@ -39,17 +39,17 @@ class Board:
         self.cells[0] = jobs
 
     def worked(self) -> int:
-        """Jobs that all workers have done so far."""
+        """Return how many jobs all workers have done so far."""
         return sum(self._worked)
 
     def produced(self) -> int:
-        """Jobs that all producers have got confirmed, or sent where nobody confirms."""
+        """Return how many jobs of all producers are confirmed, or sent if nobody confirms."""
         return sum(self._produced)
 
     def set(self, done: int) -> None:
-        """What this process has done so far."""
+        """Set the number of jobs that this process has done."""
         self.cells[self.slot] = done
 
     def is_over(self) -> bool:
-        """True if the workers have done all there is to do."""
+        """Return whether the workers have done all jobs."""
         return sum(self._worked) >= self.cells[0]

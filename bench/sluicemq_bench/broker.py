@@ -1,4 +1,4 @@
-"""The broker that is measured: one of the bench's own, in a temporary folder, or one that is there."""
+"""The broker that is measured: one of the bench's own, in a temporary folder, or a running one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _START_TIMEOUT = 120.0
 _STOP_TIMEOUT = 60.0
 _LOG_SHOWN = 20
 
-# Port 0: the ready file tells which ones they got. PULL workers are bounded by their device.
+# Port 0: the ready file has the ports that were assigned. The device limits PULL workers.
 _CONFIG = """\
 [broker]
 endpoint = "tcp://127.0.0.1:0"
@@ -55,7 +55,7 @@ hwm_bytes = 1000000000
 
 @contextmanager
 def own_broker(plan: Plan) -> Iterator[Site]:
-    """Run a broker with an embedded MongoDB for as long as the ``with`` block; BenchFailed if it can't."""
+    """Run a broker with an embedded MongoDB for the time of the ``with`` block; raises BenchFailed."""
     folder = Path(tempfile.mkdtemp(prefix="sluicemq-bench-"))
     try:
         process = _start(plan, folder)
@@ -68,7 +68,7 @@ def own_broker(plan: Plan) -> Iterator[Site]:
 
 
 def site_of(plan: Plan, endpoint: str, queue: str | None, ends: dict[str, str | None]) -> Site:
-    """A broker that is there: the default doors where none are named, and a queue of our own where we can."""
+    """Return a running broker: with its default doors unless named, and a new queue where possible."""
     defaults = {
         "library": {},
         "rep": {"backend": "tcp://127.0.0.1:5554"},
@@ -99,7 +99,7 @@ def _start(plan: Plan, folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    """Without the settings of a broker that the user runs."""
+    """Return the environment without settings of the user's own broker."""
     return {name: value for name, value in os.environ.items() if not name.startswith("SLUICEMQ_")}
 
 

@@ -28,7 +28,7 @@ _FORMATS = (".svg", ".png")
 
 
 def _meanings(words: dict[str, str]) -> str:
-    """A list that click does not wrap into one paragraph."""
+    """Return a list that click does not wrap into one paragraph."""
     return "\b\n" + "\n".join(f"  {word:<10} {meaning}" for word, meaning in words.items())
 
 
@@ -52,7 +52,7 @@ _rate = Ruled(number(0.001, 1e9))
 
 
 def _plot_file(_context: click.Context, _parameter: click.Parameter, value: Path | None) -> Path | None:
-    """Say before a long run what would fail after it."""
+    """Refuse a wrong file before a long run, not after it."""
     if value is not None and value.suffix not in _FORMATS:
         raise click.BadParameter(f"name a file that ends with {' or '.join(_FORMATS)}")
     return value
@@ -87,9 +87,9 @@ def _headers(
 @click.option("--backlog", type=_count, help="Of drain: jobs in the queue before.  [--jobs]")
 @click.option(
     "--header", "headers", multiple=True, callback=_headers, metavar="KEY=NUMBER",
-    help="What a library producer says with every job: priority, delay, ttl, keep_done.",
+    help="A header of every job of a library producer: priority, delay, ttl, keep_done.",
 )  # fmt: skip
-@click.option("--duration", type=_seconds, metavar="S", help="Push for so many seconds; in drain, work.")
+@click.option("--duration", type=_seconds, metavar="S", help="Push for S seconds; in drain, work.")
 @click.option("--rate", type=_rate, metavar="N", help="Jobs a second; in latency 100 by default.")
 @click.option("--iterations", type=_count, help="Rounds of simulate, a second each.  [25]")
 @click.option("--device", type=click.Choice(DEVICES), help="What relay measures.  [streamer]")
@@ -110,7 +110,7 @@ def bench(  # noqa: D103 - its help is above
     context: click.Context, /, scenario: str, plot_file: Path | None, endpoint: str | None, queue: str | None,
     frontend: str | None, backend: str | None, commit: str | None, *, as_json: bool, **given: Any,
 ) -> None:  # fmt: skip
-    # Of which `named` counts, not what the environment names: that may be in earnest.
+    # Only an endpoint on the command line: the environment may name a broker in production.
     invocation = context.obj
     try:
         plan = planned(scenario, **given)
@@ -159,7 +159,7 @@ def _run_streams(invocation: Invocation, plan: Plan) -> StreamOutcome:
 
 @contextmanager
 def _watched(invocation: Invocation) -> Iterator[Bar]:
-    """Show how it goes on; what fails is told in a sentence."""
+    """Show progress; errors become one sentence."""
     from sluicemq_bench.crew import BenchFailed  # noqa: PLC0415 - as above
 
     try:
@@ -180,7 +180,7 @@ def _show(invocation: Invocation, outcome: Outcome | StreamOutcome, *, as_json: 
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """Leave all blocks at SIGTERM too, for that is what ends the processes that were started."""
+    """Leave all blocks at SIGTERM too, since that ends the processes that were started."""
     before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         yield
@@ -189,25 +189,25 @@ def ended_by_sigterm() -> Iterator[None]:
 
 
 class Bar:
-    """The progress of a run, as a bar for each of its parts."""
+    """The progress of a run, a bar for each of its parts."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._task = progress.add_task("", visible=False)
 
     def phase(self, name: str, total: int | None) -> None:
-        """Another bar."""
+        """Begin another bar."""
         self._progress.update(self._task, total=self._progress.tasks[-1].completed)
         self._task = self._progress.add_task(name, total=total)
 
     def at(self, done: int) -> None:
-        """So far."""
+        """Set the number of done jobs."""
         self._progress.update(self._task, completed=done)
 
 
 @contextmanager
 def progress(console: Console) -> Iterator[Bar]:
-    """Show the progress of runs there, if it is a terminal."""
+    """Show the progress of runs, if this is a terminal."""
     from sluicemq.cli import bars  # noqa: PLC0415 - slow to load, and --help shows none
 
     with bars.counted(console) as shown:

@@ -1,4 +1,4 @@
-"""The processes of a bench run, seen from the run: started, waited for, heard, ended whatever happens."""
+"""The processes of a run: started, awaited, read, and ended in any case."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _END_TIMEOUT = 5.0
 
 
 class BenchFailed(Exception):
-    """A run could not be carried through; the text says why."""
+    """A run could not be finished; the text says why."""
 
 
 class Crew:
-    """One process for each task; leaving the ``with`` block ends those that are left."""
+    """One process for each task; leaving the ``with`` block ends those that still run."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._processes = [_start(task) for task in tasks]
         self._not_ready = list(self._processes)
 
     def wait_ready(self) -> None:
-        """Return when all of them are ready; again is harmless."""
+        """Return when all of them are ready; may be called again."""
         while self._not_ready:
             line = _line(self._not_ready[0])
             if line != "ready":
@@ -36,25 +36,25 @@ class Crew:
             del self._not_ready[0]
 
     def go(self, start: int) -> None:
-        """Tell them when it begins (monotonic ns)."""
+        """Send them the time of the start (monotonic ns)."""
         for process in self._processes:
             stdin = _pipe(process.stdin)
             stdin.write(f"{start}\n")
             stdin.flush()
 
     def ended(self) -> bool:
-        """True if all have ended; raises if one of them failed."""
+        """Return whether all have ended; raises if one of them failed."""
         codes = [process.poll() for process in self._processes]
         if any(codes):
             raise BenchFailed("a process of the bench failed; what it wrote stands above")
         return None not in codes
 
     def results(self) -> list[Result]:
-        """What they found, in the order of the tasks; once they have ended."""
+        """Return their results, in the order of the tasks, once they have ended."""
         return [Result(**json.loads(_pipe(process.stdout).readline())) for process in self._processes]
 
     def end(self) -> None:
-        """End those that are left."""
+        """End those that still run."""
         for process in self._processes:
             if process.poll() is None:
                 process.kill()

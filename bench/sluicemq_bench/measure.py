@@ -1,4 +1,4 @@
-"""One measurement: put the processes to work, watch them to their end, gather what they found."""
+"""One measurement: start the processes, watch them to their end, collect their results."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from sluicemq_bench.usage import Meter
 
 _LOOK = 0.05  # seconds between looks at the counts
 _STALLED = 60.0  # seconds without a job after which the run is given up
-_HEAD_START = SECOND // 20  # for the word to go to reach all processes
+_HEAD_START = SECOND // 20  # for the start to reach all processes
 
 
 class Watch(Protocol):
-    """Who is told how it goes on."""
+    """A display of the progress."""
 
     def phase(self, name: str, total: int | None) -> None:
-        """Another part of the run begins, of so many jobs if that is known."""
+        """Begin another part of the run, with a number of jobs if that is known."""
 
     def at(self, done: int) -> None:
-        """So many jobs of this part are done."""
+        """Show how many jobs of this part are done."""
 
 
 @dataclass(frozen=True)
 class Cast:
-    """A plan and who acts in it: programs of producers and of workers ('': none), and what is measured."""
+    """A plan and its programs: of producers and of workers ('': none), and what is measured."""
 
     plan: Plan
     site: Site
@@ -48,7 +48,7 @@ class Cast:
 
 
 def measure(cast: Cast, watch: Watch, ready: Callable[[], None] = lambda: None) -> Outcome:
-    """Run it; ``ready`` returns when the workers, who come first, are where they should be."""
+    """Run a plan; ``ready`` returns when the workers, which start first, are connected."""
     _announce(cast.plan, watch)
     with (
         board_for(cast.plan) as (file, board),
@@ -75,14 +75,14 @@ def measure(cast: Cast, watch: Watch, ready: Callable[[], None] = lambda: None) 
 
 
 def carry_out(crews: Sequence[Crew], counted: Callable[[], int], look: Callable[[float, int], None]) -> int:
-    """Start crews and watch them until all have ended; when they started, in monotonic ns."""
+    """Start crews and watch them until all have ended; returns when they started, in monotonic ns."""
     for crew in crews:
         crew.wait_ready()
     start = monotonic_ns() + _HEAD_START
     for crew in crews:
         crew.go(start)
     stall = _Stall()
-    while not all([crew.ended() for crew in crews]):  # noqa: C419 - each is asked whether it has failed
+    while not all([crew.ended() for crew in crews]):  # noqa: C419 - each must check whether it has failed
         time.sleep(_LOOK)
         done = counted()
         look((monotonic_ns() - start) / SECOND, done)
@@ -92,14 +92,14 @@ def carry_out(crews: Sequence[Crew], counted: Callable[[], int], look: Callable[
 
 @contextmanager
 def board_for(plan: Plan) -> Iterator[tuple[Path, Board]]:
-    """The counts of a run, and the file they are in."""
+    """Make the counts of a run, in a file."""
     with tempfile.NamedTemporaryFile(prefix="sluicemq-bench-") as file:
         path = Path(file.name)
         yield path, Board.make(path, plan.worker_processes, plan.producers)
 
 
 class _Stall:
-    """Gives a run up in which nothing is done any more."""
+    """Ends a run in which no job is done any more."""
 
     def __init__(self) -> None:
         self._done = 0
@@ -130,14 +130,14 @@ def _producers(cast: Cast, file: Path) -> list[Task]:
 
 
 def _known_target(cast: Cast) -> int:
-    """After how many jobs the workers end, as far as that is known before."""
+    """Return after how many jobs the workers end, if that is known before."""
     if cast.plan.scenario == "simulate" or cast.producers_count:
         return ENDLESS
     return cast.plan.jobs * (cast.plan.workers if _is_copied(cast.plan) else 1)
 
 
 def _end_workers(plan: Plan, board: Board, producers: Crew, seconds: float) -> None:
-    """Where it was not known before: they end with what was produced, or with the time."""
+    """End workers whose number of jobs was not known before: with the last job produced, or in time."""
     if plan.scenario == "drain":
         if plan.duration and seconds >= plan.duration:
             board.target = 0
@@ -146,7 +146,7 @@ def _end_workers(plan: Plan, board: Board, producers: Crew, seconds: float) -> N
 
 
 def _is_copied(plan: Plan) -> bool:
-    """True if every worker gets every message."""
+    """Return whether every worker gets every message."""
     return plan.scenario == "relay" and plan.device == "forwarder"
 
 

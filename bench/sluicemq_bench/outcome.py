@@ -1,4 +1,4 @@
-"""What a run found: as one JSON object, and as rows of a table."""
+"""The results of a run: as one JSON object, and as rows of a table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluicemq_bench.usage import Usage
 _MS = 1_000_000
 _PERCENTILES = {"p50": 50.0, "p75": 75.0, "p95": 95.0, "p99": 99.0, "p99.9": 99.9}
 
-#: Where the times of the plans' jobs begin and end.
+#: Begin and end of the times of the plans' jobs.
 _MEASURED = {
     "taken": "from due to in hand",
     "confirmed": "from due to confirmed",
@@ -23,24 +23,24 @@ _MEASURED = {
 
 
 class Timeline:
-    """Jobs done by then, for some moments of a run in seconds since its start."""
+    """Jobs done at some moments of a run, in seconds since its start."""
 
     def __init__(self) -> None:
         self._points = [(0.0, 0)]
 
     def add(self, seconds: float, done: int) -> None:
-        """One more moment."""
+        """Add a moment."""
         if seconds > 0:
             self._points.append((round(seconds, 4), done))
 
     def until(self, seconds: float, done: int) -> list[tuple[float, int]]:
-        """The moments before the end, and the end."""
+        """Return the moments before the end, and the end."""
         return [*(point for point in self._points if point[0] < seconds), (round(seconds, 4), done)]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One run. ``times`` are histograms of nanoseconds by what was measured; empty ones are left out."""
+    """One run. ``times``: histograms of nanoseconds by what was measured; empty ones are left out."""
 
     plan: Plan
     jobs: int
@@ -49,20 +49,20 @@ class Outcome:
     times: dict[str, HdrHistogram]
     timeline: list[tuple[float, int]]
     proxy_per_s: float | None = None
-    """Of a relay: the rate of the proxy in C that comes with libzmq, on the same work right after."""
+    """The rate of the proxy in C that comes with libzmq, right after a relay, on equal work."""
 
     @property
     def jobs_per_s(self) -> float:
-        """The rate over the whole run."""
+        """Return the rate over the whole run."""
         return self.jobs / self.seconds
 
     @property
     def latency(self) -> HdrHistogram | None:
-        """The times that ``latency_ms`` tells: the last ones measured."""
+        """Return the times of ``latency_ms``: the last ones measured."""
         return next(reversed(self.times.values()), None)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, with units in the names."""
+        """Return all figures, with units in the names."""
         return {
             **self.plan.described(),
             "jobs": self.jobs,
@@ -76,7 +76,7 @@ class Outcome:
         }
 
     def rows(self) -> list[dict[str, Any]]:
-        """A line for each figure."""
+        """Return a line for each figure."""
         rows = [_row(f"{self.jobs:,} jobs in", self.seconds, "s"), _row("rate", self.jobs_per_s, "jobs/s")]
         if self.proxy_per_s:
             rows.append(_row("rate of the proxy in C", self.proxy_per_s, "jobs/s"))
@@ -113,7 +113,7 @@ def _percentiles(times: HdrHistogram) -> dict[str, float]:
 
 
 def _operation(times: HdrHistogram) -> dict[str, float]:
-    """What the load simulation of the literature tells of each operation."""
+    """Return the figures that published load simulations give for each operation."""
     values = {"mean": times.get_mean_value(), "deviation": times.get_stddev()}
     values |= {f"p{at}": times.get_value_at_percentile(at) for at in (75, 95, 99)}
     return _in_ms({**values, "min": times.get_min_value(), "max": times.get_max_value()})

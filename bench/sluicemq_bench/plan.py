@@ -1,11 +1,11 @@
-"""What a bench run is to do: its scenario, its door, how much of everything; defaults and rules."""
+"""The plan of a run: its scenario, its door, all numbers; defaults and rules."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from typing import Any
 
-#: What each scenario does, as ``sluicemq bench --help`` says it.
+#: Scenarios, with their texts in ``sluicemq bench --help``.
 SCENARIOS = {
     "push": "push jobs until the last is confirmed; nobody works",
     "drain": "fill a backlog, then work it off",
@@ -16,7 +16,7 @@ SCENARIOS = {
     "simulate": "rounds of one second, each with 1,000 publishes at once and 300 reads",
 }
 
-#: Who connects: producers, then workers.
+#: Producers, then workers.
 DOORS = {
     "library": "Producer and Worker of this library",
     "rep": "Producer of this library, REP workers",
@@ -24,7 +24,7 @@ DOORS = {
     "req": "REQ clients that wait for each answer, REP workers",
 }
 
-#: When a job of a PULL worker is done, as ``ack`` of its device says.
+#: When a job of a PULL worker is done: ``ack`` of its device.
 ACKS = {
     "received": "its ZeroMQ has it",
     "auto": "before it is sent",
@@ -36,7 +36,7 @@ DEVICES = ("streamer", "forwarder", "queue")
 #: The smallest job holds the time at which it was due.
 STAMP_BYTES = 8
 
-#: Of the publishes of a simulated round, the share that is read in it: 300 of 1,000.
+#: Share of the publishes of a simulated round that is read in it: 300 of 1,000.
 READ_SHARE = 0.3
 
 ENDLESS = 1 << 62
@@ -59,7 +59,7 @@ _JOBS = {
     "stream": 200_000,
     "simulate": 1_000,
 }
-_PROCESSES = 16  # of workers, at most: with hundreds, the machine would do little else
+_PROCESSES = 16  # of workers, at most: hundreds would keep the machine busy
 _SLOW_DOOR_JOBS = 5_000  # one job at a time for each worker or client
 _RATE = 100.0
 _APART = ("relay", "simulate")  # each of their workers is a process
@@ -72,12 +72,11 @@ class Plan:
     """One run.
 
     ``jobs`` of ``size`` bytes; in ``simulate`` the publishes of one of ``iterations`` rounds, in ``stream``
-    messages, beside a quarter as many jobs. ``window`` is how many jobs a library producer leaves unconfirmed
-    (1: one by one); ``rate`` is jobs a second over all producers, None for as fast as they can; ``duration``
-    ends the run after that many seconds whatever is left. ``workers`` share ``worker_processes`` evenly. Over
-    several ``queues`` jobs and workers are dealt in turn. ``ack`` is that of the device of PULL workers.
-    ``headers`` are what a library producer says with every job: ``priority``, ``delay``, ``ttl``,
-    ``keep_done``.
+    the messages, beside a quarter as many jobs. ``window``: jobs that a library producer leaves unconfirmed
+    (1: one by one). ``rate``: jobs a second over all producers, None for as fast as they can. ``duration``
+    ends the run after these seconds in any case. ``workers`` share ``worker_processes`` evenly. With several
+    ``queues``, jobs and workers are dealt in turn. ``ack``: of the device of PULL workers. ``headers``: of
+    every job of a library producer: ``priority``, ``delay``, ``ttl``, ``keep_done``.
     """
 
     scenario: str
@@ -99,7 +98,7 @@ class Plan:
     headers: dict[str, Any]
 
     def described(self) -> dict[str, Any]:
-        """The settings that had a say in this run."""
+        """Return the settings that counted in this run."""
         unused = {"device"} if self.scenario != "relay" else {"door", "prefetch", "window"}
         unused |= {"ack"} if self.door != "pull" else set()
         unused |= {"iterations"} if self.scenario != "simulate" else set()
@@ -116,7 +115,7 @@ class Plan:
 
 
 def planned(scenario: str, **given: Any) -> Plan:
-    """A plan with the scenario's defaults for what is None; ValueError says what does not fit."""
+    """Return a plan with the scenario's defaults for None; ValueError says what does not fit."""
     chosen = {name: value for name, value in given.items() if value is not None}
     door = chosen.get("door", "library")
     plan = Plan(**{**_defaults(scenario, door, chosen), **chosen, "scenario": scenario, "door": door})
@@ -150,7 +149,7 @@ def _defaults(scenario: str, door: str, chosen: dict[str, Any]) -> dict[str, Any
 
 def _prefetch(door: str, ack: str | None) -> int:
     if door == "pull" and ack != "explicit":
-        return 64 if ack == "auto" else 256  # as their devices have it
+        return 64 if ack == "auto" else 256  # their devices' default
     return 1024 if door == "library" else 100
 
 

@@ -19,12 +19,12 @@ _STYLE: Any = {
     "axes.spines.right": False,
     "axes.grid": True,
     "grid.alpha": 0.3,
-    "svg.hashsalt": "sluicemq",  # the same run draws the same file
+    "svg.hashsalt": "sluicemq",  # equal runs draw equal files
 }
 
 
 def plot(outcome: Outcome, file: Path) -> None:
-    """Write it to ``file``, an SVG or a PNG by its name."""
+    """Draw a run into ``file``, an SVG or a PNG by its name."""
     import matplotlib as mpl  # noqa: PLC0415 - slow to load
 
     mpl.use("agg")
@@ -54,7 +54,7 @@ def _throughput(axes: Axes, outcome: Outcome) -> None:
 
 
 def _thinned(timeline: list[tuple[float, int]]) -> list[tuple[float, int]]:
-    """At most so many bins, and none too short to say anything."""
+    """Return a limited number of bins, none too short to say anything."""
     step = timeline[-1][0] / _BINS
     kept = timeline[:1]
     for point in timeline[1:-1]:
@@ -64,7 +64,7 @@ def _thinned(timeline: list[tuple[float, int]]) -> list[tuple[float, int]]:
 
 
 def _latencies(axes: Axes, outcome: Outcome) -> None:
-    """Percentiles, each further nine as wide as the one before: what is rare is what matters."""
+    """Draw percentiles, each further nine as wide as the one before: rare values matter."""
     for name, times in outcome.times.items():
         shown = [(at, times.get_value_at_percentile(at)) for at in _percentiles(times.total_count)]
         axes.plot([1 / (1 - at / 100) for at, _ in shown], [value / 1e6 for _, value in shown], label=name)
@@ -78,6 +78,6 @@ def _latencies(axes: Axes, outcome: Outcome) -> None:
 
 
 def _percentiles(count: int) -> list[float]:
-    """As many nines as there are values to tell them apart."""
+    """Return percentiles, with as many nines as there are values to tell them apart."""
     steps = 200
     return [100 * (1 - count ** -(step / steps)) for step in range(steps + 1)] if count > 1 else [0.0]

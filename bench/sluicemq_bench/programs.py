@@ -1,4 +1,4 @@
-"""The processes of a bench run: ``python -m sluicemq_bench.programs TASK``; started by the run itself."""
+"""The processes of a run: ``python -m sluicemq_bench.programs TASK``, started by the run."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def work(task: Task, board: Board) -> None:
     """Take jobs until all workers together have taken those of the run."""
     count = TimedCount(board, timed=task.plan.scenario != "drain")
     TAKERS[task.plan.door](task, board, count, await_go)
-    # Who has not taken the last job has been through since its own last one.
+    # A worker without the last job has been done since its own last one.
     report(count.done, ended=monotonic_ns() if count.over else count.last, taken=count.times.encoded())
 
 
 def publish(task: Task, board: Board) -> None:
-    """The publishers of the load simulation: in each round, their share of the jobs at once."""
+    """Publish in the load simulation: in each round, this process's share of the jobs at once."""
     payloads = Payloads(task.plan.size)
     with source_for(task) as source:
         start = await_go()
@@ -55,7 +55,7 @@ def publish(task: Task, board: Board) -> None:
 
 
 def read(task: Task, board: Board) -> None:
-    """A reader of the load simulation: in each round, its share of the reads, one by one."""
+    """Read in the load simulation: in each round, this process's share of the reads, one by one."""
     reading = TimedReads(board, max(1, int(task.jobs * READ_SHARE)), task.plan.iterations)
     TAKERS[task.plan.door](task, board, reading, await_go)
     report(reading.done, fetch=reading.times.encoded())
@@ -73,11 +73,11 @@ class TimedCount:
         self._timed = timed
 
     def started(self, start: int) -> None:
-        """Without a job, it has been through since the start."""
+        """Note the start: without a job, this worker is done since then."""
         self.last = start
 
     def __call__(self, payload: bytes) -> None:
-        """One more."""
+        """Count one job."""
         self.last = monotonic_ns()
         if self._timed:
             self.times.add(self.last - stamp_of(payload))
@@ -87,7 +87,7 @@ class TimedCount:
 
 
 class TimedReads:
-    """Times each read from the reader's asking (it has settled the job before) to the job's arrival."""
+    """Times each read from its request (the job before is settled) to the job's arrival."""
 
     def __init__(self, board: Board, share: int, rounds: int) -> None:
         self.times = Times()
@@ -98,16 +98,16 @@ class TimedReads:
 
     @property
     def over(self) -> bool:
-        """True if all its rounds are read."""
+        """Return whether all its rounds are read."""
         return self.done >= self._share * self._rounds
 
     def started(self, start: int) -> None:
-        """The first round has begun."""
+        """Begin the first round."""
         self._start = start
         self._asked = monotonic_ns()
 
     def __call__(self, _payload: bytes) -> None:
-        """One more; after the last of a round, sleep until the next begins."""
+        """Count one job; after the last of a round, sleep until the next round."""
         self.times.add(monotonic_ns() - self._asked)
         self.done += 1
         self._board.set(self.done)
@@ -131,7 +131,7 @@ PROGRAMS: dict[str, Callable[[Task, Board], None]] = {
 
 
 def main() -> None:
-    """Run the task that the first argument is."""
+    """Run the task of the first argument."""
     task = Task.decoded(sys.argv[1])
     PROGRAMS[task.program](task, task.open_board())
 

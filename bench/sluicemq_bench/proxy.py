@@ -1,4 +1,4 @@
-"""``python -m sluicemq_bench.proxy streamer|forwarder|queue``: the proxy of libzmq, to compare with."""
+"""``python -m sluicemq_bench.proxy streamer|forwarder|queue``: libzmq's proxy, for comparison."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _KINDS = {
     "forwarder": (zmq.XSUB, zmq.XPUB),
     "queue": (zmq.ROUTER, zmq.DEALER),
 }
-_HWM = 10_000  # as a device alone
+_HWM = 10_000  # like a device alone
 
 
 def main(device: str) -> None:
-    """Say where it listens, as a device does, and relay until a signal."""
+    """Print the addresses, as a device does, and relay until a signal."""
     context = zmq.Context()
     ends = [context.socket(kind) for kind in _KINDS[device]]
     for end in ends:

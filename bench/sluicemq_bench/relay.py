@@ -1,6 +1,6 @@
-"""Carry out the plan of a relay: a device alone, ``sluicemq device``, between plain sockets.
+"""The scenario relay: a device alone, ``sluicemq device``, between plain sockets.
 
-Then the same with the proxy in C that comes with libzmq: what is to be had on this machine.
+Then the proxy in C that comes with libzmq repeats the work, to show what this machine can do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ANY_PORT = "tcp://127.0.0.1:0"
 
 
 def run_relay(plan: Plan, watch: Watch) -> Outcome:
-    """Measure a relay of the plan's kind; of a queue, round trips."""
+    """Measure a relay of the plan's kind; for a queue, round trips."""
     device = module_command(DEVICE)
     if device is None:
         raise BenchFailed(f"the devices are not installed here: {to_install('broker')}")
@@ -50,7 +50,7 @@ def _relay(command: list[str]) -> Iterator[tuple[int, Site]]:
 
 
 def _announced(process: subprocess.Popen[str]) -> Site:
-    """Where it listens. Its first line is ``streamer: frontend ADDRESS, backend ADDRESS``."""
+    """Return its addresses. Its first line is ``streamer: frontend ADDRESS, backend ADDRESS``."""
     line = process.stderr.readline() if process.stderr else ""
     words = line.replace(",", " ").split()
     if "frontend" not in words:

@@ -13,7 +13,7 @@ import zmq.backend
 from sluicemq_bench.board import Board
 from sluicemq_bench.task import Task, await_go, report
 
-# The methods of the C class: those of zmq.Socket wrap them at twice the cost, and two cores carry all.
+# Methods of the C class: those of zmq.Socket wrap them at twice the cost, and two cores do all the work.
 _put = zmq.backend.Socket.send
 _take = zmq.backend.Socket.recv
 _NOBLOCK = int(zmq.NOBLOCK)
@@ -21,16 +21,16 @@ _MORE = int(zmq.SNDMORE)
 
 _COUNT_EVERY = 100
 _IN_FLIGHT = 1_000  # questions without an answer yet; a queue surely takes 5,000 answers for one client
-#: Messages that a publisher sends ahead of its slowest reader. Of its own mark libzmq counts half again as
-#: many, because it hears only every 5,000 how many have gone: with 5,000 it drops some by itself.
+#: Messages that a publisher sends ahead of its slowest reader. libzmq exceeds its own mark by half,
+#: since it learns only every 5,000 how many have gone: with a mark of 5,000 it drops some by itself.
 _AHEAD = 4_000
-_OWN_HWM = 10_000  # so that it is the relay's mark that counts
+_OWN_HWM = 10_000  # so that the relay's mark counts
 _PROBE = b"?"
 _TIMEOUT_MS = 10_000
 
 
 def flood(task: Task, board: Board) -> None:
-    """A PUSH socket."""
+    """Send through a PUSH socket."""
     with _socket(zmq.PUSH, task.site.frontend) as socket:
         await_go()
         message = bytes(task.plan.size)
@@ -41,14 +41,14 @@ def flood(task: Task, board: Board) -> None:
 
 
 def sink(task: Task, board: Board) -> None:
-    """A PULL socket, until all of them together have everything."""
+    """Receive through a PULL socket, until all of them together have everything."""
     with _socket(zmq.PULL, task.site.backend) as socket:
         await_go()
         _receive(socket, board, 0)
 
 
 def broadcast(task: Task, board: Board) -> None:
-    """A PUB socket that does not run away from its subscribers, so that nothing is dropped."""
+    """Send through a PUB socket that waits for its subscribers, so that nothing is dropped."""
     with _socket(zmq.PUB, task.site.frontend) as socket:
         while board.worked() < task.plan.workers:  # until all have heard a probe
             socket.send(_PROBE)
@@ -64,7 +64,7 @@ def broadcast(task: Task, board: Board) -> None:
 
 
 def listen(task: Task, board: Board) -> None:
-    """A SUB socket."""
+    """Receive through a SUB socket."""
     with _socket(zmq.SUB, task.site.backend) as socket:
         socket.subscribe(b"")
         socket.recv()
@@ -75,7 +75,7 @@ def listen(task: Task, board: Board) -> None:
 
 
 def call(task: Task, board: Board) -> None:
-    """A DEALER socket with many questions in flight; an answer counts."""
+    """Ask through a DEALER socket with many questions in flight; an answer counts."""
     with _socket(zmq.DEALER, task.site.frontend) as socket:
         await_go()
         question = bytes(task.plan.size)
@@ -93,7 +93,7 @@ def call(task: Task, board: Board) -> None:
 
 
 def echo(task: Task, board: Board) -> None:
-    """A REP socket."""
+    """Answer through a REP socket."""
     done = 0
     with _socket(zmq.REP, task.site.backend) as socket:
         await_go()
@@ -110,7 +110,7 @@ def _ask(socket: zmq.Socket[bytes], question: bytes) -> None:
 
 
 def _echo_all(socket: zmq.Socket[bytes]) -> int:
-    """Answer what is there, at most so many that the count stays fresh; how many."""
+    """Answer what is there, with a limit so that the count stays fresh; returns how many."""
     for echoed in range(_COUNT_EVERY):
         try:
             question = _take(socket, _NOBLOCK)
@@ -135,7 +135,7 @@ def _receive(socket: zmq.Socket[bytes], board: Board, ignored: int) -> None:
 
 
 def _let_them_follow(board: Board, sent: int, readers: int) -> None:
-    """Wait until the readers are near; not for ever, for what is lost never comes."""
+    """Wait until the readers are near; not for ever, since a lost message never comes."""
     until = time.monotonic() + 1.0
     while sent - board.worked() // readers > _AHEAD and time.monotonic() < until:
         time.sleep(0.0002)

@@ -1,4 +1,4 @@
-"""Carry out a plan against a broker: who acts in which scenario, what must be there before and gone after."""
+"""Carry out a plan against a broker: the programs of each scenario, and its queues before and after."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _ATTACH_TIMEOUT = 30.0
 _LEAVE_TIMEOUT = 5.0
 _POLL = 0.02
 _PAUSE = 1.0
-#: States of jobs that a run still has to do with.
+#: States of jobs that a run still has to work on.
 _LEFT = tuple(each for each in ShownState if each is not ShownState.DONE)
 
-# Programs of producers and workers, and whether the producers say what is done.
+# Programs of producers and workers, and whether the producers know which jobs are done.
 _CASTS = {
     "push": ("produce", "", True),
     "drain": ("", "work", False),
@@ -52,10 +52,10 @@ def run(plan: Plan, site: Site, watch: Watch) -> Outcome:
 
 
 def make(client: Client, endpoint: str, queues: list[str]) -> None:
-    """Have their collections and indexes made, which MongoDB takes its time for."""
+    """Make their collections and indexes, which takes MongoDB some time."""
     left = queues
     with Producer(endpoint) as producer:
-        while left:  # a broker makes some at once, and the next of them by and by
+        while left:  # a broker makes some at once, and the others over time
             pushed = [(queue, producer.push(queue, b"")) for queue in left]
             left = [queue for queue, receipt in pushed if _is_refused(receipt)]
             time.sleep(_PAUSE if left else 0)
@@ -64,7 +64,7 @@ def make(client: Client, endpoint: str, queues: list[str]) -> None:
 
 
 def _is_refused(receipt: Receipt) -> bool:
-    """True if the broker makes no more queues for now."""
+    """Return whether the broker makes no more queues for now."""
     try:
         receipt.wait()
     except QueueFull:
@@ -73,7 +73,7 @@ def _is_refused(receipt: Receipt) -> bool:
 
 
 def measured(plan: Plan, site: Site, client: Client, watch: Watch) -> Outcome:
-    """Measure a broker whose queues hold what they should."""
+    """Measure a broker whose queues are filled."""
     queues = site.queues(plan)
     return measure(_cast(plan, site, client), watch, lambda: _await_workers(client, plan, queues))
 
@@ -91,12 +91,12 @@ def fill(plan: Plan, site: Site, watch: Watch) -> None:
 def _cast(plan: Plan, site: Site, client: Client) -> Cast:
     producing, working, producers_count = _CASTS[plan.scenario]
     pids = pids_behind(client, site.endpoint)
-    # A REQ client knows best when its job is done: then it has the answer.
+    # A REQ client knows best when its job is done: it has the answer.
     return Cast(plan, site, pids, producing, working, producers_count or plan.door == "req")
 
 
 def _await_workers(client: Client, plan: Plan, queues: list[str]) -> None:
-    """Rates and latencies begin with all workers at the broker's door, not on their way."""
+    """Wait until all workers are at the broker: rates and latencies begin then."""
     if plan.scenario in ("push", "drain"):
         return
     deadline = time.monotonic() + _ATTACH_TIMEOUT
@@ -117,7 +117,7 @@ def _make_sure_they_are_empty(client: Client, queues: list[str]) -> None:
 
 
 def _clear(client: Client, queues: list[str]) -> None:
-    """Leave nothing behind. They were empty, so they may go; not while our workers are on their way out."""
+    """Remove the queues, which were empty before; wait for our workers to leave."""
     deadline = time.monotonic() + _LEAVE_TIMEOUT
     with suppress(SluiceError):  # the broker may be gone
         while time.monotonic() < deadline and any(each.get("workers") for each in _found(client, queues)):
@@ -129,7 +129,7 @@ def _clear(client: Client, queues: list[str]) -> None:
 def _found(client: Client, queues: list[str]) -> list[dict[str, Any]]:
     found = []
     for each in queues:
-        with suppress(NotFound):  # nobody has made it yet
+        with suppress(NotFound):  # it does not exist yet
             found.append(client.queue(each))
     return found
 

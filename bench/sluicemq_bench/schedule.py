@@ -1,9 +1,9 @@
-"""When jobs are due, and how long they took from then: times that a slow system can't make look better.
+"""Times at which jobs are due, and latencies from then, which a slow system can't make look better.
 
-A producer that waits for the system before it sends the next job sends fewer jobs just when it is
-slow, and misses the worst latencies ("coordinated omission"). Here each job is stamped with the
-time at which it was *due*, and a late producer sends what is overdue at once; latency counts from
-the stamp. All processes of a machine share the clock (CLOCK_MONOTONIC).
+A producer that waits for the system before it sends the next job sends fewer jobs just when the system is
+slow, and misses the worst latencies ("coordinated omission"). Here each job is stamped with the time at which
+it was *due*, and a late producer sends overdue jobs at once; latency counts from the stamp. All processes of
+a machine share the clock (CLOCK_MONOTONIC).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Clock = Callable[[], int]
 def sleep_until(due: int) -> None:
     """Return at ``due`` (monotonic ns), at once if it is past.
 
-    A sleep ends some 70 us late, which is no part of what is measured, so its end is waited for awake.
+    A sleep ends about 70 us late, which is no part of the latency, so the rest is spent awake.
     """
     left = due - monotonic_ns() - _AWAKE
     if left > 0:
@@ -42,11 +42,11 @@ def stamps(
     start: int, jobs: int, *, rate: float | None = None, duration: float | None = None,
     clock: Clock = monotonic_ns, wait_until: Callable[[int], None] = sleep_until,
 ) -> Iterator[int]:  # fmt: skip
-    """The stamp of each job, in monotonic ns, at the time to send it.
+    """Yield the stamp of each job, in monotonic ns, at the time to send it.
 
-    With a rate the i-th is due at ``start + i / rate``, whatever became of those before; without one
-    it is due as soon as it is asked for. They end after ``jobs``, or before the first that is due
-    ``duration`` seconds after the start; a producer that is behind still sends what was due by then.
+    With a rate, job i is due at ``start + i / rate``, whatever happened to those before; without one it is
+    due at once. The stamps end after ``jobs``, or before the first that is due ``duration`` seconds after the
+    start; a producer that is behind still sends the jobs that were due by then.
     """
     deadline = start + int(duration * SECOND) if duration else None
     for number in range(jobs):
@@ -65,24 +65,24 @@ class Payloads:
         self._rest = os.urandom(size - STAMP_BYTES)
 
     def of(self, stamp: int) -> bytes:
-        """The job that was due at ``stamp``."""
+        """Return the job that was due at ``stamp``."""
         return stamp.to_bytes(STAMP_BYTES, "little") + self._rest
 
 
 def stamp_of(payload: bytes) -> int:
-    """When this job was due."""
+    """Return when this job was due."""
     return int.from_bytes(payload[:STAMP_BYTES], "little")
 
 
 class Times:
-    """Nanoseconds, kept as they come (8 bytes each), so that measuring costs next to nothing."""
+    """Nanoseconds, kept unsorted (8 bytes each), so that measuring costs almost nothing."""
 
     def __init__(self) -> None:
         self._values = array("q")
         self.add = self._values.append
 
     def encoded(self) -> str:
-        """As an HDR histogram, in its own text form."""
+        """Return them as an HDR histogram, in its own text form."""
         histogram = empty_histogram()
         for value in self._values:
             histogram.record_value(min(max(value, 1), _LONGEST))
@@ -91,12 +91,12 @@ class Times:
 
 
 def empty_histogram() -> HdrHistogram:
-    """1 ns to 1 h, exact to 3 digits."""
+    """Return a histogram for 1 ns to 1 h, exact to 3 digits."""
     return HdrHistogram(1, _LONGEST, _DIGITS)
 
 
 def merged(texts: list[str]) -> HdrHistogram:
-    """One histogram of the encoded ones of several processes."""
+    """Return one histogram of the encoded ones of several processes."""
     histogram = empty_histogram()
     for text in texts:
         histogram.decode_and_add(text.encode())

@@ -1,4 +1,4 @@
-"""Producers of the bench, one class for each kind that a door knows."""
+"""Producers of the bench, one class for each kind."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Source(Protocol):
     """Sends jobs one by one."""
 
     times: Times
-    """Nanoseconds from each job's stamp to its confirmation, where the source waits for that."""
+    """Nanoseconds from each job's stamp to its confirmation, if the source waits for that."""
 
     def send(self, payload: bytes, stamp: int) -> None:
         """Send one job; returns as soon as the next may be sent."""
 
     def confirmed(self) -> int:
-        """Jobs that are stored for good; sent ones where nobody says."""
+        """Return how many jobs are stored durably; sent ones if nobody confirms."""
 
     def send_together(self, payloads: list[bytes]) -> None:
-        """Send these at once, as that many publishers would, and time each up to its confirmation."""
+        """Send these at once, like as many publishers, and time each up to its confirmation."""
 
     def __enter__(self) -> Self: ...
 
@@ -53,13 +53,13 @@ class LibrarySource:
         self._headers = task.plan.headers
         self._producer = Producer(task.site.endpoint, window=task.plan.window)
 
-    def send(self, payload: bytes, stamp: int) -> None:  # noqa: ARG002 - timed by who takes it
+    def send(self, payload: bytes, stamp: int) -> None:  # noqa: ARG002 - the taker times it
         """Push; the library makes batches."""
         self._sent += 1
         self._producer.push(next(self._queues), payload, **self._headers)
 
     def confirmed(self) -> int:
-        """What the broker has confirmed."""
+        """Return how many jobs the broker has confirmed."""
         return self._sent - self._producer.unconfirmed
 
     def send_together(self, payloads: list[bytes]) -> None:
@@ -93,7 +93,7 @@ class OneByOneSource(LibrarySource):
 
 
 class _SocketSource:
-    """What plain sockets share."""
+    """Common part of the plain sockets."""
 
     def __init__(self, kind: int, address: str) -> None:
         self.times = Times()
@@ -103,7 +103,7 @@ class _SocketSource:
         self._socket.connect(address)
 
     def confirmed(self) -> int:
-        """What was sent."""
+        """Return how many jobs were sent."""
         return self._sent
 
     def __enter__(self) -> Self:
@@ -117,23 +117,23 @@ class _SocketSource:
 
 
 class PushSource(_SocketSource):
-    """A plain PUSH socket: it hears no confirmation."""
+    """A plain PUSH socket: it gets no confirmation."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(zmq.PUSH, task.site.frontend)
 
-    def send(self, payload: bytes, stamp: int) -> None:  # noqa: ARG002 - timed by who takes it
+    def send(self, payload: bytes, stamp: int) -> None:  # noqa: ARG002 - the taker times it
         """Send; blocks at the broker's high-water mark."""
         self._socket.send(payload)
         self._sent += 1
 
     def send_together(self, payloads: list[bytes]) -> None:
-        """Is not asked of it: there is nothing to time."""
+        """Not used: there is nothing to time."""
         raise NotImplementedError
 
 
 class AskSource(_SocketSource):
-    """A plain REQ socket; it waits for the result, or where nobody works for the acceptance."""
+    """A plain REQ socket; it waits for the result, or without workers for the acceptance."""
 
     def __init__(self, task: Task) -> None:
         super().__init__(zmq.REQ, task.site.frontend)
@@ -149,13 +149,13 @@ class AskSource(_SocketSource):
         self.times.add(monotonic_ns() - stamp)
 
     def send_together(self, payloads: list[bytes]) -> None:
-        """One after the other: a REQ socket can't do otherwise."""
+        """Send one after the other: a REQ socket can't do otherwise."""
         for payload in payloads:
             self.send(payload, monotonic_ns())
 
 
 def source_for(task: Task) -> Source:
-    """The kind of producer that the plan's door and window ask for."""
+    """Return the producer for the plan's door and window."""
     if task.plan.door in ("library", "rep"):
         return OneByOneSource(task) if task.plan.window == 1 else LibrarySource(task)
     return PushSource(task) if task.plan.door == "pull" else AskSource(task)

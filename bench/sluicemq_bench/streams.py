@@ -1,4 +1,4 @@
-"""What streams do beside queues, in one run against a broker of the bench's own."""
+"""The scenario stream: streams beside queues, in one run against a broker of the bench's own."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from sluicemq_bench.task import Site
 _QUEUE: Final = "bench"
 _STREAM: Final = "bench-stream"
 _TOPIC: Final = "a.topic"
-#: One after the other, each so many seconds behind the last: the stream is idle in between.
+#: One after the other, each these seconds behind the last: the stream is idle in between.
 _ROUNDS: Final = 200
 _PAUSE: Final = 0.02
 _TIMEOUT: Final = 60.0
-#: Seconds after which a subscriber that hears nothing has had all that it gets.
+#: Seconds without a message after which a subscriber has had all that it gets.
 _SILENCE: Final = 10.0
 _PROBE: Final = b"probe"
 _MS: Final = 1000
 
 
 class Figure(NamedTuple):
-    """One line: a rate, a time, or how many times one is another; ``wanted``: at least, or at most (<)."""
+    """One line: a rate, a time, or a ratio; ``wanted``: at least, or at most (<)."""
 
     key: str
     text: str
@@ -51,17 +51,17 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamOutcome:
-    """What a run found."""
+    """The results of a run."""
 
     plan: Plan
     figures: list[Figure]
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, with units in the names."""
+        """Return all figures, with units in the names."""
         return {**self.plan.described(), **{each.key: round(each.value, 4) for each in self.figures}}
 
     def rows(self) -> list[dict[str, Any]]:
-        """A line for each figure."""
+        """Return a line for each figure."""
         return [
             {
                 "figure": each.text,
@@ -105,7 +105,7 @@ def _figures(found: dict[str, float], way: float, insert: float) -> list[Figure]
     one, ten = found["to_1_sub_per_s"], found["to_10_subs_per_s"]
     return [
         rate("publish_per_s", "published, confirmed, pipelined"),
-        rate("push_per_s", "jobs pushed so"),
+        rate("push_per_s", "jobs pushed, confirmed, pipelined"),
         times("publish_of_push", "published over pushed", publish / push, "2"),
         rate("replay_per_s", "replayed by one reader"),
         rate("drain_per_s", "jobs drained by one worker"),
@@ -114,7 +114,7 @@ def _figures(found: dict[str, float], way: float, insert: float) -> list[Figure]
         rate("to_10_subs_per_s", "delivered to 10 SUB sockets"),
         times("ten_of_one", "to 10 over to 1", ten / one, "5"),
         Figure("pub_to_sub_ms", "PUB to SUB on an idle stream, p50", way, "ms"),
-        Figure("insert_ms", "an insert of it, as the broker waits for it, mean", insert, "ms"),
+        Figure("insert_ms", "an insert of such a message, at the broker, mean", insert, "ms"),
         times("pub_to_sub_of_insert", "PUB to SUB over an insert", way / insert, "< 1.3"),
     ]
 
@@ -166,7 +166,7 @@ class _Run:
         return self._jobs / (time.perf_counter() - began)
 
     def deliver(self, subscribers: int) -> float:
-        """Messages a second to all of them together, in one process that only counts; none that is lost."""
+        """Return messages a second to all of them together, in one process that only counts; none is lost."""
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
         told = (self._site.backend, subscribers, self._jobs, _PROBE, _SILENCE, theirs)
@@ -176,12 +176,12 @@ class _Run:
             pub.sndhwm = 0
             pub.connect(self._site.frontend)
             process.start()
-            theirs.close()  # so that its end is heard
+            theirs.close()  # so that it notices its end
             until = time.monotonic() + _TIMEOUT
             while not ours.poll(0.02):
                 pub.send_multipart([_PROBE, b""])
                 if time.monotonic() > until:
-                    raise BenchFailed("the SUB sockets hear nothing")
+                    raise BenchFailed("the SUB sockets receive nothing")
             ours.recv()
             began = time.monotonic()
             for _ in range(self._jobs):
@@ -196,7 +196,7 @@ class _Run:
             process.join()
 
     def one_at_a_time(self, watch: Watch) -> tuple[float, float]:
-        """Milliseconds from PUB to SUB (median), and of the inserts meanwhile (mean)."""
+        """Return the milliseconds from PUB to SUB (median), and of the inserts meanwhile (mean)."""
         ways: list[float] = []
         with self._pair() as (pub, sub):
             seconds, inserts = self._inserts()
@@ -214,7 +214,7 @@ class _Run:
         return statistics.median(ways) * _MS, mean * _MS
 
     def _inserts(self) -> tuple[float, float]:
-        """Seconds that all inserts of the broker have taken so far, and how many they were."""
+        """Return the seconds of all inserts of the broker so far, and their number."""
         with urllib.request.urlopen(f"http://{self._site.http}/metrics") as answer:
             text = answer.read().decode()
 
@@ -227,7 +227,7 @@ class _Run:
 
     @contextmanager
     def _pair(self) -> Iterator[tuple[Any, Any]]:
-        """A PUB, and a SUB socket that hears it."""
+        """Return a PUB socket, and a SUB socket that receives from it."""
         with self._context.socket(zmq.PUB) as pub, self._context.socket(zmq.SUB) as sub:
             pub.connect(self._site.frontend)
             sub.connect(self._site.backend)
@@ -236,7 +236,7 @@ class _Run:
             while not sub.poll(20):
                 pub.send_multipart([_PROBE, b""])
                 if time.monotonic() > until:
-                    raise BenchFailed("the SUB socket hears nothing")
+                    raise BenchFailed("the SUB socket receives nothing")
             while sub.poll(300):
                 sub.recv_multipart()
             yield pub, sub

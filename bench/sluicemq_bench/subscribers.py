@@ -1,7 +1,7 @@
-"""SUB sockets that only count, without libzmq: ten of them take less than one of it.
+"""SUB sockets that only count, without libzmq: ten of them take less CPU than one of libzmq's.
 
-So a broker is measured and not its subscribers, with which it shares the machine. They speak ZMTP 3.0, say
-what they want, and read bytes: all messages that are measured have one length.
+So the broker is measured and not its subscribers, with which it shares the machine. They speak ZMTP 3.0,
+subscribe, and read bytes: all measured messages have one length.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _CONNECT: Final = 10.0  # seconds
 
 
 def listen(backend: str, count: int, most: int, probe: bytes, silence: float, told: Connection) -> None:
-    """Say 0 when ``count`` sockets hear probes; then how many others all had, and when the last came.
+    """Report 0 when ``count`` sockets get probes; then how many other messages came, and the last one's time.
 
-    ``most``: messages for each, at most; once all hear, it ends if none comes for ``silence`` seconds. Times
-    are monotonic. Raises OSError if the broker can't be reached or hangs up.
+    ``most``: messages for each, at most. Once all get probes, it ends if no message comes for ``silence``
+    seconds. Times are monotonic. Raises OSError if the broker can't be reached or hangs up.
     """
     host, _, port = backend.removeprefix("tcp://").rpartition(":")
     subscribers = [_Subscriber(host, int(port), probe) for _ in range(count)]
@@ -50,7 +50,7 @@ def listen(backend: str, count: int, most: int, probe: bytes, silence: float, to
 
 
 class _Subscriber:
-    """One connection. ``got``: messages it has had, without probes; ``hears``: it has had any."""
+    """One connection. ``got``: messages so far, without probes; ``hears``: it has had any."""
 
     def __init__(self, host: str, port: int, probe: bytes) -> None:
         self.socket = socket.create_connection((host, port), timeout=_CONNECT)
@@ -58,16 +58,16 @@ class _Subscriber:
         self.hears = False
         self._probe = probe
         self._buffer = bytearray(_BUFFER)
-        self._begun = bytearray()  # what has come, until the first message that counts
+        self._begun = bytearray()  # bytes until the first message that counts
         self._length = self._bytes = 0  # of one message that counts, and of all
 
     @property
     def got(self) -> int:
-        """Whole messages."""
+        """Return the number of whole messages."""
         return self._bytes // self._length if self._length else 0
 
     def _shake_hands(self) -> None:
-        """Greeting, properties, subscription: each when the other has said its own, or libzmq hangs up."""
+        """Send greeting, properties, subscription: each after the peer's own, or libzmq hangs up."""
         self.socket.sendall(_GREETING)
         self._receive(len(_GREETING))
         self.socket.sendall(_READY)
@@ -85,7 +85,7 @@ class _Subscriber:
         return data
 
     def read(self) -> None:
-        """Take what is there; raises ConnectionError at its end."""
+        """Read what is there; raises ConnectionError at its end."""
         size = self.socket.recv_into(self._buffer)
         if not size:
             raise ConnectionError("the broker has hung up on a subscriber")
@@ -108,7 +108,7 @@ class _Subscriber:
 
 
 def _messages(data: bytearray) -> Iterator[tuple[int, int, bytes | None]]:
-    """Where each whole message begins and ends, and its first frame; None: it is a command."""
+    """Yield where each whole message begins and ends, and its first frame; None for a command."""
     start = at = 0
     first: bytes | None = None
     while at + 2 <= len(data):

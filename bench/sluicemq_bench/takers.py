@@ -1,8 +1,7 @@
-"""Workers of the bench, one function for each kind that a door knows; a process may be many of them.
+"""Workers of the bench, one function for each kind; a process may be many of them.
 
-Each gives every payload to ``tally`` and settles the job; it ends when the tally is over or, while
-nothing comes, when the board says so. It returns once what it settled has been sent (the library:
-confirmed).
+Each gives every payload to ``tally`` and settles the job. It ends when the tally is over or, while nothing
+comes, when the board says so. It returns once its verdicts have been sent (the library's: confirmed).
 """
 
 from __future__ import annotations
@@ -22,29 +21,29 @@ from sluicemq_bench.task import Task
 
 Socket = zmq.Socket[bytes]
 
-_IDLE = 0.02  # seconds between looks whether it is over, while nothing comes
+_IDLE = 0.02  # seconds between looks for the end, while nothing comes
 
 
 class Tally(Protocol):
-    """What is done with each job: count it, time it."""
+    """The action for each job: count it, time it."""
 
     @property
     def over(self) -> bool:
-        """True if this worker has seen the last job of the run."""
+        """Return whether this worker has seen the last job of the run."""
 
     def __call__(self, payload: bytes, /) -> None:
-        """A job is in the worker's hands."""
+        """Note a job in the worker's hands."""
 
     def started(self, start: int) -> None:
-        """The run has begun, at ``start`` (monotonic ns)."""
+        """Note the start of the run, at ``start`` (monotonic ns)."""
 
 
-#: Says that the worker is ready, and waits for the start.
+#: Reports that the worker is ready, and waits for the start.
 AwaitGo = Callable[[], int]
 
 
 def take_with_library(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> None:
-    """The library's workers."""
+    """Run the library's workers."""
     finished = threading.Event()
     counting = threading.Lock()
 
@@ -71,7 +70,7 @@ def take_with_library(task: Task, board: Board, tally: Tally, await_go: AwaitGo)
 
 
 def take_with_rep(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> None:
-    """Plain REP sockets that answer nothing."""
+    """Run plain REP sockets with empty answers."""
     with _connected(task, zmq.REP, tally, await_go) as sockets:
         for socket, payload in _received(sockets, board, tally):
             tally(payload)
@@ -79,7 +78,7 @@ def take_with_rep(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> 
 
 
 def take_with_pull(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> None:
-    """Plain PULL sockets; where they have to say so, a PUSH socket commits each job."""
+    """Run plain PULL sockets; with explicit commits, a PUSH socket commits each job."""
     if task.plan.ack == "explicit":
         _take_and_commit(task, board, tally, await_go)
         return
@@ -121,7 +120,7 @@ def _library_workers(task: Task, handler: Callable[[Any], None]) -> list[Worker]
 
 
 def _received(sockets: Sequence[Socket], board: Board, tally: Tally) -> Iterator[tuple[Socket, bytes]]:
-    """The first frame of each message and who got it, until it is over."""
+    """Yield the first frame of each message and its receiver, until the run is over."""
     poller = zmq.Poller()
     for socket in sockets:
         poller.register(socket, zmq.POLLIN)
@@ -154,6 +153,6 @@ def _committing(task: Task) -> Iterator[Socket]:
 
 @contextmanager
 def _sockets(kind: int, count: int) -> Iterator[list[Socket]]:
-    """Sockets of one context; a PUSH socket has sent what it was given before it is closed."""
+    """Open sockets of one context; a PUSH socket sends all it has before it is closed."""
     with zmq.Context() as context, ExitStack() as stack:
         yield [stack.enter_context(context.socket(kind)) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""What one process of a bench run is told, and how it talks with the run: ready, go, one result."""
+"""The task of one process of a run, and its messages to the run: ready, start, one result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Site:
     http: str = ""
 
     def queues(self, plan: Plan) -> list[str]:
-        """The names of the plan's queues; the queue's own if there is one."""
+        """Return the names of the plan's queues; only the queue itself if there is one."""
         return [self.queue, *(f"{self.queue}-{number}" for number in range(2, plan.queues + 1))]
 
 
@@ -36,8 +36,8 @@ class Site:
 class Task:
     """One process's part.
 
-    ``jobs`` and ``rate`` are its own share, ``slot`` its cell on the board, ``hands`` the numbers of the
-    workers that it is, from 0.
+    ``jobs`` and ``rate`` are its own share, ``slot`` its cell on the board, ``hands`` the numbers of its
+    workers, from 0.
     """
 
     program: str
@@ -48,28 +48,28 @@ class Task:
     board: str
     rate: float | None = None
     early: bool = False
-    """Workers: be there before the start, and not only from then on."""
+    """Workers: be connected before the start, and not only from then on."""
     hands: tuple[int, ...] = ()
 
     def encoded(self) -> str:
-        """As JSON."""
+        """Return it as JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def decoded(cls, text: str) -> Task:
-        """The task of :meth:`encoded`."""
+        """Return the task of :meth:`encoded`."""
         fields: dict[str, Any] = json.loads(text)
         whole = {"site": Site(**fields["site"]), "plan": Plan(**fields["plan"])}
         return cls(**fields | whole | {"hands": tuple(fields["hands"])})
 
     def open_board(self) -> Board:
-        """The counts, with this process's cell to write to."""
+        """Open the counts, with this process's cell to write to."""
         return Board(Path(self.board), self.plan.worker_processes, self.slot)
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one process found: when it was through (monotonic ns), and histograms by name."""
+    """The result of one process: when it ended (monotonic ns), and histograms by name."""
 
     ended: int
     done: int
@@ -77,7 +77,7 @@ class Result:
 
 
 def await_go() -> int:
-    """Say that this process is ready, and return at the start; which was when, in monotonic ns."""
+    """Report that this process is ready, and return at the start, with its time in monotonic ns."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     line = sys.stdin.readline()
@@ -90,20 +90,20 @@ def await_go() -> int:
 
 
 def _end_with_the_run() -> None:
-    """Nobody writes any more after the start; when the run is killed, its end of the pipe closes."""
+    """End the process when the run is killed: nobody writes after the start, so the pipe's end shows it."""
     sys.stdin.read()
     os._exit(1)
 
 
 def report(done: int, *, ended: int | None = None, **times: str) -> None:
-    """Tell the run what this process found."""
+    """Report this process's result to the run."""
     result = Result(ended or monotonic_ns(), done, times)
     sys.stdout.write(json.dumps(asdict(result)) + "\n")
     sys.stdout.flush()
 
 
 def shares(task: Task, processes: int, first_slot: int) -> list[Task]:
-    """The same task for several processes, each with its share of the jobs, the rate, and the hands."""
+    """Return a task for each of several processes, with its share of the jobs, the rate, and the workers."""
     jobs, rest = divmod(task.jobs, processes)
     rate = task.rate / processes if task.rate else None
     return [

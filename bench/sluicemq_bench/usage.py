@@ -1,4 +1,4 @@
-"""What the measured processes use: CPU time, and memory at its peak."""
+"""CPU time and peak memory of the measured processes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _HERE = ("127.", "localhost", "::1")
 
 @dataclass
 class Usage:
-    """Of one process, over one run."""
+    """Usage of one process over one run."""
 
     cpu_s: float = 0.0
     peak_rss_mb: float = 0.0
 
 
 class Meter:
-    """Reads some processes, by name: at the start, often while it runs, and at the end."""
+    """Reads processes, by name: at the start, often while they run, and at the end."""
 
     def __init__(self, pids: Mapping[str, int]) -> None:
         self._processes = {name: psutil.Process(pid) for name, pid in pids.items()}
@@ -32,7 +32,7 @@ class Meter:
         self.usage = {name: Usage() for name in pids}
 
     def read(self) -> None:
-        """Look now; a process that is gone keeps what was read last."""
+        """Read now; a process that is gone keeps its last values."""
         for name, process in self._processes.items():
             with suppress(psutil.Error):
                 usage = self.usage[name]
@@ -41,11 +41,11 @@ class Meter:
 
 
 def pids_behind(client: Client, endpoint: str) -> dict[str, int]:
-    """The broker's process and its embedded mongod's, if the broker is on this machine."""
+    """Return the broker's process and its embedded mongod's, if the broker is on this machine."""
     if not _is_here(endpoint):
         return {}
     pid = int(client.stats()["broker"]["pid"])
-    with suppress(psutil.Error):  # in a container of its own it is another machine to us
+    with suppress(psutil.Error):  # a container of its own is another machine to us
         children = psutil.Process(pid).children()
         named = [("broker", pid), *((child.name(), child.pid) for child in children)]
         return {name: pid for name, pid in named if name in ("broker", "mongod")}

@@ -19,7 +19,7 @@ static void die(const char *what)
     exit(1);
 }
 
-/* The next frame of a message; whether others follow. */
+/* Receive the next frame of a message; return whether others follow. */
 static int receive(void *socket, zmq_msg_t *frame)
 {
     zmq_msg_close(frame);
@@ -29,7 +29,7 @@ static int receive(void *socket, zmq_msg_t *frame)
     return zmq_msg_more(frame);
 }
 
-/* A frame as text that ends; the caller frees it. */
+/* Return a frame as a terminated text; the caller frees it. */
 static char *text_of(zmq_msg_t *frame)
 {
     char *text = calloc(1, zmq_msg_size(frame) + 1);
@@ -54,7 +54,7 @@ static void show(long long number, zmq_msg_t *topic, zmq_msg_t *payload)
         exit(0);
 }
 
-/* One message of an answer: a head NUMBER TIME FRAMES, then so many frames. Whether others follow. */
+/* Read a message of an answer: a head NUMBER TIME FRAMES, then FRAMES frames. Return whether others follow. */
 static int show_past(void *past, zmq_msg_t *head, long long before)
 {
     char *text = text_of(head);
@@ -69,7 +69,7 @@ static int show_past(void *past, zmq_msg_t *head, long long before)
     return more;
 }
 
-/* Ask for what is behind the last one known; some of it, as much as one answer has. */
+/* Ask for messages behind the last known one; an answer may have only some of them. */
 static void ask(void *past, const char *stream, long long before)
 {
     char wanted[64];

@@ -18,7 +18,7 @@ class Forward:
 
     ``payload``: None keeps the job's payload. ``options`` are those of :meth:`~sluicemq.Producer.push`
     without ``dedupe_id`` and ``dedupe_window``; options that are not given are kept. The job's attempts begin
-    again. Whoever waits for its result gets the result of the last queue.
+    again. A client that waits for its result gets the result of the last queue.
 
     Raises TypeError, or :class:`~sluicemq.BadHeaders`, for values that can't be sent. If the broker refuses,
     for instance because that queue has a job with this id, the job is given back, with the refusal as its

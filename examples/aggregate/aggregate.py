@@ -1,15 +1,16 @@
 """Sums that follow a stream of changes, and can be rebuilt from it: each change counts exactly once.
 
-Documents have a location and some tags; wanted is, for each tag and location, how many documents have
-it there. Every change of a document is a message of the stream ``documents``, topic ``document.ID``::
+Documents have a location and some tags. The sums are, for each tag and location, the number of documents that
+have the tag there. Every change of a document is a message of the stream ``documents``, topic
+``document.ID``::
 
     {"before": {"location": "oslo", "tags": ["a", "b"]} or null, "after": {...} or null}
 
-``update`` follows the stream and adds what each change adds or takes. ``rebuild`` begins at the first change
-with empty sums. The two share the subscription ``sums``, so they never work at the same time; each may be
-killed at any point, and another one goes on. The sums and the number of the last change in them
-are written in one transaction, guarded by the fence of the hold: so nothing counts twice, and a worker that
-was away for too long changes nothing any more.
+``update`` follows the stream and adds or subtracts each change. ``rebuild`` begins at the first change with
+empty sums. Both use the subscription ``sums``, so they never work at one time. Each may be killed at any
+point, and another one goes on. The sums and the number of the last change in them are written in one
+transaction, guarded by the fence of the hold. So nothing counts twice, and a worker that was away for too
+long changes nothing any more.
 
 ::
 
@@ -42,7 +43,7 @@ Sums = Counter[tuple[str, str]]
 
 
 class Database:
-    """The sums in MongoDB, and how far they have come."""
+    """The sums in MongoDB, and the number of the last change in them."""
 
     def __init__(self, uri: str, name: str) -> None:
         self._client: pymongo.MongoClient[dict[str, Any]] = pymongo.MongoClient(uri, w="majority")
@@ -51,17 +52,17 @@ class Database:
         self._progress = database["progress"]
 
     def watermark(self) -> int:
-        """The number of the last change that is in the sums."""
+        """Return the number of the last change that is in the sums."""
         found = self._progress.find_one({"_id": NAME})
         return int(found["last"]) if found else 0
 
     def prepare(self) -> None:
-        """Make what :meth:`apply` needs, where it is missing."""
+        """Make what :meth:`apply` needs, if it is missing."""
         born = {"$setOnInsert": {"last": 0, "fence": 0}}
         self._progress.update_one({"_id": NAME}, born, upsert=True)
 
     def clear(self, fence: int) -> None:
-        """No sums, no changes; again is harmless."""
+        """Remove sums and number; may be called again."""
         self.prepare()
         with self._client.start_session() as session:
             session.with_transaction(lambda session: self._clear(fence, session))
@@ -71,11 +72,11 @@ class Database:
         if not self._progress.update_one(
             held, {"$set": {"last": 0, "fence": fence}}, session=session
         ).matched_count:
-            raise RuntimeError("too late: another goes on")
+            raise RuntimeError("too late: another worker goes on")
         self._sums.delete_many({}, session=session)
 
     def apply(self, batch: Batch) -> None:
-        """Add what these changes add, unless they are in the sums already."""
+        """Add these changes, unless they are in the sums already."""
         added = sums_of(batch)
         with self._client.start_session() as session:
             session.with_transaction(lambda session: self._apply(batch, added, session))
@@ -85,8 +86,8 @@ class Database:
         after = {"$set": {"last": batch.last, "fence": batch.fence}}
         if not self._progress.update_one(before, after, session=session).matched_count:
             if self._progress.find_one({"_id": NAME, "last": {"$gte": batch.last}}, session=session):
-                return  # this batch is in them: its transaction was carried out, and the answer was lost
-            raise RuntimeError(f"changes {batch.first} to {batch.last} come too late: another goes on")
+                return  # they are in the sums: the transaction was committed, and its answer was lost
+            raise RuntimeError(f"changes {batch.first} to {batch.last} come too late: another worker goes on")
         updates = [
             pymongo.UpdateOne({"_id": f"{tag} {place}"}, {"$inc": {"count": count}}, upsert=True)
             for (tag, place), count in sorted(added.items())
@@ -96,13 +97,13 @@ class Database:
             self._sums.bulk_write(updates, ordered=False, session=session)
 
     def sums(self) -> Sums:
-        """All of them that are not zero."""
+        """Return all sums that are not zero."""
         found = ((*each["_id"].split(" "), each["count"]) for each in self._sums.find({"count": {"$ne": 0}}))
         return Counter({(tag, place): count for tag, place, count in found})
 
 
 def sums_of(messages: Iterable[Message]) -> Sums:
-    """What these changes add and take."""
+    """Return what these changes add and subtract."""
     sums: Sums = Counter()
     for message in messages:
         change = json.loads(message.payload)
@@ -114,7 +115,7 @@ def sums_of(messages: Iterable[Message]) -> Sums:
 
 
 def changes(documents: int, tags: int, count: int, seed: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """So many new documents, then so many changes of some: a document's id, and the change."""
+    """Yield new documents, then changes of some: a document's id, and the change."""
     draw = random.Random(seed)  # noqa: S311 - an example
     there: dict[int, dict[str, Any] | None] = {}
 
@@ -138,7 +139,7 @@ def change(options: argparse.Namespace) -> None:
 
 
 def update(options: argparse.Namespace) -> None:
-    """Follow the stream until it is ended by SIGTERM or SIGINT."""
+    """Follow the stream until SIGTERM or SIGINT."""
     database = Database(options.mongodb_uri, options.database)
     database.prepare()
     worker = Subscription(
@@ -150,7 +151,7 @@ def update(options: argparse.Namespace) -> None:
 
 
 def rebuild(options: argparse.Namespace) -> None:
-    """Begin anew, and end with the newest change."""
+    """Start again with empty sums, and end with the newest change."""
     database = Database(options.mongodb_uri, options.database)
 
     def apply(batch: Batch) -> None:
@@ -177,7 +178,7 @@ def rebuild(options: argparse.Namespace) -> None:
 
 
 def check(options: argparse.Namespace) -> None:
-    """Compare the sums with a count from scratch, as far as they have come."""
+    """Compare the sums with a count from scratch, up to their last change."""
     database = Database(options.mongodb_uri, options.database)
     last = database.watermark()
     with Reader(options.endpoint, STREAM) as reader:
@@ -191,7 +192,7 @@ def check(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """One of the four."""
+    """Run one of the four commands."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("what", choices=("change", "update", "rebuild", "check"))
     parser.add_argument("--endpoint", help="of the broker; by default $SLUICEMQ_ENDPOINT, or this machine's")

@@ -1,15 +1,15 @@
 """Orders on their way through several queues: a chain, with a choice in it, and a fan-out.
 
-Each stage is a worker of a queue of its own, returns where the order goes on, and may run anywhere, as often
-as you like::
+Each stage is a worker of a queue of its own. It returns where the order goes on, and may run anywhere, in any
+number::
 
     orders ── checked ──▶ payments ── paid ──▶ parcels ──▶ "sent 3 cups"
                               └── refused ───▶ reminders ──▶ "reminded of 3 cups"
 
     lists ──▶ a child in orders for each line; done when all are ──▶ "all 2 are seen to"
 
-Run every stage here with ``python pipelines.py work``, and ask with ``python pipelines.py order 3 cups``,
-or for several things at once with ``python pipelines.py list "3 cups" "1 pot"``.
+Run every stage here with ``python pipelines.py work``, and order with ``python pipelines.py order 3 cups``,
+or several things at once with ``python pipelines.py list "3 cups" "1 pot"``.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from sluicemq import FanOut, Forward, Job, Producer, Reject, SluiceError, Worker
 
 
 def check(job: Job) -> Forward:
-    """The first stage: what is no order goes no further."""
+    """Check an order: the first stage. A wrong one goes no further."""
     order = json.loads(job.payload)
     if order["count"] < 1:
-        raise Reject(f"an order of {order['count']} is none")
+        raise Reject(f"an order needs a count of 1 or more, not {order['count']}")
     return Forward("payments", json.dumps({**order, "price": 5 * order["count"]}).encode())
 
 
 def pay(job: Job) -> Forward:
-    """The choice: who can't pay is reminded, in an hour or so; small orders are paid before large ones."""
+    """Choose the way: orders beyond the purse get a reminder later; among the others small ones go first."""
     order = json.loads(job.payload)
     if order["price"] > order["purse"]:
         return Forward("reminders", delay=order.get("patience", 3600))
@@ -39,19 +39,19 @@ def pay(job: Job) -> Forward:
 
 
 def send(job: Job) -> bytes:
-    """The end of the chain: its result is what whoever has ordered hears."""
+    """End the chain: the result goes to the client that ordered."""
     order = json.loads(job.payload)
     return f"sent {order['count']} {order['what']}".encode()
 
 
 def remind(job: Job) -> bytes:
-    """The other end."""
+    """End the other way."""
     order = json.loads(job.payload)
     return f"reminded of {order['count']} {order['what']}".encode()
 
 
 def split(job: Job) -> FanOut:
-    """A list of orders: each line is one, and the list is done when they are."""
+    """Split a list of orders: each line is an order, and the list is done when all are."""
     orders = json.loads(job.payload)
     children = [Forward("orders", json.dumps(each).encode()) for each in orders]
     return FanOut(*children, result=f"all {len(children)} are seen to".encode())
@@ -61,7 +61,7 @@ STAGES = {"lists": split, "orders": check, "payments": pay, "parcels": send, "re
 
 
 def ask(endpoint: str | None, queue: str, what: Any, timeout: float = 60.0) -> bytes:
-    """What becomes of an order, or of a list of them; ends the program if nothing does."""
+    """Wait for the result of an order or a list; ends the program if there is none."""
     with Producer(endpoint) as producer:
         try:
             return producer.call(queue, json.dumps(what).encode(), timeout)
@@ -70,17 +70,17 @@ def ask(endpoint: str | None, queue: str, what: Any, timeout: float = 60.0) -> b
 
 
 def main() -> None:
-    """What the command line says."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--endpoint", help="of the broker; by default $SLUICEMQ_ENDPOINT, or this machine's")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("work", help="run a worker of every stage")
-    ordering = commands.add_parser("order", help="order something, and wait for what becomes of it")
+    ordering = commands.add_parser("order", help="order something, and wait for its result")
     ordering.add_argument("count", type=int)
     ordering.add_argument("what")
     ordering.add_argument("--purse", type=int, default=100)
     ordering.add_argument("--patience", type=float, default=1.0)
-    listing = commands.add_parser("list", help="order several things, and wait until all are seen to")
+    listing = commands.add_parser("list", help="order several things, and wait until all are done")
     listing.add_argument("lines", nargs="+", metavar="'COUNT WHAT'")
     options = parser.parse_args()
     if options.command == "order":

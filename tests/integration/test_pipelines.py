@@ -45,7 +45,7 @@ def test_a_list_of_orders_is_done_when_each_of_them_is(endpoint: str) -> None:
 def test_who_has_ordered_a_list_hears_which_of_them_is_none(endpoint: str) -> None:
     status, said = asked(endpoint, "list", "3 cups", "0 pots")
     assert status == 1
-    assert "an order of 0 is none" in said
+    assert "an order needs a count of 1 or more, not 0" in said
 
 
 def test_an_order_goes_down_the_chain_to_its_end(endpoint: str) -> None:
@@ -59,4 +59,4 @@ def test_a_stage_chooses_another_end(endpoint: str) -> None:
 def test_who_has_ordered_hears_that_a_stage_rejects(endpoint: str) -> None:
     status, said = ordered(endpoint, "0", "cups")
     assert status == 1
-    assert "an order of 0 is none" in said
+    assert "an order needs a count of 1 or more, not 0" in said

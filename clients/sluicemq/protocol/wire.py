@@ -7,7 +7,7 @@ A message is three ZeroMQ frames, both ways, between a DEALER (client) and the b
     +--------+---------+--------------------------------------+
       4 bytes  3 to 8     number: unsigned, chosen by the sender
 
-Every request gets one answer with the same number: ``OK [number, value]`` or
+Every request gets one answer with its number: ``OK [number, value]`` or
 ``ERROR [number, code, text]``. Codes are those of ``errors.py``. Strings are msgpack ``str``
 in UTF-8; ids are strings of 1 to 128 bytes, payloads, results and receipts are ``bin``.
 ``|nil`` marks what may be nil. A receipt is opaque and names one delivery.
