@@ -12,8 +12,8 @@ from integration.store_verbs import ME, OTHER, claim, pushed, release, rolled_ba
 from sluicemq.protocol.errors import LeaseLost, Unavailable
 from sluicemq_broker.job.job import Dedupe, State
 from sluicemq_broker.store.errors import Unclear, translated
+from sluicemq_broker.store.jobs import expiry
 from sluicemq_broker.store.jobs.documents import QueueDefaults
-from sluicemq_broker.store.jobs.expiry import Expiry
 from sluicemq_broker.store.jobs.index_models import INDEXES
 from sluicemq_broker.store.jobs.outcomes import Found
 from sluicemq_broker.store.jobs.queue_store import QueueStore
@@ -68,13 +68,13 @@ def test_a_job_that_is_claimed_while_it_expires_is_not_told_to_have_expired(
     # Given another broker whose clock is a little behind
     store = QueueStore(documents, "queue.mail", QueueDefaults(on_expiry=on_expiry))
     pushed(store, a_job("a", expires_at=NOW), a_job("b", expires_at=NOW))
-    end = Expiry._end
+    end = expiry._end
 
-    def claimed_before(self: Expiry, *arguments: Any) -> int:
+    def claimed_before(*arguments: Any) -> int:
         store.jobs.update_one({"_id": "a"}, {"$set": {"state": "reserved", "owner": OTHER}})
-        return end(self, *arguments)
+        return end(*arguments)
 
-    monkeypatch.setattr(Expiry, "_end", claimed_before)
+    monkeypatch.setattr(expiry, "_end", claimed_before)
     # Then
     assert store.expire(NOW).ids == ["b"]
     assert stored(store, "a")["state"] == "reserved"
@@ -148,7 +148,7 @@ def test_a_queue_that_was_removed_gets_its_indexes_again_with_new_jobs_and_not_b
     store.dropped()
     store.prepare()
     removed = store.jobs.index_information()
-    store.prepare(anew=True)
+    store.prepare(again=True)
     # Then
     assert (unknown, removed) == ({}, {})
     assert store.jobs.index_information() == indexes

@@ -186,7 +186,7 @@ class FakeStore:
         self.defaults = QueueDefaults()
         self.removed = False
 
-    def prepare(self, *, anew: bool = False) -> None:
+    def prepare(self, *, again: bool = False) -> None:
         """There is nothing to prepare."""
 
     def mend(self) -> None:

@@ -31,7 +31,7 @@ class SweptStore(FakeStore):
     def mend_ownerless(self, now: float) -> None:
         self.mended += 1
 
-    def prepare(self, *, anew: bool = False) -> None:
+    def prepare(self, *, again: bool = False) -> None:
         if self.fault:
             raise self.fault
 

@@ -68,5 +68,5 @@ class QueueAdmin:
         if what not in (wire.DELIVERY, wire.INTAKE):
             raise BadFrames(f"{what!r} can't be paused, only {wire.DELIVERY} or {wire.INTAKE}")
         queue = self._queues.get(name)
-        queue.prepare(anew=True)  # a queue without a collection is forgotten by a restart
+        queue.prepare(again=True)  # a queue without a collection is forgotten by a restart
         return queue

@@ -216,7 +216,7 @@ class Intake:
         insertion = self._store.insertion(jobs, now)
 
         def statement() -> Pushed:
-            self._store.prepare(anew=True)
+            self._store.prepare(again=True)
             pushed = insertion.send(self._clock.now())
             if self._store.removed:  # in between, and made again by this, without indexes
                 self._store.mend()

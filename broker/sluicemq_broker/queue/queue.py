@@ -94,9 +94,9 @@ class Queue:
         if order_changes:
             self.jobs_ready(0)  # those that were held back, too
 
-    def prepare(self, *, anew: bool = False) -> None:
-        """Make what it needs in MongoDB; one that was removed only ``anew``."""
-        self.store.prepare(anew=anew)
+    def prepare(self, *, again: bool = False) -> None:
+        """Make what it needs in MongoDB; one that was removed only ``again``."""
+        self.store.prepare(again=again)
 
     # ---------------------------------------------------------------- intake
 

@@ -53,7 +53,7 @@ class UnreadableMessages:
 
     def _write(self, batch: list[_Unreadable]) -> None:
         def statement() -> None:
-            self._store.prepare(anew=True)
+            self._store.prepare(again=True)
             self._store.keep_unreadable([each.message for each in batch], self._clock.now())
 
         try:

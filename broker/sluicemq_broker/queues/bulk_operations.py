@@ -271,5 +271,5 @@ def _target(queues: Queues, queue: Queue, to: str) -> Queue:
     if to == queue.name:
         raise BadQueue(f"{to!r} is the same queue: redrive it without naming another")
     target = queues.get(to)
-    target.prepare(anew=True)
+    target.prepare(again=True)
     return target

@@ -184,7 +184,7 @@ class OnDead:
     def _move(self, queue: Queue, since: float, until: float | None = None) -> None:
         """Of those that died from then on, and before ``until``."""
         target = self._queues.for_push(_goes_to(queue), by=f"on_dead of queue {queue.name}")
-        target.prepare(anew=True)
+        target.prepare(again=True)
         now = self._clock.now()
         letters = DeadLetters(since=since, until=until, unasked=now - RESULT_WANTED_FOR)
         redrives = Redrives(self._queues.database_of(queue), self._counters.notice)

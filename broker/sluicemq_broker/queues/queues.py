@@ -213,7 +213,7 @@ class Queues:
         unknown = False
         for queue in list(self._removed):
             if queue.workers or queue.name in self._configured():
-                queue.prepare(anew=True)
+                queue.prepare(again=True)
             elif queue.store.removed:
                 if queue.in_use:
                     continue

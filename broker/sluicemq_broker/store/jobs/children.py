@@ -72,7 +72,7 @@ def fan_out(source: QueueStore, fans: Sequence[FanOut], now: float) -> dict[str,
     :class:`Duplicate`: there is a job with a child's id. Otherwise as ``forward``.
     """
     for store in {child.to for each in fans for child in each.children}:
-        store.prepare(anew=True)
+        store.prepare(again=True)
         store.groups.prepare_for_children()
     source.groups.prepare()  # the parents wait
     return _FanOut(source, fans, now).run()

@@ -6,7 +6,7 @@ begin::
     page = order.page(request)          which jobs, in which order, and how many of each tenant
     page.replies(at_once)               their documents
     page.allowance.begin(jobs)          those that the limits of their tenants let begin
-    page.more(progress=...)             whether other jobs may lie ready behind them
+    page.more(progress=...)             whether others may be ready behind them
 
 Another order is another subclass of each of these two classes, chosen in ``Claims.reconfigure``.
 """
@@ -27,7 +27,7 @@ from sluicemq_broker.store.values import Document
 
 
 class ClaimRequest(NamedTuple):
-    """What a claim wants: up to ``limit`` jobs that are ``due``, of which ``fits`` have room in memory.
+    """Parameters of a claim: up to ``limit`` jobs that are ``due``, of which ``fits`` have room in memory.
 
     ``brokers``: how many brokers claim from this queue. ``now``: the server's time.
     """
@@ -44,7 +44,7 @@ class ClaimPage:
     """The jobs of one claim: read it once, then ask whether there are more. Raises the driver's errors."""
 
     allowance: Allowance = Allowance()
-    """What the limits of tenants let begin."""
+    """The jobs that the limits of tenants let begin."""
 
     @property
     def held(self) -> Mapping[str, float]:
@@ -56,7 +56,7 @@ class ClaimPage:
         raise NotImplementedError
 
     def more(self, *, progress: bool) -> bool:
-        """Return True if others may lie ready behind these; ``progress``: the claim used some of these."""
+        """Return True if others may be ready behind these; ``progress``: the claim used some of these."""
         raise NotImplementedError
 
     def stop_at(self, stored: Document) -> None:
@@ -67,7 +67,7 @@ class ClaimOrder:
     """The order of one queue."""
 
     fields: ClassVar[Document]
-    """What is read of a job that is claimed."""
+    """Fields that are read of a claimed job."""
     one_by_one: ClassVar[bool]
     """True if one statement can find and reserve the first job."""
 
@@ -88,7 +88,7 @@ class ClaimOrder:
 class PriorityOrder(ClaimOrder):
     """Jobs of a higher priority first, then those that are due earlier, then first in, first out.
 
-    Of several brokers each reads a random page, so that they don't fight for the same jobs.
+    Of several brokers each reads a random page, so that they don't fight for one page.
     """
 
     fields = HANDED_OUT

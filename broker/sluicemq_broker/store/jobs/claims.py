@@ -45,7 +45,7 @@ _Slotted = tuple[Job, int]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Jobs reserved under ``owner``, in order; ``more``: others may lie ready behind them.
+    """Jobs reserved under ``owner``, in order; ``more``: others may be ready behind them.
 
     ``died``: ids of jobs that became dead letters, as they had no attempt left; ``freed``: their groups.
     ``held``: tenants whose jobs may not begin yet, and the seconds until one may; infinity: until another one
@@ -93,18 +93,17 @@ class Claims:
         self,
         limit: int,
         now: float,
-        owner: str,
-        hold: int = 0,
+        reservation: Reservation,
+        before: int | None,
+        brokers: int,
+        most_bytes: int,
         *,
-        before: int | None = None,
-        brokers: int = 1,
-        most_bytes: int = CLAIM_BYTES,
-        one_first: bool = False,
+        one_first: bool,
     ) -> Claim:
         """Reserve jobs: see :meth:`QueueStore.reserve`."""
-        due, reservation = _due(now, before), Reservation(owner, hold)
+        due = _due(now, before)
         if one_first and self.order.one_by_one and (one := self._reserve_one(due, now, reservation)):
-            return Claim([one], owner, more=True)
+            return Claim([one], reservation.owner, more=True)
         with translated():
             if not self._reply_sizes.known:
                 self._reply_sizes.measured(self._largest(due))
@@ -120,21 +119,22 @@ class Claims:
             each.reserve(reservation)
         more = page.allowance.settle(wanted, reserved) or more
         freed = frozenset(each.group for each in spent if each.group is not None)
-        return Claim(reserved, owner, more=more, died=died, freed=freed, held=page.held)
+        return Claim(reserved, reservation.owner, more=more, died=died, freed=freed, held=page.held)
 
-    def claimed(self, owner: str, hold: int) -> list[Job]:
+    def claimed(self, reservation: Reservation) -> list[Job]:
         """Return the jobs under one reservation, in order: what a claim without an answer has reserved.
 
         Without jobs that :meth:`_reserve_one` would have given back: the audit does that, and another claim
         ends them.
         """
+        owner, hold = reservation
         under = {"state": State.RESERVED, "owner": owner, "hold": hold}
         with translated():
             stored = self.jobs.find(under, self.order.fields).sort(ORDER)
             found = [read(each, self._defaults) for each in stored]
         jobs = [each for each in found if isinstance(each, Job) and not 0 < each.max_attempts < each.attempts]
         for each in jobs:
-            each.found_reserved(Reservation(owner, hold))
+            each.found_reserved(reservation)
         return jobs
 
     # ------------------------------------------------------------------ one job, by one statement

@@ -1,35 +1,34 @@
-"""How a job lies in MongoDB: its document, its indexes, its schema number.
+"""Documents of jobs in MongoDB, and their schema number.
 
-One document per job from birth to end::
+Each job is one document from its insert to its end::
 
     {_id, state, priority, eligible_at, seq, attempts, created_at, payload,
      max_attempts?, visibility_timeout?, keep_done?,
-     backoff?: {kind, base, factor, cap, jitter},      where they are not the queue's own
+     backoff?: {kind, base, factor, cap, jitter},      where they differ from the queue's settings
      losses?, suspect?, headers?, expires_at?, remember?,
-     group?,                                           of whose jobs one at a time goes out
-     tenant?,                                          whose turn it waits for in a fair queue
+     group?,                                           one job of a group goes out at a time
+     tenant?,                                          the tenant in a fair queue
      wait?: {group, place, expires_at?},               while waiting: its place in the line of its group;
-                                                       of a parent FOR_CHILDREN, and its seq
+                                                       of a parent: FOR_CHILDREN, and its seq
      head?,                                            its group, while ready or reserved
-     asked?,                                           somebody waits for its result at some broker
+     asked?,                                           a client waits for its result at some broker
      dedupe_id?, dedupe_until?,                        together, until another job takes them over
-     passed?: [{queue, accepted_at, at, attempts, worker, hold?}],   the last 20 queues that it came through
-     parent?: {queue, id, seq, by?, told?},            who waits for it to be done; told that it is dead
-     children?: {total, left, by, queues?},            of that one, while it waits and after; where they
-                                                       went first
-     forwarded_to?,                                    of what it left behind in one of these: a trace
+     passed?: [{queue, accepted_at, at, attempts, worker, hold?}],   the last 20 queues before this one
+     parent?: {queue, id, seq, by?, told?},            the job that waits for it; told: of its death
+     children?: {total, left, by, queues?},            of a parent; the queues that got its children
+     forwarded_to?,                                    of a trace: the queue that the job moved to
      owner?, reserved_at?, hold?,                      while reserved; hold: while done, too
-    slot?: {tenant, n},                               while reserved: which of those that its tenant may have
-     progress?: {done, total?, note?, at, attempt},    as the worker of that attempt said last
+    slot?: {tenant, n},                               while reserved: its slot of its tenant
+     progress?: {done, total?, note?, at, attempt},    the last report of the worker of that attempt
      errors?: [{at, attempt, reason, worker}],         the last 10 failures
      result?, done_by?, worker?, started_at?,          once done
      ended_at?, remove_at?,                            once done or dead
-     unreadable?}                                      what is wrong with it, if it is no job
+     unreadable?}                                      why the document is no job
 
-Rule for changes: a new optional field keeps the schema number, and so does a partial index over one,
-which no older document is in; a field that changes its meaning or any other new index raises
-``SCHEMA`` and comes with a step that carries old documents over, and a test that loads one of every
-past number. A broker refuses a database with a higher number than its own.
+Rule for changes: a new optional field keeps the schema number, and so does a partial index over it, as no
+older document is in that. A field that changes its meaning, or any other new index, raises ``SCHEMA``; it
+needs a step that converts old documents, and a test that loads one of each past number. A broker refuses a
+database with a higher number than its own.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from sluicemq.protocol.readable import MOST_REASON
 from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Job, OnExpiry, Parent, State
 from sluicemq_broker.store.values import Document, date, seconds
 
-#: 2: the indexes that nearly no job is in are sparse.
+#: 2: indexes of rare fields are sparse.
 SCHEMA: Final = 2
 
 
@@ -57,22 +56,22 @@ QUEUE_PREFIX: Final = "queue."
 PUT_ASIDE: Final = "removed."
 
 
-#: How many of the queues through which a job has come are told, the last ones.
+#: How many former queues of a job are kept, the last ones.
 PASSED_KEPT: Final = 20
 
 
-#: What a job that waits for its children has in place of a group: it is no string, so no line is called so;
-#: and yet the job is in the index of the lines, where it is found.
+#: The group of a job that waits for its children. It is no string, so no line has this name; yet the job is
+#: in the index of lines.
 FOR_CHILDREN: Final = 0
 
 
-#: Seconds for which a dead letter stays at least that goes on into another queue: it may have to wait for
-#: that, as for an asker at another broker, or a MongoDB that is away.
+#: Seconds for which a dead letter stays at least that moves on into another queue: it may have to wait for
+#: that, as for a waiter at another broker, or for MongoDB.
 MOVING: Final = 24 * 3600.0
 
 
 class QueueDefaults(NamedTuple):
-    """A queue's own settings, which its jobs don't repeat: a change holds for those that wait, too."""
+    """A queue's settings, which its jobs don't repeat: a change holds for waiting jobs, too."""
 
     max_attempts: int = OPTIONS["max_attempts"].default
     visibility_timeout: float = OPTIONS["visibility_timeout"].default
@@ -87,17 +86,17 @@ class QueueDefaults(NamedTuple):
 
     @property
     def limits_tenants(self) -> bool:
-        """True if its tenants are limited, each for itself."""
+        """True if each tenant has limits."""
         return self.fair and (self.tenant_max_running is not None or self.tenant_rate is not None)
 
     @property
     def gives_slots(self) -> bool:
-        """True if each job of a tenant that is reserved has a slot."""
+        """True if each reserved job has a slot of its tenant."""
         return self.fair and self.tenant_max_running is not None
 
     @classmethod
     def of(cls, settings: Any, queue: str) -> QueueDefaults:
-        """Those among all the settings of this queue."""
+        """Pick the settings of a queue that jobs take."""
         found = cls._make(getattr(settings, name) for name in cls._fields)
         if found.dead_retention is None or settings.on_dead in (None, queue):
             return found
@@ -108,29 +107,29 @@ class QueueDefaults(NamedTuple):
 ORDER: Final = [("priority", -1), ("eligible_at", 1), ("seq", 1)]
 
 
-#: True of every job. Without a condition on its first field, the whole index would be scanned, all
-#: delayed jobs included; with it, a scan steps over those of each priority with one key.
+#: True of every job. Without a condition on the index's first field the whole index would be scanned, delayed
+#: jobs included; with it, a scan steps over the delayed jobs of each priority by one key.
 ANY_PRIORITY: Final = {"priority": {"$gte": -(2**31)}}
 
 
-#: The same, and true of what is no number too: a claim must come upon what is no job.
+#: True of every job and of a priority that is no number: a claim must find documents that are no jobs.
 WHATEVER_PRIORITY: Final = {"priority": {"$not": {"$lt": -(2**31)}}}
 
 
 def stored_size(headers: Mapping[str, Any]) -> int:
-    """How many bytes a job's headers take in its document; raises ValueError if they can't be stored."""
+    """Return how many bytes headers take in a document; raises ValueError if they can't be stored."""
     try:
         return len(bson.encode(headers))
     except (bson.errors.BSONError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise ValueError(str(error)) from error
 
 
-#: Fields that options make and of which a job that is handed out has no need any more.
+#: Fields of options that a job does not need once it is handed out.
 _NOT_READ: Final = frozenset({"_id", "eligible_at", "dedupe_id", "state", "wait", "tenant"})
 
 
-#: What is read of a job that is handed out; its dates and its history stay where they are. Nothing but
-#: ones: any other projection costs the server half as much again for every job.
+#: Fields of a job that is handed out, without its dates and its history. All values are 1: any other
+#: projection costs the server half as much again for each job.
 HANDED_OUT: Final = dict.fromkeys(
     (
         *("payload", "seq", "attempts", "losses", "suspect", "parent"),
@@ -140,11 +139,11 @@ HANDED_OUT: Final = dict.fromkeys(
 )
 
 
-#: The same in a fair queue.
+#: Fields of a job that is handed out in a fair queue.
 HANDED_OUT_FAIRLY: Final = {**HANDED_OUT, "tenant": 1}
 
 
-#: True of a job whose history is one, or has not begun: what is claimed must be able to fail.
+#: True of a job whose history is an array, or has not begun: a job that is claimed must be able to fail.
 HISTORY_IS_A_LIST: Final[Document] = {"$or": [{"errors": {"$exists": False}}, {"errors": {"$type": "array"}}]}
 
 
@@ -159,12 +158,12 @@ _WAITING: Final = State.WAITING.value
 
 
 def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
-    """The document of a job that is born: ``reserved`` if it has an owner, else ``ready``.
+    """Return the document of a new job: ``reserved`` if it has an owner, else ``ready``.
 
-    One of a group is ``waiting``, whatever else it is.
+    A job of a group is ``waiting`` in any case.
     """
     owner = job.reservation.owner
-    born: Document = {
+    stored: Document = {
         "_id": job.id,
         "state": _RESERVED if owner else _READY,
         "priority": job.priority,
@@ -175,30 +174,30 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
         "payload": job.payload,
     }
     if job.max_attempts != defaults.max_attempts:
-        born["max_attempts"] = job.max_attempts
+        stored["max_attempts"] = job.max_attempts
     if job.visibility_timeout != defaults.visibility_timeout:
-        born["visibility_timeout"] = job.visibility_timeout
+        stored["visibility_timeout"] = job.visibility_timeout
     if job.keep_done != defaults.keep_done:
-        born["keep_done"] = job.keep_done
+        stored["keep_done"] = job.keep_done
     if job.backoff is not None:
-        born["backoff"] = job.backoff._asdict()
+        stored["backoff"] = job.backoff._asdict()
     if owner:
-        born["owner"] = owner
-        born["hold"] = job.reservation.number
-        born["reserved_at"] = now
+        stored["owner"] = owner
+        stored["hold"] = job.reservation.number
+        stored["reserved_at"] = now
     if job.headers:
-        born["headers"] = job.headers
+        stored["headers"] = job.headers
     if job.expires_at is not None:
-        born["expires_at"] = date(job.expires_at)
+        stored["expires_at"] = date(job.expires_at)
     if job.remember is not None or job.result_wanted or job.story or job.parent:
-        born |= _beside(job)
+        stored |= _beside(job)
     if job.dedupe or job.group is not None or job.tenant is not None:
-        born |= _named(job, fair=defaults.fair)
-    return born
+        stored |= _named(job, fair=defaults.fair)
+    return stored
 
 
 def in_line(job: Job) -> Document:
-    """Where a job waits that has a group; raises ValueError if nobody has given it a place."""
+    """Return the place of a job in the line of its group; raises ValueError if it has none."""
     if job.place is None:
         raise ValueError(f"job {job.id!r} has no place in its group")
     expiry = {} if job.expires_at is None else {"expires_at": date(job.expires_at)}
@@ -206,17 +205,17 @@ def in_line(job: Job) -> Document:
 
 
 def _beside(job: Job) -> Document:
-    """Who wants its result, anybody for so many seconds or somebody who waits; its life in other queues."""
-    told = dict(job.story or {})
+    """Return the fields of rare jobs: those with a result to keep, a parent or a history in other queues."""
+    fields = dict(job.story or {})
     if job.parent:
-        told["parent"] = job.parent._asdict()
+        fields["parent"] = job.parent._asdict()
     if job.remember is not None:
-        told["remember"] = job.remember
-    return {**told, "asked": True} if job.result_wanted else told
+        fields["remember"] = job.remember
+    return {**fields, "asked": True} if job.result_wanted else fields
 
 
 def parent_of(stored: Mapping[str, Any]) -> Parent | None:
-    """The job that waits for this one, if one does."""
+    """Return the parent of a stored job, if it has one."""
     match stored.get("parent"):
         case {"queue": str() as queue, "id": str() as job_id, "seq": int() as seq, **more}:
             return Parent(queue, job_id, seq, str(more.get("by", "")))
@@ -224,12 +223,12 @@ def parent_of(stored: Mapping[str, Any]) -> Parent | None:
 
 
 def queue_of(collection: str) -> str:
-    """The queue whose jobs lie in this collection."""
+    """Return the queue of a collection."""
     return collection.removeprefix(QUEUE_PREFIX)
 
 
 def _named(job: Job, *, fair: bool) -> Document:
-    """What it is called for what nobody else does, and whose turn it waits for."""
+    """Return the fields of jobs with a ``dedupe_id``, a group or a tenant."""
     named: Document = {}
     if job.dedupe:
         named = {"dedupe_id": job.dedupe.id, "dedupe_until": date(job.dedupe_until)}
@@ -241,14 +240,14 @@ def _named(job: Job, *, fair: bool) -> Document:
 
 
 class Unreadable(Exception):
-    """A document is no job; the text says what is wrong with it."""
+    """Raised for a document that is no job; the text says why."""
 
 
 def job(stored: Document, defaults: QueueDefaults) -> Job:
-    """The job of a stored document, read with ``HANDED_OUT``; ``eligible_at`` has passed and is not kept.
+    """Read a job from a document with the fields of ``HANDED_OUT``, without ``eligible_at``, as it is due.
 
-    Raises :class:`Unreadable`, or whatever comes of reading it, for what this version can't deliver,
-    settle and count.
+    Raises :class:`Unreadable`, or any error of reading, for what this version can't deliver, settle and
+    count.
     """
     job_id, payload = stored["_id"], stored.get("payload", b"")
     if type(job_id) is not str:
@@ -266,14 +265,14 @@ def job(stored: Document, defaults: QueueDefaults) -> Job:
             keep_done=defaults.keep_done,
         )
     priority, seq, attempts = stored["priority"], stored["seq"], stored["attempts"]
-    # As this version writes them, without a look at each: a seq has 64 bits.
+    # The types that this version writes need no check: a seq has 64 bits.
     if not (type(seq) is Int64 and type(priority) is type(attempts) is int):
         priority, seq, attempts = (_whole(key, stored[key]) for key in ("priority", "seq", "attempts"))
     loaded.restore(priority, seq, attempts)
     return loaded
 
 
-#: Fields of ``HANDED_OUT`` that every job has: most have no others.
+#: How many fields of ``HANDED_OUT`` every job has; most jobs have no others.
 _FEWEST: Final = len(("_id", "payload", "priority", "seq", "attempts"))
 
 
@@ -307,15 +306,15 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
     return loaded
 
 
-#: Fields for :meth:`Job.recall`.
+#: Fields for :meth:`Job.restore_rare`.
 _RECALLED: Final = frozenset({"losses", "suspect", "asked", "dedupe_until", "parent"})
 
 
-#: Those that a job may have; ``remember`` may be null.
+#: Numbers that a job may have; ``remember`` may be null.
 _NUMBERS: Final = frozenset({"losses", "remember"} | set(QueueDefaults._fields) & OPTIONS.keys())
 
 
-#: No time is longer than what a producer may ask for, and no count is larger.
+#: The longest time that a producer may ask for; no count is larger.
 _LARGEST: Final = TEN_YEARS
 
 
@@ -332,7 +331,7 @@ def _name(key: str, value: Any) -> str | None:
 
 
 def _tenant(stored: Document) -> str | None:
-    """As its producer has said; a fair queue has written its group there, if that was nothing."""
+    """Return the tenant that the producer gave; without one a fair queue stores the group."""
     tenant = _name("tenant", stored.get("tenant"))
     return None if tenant == stored.get("group") else tenant
 
@@ -356,12 +355,12 @@ def _backoff(stored: Any) -> Backoff:
 def _deliverable_size(headers: Any) -> int:
     if not isinstance(headers, dict):
         raise Unreadable(f"its headers are no map, but {type(headers).__name__}")
-    job_headers.encode(headers)  # what has no form on the wire can't be delivered
+    job_headers.encode(headers)  # a value without a form on the wire can't be delivered
     return stored_size(headers) if headers else 0
 
 
 def failure(job: Job, reason: str, worker: str, now: datetime) -> Document:
-    """One entry of a job's history."""
+    """Return an entry for a job's history."""
     return {"at": now, "attempt": job.attempts, "reason": reason[:MOST_REASON], "worker": worker}
 
 

@@ -27,8 +27,7 @@ from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import check_statements, require_all, transact
 from sluicemq_broker.store.values import BY_ID, Document, date, seconds
 
-#: Filter for jobs that can be removed alone: they have no parent, or it needs not be told of their end any
-#: more.
+#: Filter for jobs that can be removed alone: they have no parent, or need not wait until it is notified.
 NOT_AWAITED: Final[Document] = {
     "$or": [
         {"parent.id": {"$exists": False}},
@@ -43,7 +42,7 @@ Reasons = dict[str, dict[Parent, str]]
 
 
 class DeadChild(NamedTuple):
-    """A dead letter whose parent has not been told; ``parent`` is None where the document names none."""
+    """A dead letter whose parent is not notified yet; ``parent`` is None where the document names none."""
 
     id: str
     seq: int | None
@@ -86,7 +85,7 @@ def is_parent(stored: Document, parent: Parent) -> bool:
 
 
 def dead_children(store: QueueStore, since: float, limit: int, until: float | None = None) -> list[DeadChild]:
-    """Return children that died from ``since`` on, whose parents have not been told, the oldest first.
+    """Return children that died from ``since`` on, whose parents are not notified yet, the oldest first.
 
     With ``until`` only those that died by then.
     """
@@ -120,7 +119,7 @@ def fail_parents(store: QueueStore, reasons: Mapping[Parent, str], now: float) -
     """Make parents in one queue dead letters, with one write for all; repeating it is harmless.
 
     Return those that are dead for this reason now, each with the group that waited for it, if it has one.
-    Reply lost, or killed in between: they are dead, and whoever waits for them finds that.
+    Reply lost, or killed in between: they are dead, and clients that wait for them find that.
     """
     with translated():
         return _fail(store, reasons, now)
@@ -148,7 +147,7 @@ def _fail(
 
 
 def mark_parents_notified(store: QueueStore, children: Sequence[DeadChild]) -> None:
-    """Note in dead children that their parents have been told: they expire as other dead letters now."""
+    """Note in dead children that their parents were notified: they expire as other dead letters now."""
     told: list[Document] = [{"$set": {"parent.told": True}}]
     if (kept := store.defaults.dead_retention) is not None:
         until = {"$max": [{"$add": ["$ended_at", int(kept * 1000)]}, "$dedupe_until"]}

@@ -56,7 +56,7 @@ class _Tenants(NamedTuple):
 
 
 class FairPlan(NamedTuple):
-    """What a claim reads: ``shares`` jobs of each tenant, behind ``skips`` others; ``limit`` in all.
+    """The jobs that a claim reads: ``shares`` jobs of each tenant, behind ``skips`` others; ``limit`` in all.
 
     ``firsts``: the ids of their first jobs. ``strange``: ids of documents that are no jobs. ``left_out``:
     there are tenants without a share that might have one.

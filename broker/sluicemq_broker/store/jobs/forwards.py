@@ -52,7 +52,7 @@ def forward(source: QueueStore, forwards: Sequence[Forward], now: float) -> dict
     transactions, and the errors of every statement.
     """
     for store in {each.to for each in forwards}:
-        store.prepare(anew=True)  # a transaction can't make a collection's indexes
+        store.prepare(again=True)  # a transaction can't make a collection's indexes
     for store in {each.to for each in forwards if each.job.parent}:
         store.groups.prepare_for_children()
     return _Forwards(source, forwards, now).run()

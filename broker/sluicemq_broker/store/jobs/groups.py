@@ -1,4 +1,4 @@
-"""The groups of one queue in MongoDB: each has a line of jobs that wait, and one that is out of it, the head.
+"""Groups of one queue: each has a line of jobs that wait, and one job that is out of it, the head.
 
 ::
 
@@ -6,11 +6,10 @@
                                                              │
               the next of its group may be promoted ◀── done, dead, cancelled, expired
 
-Whoever pushes inserts, **then** promotes; whoever ends a head does so durably, **then** promotes. The unique
-index on ``head`` refuses a second one, which means that there is a head already, and that whoever ends it
-will promote. So of a push and an end at the same moment, at any two brokers, at least one promotes, and no
-more than one is carried out. What is killed between the two leaves a group without a head: :meth:`headless`
-finds it.
+A push inserts, **then** promotes; the end of a head is durable, **then** promotes. The unique index on
+``head`` refuses a second head: there is one already, and its end will promote. So of a push and an end at one
+moment, at any two brokers, at least one promotes, and at most one promotion is carried out. A broker that is
+killed between the two steps leaves a group without a head: :meth:`headless` finds it.
 
 The indexes are made before the first job waits, so a queue without groups pays nothing for them; both reads
 take two keys for each group.
@@ -37,9 +36,9 @@ from sluicemq_broker.store.values import BY_ID, Document, date, seconds
 from sluicemq_broker.store.write_results import refusals
 
 #: One document for each queue that ever had a group, or a child of some job:
-#: ``{_id: its collection, last?: the highest place, children?: true}``. It outlives the queue.
+#: ``{_id: its collection, last?: the highest place, children?: true}``. It stays when the queue is removed.
 _PLACES: Final = "places"
-#: How often it is looked again which are first, as somebody else was faster.
+#: How often the first jobs are looked for, as other brokers are faster.
 _TRIES: Final = 5
 #: Groups that are looked at together.
 _PAGE: Final = 1000
@@ -52,7 +51,7 @@ _HEAD: Final[list[Document]] = [
 
 
 class NewHead(NamedTuple):
-    """A job that is ``ready`` now: its number, and when it is due, as the server's time."""
+    """A job that is ``ready`` now: its priority and number, and when it is due, as the server's time."""
 
     priority: int
     due: float
@@ -62,8 +61,8 @@ class NewHead(NamedTuple):
 class Promoted(NamedTuple):
     """Jobs that are ``ready`` now.
 
-    ``expired``: ids of those that were first, and whose time to live is over: they are to be ended, and keep
-    their groups waiting until then.
+    ``expired``: ids of first jobs whose time to live is over. They keep their groups waiting until they are
+    ended.
     """
 
     ready: list[NewHead]
@@ -71,22 +70,22 @@ class Promoted(NamedTuple):
 
 
 class GroupStore:
-    """The lines of one queue; ``notice`` is told of what keeps an index from being made."""
+    """The lines of one queue; ``notice`` is called with what keeps an index from being made."""
 
     def __init__(self, database: Documents, jobs: Jobs[Document], notice: Notice | None = None) -> None:
         self._jobs = jobs
         self._notice = notice or ignore
         self._prepared = False
         self._prepared_for_children = False
-        #: True if any job ever had to wait here, as far as is known.
         self.ever_waited = False
-        # Not of a majority: whatever is inserted at a place comes later in the same log, and is.
+        """True if any job ever had to wait here, as far as is known."""
+        # No majority: the insert at a place comes later in the oplog, and waits for the majority.
         self._places = database[_PLACES].with_options(write_concern=WriteConcern(w=1))
 
     def prepare(self) -> None:
         """Let jobs wait here from now on; only the first call asks MongoDB.
 
-        Crash in between: whoever comes next finds that it is wanted (:meth:`wanted`), and makes the indexes.
+        Crash in between: the next :meth:`wanted` reports the indexes, and they are made.
         """
         if not self._prepared:
             with translated():
@@ -96,10 +95,10 @@ class GroupStore:
             self._prepared = self.ever_waited = True
 
     def prepare_for_children(self) -> None:
-        """Let children lie here from now on; only the first call asks MongoDB.
+        """Let children be stored here from now on; only the first call asks MongoDB.
 
-        Whoever removes the queue puts it aside first, and looks for this mark then: so of a transaction that
-        has inserted children before, the mark is seen. Crash in between: as :meth:`prepare`.
+        A removal of the queue puts it aside first, and reads this mark then: so it sees the mark of each
+        transaction that inserted children before. Crash in between: as :meth:`prepare`.
         """
         if not self._prepared_for_children:
             with translated():
@@ -110,25 +109,25 @@ class GroupStore:
             self._prepared_for_children = True
 
     def wanted(self) -> list[IndexModel]:
-        """The indexes that the queue needs, whatever it has; raises the driver's errors."""
+        """Return the indexes that the queue needs, whatever it has; raises the driver's errors."""
         mark = self._places.find_one({"_id": self._jobs.name}) or {}
         self.ever_waited = self.ever_waited or "last" in mark
         return all_indexes(lines="last" in mark, children=bool(mark.get("children")))
 
     def may_have_children(self) -> bool:
-        """True if any job here ever was a child; raises the driver's errors."""
+        """Return True if any job here ever was a child; raises the driver's errors."""
         these = {"_id": self._jobs.name, "children": True}
         return self._places.find_one(these, {"_id": 1}) is not None
 
     def dropped(self) -> None:
-        """The collection was removed: the next :meth:`prepare` makes it again."""
+        """Note that the collection was removed: the next :meth:`prepare` makes the indexes again."""
         self._prepared = self._prepared_for_children = False
 
     def places(self, count: int) -> int:
-        """The first of so many places that nobody else has, and that are behind all given before.
+        """Return the first of ``count`` places that no other job has, behind all that were given before.
 
-        Clocks would not do: those of two brokers differ. Lost reply: that many places are nobody's. They
-        are kept when the queue is deleted, as another broker may be about to use the last.
+        Clocks would not do: those of two brokers differ. Lost reply: these places stay empty. The counter
+        stays when the queue is deleted, as another broker may be about to use the last places.
         """
         self.prepare()
         with translated():
@@ -144,9 +143,9 @@ class GroupStore:
     def promote(self, groups: Collection[str], now: float) -> Promoted:
         """Make the first job of each line ``ready``, and the head of its group, where there is none.
 
-        Each is the document that was read, in its place still. One update for all, which takes half the time
-        of single ones, but stops at the first group that has a head by now: then single ones, which don't.
-        Crash or lost reply: each is promoted or not; repeating it promotes the others.
+        The update names each job and its place, as they were read. One update for all takes half the time of
+        single ones, but stops at the first group that has a head by now: then single ones follow, which don't
+        stop. Crash or lost reply: each is promoted or not; a repetition promotes the others.
         """
         promoted = Promoted([], [])
         left = set(groups)
@@ -163,7 +162,7 @@ class GroupStore:
         return promoted
 
     def headless(self) -> Iterator[list[str]]:
-        """The groups that wait and have no head, in parts; one may be about to have one."""
+        """Yield the groups that wait and have no head, in parts; one may be about to have one."""
         lines: list[Document] = [
             {"$match": {"wait.group": {"$gte": ""}}},
             {"$sort": dict(IN_LINE)},
@@ -183,7 +182,7 @@ class GroupStore:
         return {each["head"] for each in self._jobs.find(wanted, {"head": 1, "_id": 0})}
 
     def _first(self, groups: Collection[str]) -> list[Document]:
-        """The first of each line: id, number, place, priority, when it is due and when it expires."""
+        """Read the first job of each line: id, number, place, priority, when it is due and expires."""
         wanted = ("wait", "priority", "eligible_at", "seq")
         lines: list[Document] = [
             {"$match": {"wait.group": {"$in": list(groups)}}},
@@ -197,7 +196,7 @@ class GroupStore:
             },
         ]
         found = self._jobs.aggregate(lines)
-        # What somebody wrote by hand may have an array there.
+        # A document that somebody wrote by hand may have an array there.
         return [
             {**each, "_id": each["id"]}
             for each in found
@@ -205,8 +204,8 @@ class GroupStore:
         ]
 
     def _make_heads(self, first: list[Document], promoted: Promoted) -> bool:
-        """Promote these; False if one of them is not first any more, so that its group is to be looked at."""
-        # By their places too: no other job will ever have one of these.
+        """Promote these jobs; False if one is no longer first, so that its group is read again."""
+        # By their places too, as no other job will ever have one of them.
         these = {
             "_id": {"$in": [each["_id"] for each in first]},
             "state": State.WAITING,
@@ -234,7 +233,7 @@ class GroupStore:
             refused = {each["index"] for each in error.details["writeErrors"]}
             matched = error.details["nMatched"]
         promoted.ready.extend(_hint(each) for at, each in enumerate(first) if at not in refused)
-        # Those that the update before had promoted don't match: another look tells of them.
+        # Jobs that the first update promoted don't match; another look finds their heads.
         return bool(matched + len(refused) >= len(first))
 
 
@@ -244,7 +243,7 @@ def _is_over(waiting: Document, now: float) -> bool:
 
 
 def _hint(promoted: Document) -> NewHead:
-    """What is known of it; what is no job is claimed as well, and set aside."""
+    """Return a promoted job; a document that is no job is claimed as well, and set aside."""
     priority, due, seq = promoted["priority"], promoted["eligible_at"], promoted.get("seq")
     return NewHead(
         priority if isinstance(priority, int) else _HIGHEST,

@@ -1,7 +1,7 @@
-"""The indexes of a queue's collection: made again and again, each by itself if they can't be made together.
+"""Making indexes of a queue's collection: together or each by itself, and again if missing.
 
-What keeps one from being made is put right where that can be done, and named. Without an index jobs
-come slowly, or a ``dedupe_id`` is not kept; without this care they would not come at all.
+Where something keeps an index from being made, it is put right if possible, and reported. Without an index
+jobs come slowly, or a ``dedupe_id`` is not kept; without this care they would not come at all.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from sluicemq_broker.store.jobs.index_models import (
 )
 from sluicemq_broker.store.values import Document
 
-#: The server's codes for an index of this name, or of these fields, with other options.
+#: The server's codes for an index of this name, or of these fields, that has other options.
 _MADE_OTHERWISE: Final = (85, 86)
 _DUPLICATE_KEY: Final = 11000
-#: How often what is in the way is put away before the next sweep tries again.
+#: How often obstacles are removed before the next sweep tries again.
 _TRIES: Final = 3
 _AT_ONCE: Final = 1000
 
 _Jobs = Collection[dict[str, Any]]
-#: Told what was found: its kind, and a text for the log.
+#: Called with what was found: its kind, and a text for the log.
 Notice = Callable[[str, str], None]
 
 
@@ -45,7 +45,7 @@ def ignore(_kind: str, _text: str) -> None:
 
 
 def make_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel] = INDEXES) -> None:
-    """Make what indexes are missing, and anew those that were made otherwise.
+    """Make missing indexes, and make those again that have other options.
 
     Crash in between: the next call makes what is missing then.
     """
@@ -59,9 +59,10 @@ def make_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel] = IND
 
 
 def mend_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel], defaults: QueueDefaults) -> None:
-    """Make what is missing in a collection that is there.
+    """Make missing indexes of a collection that exists.
 
-    Remove that of a queue that is fair no more, and that of slots where none are given and no job has one.
+    Remove the index of a queue that is no longer fair, and that of slots where none are given and no job has
+    one.
     """
     there = jobs.index_information()
     if there and not {_name(each) for each in wanted} <= there.keys():
@@ -73,7 +74,7 @@ def mend_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel], defa
 
 
 def wanted_while_empty(jobs: _Jobs, defaults: QueueDefaults) -> list[IndexModel]:
-    """What is made at once where it takes no time: that of a fair queue, else made by its first claim."""
+    """Return the index of a fair queue while it takes no time; later the first claim makes it."""
     return [FAIR] if defaults.fair and jobs.find_one({}, {"_id": 1}) is None else []
 
 
@@ -105,12 +106,12 @@ class IndexOnDemand:
 
 
 def has_lines(jobs: _Jobs) -> bool:
-    """True if a job may wait there, for its turn or for its children; none ever did without this index."""
+    """Return True if a job may wait there, for its turn or its children; none ever did without this index."""
     return LINE_INDEX in jobs.index_information()
 
 
 def may_have(jobs: _Jobs, state: str) -> bool:
-    """False if no job there can be in this state: then nobody should look, for want of an index."""
+    """Return False if no job can be in this state: then nobody should look, as there is no index."""
     return state != State.WAITING or has_lines(jobs)
 
 
@@ -154,9 +155,9 @@ def _drop_the_other(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
 
 
 def _free_dedupe_ids(jobs: _Jobs, notice: Notice) -> None:
-    """Leave each ``dedupe_id`` to the first job that has it: the others came in while no index kept them out.
+    """Leave each ``dedupe_id`` to its first job: the others came in while no index kept them out.
 
-    They are jobs like others then. An array would be many ids at once, and is none.
+    They become jobs without one. An array would be many ids at once, and is removed.
     """
     free: Document = {"$unset": {"dedupe_id": "", "dedupe_until": ""}}
     jobs.update_many({"dedupe_id": {"$type": "array"}}, free)

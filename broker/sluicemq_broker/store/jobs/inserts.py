@@ -1,9 +1,9 @@
-"""How jobs get into a queue's collection, and who holds which ``dedupe_id``.
+"""Inserts of jobs into a queue's collection, and the rules of ``dedupe_id``.
 
-The document of a job holds its ``dedupe_id`` itself, until its window is over (``dedupe_until``),
-in whatever state it is; the unique index makes it one document, over all brokers. Nothing is
-swept: the next push with this id that finds the window over takes the id away from its holder.
-Where the holder's document is gone (cancelled, purged, expired), so is its hold.
+The document of a job has its ``dedupe_id`` until its window is over (``dedupe_until``), in any state; the
+unique index makes it one document, over all brokers. Nothing is swept: the next push with this id that finds
+the window over takes the id from its holder. Where the holder's document is removed (cancelled, purged,
+expired), the id is free.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from sluicemq_broker.store.jobs.numbered_inserts import Insert
 from sluicemq_broker.store.values import BY_ID, Document, date, seconds
 from sluicemq_broker.store.write_results import Pushed, outcome
 
-#: So often a job is tried that MongoDB refuses with a code that is listed nowhere: for some five seconds.
+#: How often a job is tried that MongoDB refuses with an unknown code: for some five seconds.
 MOST_DOUBTS = 9
 
 
@@ -40,10 +40,10 @@ _ALL_STORED = Pushed()
 
 
 class Insertion:
-    """Jobs on their way into a collection: sent again and again, until it is known what became of each.
+    """Jobs on their way into a collection: sent again and again, until the outcome of each is known.
 
-    Whatever is sent again is the same statement (``numbered``), so a job that was stored,
-    done and removed meanwhile is not stored anew.
+    A repetition is no other statement (``numbered_inserts``), so a job that was stored, done and removed
+    meanwhile is not stored again.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Insertion:
         now: float,
         defaults: QueueDefaults,
     ) -> None:
-        """``accepted``: what goes into the collection ``jobs``, ``now``: since when."""
+        """Insert the jobs ``accepted`` into the collection ``jobs``; they were accepted at ``now``."""
         self._collection = jobs
         self._new_statement = new_statement
         self._jobs = accepted
@@ -62,14 +62,14 @@ class Insertion:
         self._defaults = defaults
         self._left: Sequence[int] = range(len(accepted))  # positions in the statement under way
         self._statement = new_statement()
-        self._part: Pushed | None = None  # what became of those
+        self._part: Pushed | None = None  # their outcome
         self._doubts = 0
         self._pushed = Pushed()
 
     def send(self, at: float) -> Pushed:
-        """Go on from where the last call was left by an error; ``at``: now, from which dedupe windows count.
+        """Send what is open still; ``at``: now, from which dedupe windows count.
 
-        Raises as every statement does; call it again after :class:`~sluicemq.Unavailable`.
+        Raises as every statement; call it again after :class:`~sluicemq.protocol.errors.Unavailable`.
         """
         try:
             with translated():
@@ -103,7 +103,7 @@ class Insertion:
         return part
 
     def _outcome(self, answer: Document) -> Pushed:
-        """What became of each; what a code that is not known is said of is the job's fault in the end."""
+        """Read the outcome of each job; after several tries an unknown code is taken for the job's fault."""
         try:
             return outcome(answer)
         except Doubtful:
@@ -114,21 +114,21 @@ class Insertion:
 
 
 def open_windows(jobs: Iterable[Job], at: float) -> None:
-    """A job's window counts from the statement that stores it: nobody can know of it before."""
+    """Start the dedupe windows: they count from the statement that stores the job."""
     for job in jobs:
         if job.dedupe:
             job.claim_dedupe_id(at + job.dedupe.window)
 
 
 def judge(collection: _Jobs, jobs: Sequence[Job], at: float) -> Pushed:
-    """What is to be said of jobs whose ``dedupe_id`` was another's; ``taken`` are those to insert again.
+    """Judge jobs whose ``dedupe_id`` another job has; ``taken`` in the answer are jobs to insert again.
 
-    ``existing``: the job itself is there, whichever index MongoDB has named, and whoever holds its
-    ``dedupe_id`` by now. ``refused``: the holder's window is open. Else the ``dedupe_id`` is free, or
-    is freed here; the guard on ``dedupe_until`` spares a holder that has come in the meantime. Crash
-    or lost reply: a document has lost a ``dedupe_id`` whose window was over, which nobody misses.
+    ``existing``: the job itself is there, whatever index MongoDB has named, and though another job may have
+    its ``dedupe_id``. ``refused``: the holder's window is open. Otherwise the ``dedupe_id`` is free, or is
+    freed here; the guard on ``dedupe_until`` spares a holder that came in the meantime. Crash or lost reply:
+    a document has lost a ``dedupe_id`` whose window was over, which changes nothing.
     """
-    # What is said here must outlive a change of primary.
+    # The judgement must hold after a change of primary.
     known = collection.with_options(read_concern=ReadConcern("majority"))
     stored = {each["_id"] for each in known.find({"_id": {"$in": [job.id for job in jobs]}}, {"_id": 1})}
     held = _holders(known, {job.dedupe.id for job in jobs if job.dedupe})
@@ -152,7 +152,7 @@ def judge(collection: _Jobs, jobs: Sequence[Job], at: float) -> Pushed:
     return judged
 
 
-#: Held by what somebody wrote by hand: else a push would find it taken, and free, and taken, for ever.
+#: Holders that somebody wrote by hand: without this a push would find the id taken, free, taken ... for ever.
 _STRANGE: Final[list[Document]] = [
     {"dedupe_id": {"$type": "array"}},
     {"dedupe_until": {"$type": "array"}},
@@ -166,7 +166,7 @@ def _holders(collection: _Jobs, names: set[str]) -> list[Document]:
 
 
 def _is_open(holder: Document, at: float) -> bool:
-    """True while nobody else may have its ``dedupe_id``; what somebody wrote by hand keeps it from nobody."""
+    """Return True while no other job may have its ``dedupe_id``; False for one written by hand."""
     until = holder.get("dedupe_until")
     return isinstance(holder["dedupe_id"], str) and isinstance(until, datetime) and seconds(until) > at
 

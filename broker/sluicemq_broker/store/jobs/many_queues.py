@@ -1,4 +1,4 @@
-"""One question to many queues: a statement for some fifty of them, where each had one of its own."""
+"""One question to many queues: a statement for some fifty of them, instead of one for each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pymongo.errors import OperationFailure
 
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import in_trouble, translated
-from sluicemq_broker.store.jobs.documents import QUEUE_PREFIX
+from sluicemq_broker.store.halving import in_halves
+from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.values import Document
 
 #: The pipelines of one queue. Each is a branch of the statement, and MongoDB finds an index for each.
@@ -20,29 +21,27 @@ def ask_together(
 ) -> dict[str, list[Document]]:
     """Return the rows that these branches yield in each queue, asking ``at_once`` queues with one statement.
 
-    A queue that MongoDB refuses to read is left out. Raises :class:`~sluicemq.Unavailable`.
+    A queue that MongoDB refuses to read is left out. Raises :class:`~sluicemq.protocol.errors.Unavailable`.
     """
     found: dict[str, list[Document]] = {}
+
+    def ask(some: Sequence[str]) -> None:
+        rows: dict[str, list[Document]] = {queue: [] for queue in some}
+        try:
+            for row in durable(database)[collection(some[0])].aggregate(list(_pipeline(some, branches))):
+                rows[row.pop("queue")].append(row)
+        except OperationFailure as error:
+            raise error if in_trouble(error) else _Refused from error
+        found.update(rows)
+
     with translated():
-        for first in range(0, len(queues), at_once):
-            found |= _ask(durable(database), queues[first : first + at_once], branches)
+        for _ in in_halves(queues, ask, refused=(_Refused,), most=lambda: at_once):
+            pass
     return found
 
 
-def _ask(database: Documents, queues: Sequence[str], branches: Branches) -> dict[str, list[Document]]:
-    """Ask these with one statement, or each half of them where MongoDB refuses that."""
-    found: dict[str, list[Document]] = {queue: [] for queue in queues}
-    try:
-        for row in database[QUEUE_PREFIX + queues[0]].aggregate(list(_pipeline(queues, branches))):
-            found[row.pop("queue")].append(row)
-    except OperationFailure as error:
-        if in_trouble(error):
-            raise
-        half = len(queues) // 2
-        return (
-            _ask(database, queues[:half], branches) | _ask(database, queues[half:], branches) if half else {}
-        )
-    return found
+class _Refused(Exception):
+    """MongoDB does not read one of these queues."""
 
 
 def _pipeline(queues: Iterable[str], branches: Branches) -> Iterator[Document]:
@@ -53,4 +52,4 @@ def _pipeline(queues: Iterable[str], branches: Branches) -> Iterator[Document]:
     )
     yield from first[1]
     for queue, branch in others:
-        yield {"$unionWith": {"coll": QUEUE_PREFIX + queue, "pipeline": branch}}
+        yield {"$unionWith": {"coll": collection(queue), "pipeline": branch}}

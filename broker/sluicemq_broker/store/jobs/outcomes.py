@@ -202,7 +202,7 @@ def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> Updat
     if entry.dead:
         unset = {**RESERVATION, **_TURN}
         changed = dead(now, defaults)
-        if entry.job.parent:  # kept until the parent has been told
+        if entry.job.parent:  # kept until the parent is notified
             changed.pop("remove_at", None)
         if "remove_at" in changed:
             changed["remove_at"] = max(changed["remove_at"], date(entry.job.dedupe_until))
@@ -217,7 +217,7 @@ def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> Updat
     return UpdateOne(reserved_as(entry.job), update)
 
 
-#: True of a child whose parent has not been told of its death.
+#: True of a child whose parent is not notified yet of its death.
 HAS_PARENT: Final = {"$and": [{"$gt": ["$parent.id", None]}, {"$lte": ["$parent.told", None]}]}
 
 
@@ -226,9 +226,7 @@ def death(now: float, reason: str, defaults: QueueDefaults, *, losses: int = 0) 
     changed = {**dead(now, defaults), "errors": with_entry(now, "$attempts", reason)}
     if "remove_at" in changed:  # not before its dedupe window is over; $max ignores a missing field
         kept = {"$max": [changed["remove_at"], "$dedupe_until"]}
-        changed["remove_at"] = {
-            "$cond": [HAS_PARENT, "$$REMOVE", kept]
-        }  # nor before the parent has been told
+        changed["remove_at"] = {"$cond": [HAS_PARENT, "$$REMOVE", kept]}  # nor before the parent is notified
     if losses:
         changed["losses"] = _added("losses", losses)
     return [{"$set": changed}, {"$unset": [*RESERVATION, *_TURN]}]

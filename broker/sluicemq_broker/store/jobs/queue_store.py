@@ -1,11 +1,11 @@
 """One queue in MongoDB: its verbs are the queue's verbs, each one statement that is atomic per job.
 
-Every statement that settles a job names the owner that holds it, so that a late one changes
-nothing. Several documents in one statement are never a transaction: each document is moved or
-not, and the caller learns which. What a lost reply leaves behind is said at each verb.
+Every statement that settles a job names the owner that holds it, so a late one changes nothing. A statement
+for several documents is never a transaction: each document is moved or not, and the caller learns which. Each
+verb says what a lost reply leaves behind.
 
-All methods block the calling greenlet, and raise Unavailable (nothing was
-sent), Unclear (it may have been applied) or Refused (repeating it is of no use).
+All methods block the calling greenlet. They raise Unavailable (nothing was sent), Unclear (it may have been
+applied) or Refused (repeating it is of no use).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError
 
 from sluicemq.protocol.errors import SluiceError
-from sluicemq_broker.job import Job, State
+from sluicemq_broker.job import Job, Reservation, State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import one_of_few
 from sluicemq_broker.store.errors import applied, translated
 from sluicemq_broker.store.jobs.claims import CLAIM_BYTES, Claim, Claims
 from sluicemq_broker.store.jobs.documents import QueueDefaults, document, queue_of
-from sluicemq_broker.store.jobs.expiry import ExpiredJobs, Expiry
+from sluicemq_broker.store.jobs.expiry import ExpiredJobs, expire, will_expire
 from sluicemq_broker.store.jobs.groups import GroupStore
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.jobs.indexes import Notice, ignore, make_indexes, mend_indexes, wanted_while_empty
@@ -59,10 +59,9 @@ _STATES = frozenset(State)
 
 
 class QueueStore:
-    """The verbs of one queue; ``collection`` is made with its indexes by :meth:`prepare`.
+    """The verbs of one queue; :meth:`prepare` makes its collection and indexes.
 
-    ``notice`` is told of what was found there that should not be: its kind, and a text for the log.
-    ``groups``: the lines of jobs that go one after the other.
+    ``notice`` is called with what was found there and should not be: its kind, and a text for the log.
     """
 
     def __init__(
@@ -74,17 +73,18 @@ class QueueStore:
     ) -> None:
         self.name = collection
         self.queue = queue_of(collection)
+        """The name of the queue."""
         self._defaults = defaults
         self._sessions = sessions_of(database.client)
         self._database = durable(database)
         self.jobs = self._database[collection]
         self._notice = notice
         self._prepared = False
-        #: The collection was removed here, and nobody has made it anew; another broker may have.
         self.removed = False
+        """True if this broker removed the collection and has not made it again; another broker may have."""
         self._claims = Claims(self.jobs, defaults, self._set_aside, notice)
-        self._expiry = Expiry(self.jobs, defaults)
         self.groups = GroupStore(self._database, self.jobs, notice)
+        """The lines of jobs that go one after the other."""
 
     @property
     def defaults(self) -> QueueDefaults:
@@ -92,17 +92,17 @@ class QueueStore:
         return self._defaults
 
     def reconfigure(self, defaults: QueueDefaults) -> None:
-        """Let the queue's settings be these from the next statement on."""
+        """Take other settings from the next statement on."""
         self._defaults = defaults
         self._claims.reconfigure(defaults)
-        self._expiry.reconfigure(defaults)
 
-    def prepare(self, *, anew: bool = False) -> None:
-        """Make the collection and its indexes if they are not there; only the first call asks MongoDB.
+    def prepare(self, *, again: bool = False) -> None:
+        """Make the collection and its indexes where they are missing; only the first call asks MongoDB.
 
-        One that was removed is made ``anew`` for new jobs, or where it is used still; else nobody makes it.
+        A collection that was removed is made again only with ``again``: for new jobs, or while it is used
+        still.
         """
-        if not self._prepared and (anew or not self.removed):
+        if not self._prepared and (again or not self.removed):
             with one_of_few(), translated():
                 if self._prepared:
                     return  # meanwhile
@@ -111,31 +111,32 @@ class QueueStore:
                 self._prepared, self.removed = True, False
 
     def mend(self) -> None:
-        """Make the indexes anew if they are missing.
+        """Make missing indexes again.
 
-        Another broker may have removed the queue, and a push of ours made the collection again, without.
+        Another broker may have removed the queue, and a push of ours made its collection again without
+        indexes.
         """
         with translated():
             mend_indexes(self.jobs, self._notice, self.groups.wanted(), self._defaults)
 
     def dropped(self) -> None:
-        """The collection is removed, or about to be: whoever has new jobs looks for its indexes anew."""
+        """Note that the collection is removed, or about to be: the next insert makes its indexes again."""
         self._prepared, self.removed = False, True
         self.groups.dropped()
         self._claims.order.on_dropped()
 
     def kept(self) -> None:
-        """The removal that :meth:`dropped` told of failed, or nobody knows: it is a queue as before."""
+        """Note that the removal announced by :meth:`dropped` failed, or is unclear: all is as before."""
         self.removed = False
 
     # ------------------------------------------------------------------ push
 
     def which_exist(self, ids: Sequence[str]) -> set[str]:
-        """Those of these ids under which there is a job, in whatever state; raises the driver's errors."""
+        """Return the ids that have a job in the queue, in any state; raises the driver's errors."""
         return {each["_id"] for each in self.jobs.find({"_id": {"$in": list(ids)}}, {"_id": 1}, hint=BY_ID)}
 
     def insert_within(self, session: ClientSession, jobs: Sequence[Job], now: float) -> None:
-        """Insert jobs that are ready, as a part of a transaction; raises the driver's errors."""
+        """Insert ready jobs as a part of a transaction; raises the driver's errors."""
         self._claims.on_pushed(jobs)
         stamp = date(now)
         self.jobs.insert_many([document(each, stamp, self._defaults) for each in jobs], session=session)
@@ -143,18 +144,18 @@ class QueueStore:
     def push(self, jobs: Sequence[Job], now: float, at: float | None = None) -> Pushed:
         """Insert jobs, each ``reserved`` if it has an owner, else ``ready``.
 
-        ``now`` is when they were accepted, ``at`` when this statement is sent (None: the same), from
-        which their dedupe windows count; whoever has a ``dedupe_id`` that is another's is refused as
-        :class:`~sluicemq.Duplicate`. Of several in one push the first has it.
+        ``now`` is when they were accepted, ``at`` when this statement is sent (None: ``now``); dedupe windows
+        count from ``at``. A job whose ``dedupe_id`` another one has is refused as
+        :class:`~sluicemq.protocol.errors.Duplicate`; of several in one push the first gets it.
 
-        Crash or lost reply: each job is stored or not. Repeating the push as another one finds the ids of
-        those that are still there as ``existing``, also where their ``dedupe_id`` has been found first;
-        :meth:`insertion` can be repeated without storing what is done by now.
+        Crash or lost reply: each job is stored or not. A second push reports the ids that are still there as
+        ``existing``, also where their ``dedupe_id`` is found first. It stores jobs again that were done
+        meanwhile; repeating an :meth:`insertion` does not.
         """
         return self.insertion(jobs, now).send(now if at is None else at)
 
     def insertion(self, jobs: Sequence[Job], now: float) -> Insertion:
-        """The same, to be sent until it is answered; the jobs come to 16 MiB at most, or are one."""
+        """Return a push to be sent until it is answered; its jobs have 16 MiB at most, or it is one job."""
         self._claims.on_pushed(jobs)
         return Insertion(self._insert, self.jobs, jobs, now, self._defaults)
 
@@ -164,14 +165,14 @@ class QueueStore:
     def keep_unreadable(self, unreadable: Iterable[Document], now: float) -> None:
         """Insert dead letters for messages that never became jobs.
 
-        Each is ``{_id, payload, raw_headers, reason, size}``. Repeating it after a lost reply finds
-        them there.
+        Each is ``{_id, payload, raw_headers, reason, size}``. Repeating it after a lost reply finds them
+        there.
         """
         documents = [dead_letter(each, date(now), self._defaults) for each in unreadable]
         with translated():
             statement = self._insert()
             outcome(statement.send(documents))
-            statement.end(all_stored=True)  # that one lands late and is there twice would do no harm
+            statement.end(all_stored=True)  # one that lands late and is stored twice does no harm
 
     # --------------------------------------------------------------- reserve
 
@@ -189,69 +190,63 @@ class QueueStore:
     ) -> Claim:
         """Claim up to ``limit`` due jobs for ``owner``, in order; ``attempts`` counts this delivery.
 
-        ``hold`` numbers the reservation; no other under this owner has that number. The update's filter
-        repeats the whole filter of the read with its ``now``: a guard on id and state alone would also
-        catch a job that was claimed, given back with a delay and so is not due. Lost reply: whatever
-        was reserved lies under ``owner`` and ``hold``, where :meth:`claimed` finds it; what lands there
-        later the audit finds. ``before`` leaves out jobs from this ``seq`` on. Several ``brokers`` each
-        take a random page, so that they don't fight for the same one. ``most_bytes``: of all its jobs,
-        unless the first alone has more. ``one_first``: one, by one statement, if that is possible: who has
-        just heard of a job has it sooner.
+        ``hold`` is the number of the reservation; no other one of this owner has it. The update's filter
+        repeats the whole filter of the read with its ``now``: a guard on id and state alone would also catch
+        a job that was claimed and given back with a delay, and so is not due. Lost reply: :meth:`claimed`
+        finds what was reserved, by ``owner`` and ``hold``; the audit finds what lands there later.
+
+        ``before``: leave out jobs from this ``seq`` on. ``brokers``: how many claim from this queue; each
+        takes a random page, so that they don't fight for one page. ``most_bytes``: of all jobs, unless the
+        first alone has more. ``one_first``: reserve one job by one statement, if possible, as a worker gets
+        it sooner so.
         """
         return self._claims.reserve(
-            limit,
-            now,
-            owner,
-            hold,
-            before=before,
-            brokers=brokers,
-            most_bytes=most_bytes,
-            one_first=one_first,
+            limit, now, Reservation(owner, hold), before, brokers, most_bytes, one_first=one_first
         )
 
     def some_ready(self, *, amidst: bool) -> None:
-        """Jobs have become ready: claims look anew whose come first; ``amidst`` those read ahead, perhaps."""
+        """Called when jobs became ready; ``amidst``: perhaps between those that were read ahead."""
         self._claims.order.on_ready(amidst=amidst)
 
     def tick(self, now: float) -> None:
-        """Every second or so: let go of what is kept for claims that don't come."""
+        """Called every second or so, to drop what is kept for claims that don't come."""
         self._claims.order.tick(now)
 
     def claimed(self, owner: str, hold: int) -> list[Job]:
-        """The jobs that lie under one reservation, in order: what a claim without an answer has brought."""
-        return self._claims.claimed(owner, hold)
+        """Return the jobs under one reservation, in order: what a claim without an answer has reserved."""
+        return self._claims.claimed(Reservation(owner, hold))
 
     # ---------------------------------------------------------------- settle
 
     def commit(self, jobs: Sequence[Job]) -> dict[str, SluiceError]:
-        """Remove completed jobs of one owner; returns the ids that it did not remove, and why.
+        """Remove completed jobs of one owner; return the ids that it did not remove, and why.
 
-        Lost reply: each is removed or still held; repeating it says :class:`Uncertain` for those
-        that are gone, since another verdict could have been the one that removed them.
+        Lost reply: each is removed or still reserved. A repetition says :class:`Uncertain` for missing jobs,
+        since another verdict may have removed them.
         """
         with translated():
             removed = self.jobs.delete_many(all_reserved_as(jobs)).deleted_count
             if removed == len(jobs):
                 return {}
             with applied():
-                left = self._there(jobs)
-        gone = [each.id for each in jobs if each.id not in left]
+                left = self._existing(jobs)
+        missing = [each.id for each in jobs if each.id not in left]
         problems: dict[str, SluiceError] = {each: taken_over(each) for each in left}
-        if len(gone) > removed:
-            problems.update({each: uncertain(each) for each in gone})
+        if len(missing) > removed:
+            problems.update({each: uncertain(each) for each in missing})
         return problems
 
-    def _there(self, jobs: Sequence[Job]) -> set[str]:
-        """The ids of those that are there still; a job that was pushed anew under one is another."""
-        births = {each.id: each.seq for each in jobs}
-        found = self.jobs.find({"_id": {"$in": list(births)}}, {"seq": 1})
-        return {each["_id"] for each in found if births[each["_id"]] == each.get("seq")}
+    def _existing(self, jobs: Sequence[Job]) -> set[str]:
+        """Return the ids of jobs that are still there; a later job of an id has another ``seq``."""
+        numbers = {each.id: each.seq for each in jobs}
+        found = self.jobs.find({"_id": {"$in": list(numbers)}}, {"seq": 1})
+        return {each["_id"] for each in found if numbers[each["_id"]] == each.get("seq")}
 
     def complete(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
         """Commit jobs that are kept: ``done`` with their result, in their own document.
 
-        Returns the ids that it did not commit, and why. Crash or lost reply: each is done or still
-        held; repeating it is harmless.
+        Return the ids that it did not commit, and why. Crash or lost reply: each is done or still reserved;
+        repeating it is harmless.
         """
         too_long: dict[str, SluiceError] = {}
         with translated():
@@ -273,7 +268,7 @@ class QueueStore:
         return missed | too_long
 
     def _complete_each(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
-        """One by one, so that a job whose document would come to over 16 MiB takes no other with it."""
+        """Commit jobs one by one, as one whose document would exceed 16 MiB fails its whole update."""
         try:
             self.jobs.bulk_write([done(each, now) for each in completed], ordered=False)
         except BulkWriteError as error:
@@ -281,49 +276,49 @@ class QueueStore:
         return {}
 
     def undo_pop(self, jobs: Sequence[Job]) -> int:
-        """Make jobs ready again that were popped, are kept as done and could not be sent; returns how many.
+        """Make popped jobs ready again that are kept as done and could not be sent; return how many.
 
-        Crash before: they stay done, unsent; at most once allows that. Repeating it after a lost
-        reply finds them done no longer, and changes nothing.
+        Crash before: they stay done, unsent; at-most-once allows that. Repeating it after a lost reply finds
+        them no longer done, and changes nothing.
         """
         with translated():
             return self.jobs.bulk_write([not_done(each) for each in jobs], ordered=False).matched_count
 
     def roll_back(self, entries: Sequence[RolledBack], now: float) -> int:
-        """Roll back or reject jobs, each with its history; returns how many were ours.
+        """Roll back or reject jobs, each with its history; return how many were ours.
 
-        Lost reply: repeating it finds those moved no longer under their hold and leaves them, also
-        where we have reserved them again in the meantime.
+        Lost reply: a repetition leaves jobs that have moved, as they are no longer reserved so; also where we
+        have reserved them again in the meantime.
         """
         writes = [rolled_back(entry, now, self._defaults) for entry in entries]
         with translated():
             return self.jobs.bulk_write(writes, ordered=False).matched_count
 
-    def note_progress(self, told: Sequence[Progressed]) -> int:
-        """Note how far jobs are; returns how many are reserved still as they were.
+    def note_progress(self, reports: Sequence[Progressed]) -> int:
+        """Note the progress of jobs; return how many are reserved as they were.
 
-        Lost reply: it is noted or not. Landing late it may tell what was before; a job that is settled, or
-        reserved anew, stays as it is.
+        Lost reply: it is noted or not. Landing late it may overwrite later progress; a job that is settled,
+        or reserved again, stays as it is.
         """
         with translated():
-            return self.jobs.bulk_write([progressed(each) for each in told], ordered=False).matched_count
+            return self.jobs.bulk_write([progressed(each) for each in reports], ordered=False).matched_count
 
     def release(self, jobs: Sequence[Job]) -> int:
-        """Give back jobs of one owner that no worker has started; returns how many were held still.
+        """Give back jobs of one owner that no worker has started; return how many were reserved still.
 
-        The attempt is not counted, the place is kept. Lost reply: repeating it, or its landing late,
-        leaves what is held anew, which has another ``hold``.
+        The attempt is not counted, the place is kept. Lost reply: a repetition, or a late landing, leaves
+        jobs that are reserved again, as they have another ``hold``.
         """
         return self._free(all_reserved_as(jobs))
 
     def free(self, job_id: str, owner: str, hold: int) -> int:
-        """The same of one reservation that nobody remembers: returns 1 if it was there."""
+        """Give back a job under a reservation that nobody remembers; return 1 if it was there."""
         return self._free({"_id": job_id, "owner": owner, "hold": hold})
 
-    def _free(self, held: Document) -> int:
+    def _free(self, which: Document) -> int:
         with translated():
             return self.jobs.update_many(
-                {**held, "state": State.RESERVED}, RELEASE, hint=BY_ID
+                {**which, "state": State.RESERVED}, RELEASE, hint=BY_ID
             ).modified_count
 
     # ------------------------------------------------------ owners and sweeps
@@ -335,23 +330,23 @@ class QueueStore:
         return len(moved)
 
     def owners(self) -> set[str]:
-        """The owners of all reserved jobs; one step in the index for each."""
+        """Return the owners of all reserved jobs, by one step in the index for each."""
         with translated():
             found = self.jobs.distinct("owner", {"state": State.RESERVED})
             return {each for each in found if isinstance(each, str)}
 
     def mend_ownerless(self, now: float) -> None:
-        """Set aside what is reserved by nobody: documents that were never ours."""
+        """Set documents aside that are reserved by nobody: no broker wrote them so."""
         with translated():
             strange = set_ownerless_aside(self.jobs, now, self._defaults)
         for each in strange:
             self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
 
     def reclaim(self, owner: str, max_losses: int, now: float) -> tuple[int, int]:
-        """Give back every job of an owner without a live lease; returns how many (ready, dead).
+        """Give back all jobs of an owner without a live lease; return how many (ready, dead).
 
-        Nobody knows which of them a worker had, so none is charged an attempt: each counts a loss
-        instead, and dies of ``max_losses``. Crash between the two statements: the next sweep ends it.
+        It is unknown which of them a worker had, so none is charged an attempt: each counts a loss instead,
+        and dies of ``max_losses``. Crash between the two statements: the next sweep ends it.
         """
         held = {"state": State.RESERVED, "owner": owner}
         with translated():
@@ -364,40 +359,42 @@ class QueueStore:
         return ready.modified_count, dead.modified_count
 
     def reservations(self, owner: str) -> set[tuple[str, int]]:
-        """Id and hold of all jobs reserved under ``owner``, for the audit against memory."""
+        """Return id and hold of all jobs reserved under ``owner``, for the audit against memory."""
         with translated():
             found = self.jobs.find({"state": State.RESERVED, "owner": owner}, {"hold": 1})
             return {(each["_id"], each.get("hold", 0)) for each in found if isinstance(each["_id"], str)}
 
     def expire(self, now: float, limit: int = 1000, ids: Sequence[str] | None = None) -> ExpiredJobs:
-        """End jobs that wait and whose time to live is over, at most ``limit`` (of these ids).
+        """End waiting jobs whose time to live is over, at most ``limit`` (of these ids).
 
-        They are removed, or dead letters if the queue's ``on_expiry`` says so. What has been claimed
-        since it was found stays as it is. Crash or lost reply: each is ended or not, and the next
-        sweep ends the others.
+        They are removed, or become dead letters if the queue's ``on_expiry`` says so. A job that was claimed
+        since it was found stays as it is. Crash or lost reply: each is ended or not, and the next sweep ends
+        the others.
         """
-        return self._expiry.end(now, limit, ids)
+        with translated():
+            return expire(self.jobs, self._defaults, now, limit, ids)
 
     def will_expire(self) -> bool:
-        """True if any job that waits has an end of its time to live."""
-        return self._expiry.will_come()
+        """Return True if any waiting job has a time to live."""
+        with translated():
+            return will_expire(self.jobs)
 
     # ------------------------------------------------------------------ find
 
     def ended(self, since: float, limit: int) -> list[str]:
-        """The ids of jobs that are done or dead since then and still there, at most ``limit``."""
+        """Return the ids of jobs that are done or dead since then, and still there; at most ``limit``."""
         these = {"state": {"$in": [State.DONE, State.DEAD]}, "ended_at": {"$gte": date(since)}}
         with translated():
             return [each["_id"] for each in self.jobs.find(these, {"_id": 1}, limit=limit, hint=ENDED_INDEX)]
 
     def find(self, ids: Sequence[str]) -> dict[str, Found]:
-        """What became of these jobs; an id that is not there is not in the answer."""
+        """Return the jobs that exist under these ids, with their states and results."""
         with translated():
             stored = list(self.jobs.find({"_id": {"$in": list(ids)}}, FOUND))
         return {each["_id"]: found(each) for each in stored if each.get("state") in _STATES}
 
     def result(self, job_id: str) -> bytes | None:
-        """The result of a job, however large; None: the job is not there."""
+        """Return the result of a job, however large; None: the job is missing."""
         with translated():
             stored = self.jobs.find_one({"_id": job_id}, {"result": 1})
         return result_of(stored) if stored else None

@@ -14,7 +14,7 @@ from sluicemq_broker.store.values import MOMENT, Document
 
 #: Bytes of headers in one reply, at most as far as is known: some 5 ms.
 _BYTES: Final = 512 * 1024
-#: Jobs that any reply may have, whatever their headers; with so many a thousand jobs take 60 replies.
+#: Jobs that any reply may have, whatever their headers; at that size a thousand jobs take 60 replies.
 _LEAST: Final = 16
 #: Jobs that are measured first, while their sizes are unknown.
 MEASURED: Final = 32

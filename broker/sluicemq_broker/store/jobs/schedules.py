@@ -1,12 +1,12 @@
-"""Recurring jobs, in MongoDB: one document each, in the broker's own database.
+"""Schedules: recurring jobs, one document each, in the broker's own database.
 
 ::
 
     schedules: {_id: name, queue, payload, headers, cron?, timezone?, every?, begins_at, misfire,
                 revision, next_at, paused, last_at?, pushed, from_configuration}
 
-``next_at`` says which run is the next. Whoever pushes it moves that on by compare-and-set, in the same
-majority transaction as the insert of its jobs: of any number of brokers one does, and a crash leaves both or
+``next_at`` is the next run. The broker that pushes it moves ``next_at`` on by compare-and-set, in the
+majority transaction that inserts the jobs: of any number of brokers one does, and a crash leaves both or
 neither.
 """
 
@@ -33,7 +33,7 @@ MOST_SCHEDULES: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """One recurring job: which queue gets what, and when. ``headers``: its options, as of a push."""
+    """One recurring job: its queue, its payload and its times. ``headers``: its options, as of a push."""
 
     name: str
     queue: str
@@ -47,10 +47,10 @@ class Schedule:
     pushed: int = 0
     from_configuration: bool = False
     revision: str = ""
-    """Which of those that were ever put under its name this is."""
+    """Tells this schedule from all others that had its name."""
 
     def same_as(self, other: Schedule) -> bool:
-        """True if both say the same, wherever they stand."""
+        """Return True if both describe one job at equal times, whatever their next runs."""
         return _said(self) == _said(other)
 
 
@@ -61,17 +61,17 @@ class ScheduleStore:
         self._schedules = durable(database)["schedules"]
 
     def prepare(self) -> None:
-        """Make the index by which :meth:`due` finds them."""
+        """Make the index of :meth:`due`."""
         with translated():
             self._schedules.create_index([("paused", 1), ("next_at", 1)], name="due")
 
     def all(self) -> list[Schedule]:
-        """All of them, by name, without their payloads."""
+        """Return all schedules, by name, without their payloads."""
         with translated():
             return [_read(each) for each in self._schedules.find({}, {"payload": 0}).sort("_id", 1)]
 
     def one(self, name: str) -> Schedule:
-        """One of them; raises :class:`NotFound`."""
+        """Return a schedule; raises :class:`NotFound`."""
         with translated():
             found = self._schedules.find_one({"_id": name})
         if found is None:
@@ -79,7 +79,7 @@ class ScheduleStore:
         return _read(found)
 
     def put(self, schedule: Schedule) -> None:
-        """Make it, or another of it: what it says and when it is due; whether it is paused stays."""
+        """Store a schedule, or replace it; a paused one stays paused."""
         with translated():
             if self._schedules.count_documents({"_id": {"$ne": schedule.name}}) >= MOST_SCHEDULES:
                 raise QueueFull(f"there are {MOST_SCHEDULES} schedules already: remove one")
@@ -92,14 +92,14 @@ class ScheduleStore:
             self._schedules.update_one({"_id": schedule.name}, update, upsert=True)
 
     def put_configured(self, schedule: Schedule) -> None:
-        """The same, unless it is there as it is; then its next run, which may be overdue, is what it was."""
+        """Store a schedule of the configuration; an equal one keeps its next run, perhaps overdue."""
         with translated():
             found = self._schedules.find_one({"_id": schedule.name})
         if found is None or not _read(found).same_as(schedule):
             self.put(schedule)
 
     def remove(self, name: str) -> None:
-        """Push no more; raises :class:`NotFound`."""
+        """Remove a schedule; raises :class:`NotFound`."""
         with translated():
             if not self._schedules.delete_one({"_id": name}).deleted_count:
                 raise NotFound(f"there is no schedule {name!r}")
@@ -109,11 +109,11 @@ class ScheduleStore:
         self._change(name, {"paused": True})
 
     def resume(self, name: str, next_at: float, begins_at: float) -> None:
-        """Go on, with that run; what would have run meanwhile was not missed. Raises :class:`NotFound`."""
+        """Go on with that run; runs during the pause were not missed. Raises :class:`NotFound`."""
         self._change(name, {"paused": False, "next_at": date(next_at), "begins_at": date(begins_at)})
 
     def due(self, now: float) -> list[str]:
-        """The names of those that have a run to push."""
+        """Return the names of schedules with a run that is due."""
         over = {**_RUNS, "next_at": {"$lte": date(now)}}
         with translated():
             return [each["_id"] for each in self._schedules.find(over, {"_id": 1})]
@@ -121,13 +121,13 @@ class ScheduleStore:
     def push(
         self, schedule: Schedule, next_at: float, jobs: Sequence[Job], queue: QueueStore, now: float
     ) -> Sequence[Job] | None:
-        """Move a schedule on and push the jobs of its run, but those whose ids are there: both or neither.
+        """Move a schedule on and push the jobs of its run whose ids are not there: both or neither.
 
-        Returns the jobs that were pushed; None if another broker was first, or it was changed or paused
-        meanwhile. Raises :class:`DifferentStore` on a MongoDB without transactions.
+        Return the jobs that were pushed; None if another broker was first, or the schedule was changed or
+        paused meanwhile. Raises :class:`DifferentStore` on a MongoDB without transactions.
 
-        Crash before: another broker, or this one when it is back, pushes the run. After: it is pushed. A lost
-        reply is asked for again by the driver, under the transaction's number; if that is not answered
+        Crash before: another broker, or this one when it is back, pushes the run. After: it is pushed. The
+        driver repeats a commit whose reply was lost, under the transaction's number; if that is not answered
         either, the next look at ``next_at`` shows what holds.
         """
 
@@ -139,7 +139,7 @@ class ScheduleStore:
     def _move_on(
         self, schedule: Schedule, next_at: float, count: int, now: float, session: ClientSession
     ) -> bool:
-        """Compare-and-set: False if another broker was first."""
+        """Move ``next_at`` on by compare-and-set; False if another broker was first."""
         seen = {"_id": schedule.name, "revision": schedule.revision, **_RUNS}
         seen["next_at"] = date(schedule.next_at)
         moved: Document = {"next_at": date(next_at), **({"last_at": date(now)} if count else {})}
@@ -152,12 +152,12 @@ class ScheduleStore:
                 raise NotFound(f"there is no schedule {name!r}")
 
 
-#: The filter for those that are not paused.
+#: Filter for schedules that are not paused.
 _RUNS: Final[Document] = {"paused": False}
 
 
 def _said(schedule: Schedule) -> Document:
-    """What its document says of it, but for where it stands."""
+    """Return the fields of a schedule, without its next run."""
     table = schedule.timetable
     when: Document = (
         {"every": table.every} if table.every else {"cron": table.cron, "timezone": table.timezone}

@@ -1,8 +1,8 @@
 """Documents that are no jobs: written by hand, by another program or by a newer version.
 
-One of them must not keep the others from their workers. Whoever comes upon one sets it aside, among
-the dead letters, with what is wrong in its history; ``unreadable`` says the same and keeps it there,
-until somebody has put it right, taken that field away and redriven it.
+One of them must not keep the others from their workers. So the statement that finds it sets it aside, among
+the dead letters, with the reason in its history. The field ``unreadable`` says so, too, and keeps it there
+until somebody has corrected it, removed that field and redriven it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from sluicemq_broker.store.jobs.documents import QueueDefaults, Unreadable, job
 from sluicemq_broker.store.jobs.outcomes import dead, with_entry
 from sluicemq_broker.store.values import BY_ID, Document
 
-#: Reserved by nobody: an owner is a string (not said by $type, for which all keys would be read).
+#: Reserved without an owner that is a string; $type would read all keys.
 _OWNERLESS: Final[Document] = {"state": State.RESERVED, "owner": {"$not": {"$gte": ""}}}
 _AT_ONCE: Final = 1000
 
 
 class Strange(NamedTuple):
-    """A document that is no job: its id, of whatever type, and what is wrong with it."""
+    """A document that is no job: its id, of any type, and the reason."""
 
     id: Any
     reason: str
@@ -33,7 +33,7 @@ class Strange(NamedTuple):
 
 
 def read(stored: Document, defaults: QueueDefaults) -> Job | Strange:
-    """The job of a document, or what is wrong with it."""
+    """Read the job in a document, or the reason why it is none."""
     try:
         return job(stored, defaults)
     except Unreadable as error:
@@ -45,7 +45,7 @@ def read(stored: Document, defaults: QueueDefaults) -> Job | Strange:
 def set_aside(
     collection: Collection[Document], strange: Iterable[Strange], now: float, defaults: QueueDefaults
 ) -> list[Strange]:
-    """Make dead letters of documents that are ``ready``; returns those that were not another broker's.
+    """Make dead letters of ``ready`` documents; return those that no other broker has set aside before.
 
     One statement each, as each has its own reason; there are few. Repeating it changes nothing.
     """

@@ -1,4 +1,4 @@
-"""Which of many queues need care: whose jobs are reserved in each, and when the first one expires.
+"""Survey of many queues: which owners have jobs reserved in each, and when its first job expires.
 
 A broker with a thousand queues at rest would send MongoDB seven statements for each, again and again. A
 survey of all of them takes the broker 20 ms of CPU and MongoDB 170 ms.

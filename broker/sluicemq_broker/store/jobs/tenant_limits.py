@@ -42,7 +42,7 @@ _FRESH: Final = 1.0
 
 
 class Allowance:
-    """What one claim may take of each tenant: any number of jobs. :class:`TenantAllowance` limits it."""
+    """The jobs that one claim may take of each tenant: any number. :class:`TenantAllowance` limits it."""
 
     held: Mapping[str, float] = MappingProxyType({})
     """Tenants whose jobs have to wait, and the seconds until one may begin; infinity: until one ends."""
@@ -91,7 +91,7 @@ class TenantLimits:
         self._buckets: dict[str, TenantBucket] = {}  # as they were last, of those that are not full again
 
     def allow(self, reservation: Reservation, now: float, brokers: int) -> Allowance:
-        """Return what a claim under this reservation may take, beside so many ``brokers``."""
+        """Return what a claim under this reservation may take, as one of ``brokers``."""
         if self.rate is not None:
             full = [
                 each
@@ -117,7 +117,7 @@ class TenantLimits:
         return self._kept.get(tenant, 0) + int(min(self._burst, self._left(tenant, now)))
 
     def wait(self, tenant: str, now: float, wanted: int = 1) -> float:
-        """Return the seconds until a tenant has so many tokens, at least."""
+        """Return the seconds until a tenant has ``wanted`` tokens, at least."""
         missing = wanted - self._kept.get(tenant, 0) - self._left(tenant, now)
         return max(0.0, missing / (self.rate or math.inf))
 
@@ -132,7 +132,7 @@ class TenantLimits:
         return {each["_id"]: {n for n in each["taken"] if isinstance(n, int)} for each in found}
 
     def take(self, wanted: Mapping[str, int], reservation: Reservation, now: float) -> dict[str, int]:
-        """Take tokens of tenants, up to so many of each; return how many."""
+        """Take up to ``wanted`` tokens of each tenant; return how many."""
         had = {each: min(number, self._kept.get(each, 0)) for each, number in wanted.items()}
         self._kept = {
             each: number - had.get(each, 0)
@@ -258,8 +258,8 @@ def free_slots(taken: Collection[int], most: int, start: int = 0) -> tuple[Itera
     """Return the slots that may be given out, from ``start`` on, and how many they are.
 
     These are the lowest free ones, as many as make ``most`` together with those that are taken. So no more
-    jobs run, whichever broker gives out slots meanwhile, and though jobs that began under a higher limit keep
-    theirs::
+    jobs run, though other brokers give out slots meanwhile, and though jobs that began under a higher limit
+    keep theirs::
 
         most 3, taken {0, 7}  ->  slot 1 only: 7 counts
     """

@@ -71,7 +71,7 @@ class Overtaken(Exception):
 class Aborted(Unclear):
     """MongoDB has not carried out a transaction of many items, and may take one of fewer.
 
-    ``usual``: a conflict of every day, as other brokers write to the same documents at the same time.
+    ``usual``: a conflict of every day, as other brokers write to its documents meanwhile.
     """
 
     def __init__(self, text: str, *, usual: bool = False) -> None:
@@ -246,7 +246,7 @@ class Move(ABC, Generic[Verdict]):
             self.apply(verdicts, session)
 
     def _read_source(self) -> dict[str, Document]:
-        """Read the jobs by their ids; a later job of the same id has another ``seq``."""
+        """Read the jobs by their ids; a later job of an id has another ``seq``."""
         numbers = {each.job.id: each.job.seq for each in self._verdicts}
         fields = {"seq": 1, "owner": 1, "hold": 1, **self.recognized_by}
         found = self._source.jobs.find({"_id": {"$in": list(numbers)}}, fields, hint=BY_ID)
@@ -260,7 +260,7 @@ def insert_with(
     also: Callable[[Sequence[Job], ClientSession], bool],
     who: str,
 ) -> Sequence[Job] | None:
-    """Insert the jobs whose ids are not in the queue, and call ``also`` with them in the same transaction.
+    """Insert the jobs whose ids are not in the queue, and call ``also`` with them in that transaction.
 
     Return them, or None where ``also`` returned False: it has written nothing then, and nothing is inserted.
     Raises as :func:`transact`.
@@ -277,7 +277,7 @@ def insert_with(
             queue.insert_within(session, new, now)
         return new
 
-    queue.prepare(anew=True)  # a transaction can't make a collection's indexes
+    queue.prepare(again=True)  # a transaction can't make a collection's indexes
     return transact(queue.jobs.database.client, look, apply, who)
 
 
