@@ -55,7 +55,8 @@ class HistoryRig:
         chance: Any = self.chance
         self.census = Census(self.queues, context)
         self.history = History(
-            self.queues, self.census, context, lambda _name: documents, "own", host, chance
+            *(self.queues, self.census, context, [self.queues.subjects]),
+            *(lambda _name: documents, "own", host, chance),
         )
         self.mail = self.queues.open("mail")
 

@@ -13,10 +13,11 @@ from sluicemq import Worker
 from sluicemq_broker.http import actions, api
 from sluicemq_broker.http.door import MOST_CONNECTIONS
 from sluicemq_broker.http.handler import MOST_HEADER_BYTES
+from sluicemq_broker.parts import PARTS
 from support.broker_under_test import BrokerUnderTest
 from support.http_reader import Answer, Web, all_of
 from support.own_queue import TOKEN, OwnQueue
-from support.waiting import wait_until
+from support.waiting import TIMEOUT, wait_until
 
 DOCUMENT = api.document()
 V1 = api.BASE
@@ -54,8 +55,13 @@ def test_a_broker_that_serves_is_live_and_ready(web: Web) -> None:
 
 
 def test_the_document_has_every_path_and_no_other() -> None:
-    nothing: Any = MagicMock()
-    served = {*api.routes(nothing, nothing, nothing, nothing), *actions.routes(nothing)}
+    nothing, site = MagicMock(), MagicMock()
+    for part in PARTS:
+        part.add_paths(nothing, site)
+    added = {call.args[0] for call in site.add.call_args_list}
+    asked = {V1 + call.args[0] for call in site.ask.call_args_list}
+    core = {*api.routes(nothing, nothing, nothing, nothing), *actions.routes(nothing)}
+    served = core | asked | {path for path in added if path.startswith(V1)}
     assert {path for path in DOCUMENT["paths"] if path.startswith(V1)} == served
 
 
@@ -252,7 +258,8 @@ def test_a_queue_that_is_looked_at_while_it_works_is_told_without_waiting(web: W
     # Given
     done: list[str] = []
     with Worker(jobs.endpoint, jobs.queue, lambda job: done.append(job.id), prefetch=50):
-        for _ in range(200):
+        jobs.producer.push(jobs.queue, b"job").wait(TIMEOUT)  # it makes the queue
+        for _ in range(199):
             jobs.producer.push(jobs.queue, b"job")
         # When
         rows = [web.get(f"{V1}/queues").json["queues"] for _ in range(5)]

@@ -180,7 +180,8 @@ def test_an_id_has_a_lease_in_every_database_and_is_lost_if_it_is_lost_in_one(
 ) -> None:
     # Given
     lost: list[str] = []
-    broker = owners(leases, "broker", {"b": elsewhere}, lost=lost.append)
+    broker = owners(leases, "broker", {"b": elsewhere})
+    broker.on_lost(lost.append)
     old = broker.use()
     beats(time, broker, count=2)
     both = (leases.live(), elsewhere.live())
@@ -251,7 +252,8 @@ def test_our_lease_found_dead_is_told_and_a_new_id_is_taken(
 ) -> None:
     # Given
     lost: list[str] = []
-    broker = a_broker(leases, lost=lost.append)
+    broker = a_broker(leases)
+    broker.on_lost(lost.append)
     old = broker.current
     leases.end(old, NOW)
     # When

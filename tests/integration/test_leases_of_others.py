@@ -125,7 +125,8 @@ def test_a_broker_declared_dead_that_wakes_up_drops_what_it_had_and_goes_on_unde
 ) -> None:
     # Given
     lost: list[str] = []
-    watcher, sleeper = a_broker(leases, "watcher"), a_broker(leases, "sleeper", lost=lost.append)
+    watcher, sleeper = a_broker(leases, "watcher"), a_broker(leases, "sleeper")
+    sleeper.on_lost(lost.append)
     old = sleeper.current
     beats(time, watcher, count=8)
     sure_asleep = sleeper.sure

@@ -21,6 +21,7 @@ from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, name_of
 from sluicemq_broker.runtime.counters import MOST_TIMED, Counters, QueueCounters
 from sluicemq_broker.runtime.counts import Count, Gauge, Timing
 from sluicemq_broker.runtime.histogram import Histogram
+from sluicemq_broker.runtime.labelled import LabelledGauge
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_devices.hub.counts import DeviceCount, Mishap
 from support.broker_under_test import BrokerUnderTest
@@ -177,8 +178,8 @@ class Everything(Figures):
         gauges = dict.fromkeys(map(str, Gauge), 1)
         return [{"name": name, "paused": ["intake"], **gauges} for name in self.names]
 
-    def lags(self) -> list[dict[str, Any]]:
-        return [{"stream": "prices", "name": "sums", "behind": 1, "seconds_behind": 1.0, "holder": "me"}]
+    def labelled(self) -> list[LabelledGauge]:
+        return [LabelledGauge("subscription_held", "1 while held", ("stream",), [(("prices",), 1.0)])]
 
     def devices(self) -> list[dict[str, Any]]:
         counted = dict.fromkeys(DeviceCount, 1)

@@ -96,9 +96,8 @@ class SmallBroker:
         self.retry._over = _Over(time, line)
         self.counters = Counters(time.now)
         database: Any = FaultyDatabase(documents, line)
-        self.owners = Owners(
-            LeaseStore(database), clock, name, LEASE, lost=self._drop, timer=time, new_id=new_id
-        )
+        self.owners = Owners(LeaseStore(database), clock, name, LEASE, timer=time, new_id=new_id)
+        self.owners.on_lost(self._drop)
         context = Context(self.owners, clock, self.counters, self.retry, timer=time)
         channel: Any = SimpleNamespace(announce=tell)
         maker = JobMaker(clock, 1 << 20)

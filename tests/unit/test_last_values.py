@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluicemq_broker.doors.last_values import LastValues
+from sluicemq_broker.parts.streams.last_values import LastValues
 
 
 def test_of_too_many_bytes_the_topics_published_longest_ago_are_forgotten_and_counted() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.admin.snapshots import Snapshot, Snapshots, View
-from sluicemq_broker.http.live import INTERVAL, LiveFeed
+from sluicemq_broker.parts.dashboard.live import INTERVAL, LiveFeed
 from support.virtual_time import VirtualTime, come_to_rest
 
 LOOK = View()

@@ -131,7 +131,7 @@ def session(lane: Lane, time: VirtualTime) -> Session:
     queues: Any = Broken()
     settings, maker = BrokerSettings(), JobMaker(Clock(), 1 << 20)
     services = Services(settings, Counters(), Switchboard(), queues, maker, time)
-    door = SessionDoor(services, nobody, nobody, nobody)
+    door = SessionDoor(services, nobody)
     client: Any = lane
     return Session(door, client)
 
@@ -299,7 +299,7 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     queues: Any = ManyQueues()
     settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
     services = Services(settings, Counters(), Switchboard(), queues, maker, VirtualTime())
-    door = SessionDoor(services, nobody, nobody, nobody)
+    door = SessionDoor(services, nobody)
     lanes = [Lane() for _ in range(9)]
     for each in lanes:
         client: Any = each
@@ -331,9 +331,7 @@ def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> 
     nobody: Any = None
     queues: Any = ManyQueues()
     settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
-    door = SessionDoor(
-        Services(settings, Counters(), Switchboard(), queues, maker, VirtualTime()), nobody, nobody, nobody
-    )
+    door = SessionDoor(Services(settings, Counters(), Switchboard(), queues, maker, VirtualTime()), nobody)
     honest, sick = Lane(), Lane()
     for each in (honest, sick):
         client: Any = each

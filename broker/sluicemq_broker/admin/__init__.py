@@ -9,7 +9,6 @@ from sluicemq_broker.admin.jobs import READ_PACKED_SENT, JobAdmin
 from sluicemq_broker.admin.queues import QueueAdmin
 from sluicemq_broker.admin.schedules import ScheduleAdmin
 from sluicemq_broker.admin.snapshots import Snapshot, Snapshots, View
-from sluicemq_broker.admin.streams import StreamAdmin
 
 __all__ = [
     "READ_PACKED_SENT",
@@ -24,6 +23,5 @@ __all__ = [
     "ScheduleAdmin",
     "Snapshot",
     "Snapshots",
-    "StreamAdmin",
     "View",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from sluicemq.protocol.errors import Unavailable
@@ -13,13 +13,14 @@ from sluicemq_broker.admin.jobs import JobAdmin
 from sluicemq_broker.admin.queues import QueueAdmin
 from sluicemq_broker.admin.schedules import ScheduleAdmin
 from sluicemq_broker.admin.snapshots import Snapshot
-from sluicemq_broker.admin.streams import StreamAdmin
-from sluicemq_broker.history import History, Incidents, Series
 from sluicemq_broker.queues import Tasks
 
 
 class Admin(NamedTuple):
-    """The subjects of administration. Each method of one may wait for MongoDB."""
+    """The subjects of administration. Each method of one may wait for MongoDB.
+
+    ``dying()``: how many jobs of each queue became dead letters in the last minutes.
+    """
 
     broker: BrokerAdmin
     queues: QueueAdmin
@@ -27,10 +28,8 @@ class Admin(NamedTuple):
     dead_letters: DeadLetterAdmin
     tasks: Tasks
     schedules: ScheduleAdmin
-    streams: StreamAdmin
     devices: DeviceAdmin
-    history: History
-    incidents: Incidents
+    dying: Callable[[], Mapping[str, int]]
 
     def stats(self) -> dict[str, Any]:
         """Return the broker's counters, all queues, and what subscribers of each forwarder have lost."""
@@ -47,12 +46,4 @@ class Admin(NamedTuple):
             "problems": {name: text for name, text in self.broker.problems().items() if text},
             "actions": actions,
         }
-        return Snapshot(self.queues.kept_in_turns(), about, self.incidents.dying())
-
-    def series(self, kind: str, name: str, span: str) -> dict[str, Any]:
-        """Return the curves of one subject, for a chart."""
-        return Series(self.history).of(kind, name, span, self.broker.now())
-
-    def recent(self, queues: Sequence[str]) -> dict[str, Any]:
-        """Return small curves of these queues, of the last hour."""
-        return Series(self.history).recent(queues, self.broker.now())
+        return Snapshot(self.queues.kept_in_turns(), about, self.dying())

@@ -1,15 +1,14 @@
-"""The broker's figures for ``/metrics``: counters, timings, gauges, queues, devices, subscriptions."""
+"""The broker's figures for ``/metrics``: counters, timings, gauges, queues, devices, gauges of parts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sluicemq_broker.admin.admin import Admin
 from sluicemq_broker.queues import Queues
-from sluicemq_broker.runtime import Counters, Gauge, Histogram, Timing, Turns
+from sluicemq_broker.runtime import Counters, Gauge, Histogram, LabelledGauge, Subjects, Timing, Turns
 from sluicemq_broker.store import StoreAvailability
-from sluicemq_broker.streams import Lags, Streams
 
 
 class Figures:
@@ -20,16 +19,17 @@ class Figures:
         admin: Admin,
         counters: Counters,
         queues: Queues,
-        streams: Streams,
-        lags: Lags,
+        subjects: Sequence[Subjects],
         store: StoreAvailability,
         turns: Turns,
+        labelled: Callable[[], Iterable[LabelledGauge]],
     ) -> None:
         self._admin = admin
         self._counters = counters
         self._queues = queues
-        self._streams = streams
-        self._lags = lags
+        self._subjects = subjects
+        self.labelled = labelled
+        """Return the gauges of the broker's parts."""
         self._store = store
         self._turns = turns
 
@@ -41,20 +41,13 @@ class Figures:
         """Return what each device holds and has counted."""
         return self._admin.devices.all()
 
-    def lags(self) -> list[dict[str, Any]]:
-        """Return how far each subscription was behind at the last look."""
-        return self._lags.rows
-
     def counters(self) -> dict[str, int]:
         """Return the broker's counters since its start."""
         return dict(self._counters.values)
 
     def counters_by(self) -> dict[str, list[tuple[str, Mapping[str, int]]]]:
-        """Return the counters of each ``queue``, and of each ``stream``."""
-        return {
-            "queue": [(each.name, each.counters.values) for each in self._queues],
-            "stream": [(each.name, each.counters.values) for each in self._streams],
-        }
+        """Return the counters of all subjects by their kind: of each ``queue``, each ``stream``."""
+        return {each.kind: list(each.counters()) for each in self._subjects}
 
     def timings(self) -> dict[Timing, dict[str, Histogram]]:
         """Return durations by the value of the label that splits them, such as a queue; else by ``""``."""

@@ -34,6 +34,7 @@ from sluicemq_broker.config import (
 )
 from sluicemq_broker.config import as_json as shown_as_json
 from sluicemq_broker.embedded import EmbeddedMongo
+from sluicemq_broker.parts import PARTS
 from sluicemq_broker.process.server import Server
 from sluicemq_devices.hub import give_back_large_memory, look_for_cycles
 
@@ -184,7 +185,11 @@ class _Process:
             return None
         embedded = self._embedded
         self._server = Server(
-            config, address, alone=embedded is not None, why=lambda: embedded.trouble if embedded else ""
+            config,
+            address,
+            PARTS,
+            alone=embedded is not None,
+            why=lambda: embedded.trouble if embedded else "",
         )
         self._server.start()
         gc.freeze()  # what it is made of stays, and need not be looked at again: 20 ms of one turn

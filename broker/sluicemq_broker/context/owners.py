@@ -41,18 +41,12 @@ def _new_id() -> str:
     return secrets.token_hex(6)
 
 
-def _ignore(_owner: str) -> None:
-    """Nobody holds anything."""
-
-
 class Owners:
     """The owner id of this broker, and its view of the others.
 
-    ``lost`` is called with an id of ours that another broker has declared dead: everything held
-    under it must be dropped, since its jobs go to others. ``new_id`` makes an id that no other broker
-    has. ``leases`` are those of the broker's own database, ``elsewhere`` by name those of the others in
-    which queues lie: an id has a lease in each, and is lost if it is lost in one. ``worked``: jobs that this
-    broker has worked so far.
+    ``leases``: those of the broker's own database; ``elsewhere``: by name, those of other databases with
+    queues. An id has a lease in each, and is dead if it is declared dead in one. ``new_id`` makes an id that
+    no other broker has. ``worked()``: jobs that this broker has worked so far.
     """
 
     def __init__(
@@ -63,7 +57,6 @@ class Owners:
         lease: float,
         elsewhere: Mapping[str, LeaseStore] = _NOWHERE,
         *,
-        lost: Callable[[str], None] = _ignore,
         timer: Timer = _TIMER,
         worked: Callable[[], float] = lambda: 0.0,
         new_id: Callable[[], str] = _new_id,
@@ -74,7 +67,7 @@ class Owners:
         self.name = name
         self.lease = lease
         self._on_dead: list[Callable[[Seen], None]] = []
-        self._lost = lost
+        self._on_lost: list[Callable[[str], None]] = []
         self._now = timer.now
         self._new_id = new_id
         self.current = ""
@@ -164,6 +157,13 @@ class Owners:
             if not self._ended:
                 self.use()
         self._watch()
+
+    def on_lost(self, call: Callable[[str], None]) -> None:
+        """Call this with each id of ours that another broker has declared dead.
+
+        All that is held under the id must be dropped: its jobs go to other brokers.
+        """
+        self._on_lost.append(call)
 
     def on_dead(self, tell: Callable[[Seen], None]) -> None:
         """Call this with each other broker whose lease this one ends."""
@@ -263,7 +263,8 @@ class Owners:
             log.error("lease of owner %s was declared dead by another broker; dropping what it held", owner)
             if owner == self.current:
                 self.current = ""
-            self._lost(owner)
+            for call in self._on_lost:
+                call(owner)
             if self._elsewhere:  # what lies in the other databases is given back too
                 self._end_everywhere(owner)
 

@@ -1,15 +1,35 @@
 """The doors of the broker: SMQ/1 for the library, REQ, REP, PUSH, PULL and SUB for plain sockets."""
 
 from sluicemq_broker.doors.device import Device, ForwarderDevice, QueueDevice
+from sluicemq_broker.doors.device_counters import counts_of_device
+from sluicemq_broker.doors.door_group import DoorGroup
+from sluicemq_broker.doors.frames import split_envelope, without_probes
+from sluicemq_broker.doors.refusals import error_frames, refusal
 from sluicemq_broker.doors.services import Services
-from sluicemq_broker.doors.smq.sessions import SessionDoor
-from sluicemq_broker.doors.stream_device import StreamDevice
+from sluicemq_broker.doors.smq.fields import IS_TRUE, Fields, error_fields, read_options, take
+from sluicemq_broker.doors.smq.sessions import Session, SessionDoor
+from sluicemq_broker.doors.smq.verbs import AdminVerb, SessionState, SessionVerb, Verbs
 
 __all__ = [
+    "IS_TRUE",
+    "AdminVerb",
     "Device",
+    "DoorGroup",
+    "Fields",
     "ForwarderDevice",
     "QueueDevice",
     "Services",
+    "Session",
     "SessionDoor",
-    "StreamDevice",
+    "SessionState",
+    "SessionVerb",
+    "Verbs",
+    "counts_of_device",
+    "error_fields",
+    "error_frames",
+    "read_options",
+    "refusal",
+    "split_envelope",
+    "take",
+    "without_probes",
 ]

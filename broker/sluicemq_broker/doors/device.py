@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
+from sluicemq_broker import admin
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.backends import Backend, PullBackend, RepBackend
-from sluicemq_broker.doors.device_counters import device_counters
+from sluicemq_broker.doors.device_counters import counts_of_device
 from sluicemq_broker.doors.frontends import Frontend, PushFrontend
 from sluicemq_broker.doors.requests import RequestFrontend
 from sluicemq_broker.doors.services import Services
-from sluicemq_broker.doors.stream_device import StreamDevice
 from sluicemq_devices.relays import Forwarder, Kind
 from sluicemq_devices.sockets import Switchboard
 
@@ -18,6 +18,30 @@ _ENDS: dict[str, tuple[type[Frontend], type[Backend]]] = {
     Kind.STREAMER: (PushFrontend, PullBackend),
     Kind.QUEUE: (RequestFrontend, RepBackend),
 }
+
+
+class Device(admin.Device, Protocol):
+    """A device of the broker, as the process starts and stops it."""
+
+    @property
+    def received(self) -> int:
+        """Return how many messages have come in."""
+
+    @property
+    def taking_in(self) -> bool:
+        """True while something that came in is not stored."""
+
+    def start(self) -> None:
+        """Open the doors. Raises OSError if an address is taken."""
+
+    def read_all(self) -> None:
+        """Read the doors whatever holds them back: the broker stops."""
+
+    def close_gates(self) -> None:
+        """Let nothing new in; returns when what had come is passed on."""
+
+    def stop(self) -> None:
+        """Close the doors."""
 
 
 class QueueDevice:
@@ -76,7 +100,7 @@ class QueueDevice:
     def counted(self) -> dict[str, int]:
         """Return its counters since its start."""
         doors = self._frontend.doors
-        return device_counters(
+        return counts_of_device(
             received=doors.received,
             sent=self._backend.sent,
             lost=self._frontend.lost,
@@ -141,7 +165,7 @@ class ForwarderDevice:
     def counted(self) -> dict[str, int]:
         """Return its counters since its start; it pauses publishers, not its doors."""
         relay = self._relay
-        return device_counters(received=relay.received, sent=relay.sent, lost=relay.lost)
+        return counts_of_device(received=relay.received, sent=relay.sent, lost=relay.lost)
 
     def subscribers(self) -> list[dict[str, Any]]:
         """Return its subscribers, and how many messages each has lost."""
@@ -152,6 +176,3 @@ class ForwarderDevice:
         addresses, fronts = self._relay.addresses, len(self._settings.frontends)
         ends = {"frontend": addresses[:fronts], "backend": addresses[fronts:], "commit": []}
         return {"kind": Kind.FORWARDER, "queue": "", **ends}
-
-
-Device = QueueDevice | ForwarderDevice | StreamDevice

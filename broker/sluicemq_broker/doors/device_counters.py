@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluicemq_devices.hub import DeviceCount
 
 
-def device_counters(*, received: int, sent: int, lost: int, paused: float = 0.0) -> dict[str, int]:
+def counts_of_device(*, received: int, sent: int, lost: int, paused: float = 0.0) -> dict[str, int]:
     """Return a device's counters by their names; ``paused``: seconds."""
     return {
         DeviceCount.RECEIVED: received,

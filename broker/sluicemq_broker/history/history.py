@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import gevent
 
 from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
-from sluicemq_broker.queues import Census, Queues, check_name
+from sluicemq_broker.queues import Census, Queues
+from sluicemq_broker.runtime import Subjects
 from sluicemq_broker.store import Documents, HistoryStore, MinuteCounts, Subject, day_of
 
 #: Seconds between two writes.
@@ -39,15 +40,6 @@ BROKER: Final = "broker"
 SPANS: Final = ("minute", "hour", "day", "month")
 
 _Where = tuple[str, Subject]  # the name of the database, too
-#: What subjects of one kind have counted so far, by their names: ``(name, counters)``.
-Figures = Callable[[], Iterable[tuple[str, Mapping[str, int]]]]
-
-
-class _Kind(NamedTuple):
-    """Subjects of one kind: what they have counted, and in which database the history of one lies."""
-
-    figures: Figures
-    database: Callable[[str], str]
 
 
 class History:
@@ -58,12 +50,15 @@ class History:
         queues: Queues,
         census: Census,
         context: Context,
+        subjects: Sequence[Subjects],
         database: Callable[[str], Documents],
         own: str,
         host: str,
         random: Random | None = None,
     ) -> None:
         self._queues = queues
+        self._subjects = subjects
+        self._broker = Subjects(BROKER, self._of_broker, lambda _name: own)
         self._census = census
         self._clock = context.clock
         self._timer = context.timer
@@ -71,9 +66,6 @@ class History:
         self._database = database
         self._databases = {*queues.databases, own}
         self._host = host.replace("/", "_")
-        self._kinds: dict[str, _Kind] = {}
-        self.follow(QUEUE, lambda: ((each.name, each.counters.values) for each in queues), self._lies_in)
-        self.follow(BROKER, self._of_broker, lambda _name: own)
         self._random = random or Random()  # noqa: S311 - when a document is made ahead is no secret
         self._writer = secrets.token_hex(4)
         self._number = 0
@@ -84,13 +76,6 @@ class History:
         self._minute = int(self._clock.now() // 60)
         self._flushed = self._timer.now()
         self._ahead: dict[_Where, datetime] = {}
-
-    def follow(self, kind: str, figures: Figures, database: Callable[[str], str]) -> None:
-        """Keep a history of these subjects, too; ``database``: where that of one lies, by its name.
-
-        That raises what is to be raised of a name that no subject of this kind can have.
-        """
-        self._kinds[kind] = _Kind(figures, database)
 
     # ------------------------------------------------------------------ write
 
@@ -136,7 +121,7 @@ class History:
         """What has been counted since the last time belongs to this minute."""
         ready = self._census.ready()
         everywhere = sum(ready.values())
-        for where, values in self._subjects():
+        for where, values in self._counted():
             added = _risen(self._known.get(where, Counter()), values)
             kind, name = where[1]
             backlog = everywhere if name == ALL else ready.get(name, 0) if kind == QUEUE else 0
@@ -154,16 +139,16 @@ class History:
         for name, count in most.items():
             highest[name] = max(highest.get(name, 0), count)
 
-    def _subjects(self) -> Iterator[tuple[_Where, Mapping[str, int]]]:
-        for kind, each in self._kinds.items():
-            for name, values in each.figures():
+    def _kinds(self) -> dict[str, Subjects]:
+        return {each.kind: each for each in (*self._subjects, self._broker)}
+
+    def _counted(self) -> Iterator[tuple[_Where, Mapping[str, int]]]:
+        for kind, each in self._kinds().items():
+            for name, values in each.counters():
                 yield (each.database(name), Subject(kind, name)), values
 
     def _of_broker(self) -> Iterator[tuple[str, Mapping[str, int]]]:
         return ((name, self._counters.values) for name in (ALL, self._host))
-
-    def _lies_in(self, queue: str) -> str:
-        return self._queues.database_name(check_name(queue))
 
     def _taken_out(self) -> dict[str, list[MinuteCounts]]:
         out: dict[str, list[MinuteCounts]] = {}
@@ -197,8 +182,9 @@ class History:
         with it, each ``day`` of the 366, each ``month``. Raises BadFrames for what can't be asked.
         """
         last = _read_day(day, self._clock.now())
-        if kind not in self._kinds or span not in SPANS:
-            raise BadFrames(f"history is of a {' or '.join(self._kinds)}, by {', '.join(SPANS)}")
+        kinds = self._kinds()
+        if kind not in kinds or span not in SPANS:
+            raise BadFrames(f"history is of a {' or '.join(kinds)}, by {', '.join(SPANS)}")
         subject = Subject(kind, name)
         store = self.where(kind, name)
         match span:
@@ -225,13 +211,13 @@ class History:
 
     def where(self, kind: str, name: str) -> HistoryStore:
         """Where the history of one subject lies; raises BadQueue, BadStream for what is no name."""
-        return self._store(self._kinds[kind].database(name))
+        return self._store(self._kinds()[kind].database(name))
 
     def stores_of(self, queues: Sequence[str]) -> Iterator[tuple[HistoryStore, list[Subject]]]:
         """Where the histories of these queues lie, and which lie in each place."""
         places: dict[str, list[Subject]] = {}
         for name in queues:
-            places.setdefault(self._lies_in(name), []).append(Subject(QUEUE, name))
+            places.setdefault(self._kinds()[QUEUE].database(name), []).append(Subject(QUEUE, name))
         for database, subjects in places.items():
             yield self._store(database), subjects
 

@@ -16,64 +16,45 @@ import falcon
 from sluicemq.protocol import wire
 from sluicemq_broker.admin import Admin, Snapshots
 from sluicemq_broker.http.answer_memory import AnswerMemory
-from sluicemq_broker.http.answers import Endless, write
+from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.fair_turns import FairTurns
 from sluicemq_broker.http.handler import CONNECTION
-from sluicemq_broker.http.live import LiveFeed
-from sluicemq_broker.http.queries import cursor, cursor_text, dead_letters, names, view
+from sluicemq_broker.http.queries import cursor, cursor_text, dead_letters, view
 from sluicemq_broker.job import State
 from sluicemq_broker.store import JobPage
 
 BASE: Final = "/api/v1"
 _MOST_PEEKED: Final = 200
 #: Questions that MongoDB is asked at once, as they share its connections with the jobs; and that wait.
-_ASKED_AT_ONCE: Final = 4
-_WAITING: Final = 100
+ASKED_AT_ONCE: Final = 4
+WAITING: Final = 100
 #: Bytes in memory from which on a job is large.
 _LARGE: Final = 256 * 1024
 
 
-def routes(admin: Admin, snapshots: Snapshots, feed: LiveFeed, memory: AnswerMemory) -> dict[str, object]:
+def routes(admin: Admin, snapshots: Snapshots, line: FairTurns, memory: AnswerMemory) -> dict[str, object]:
     """The resources by their paths."""
-    line = FairTurns(_ASKED_AT_ONCE, _WAITING)
-    asking = partial(_Answer, line=line)
+    asking = partial(Answer, line=line)
 
     return {
         f"{BASE}/openapi.json": _Document(),
-        f"{BASE}/broker": _Answer(lambda _request: admin.broker.about()),
+        f"{BASE}/broker": Answer(lambda _request: admin.broker.about()),
         f"{BASE}/brokers": asking(lambda _request: {"brokers": admin.broker.brokers()}),
-        f"{BASE}/overview": _Answer(lambda request: snapshots.latest().whole(view(request))),
-        f"{BASE}/live": _Live(feed),
-        f"{BASE}/queues": _Answer(lambda request: _queues(admin, snapshots, request)),
+        f"{BASE}/queues": Answer(lambda request: _queues(admin, snapshots, request)),
         **_of_a_queue(admin, line, memory),
-        f"{BASE}/workers": _Answer(
+        f"{BASE}/workers": Answer(
             lambda request: {"workers": admin.queues.workers(request.get_param("queue"))}
         ),
-        f"{BASE}/devices": _Answer(lambda _request: {"devices": admin.devices.all()}),
+        f"{BASE}/devices": Answer(lambda _request: {"devices": admin.devices.all()}),
         f"{BASE}/schedules": asking(lambda _request: {"schedules": admin.schedules.do(wire.LIST, {})}),
-        f"{BASE}/streams": asking(lambda _request: admin.streams.overview()),
         f"{BASE}/tasks": asking(lambda _request: {"tasks": admin.tasks.latest()}),
         f"{BASE}/tasks/{{task_id}}": asking(lambda _request, task_id: admin.tasks.find(task_id)),
-        f"{BASE}/history/{{subject}}/{{name}}": asking(
-            lambda request, subject, name: admin.history.read(
-                subject, name, request.get_param("day"), request.get_param("span") or "minute"
-            )
-        ),
-        f"{BASE}/series/{{subject}}/{{name}}": asking(
-            lambda request, subject, name: admin.series(subject, name, request.get_param("span") or "hour")
-        ),
-        f"{BASE}/incidents": asking(
-            lambda request: admin.incidents.read(
-                request.get_param("span") or "day", request.get_param("queue")
-            )
-        ),
-        f"{BASE}/recent": asking(lambda request: admin.recent(names(request.get_param("queue")))),
     }
 
 
 def _of_a_queue(admin: Admin, line: FairTurns, memory: AnswerMemory) -> dict[str, object]:
     """Paths of one queue and its jobs."""
-    asking = partial(_Answer, line=line)
+    asking = partial(Answer, line=line)
     queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
     return {
         queue: asking(lambda _request, queue: admin.queues.one(queue)),
@@ -96,31 +77,20 @@ def _of_a_queue(admin: Admin, line: FairTurns, memory: AnswerMemory) -> dict[str
     }
 
 
-class _Answer:
-    """One path, whose answer is a value; ``line``: those who wait for MongoDB, few at once."""
+class Answer:
+    """A path whose answer is a value; ``line``: requests that ask MongoDB, a few at once."""
 
     def __init__(self, answer: Callable[..., Any], line: FairTurns | None = None) -> None:
         self._answer = answer
         self._line = line
 
     def on_get(self, request: falcon.Request, response: falcon.Response, **parameters: str) -> None:
+        """Write the answer as JSON."""
         if self._line is None:
             write(response, self._answer(request, **parameters))
             return
         with self._line.turn(request.env[CONNECTION].served):
             write(response, self._answer(request, **parameters))
-
-
-class _Live:
-    """Server-sent events: what the overview tells, again and again."""
-
-    def __init__(self, feed: LiveFeed) -> None:
-        self._feed = feed
-
-    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        response.stream = Endless(self._feed.listen(view(request)))
-        response.content_type = "text/event-stream"
-        response.set_header("X-Accel-Buffering", "no")  # nginx would keep them
 
 
 class _OneJob:

@@ -8,7 +8,7 @@ counted for no queue, stands under ``queue="*"``, so that a sum over all queues 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import falcon
@@ -30,7 +30,7 @@ from prometheus_client.registry import Collector
 from sluicemq_broker import __version__
 from sluicemq_broker.admin import Figures
 from sluicemq_broker.http.exposition import Form, form_for, written
-from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, Timing
+from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, LabelledGauge, Timing
 from sluicemq_broker.store import SHOWN_STATES
 from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 
@@ -111,7 +111,7 @@ class _Collector(Collector):
             _gauges(figures.gauges()),
             _queues(figures.queues()),
             _devices(figures.devices()),
-            _subscriptions(figures.lags()),
+            _labelled(figures.labelled()),
         ):
             for family in families:
                 yield family
@@ -134,7 +134,7 @@ def _counted(
         family = CounterMetricFamily(name_of(figure), figure.text, labels=figure.labels)
         (label,) = figure.labels
         sample = f"{family.name}_total"
-        for name, values in parts[label][:MOST_QUEUES]:
+        for name, values in parts.get(label, [])[:MOST_QUEUES]:
             # Also a count of 0: Prometheus sees no increase in a series that begins with its first event.
             count = values.get(figure, 0)
             family.samples.append(Sample(sample, {label: name}, _in_base_units(figure, count)))
@@ -231,18 +231,9 @@ _OF_DEVICES: Final = {
 }
 
 
-def _subscriptions(rows: list[dict[str, Any]]) -> Iterator[Family]:
-    for key, (name, text) in _OF_SUBSCRIPTIONS.items():
-        family = GaugeMetricFamily(f"{_PREFIX}subscription_{name}", text, labels=["stream", "subscription"])
-        for row in rows[:MOST_QUEUES]:
-            family.add_metric(
-                [row["stream"], row["name"]], float(bool(row[key]) if key == "holder" else row[key])
-            )
+def _labelled(gauges: Iterable[LabelledGauge]) -> Iterator[Family]:
+    for each in gauges:
+        family = GaugeMetricFamily(_PREFIX + each.name, each.text, labels=each.labels)
+        for labels, value in each.values:
+            family.add_metric(labels, value)
         yield family
-
-
-_OF_SUBSCRIPTIONS: Final = {
-    "behind": ("behind_messages", "messages of its stream that it has not read"),
-    "seconds_behind": ("behind_seconds", "since the oldest of them was stored; 0: there is none"),
-    "holder": ("held", "1 while somebody holds it"),
-}

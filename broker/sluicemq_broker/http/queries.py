@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import falcon
 
@@ -16,6 +16,13 @@ from sluicemq_broker.runtime import read_json
 from sluicemq_broker.store import DeadLetters
 
 _TIME: Final = number(0, 253_370_000_000, "a time in Unix seconds, before the year 9999")
+
+
+class Query(Protocol):
+    """The parameters of a request."""
+
+    def get_param(self, name: str, /) -> str | None:
+        """Return the value of one parameter, if it is there."""
 
 
 def view(request: falcon.Request) -> View:
@@ -36,11 +43,6 @@ def dead_letters(given: Callable[[str], Any]) -> DeadLetters:
     if reason is not None and not isinstance(reason, str):
         raise BadFrames("reason is a string, a part of the last error's reason")
     return DeadLetters(reason=reason or None, since=_time("since", given), until=_time("until", given))
-
-
-def names(text: str | None) -> list[str]:
-    """Return names that are divided by commas."""
-    return [each for each in (text or "").split(",") if each]
 
 
 def cursor(text: str | None) -> list[Any] | None:

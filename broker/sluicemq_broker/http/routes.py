@@ -13,14 +13,14 @@ from sluicemq.protocol.errors import BadQueue, NotFound, SluiceError, Unavailabl
 from sluicemq.protocol.json_values import dumps
 from sluicemq_broker.admin import Admin, Snapshots
 from sluicemq_broker.config import BrokerSettings
-from sluicemq_broker.http import actions, api, files
+from sluicemq_broker.http import actions, api
 from sluicemq_broker.http.answer_memory import AnswerMemory
 from sluicemq_broker.http.authorization import Authorization
 from sluicemq_broker.http.connections import Connections
+from sluicemq_broker.http.fair_turns import FairTurns
 from sluicemq_broker.http.health import PATHS as HEALTH
 from sluicemq_broker.http.health import Live, Ready
 from sluicemq_broker.http.host_names import HostNames
-from sluicemq_broker.http.live import LiveFeed
 from sluicemq_broker.http.metrics import Metrics
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_devices.sockets import Outgoing
@@ -44,7 +44,10 @@ _STATUS: Final[dict[type[SluiceError], str]] = {
 
 
 class Site:
-    """All that the door answers. ``connections``: of the door; ``outgoing``: memory that all doors share."""
+    """All paths of the door; parts of the broker add theirs by :meth:`add` and :meth:`ask`.
+
+    ``connections``: of the door; ``outgoing``: memory that all doors share.
+    """
 
     def __init__(
         self,
@@ -58,18 +61,28 @@ class Site:
         self._counters = counters
         names, memory = HostNames(settings.http, settings.http_hosts), AnswerMemory(connections, outgoing)
         authorization = Authorization(settings.http_token.text if settings.http_token else None, names)
-        snapshots = Snapshots(lambda: admin.snapshot(actions=authorization.any))
-        self._feed = LiveFeed(snapshots)
+        self.snapshots = Snapshots(lambda: admin.snapshot(actions=authorization.any))
+        self._line = FairTurns(api.ASKED_AT_ONCE, api.WAITING)
+        self._closing: list[Callable[[], None]] = []
         self._app = _application(_Guard(names, authorization, memory), self._failed)
-        self._app.add_route("/healthz", Live())
-        self._app.add_route("/readyz", Ready(admin.broker))
-        self._app.add_route("/metrics", metrics)
-        for path, resource in {
-            **files.routes(),
-            **api.routes(admin, snapshots, self._feed, memory),
-            **actions.routes(admin),
-        }.items():
-            self._app.add_route(path, resource)
+        self.add("/healthz", Live())
+        self.add("/readyz", Ready(admin.broker))
+        self.add("/metrics", metrics)
+        queues = api.routes(admin, self.snapshots, self._line, memory)
+        for path, resource in {**queues, **actions.routes(admin)}.items():
+            self.add(path, resource)
+
+    def add(self, path: str, resource: object) -> None:
+        """Let a resource answer a path."""
+        self._app.add_route(path, resource)
+
+    def ask(self, path: str, answer: Callable[..., Any]) -> None:
+        """Answer a path of the API with ``answer(request, **names in the path)``, which may ask MongoDB."""
+        self.add(api.BASE + path, api.Answer(answer, self._line))
+
+    def on_close(self, step: Callable[[], None]) -> None:
+        """Call ``step`` when the broker stops."""
+        self._closing.append(step)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """One answer, in WSGI's form."""
@@ -91,8 +104,9 @@ class Site:
         }  # fmt: skip
 
     def close(self) -> None:
-        """The broker stops: end what dashboards listen to."""
-        self._feed.close()
+        """End answers that would go on for ever: the broker stops."""
+        for step in self._closing:
+            step()
 
 
 def _application(guard: _Guard, failed: Callable[..., None]) -> falcon.App[Any, Any]:

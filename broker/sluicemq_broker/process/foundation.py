@@ -48,15 +48,13 @@ log = logging.getLogger("broker")
 class Foundation:
     """What doors and queues stand on: MongoDB, the broker's lease, its clock, its counters, the event bus.
 
-    ``lost`` is told of each id of this broker that another has declared dead. ``alone``: none can come.
-    ``why``: as in :class:`StoreAvailability`.
+    ``alone``: no other broker can come. ``why``: as in :class:`StoreAvailability`.
     """
 
     def __init__(
         self,
         config: Config,
         uri: str,
-        lost: Callable[[str], None],
         *,
         alone: bool,
         why: Callable[[], str] = lambda: "",
@@ -75,9 +73,7 @@ class Foundation:
         self._mongo_for_leases = connect_for_leases(uri, settings.lease)
         leases = {each: LeaseStore(self._mongo_for_leases[each]) for each in databases(config)}
         own = leases.pop(settings.database)
-        self.owners = Owners(
-            own, self.clock, self.name, settings.lease, leases, lost=lost, worked=self._worked
-        )
+        self.owners = Owners(own, self.clock, self.name, settings.lease, leases, worked=self._worked)
         largest = max(settings.hwm_bytes, *(each.hwm_bytes for each in config.devices), 0)
         self.memory = Memory(settings.hwm, settings.hwm_bytes, outgoing=Outgoing(3 * largest // 2))
         self.context = Context(

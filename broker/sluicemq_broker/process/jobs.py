@@ -5,20 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Final
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import Config
-from sluicemq_broker.history import History, Incidents
 from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation, retried
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues import Census, MissingChildren, OnDead, Queues, Schedules, Sweeper, Tasks
 from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore
-
-#: Seconds between two looks for days that are over.
-_ROLL_UP: Final = 1800.0
 
 
 class Jobs:
@@ -37,29 +32,29 @@ class Jobs:
         ground.bus.on(BusKind.PAUSES, self.queues.on_orders)
         self.tasks = Tasks(self.queues, context, ground.database)
         self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
-        self.history = History(self.queues, self.census, context, ground.database, database, ground.host)
-        self.incidents = Incidents(self.queues, self.census, context, ground.database, database, ground.name)
         self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)
         self._on_dead = OnDead(self.queues, context)
         self._lost_children = MissingChildren(self.queues, context)
         self._sweeper = Sweeper(self.queues, context, self.tasks.expire, self.queues.survey)
+        ground.owners.on_lost(self.queues.drop_owner)
         self._config = config
         self._ground = ground
         self._duties = duties
 
-    def prepare(self, *, alone: bool) -> None:
-        """Find the queues, take a lease, reclaim what is ours. ``alone``: all other leases are void."""
+    def prepare(self) -> None:
+        """Check the databases, find the queues, take a lease."""
         ground = self._ground
         for each in self.queues.databases:
             retried(LeaseStore(ground.database(each)).prepare)
             retried(Inspector(ground.database(each)).check_schema)
-        if ground.settings.history:
-            retried(self.history.prepare)
         self.queues.open_configured()
         retried(self.queues.discover)
         retried(self.queues.follow_pauses)
         ground.begin_lease()
-        self._look_for_incidents()
+
+    def take_over(self, *, alone: bool) -> None:
+        """Reclaim what is ours, and the jobs of dead brokers. ``alone``: all other leases are void."""
+        ground = self._ground
         if alone:
             ground.end_other_leases()
         else:
@@ -87,10 +82,6 @@ class Jobs:
         yield Duty("dead letters of other brokers that do", lease, partial(self._on_dead.round, lease))
         yield poll("parents whose children are in no queue", settings.poll, self._lost_children.tick)
         yield Duty("recurring jobs", settings.poll, self.schedules.tick)
-        if settings.history:
-            yield Duty("history of every minute", settings.poll, self.history.tick)
-            yield Duty("months and old minutes of the history", _ROLL_UP, self.history.roll_up)
-            yield Duty("what is out of the ordinary", settings.poll, self.incidents.tick)
 
     def tick(self) -> None:
         """One turn of every queue; one that fails costs the others nothing."""
@@ -135,26 +126,9 @@ class Jobs:
             queue.release_all()
 
     def leave(self) -> None:
-        """Give back permits; write what is counted and not written yet."""
+        """Give back permits."""
         with suppress(SluiceError):
             self.queues.leave()
-        if self._ground.settings.history:
-            with suppress(SluiceError):
-                self.history.close()
-            with suppress(SluiceError):
-                self.incidents.close()
-
-    def _look_for_incidents(self) -> None:
-        if self._ground.settings.history:
-            retried(self.incidents.prepare)
-            self._ground.store.on_return(self.incidents.store_returned)
-            self._ground.clock.on_jump(self.incidents.clock_set)
-            self._ground.owners.on_dead(self.incidents.found_dead)
-
-    def lease_lost(self, owner: str) -> None:
-        """Another broker has declared us dead, under this id: drop what was held."""
-        self.queues.drop_owner(owner)
-        self.incidents.lease_lost()
 
     def _beat(self) -> None:
         owners = self._ground.owners

@@ -1,19 +1,24 @@
-"""The broker, put together: its parts, and the order in which they start and stop."""
+"""The broker, put together: its core, its parts, and the order in which they start and stop."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from itertools import chain
 from typing import Any, Final
 
 import gevent
 
-from sluicemq_broker.config import Config
+from sluicemq.protocol.errors import SluiceError
+from sluicemq_broker.config import Config, ConfigError, Problem
+from sluicemq_broker.doors import Services
 from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.process.duties import Duties
 from sluicemq_broker.process.foundation import Foundation
 from sluicemq_broker.process.jobs import Jobs
-from sluicemq_broker.process.listeners import Listeners
+from sluicemq_broker.process.listeners import Listeners, switchboard
+from sluicemq_broker.process.part import Core, Part
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.runtime import BALANCES
 
@@ -31,21 +36,40 @@ _LAST_WRITES: Final = 0.2
 _LEAVING: Final = 1.0
 
 
-class Server:
-    """One broker on a MongoDB. ``alone``: no other broker can use it, so all leases there are void.
+#: Tables of the configuration that only a part of the broker reads.
+_TABLES: Final = ("streams", "routes")
 
-    ``why``: what is known of a MongoDB of its own that does not answer.
+
+class Server:
+    """One broker on a MongoDB: a core that works queues, and parts.
+
+    ``alone``: no other broker can use this MongoDB, so all leases there are void. ``why``: what is known of
+    an embedded MongoDB that does not answer.
     """
 
-    def __init__(self, config: Config, uri: str, *, alone: bool, why: Callable[[], str] = lambda: "") -> None:
+    def __init__(
+        self,
+        config: Config,
+        uri: str,
+        parts: Sequence[type[Part]] = (),
+        *,
+        alone: bool,
+        why: Callable[[], str] = lambda: "",
+    ) -> None:
+        _require_parts(config, parts)
         self.config = config
         self._alone = alone
-        self._ground = Foundation(config, uri, self._drop, alone=alone, why=why)
-        self.counters = self._ground.counters
+        self._ground = ground = Foundation(config, uri, alone=alone, why=why)
+        self.counters = ground.counters
         self._duties = Duties(self.counters)
-        maker = JobMaker(self._ground.clock, config.broker.max_job_bytes)
-        self._jobs = Jobs(config, self._ground, maker, self._duties)
-        self._listeners = Listeners(config, self._ground, self._jobs, maker, lambda: self._open)
+        maker = JobMaker(ground.clock, config.broker.max_job_bytes)
+        self._jobs = jobs = Jobs(config, ground, maker, self._duties)
+        timer, board = ground.context.timer, switchboard(ground)
+        services = Services(config.broker, ground.counters, board, jobs.queues, maker, timer)
+        core = Core(config, ground, jobs, services, [jobs.queues.subjects])
+        self._parts = [part(core) for part in parts]
+        core.subjects.extend(each for part in self._parts for each in part.subjects)
+        self._listeners = Listeners(core, self._parts, lambda: self._open)
         self._deadline = Deadline()
         self._started = self._open = False
 
@@ -59,11 +83,16 @@ class Server:
         self._listeners.start_http()
         self._duties.start([self._ground.watching()])
         self._ground.prepare()
-        self._jobs.prepare(alone=self._alone)
+        self._jobs.prepare()
+        for part in self._parts:
+            part.prepare()
+        self._jobs.take_over(alone=self._alone)
         self._ground.bus.start(self._jobs.queues.databases)
         self._listeners.start()
-        for part in (self._ground, self._jobs, self._listeners):
-            self._duties.start(part.duties())
+        for part in self._parts:
+            part.start()
+        duties = [self._ground.duties(), self._jobs.duties(), self._listeners.duties()]
+        self._duties.start(chain(*duties, *(part.duties() for part in self._parts)))
         self._ground.turns.start()  # no greenlet: the hub itself tells how long each of its turns was
         self._open = True
 
@@ -95,6 +124,8 @@ class Server:
         self._deadline.until(self._jobs.stop_granting, within=timeout * _READING_SHARE)
         self._read_until_quiet(timeout * _READING_SHARE)
         self._listeners.close_gates()
+        for part in self._parts:
+            part.close_gates()
         self._write_what_came(timeout * _WRITING_SHARE)
         self._await_workers(self._deadline.left - timeout * _WRITING_SHARE)
         self._release_all()
@@ -112,10 +143,6 @@ class Server:
 
     # ----------------------------------------------------------- parts of it
 
-    def _drop(self, owner: str) -> None:
-        """Another broker has declared us dead, under this id."""
-        self._jobs.lease_lost(owner)
-
     def _read_until_quiet(self, seconds: float) -> None:
         """Closing the doors first would lose what lies in socket buffers."""
         latest = Deadline()
@@ -129,10 +156,12 @@ class Server:
             quiet = quiet + 1 if now == before and not self._listeners.taking_in else 0
             before = now
 
+    @property
+    def _storing(self) -> bool:
+        return self._jobs.storing or any(part.busy for part in self._parts)
+
     def _write_what_came(self, seconds: float) -> None:
-        if not self._deadline.until(
-            lambda: not (self._jobs.storing or self._listeners.storing), within=seconds
-        ):
+        if not self._deadline.until(lambda: not self._storing, within=seconds):
             for queue in self._jobs.queues:
                 queue.refuse_waiting()
 
@@ -166,4 +195,15 @@ class Server:
 
     def _leave(self) -> None:
         self._jobs.leave()
+        for part in self._parts:
+            with suppress(SluiceError):
+                part.leave()
         self._ground.leave()
+
+
+def _require_parts(config: Config, parts: Iterable[type[Part]]) -> None:
+    """Raise ConfigError for a table that none of the parts reads."""
+    read = {table for part in parts for table in part.settings}
+    unread = [table for table in _TABLES if getattr(config, table) and table not in read]
+    if unread:
+        raise ConfigError(Problem(f"[{table}]", "this broker runs without that part") for table in unread)

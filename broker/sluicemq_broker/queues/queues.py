@@ -17,7 +17,7 @@ from sluicemq_broker.context import Context
 from sluicemq_broker.queue import MakeJob, Queue
 from sluicemq_broker.queues.names import nearest
 from sluicemq_broker.queues.pauses import Pauses
-from sluicemq_broker.runtime import Batcher, Count, Gauge, shielded
+from sluicemq_broker.runtime import Batcher, Count, Gauge, Subjects, shielded
 from sluicemq_broker.store import Documents, Inspector, LimitStore, PauseStore, Surveyed, survey_queues
 
 log = logging.getLogger("broker.queue")
@@ -60,6 +60,15 @@ class Queues:
         #: The names of all databases with queues, each once.
         self.databases = databases(config)
         self._pauses = Pauses(database, self.databases)
+
+    @property
+    def subjects(self) -> Subjects:
+        """The queues with their counters."""
+        return Subjects(
+            "queue",
+            lambda: ((each.name, each.counters.values) for each in self),
+            lambda name: self.database_name(check_name(name)),
+        )
 
     def __iter__(self) -> Iterator[Queue]:
         """Every queue that is known."""

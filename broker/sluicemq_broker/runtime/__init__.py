@@ -7,6 +7,7 @@ from sluicemq_broker.runtime.counts import BALANCES, Balance, Count, Gauge, Timi
 from sluicemq_broker.runtime.events import Events
 from sluicemq_broker.runtime.histogram import BOUNDS, Histogram
 from sluicemq_broker.runtime.json_values import read_json
+from sluicemq_broker.runtime.labelled import LabelledGauge, Subjects
 from sluicemq_broker.runtime.pulse import Pulse
 from sluicemq_broker.runtime.query_slots import QuerySlots, SlotUser
 from sluicemq_broker.runtime.server_time import Measure, better
@@ -25,12 +26,14 @@ __all__ = [
     "Events",
     "Gauge",
     "Histogram",
+    "LabelledGauge",
     "Measure",
     "PartCounters",
     "Pulse",
     "QuerySlots",
     "QueueCounters",
     "SlotUser",
+    "Subjects",
     "Timer",
     "Timing",
     "Turns",

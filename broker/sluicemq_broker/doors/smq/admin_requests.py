@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import gevent
@@ -15,8 +14,8 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.admin import READ_PACKED_SENT
 from sluicemq_broker.doors.requests import MOST_UNREAD
-from sluicemq_broker.doors.smq.admin_verbs import AdminVerb
 from sluicemq_broker.doors.smq.fields import Fields, error_fields, seconds_to_wait, take
+from sluicemq_broker.doors.smq.verbs import AdminVerb
 from sluicemq_broker.queues import Task
 from sluicemq_broker.runtime import Batcher, QuerySlots
 from sluicemq_devices.sockets import SMALL
@@ -67,7 +66,7 @@ class AdminRequests:
     def ask(self, number: int, fields: Fields, verb: AdminVerb) -> None:
         """Answer a request after those before it; raises what refuses it."""
         wait = seconds_to_wait(fields[len(verb.types) :]) if verb.takes_long else None
-        request = _Request(number, attrgetter(verb.subject)(self._session), verb, take(fields, *verb.types))
+        request = _Request(number, verb.subject(self._session), verb, take(fields, *verb.types))
         turn = nullcontext if verb.at_once else self._user.slot
         if verb.reads:
             self.later.add(partial(self._read, request, turn))

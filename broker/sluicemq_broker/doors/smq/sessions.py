@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -23,35 +23,27 @@ from sluicemq_broker.doors.smq.admin_requests import AdminBounds, AdminRequests
 from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
 from sluicemq_broker.doors.smq.assignments import Assignments, read_ready
 from sluicemq_broker.doors.smq.fields import LONGEST_DELAY, Fields, check_id, take
-from sluicemq_broker.doors.smq.publishing import Publishing
 from sluicemq_broker.doors.smq.pushes import Pushes
-from sluicemq_broker.doors.smq.reading import ReadBounds, Reads
 from sluicemq_broker.doors.smq.results import LookUps, Results
-from sluicemq_broker.doors.smq.subscriptions import SessionSubscriptions
+from sluicemq_broker.doors.smq.verbs import AdminVerb, Extension, SessionVerb, Verbs
 from sluicemq_broker.doors.smq.verdicts import Verdicts
-from sluicemq_broker.queue import Outcome, Queue
+from sluicemq_broker.queue import Outcome
 from sluicemq_broker.queues import check_name
 from sluicemq_broker.runtime import Count, Pulse
-from sluicemq_broker.streams import Stream, Streams, Subscriptions
 from sluicemq_devices.hub import Watermark, nothing
 from sluicemq_devices.sockets import Lane, LaneDoor
 
 #: Bytes of many small jobs or results in one message, with any ``max_job_bytes``.
 _BATCH_BYTES: Final = 2 << 20
-#: Times ``hwm`` messages are on their way into streams at most: they come by the thousand.
-_PUBLISHED: Final = 10
 
 
 class SessionDoor:
-    """The SMQ/1 door and its sessions."""
+    """The SMQ/1 door and its sessions; ``extensions``: parts of the broker that add verbs."""
 
-    def __init__(
-        self, services: Services, admin: Admin, streams: Streams, subscriptions: Subscriptions
-    ) -> None:
+    def __init__(self, services: Services, admin: Admin, extensions: Sequence[Extension] = ()) -> None:
         self.settings = settings = services.settings
         self.queues = services.queues
-        self.streams = streams
-        self.subscriptions = subscriptions
+        self.extensions = extensions
         self.admin = admin
         self.counters = services.counters
         self.now = services.timer.now
@@ -59,7 +51,6 @@ class SessionDoor:
         self.takes_in = True
         """False while the broker stops: jobs and messages are refused."""
         self.look_ups = LookUps()
-        self.read_bounds = ReadBounds()
         self.admin_bounds = AdminBounds(settings.max_job_bytes)
         self.pushes = Pushes(
             self.queues,
@@ -67,12 +58,11 @@ class SessionDoor:
             self.counters,
             Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing),
         )
-        self.publishing = Publishing(
-            streams,
-            self.counters,
-            Watermark(_PUBLISHED * settings.hwm, settings.hwm_bytes, nothing, nothing),
-            settings.max_job_bytes,
-        )
+        self._verbs: dict[bytes, SessionVerb | AdminVerb] = {**ADMIN_VERBS, **_VERBS}
+        for each in extensions:
+            self._verbs.update(each.verbs)
+        self.only_answered = frozenset(name for name, verb in self._verbs.items() if verb.reads)
+        """Verbs that only make an answer: they are not handled for a client that has left."""
         self._pulse = Pulse(settings.silence, self.now)
         # No ZMTP heartbeats: a session that is not read for a while would not answer them in time.
         self.door = LaneDoor(
@@ -110,6 +100,13 @@ class SessionDoor:
         """True if this process did not run for a while, so that no client is to blame for silence."""
         return self._pulse.stood_still
 
+    def verb(self, name: bytes) -> SessionVerb | AdminVerb:
+        """Return a verb by its name; raises BadVerb for one that neither queues nor parts have."""
+        found = self._verbs.get(name)
+        if found is None:
+            raise BadVerb(f"unknown verb {name[:32]!r}")
+        return found
+
 
 class Session:
     """One connection of the library."""
@@ -126,15 +123,14 @@ class Session:
         self._now = door.now
         self._heard = self._said = self._now()
         self._held_back = False
-        self._full: set[Queue | Stream] = set()  # it has too much on its way to these
+        self._full: set[object] = set()  # it has too much on its way to these
         self.requests = AdminRequests(self)
-        self.subscriptions = SessionSubscriptions(door.subscriptions, lambda: self.name, self.peer)
         self.results = Results(
             door.queues, self.requests.later, self.send_result, door.now, door.look_ups, self.read_on
         )
         self.assignments = Assignments(self, door.queues, self.requests.later, self.requests.answer)
         self.verdicts = Verdicts(self)
-        self.reads = Reads(door.streams, door.read_bounds, lane, self.answer)
+        self._states = {each: each.join(self) for each in door.extensions}
         lane.on(receive=self._receive, closed=self._closed, unblocked=self.read_on)
 
     @property
@@ -179,13 +175,17 @@ class Session:
         for worker in self.assignments.workers.values():
             worker.queue.offer(worker)
 
-    def wait_for(self, destination: Queue | Stream) -> None:
+    def state(self, extension: Extension) -> Any:
+        """Return what a part of the broker keeps of this session."""
+        return self._states[extension]
+
+    def wait_for(self, destination: object) -> None:
         """Do not read the client until enough of a queue or stream that it fills is stored."""
         if destination not in self._full:
             self._full.add(destination)
             self.hold_back()
 
-    def drained(self, destination: Queue | Stream) -> None:
+    def drained(self, destination: object) -> None:
         """Read the client again: a queue or stream has room."""
         self._full.discard(destination)
         self.read_on()
@@ -209,7 +209,7 @@ class Session:
     def _receive(self, messages: list[list[bytes]]) -> None:
         self._heard = self._now()
         if self.lane.leaves_much:
-            messages = [each for each in messages if len(each) > 1 and each[1] not in _ONLY_ANSWERED]
+            messages = [each for each in messages if len(each) > 1 and each[1] not in self.door.only_answered]
         for at, frames in enumerate(messages):
             if self.lane.is_full:
                 self.lane.return_unheard(messages[at:])
@@ -220,13 +220,11 @@ class Session:
         number = 0
         try:
             verb, number, fields = wire.decode_request(frames)
-            handle = _VERBS.get(verb)
-            if handle is not None:
-                handle(self, number, fields)
-            elif verb in ADMIN_VERBS:
-                self.requests.ask(number, fields, ADMIN_VERBS[verb])
+            known = self.door.verb(verb)
+            if isinstance(known, SessionVerb):
+                known.handle(self, number, fields)
             else:
-                raise BadVerb(f"unknown verb {verb[:32]!r}")  # noqa: TRY301 - it is answered as all others are
+                self.requests.ask(number, fields, known)
         except Exception as error:  # noqa: BLE001 - this request and those behind it need their answers
             self._refuse(frames, number, refusal(error))
 
@@ -246,9 +244,10 @@ class Session:
         self.door.sessions.discard(self)
         died = not self.door.stood_still  # else it left because this broker was silent
         self.assignments.leave(died=died, gone=True)
-        self.subscriptions.vanish()
         self.results.forget()
-        self.reads.forget()
+        for state in self._states.values():
+            if state is not None:
+                state.leave()
 
     # ----------------------------------------------------------------- verbs
 
@@ -289,24 +288,19 @@ class Session:
 
 
 #: The verbs that are handled at once; those of ADMIN_VERBS ask MongoDB.
-_VERBS: Final[dict[bytes, Callable[[Session, int, Fields], None]]] = {
-    wire.HELLO: Session.hello,
-    wire.PUSH: lambda session, number, fields: session.door.pushes.push(session, number, fields),
-    wire.READY: lambda session, number, fields: session.assignments.ready(number, read_ready(fields)),
-    wire.SETTLE: lambda session, number, fields: session.verdicts.settle(number, fields),
-    wire.EXTEND: lambda session, number, fields: session.verdicts.extend(number, fields),
-    wire.PROGRESS: lambda session, number, fields: session.verdicts.progress(number, fields),
-    wire.RESULT: Session.ask_for_result,
-    wire.PUBLISH: lambda session, number, fields: session.door.publishing.publish(session, number, fields),
-    wire.READ: lambda session, number, fields: session.reads.read(number, fields),
-    wire.PING: Session.ping,
-    wire.BYE: Session.bye,
+_VERBS: Final[Verbs] = {
+    wire.HELLO: SessionVerb(Session.hello, reads=True),
+    wire.PUSH: SessionVerb(lambda session, *request: session.door.pushes.push(session, *request)),
+    wire.READY: SessionVerb(
+        lambda session, number, fields: session.assignments.ready(number, read_ready(fields)), reads=True
+    ),
+    wire.SETTLE: SessionVerb(lambda session, *request: session.verdicts.settle(*request)),
+    wire.EXTEND: SessionVerb(lambda session, *request: session.verdicts.extend(*request)),
+    wire.PROGRESS: SessionVerb(lambda session, *request: session.verdicts.progress(*request)),
+    wire.RESULT: SessionVerb(Session.ask_for_result, reads=True),
+    wire.PING: SessionVerb(Session.ping, reads=True),
+    wire.BYE: SessionVerb(Session.bye),
 }
-#: Verbs that only make an answer: they are not handled for a client that has left.
-_ONLY_ANSWERED: Final = frozenset(
-    {wire.HELLO, wire.PING, wire.READ, wire.READY, wire.RESULT}
-    | {verb for verb, about in ADMIN_VERBS.items() if about.reads}
-)
 _PIDS: Final = 2**31  # no process id is as large
 
 

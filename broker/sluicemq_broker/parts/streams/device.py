@@ -17,11 +17,9 @@ from gevent.event import Event
 from sluicemq.protocol.errors import SluiceError, TooLarge
 from sluicemq.protocol.packed import extended, scan, slices
 from sluicemq_broker.config import DeviceSettings, Envelope
-from sluicemq_broker.doors.device_counters import device_counters
-from sluicemq_broker.doors.door_group import DoorGroup
-from sluicemq_broker.doors.last_values import LastValues
-from sluicemq_broker.doors.replay import ReplayDoors
-from sluicemq_broker.doors.services import Services
+from sluicemq_broker.doors import DoorGroup, Services, counts_of_device
+from sluicemq_broker.parts.streams.last_values import LastValues
+from sluicemq_broker.parts.streams.replay import ReplayDoors
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams import Stored, Stream, Streams, read_batch
@@ -148,7 +146,7 @@ class StreamDevice:
 
     def counted(self) -> dict[str, int]:
         """Return its counters since its start."""
-        return device_counters(
+        return counts_of_device(
             received=self.received,
             sent=self._fan_out.sent,
             lost=self._fan_out.lost + self._not_stored,

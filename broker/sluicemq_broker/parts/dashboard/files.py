@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from importlib import resources
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import falcon
+
+if TYPE_CHECKING:
+    from sluicemq_broker.http import Site
 
 _TYPES: Final = {
     "html": "text/html; charset=utf-8",
@@ -21,7 +24,7 @@ POLICY: Final = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; "
     "trusted-types 'none'"
 )
-_FOLDER: Final = "dashboard"
+_FOLDER: Final = "static"
 
 
 class _File(NamedTuple):
@@ -30,13 +33,10 @@ class _File(NamedTuple):
     tag: str
 
 
-def routes() -> dict[str, object]:
-    """Return the resources by their paths."""
-    files = _files()
-    return {
-        "/": DashboardFile(files["index.html"]),
-        **{f"/dashboard/{name}": DashboardFile(each) for name, each in files.items() if name != "index.html"},
-    }
+def add_paths(site: Site) -> None:
+    """Add a path for each file."""
+    for name, each in _files().items():
+        site.add("/" if name == "index.html" else f"/dashboard/{name}", DashboardFile(each))
 
 
 class DashboardFile:

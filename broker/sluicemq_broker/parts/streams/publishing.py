@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, BadTopic, SluiceError, TooLarge, Unavailable
 from sluicemq.protocol.packed import LONGEST_TOPIC
 from sluicemq.protocol.rules import IDENTIFIER, Rule, whole
-from sluicemq_broker.doors.smq.fields import IS_TRUE, Fields, error_fields, read_options, take
+from sluicemq_broker.doors import IS_TRUE, Fields, Session, error_fields, read_options, take
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.streams import Batch, Expected, Stored, Stream, Streams, read_batch
 from sluicemq_devices.hub import Fillers, Watermark
-
-if TYPE_CHECKING:
-    from sluicemq_broker.doors.smq.sessions import Session
 
 #: Bytes that a batch may have beside one message of the largest size: framing and a topic.
 _BESIDE: Final = 4096

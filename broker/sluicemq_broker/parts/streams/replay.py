@@ -17,10 +17,14 @@ import gevent
 from sluicemq.protocol.errors import BadFrames, BadTopic
 from sluicemq.protocol.packed import unpack
 from sluicemq_broker.config import DeviceSettings
-from sluicemq_broker.doors.door_group import DoorGroup
-from sluicemq_broker.doors.frames import split_envelope, without_probes
-from sluicemq_broker.doors.refusals import error_frames, refusal
-from sluicemq_broker.doors.services import Services
+from sluicemq_broker.doors import (
+    DoorGroup,
+    Services,
+    error_frames,
+    refusal,
+    split_envelope,
+    without_probes,
+)
 from sluicemq_broker.runtime import QuerySlots, SlotUser, read_json
 from sluicemq_broker.streams import Reading, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.sockets import Lane, LaneDoor

@@ -11,12 +11,13 @@ import time
 from collections.abc import Generator
 from typing import Final
 
+import falcon
 import gevent
 from gevent.event import Event
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.admin import Snapshot, Snapshots, View
-from sluicemq_broker.http.fair_turns import HubPace
+from sluicemq_broker.http import BASE, Answer, Endless, HubPace, Site, view
 from sluicemq_broker.runtime import Timer
 
 log = logging.getLogger("broker.http")
@@ -28,6 +29,14 @@ _SHARE: Final = 0.005
 _SLOWEST: Final = 6.0
 #: Milliseconds after which a browser tries again.
 _AGAIN: Final = 3000
+
+
+def add_paths(site: Site) -> None:
+    """Add the overview as it is now, and the feed of its changes."""
+    feed = LiveFeed(site.snapshots)
+    site.add(f"{BASE}/overview", Answer(lambda request: site.snapshots.latest().whole(view(request))))
+    site.add(f"{BASE}/live", _Live(feed))
+    site.on_close(feed.close)
 
 
 class LiveFeed:
@@ -95,6 +104,18 @@ class LiveFeed:
             came, self._came = self._came, Event()
             came.set()
         self._making = False
+
+
+class _Live:
+    """The feed as server-sent events."""
+
+    def __init__(self, feed: LiveFeed) -> None:
+        self._feed = feed
+
+    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+        response.stream = Endless(self._feed.listen(view(request)))
+        response.content_type = "text/event-stream"
+        response.set_header("X-Accel-Buffering", "no")  # nginx would buffer events
 
 
 def _event(snapshot: Snapshot, view: View) -> bytes:

@@ -14,8 +14,7 @@ import gevent
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
 from sluicemq.protocol.rules import Rule, number, whole
-from sluicemq_broker.doors.refusals import refusal
-from sluicemq_broker.doors.smq.fields import IS_TRUE, Fields, read_options, take
+from sluicemq_broker.doors import IS_TRUE, Fields, read_options, refusal, take
 from sluicemq_broker.runtime import QuerySlots
 from sluicemq_broker.streams import Reading, Stream, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.hub import Shares, Watermark, nothing

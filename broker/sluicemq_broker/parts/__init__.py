@@ -1,0 +1,9 @@
+"""The parts of a broker, in the order in which they are put together."""
+
+from sluicemq_broker.parts.dashboard import DashboardPart
+from sluicemq_broker.parts.history import HistoryPart
+from sluicemq_broker.parts.streams import StreamsPart
+
+PARTS = (StreamsPart, HistoryPart, DashboardPart)
+
+__all__ = ["PARTS", "DashboardPart", "HistoryPart", "StreamsPart"]

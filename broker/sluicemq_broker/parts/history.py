@@ -1,0 +1,96 @@
+"""The history of counters, and incidents, as a part of the broker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import SluiceError
+from sluicemq_broker.doors import AdminVerb
+from sluicemq_broker.history import History, Incidents, Series
+from sluicemq_broker.process.duties import Duty
+from sluicemq_broker.process.foundation import retried
+from sluicemq_broker.process.part import Core, Part
+
+if TYPE_CHECKING:
+    from sluicemq_broker.http import Query, Site
+
+#: Seconds between two looks for days that are over.
+_ROLL_UP: Final = 1800.0
+
+
+class HistoryPart(Part):
+    """What was counted in each minute, and what was out of the ordinary.
+
+    With ``history = false`` nothing is written; what was written before can be read.
+    """
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        ground, queues, census = core.ground, core.jobs.queues, core.jobs.census
+        self._ground = ground
+        self._on = ground.settings.history
+        stored = (ground.database, ground.settings.database)
+        self._history = History(queues, census, ground.context, core.subjects, *stored, ground.host)
+        self._series = Series(self._history)
+        self._incidents = Incidents(queues, census, ground.context, *stored, ground.name)
+        self.verbs = {
+            wire.HISTORY: AdminVerb(
+                lambda _session: self._history, History.read, (str, str, str | None, str), reads=True
+            )
+        }
+        ground.owners.on_lost(lambda _owner: self._incidents.lease_lost())
+
+    def add_paths(self, site: Site) -> None:
+        """Add history, curves and incidents."""
+        site.ask("/history/{subject}/{name}", self._read)
+        site.ask("/series/{subject}/{name}", self._curves)
+        site.ask("/recent", self._recent_curves)
+        site.ask(
+            "/incidents",
+            lambda request: self._incidents.read(
+                request.get_param("span") or "day", request.get_param("queue")
+            ),
+        )
+
+    def dying(self) -> Mapping[str, int]:
+        """Return how many jobs of each queue became dead letters in the last minutes."""
+        return self._incidents.dying()
+
+    def prepare(self) -> None:
+        """Make the indexes, and note that the broker has started."""
+        if self._on:
+            retried(self._history.prepare)
+            retried(self._incidents.prepare)
+            self._ground.store.on_return(self._incidents.store_returned)
+            self._ground.clock.on_jump(self._incidents.clock_set)
+            self._ground.owners.on_dead(self._incidents.found_dead)
+
+    def duties(self) -> Iterator[Duty]:
+        """Return what writes the history and looks for incidents."""
+        if self._on:
+            poll = self._ground.settings.poll
+            yield Duty("history of every minute", poll, self._history.tick)
+            yield Duty("months and old minutes of the history", _ROLL_UP, self._history.roll_up)
+            yield Duty("incidents", poll, self._incidents.tick)
+
+    def leave(self) -> None:
+        """Write what is counted and noted."""
+        if self._on:
+            for close in (self._history.close, self._incidents.close):
+                with suppress(SluiceError):
+                    close()
+
+    def _read(self, request: Query, subject: str, name: str) -> object:
+        span = request.get_param("span") or "minute"
+        return self._history.read(subject, name, request.get_param("day"), span)
+
+    def _curves(self, request: Query, subject: str, name: str) -> object:
+        span = request.get_param("span") or "hour"
+        return self._series.of(subject, name, span, self._ground.clock.now())
+
+    def _recent_curves(self, request: Query) -> object:
+        names = [each for each in (request.get_param("queue") or "").split(",") if each]
+        return self._series.recent(names, self._ground.clock.now())

@@ -1,0 +1,5 @@
+"""Streams as a part of the broker: their verbs, devices, routes, paths and figures."""
+
+from sluicemq_broker.parts.streams.part import StreamsPart
+
+__all__ = ["StreamsPart"]
