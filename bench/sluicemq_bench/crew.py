@@ -7,7 +7,6 @@ import select
 import subprocess
 import sys
 from collections.abc import Sequence
-from types import TracebackType
 from typing import IO, Self
 
 from sluicemq_bench.task import Result, Task
@@ -66,9 +65,7 @@ class Crew:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.end()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from itertools import cycle
 from time import monotonic_ns
-from types import TracebackType
 from typing import Protocol, Self
 
 import zmq
@@ -37,9 +36,7 @@ class Source(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Wait until all that was sent is confirmed."""
 
 
@@ -76,9 +73,7 @@ class LibrarySource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._producer.close()
 
 
@@ -109,9 +104,7 @@ class _SocketSource:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._socket.close()
         self._context.term()  # waits until all is written
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
-from types import TracebackType
 from typing import Any, Final, Self, Unpack
 
 from sluicemq import forks
 from sluicemq.arguments import checked
-from sluicemq.claim import Claim, pop
+from sluicemq.claim import Claim
 from sluicemq.dead_letters import DeadLetters, described
 from sluicemq.headers import as_bytes, as_headers
 from sluicemq.job import Job
@@ -20,6 +19,7 @@ from sluicemq.protocol.options import JobOptions, Seconds
 from sluicemq.protocol.wire import TaskField
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.endpoints import chosen
+from sluicemq.transport.job_fetch import pop_jobs
 from sluicemq.transport.questions import Questions
 
 #: Seconds between two looks at a task.
@@ -355,7 +355,7 @@ class Client:
 
         Waits as :meth:`reserve` does. Jobs under way when the connection is lost are gone.
         """
-        return pop(
+        return pop_jobs(
             self._endpoint, queue, limit, in_seconds(wait), timeout=self.timeout, patient=self._patient
         )
 
@@ -381,9 +381,7 @@ class Client:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def _begin(self) -> None:

@@ -6,12 +6,12 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from types import TracebackType
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from sluicemq import forks
 from sluicemq.arguments import checked
 from sluicemq.complaints import complain, log
+from sluicemq.confirmation import Confirmation
 from sluicemq.protocol.errors import SluiceError, Timeout
 from sluicemq.transport import exits
 from sluicemq.transport.connection import Connection
@@ -19,14 +19,7 @@ from sluicemq.transport.connection import Connection
 _REFUSALS_KEPT = 1000
 
 
-class Sent(Protocol):
-    """A receipt of something that was sent."""
-
-    seen: bool
-    """True if somebody has seen its refusal."""
-
-
-R = TypeVar("R", bound=Sent)
+R = TypeVar("R", bound=Confirmation)
 
 
 @checked()
@@ -91,9 +84,7 @@ class Confirming(Generic[R]):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
             self.close()
         except SluiceError as unkept:

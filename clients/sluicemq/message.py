@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, NamedTuple
 
 from sluicemq import forks
+from sluicemq.confirmation import Confirmation
 from sluicemq.protocol.errors import SluiceError, Timeout
-
-# Held only while an event is made, so one lock for all of them is enough.
-_making_an_event = threading.Lock()
 
 
 class Message(NamedTuple):
@@ -23,7 +20,7 @@ class Message(NamedTuple):
     """All frames after the topic; the library's publishers send the payload only."""
 
 
-class Published:
+class Published(Confirmation):
     """One message on its way into a stream, made by :meth:`Publisher.publish`.
 
     ``sequence``: its number in the stream, once it is durable. ``existed``: it was stored before, under its
@@ -31,15 +28,11 @@ class Published:
     """
 
     __slots__ = (
-        "_error",
-        "_event",
-        "_made_in",
         "_sequence",
         "existed",
         "expected",
         "id",
         "packed",
-        "seen",
         "size",
         "stream",
     )
@@ -59,9 +52,9 @@ class Published:
         self.expected = expected
         self.existed = self.seen = False
         self._sequence = 0
-        self._error: SluiceError | None = None
-        self._event: threading.Event | None = None
-        self._made_in = forks.generation
+        self._error = None
+        self._event = None
+        self._generation = forks.generation
 
     @property
     def done(self) -> bool:
@@ -79,7 +72,7 @@ class Published:
         Raises the broker's error if it was refused, and :class:`~sluicemq.Timeout` after ``timeout`` seconds;
         the message is still on its way then.
         """
-        if not self.done and not self._wait(timeout):
+        if not self.done and not self._wait_until_done(timeout, "this receipt", "publish the message here"):
             raise Timeout(f"a message for stream {self.stream} is not confirmed after {timeout:g} s")
         if self._error is not None:
             self.seen = True
@@ -95,12 +88,5 @@ class Published:
         self._error = error
         self.packed = b""
         self._sequence = sequence
-        # Read after the number is set: a thread that makes its event later sees it.
         if self._event is not None:
             self._event.set()
-
-    def _wait(self, timeout: float | None) -> bool:
-        forks.refuse("this receipt", self._made_in, "publish the message here")
-        with _making_an_event:
-            event = self._event = self._event or threading.Event()
-        return self.done or event.wait(timeout)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from sluicemq import forks
+from sluicemq.confirmation import Confirmation
 from sluicemq.protocol.errors import SluiceError, Timeout
 
-# Held only while an event is made, so one lock for all receipts is enough; each process has its own.
-_making_an_event = {forks.generation: threading.Lock()}
 
-
-class Receipt:
+class Receipt(Confirmation):
     """One pushed job: its ``id`` at once, and later its confirmation.
 
     Made by :meth:`Producer.push`. It is cheap: the event to wait on is made by the first waiter, and the
@@ -25,9 +22,6 @@ class Receipt:
     """
 
     __slots__ = (
-        "_error",
-        "_event",
-        "_generation",
         "_headers",
         "_payload",
         "_settled",
@@ -36,7 +30,6 @@ class Receipt:
         "id",
         "position",
         "queue",
-        "seen",
         "sending",
         "size",
     )
@@ -57,8 +50,8 @@ class Receipt:
         self.size = size
         self.header_bytes = header_bytes
         self._settled = False
-        self._error: SluiceError | None = None
-        self._event: threading.Event | None = None
+        self._error = None
+        self._event = None
         self._generation = forks.generation
         self.seen = False
         self.existed = False
@@ -77,7 +70,9 @@ class Receipt:
         seconds; the job is still on its way then. In a child that was forked after the push it raises
         :class:`~sluicemq.Forked`: only the parent gets the answer.
         """
-        if not self._settled and not self._wait(timeout):
+        if not self._settled and not self._wait_until_done(
+            timeout, f"the push of job {self.id}", "only that one gets the answer"
+        ):
             job = f"job {self.id} for queue {self.queue}"
             raise Timeout(f"{job} is not confirmed after {timeout:g} s", self.id)
         if self._error is not None:
@@ -99,12 +94,5 @@ class Receipt:
         self._error = error
         self._payload = self._headers = None
         self._settled = True
-        # Read after `_settled` is set: a thread that makes its event later sees it.
         if self._event is not None:
             self._event.set()
-
-    def _wait(self, timeout: float | None) -> bool:
-        forks.refuse(f"the push of job {self.id}", self._generation, "only that one gets the answer")
-        with _making_an_event.setdefault(forks.generation, threading.Lock()):
-            event = self._event = self._event or threading.Event()
-        return self._settled or event.wait(timeout)

@@ -6,24 +6,22 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from types import TracebackType
 from typing import Any, Final, Self
 
-from sluicemq import forks, handlers, tracing
+from sluicemq import forks, handlers
 from sluicemq.arguments import checked
 from sluicemq.complaints import complain, log
-from sluicemq.forward import FanOut, Forward, as_sent
 from sluicemq.handlers import Handler
 from sluicemq.job import Job
 from sluicemq.protocol import wire
-from sluicemq.protocol.durations import delay_of
-from sluicemq.protocol.errors import Reject, Release, Rollback, SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.readable import said
 from sluicemq.stop_signals import StopSignals
 from sluicemq.transport import exits
 from sluicemq.transport.assignment import Assignment, JobVerdict
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pop import PopAssignment
+from sluicemq.verdicts import Verdicts
 
 #: Seconds that running handlers have by default when a worker is stopped.
 STOP_TIMEOUT: Final = 30.0
@@ -133,6 +131,9 @@ class Worker:
         about = {"concurrency": self._concurrency, **({} if self._name is None else {"name": self._name})}
         self._connection = Connection(self._endpoint, self._assignment, about=about)
         self._assignment.attach(self._connection)
+        self._verdicts = Verdicts(
+            self._handler, self._connection.endpoint, pop=self._pop, on_unusable=self._on_unusable
+        )
 
     def _forked(self) -> None:
         """Drop jobs and signals in the child of a fork; a worker that was started can't be used there."""
@@ -221,9 +222,7 @@ class Worker:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.stop()
 
     # ------------------------------------------------------------------ handler threads
@@ -255,7 +254,7 @@ class Worker:
                         self._at_work[number] = job
                         if monotonic() >= self._assignment.late_from:
                             self._assignment.begin(job)
-                        verdict = self._judge(job)
+                        verdict = self._verdicts.on(job)
                         self._at_work[number] = None
                         self._settle(verdict)
             finally:
@@ -291,53 +290,11 @@ class Worker:
             if self._ending or self._stopped:
                 self._change.notify_all()
 
-    def _judge(self, job: Job) -> JobVerdict:
-        spans = tracing.current()
-        if spans is None:
-            return self._judged(job, self._handled)
-        endpoint = self._connection.endpoint
-        verdict = self._judged(job, lambda job: spans.process(self._handled, job, endpoint))
-        if self._pop:
-            return verdict
-        span, onward = spans.settling(job, verdict.verb, verdict.onward, endpoint)
-        return verdict._replace(span=span, onward=onward)
-
-    def _judged(self, job: Job, work: Callable[[Job], JobVerdict]) -> JobVerdict:
-        try:
-            return work(job)
-        except Reject as error:
-            return JobVerdict(job, wire.REJECT, said(error))
-        except Rollback as error:
-            return JobVerdict(job, wire.ROLLBACK, said(error), delay_of("delay", error.delay))
-        except Release:
-            return JobVerdict(job, wire.RELEASE)
-        except _OnlyBegun as error:
-            return self._not_begun(job, error.result)
-        except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must be given back
-            complain("job %s of queue %s failed", job.id, job.queue)
-            return JobVerdict(job, wire.ROLLBACK, said(error, named=True))
-
-    def _handled(self, job: Job) -> JobVerdict:
-        result = self._handler(job)
-        if result is None or type(result) is bytes:
-            return JobVerdict(job, wire.COMMIT, result)
-        if isinstance(result, Forward) and not self._pop:
-            return JobVerdict(job, wire.FORWARD, onward=as_sent(result.onward))
-        if isinstance(result, FanOut) and not self._pop:
-            onward = [as_sent(each) for each in result.onward]
-            return JobVerdict(job, wire.FAN_OUT, handlers.as_result(result.result), onward=onward)
-        if handlers.only_begun(result):
-            raise _OnlyBegun(result)
-        return JobVerdict(job, wire.COMMIT, handlers.as_result(result))
-
-    def _not_begun(self, job: Job, unfinished: Any) -> JobVerdict:
-        """Give back a job whose handler has done nothing, and stop: other jobs would fare no better."""
-        with suppress(Exception):
-            unfinished.close()  # or Python says that it was never awaited
-        self._failure = handlers.not_plain(f"returned a {type(unfinished).__name__}")
-        log.error("worker of queue %s stops: %s", job.queue, self._failure)
+    def _on_unusable(self, error: TypeError) -> None:
+        """Stop: the handler does nothing, for any job."""
+        self._failure = error
+        log.error("worker of queue %s stops: %s", self.queue, error)
         self.stop()
-        return JobVerdict(job, wire.RELEASE)
 
     # ------------------------------------------------------------------ from the mailbox
 
@@ -445,11 +402,3 @@ class Worker:
         self._stop_asked.set()
         with self._change:
             self._change.notify_all()
-
-
-class _OnlyBegun(Exception):
-    """A handler has returned a coroutine or generator, which nobody runs."""
-
-    def __init__(self, result: Any) -> None:
-        super().__init__(f"the handler returned a {type(result).__name__}")
-        self.result = result

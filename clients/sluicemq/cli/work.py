@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import click
 
-from sluicemq.claim import MOST_CLAIMED
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, printable, span
 from sluicemq.cli.shift import Impossible, Shift
@@ -23,6 +22,7 @@ from sluicemq.forward import Forward
 from sluicemq.job import Job
 from sluicemq.protocol.errors import Reject, Rollback
 from sluicemq.standard_streams import Unwritable, require_writable
+from sluicemq.transport.job_fetch import MOST_FETCHED
 from sluicemq.worker import STOP_TIMEOUT
 
 REJECT_STATUS = 100
@@ -85,7 +85,7 @@ def work(
 
 @click.command()
 @click.argument("queue")
-@click.option("--count", type=click.IntRange(1, MOST_CLAIMED), default=1, show_default=True, metavar="N", help="Jobs at most.")  # noqa: E501 # fmt: skip
+@click.option("--count", type=click.IntRange(1, MOST_FETCHED), default=1, show_default=True, metavar="N", help="Jobs at most.")  # noqa: E501 # fmt: skip
 @click.option("--wait", type=timespan(), default=0.0, metavar="S", help="Wait up to S seconds for them.")
 @click.pass_obj
 def pop(invocation: Invocation, queue: str, count: int, wait: float) -> None:
