@@ -152,7 +152,7 @@ def test_a_job_is_settled_once(broker: BrokerUnderTest, client: Client, queue: s
     push(broker, queue, 1)
     with client.reserve(queue, 1) as claim:
         claim.jobs[0].commit()
-        with pytest.raises(LeaseLost, match="settled or lost before"):
+        with pytest.raises(LeaseLost, match="was settled before"):
             claim.jobs[0].commit()
 
 
