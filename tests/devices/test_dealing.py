@@ -56,7 +56,7 @@ def taking_lane(room: int = 1000) -> Any:
 
 def dealt(streamer: Streamer, *runs: list[bytes]) -> None:
     for run in runs:
-        streamer._take(run)
+        streamer.take(run)
 
 
 def messages(count: int) -> list[bytes]:
@@ -70,7 +70,7 @@ def streamer(board: Switchboard) -> Streamer:
 
 def come(streamer: Streamer, *hands: Any) -> None:
     for each in hands:
-        streamer._worker_came(each)
+        streamer.on_worker(each)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 20])
@@ -100,7 +100,7 @@ def test_what_none_takes_is_held_in_order_until_somebody_does(streamer: Streamer
     dealt(streamer, messages(3), messages(6)[3:])
     assert (hands.got, streamer.backlog) == ([], 6)
     hands.room = 100
-    streamer._takes_more(hands)
+    streamer.on_room(hands)
     assert (hands.got, streamer.backlog) == (messages(6), 0)
 
 
@@ -118,7 +118,7 @@ def test_what_a_worker_that_has_gone_did_not_get_is_the_next_for_others(streamer
     dealt(streamer, messages(6))
     gone.unsent = messages(6)[4:]
     dealt(streamer, messages(8)[6:])
-    streamer._worker_left(gone)
+    streamer.on_worker_gone(gone)
     assert streamer.backlog == 4
     come(streamer, other)
     assert other.got == messages(8)[4:]
@@ -200,7 +200,7 @@ def test_workers_get_messages_in_turn_as_from_a_push_of_libzmq(
     streamer = started(Streamer(board, ANY_PORT, ANY_PORT))
     front, back = streamer.addresses
     workers = [clients.connect(zmq.PULL, back) for _ in range(4)]
-    eventually(lambda: streamer._workers.connections == 4 and len(streamer._free) == 4)
+    eventually(lambda: streamer.workers.connections == 4 and len(streamer.free) == 4)
     push = clients.connect(zmq.PUSH, front)
     for number in range(400):
         send(push, b"%d" % number)
@@ -253,12 +253,12 @@ def test_clients_with_heartbeats_stay_connected_at_both_ends(
     front, back = streamer.addresses
     beats = {"heartbeat_ivl": 50, "heartbeat_timeout": 3000}
     push, pull = clients.connect(zmq.PUSH, front, **beats), clients.connect(zmq.PULL, back, **beats)
-    eventually(lambda: streamer._clients.connections == streamer._workers.connections == 1)
-    lanes = {*streamer._clients._lanes, *streamer._workers._lanes}
+    eventually(lambda: streamer.clients.connections == streamer.workers.connections == 1)
+    lanes = {*streamer.clients.lanes, *streamer.workers.lanes}
     # When many were answered
     eventually(lambda: len(answers) == 2 and min(answers.values()) >= 10)
     # Then both are still those that came
     send(push, b"still here")
     assert receive(pull) == [b"still here"]
-    assert {*streamer._clients._lanes, *streamer._workers._lanes} == lanes
+    assert {*streamer.clients.lanes, *streamer.workers.lanes} == lanes
     assert notices == []

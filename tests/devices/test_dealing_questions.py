@@ -27,11 +27,11 @@ def test_answers_for_one_that_has_gone_are_dropped_and_noticed_and_others_get_th
     front, back = queue.addresses
     worker = clients.connect(zmq.DEALER, back)
     goner, other = clients.connect(zmq.REQ, front), clients.connect(zmq.REQ, front)
-    eventually(lambda: queue._clients.connections == 2)
+    eventually(lambda: queue.clients.connections == 2)
     send(goner, b"first")
     first = receive(worker)
     goner.close()
-    eventually(lambda: queue._clients.connections == 1)
+    eventually(lambda: queue.clients.connections == 1)
     send(other, b"second")
     second = receive(worker)
     for question in (first, [b"no envelope", b""], [bytes(100_000), b""], second):
@@ -66,7 +66,7 @@ def test_an_answer_that_comes_while_the_queue_stops_is_passed_on(
     send(asker, b"question")
     assert receive(worker) == [b"question"]
     stopping = gevent.spawn(queue.stop)
-    eventually(lambda: queue._ending)
+    eventually(lambda: queue.ending)
     send(worker, b"answer")
     assert receive(asker) == [b"answer"]
     stopping.get(timeout=60)
@@ -95,10 +95,10 @@ def test_a_queue_that_stops_takes_no_more_in_and_answers_what_it_held(
     asker = clients.connect(zmq.DEALER, front)
     for number in range(500):
         send(asker, b"", b"%d" % number, bytes(100_000))
-    eventually(lambda: queue._mark.is_full)
+    eventually(lambda: queue.mark.is_full)
     # When it stops, and a worker comes only later than answers are waited for
     stopping = gevent.spawn(queue.stop)
-    eventually(lambda: queue._ending)
+    eventually(lambda: queue.ending)
     clock.value += 2.0
     held = queue.received
     worker = clients.connect(zmq.REP, back)
@@ -149,7 +149,7 @@ def test_workers_get_the_routing_id_of_a_client_and_answer_to_it(
         assert receive(client) == [b"", b"answer"]
         client.close()
         worker.close()
-        eventually(lambda: not (queue._clients.connections or queue._workers.connections))
+        eventually(lambda: not (queue.clients.connections or queue.workers.connections))
 
 
 def test_clients_without_a_routing_id_get_one_of_five_bytes_that_nobody_has(
@@ -174,7 +174,7 @@ def test_an_answer_finds_a_client_that_has_connected_anew_under_its_routing_id(
     worker = clients.connect(zmq.DEALER, back)
     before, question = asked(clients, front, worker, b"alice", b"question")
     before.close()
-    eventually(lambda: not queue._clients.connections)
+    eventually(lambda: not queue.clients.connections)
     now, _ = asked(clients, front, worker, b"alice", b"another")
     send(worker, *question[:-1], b"answer")
     assert receive(now) == [b"", b"answer"]
@@ -190,15 +190,15 @@ def test_a_client_that_comes_back_to_a_full_queue_has_its_routing_id(
     front, back = queue.addresses
     before = shake_hands(front, b"DEALER", identity=b"alice")
     before.sendall(encode([b"", b"?"]) * 2)
-    eventually(lambda: queue._mark.is_full)
+    eventually(lambda: queue.mark.is_full)
     before.sendall(encode([b"", b"unread"]))
-    (old,) = queue._clients._lanes
+    (old,) = queue.clients.lanes
     before.close()
     # When it comes back
-    queue._clients._entrance.resume()
+    queue.clients.entrance.resume()
     now = clients.connect(zmq.DEALER, front, routing_id=b"alice")
     send(now, b"", b"later")
-    eventually(lambda: queue._clients_by_envelope.get(b"\1\5alice") not in (None, old))
+    eventually(lambda: queue.clients_by_envelope.get(b"\1\5alice") not in (None, old))
     # Then it gets the answers to what it has asked before, too
     worker = clients.connect(zmq.REP, back)
     got = []
@@ -224,7 +224,7 @@ def test_two_clients_of_one_routing_id_are_both_served_the_second_under_another(
         assert receive(client) == [b"", b"re " + question[-1]]
     # When the first has gone, the second is still the one it was
     both[0][0].close()
-    eventually(lambda: queue._clients.connections == 1)
+    eventually(lambda: queue.clients.connections == 1)
     send(worker, *two[:-1], b"more")
     assert receive(both[1][0]) == [b"", b"more"]
 

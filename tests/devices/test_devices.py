@@ -258,7 +258,7 @@ def test_two_subscribers_of_one_topic_are_one_subscription_upstream_until_both_a
     for subscriber in subscribers:
         subscriber.subscribe(b"a")
     assert receive(publisher) == [b"\x01a"]
-    eventually(lambda: [len(each.topics) for each in forwarder._fan_out._subscriptions.subscribers] == [1, 1])
+    eventually(lambda: [len(each.topics) for each in forwarder.fan_out.subscriptions.subscribers] == [1, 1])
     # When the first leaves, the second still gets messages
     subscribers[0].close()
     send(publisher, b"abc")
@@ -277,7 +277,7 @@ def test_only_the_first_frame_of_a_message_is_its_topic(
     front, back = forwarder.addresses
     publisher, subscriber = shake_hands(front, b"PUB"), shake_hands(back, b"SUB")  # libzmq's filter too
     subscriber.sendall(encode([b"\1" + start + b"\0\x01b"]))
-    eventually(lambda: forwarder._upstream._wanted)
+    eventually(lambda: forwarder.upstream.wanted)
     # When
     publisher.sendall(encode([start, b"b"]))
     publisher.sendall(wanted := encode([start + b"\0\x01bc", b"b"]))
@@ -300,7 +300,7 @@ def test_a_publisher_that_comes_later_is_told_all_topics_and_nothing_else(
     send(subscriber, b"\1gone")
     send(subscriber, b"\0gone")
     assert {receive(first)[0] for _ in topics} >= {b"\1" + topic for topic in topics}
-    eventually(lambda: set(forwarder._upstream._wanted) == topics)
+    eventually(lambda: set(forwarder.upstream.wanted) == topics)
     # When
     later = clients.connect(zmq.XPUB, front)
     # Then
@@ -316,14 +316,14 @@ def test_a_publisher_that_does_not_read_is_told_what_has_changed_when_it_does(
     forwarder = started(Forwarder(board, ANY_PORT, ANY_PORT))
     front, back = forwarder.addresses
     deaf = shake_hands(front, b"PUB")
-    eventually(lambda: forwarder._upstream._publishers)
-    ((lane, _),) = forwarder._upstream._publishers.items()
+    eventually(lambda: forwarder.upstream.publishers)
+    ((lane, _),) = forwarder.upstream.publishers.items()
     subscribers = []
     while lane.writable:
         subscribers.append(shake_hands(back, b"SUB"))
         topics = [b"%08d" % len(subscribers) + b"%04000d" % number for number in range(250)]
         subscribers[-1].sendall(b"".join(encode([b"\1" + topic]) for topic in topics))
-        eventually(lambda: len(forwarder._upstream._wanted) == 250 * len(subscribers))
+        eventually(lambda: len(forwarder.upstream.wanted) == 250 * len(subscribers))
     # When it reads
     subscribers[0].sendall(b"\0\5\1last")
     heard = b""
@@ -408,8 +408,8 @@ def test_topics_beyond_what_memory_allows_are_refused_and_counted_and_the_others
     assert receive(greedy) == [b"t0099"]
     # And when it has left, there is room for others
     greedy.close()
-    eventually(lambda: len(forwarder._upstream._wanted) == (50 if of > 1 else 0))
-    assert forwarder._fan_out._subscriptions.weight == (50 if of > 1 else 0) * weight_of(b"t0000")
+    eventually(lambda: len(forwarder.upstream.wanted) == (50 if of > 1 else 0))
+    assert forwarder.fan_out.subscriptions.weight == (50 if of > 1 else 0) * weight_of(b"t0000")
 
 
 def test_a_hundred_thousand_topics_of_ten_subscribers_are_served_and_given_up_in_many_turns(
@@ -424,7 +424,7 @@ def test_a_hundred_thousand_topics_of_ten_subscribers_are_served_and_given_up_in
         for number in range(10_000):
             subscriber.subscribe(b"%d.%04d" % (at, number))
         subscriber.subscribe(b"5.77")  # and one that two want
-    eventually(lambda: len(forwarder._upstream._wanted) == 100_001)
+    eventually(lambda: len(forwarder.upstream.wanted) == 100_001)
     # When
     for at in range(10):
         publisher.sendall(encode([b"%d.9999" % at, b"body"]))
@@ -434,7 +434,7 @@ def test_a_hundred_thousand_topics_of_ten_subscribers_are_served_and_given_up_in
         assert receive(subscriber) == [b"%d.9999" % at, b"body"]
         assert receive(subscriber) == [b"5.7788", b"body"]
     # And when one leaves, it takes many turns of the hub
-    someone = max(forwarder._fan_out._subscriptions.subscribers, key=lambda each: len(each.topics))
+    someone = max(forwarder.fan_out.subscriptions.subscribers, key=lambda each: len(each.topics))
     someone.leave()
     assert len(someone.topics) > 8000
     eventually(lambda: not someone.topics)

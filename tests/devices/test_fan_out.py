@@ -35,7 +35,7 @@ def subscribed(forwarder: Forwarder, topics: list[bytes]) -> list[sockets.socket
     for each, topic in zip(crowd, topics, strict=True):
         each.sendall(encode([b"\1" + topic]))
     eventually(
-        lambda: sum(len(each.topics) for each in forwarder._fan_out._subscriptions.subscribers) == len(topics)
+        lambda: sum(len(each.topics) for each in forwarder.fan_out.subscriptions.subscribers) == len(topics)
     )
     return crowd
 
@@ -54,14 +54,14 @@ def test_many_subscribers_get_what_they_want_in_order_and_others_have_turns_betw
     topics = [TOPICS[number % 3] for number in range(MANY)]
     crowd = subscribed(forwarder, topics)
     publishers = [shake_hands(forwarder.addresses[0], b"PUB") for _ in range(2)]
-    eventually(lambda: len(forwarder._upstream._publishers) == 2)
+    eventually(lambda: len(forwarder.upstream.publishers) == 2)
     turns = 0
 
     def count() -> None:
         nonlocal turns
         while True:
             gevent.sleep(1e-9)
-            turns += bool(forwarder._fan_out._under_way)
+            turns += bool(forwarder.fan_out.under_way)
 
     counting = gevent.spawn(count)
     # When both publish several lots
@@ -96,12 +96,12 @@ def test_where_much_is_learnt_of_topics_few_subscribers_have_turns_between_too(
     topics = [b"%02d" % number for number in range(MANY)]
     subscriber.sendall(b"".join(encode([b"\1" + topic]) for topic in topics))
     publisher = shake_hands(forwarder.addresses[0], b"PUB")
-    eventually(lambda: len(forwarder._upstream._wanted) > MANY and forwarder._upstream._publishers)
-    forwarder._fan_out._subscriptions._topics._forget()
+    eventually(lambda: len(forwarder.upstream.wanted) > MANY and forwarder.upstream.publishers)
+    forwarder.fan_out.subscriptions.topics.forget()
     # When there is a message for each
     turns: list[None] = []
-    turn = FanOut._pass_on
-    monkeypatch.setattr(FanOut, "_pass_on", lambda fan_out: turns.append(None) or turn(fan_out))
+    turn = FanOut.take_turn
+    monkeypatch.setattr(FanOut, "take_turn", lambda fan_out: turns.append(None) or turn(fan_out))
     messages = b"".join(encode([topic]) for topic in topics)
     publisher.sendall(messages)
     # Then
@@ -113,11 +113,11 @@ def test_where_much_is_learnt_of_topics_few_subscribers_have_turns_between_too(
 def test_subscribers_and_publishers_may_come_and_go_meanwhile(forwarder: Forwarder) -> None:
     crowd = subscribed(forwarder, [TOPICS[number % 2] for number in range(MANY)])
     publisher = shake_hands(forwarder.addresses[0], b"PUB")
-    eventually(lambda: forwarder._upstream._publishers)
+    eventually(lambda: forwarder.upstream.publishers)
     messages = [encode([b"a %d" % number]) for number in range(1000)]
 
     publisher.sendall(b"".join(messages))
-    eventually(lambda: forwarder._fan_out._under_way)
+    eventually(lambda: forwarder.fan_out.under_way)
     for each in crowd[::4]:
         each.close()
     publisher.close()
@@ -140,11 +140,11 @@ def subscribed_later(forwarder: Forwarder) -> sockets.socket:
 def test_a_device_that_stops_passes_on_what_is_under_way(forwarder: Forwarder) -> None:
     crowd = subscribed(forwarder, [b"a"] * MANY)
     publisher = shake_hands(forwarder.addresses[0], b"PUB")
-    eventually(lambda: forwarder._upstream._publishers)
+    eventually(lambda: forwarder.upstream.publishers)
     messages = b"".join(encode([b"a %d" % number]) for number in range(200))
 
     publisher.sendall(messages)
-    eventually(lambda: forwarder._fan_out._under_way)
+    eventually(lambda: forwarder.fan_out.under_way)
     stopping = gevent.spawn(forwarder.stop, 30.0)
 
     for each in crowd:

@@ -207,8 +207,8 @@ def test_a_paused_door_reads_none_of_its_lanes_nor_one_that_was_being_accepted(
     eventually(lambda: door.connections == 3)
     for asker in askers:
         send(asker, b"meanwhile")
-    assert not any(lane.reading for lane in door._lanes)
-    assert len(door._lanes) == 3
+    assert not any(lane.reading for lane in door.lanes)
+    assert len(door.lanes) == 3
     door.resume()
     eventually(lambda: door.received == 5)
     door.stop()

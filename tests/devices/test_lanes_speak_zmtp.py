@@ -43,14 +43,14 @@ Python = Callable[..., subprocess.Popen]
 def beats_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[Lane], int]:
     """How many heartbeats a lane has had."""
     counted: Counter[int] = Counter()
-    beat = Life._beat
+    beat = Life.beat
 
     def counting(life: Life) -> None:
         counted[id(life)] += 1
         beat(life)
 
-    monkeypatch.setattr(Life, "_beat", counting)
-    return lambda lane: counted[id(lane._life)]
+    monkeypatch.setattr(Life, "beat", counting)
+    return lambda lane: counted[id(lane.life)]
 
 
 BODIES = [

@@ -178,7 +178,7 @@ def test_two_doors_anywhere_are_two_doors(board: Switchboard, started: Started) 
         assert path.parent.stat().st_mode & 0o077 == 0  # nobody else's
         assert path.parent.stat().st_uid == os.getuid()
         shake_hands(each.addresses[1], b"PULL").close()
-    eventually(lambda: not first._workers.connections)
+    eventually(lambda: not first.workers.connections)
 
 
 def _has_ipv6() -> bool:

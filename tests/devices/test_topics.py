@@ -86,11 +86,7 @@ def test_when_all_topics_are_gone_nothing_is_left_of_them(
     chosen(topics, [encode([topic + b"b"]) for topic in all_of_them])
     for topic in draw.sample(sorted(all_of_them), len(all_of_them)):
         topics.remove(topic, "a")
-    assert not topics._tree.root.children
-    assert topics._prefixes.root is None
-    assert not topics._prefixes._table
-    assert not topics._with_path
-    assert not frozenset().union(*topics._audiences)
+    assert topics.remembered == 0
 
 
 def test_a_topic_is_found_in_a_long_frame_and_nowhere_behind_the_first() -> None:
@@ -125,7 +121,7 @@ def test_what_is_looked_up_first_follows_topics_that_come_and_go() -> None:
     some = [b"%06d" % number for number in range(1000)]
     for topic in some:
         topics.add(topic, "a")
-    assert topics._prefixes._table
+    assert topics.prefixes.table
     messages = [encode([topic + b"bc"]) for topic in some]
     assert chosen(topics, messages) == {"a": messages}
     # When each begins one of another subscriber
@@ -220,10 +216,10 @@ def test_levels_are_few_however_topics_part() -> None:
         topics.add(topic, "a")
     messages = [encode([topic]) for topic in comb]
     assert chosen(topics, messages) == {"a": messages}
-    entry, levels = topics._prefixes.root, 0
+    entry, levels = topics.prefixes.root, 0
     while isinstance(entry, prefixes.Level):
         entry, levels = entry.groups.get(b"." * entry.size), levels + 1
-    assert 1 <= levels <= prefixes._DEEPEST
+    assert 1 <= levels <= prefixes.DEEPEST
 
 
 def test_of_topics_that_begin_each_other_most_messages_are_told_by_the_first_look(

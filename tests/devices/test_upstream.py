@@ -94,7 +94,7 @@ def test_what_is_kept_for_one_that_does_not_listen_is_the_difference_only() -> N
     upstream.notify()
     # Then
     assert deaf.heard == [(b"known", True)]
-    assert upstream._publishers[deaf]._unsent == {b"17": True, b"known": False}
+    assert upstream.publishers[deaf].unsent == {b"17": True, b"known": False}
     # And when it listens again it hears just that
     deaf.room = 10
     deaf.unblocked()

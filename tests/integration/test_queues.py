@@ -385,9 +385,9 @@ def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its
 def test_no_large_message_is_read_on_while_jobs_on_their_way_take_all_memory(server: Server) -> None:
     size = server.config.broker.hwm_bytes
     server._ground.memory.pushes.take(1, size)
-    closed = server._listeners._board.unfinished._closed
+    closed = server._listeners._board.unfinished.closed
     server._ground.memory.pushes.give(1, size)
-    assert (closed, server._listeners._board.unfinished._closed) == (True, False)
+    assert (closed, server._listeners._board.unfinished.closed) == (True, False)
 
 
 def test_unreadable_messages_count_at_the_mark_of_their_door_until_they_are_kept(

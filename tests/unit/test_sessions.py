@@ -390,7 +390,7 @@ def test_who_sends_what_can_not_be_read_is_blamed(session: Session, lane: Lane) 
 
 
 def test_connections_are_kept_for_the_library(session: Session) -> None:
-    assert session.door.door._entrance._kept
+    assert session.door.door.entrance._kept
 
 
 @pytest.mark.parametrize(

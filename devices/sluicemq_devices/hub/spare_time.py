@@ -40,9 +40,10 @@ class SpareTime:
         self._line.add(turn, standing)
         if not self._timer:
             self._timer = get_hub().loop.timer(_EACH, _EACH)
-            self._timer.start(self._give)
+            self._timer.start(self.give)
 
-    def _give(self) -> None:
+    def give(self) -> None:
+        """Give turns for one period: its timer does that."""
         self._left = min(_GIVEN, self._left + _GIVEN)
         for _ in range(len(self._line)):  # a peer that comes again meanwhile has its turn in the next period
             if self._left <= 0:

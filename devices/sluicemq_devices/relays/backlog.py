@@ -34,11 +34,11 @@ class HoldingDevice(Device):
         front, back = self.kinds
         self._board = board
         self._held: deque[bytes] = deque()
-        self._mark = Watermark(hwm, hwm_bytes, full=self._pause, drained=self._resume)
+        self.mark = Watermark(hwm, hwm_bytes, full=self._pause, drained=self._resume)
         self._team: set[RawLane] = set()
-        self._free: OrderedDict[RawLane, None] = OrderedDict()
-        self._workers = RawDoor(board, backend, back, self._worker_came, max_frame=hwm_bytes + self.envelope)
-        self._clients = RawDoor(
+        self.free: OrderedDict[RawLane, None] = OrderedDict()
+        self.workers = RawDoor(board, backend, back, self.on_worker, max_frame=hwm_bytes + self.envelope)
+        self.clients = RawDoor(
             board,
             frontend,
             front,
@@ -46,12 +46,12 @@ class HoldingDevice(Device):
             max_frame=hwm_bytes,
             held=lambda _: Watermark(hwm, hwm_bytes, nothing, nothing),
         )
-        super().__init__([self._clients], [self._workers])
+        super().__init__([self.clients], [self.workers])
 
     @property
     def backlog(self) -> int:
         """Messages that no worker has taken yet."""
-        return self._mark.count + sum(lane.backlog for lane in self._team)
+        return self.mark.count + sum(lane.backlog for lane in self._team)
 
     @abc.abstractmethod
     def _client_came(self, lane: RawLane) -> None:
@@ -60,44 +60,46 @@ class HoldingDevice(Device):
     def _answer(self, messages: list[bytes]) -> None:
         """Take messages of workers: PULL workers send none."""
 
-    def _take(self, messages: list[bytes]) -> None:
+    def take(self, messages: list[bytes]) -> None:
         """Deal messages of a client, or hold them; while messages are held no worker is free."""
-        if self._free:
+        if self.free:
             self._deal(messages)
         else:
             self._hold(messages)
 
-    def _worker_came(self, lane: RawLane) -> None:
+    def on_worker(self, lane: RawLane) -> None:
+        """Deal to this worker from now on."""
         self._team.add(lane)
         lane.on(
             receive=self._answer,
-            closed=partial(self._worker_left, lane),
-            unblocked=partial(self._takes_more, lane),
+            closed=partial(self.on_worker_gone, lane),
+            unblocked=partial(self.on_room, lane),
         )
-        self._takes_more(lane)
+        self.on_room(lane)
 
-    def _worker_left(self, lane: RawLane) -> None:
+    def on_worker_gone(self, lane: RawLane) -> None:
         """Give the messages that it has not received whole to others."""
         self._team.discard(lane)
-        self._free.pop(lane, None)
+        self.free.pop(lane, None)
         left = lane.unsent
         self._held.extendleft(reversed(left))
-        self._mark.take(len(left), sum(map(len, left)))
+        self.mark.take(len(left), sum(map(len, left)))
         self._deal_held()
 
-    def _takes_more(self, lane: RawLane) -> None:
+    def on_room(self, lane: RawLane) -> None:
+        """Deal what is held to a worker whose connection takes more."""
         if lane.writable:
-            self._free[lane] = None
+            self.free[lane] = None
             self._deal_held()
 
     def _deal_held(self) -> None:
-        while self._held and self._free:
+        while self._held and self.free:
             run, size = [], 0
             while self._held and size < _RUN:
                 run.append(self._held.popleft())
                 size += len(run[-1])
             self._deal(run)
-            self._mark.give(len(run), size)
+            self.mark.give(len(run), size)
 
     def _deal(self, messages: list[bytes]) -> None:
         """Give each message to the next worker in turn, as ZeroMQ's PUSH does, but many with one call.
@@ -105,7 +107,7 @@ class HoldingDevice(Device):
         A worker whose connection takes no more gets its part of these messages, too: they wait in
         its lane.
         """
-        free, count = self._free, len(messages)
+        free, count = self.free, len(messages)
         turn = len(free)
         lanes = list(islice(free, count))
         for at, lane in enumerate(lanes):
@@ -118,10 +120,10 @@ class HoldingDevice(Device):
 
     def _hold(self, messages: list[bytes]) -> None:
         self._held.extend(messages)
-        self._mark.take(len(messages), sum(map(len, messages)))
+        self.mark.take(len(messages), sum(map(len, messages)))
 
     def _pause(self) -> None:
-        self._clients.pause()
+        self.clients.pause()
 
     def _resume(self) -> None:
-        self._clients.resume()
+        self.clients.resume()

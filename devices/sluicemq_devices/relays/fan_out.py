@@ -48,36 +48,36 @@ class FanOut:
         """Messages lost, counted for each subscriber that lost them."""
         self._board = board
         self._marks = (hwm, hwm_bytes)
-        self._under_way: deque[tuple[Callable[[], None], _Deliveries]] = deque()
+        self.under_way: deque[tuple[Callable[[], None], _Deliveries]] = deque()
         self._turn = bounds.turn
-        self._subscriptions = Subscriptions(upstream, subscribed, bounds)
+        self.subscriptions = Subscriptions(upstream, subscribed, bounds)
         self.doors = [self._backend(end) for end in backends]
 
     @property
     def backlog(self) -> int:
         """Messages held for subscribers that have not taken them yet."""
-        held = sum(subscriber.lane.backlog for subscriber in self._subscriptions.subscribers)
-        return held + len(self._under_way)
+        held = sum(subscriber.lane.backlog for subscriber in self.subscriptions.subscribers)
+        return held + len(self.under_way)
 
     @property
     def is_quick(self) -> bool:
         """True if :meth:`pass_on` sends at once, in this turn, unless very many topics have changed."""
-        return not self._under_way and len(self._subscriptions.subscribers) <= _FEW
+        return not self.under_way and len(self.subscriptions.subscribers) <= _FEW
 
     def describe(self) -> list[dict[str, Any]]:
         """Return ``{peer, topics, held, lost}`` of the subscribers; of many, those that have lost most."""
-        worst = sorted(self._subscriptions.subscribers, key=lambda each: each.lost, reverse=True)
+        worst = sorted(self.subscriptions.subscribers, key=lambda each: each.lost, reverse=True)
         return [each.describe() for each in worst[:_MOST_DESCRIBED]]
 
     def pass_on(self, messages: list[bytes], wait: Callable[[], None], go_on: Callable[[], None]) -> None:
         """Send messages to their subscribers; call ``wait``, later ``go_on``, if that takes several turns."""
-        deliveries = self._subscriptions.choose(messages)
+        deliveries = self.subscriptions.choose(messages)
         if self.is_quick and self._send_all(deliveries):
             return
-        self._under_way.append((go_on, deliveries))
+        self.under_way.append((go_on, deliveries))
         wait()
-        if len(self._under_way) == 1:
-            in_turns(self._pass_on)
+        if len(self.under_way) == 1:
+            in_turns(self.take_turn)
 
     def send(self, subscriber: Subscriber, messages: list[bytes]) -> None:
         """Send messages to a subscriber; beyond its mark, or its share of unread bytes, it loses them."""
@@ -102,17 +102,17 @@ class FanOut:
             self.send(*delivery)
         return True
 
-    def _pass_on(self) -> bool:
+    def take_turn(self) -> bool:
         """Send for one turn what is under way; return True if there is more."""
         until = perf_counter() + self._turn
-        while self._under_way:
-            go_on, deliveries = self._under_way[0]
+        while self.under_way:
+            go_on, deliveries = self.under_way[0]
             for delivery in deliveries:
                 if delivery:
                     self.send(*delivery)
                 if perf_counter() > until:
                     return True
-            self._under_way.popleft()
+            self.under_way.popleft()
             go_on()
         return False
 
@@ -128,8 +128,8 @@ class FanOut:
         )
 
     def _came(self, lane: RawLane) -> None:
-        subscriber = Subscriber(lane, self._subscriptions, partial(self._refuse, lane.peer))
-        self._subscriptions.subscribers.add(subscriber)
+        subscriber = Subscriber(lane, self.subscriptions, partial(self._refuse, lane.peer))
+        self.subscriptions.subscribers.add(subscriber)
         lane.on(receive=subscriber.receive, closed=subscriber.leave)
 
     def _fell_behind(self, peer: str) -> None:

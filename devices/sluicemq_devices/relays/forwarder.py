@@ -29,42 +29,42 @@ class Forwarder(Device):
         hwm_bytes: int = HWM_BYTES,
         bounds: Bounds = BOUNDS,
     ) -> None:
-        self._upstream = Upstream()
-        self._fan_out = FanOut(
-            board, _as_list(backend), self._upstream, hwm=hwm, hwm_bytes=hwm_bytes, bounds=bounds
+        self.upstream = Upstream()
+        self.fan_out = FanOut(
+            board, _as_list(backend), self.upstream, hwm=hwm, hwm_bytes=hwm_bytes, bounds=bounds
         )
         fronts = [
             RawDoor(board, end, "XSUB", self._publisher_came, max_frame=hwm_bytes)
             for end in _as_list(frontend)
         ]
-        super().__init__(fronts, self._fan_out.doors)
+        super().__init__(fronts, self.fan_out.doors)
 
     @property
     def backlog(self) -> int:
         """Messages held for subscribers that have not taken them yet."""
-        return self._fan_out.backlog
+        return self.fan_out.backlog
 
     @property
     def sent(self) -> int:
         """Messages sent, counted for each subscriber that got them."""
-        return self._fan_out.sent
+        return self.fan_out.sent
 
     @property
     def lost(self) -> int:
         """Messages lost, counted for each subscriber that lost them."""
-        return self._fan_out.lost
+        return self.fan_out.lost
 
     @property
     def subscribers(self) -> list[dict[str, Any]]:
         """``{peer, topics, held, lost}`` of the subscribers; of many, those that have lost most."""
-        return self._fan_out.describe()
+        return self.fan_out.describe()
 
     def _publisher_came(self, lane: RawLane) -> None:
         lane.on(receive=partial(self._publish, lane))
-        self._upstream.came(lane)
+        self.upstream.came(lane)
 
     def _publish(self, lane: RawLane, messages: list[bytes]) -> None:
-        self._fan_out.pass_on(messages, partial(lane.pause, self), partial(lane.resume, self))
+        self.fan_out.pass_on(messages, partial(lane.pause, self), partial(lane.resume, self))
 
 
 def _as_list(ends: Endpoint | list[Endpoint]) -> list[Endpoint]:

@@ -24,7 +24,7 @@ _FEWEST_SHORTER: Final = 8  # one topic in 8 may be shorter than the bytes that 
 _WORTH_IT: Final = 0.4  # a list is split if the groups that remain are no larger part of it
 _AS_GOOD: Final = 1.25
 _MORE: Final = 8  # bytes used to split, though fewer would do
-_DEEPEST: Final = 8  # levels; lists below them are not split
+DEEPEST: Final = 8  # levels; lists below them are not split
 _ANY: Final = frozenset(range(256))
 
 
@@ -132,7 +132,7 @@ class Prefixes(Generic[P]):
         self._last = bounds.table_slots - 1
         self.root: Any = None
         """Root: a level, a list, the one place, or None."""
-        self._table: list[Any] = []
+        self.table: list[Any] = []
         """Entries of a very large root by the hashes of prefixes: see :meth:`first_looks`."""
 
     def __getitem__(self, topic: bytes) -> P:
@@ -153,10 +153,15 @@ class Prefixes(Generic[P]):
         if root.__class__ is not Level:
             return repeat(root, len(frames))
         prefixes = [frame[: root.size] for frame in frames]
-        if self._table:
+        if self.table:
             last = self._last
-            return map(self._table.__getitem__, [number & last for number in map(hash, prefixes)])
+            return map(self.table.__getitem__, [number & last for number in map(hash, prefixes)])
         return map(root.groups.get, prefixes, repeat(root))
+
+    @property
+    def remembered(self) -> int:
+        """How many entries its dictionary has, and one for its first level: 0 without a topic."""
+        return (self.root is not None) + len(self.table)
 
     def near(self, frame: bytes) -> P | None:
         """Return a place whose topic has all prefixes of the frame as its prefixes, or is one of them.
@@ -196,16 +201,16 @@ class Prefixes(Generic[P]):
         """Follow a topic that was added or removed in the table; ``former``: the root before."""
         root = self.root
         if root is not former:
-            self._table = []
+            self.table = []
         if root.__class__ is not Level:
             return
-        if not self._table and len(root.groups) > self._bounds.in_dictionary:
-            self._table = [root] * self._bounds.table_slots
+        if not self.table and len(root.groups) > self._bounds.in_dictionary:
+            self.table = [root] * self._bounds.table_slots
             for prefix, entry in root.groups.items():
-                self._table[hash(prefix) & self._last] = entry
-        elif self._table and len(topic) >= root.size:
+                self.table[hash(prefix) & self._last] = entry
+        elif self.table and len(topic) >= root.size:
             prefix = topic[: root.size]
-            self._table[hash(prefix) & self._last] = root.groups.get(prefix, root)
+            self.table[hash(prefix) & self._last] = root.groups.get(prefix, root)
 
 
 def _with(entry: Any, place: Any, depth: int, largest: int) -> Any:
@@ -269,7 +274,7 @@ def _split(whole: SortedList[Any], depth: int) -> Any:
     """Return a level in place of a list, or the list, if a level would not be much better."""
     count = len(whole.topics)
     whole.most = 2 * count
-    if depth >= _DEEPEST or count > _LARGEST_SPLIT:
+    if depth >= DEEPEST or count > _LARGEST_SPLIT:
         return whole
     size = _best_size(whole.topics[:: count // _SAMPLE + 1])
     if not size:

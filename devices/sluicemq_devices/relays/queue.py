@@ -44,19 +44,19 @@ class Queue(HoldingDevice):
     ) -> None:
         """``answering``: seconds that workers have, at a stop, to answer the requests they got."""
         super().__init__(board, frontend, backend, hwm=hwm, hwm_bytes=hwm_bytes)
-        self._clients_by_envelope: dict[bytes, RawLane] = {}
+        self.clients_by_envelope: dict[bytes, RawLane] = {}
         self._numbers = itertools.count(1)
         self._answering = answering
-        self._ending = False
+        self.ending = False
 
     def _client_came(self, lane: RawLane) -> None:
         envelope = self._envelope_for(lane.identity)
-        self._clients_by_envelope[envelope] = lane
+        self.clients_by_envelope[envelope] = lane
         lane.on(receive=partial(self._request, envelope), closed=partial(self._client_left, envelope, lane))
 
     def _client_left(self, envelope: bytes, lane: RawLane) -> None:
-        if self._clients_by_envelope[envelope] is lane:  # unless another has taken its place
-            del self._clients_by_envelope[envelope]
+        if self.clients_by_envelope[envelope] is lane:  # unless another has taken its place
+            del self.clients_by_envelope[envelope]
 
     def _envelope_for(self, identity: bytes) -> bytes:
         envelope = _frame(identity)
@@ -67,11 +67,11 @@ class Queue(HoldingDevice):
 
     def _is_here(self, envelope: bytes) -> bool:
         """True if a client with this identity is connected; a full queue has not read its end yet."""
-        client = self._clients_by_envelope.get(envelope)
+        client = self.clients_by_envelope.get(envelope)
         return client is not None and not client.deserted
 
     def _request(self, envelope: bytes, requests: list[bytes]) -> None:
-        self._take([envelope + request for request in requests])
+        self.take([envelope + request for request in requests])
 
     def _answer(self, messages: list[bytes]) -> None:
         groups: dict[bytes, list[bytes]] = {}
@@ -83,44 +83,45 @@ class Queue(HoldingDevice):
                 envelope, answer = _unusual(message)
                 groups.setdefault(envelope, []).append(answer)
         for envelope, group in groups.items():
-            client = self._clients_by_envelope.get(envelope)
+            client = self.clients_by_envelope.get(envelope)
             if client and not (client.held.is_full or client.is_full):
                 client.post(group)
             else:
                 self._drop(len(group))
 
-    def _worker_left(self, lane: RawLane) -> None:
+    def on_worker_gone(self, lane: RawLane) -> None:
+        """Count what it has not answered, and have others do what it has not got."""
         unanswered = lane.posted - len(lane.unsent) - lane.received
         if unanswered > 0:
             self._board.notice(
                 Mishap.QUESTIONS_LOST,
                 f"{lane.peer} has left with {unanswered} requests, which will get no answer",
             )
-        super()._worker_left(lane)
+        super().on_worker_gone(lane)
 
     def _drop(self, count: int) -> None:
         for _ in range(count):
             self._board.notice(
-                Mishap.REPLIES_DROPPED, f"{self._clients.address}: the client has left or does not read"
+                Mishap.REPLIES_DROPPED, f"{self.clients.address}: the client has left or does not read"
             )
 
     def start(self) -> None:
         """Open both doors, or none: OSError names the address that can't be bound."""
-        self._ending = False
+        self.ending = False
         super().start()
         self._resume()
 
     def _end_intake(self, door: RawDoor) -> None:
         """Read no more; the connections stay for the answers."""
-        self._ending = True
+        self.ending = True
         door.pause()
 
     def _end_work(self) -> None:
         """Let answers go out for a while before the clients' connections end."""
-        self._wait_while(lambda: self._clients.received > self._workers.received, self._answering)
+        self._wait_while(lambda: self.clients.received > self.workers.received, self._answering)
 
     def _resume(self) -> None:
-        if not (self._ending or self._mark.is_full):
+        if not (self.ending or self.mark.is_full):
             super()._resume()
 
 

@@ -12,4 +12,4 @@ class Streamer(HoldingDevice):
     kinds = ("PULL", "PUSH")
 
     def _client_came(self, lane: RawLane) -> None:
-        lane.on(receive=self._take)
+        lane.on(receive=self.take)

@@ -38,7 +38,7 @@ class Subscriptions:
         """Bytes that all topics take in memory."""
         self.bounds = bounds
         self.subscribed = subscribed
-        self._topics: Topics[Subscriber] = Topics(bounds.topics)
+        self.topics: Topics[Subscriber] = Topics(bounds.topics)
         self._count = 0
         self._few: list[tuple[Subscriber, tuple[bytes, ...]]] | None = []  # None: to be found out
         self._upstream = upstream
@@ -67,7 +67,7 @@ class Subscriptions:
                 if wanted := _beginning_with(prefixes, messages):
                     yield subscriber, wanted
             return
-        yield from self._topics.wanted(messages)
+        yield from self.topics.wanted(messages)
 
     def add(self, topic: bytes, subscriber: Subscriber) -> None:
         """Add a subscription, which must be new."""
@@ -75,7 +75,7 @@ class Subscriptions:
         self.weight += weight_of(topic)
         self._upstream.want(topic)
         if topic:
-            self._topics.add(topic, subscriber)
+            self.topics.add(topic, subscriber)
             self._count += 1
         else:
             self.of_everything.add(subscriber)
@@ -86,7 +86,7 @@ class Subscriptions:
         self.weight -= weight_of(topic)
         self._upstream.want_no_more(topic)
         if topic:
-            self._topics.remove(topic, subscriber)
+            self.topics.remove(topic, subscriber)
             self._count -= 1
         else:
             self.of_everything.discard(subscriber)

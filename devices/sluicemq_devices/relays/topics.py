@@ -47,7 +47,7 @@ class Topics(Generic[S]):
         self._bounds = bounds
         self._most_at_once = bounds.learnt_at_once
         self._tree: TopicTree[S] = TopicTree()
-        self._prefixes: Prefixes[Node[S]] = Prefixes(bounds)
+        self.prefixes: Prefixes[Node[S]] = Prefixes(bounds)
         # Version of the cache, which changes with a topic that is a prefix of others.
         self._now = object()
         self._audiences: WeakValueDictionary[frozenset[S], _Audience[S]] = WeakValueDictionary()
@@ -59,13 +59,13 @@ class Topics(Generic[S]):
     def add(self, topic: bytes, subscriber: S) -> None:
         """Add a subscription, which must be new."""
         self._keep_bound()
-        node = self._tree.grow(topic, self._prefixes.near(topic))
+        node = self._tree.grow(topic, self.prefixes.near(topic))
         self._changed(topic, node)
         now = node.subscribers
         if now is None:
             node.subscribers = subscriber
             node.topic = topic
-            self._prefixes.add(node)
+            self.prefixes.add(node)
             self._learn_at_once(node, subscriber)
         elif isinstance(now, set):
             now.add(subscriber)
@@ -74,13 +74,13 @@ class Topics(Generic[S]):
 
     def remove(self, topic: bytes, subscriber: S) -> None:
         """Remove a subscription, which must exist."""
-        node = self._prefixes[topic]
+        node = self.prefixes[topic]
         self._changed(topic, node)
         now = node.subscribers
         if isinstance(now, set) and len(now) > 1:
             now.remove(subscriber)
             return
-        self._prefixes.remove(node)
+        self.prefixes.remove(node)
         node.subscribers = None
         node.topic = b""
         self._tree.prune(node)
@@ -104,7 +104,7 @@ class Topics(Generic[S]):
 
     def _find(self, messages: list[bytes]) -> list[_Audience[S] | None]:
         """Return the audience of each message; None: no subscriber wants it."""
-        if not self._prefixes.root:
+        if not self.prefixes.root:
             return [None] * len(messages)
         frames = [
             message[2 : 2 + message[1]] if message[0] < LONG else _first_of_long(message)
@@ -123,14 +123,14 @@ class Topics(Generic[S]):
                 ]
             )
             or self._look(frame)
-            for frame, near in zip(frames, self._prefixes.first_looks(frames), strict=True)
+            for frame, near in zip(frames, self.prefixes.first_looks(frames), strict=True)
         ]
 
     def _look(self, frame: bytes) -> _Audience[S] | None:
         """Return the audience of a message that the first look has not found."""
         if self._at_once >= self._most_at_once:
             return _LATER
-        found = self._prefixes.group(frame)
+        found = self.prefixes.group(frame)
         if found.__class__ is SortedList:
             if found.known is not self._now and found.is_chain is not False:
                 found.learn(self._now, self._learn, self._bounds.chain_bytes)
@@ -209,17 +209,23 @@ class Topics(Generic[S]):
         return path
 
     def _changed(self, topic: bytes, node: Node[S]) -> None:
-        self._prefixes.changed(topic)
+        self.prefixes.changed(topic)
         node.learnt = node.path = None
         self._with_path.discard(node)
         if node.children:
-            self._forget()
+            self.forget()
+
+    @property
+    def remembered(self) -> int:
+        """How many things are kept for the topics that there are: 0 when all are gone."""
+        of_topics = len(self._tree.root.children or ()) + self.prefixes.remembered
+        return of_topics + len(self._with_path) + sum(map(len, self._audiences))
 
     def _keep_bound(self) -> None:
         if self._learnt > self._bounds.learnt:
-            self._forget()
+            self.forget()
 
-    def _forget(self) -> None:
+    def forget(self) -> None:
         """Empty the cache. Must not run while messages are matched, whose audiences would be lost."""
         self._now = object()
         self._learnt = 0

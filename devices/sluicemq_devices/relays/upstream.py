@@ -19,23 +19,23 @@ class Upstream:
     """
 
     def __init__(self) -> None:
-        self._wanted: dict[bytes, int] = {}
-        self._publishers: dict[RawLane, _Publisher] = {}
+        self.wanted: dict[bytes, int] = {}
+        self.publishers: dict[RawLane, _Publisher] = {}
         self._changes: deque[tuple[bytes, bool]] = deque()  # that no publisher has noted yet
         self._noted = 0  # changes, so far
         self._notifying = False
 
     def want(self, topic: bytes) -> None:
         """Count one more subscriber of a topic."""
-        self._wanted[topic] = count = self._wanted.get(topic, 0) + 1
+        self.wanted[topic] = count = self.wanted.get(topic, 0) + 1
         if count == 1:
             self._change(topic, on=True)
 
     def want_no_more(self, topic: bytes) -> None:
         """Count one subscriber of a topic less."""
-        self._wanted[topic] -= 1
-        if not self._wanted[topic]:
-            del self._wanted[topic]
+        self.wanted[topic] -= 1
+        if not self.wanted[topic]:
+            del self.wanted[topic]
             self._change(topic, on=False)
 
     def notify(self) -> None:
@@ -46,28 +46,28 @@ class Upstream:
 
     def came(self, lane: RawLane) -> None:
         """Send a new publisher all wanted topics."""
-        self._publishers[lane] = _Publisher(lane, list(self._wanted), self._noted + len(self._changes))
+        self.publishers[lane] = _Publisher(lane, list(self.wanted), self._noted + len(self._changes))
         lane.on(closed=partial(self._left, lane), unblocked=self.notify)
         self.notify()
 
     def _left(self, lane: RawLane) -> None:
-        del self._publishers[lane]
+        del self.publishers[lane]
 
     def _change(self, topic: bytes, *, on: bool) -> None:
-        if self._publishers:
+        if self.publishers:
             self._changes.append((topic, on))
 
     def _notify_some(self) -> bool:
         """Do the work of one turn; return True if there is more."""
         self._note()
         left = _TURN
-        for publisher in self._publishers.values():
+        for publisher in self.publishers.values():
             left -= publisher.send(left)
         self._notifying = left <= 0 or bool(self._changes)
         return self._notifying
 
     def _note(self) -> None:
-        publishers = self._publishers.values()
+        publishers = self.publishers.values()
         for _ in range(min(len(self._changes), max(1, _TURN // max(1, len(publishers))))):
             topic, on = self._changes.popleft()
             self._noted += 1
@@ -84,17 +84,17 @@ class _Publisher:
         """Number of the last change that ``wanted`` contains."""
         self._lane = lane
         self._first = wanted  # topics wanted when it came, which are sent before all changes
-        self._unsent: OrderedDict[bytes, bool] = OrderedDict()
+        self.unsent: OrderedDict[bytes, bool] = OrderedDict()
 
     def change(self, topic: bytes, *, on: bool) -> None:
         """Note a change to send; it cancels an opposite one that was not sent yet."""
-        if self._unsent.pop(topic, None) is None:
-            self._unsent[topic] = on
+        if self.unsent.pop(topic, None) is None:
+            self.unsent[topic] = on
 
     def send(self, most: int) -> int:
         """Send up to ``most`` topics, as far as the connection takes them; return their number."""
         sent = 0
-        while sent < most and (self._first or self._unsent) and self._lane.writable:
+        while sent < most and (self._first or self.unsent) and self._lane.writable:
             count = min(_RUN, most - sent)
             run = self._take_first(count) if self._first else self._take(count)
             sent += count
@@ -105,7 +105,7 @@ class _Publisher:
     def _take_first(self, count: int) -> list[tuple[bytes, bool]]:
         """Take the next of the first topics, without those that are not wanted any more."""
         topics, self._first[-count:] = self._first[-count:], []
-        return [(topic, True) for topic in topics if self._unsent.pop(topic, None) is None]
+        return [(topic, True) for topic in topics if self.unsent.pop(topic, None) is None]
 
     def _take(self, count: int) -> list[tuple[bytes, bool]]:
-        return [self._unsent.popitem(last=False) for _ in range(min(count, len(self._unsent)))]
+        return [self.unsent.popitem(last=False) for _ in range(min(count, len(self.unsent)))]

@@ -117,13 +117,13 @@ class Connection(Generic[M]):
         self._turn_time = board.turn_time
         self._waits = False  # for its turn, or for spare time
         self._standing = Standing()
-        self._conduct = Conduct(MOST_UNHEARD if kind == "PULL" else MOST_MALFORMED)
+        self.conduct = Conduct(MOST_UNHEARD if kind == "PULL" else MOST_MALFORMED)
         self._outbox = Outbox(socket, held or boundless())
         self._ration: Ration | None = None  # made when it is first needed
         self._returned: list[M] = []
-        self._zmtp = self._form(kind, max_frame, self.say)
+        self.zmtp = self._form(kind, max_frame, self.say)
         self._arrivals: Arrivals | None = None
-        self._life = Life(self, socket, self._zmtp, heartbeat, silence)
+        self.life = Life(self, socket, self.zmtp, heartbeat, silence)
         self._make_watchers(socket.fileno())
 
     def _make_watchers(self, file: int) -> None:
@@ -134,8 +134,8 @@ class Connection(Generic[M]):
 
     def start(self, handshake: float) -> None:
         """Begin the handshake, which may take ``handshake`` seconds."""
-        self._life.begin_handshake(handshake)
-        self._zmtp.greet()
+        self.life.begin_handshake(handshake)
+        self.zmtp.greet()
         self._watch()
 
     def on(
@@ -187,7 +187,7 @@ class Connection(Generic[M]):
 
         For protocols with heartbeats in messages of their own, which wait behind a large message.
         """
-        return self._life.gave_sign(is_read=self.reading)
+        return self.life.gave_sign(is_read=self.reading)
 
     @property
     def backlog(self) -> int:
@@ -246,7 +246,7 @@ class Connection(Generic[M]):
 
     def blame(self, *, malformed: bool = True) -> None:
         """Note that a message being handed over can't be used; ``malformed`` False: it can't be used now."""
-        self._conduct.blame(malformed=malformed)
+        self.conduct.blame(malformed=malformed)
 
     def close(self) -> None:
         """Flush what was sent (about a second at most), then end the connection; return at once.
@@ -259,7 +259,7 @@ class Connection(Generic[M]):
             self._end()
             return
         self._closing = True
-        self._life.after(self._board.flush, self._end)
+        self.life.after(self._board.flush, self._end)
         if not self._outbox:
             half_close(self._socket)
         self._watch()
@@ -298,8 +298,8 @@ class Connection(Generic[M]):
 
     def _read_or_wait(self) -> None:
         """Read now, or when its turn comes: in spare time if its conduct is bad."""
-        time: SpareTime | TurnTime = self._board.spare if self._conduct.is_bad else self._turn_time
-        if self._conduct.is_bad or self._turn_time.is_over:
+        time: SpareTime | TurnTime = self._board.spare if self.conduct.is_bad else self._turn_time
+        if self.conduct.is_bad or self._turn_time.is_over:
             self._waits = True
             self._watch()
             time.wait(self._its_turn, self._standing)
@@ -308,12 +308,12 @@ class Connection(Generic[M]):
 
     def _take_behind(self) -> list[M]:
         returned, self._returned = self._returned, []
-        return returned or self._zmtp.take()
+        return returned or self.zmtp.take()
 
     @property
     def _is_behind(self) -> bool:
         """True if messages were read and not handed over yet."""
-        return self._zmtp.behind or bool(self._returned)
+        return self.zmtp.behind or bool(self._returned)
 
     def _its_turn(self) -> None:
         self._waits = False
@@ -332,14 +332,14 @@ class Connection(Generic[M]):
 
     def _read(self) -> bool:
         """Hand over what was read before, or read more; True if a full read came, so there may be more."""
-        if not (self._zmtp.behind or self._returned):
+        if not (self.zmtp.behind or self._returned):
             return self._receive()
         self._deliver(self._take_behind())
         return False
 
     def _timed(self, read: Callable[[], bool]) -> None:
         """Read a piece; the time that it takes decides how much is read at once the next time."""
-        zmtp = self._zmtp
+        zmtp = self.zmtp
         before, began = self.received, thread_time()
         more = read()
         took = thread_time() - began
@@ -347,12 +347,12 @@ class Connection(Generic[M]):
         if self.received != before or zmtp.idle:
             crowded = self._turn_time.is_crowded
             zmtp.pace(took, self._longest_turn / _CROWDED if crowded else self._longest_turn)
-            if self._conduct.is_bad:
+            if self.conduct.is_bad:
                 zmtp.most = min(zmtp.most, _FEW)
 
     def _receive(self) -> bool:
         """Read from the socket; True if that was a full read."""
-        zmtp = self._zmtp
+        zmtp = self.zmtp
         data: bytes | memoryview
         try:
             if zmtp.missing:
@@ -366,12 +366,12 @@ class Connection(Generic[M]):
         if not data:
             self._left()
             return False
-        self._life.alive = True
+        self.life.alive = True
         self._deliver(zmtp.take(data) if isinstance(data, bytes) else zmtp.take_of_large(data))
         return len(data) >= _CHUNK
 
     def _deliver(self, messages: list[M]) -> None:
-        zmtp = self._zmtp
+        zmtp = self.zmtp
         if zmtp.ready and not self._is_open:
             self._open()
         if messages and not (self._closing and self._paused_by):
@@ -379,7 +379,7 @@ class Connection(Generic[M]):
         if zmtp.unfinished > SMALL or self._counted:
             self._count(zmtp.unfinished)
         if zmtp.idle:
-            self._conduct.idle()
+            self.conduct.idle()
         if zmtp.error:
             self.cut(zmtp.error)
         elif self._is_behind or not self._reader.active:
@@ -388,9 +388,9 @@ class Connection(Generic[M]):
     def _hand_over(self, messages: list[M]) -> None:
         self.received += len(messages)
         shielded(self._on_receive, messages)
-        self._conduct.judge(len(messages) - len(self._returned))
-        if self._conduct.is_over:
-            most = self._conduct.most
+        self.conduct.judge(len(messages) - len(self._returned))
+        if self.conduct.is_over:
+            most = self.conduct.most
             self.cut(f"{most} messages within {WITHIN:.0f} s that can't be used, and little else")
 
     def _count(self, size: int) -> None:
@@ -405,12 +405,12 @@ class Connection(Generic[M]):
         if self._is_open:
             self._end()
             return
-        offered = self._zmtp.offered
+        offered = self.zmtp.offered
         self._end(Mishap.HANDSHAKES_FAILED, offered and f"it left within its handshake, after {offered}")
 
     def _open(self) -> None:
         self._is_open = True
-        self._life.end_handshake()
+        self.life.end_handshake()
         shielded(self._opened, self)
         self._watch()
 
@@ -423,7 +423,7 @@ class Connection(Generic[M]):
         switch(self._turn, self._read_or_wait, on=allowed and behind and not self._waits)
         switch(self._reader, self._readable, on=allowed and not (behind or self._waits))
         if not (allowed or self._keeps_all):
-            self._life.look_every(self._board.glance)
+            self.life.look_every(self._board.glance)
 
     @property
     def _is_read(self) -> bool:
@@ -458,7 +458,7 @@ class Connection(Generic[M]):
                 self.drained()
 
     def _flush(self) -> None:
-        self._life.alive = True  # its kernel has taken something
+        self.life.alive = True  # its kernel has taken something
         if not self._outbox.flush():
             self._stuck()
             return
@@ -482,7 +482,7 @@ class Connection(Generic[M]):
         """Hand over in turns what was read, which the peer will not send again; then end."""
         self._closing = self._waits = True  # the socket is not read any more
         self._writer.stop()
-        self._life.stop()
+        self.life.stop()
         self._watch()
 
         def turn() -> None:
@@ -492,13 +492,13 @@ class Connection(Generic[M]):
         self._turn_time.wait(turn, self._standing)
 
     def _read_the_rest(self) -> bool:
-        self._hand_over(self._zmtp.take())
+        self._hand_over(self.zmtp.take())
         return False
 
     def _end(self, kind: str = "", why: str = "") -> None:
         if self._ended:
             return
-        if self._keeps_all and self._zmtp.behind and not self._conduct.is_over:
+        if self._keeps_all and self.zmtp.behind and not self.conduct.is_over:
             self._hand_over_the_rest(kind, why)
             return
         self._ended = self._closing = True
@@ -518,7 +518,7 @@ class Connection(Generic[M]):
         if self._ration:
             self._ration.close()
         self._returned = []
-        self._zmtp.forget()
-        self._life.forget()
+        self.zmtp.forget()
+        self.life.forget()
         self._arrivals = None
         self._on_receive, self._on_closed, self._on_unblocked = _ignore, nothing, nothing

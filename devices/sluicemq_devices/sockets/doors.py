@@ -56,27 +56,27 @@ class _Door(Generic[_AnyLane]):
         self._silence = silence
         self._held = held
         self._answers = answers
-        self._lanes: dict[_AnyLane, Callable[[], None]] = {}
+        self.lanes: dict[_AnyLane, Callable[[], None]] = {}
         self._received = 0
         self._paused = False
         self._paused_at = self._paused_before = 0.0
         self._all_gone = Event()
-        self._entrance = Entrance(board, endpoint, self._enter, kept=kept)
+        self.entrance = Entrance(board, endpoint, self._enter, kept=kept)
 
     @property
     def address(self) -> str:
         """Address of the door; after :meth:`start` with the port that the kernel chose, if that was 0."""
-        return self._entrance.address
+        return self.entrance.address
 
     @property
     def connections(self) -> int:
         """How many there are now."""
-        return len(self._lanes)
+        return len(self.lanes)
 
     @property
     def received(self) -> int:
         """Messages handed over so far, by all lanes."""
-        return self._received + sum(lane.received for lane in self._lanes)
+        return self._received + sum(lane.received for lane in self.lanes)
 
     @property
     def paused_for(self) -> float:
@@ -85,21 +85,21 @@ class _Door(Generic[_AnyLane]):
 
     def start(self) -> None:
         """Open the entrance; OSError names the address that can't be bound."""
-        self._entrance.start()
+        self.entrance.start()
 
     def pause(self) -> None:
         """Stop reading every lane, and accepting."""
         if not self._paused:
             self._paused, self._paused_at = True, monotonic()
-        self._entrance.pause()
-        for lane in list(self._lanes):
+        self.entrance.pause()
+        for lane in list(self.lanes):
             lane.pause(self)
 
     def resume(self) -> None:
         """Read all lanes again, except those that are paused for a reason of their own."""
         self._paused_before, self._paused = self.paused_for, False
-        self._entrance.resume()
-        for lane in list(self._lanes):
+        self.entrance.resume()
+        for lane in list(self.lanes):
             lane.resume(self)
 
     def stop(self) -> None:
@@ -107,11 +107,11 @@ class _Door(Generic[_AnyLane]):
 
         Messages that were read are handed over, and those that lanes which are not paused still receive.
         """
-        self._entrance.stop()
+        self.entrance.stop()
         self._all_gone.clear()
-        for lane in list(self._lanes):
+        for lane in list(self.lanes):
             lane.close()
-        if self._lanes:
+        if self.lanes:
             self._all_gone.wait()
 
     def _enter(self, outside: sockets.socket, peer: str, left: Callable[[], None]) -> None:
@@ -130,16 +130,16 @@ class _Door(Generic[_AnyLane]):
             board=self._board,
             answers=self._answers,
         )
-        self._lanes[lane] = left
+        self.lanes[lane] = left
         if self._paused:  # accepted before, and only now here
             lane.pause(self)
         lane.start(self._board.handshake)
 
     def _left(self, lane: _AnyLane, kind: str, why: str) -> None:
         self._received += lane.received
-        left = self._lanes.pop(lane)
+        left = self.lanes.pop(lane)
         left()
-        if not self._lanes:
+        if not self.lanes:
             self._all_gone.set()
         if why:
             self._board.notice(kind, f"{lane.peer} at {self.address}: {why}")

@@ -65,16 +65,16 @@ class Unfinished:
         self._number = 0
         self._seen: dict[Reader, tuple[int, int]] = {}  # messages and bytes, at the last look
         self._clock: Any = None
-        self._closed = False
+        self.closed = False
 
     def close(self) -> None:
         """Let all wait until :meth:`open`, the first too: complete messages leave no memory for them."""
-        self._closed = True
+        self.closed = True
 
     def open(self) -> None:
         """Read on as far as the budget allows."""
-        if self._closed:
-            self._closed = False
+        if self.closed:
+            self.closed = False
             self._admit()
 
     @property
@@ -105,7 +105,7 @@ class Unfinished:
         return reader not in self._waiting
 
     def _may_read(self, reader: Reader, size: int) -> bool:
-        return not self._closed and (size < self._left or reader is next(iter(self._sizes)))
+        return not self.closed and (size < self._left or reader is next(iter(self._sizes)))
 
     @property
     def _left(self) -> int:
@@ -126,7 +126,7 @@ class Unfinished:
 
     def _admit(self) -> None:
         """Read on those that may: the one that began first, and those that hold less than is left."""
-        if self._closed:
+        if self.closed:
             return
         first = next(iter(self._sizes), None)
         if first in self._waiting:

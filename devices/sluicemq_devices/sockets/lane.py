@@ -37,7 +37,7 @@ class Lane(Connection[Message]):
     @property
     def _expected(self) -> Arrivals:
         if self._arrivals is None:
-            zmtp = self._zmtp
+            zmtp = self.zmtp
             self._arrivals = Arrivals(self._socket, self._outbox, self._say_behind, asks=zmtp.echoes)
             zmtp.answered = self._arrivals.answered
         return self._arrivals
@@ -66,7 +66,7 @@ class RawLane(Connection[bytes]):
     @property
     def identity(self) -> bytes:
         """The routing id that the peer has announced, or nothing."""
-        return self._zmtp.identity
+        return self.zmtp.identity
 
     @property
     def deserted(self) -> bool:
@@ -81,4 +81,4 @@ class RawLane(Connection[bytes]):
 
     def subscription(self, topic: bytes, *, on: bool) -> bytes:
         """Return the message by which an XSUB subscribes to a topic (``on``) or unsubscribes."""
-        return self._zmtp.subscription(topic, on=on)
+        return self.zmtp.subscription(topic, on=on)

@@ -79,7 +79,7 @@ class Life:
         """Start the heartbeats, if the connection has any."""
         self._clock.stop()
         if self._heartbeat:
-            self.after(self._heartbeat, self._beat, repeat=self._heartbeat)
+            self.after(self._heartbeat, self.beat, repeat=self._heartbeat)
 
     def gave_sign(self, *, is_read: bool) -> bool:
         """True if the peer has sent or taken bytes since the last call, or could not: it is not read."""
@@ -115,7 +115,7 @@ class Life:
     def _late(self) -> None:
         self._connection.cut(self._zmtp.late)
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
         """Send a heartbeat, or look at the kernel; cut a peer that gave no sign of life for too long."""
         connection = self._connection
         asked = self._zmtp.knows_ping and not connection.awaits_arrival
