@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Final, cast
 
 from sluicemq.protocol.errors import Duplicate, SluiceError, Unavailable
 from sluicemq_broker.context import Context
@@ -13,7 +14,7 @@ from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.ledger import HIGHEST, Arrival
 from sluicemq_broker.queue.supply import Supply
 from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
-from sluicemq_broker.store import Pushed, QueueStore, Refused
+from sluicemq_broker.store import Pushed, QueueStore, Refused, by_bytes, in_halves
 
 #: Jobs in one insert, at most, and inserts at once: 1000 x 2 reach 116k/s but hold the hub for 13 ms.
 INSERT: Final = 500
@@ -203,16 +204,19 @@ class Intake:
         self._supply.await_room(min(INSERT, waiting))
 
     def _insert(self, jobs: list[Job], now: float) -> Pushed:
-        """Insert until it is known what became of each."""
+        """Insert until each is stored or refused; MongoDB refuses only the jobs that are at fault."""
         pushed = Pushed()
         start = 0
         for part in _parts(jobs):
-            pushed.add(self._insert_part(part, now), range(start, start + len(part)))
-            start += len(part)
+            for these, answer in in_halves(part, partial(self._insert_part, now=now)):
+                if not isinstance(answer, Pushed):  # these are one job
+                    pushed.refused[start] = cast("Refused", answer)
+                else:
+                    pushed.add(answer, range(start, start + len(these)))
+                start += len(these)
         return pushed
 
-    def _insert_part(self, jobs: list[Job], now: float) -> Pushed:
-        """Insert; a statement that MongoDB refuses is halved, until only the job at fault is refused."""
+    def _insert_part(self, jobs: Sequence[Job], now: float) -> Pushed:
         insertion = self._store.insertion(jobs, now)
 
         def statement() -> Pushed:
@@ -222,15 +226,7 @@ class Intake:
                 self._store.mend()
             return pushed
 
-        try:
-            return self._retry.run(statement)
-        except Refused as error:
-            if len(jobs) == 1:
-                return Pushed(refused={0: error})
-        middle = len(jobs) // 2
-        first, second = (self._insert_part(half, now) for half in (jobs[:middle], jobs[middle:]))
-        first.add(second, range(middle, len(jobs)))
-        return first
+        return self._retry.run(statement)
 
     def _wake(self, jobs: list[Job]) -> None:
         now = self._clock.now()
@@ -247,20 +243,11 @@ class Intake:
         self._expiries.watch([job for job in jobs if job.expires_at is not None and not job.owner])
 
 
-def _parts(jobs: list[Job]) -> Iterator[list[Job]]:
-    """In their order, in parts that one statement takes: of :data:`INSERT_BYTES`, or of one job."""
+def _parts(jobs: list[Job]) -> Iterable[list[Job]]:
+    """Return the jobs in parts that one statement takes: of :data:`INSERT_BYTES`, or of one job."""
     if sum([job.size for job in jobs]) <= INSERT_BYTES:
-        yield jobs
-        return
-    part: list[Job] = []
-    room = INSERT_BYTES
-    for job in jobs:
-        if part and job.size > room:
-            yield part
-            part, room = [], INSERT_BYTES
-        part.append(job)
-        room -= job.size
-    yield part
+        return [jobs]
+    return by_bytes(jobs, lambda job: job.size, INSERT_BYTES)
 
 
 def _stored(arrival: Arrival, jobs: list[Job], pushed: Pushed) -> list[Job]:

@@ -13,7 +13,7 @@ from sluicemq.protocol.errors import Dead, Expired, NotFound, SluiceError, Unava
 from sluicemq_broker.context import Retry
 from sluicemq_broker.job import Job, State
 from sluicemq_broker.runtime import Batcher
-from sluicemq_broker.store import Found, Portions, QueueStore, Refused
+from sluicemq_broker.store import Found, QueueStore, in_halves
 
 
 class StoredResult(NamedTuple):
@@ -87,7 +87,6 @@ class ResultWaiters:
         self._expired: dict[str, None] = {}  # the oldest first
         self._others_until = 0.0
         self._polled = math.inf
-        self._portions = Portions(_AT_ONCE)
         self._look_ups: Batcher[str] = Batcher(self._look_up, size=_AT_ONCE)
         self._polls: Batcher[float] = Batcher(self._poll, size=1)
 
@@ -227,8 +226,8 @@ class ResultWaiters:
         # A client that asks from here on is answered by the next batch: the job may be stored meanwhile.
         wanted = {job_id: self._questions.pop(job_id, ()) for job_id in dict.fromkeys(ids) if job_id in self}
         try:
-            for part, found in self._portions.carry_out(list(wanted), self._find):
-                if isinstance(found, Refused):
+            for part, found in in_halves(list(wanted), self._find):
+                if isinstance(found, Exception):
                     self._not_looked_up(wanted, part, found)
                     continue
                 for job_id in part:

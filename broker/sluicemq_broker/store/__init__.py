@@ -19,6 +19,7 @@ from sluicemq_broker.store.cluster.limits import LimitStore
 from sluicemq_broker.store.cluster.pauses import PauseStore
 from sluicemq_broker.store.connection import Documents, connect, connect_for_leases, require_safe
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, UnsafeStore
+from sluicemq_broker.store.halving import by_bytes, in_halves
 from sluicemq_broker.store.jobs.children import Child, Ended, FanOut, end_children, fan_out
 from sluicemq_broker.store.jobs.claims import Claim
 from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, stored_size
@@ -117,6 +118,7 @@ __all__ = [
     "Unclear",
     "UnsafeStore",
     "WaitingParents",
+    "by_bytes",
     "collection",
     "connect",
     "connect_for_leases",
@@ -129,6 +131,7 @@ __all__ = [
     "fail_parents",
     "fan_out",
     "forward",
+    "in_halves",
     "mark_parents_notified",
     "require_safe",
     "seconds",
