@@ -49,31 +49,37 @@ def configuration() -> str:
     """Every setting, table by table."""
     return _page(
         "Configuration",
-        "Sources, later ones win: the defaults, one TOML file (`sluicemq serve --config FILE`), the "
-        "environment, flags of `sluicemq serve`. `sluicemq config check [FILE]` shows what would hold. "
-        "A default of `-` is nothing. *SIGHUP*: whether a running broker takes another value when told to "
-        "read its file again ([operations](operations.md#another-configuration)); of devices it takes none.",
-        "A span of time (unit s) is a number of seconds, or a text such as `90s`, `5m`, `1h30m`, `2d` or "
-        "`250ms`, everywhere: here, in the environment, as flags and options of the commands, in the headers "
-        "of a job and as keywords of the library. TOML has types, so a number or `true` in quotes is a text "
-        "and refused, whatever the key; the environment and flags have texts only, where `true`, `yes`, `on` "
-        "and `1` are one thing. No number may be NaN or infinite.",
+        "A setting comes from one of four places, and later ones win: the default, one TOML file "
+        "(`sluicemq serve --config FILE`), the environment, a flag of `sluicemq serve`. "
+        "`sluicemq config check [FILE]` shows every setting that would hold.",
+        "- *default* `-`: none.\n"
+        "- *SIGHUP* yes: a running broker takes a new value when it "
+        "[reads its file again](operations.md#another-configuration). Others, and those of devices, need a "
+        "restart.\n"
+        "- *unit* s: a span of time. It is a number of seconds, or a text such as `90s`, `5m`, `1h30m`, `2d` "
+        "or `250ms`. This holds everywhere: here, in the environment, in flags and options of the commands, "
+        "in the headers of a job and in keywords of the library.\n"
+        "- *types*: TOML has types, so a number or `true` in quotes is a text, and refused. The environment "
+        "and flags have only texts; there `true`, `yes`, `on` and `1` are one value. No number may be NaN or "
+        "infinite.",
         "## [broker]\n\nThe process, its MongoDB, its door for the library.",
         _table(_setting(key, each, _ways(key)) for key, each in settings_of(BrokerSettings).items()),
-        "## [queues.NAME]\n\nHow the jobs of one queue are treated, unless their [options](job-options.md) "
-        'say otherwise; `[queues."*"]` is for every queue, and the table of a name is over it.',
+        "## [queues.NAME]\n\nWhat holds for the jobs of one queue, unless their [options](job-options.md) "
+        "say "
+        'otherwise. `[queues."*"]` is for every queue; the table of a name wins over it.',
         _table(_setting(key, each) for key, each in settings_of(QueueSettings).items()),
-        "## [streams.NAME]\n\nWhat of one stream is kept; without a bound, all of it. What is over is "
-        'unseen within a lease and removed soon after; `[streams."*"]` is for every stream.',
+        "## [streams.NAME]\n\nHow much of one stream is kept; without a bound, everything. Messages beyond a "
+        'bound are unseen within a lease, and removed soon after. `[streams."*"]` is for every stream.',
         _table(_setting(key, each) for key, each in settings_of(StreamSettings).items()),
         "## [[routes]]\n\nEvery message of a stream with these topics becomes a job of a queue, exactly "
-        "once, in the order of the stream.",
+        "once, in the order of the stream ([streams](streams.md#routes)).",
         _table(_setting(key, each, live=False) for key, each in settings_of(RouteSettings).items()),
         "## [schedules.NAME]\n\nA recurring job, put into MongoDB when the broker starts "
-        "([jobs](schedules.md)).",
+        "([schedules](schedules.md)).",
         _table(_setting(key, each, live=False) for key, each in settings_of(ScheduleSettings).items()),
-        "## [[devices]]\n\nTwo ends, each with any number of doors, and what goes on between them. Once the "
-        "file has one, the default devices are not there.",
+        "## [[devices]]\n\nTwo ends, each with any number of doors, and what goes on between them "
+        "([plain frames](plain-frames.md#devices-and-their-doors)). If the file has one, the default devices "
+        "are not there.",
         _table(
             _setting(key, each, _kinds(key), live=False) for key, each in settings_of(DeviceSettings).items()
         ),
@@ -84,15 +90,15 @@ def job_options() -> str:
     """Every option of a job."""
     return _page(
         "Job options",
-        "Headers of a job at any door, keywords of `Producer.push` (and `submit`, `call`, `push_many`), "
-        "flags of `sluicemq push` (`--header KEY=VALUE` makes `headers`). Headers are a map, JSON or "
-        "msgpack, of up to 64 KiB. What a job does not say is as its queue's settings have it "
-        "([configuration](configuration.md)). A span of time (unit s) may be a text, as `1h30m`.",
+        "An option of a job is a header at any door, a keyword of `Producer.push` (and `submit`, `call`, "
+        "`push_many`), and a flag of `sluicemq push` (`--header KEY=VALUE` makes `headers`). Headers are a "
+        "map, JSON or msgpack, of up to 64 KiB. Without an option the setting of the job's queue holds "
+        "([configuration](configuration.md#queuesname)). A span of time (unit s) may be a text, as `1h30m`.",
         _table(_option(each) for each in OPTIONS.values()),
-        "*stored as*: the fields of the job's document in MongoDB; those marked * only where they are not "
-        "what the queue's settings say, so that a change of these holds for jobs that wait, too. While a job "
-        f"waits it can be given another {_either(each.name for each in OPTIONS.values() if each.changeable)} "
-        "(`sluicemq change`).",
+        "*stored as*: the fields of the job's document in MongoDB. Fields marked * are stored only where "
+        "they differ from the queue's settings, so that a change of these holds for jobs that wait, too.",
+        "While a job waits, `sluicemq change` gives it another "
+        f"{_either(each.name for each in OPTIONS.values() if each.changeable)}.",
     )
 
 
@@ -100,21 +106,24 @@ def counters() -> str:
     """Every counter and gauge."""
     return _page(
         "Counters and gauges",
-        "What `sluicemq stats` tells, and the names in the log. A *counter* only grows, from 0 at the start "
-        "of the process; one that has not counted yet is not shown. A *gauge* is how it stands now. "
-        "With the label *queue*, or *stream*, it is counted for each of them, too, as far as that is known: "
-        "`sluicemq queues` shows the rates of some, [`sluicemq history`](watching.md#history) what was.",
+        "`sluicemq stats` shows these figures; the log uses their names.",
+        "- A *counter* only grows, from 0 at the start of the process. One that has not counted yet is not "
+        "shown.\n"
+        "- A *gauge* is how it stands now.\n"
+        "- With the label *queue*, or *stream*, a figure is also counted for each of them, as far as it is "
+        "known. `sluicemq queues` shows the rates of some, [`sluicemq history`](watching.md#history) their "
+        "past.",
         "## Jobs, workers, the store",
         _table(map(_figure, Count)),
         "### What they add up to\n\nAt any moment, and in the line that a broker logs when it stops:",
         "\n".join(f"- {balance}" for balance in BALANCES),
-        f"`{Gauge.STORING}`, `{Gauge.IN_FLIGHT}` and `{Gauge.COMMITTING}` are what is under way. A job that "
-        "the library or a program pushes again, because it heard nothing, is received twice: the second time "
-        f"it is `{Count.REPEATED}`, or `{Count.PUSHED}` where nothing was stored before. A delivery whose "
-        f"time is over, or whose worker has died, is `{Count.ROLLED_BACK}` (the former also "
-        f"`{Count.TIMED_OUT}`); a verdict that comes later is one of `{Count.LATE_VERDICTS}`. "
-        f"`{Count.JOBS_REFUSED}`, `{Count.RELEASED}` and `{Count.DEAD}` are looks at the same "
-        "jobs from another side.",
+        f"- `{Gauge.STORING}`, `{Gauge.IN_FLIGHT}` and `{Gauge.COMMITTING}` are jobs under way.\n"
+        "- A job that is pushed again, because its producer heard nothing, is received twice. The second "
+        f"time it is `{Count.REPEATED}`, or `{Count.PUSHED}` where nothing was stored before.\n"
+        f"- A delivery whose time is over, or whose worker has died, is `{Count.ROLLED_BACK}` (the former "
+        f"also `{Count.TIMED_OUT}`). A verdict that comes later is one of `{Count.LATE_VERDICTS}`.\n"
+        f"- `{Count.JOBS_REFUSED}`, `{Count.RELEASED}` and `{Count.DEAD}` count jobs that are in these sums "
+        "already.",
         "## Connections and devices\n\nOf the broker's doors, and of a device alone (`sluicemq device`).",
         _table(map(_figure, Mishap)),
         "### Of each device\n\nIn `/api/v1/devices`, `/metrics` and the history.",

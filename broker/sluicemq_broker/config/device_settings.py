@@ -44,7 +44,7 @@ ONLY = {
 class DeviceSettings:
     """``[[devices]]``: two ends, each with any number of doors, and what goes on between them."""
 
-    kind: str = setting(MISSING, rules.one_of(*Kind), "what it is")
+    kind: str = setting(MISSING, rules.one_of(*Kind), "the kind of device")
     queue: str = setting("default", rules.queue_name, "the queue between its ends")
     frontends: tuple[Endpoint, ...] = setting(
         (), rules.endpoints, "doors of producers, askers or publishers", key="frontend"
@@ -58,12 +58,13 @@ class DeviceSettings:
     ack: str = setting(
         Ack.RECEIVED,
         rules.one_of(*Ack),
-        "when a PULL worker's job is done: its ZeroMQ has it; before it is sent; the worker says so",
+        "when a PULL worker's job is done: its ZeroMQ has it (received), before it is sent (auto), or the "
+        "worker says so (explicit)",
     )
     envelope: str = setting(
         Envelope.PAYLOAD,
         rules.one_of(*Envelope),
-        "what workers receive: the payload, or id and headers too; of a stream: its number and time behind",
+        "what workers receive: the payload, or also id and headers; of a stream also its number and time",
     )
     stream: str | None = setting(
         None, rules.optional(rules.queue_name), "the stream between its ends; by default nothing is kept"
@@ -71,7 +72,7 @@ class DeviceSettings:
     replays: tuple[Endpoint, ...] = setting(
         (),
         rules.endpoints,
-        "doors that tell what was: REQ and DEALER ask for messages of streams",
+        "doors where REQ and DEALER ask for past messages of streams",
         key="replay",
     )
     latest: bool = setting(
@@ -80,13 +81,13 @@ class DeviceSettings:
     prefetch: int | None = setting(
         None,
         rules.optional(rules.whole(1)),
-        "jobs at one PULL worker that it has not settled, or received (up to 1000), or that are removed "
-        "for it at once: by default 256; auto 64, explicit 1",
+        "jobs at once for one PULL worker: not received yet (received, 256 by default, 1000 at most), "
+        "unsettled (explicit, 1), or removed ahead (auto, 64)",
     )
     auto_create: bool | None = setting(
         None,
         rules.optional(rules.flag),
-        "whether a message to an unknown queue makes it; by default as in [broker]",
+        "a message to an unknown queue makes it; by default as in [broker]",
     )
     hwm: int = setting(10_000, rules.whole(1), "jobs between the ends and MongoDB, at most")
     hwm_bytes: int = setting(64 * MIB, rules.size(), "their bytes, at most")

@@ -66,20 +66,22 @@ class BrokerSettings:
     http: str = setting(
         f"127.0.0.1:{PORT + HTTP_PORT_AFTER}",
         rules.http_address,
-        'the HTTP door: health, metrics, API, dashboard; "" for none. Whoever reaches it can read payloads',
+        'the HTTP door: health, metrics, API, dashboard; "" for none; no password guards what is read there',
     )
     http_token: Secret | None = setting(
         None,
         rules.optional(rules.secret),
-        "whoever knows it may change something over HTTP; without it nobody may",
+        "the token that allows changes over HTTP; without one nothing can be changed there",
     )
     http_hosts: tuple[str, ...] = setting(
         (),
         rules.http_hosts,
-        "names by which browsers reach the HTTP door, beside addresses and localhost: of a reverse proxy",
+        "names of a reverse proxy by which browsers reach the HTTP door, beside addresses and localhost",
     )
     mongodb_uri: MongoUri | None = setting(
-        None, rules.optional(rules.mongodb_uri), "without one: an embedded MongoDB in data_dir"
+        None,
+        rules.optional(rules.mongodb_uri),
+        "the MongoDB; without a URI the broker starts an embedded one in data_dir",
     )
     database: str = setting("sluicemq", rules.database_name, "the MongoDB database")
     data_dir: Path | None = setting(
@@ -110,7 +112,9 @@ class BrokerSettings:
         default=True, rule=rules.flag, doc="keep what is counted in each minute, hour and day, in MongoDB"
     )
     max_connections: int | None = setting(
-        None, rules.optional(rules.whole(1)), "by default what the limit of open files allows"
+        None,
+        rules.optional(rules.whole(1)),
+        "connections at once, at most; by default what the limit of open files allows",
     )
     allow_unsafe_store: bool = setting(
         default=False, rule=rules.flag, doc="accept a MongoDB that may lose confirmed jobs"
@@ -124,7 +128,8 @@ class BrokerSettings:
     poll: float = setting(
         1.0,
         rules.seconds(above=0),
-        "seconds between looks for what other brokers have done, whatever was told; or up to a quarter more",
+        "seconds between looks for what other brokers have done, beside the event bus; or up to a quarter "
+        "more",
     )
 
 
@@ -176,18 +181,18 @@ class QueueSettings:
     remember: float = setting(
         300.0, rules.seconds(), "seconds a result can be asked for again by the job's id", live=True
     )
-    priority: int = option("priority", doc="of jobs that name none; higher first")
+    priority: int = option("priority", doc="priority of jobs that name none; higher first")
     ttl: float | None = option("ttl", rules.optional(OPTIONS["ttl"].rule))
     on_expiry: str = setting(
         OnExpiry.DROP,
         rules.one_of(*OnExpiry),
-        "what becomes of it then: removed, or a dead letter",
+        "an expired job is removed (drop), or becomes a dead letter (dead)",
         live=True,
     )
     on_dead: str | None = setting(
         None,
         rules.optional(rules.queue_name),
-        "the queue into which its dead letters go, for consumers there; by default they stay",
+        "the queue into which its dead letters move, for workers there; by default they stay",
         live=True,
     )
     delay: float = option("delay")
@@ -195,13 +200,13 @@ class QueueSettings:
     fair: bool = setting(
         default=False,
         rule=rules.flag,
-        doc="goes round its tenants, or groups, so that a flood of one holds up no other one",
+        doc="take turns between tenants, or groups, so that a flood of one holds up no other",
         live=True,
     )
     weights: Mapping[str, int] | None = setting(
         None,
         rules.optional(rules.weights),
-        "jobs of these tenants in each round of a fair queue; one of all others",
+        "jobs of these tenants in each round of a fair queue; other tenants have one",
         live=True,
     )
     max_running: int | None = setting(
@@ -225,19 +230,19 @@ class QueueSettings:
     tenant_max_running: int | None = setting(
         None,
         rules.optional(rules.whole(1, 1_000_000)),
-        "of each tenant of a fair queue, jobs that run at once, over all brokers, at most",
+        "jobs of each tenant of a fair queue that run at once, over all brokers, at most",
         live=True,
     )
     tenant_rate: float | None = setting(
         None,
         rules.optional(rules.number(0.001, 1_000_000)),
-        "of each tenant, or group, of a fair queue, jobs that begin in a second, over all brokers, at most",
+        "jobs of each tenant, or group, of a fair queue that begin in a second, over all brokers, at most",
         live=True,
     )
     tenant_burst: int | None = setting(
         None,
         rules.optional(rules.whole(1, 1_000_000)),
-        "of each tenant, jobs that may begin at once after a rest; by default those of a second",
+        "jobs of each tenant that may begin at once after a rest; by default those of a second",
         live=True,
     )
     max_ready: int | None = setting(
@@ -255,7 +260,7 @@ class QueueSettings:
     overflow: str = setting(
         Overflow.REFUSE,
         rules.one_of(*Overflow),
-        "what a full queue does to those who push: QUEUE_FULL, or they wait; PUSH sockets always wait",
+        "a full queue answers QUEUE_FULL (refuse), or lets producers wait (hold); PUSH sockets always wait",
         live=True,
     )
 
@@ -294,7 +299,7 @@ class StreamSettings:
     max_messages: int | None = setting(
         None, rules.optional(rules.whole(1)), "messages that are kept, the newest"
     )
-    max_bytes: int | None = setting(None, rules.optional(rules.size()), "their bytes that are kept")
+    max_bytes: int | None = setting(None, rules.optional(rules.size()), "bytes of messages that are kept")
     max_unread: int | None = setting(
         None, rules.optional(rules.whole(1)), "messages kept, beyond these bounds, for subscriptions behind"
     )
@@ -307,15 +312,15 @@ class StreamSettings:
 class RouteSettings:
     """``[[routes]]``: every message of a stream with these topics becomes a job, once."""
 
-    stream: str = setting(MISSING, rules.stream_name, "whose messages")
+    stream: str = setting(MISSING, rules.stream_name, "the stream")
     topics: tuple[str, ...] = setting(
-        (), rules.topics, "of them those with these topics, as a reader names them; by default all"
+        (), rules.topics, "topics of the messages that become jobs, as a reader names them; by default all"
     )
-    queue: str = setting(MISSING, rules.queue_name, "where they become jobs")
+    queue: str = setting(MISSING, rules.queue_name, "the queue of the jobs")
     subscription: str | None = setting(
         None,
         rules.optional(rules.subscription_name),
-        "the name under which it is kept how far it has come; by default route.QUEUE",
+        "the subscription that keeps how far the route has come; by default route.QUEUE",
     )
     headers: Mapping[str, Any] | None = setting(
         None, rules.optional(rules.job_headers), "job options for all of them, as a producer gives them"
@@ -331,18 +336,20 @@ class RouteSettings:
 class ScheduleSettings:
     """``[schedules.NAME]``: a recurring job, by ``cron`` or ``every``."""
 
-    queue: str = setting(MISSING, rules.queue_name, "the queue that it is pushed to")
-    payload: str = setting("", rules.text, "what is pushed")
+    queue: str = setting(MISSING, rules.queue_name, "the queue of its jobs")
+    payload: str = setting("", rules.text, "the payload of its jobs")
     cron: str | None = setting(None, rules.optional(rules.text), "minute hour day-of-month month day-of-week")
-    timezone: str = setting("UTC", rules.text, "whose hours those are, as Europe/Berlin")
+    timezone: str = setting("UTC", rules.text, "the time zone of the cron expression, as Europe/Berlin")
     every: float | None = setting(
-        None, rules.optional(rules.seconds(above=0)), "from one run to the next, instead of cron"
+        None, rules.optional(rules.seconds(above=0)), "seconds from one run to the next, instead of cron"
     )
     misfire: str = setting(
-        Misfire.ONE, rules.one_of(*Misfire), "which of the runs that no broker was there for are made up for"
+        Misfire.ONE,
+        rules.one_of(*Misfire),
+        "missed runs that are made up for: none (skip), the last one (one), all",
     )
     options: Mapping[str, Any] | None = setting(
-        None, rules.optional(rules.schedule_options), "of its jobs, as { priority = 5 }"
+        None, rules.optional(rules.schedule_options), "options of its jobs, as { priority = 5 }"
     )
 
     @property
