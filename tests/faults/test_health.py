@@ -67,4 +67,4 @@ def test_a_broker_that_stops_is_not_ready(broker: BrokerProcess) -> None:
         broker.process.terminate()
         # Then
         unready = wait_until(lambda: (answer := web.get("/readyz")).status == 503 and answer)
-        assert unready.json["doors"] == "the broker starts, or stops"
+        assert unready.json["doors"] == "the broker starts or stops"

@@ -216,7 +216,7 @@ def test_an_order_asks_for_the_token_then_whether_it_is_meant(dashboard: Dashboa
     expect(page.get_by_text("that token is wrong: this needs the token")).to_be_visible()
     page.get_by_label("Token").fill(TOKEN)
     page.keyboard.press("Enter")
-    expect(page.get_by_role("dialog")).to_contain_text("Workers get no more jobs")
+    expect(page.get_by_role("dialog")).to_contain_text("No broker gives its jobs to workers")
     page.keyboard.press("Escape")  # not meant
     assert jobs.counts()["paused"] == []
     expect(pause).to_be_focused()
@@ -261,7 +261,7 @@ def test_a_queue_whose_jobs_die_is_red_and_what_happened_names_it(
     kill(jobs, "a", "b", "c", reason="no such address")
     # Then: in its own page
     page = dashboard.show(f"queues/{jobs.queue}")
-    expect(page.get_by_text("jobs die: 3 of late")).to_be_visible(timeout=30_000)
+    expect(page.get_by_text("jobs die: 3 lately")).to_be_visible(timeout=30_000)
     happened = page.get_by_role("region", name="What happened").locator("tr", has_text="Dead letters")
     expect(happened).to_contain_text("3 jobs died", timeout=30_000)
     # And among the others

@@ -116,5 +116,5 @@ def test_a_snapshot_that_fails_ends_nothing(
 
     events = listening(LiveFeed(Snapshots(make), timer=time))
     assert told(events, time, seconds=2 * INTERVAL) == 2
-    assert "there is no snapshot" in caplog.text
+    assert "no snapshot for the dashboards" in caplog.text
     events.close()

@@ -104,7 +104,7 @@ class PushFrontend(Frontend):
     """PULL doors for PUSH producers, which get no answers: unreadable messages become dead letters.
 
     While intake of the device's queue is paused, its doors are not read, so that producers block. A message
-    for another queue whose intake is paused is stored, because its producer can't be told to wait.
+    for another queue whose intake is paused is stored, because its producer can't be made to wait.
     """
 
     _answers = False

@@ -49,7 +49,7 @@ class LaneWorker(Worker):
 
     @property
     def takes(self) -> Takes:
-        """What it takes; nothing now while its device is at its mark."""
+        """How many jobs it takes; none now while its device is at its mark."""
         takes = super().takes
         return takes if self._backend.room > 0 else takes._replace(now=0)
 

@@ -91,7 +91,7 @@ class RequestFrontend(Frontend):
         send_when_it_fits(request.requester.lane, outcome, request.send)
 
     def left(self, requester: Requester) -> None:
-        """Forget the requests of a client that has left; their jobs are done all the same."""
+        """Forget the requests of a client that has left; their jobs go on."""
         waiting, requester.waiting = requester.waiting, set()
         for request in waiting:
             request.forget()

@@ -1,4 +1,4 @@
-"""What all doors of the broker use, beside settings of their own."""
+"""Services that all doors of the broker use."""
 
 from __future__ import annotations
 

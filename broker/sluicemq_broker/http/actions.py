@@ -1,7 +1,7 @@
-"""``/api/v1``: what changes something. Each is a POST with JSON, for which :mod:`rights` are needed first.
+"""``/api/v1``: changes. Each is a POST with JSON, which :mod:`authorization` must allow first.
 
 Each calls a method of :class:`~sluicemq_broker.admin.Admin`, as the verbs of SMQ/1 do, and is logged with the
-client's address. An order for many jobs that takes long is answered with its task.
+client's address. A long operation on many jobs is answered with its task.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from sluicemq_broker.runtime import read_json
 
 log = logging.getLogger("broker.http")
 
-#: Seconds for which an order for many jobs is waited for, before it is told as a task.
+#: Seconds to wait for an operation on many jobs before the answer is its task.
 _WAIT: Final = 2.0
 _CHOSEN_BY: Final = ("ids", "reason", "since", "until", "limit")
 
 
 def routes(admin: Admin) -> dict[str, object]:
-    """The resources by their paths."""
+    """Return the resources by their paths."""
     queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
     schedule = f"{BASE}/schedules/{{name}}"
     dead = admin.dead_letters
@@ -57,13 +57,13 @@ def routes(admin: Admin) -> dict[str, object]:
 
 
 class _Order:
-    """One path that changes something."""
+    """A path that changes something."""
 
     def __init__(self, order: Callable[..., Any]) -> None:
         self._order = order
 
     def on_post(self, request: falcon.Request, response: falcon.Response, **parameters: str) -> None:
-        """``{answer}``, or ``{task, done, total}`` of an order that goes on."""
+        """Answer ``{answer}``, or ``{task, done, total}`` of an operation that goes on."""
         said = _said(request)
         outcome = self._order(said, **parameters)
         if isinstance(outcome, Task):
@@ -79,17 +79,17 @@ def _said(request: falcon.Request) -> dict[str, Any]:
     try:
         said = read_json(text) if text else {}
     except ValueError as error:
-        raise BadFrames(f"a request that changes something has a JSON object: {error}") from error
+        raise BadFrames(f"a request that changes something needs a JSON object: {error}") from error
     if not isinstance(said, dict):
-        raise BadFrames("a request that changes something has a JSON object")
+        raise BadFrames("a request that changes something needs a JSON object")
     return said
 
 
 def _dead_letters(said: dict[str, Any]) -> dict[str, Any]:
-    """Which dead letters: at least one word about them, or ``all``."""
+    """Return which dead letters are chosen: by at least one field, or ``all``."""
     which = {name: said[name] for name in _CHOSEN_BY if said.get(name) is not None}
     if not which and said.get("all") is not True:
-        raise BadFrames(f"say which dead letters: {', '.join(_CHOSEN_BY)}, or all: true")
+        raise BadFrames(f"choose dead letters by {', '.join(_CHOSEN_BY)}, or all: true")
     return which
 
 

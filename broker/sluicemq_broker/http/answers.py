@@ -1,7 +1,7 @@
-"""Answers as the door writes them: JSON in pieces, and event streams.
+"""Answers of the HTTP door: JSON in pieces, and event streams.
 
-A small value is one piece, of known length. A large one, such as a job with a payload of some MiB, is made
-while it is read, a piece in each turn of the hub: bytes of 11 MiB are 69 MB of JSON where each is escaped.
+A small value is one piece of known length. A large one, such as a job with a payload of some MiB, is encoded
+while it is read, a piece in each turn of the hub: 11 MiB of bytes are 69 MB of JSON if all are escaped.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import gevent
 
 from sluicemq.protocol.json_values import dumps
 
-#: Bytes of one piece of an answer; and of a payload that are made text in one turn: each may become six.
+#: Bytes of one piece of an answer; and bytes of a payload encoded in one turn: each may become six.
 _PIECE: Final = 64 * 1024
 _BYTES: Final = 24 * 1024
 _MOMENT: Final = 1e-9
 
 
 class Streamed:
-    """An answer that is made while it is read; ``held``: bytes that stay in memory until then."""
+    """An answer that is encoded while it is read; ``held``: bytes in memory until then."""
 
     def __init__(self, pieces: Iterator[bytes], held: int) -> None:
         self.held = held
@@ -34,7 +34,7 @@ class Streamed:
 
 
 class Endless:
-    """An answer that goes on until one side leaves."""
+    """An answer that goes on until one side closes the connection."""
 
     endless = True
 
@@ -45,12 +45,12 @@ class Endless:
         return self._events
 
     def close(self) -> None:
-        """The peer has left."""
+        """End it: the peer has left."""
         self._events.close()
 
 
 def write(response: falcon.Response, value: Any) -> None:
-    """Answer with this value as JSON."""
+    """Answer with a value as JSON."""
     response.content_type = falcon.MEDIA_JSON
     held = _large(value)
     if held:
@@ -60,14 +60,14 @@ def write(response: falcon.Response, value: Any) -> None:
 
 
 def _large(value: Any) -> int:
-    """Bytes of the payloads of a job that are too large for one turn."""
+    """Return the bytes of a job's values that are too large for one turn; 0 if none is."""
     if not isinstance(value, dict):
         return 0
     return sum([len(each) for each in value.values() if isinstance(each, bytes) and len(each) > _BYTES])
 
 
 def _parts(job: dict[str, Any]) -> Iterator[str]:
-    """A job as JSON, in parts of which none is large."""
+    """Yield a job as JSON, in small parts."""
     before = "{"
     for name, each in job.items():
         yield before
@@ -89,7 +89,7 @@ def _text(value: bytes) -> Iterator[str]:
         yield '"'
     else:
         yield '{"base64": "'
-        for part in _slices(value, _BYTES):  # which is divided by three: no padding inside
+        for part in _slices(value, _BYTES):  # a multiple of three: no padding inside
             yield base64.b64encode(part).decode()
         yield '"}'
 
@@ -112,7 +112,7 @@ def _slices(value: bytes, size: int) -> Iterator[memoryview]:
 
 
 def _joined(parts: Iterator[str]) -> Iterator[bytes]:
-    """Pieces of about :data:`_PIECE`, each made in a turn of its own."""
+    """Yield pieces of about :data:`_PIECE`, each in a turn of the hub."""
     piece = bytearray()
     for part in parts:
         piece += _encoded(part)
@@ -125,7 +125,7 @@ def _joined(parts: Iterator[str]) -> Iterator[bytes]:
 
 
 def _encoded(text: str) -> bytes:
-    """UTF-8; what is no text, a lone surrogate, as JSON escapes it."""
+    """Return UTF-8; a lone surrogate is escaped as in JSON."""
     try:
         return text.encode()
     except UnicodeEncodeError:

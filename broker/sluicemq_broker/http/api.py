@@ -1,6 +1,6 @@
-"""``/api/v1``: what a broker knows, as JSON; what changes something stands in :mod:`actions`.
+"""``/api/v1``: what can be read of a broker, as JSON. Changes are in :mod:`actions`.
 
-``openapi.json`` beside this file is the contract; a test holds every answer against it.
+``openapi.json`` beside this file is the contract; a test checks every answer against it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sluicemq_broker.store import JobPage
 
 BASE: Final = "/api/v1"
 _MOST_PEEKED: Final = 200
-#: Questions that MongoDB is asked at once, as they share its connections with the jobs; and that wait.
+#: Requests that ask MongoDB at one time, for they share its connections with the jobs; and that wait.
 ASKED_AT_ONCE: Final = 4
 WAITING: Final = 100
 #: Bytes in memory from which on a job is large.
@@ -33,7 +33,7 @@ _LARGE: Final = 256 * 1024
 
 
 def routes(admin: Admin, snapshots: Snapshots, line: FairTurns, memory: AnswerMemory) -> dict[str, object]:
-    """The resources by their paths."""
+    """Return the resources by their paths."""
     asking = partial(Answer, line=line)
 
     return {
@@ -53,7 +53,7 @@ def routes(admin: Admin, snapshots: Snapshots, line: FairTurns, memory: AnswerMe
 
 
 def _of_a_queue(admin: Admin, line: FairTurns, memory: AnswerMemory) -> dict[str, object]:
-    """Paths of one queue and its jobs."""
+    """Return the resources of one queue and its jobs."""
     asking = partial(Answer, line=line)
     queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
     return {
@@ -102,7 +102,7 @@ class _OneJob:
         self._memory = memory
 
     def read(self, request: falcon.Request, queue: str, job_id: str) -> dict[str, Any]:
-        """All of it."""
+        """Read one job with all its fields."""
         connection = request.env[CONNECTION]
         with self._line.turn(connection.served):
             size = self._jobs.weigh_show(queue, job_id)
@@ -113,7 +113,7 @@ class _OneJob:
 
 
 class _Job(_OneJob):
-    """Whole; or with ``payload`` bytes of the payload and the result at most, and how many there are."""
+    """One job; with ``payload``, that many bytes of the payload and result, and their true lengths."""
 
     def on_get(self, request: falcon.Request, response: falcon.Response, queue: str, job_id: str) -> None:
         most = request.get_param_as_int("payload", min_value=0)
@@ -128,7 +128,7 @@ class _Job(_OneJob):
 
 
 class _Payload(_OneJob):
-    """A job's payload as it was pushed, to be saved as a file: never shown as what it says it is."""
+    """A job's payload as a file to save; a browser never interprets it."""
 
     def on_get(self, request: falcon.Request, response: falcon.Response, queue: str, job_id: str) -> None:
         response.data = self.read(request, queue, job_id).get("payload", b"")
@@ -148,17 +148,17 @@ class _Document:
 
 
 def document_text() -> str:
-    """The contract, as it is shipped."""
+    """Return the text of openapi.json."""
     return resources.files(__package__).joinpath("openapi.json").read_text(encoding="utf-8")
 
 
 def document() -> dict[str, Any]:
-    """The contract, read."""
+    """Return openapi.json."""
     return dict(json.loads(document_text()))
 
 
 def _queues(admin: Admin, snapshots: Snapshots, request: falcon.Request) -> dict[str, Any]:
-    """All of them; a page where one is asked for."""
+    """Return all queues, or the page that the parameters choose."""
     if not request.params:
         return {"queues": admin.queues.kept_in_turns()}
     return snapshots.latest().page(view(request))

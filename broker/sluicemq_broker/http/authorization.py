@@ -1,4 +1,4 @@
-"""Which HTTP requests may change something: with the token, and from no page but the dashboard."""
+"""HTTP requests that may change something: those with the token, from no page but the dashboard."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Families of figures as the text that Prometheus reads, in turns of the hub.
+"""The text that Prometheus reads, written in turns of the hub.
 
-prometheus_client writes a sample in 15 us, and all of a family at once: 13,000 samples of 1,000 queues took
-0.2 s, in which nobody else had a turn. Ours have neither timestamps nor exemplars nor odd names, so that a
-line is a name, labels and a number; what stands above them is written by prometheus_client.
+prometheus_client writes a sample in 15 us, and a family in one turn: 13,000 samples of 1,000 queues blocked
+the hub for 0.2 s. These samples have neither timestamps nor exemplars nor odd names, so a line is a name,
+labels and a number; prometheus_client writes the lines above a family.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-#: Lines that are written in one turn of the hub: some two milliseconds.
+#: Lines that are written in one turn of the hub: about two milliseconds.
 _TURN: Final = 1000
 _MOMENT: Final = 1e-9
-#: Whole numbers from here on have an exponent.
+#: Whole numbers from here on are written with an exponent.
 _LARGE: Final = 1_000_000
 _ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 class Form(NamedTuple):
-    """A form of the text: its type, what writes a family in it, and what stands at its end."""
+    """A form of the text: its content type, its encoder of a family, and its last line."""
 
     content_type: str
     encode: Callable[[Collector], bytes]
@@ -40,12 +40,12 @@ PLAIN: Final = Form(CONTENT_TYPE_PLAIN_0_0_4, generate_latest, b"")
 
 
 def form_for(accept: str) -> Form:
-    """OpenMetrics' form for whoever accepts it, else the older one."""
+    """Return OpenMetrics for a client that accepts it, else the older form."""
     return OPEN if choose_encoder(accept)[1].startswith("application/openmetrics-text") else PLAIN
 
 
 def written(families: Iterable[Metric], form: Form) -> bytes:
-    """All of these."""
+    """Return families as text."""
     parts: list[str] = []
     lines = 0
     for family in families:
@@ -78,13 +78,13 @@ def _line(sample: Sample) -> str:
 
 @lru_cache(10_000)
 def _labelled(label: str, text: str) -> str:
-    """Return ``label="text"``; each queue has a line in some fifty families."""
+    """Return ``label="text"``; cached, for each queue has a line in about fifty families."""
     return f'{label}="{text.translate(_ESCAPED)}"'
 
 
 @cache
 def _head(name: str, text: str, kind: str, unit: str, form: Form) -> str:
-    """What stands above a family's samples."""
+    """Return the lines above a family's samples."""
     return form.encode(_One(Metric(name, text, kind, unit))).removesuffix(form.end).decode()
 
 

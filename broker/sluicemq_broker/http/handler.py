@@ -1,10 +1,10 @@
-"""One connection of the HTTP door: requests in, in bounded time and size, and answers out, as they are read.
+"""One connection of the HTTP door: it reads requests in bounded time and size, and writes answers.
 
-It is gevent's handler, which knows HTTP. What is different here:
+gevent's handler knows HTTP. Differences:
 
-- The socket has no file object beside it, so that closing it ends the connection's file at once.
-- An answer is written with its head in one piece, the rest in pieces that are each taken in some seconds.
-- Nothing that a peer sends, or does not read, is more than a line in the log, for the level debug.
+- The socket has no file object, so that closing it closes the file descriptor at once.
+- The head of an answer is written with its first piece; each piece must be read within some seconds.
+- Errors of peers are lines in the log at level debug, no more.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ from sluicemq_broker.runtime import Count
 
 log = logging.getLogger("broker.http")
 
-#: Seconds that a peer may take for a request, its first bytes included, and for each piece of an answer.
+#: Seconds in which a peer must send a request, with the wait for it; and read a piece of an answer.
 READING: Final = 20.0
 WRITING: Final = 30.0
 #: Bytes of a piece.
 _PIECE: Final = 16 * 1024
-#: Bytes of all headers of a request, its first line included; and of an order: a thousand ids.
+#: Bytes of all headers of a request with its first line; and of a body: a thousand ids.
 MOST_HEADER_BYTES: Final = 32 * 1024
 MOST_BODY_BYTES: Final = 256 * 1024
 _LONGEST_LINE: Final = 8 * 1024
 _RECEIVED: Final = 16 * 1024
 #: The key of a request's :class:`Connection` in its environment.
 CONNECTION: Final = "sluicemq.connection"
-#: Bytes that are read, and passed over, before a connection is closed.
+#: Bytes that are read and ignored before a connection is closed.
 _LEFT: Final = 256 * 1024
 _REFUSED: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _BUSY: Final = json.dumps(
-    {"code": Unavailable.code, "message": "too many others are answered here: ask again in a moment"}
+    {"code": Unavailable.code, "message": "too many requests are being answered: try again in a moment"}
 ).encode()
 _RESET: Final = select.POLLERR | select.POLLHUP
-_poll: Final[Any] = monkey.get_original("select", "poll")  # that of the system, which waits for nothing here
+_poll: Final[Any] = monkey.get_original("select", "poll")  # the system's own: it never waits here
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LENGTH: Final = re.compile(r"[0-9]{1,10}")
 _METHOD: Final = re.compile(r"[A-Z]{1,16}")
 
 
 class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
-    """A connection, from when it is accepted until its file is closed."""
+    """One connection, from when it is accepted until its file is closed."""
 
     _deadline: Any = None
     _greenlet: Any = None
     _body = b""
-    #: It waits for its turn or for news, and not inside MongoDB's client, where no greenlet may be ended.
+    #: It waits for its turn or for an event, not inside MongoDB's client, where no greenlet may be killed.
     _waits = False
     environ: Any
     response_headers: list[tuple[bytes, bytes]]
@@ -77,16 +77,16 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         self._connection.has_left = self._is_left
 
     def run(self) -> None:
-        """Answer its requests, one after the other, until one side has enough."""
+        """Answer requests, one after the other, until one side closes the connection."""
         self._greenlet = gevent.getcurrent()
         self._socket.settimeout(WRITING)
         try:
             self.handle()
         except OSError:
-            pass  # the peer has left, or was ended
+            pass  # the peer has left, or was cut
         except gevent.GreenletExit:
             pass
-        except Exception as error:  # noqa: BLE001 - a fault of ours, which ends this connection only
+        except Exception as error:  # noqa: BLE001 - a fault of the broker ends this connection only
             self.server.counters.notice(Count.HTTP_FAILURES, "a connection of the HTTP door failed", error)
         finally:
             self._connections.leave(self._connection)
@@ -94,13 +94,13 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             del self._connection  # a cycle: without it both are freed at once
 
     def end(self) -> None:
-        """Close the connection for others; its greenlet ends with it."""
+        """Close the connection to make room for others; its greenlet ends."""
         self._socket.close()
         if self._waits and self._greenlet is not None:
-            self._greenlet.kill(block=False)  # for it does not see that its socket is closed
+            self._greenlet.kill(block=False)  # it would not notice that its socket is closed
 
     def handle(self) -> None:
-        """Answer until the connection is to be closed."""
+        """Answer requests until the connection is to be closed."""
         while (result := self.handle_one_request()) is True:
             pass
         if result is not None:
@@ -122,14 +122,14 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             self.environ = None  # a cycle
 
     def read_requestline(self) -> str:
-        """The first line of a request, with empty ones before it."""
+        """Read the first line of a request; empty lines before it are skipped."""
         line = self._came.readline(_LONGEST_LINE)
         while line in (b"\r\n", b"\n"):
             line = self._came.readline(_LONGEST_LINE)
         return line.decode("latin-1")
 
     def read_request(self, raw_requestline: str) -> Any:
-        """Read headers and body; raises ValueError if they are no request."""
+        """Read headers and body; raises ValueError for a bad request."""
         words = raw_requestline.split()
         if len(words) != 3 or not _METHOD.fullmatch(words[0]):
             raise ValueError("no request line")
@@ -143,10 +143,9 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         return read
 
     def get_environ(self) -> Any:
-        """The request as the application has it, its body whole.
+        """Return the request for the application, with its whole body.
 
-        The path keeps ``%`` before each character that is neither a letter nor a digit nor one of ``-._~``:
-        a slash or a NUL inside a name is no slash, and the application reads names as they were meant.
+        The path is canonical, so that a slash inside a name divides nothing.
         """
         environ = super().get_environ()
         environ[CONNECTION] = self._connection
@@ -155,8 +154,8 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         return environ
 
     def handle_one_response(self) -> None:
-        """Answer the request that was read when its turn comes; one about health, at once."""
-        self._deadline.close()  # an answer may wait for MongoDB, inside which no greenlet is cut off
+        """Answer the request when its turn comes; a request for health at once."""
+        self._deadline.close()  # an answer may wait for MongoDB, inside which no greenlet may be killed
         if self.environ["PATH_INFO"] in HEALTH:
             super().handle_one_response()
             return
@@ -165,7 +164,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             with self.server.line.turn(self._connection.served):
                 self.server.pace.wait(self._connection.served)
                 self._waits = False
-                if self._socket.closed or self._is_reset():  # while it waited
+                if self._socket.closed or self._is_reset():  # the peer left meanwhile
                     self.close_connection = True
                     return
                 self._connections.answer(self._connection, time.monotonic())
@@ -176,7 +175,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             super().handle_one_response()
 
     def process_result(self) -> None:
-        """Write the answer that the application has made."""
+        """Write the application's answer."""
         now = time.monotonic()
         if getattr(self.result, "endless", False):
             self._connections.follow(self._connection, now)
@@ -186,7 +185,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         super().process_result()
 
     def finalize_headers(self) -> None:
-        """gevent's, and an answer of unknown length to HTTP/1.0 ends with its connection."""
+        """Set the headers; an answer of unknown length to HTTP/1.0 ends with its connection."""
         super().finalize_headers()
         known = self.provided_content_length is not None or hasattr(self.result, "__len__")
         if not known and not self.response_use_chunked and self.code not in (204, 304):
@@ -196,14 +195,14 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             self.response_headers = [*others, (b"Connection", b"close")]
 
     def log_error(self, msg: str, *args: Any) -> None:
-        """Log one line for a bad request of a stranger."""
+        """Log a bad request at level debug."""
         log.debug("%s", msg % args if args else msg)
 
     def log_request(self) -> None:
-        """No line for each request."""
+        """Log nothing for a request."""
 
     def handle_error(self, _kind: Any, value: Any, trace: Any) -> None:
-        """A client that has left or does not read is no mistake of ours."""
+        """Count a fault of the broker; a client that has left or does not read is none."""
         self.close_connection = True
         if isinstance(value, OSError | gevent.GreenletExit):
             return
@@ -213,26 +212,26 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             self._send_error_response_if_possible(500)
 
     def _handle_client_error(self, ex: Exception) -> Any:
-        """Refuse bytes that are no request, and end the connection."""
+        """Refuse bytes that are no request, and close the connection."""
         if isinstance(ex, OSError):
             return None
-        self.log_error("no request from %s: %s", self.client_address, ex)
+        self.log_error("bad request from %s: %s", self.client_address, ex)
         return "400", _REFUSED
 
     def _read_body(self) -> bytes:
-        """The body of an order; the deadline of the request is that of its body too."""
+        """Read the body of a request, before the request's deadline."""
         if self.headers.get("transfer-encoding") or self.headers.get("expect"):
-            raise ValueError("a body is sent whole here, with its length")
+            raise ValueError("a body must be sent whole, with its length")
         length = self.content_length or 0
         if length > (MOST_BODY_BYTES if self.command == "POST" else 0):
-            raise ValueError("a body that is too long, or of a request that has none")
+            raise ValueError("the body is too long, or not allowed here")
         body = self._came.read(length)
         if len(body) < length:
             raise ValueError("the body ends too soon")
         return body
 
     def _write_with_headers(self, data: bytes) -> None:
-        """Write the head and what follows it in one piece, where that is small."""
+        """Write the head and a small first piece together."""
         self._corked = []
         try:
             super()._write_with_headers(data)
@@ -244,7 +243,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             self._sendall(each)
 
     def _sendall(self, data: Any) -> None:
-        """Write a piece at a time, each in time; others have a turn after each."""
+        """Write pieces, each within its time; other connections have a turn after each."""
         if self._corked is not None:
             self._corked.append(data)
             return
@@ -260,7 +259,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         return self._saw(_RESET)
 
     def _is_left(self) -> bool:
-        """True if the peer has closed its side: it may read on, but where others wait it is passed over."""
+        """True if the peer has closed its side: it may still read, but is skipped where others wait."""
         return self._saw(_RESET | select.POLLRDHUP)
 
     def _saw(self, events: int) -> bool:
@@ -268,11 +267,11 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             watch = _poll()
             watch.register(self._socket, events)
             return bool(watch.poll(0))
-        except (OSError, ValueError):  # it is closed
+        except (OSError, ValueError):  # the socket is closed
             return True
 
     def _close(self) -> None:
-        """Close the file; what has come and nobody read would take the last answer with it."""
+        """Close the file; with unread input Linux would reset the connection and drop the last answer."""
         try:
             self._socket.shutdown(socket.SHUT_WR)
             self._socket.settimeout(0.0)
@@ -283,7 +282,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
 
 
 class _Received:
-    """The input of a connection, by line and by length; ``room``: bytes that its lines may have."""
+    """The input of a connection, read by line or by length; ``room``: bytes that lines may still have."""
 
     closed = False
 
@@ -293,7 +292,7 @@ class _Received:
         self._came = bytearray()
 
     def readline(self, limit: int) -> bytes:
-        """A line, or a part of one that is longer, or what there is at the end."""
+        """Read a line; the first ``limit`` bytes of a longer one, or less at the end."""
         looked = 0
         while not (end := self._came.find(b"\n", looked) + 1) and len(self._came) < limit:
             looked = len(self._came)
@@ -323,7 +322,7 @@ class _Received:
 
 
 def _are_plain(headers: Any) -> bool:
-    """True if a proxy before this door reads these headers as it does: else it sees another request here."""
+    """Return True if any proxy reads these headers as this door does, so that both see one request."""
     for name, value in headers.items():
         if not _NAME.fullmatch(name) or "\n" in value:
             return False
@@ -334,18 +333,18 @@ def _are_plain(headers: Any) -> bool:
 
 
 def _canonical(path: str) -> str:
-    """A path with all but letters, digits and ``-._~`` as ``%XX``: each path has one such form."""
+    """Return the canonical form of a path: only ``A-Za-z0-9-._~`` unescaped."""
     return "/".join([quote(unquote_to_bytes(part.encode("latin-1")), safe="") for part in path.split("/")])
 
 
 def _held(result: Any) -> int:
-    """Bytes that are held until an answer is read."""
+    """Return the bytes that are in memory until an answer is read."""
     held: int | None = getattr(result, "held", None)
     return sum(map(len, result)) if held is None and isinstance(result, list | tuple) else held or 0
 
 
 def _busy(environ: dict[str, Any], start_response: Any) -> list[bytes]:
-    """The answer to one request too many."""
+    """Answer a request that is one too many."""
     body = b"" if environ["REQUEST_METHOD"] == "HEAD" else _BUSY
     head = [
         ("Content-Type", "application/json"), ("Content-Length", str(len(_BUSY))),

@@ -1,8 +1,8 @@
-"""``/metrics``: what the broker counts, for Prometheus, made of the tables of figures.
+"""``/metrics``: the broker's figures for Prometheus, made from the tables of figures.
 
-Names follow Prometheus' conventions: ``sluicemq_``, what is counted, its unit in base units, ``_total`` for
-counters. The label ``queue`` has :data:`MOST_QUEUES` values at most; what the others count, and what was
-counted for no queue, stands under ``queue="*"``, so that a sum over all queues is that of the broker.
+Names follow Prometheus' conventions: ``sluicemq_``, the figure, its base unit, ``_total`` for counters. The
+label ``queue`` has :data:`MOST_QUEUES` values at most; counts of other queues, and of none, are under
+``queue="*"``, so that the sum over all queues is the broker's count.
 """
 
 from __future__ import annotations
@@ -36,39 +36,39 @@ from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 
 #: Queues with figures of their own.
 MOST_QUEUES: Final = 1000
-#: What is counted for the others.
+#: The label of all other queues.
 OTHERS: Final = "*"
-#: One answer for all who ask within so many seconds; more where it would take more than this share of the
-#: time, as with many queues, and at most.
+#: Seconds for which one answer serves all scrapes; more if scrapes would take a larger share of the CPU time,
+#: as with many queues; and at most.
 _SHARED: Final = 0.5
 _SHARE: Final = 0.005
 _SLOWEST: Final = 10.0
 _MOMENT: Final = 1e-9
-#: Samples that are written down in one turn of the hub, about: some milliseconds.
+#: Samples that are made in one turn of the hub, about: some milliseconds.
 _TURN: Final = 500
 _PREFIX: Final = "sluicemq_"
-#: What would have the name of another figure.
+#: Figures that would have the name of another one.
 _NAMES: Final[dict[Metric, str]] = {Count.JOBS_REFUSED: "push_jobs_refused", Gauge.FULL: "is_full"}
 _OF_NO_JOB: Final = {Timing.STATEMENT: "mongodb_statement", Timing.HUB_DELAY: str(Timing.HUB_DELAY)}
 _STATES: Final = frozenset(SHOWN_STATES)
 
 
 class Metrics:
-    """The resource. ``now``: monotonic seconds."""
+    """The resource ``/metrics``. ``now``: monotonic seconds."""
 
     def __init__(self, figures: Figures, now: Callable[[], float] = time.monotonic) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
         self._registry.register(_Collector(figures))
         ProcessCollector(registry=self._registry)
         self._now = now
-        self._latest: dict[Form, tuple[float, bytes]] = {}  # until when it is good enough
+        self._latest: dict[Form, tuple[float, bytes]] = {}  # with the time until which each is served
         self._turn = BoundedSemaphore()
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        """The figures, in OpenMetrics' form for whoever accepts it, else in the older one."""
+        """Answer all figures: as OpenMetrics for a client that accepts it, else in the older form."""
         form = form_for(request.get_header("Accept") or "")
         response.content_type = form.content_type
-        with self._turn:  # two who ask at once have one answer
+        with self._turn:  # two scrapes at one time get one answer
             response.data = self._text(form)
 
     def _text(self, form: Form) -> bytes:
@@ -82,7 +82,7 @@ class Metrics:
 
 
 def name_of(figure: Metric) -> str:
-    """Under which name a figure stands in ``/metrics``, without what its type adds."""
+    """Return the name of a figure in ``/metrics``, without the suffix of its type."""
     name = _NAMES.get(figure, str(figure))
     if isinstance(figure, DeviceCount):
         name = f"device_{name}" + ("_messages" if figure.unit == "messages" else "")
@@ -97,7 +97,7 @@ def name_of(figure: Metric) -> str:
 
 
 class _Collector(Collector):
-    """A family after the other; after some of them everybody else has a turn of the hub."""
+    """Yields family after family; after some of them the hub has a turn."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
@@ -135,7 +135,7 @@ def _counted(
         (label,) = figure.labels
         sample = f"{family.name}_total"
         for name, values in parts.get(label, [])[:MOST_QUEUES]:
-            # Also a count of 0: Prometheus sees no increase in a series that begins with its first event.
+            # Also a count of 0: a series that begins with its first event shows no increase.
             count = values.get(figure, 0)
             family.samples.append(Sample(sample, {label: name}, _in_base_units(figure, count)))
             total -= count
@@ -170,11 +170,11 @@ def _gauges(values: dict[str, float]) -> Iterator[Family]:
         yield kind(name, text, value=values[name])
 
 
-#: Of the process, what has no name in the tables: those would be told by ``stats``, and mean nothing there.
+#: Figures of the process that are in no table, for ``sluicemq stats`` would show those.
 _MORE: Final[dict[str, tuple[str, Any]]] = {
-    "sluicemq_ready": ("1 if the broker can take and hand out jobs: what /readyz says", GaugeMetricFamily),
+    "sluicemq_ready": ("1 if the broker can take and hand out jobs, as /readyz says", GaugeMetricFamily),
     "sluicemq_hub_turns": ("turns of the hub", CounterMetricFamily),
-    "sluicemq_hub_busy_seconds": ("time that the turns of the hub took: others waited", CounterMetricFamily),
+    "sluicemq_hub_busy_seconds": ("time that the hub was busy", CounterMetricFamily),
 }
 
 
@@ -195,7 +195,7 @@ def _queues(rows: list[dict[str, Any]]) -> Iterator[Family]:
         for row in rows[:MOST_QUEUES]:
             family.add_metric([row["name"]], row[figure] or 0)
         yield family
-    paused = GaugeMetricFamily(f"{_PREFIX}queue_paused", "1 where it is paused", labels=["queue", "what"])
+    paused = GaugeMetricFamily(f"{_PREFIX}queue_paused", "1 while it is paused", labels=["queue", "what"])
     for row in rows[:MOST_QUEUES]:
         for what in row["paused"]:
             paused.add_metric([row["name"], what], 1)
@@ -223,11 +223,11 @@ def _labels(number: int, device: dict[str, Any]) -> list[str]:
 
 
 _OF_DEVICES: Final = {
-    "connections": ("connections", "connections open at its doors"),
-    "held": ("held_messages", "messages between its ends and MongoDB, or its subscribers"),
-    "held_bytes": ("held_bytes", "their bytes"),
-    "unsettled": ("unsettled_jobs", "jobs at its workers without a verdict"),
-    "shut": ("shut", "1 while its producers are not read"),
+    "connections": ("connections", "open connections"),
+    "held": ("held_messages", "messages on their way to MongoDB or to subscribers"),
+    "held_bytes": ("held_bytes", "bytes of messages on their way to MongoDB or to subscribers"),
+    "unsettled": ("unsettled_jobs", "jobs at workers without a verdict"),
+    "shut": ("shut", "1 while producers are not read"),
 }
 
 

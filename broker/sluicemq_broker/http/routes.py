@@ -1,4 +1,4 @@
-"""Which address answers what, and what holds for all of them: who may ask, and in which words."""
+"""The paths of the HTTP door, and rules for all of them: allowed requests, headers, errors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from sluicemq_broker.http.metrics import Metrics
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_devices.sockets import Outgoing
 
-#: Whoever asks through a browser gets nothing for another site: no frames, no scripts from elsewhere, no
-#: reading from there, no guessing of types, no copy in a cache.
+#: Headers for browsers: no frames, no scripts of other sites, no reading by other sites, no guessing of
+#: types, no copy in a cache.
 _HEADERS: Final = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
     "Cross-Origin-Resource-Policy": "same-origin",
@@ -85,7 +85,7 @@ class Site:
         self._closing.append(step)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        """One answer, in WSGI's form."""
+        """Answer one request."""
         answer: Iterable[bytes] = self._app(environ, start_response)
         return answer
 
@@ -96,7 +96,7 @@ class Site:
         error: Exception,
         _parameters: dict[str, Any],
     ) -> None:
-        """A fault of the broker, whatever was asked: one line a second, with its traceback."""
+        """Count and log a fault of the broker, at most one line a second, with its traceback."""
         self._counters.notice(Count.HTTP_FAILURES, f"{request.method} {request.path[:_SHOWN]} failed", error)
         response.status = falcon.HTTP_500
         response.media = {
@@ -119,9 +119,9 @@ def _application(guard: _Guard, failed: Callable[..., None]) -> falcon.App[Any, 
 
 
 class _Guard:
-    """Before and after each request: who may ask, by which name, and whether an answer has memory.
+    """Checks each request: its method, host name, token, and memory for an answer.
 
-    Health is told to whoever asks, by whatever name, and needs no memory.
+    Requests for health are always answered.
     """
 
     def __init__(self, names: HostNames, authorization: Authorization, memory: AnswerMemory) -> None:
@@ -136,8 +136,8 @@ class _Guard:
             return
         if not self._names.may_be_called(request.get_header("Host") or ""):
             raise falcon.HTTPForbidden(
-                description="this door has no such name: ask for its address or localhost, or put the name "
-                "into [broker] http_hosts"
+                description="this door has no such host name: use its address or localhost, or add the name "
+                "to [broker] http_hosts"
             )
         if request.method == "POST":
             self._authorization.check(request)
@@ -146,7 +146,7 @@ class _Guard:
     def process_resource(
         self, _request: falcon.Request, _response: falcon.Response, _resource: object, params: dict[str, str]
     ) -> None:
-        """Read names in the path as they were meant: with slashes and all that was written as ``%XX``."""
+        """Decode ``%XX`` in names of the path, which may have slashes."""
         for name, value in params.items():
             params[name] = unquote(value)
 
@@ -169,7 +169,7 @@ def _refuse(
 
 
 def _serialize(_request: falcon.Request, response: falcon.Response, error: falcon.HTTPError) -> None:
-    """What HTTP itself refuses, in the form of the broker's own errors."""
+    """Write errors of HTTP itself in the form of the broker's own errors."""
     words = str(error.title or error.status).upper().split()
     code = "_".join(word for word in words if not word.isdigit())
     response.media = {"code": code, "message": error.description or error.title}

@@ -1,7 +1,7 @@
-"""What dashboards see change: a stream of server-sent events, one snapshot an interval for all of them.
+"""Server-sent events for dashboards: one snapshot in each interval for all of them.
 
-While nobody looks there is no greenlet and no snapshot. A dashboard that reads slowly gets the latest one
-when it can take more; none is kept for it.
+Without dashboards there is neither a greenlet nor a snapshot. A dashboard that reads slowly gets the latest
+snapshot when it can take more; none is kept for it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from sluicemq_broker.runtime import Timer
 
 log = logging.getLogger("broker.http")
 
-#: Seconds between two snapshots, at least; more where they would take more than this share of the time, as
-#: with many queues on a busy machine; at most.
+#: Seconds between two snapshots at least; more if they took a larger share of the CPU time, as with many
+#: queues on a busy machine; and at most.
 INTERVAL: Final = 2.0
 _SHARE: Final = 0.005
 _SLOWEST: Final = 6.0
-#: Milliseconds after which a browser tries again.
+#: Milliseconds after which a browser reconnects.
 _AGAIN: Final = 3000
 
 
@@ -40,7 +40,7 @@ def add_paths(site: Site) -> None:
 
 
 class LiveFeed:
-    """The dashboards that are open now."""
+    """The event streams of all open dashboards."""
 
     def __init__(self, snapshots: Snapshots, *, timer: Timer | None = None) -> None:
         self.open = 0
@@ -54,13 +54,13 @@ class LiveFeed:
         self._closed = False
 
     def listen(self, view: View) -> Generator[bytes, None, None]:
-        """The events for one dashboard until it leaves; raises Unavailable while the broker stops."""
+        """Return the events for one dashboard; raises Unavailable while the broker stops."""
         if self._closed:
             raise Unavailable("the broker stops")
         return self._listen(view)
 
     def close(self) -> None:
-        """The broker stops: end them all."""
+        """End all event streams: the broker stops."""
         self._closed = True
         self._came.set()
 
@@ -87,7 +87,7 @@ class LiveFeed:
             gevent.spawn(self._make)
 
     def _make(self) -> None:
-        """Until nobody looks any more."""
+        """Make snapshots while any dashboard is open."""
         pause = INTERVAL
         while True:
             self._timer.sleep(pause)
@@ -97,7 +97,7 @@ class LiveFeed:
             try:
                 self._latest = self._snapshots.renew()
             except Exception:
-                log.exception("there is no snapshot for the dashboards")
+                log.exception("no snapshot for the dashboards could be made")
                 continue
             pause = max(INTERVAL, min(_SLOWEST, (time.thread_time() - began) / _SHARE))
             self._number += 1

@@ -1,7 +1,7 @@
 """A FORWARDER with a stream between its ends: messages of PUB sockets are stored, then sent to SUB sockets.
 
 Every broker with a forwarder of the stream sends its messages, in the order of the stream. A message reaches
-subscribers once it is durable, at whichever broker it was published.
+subscribers once it is durable, at any broker.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ export function rights(possible) {
   const button = document.getElementById("unlock");
   button.hidden = false;
   button.textContent = !possible ? "Read only" : hasToken() ? "Lock" : "Unlock actions";
-  button.title = possible ? "" : "nothing can be changed here: [broker] http_token is not set";
+  button.title = possible ? "" : "read only: [broker] http_token is not set";
   button.disabled = !possible;
   document.documentElement.dataset.actions = String(possible);
 }
@@ -34,8 +34,8 @@ export function prepare() {
 }
 
 /**
- * A button that gives an order. `ask()` tells what will happen: {title, text, yes, danger}; it may ask the broker
- * first, and null means that there is nothing to do. `order()` gives it; `done(answer)` hears of it.
+ * A button that changes something. `ask()` returns the question to confirm, {title, text, yes, danger}, or null for
+ * nothing to do; it may ask the broker first. `order()` sends the request; `done(answer)` is called afterwards.
  */
 export function button(words, { ask, order, done = () => {}, danger = false, label = null }) {
   return h("button", {
@@ -49,7 +49,7 @@ export function button(words, { ask, order, done = () => {}, danger = false, lab
 }
 
 async function carryOut(ask, order, done) {
-  if (!allowed) { tell("nothing can be changed here: the broker has no http_token"); return; }
+  if (!allowed) { tell("read only: [broker] http_token is not set"); return; }
   try {
     if (!hasToken() && !(await unlock())) return;
     const question = await ask();
@@ -63,7 +63,7 @@ async function carryOut(ask, order, done) {
   }
 }
 
-/** Wait for a long order, telling how far it is. */
+/** Wait for a task, and show how far it is. */
 async function follow(ordered) {
   if (!("task" in ordered)) return ordered.answer;
   for (;;) {
@@ -72,7 +72,7 @@ async function follow(ordered) {
     if (task.state === "done") return task.answer;
     if (task.error) throw new Error(task.error.message);
     if (task.ended_at) throw new Error(`the task was ${task.state}`);
-    tell(`${count(task.done)} of about ${count(task.total)} jobs so far; it goes on if you leave`);
+    tell(`${count(task.done)} of about ${count(task.total)} jobs so far; it goes on without this page`);
   }
 }
 
@@ -85,7 +85,7 @@ function confirm({ title, text, yes, danger = false }) {
   ], () => true);
 }
 
-/** Ask for the token until it is right, or whoever was asked gives up. */
+/** Ask for the token until it is right, or the dialog is closed. */
 async function unlock() {
   for (let problem = ""; ;) {
     const field = h("input", { type: "password", id: "token", autocomplete: "off", required: true, "aria-describedby": "token-why" });

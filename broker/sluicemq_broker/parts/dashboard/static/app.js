@@ -87,7 +87,7 @@ function health(snapshot) {
   if (dying.length) return ["warn", `jobs die in ${dying.length === 1 ? dying[0] : `${dying.length} queues`}`];
   const { paused, oldest_ready_age: oldest } = snapshot.totals;
   if (paused) return ["warn", `${paused} ${paused === 1 ? "queue is" : "queues are"} paused`];
-  if (oldest > 300) return ["warn", `a job waits for ${span(oldest)}`];
+  if (oldest > 300) return ["warn", `a job has waited for ${span(oldest)}`];
   return ["good", "all is well"];
 }
 

@@ -18,7 +18,7 @@ const CHARTS = [
     { name: "at a worker", colour: "--out", of: (series, at) => mean(series.curves.worked[at], ended(series, at) + failed(series, at)) },
   ] },
   { title: "Backlog, ready jobs", form: count, curves: [
-    { name: "ready, at most", colour: "--in", of: (series, at) => series.curves.ready[at] },
+    { name: "ready, maximum", colour: "--in", of: (series, at) => series.curves.ready[at] },
   ] },
 ];
 
@@ -39,7 +39,7 @@ export function charts(subject, name) {
   let incidents = [];
   const happened = incidentList((queue) => `#/queues/${enc(queue)}`);
   const places = CHARTS.map(({ title }) => {
-    const plot = h("div", { class: "plot", role: "img", "aria-label": `${title}: not read yet.` });
+    const plot = h("div", { class: "plot", role: "img", "aria-label": `${title}: loading.` });
     return { plot, element: h("div", { class: "chart" }, h("h3", {}, title), plot), chart: null };
   });
   const trouble = h("p", { class: "small", role: "status" });
@@ -104,7 +104,7 @@ function summary(title, form, curves, values) {
   const words = curves.map(({ name }, at) => {
     const known = values[at].filter((each) => each !== null);
     if (!known.length) return `${name}: nothing`;
-    return `${name}: ${form(known[known.length - 1])} now, ${form(Math.max(...known))} at most`;
+    return `${name}: ${form(known[known.length - 1])} now, maximum ${form(Math.max(...known))}`;
   });
   return `${title}. ${words.join("; ")}.`;
 }

@@ -23,7 +23,7 @@ function which() {
     { title: "Ready", num: true, cell: (row) => ({ text: count(row.ready), tone: row.ready ? "" : "zero" }) },
     { title: "Workers", num: true, more: true, cell: (row) => ({ text: count(row.workers), tone: row.workers ? "" : "zero" }) },
     { title: "", kind: "grow", cell: () => " " },
-  ], { empty: "No dead letters: every job has ended well, or goes on." });
+  ], { empty: "No dead letters." });
   return {
     element: h("div", {}, h("div", { class: "title" }, h("h1", {}, "Dead letters")), card("By queue", { bare: list.element })),
     view: { sort: "dead", limit: 100 },
@@ -42,7 +42,7 @@ function letters(name, asked) {
   const matching = h("p", { role: "status", class: "small" });
   const reasons = h("div", { class: "bars" });
   const acts = h("div", { class: "acts" });
-  const list = pages(`Dead letters of ${name}`, jobColumns(name, { chosen, onchoose: offer }), (after) => get(path, { ...filter(), limit: 25, after }), { empty: "no dead letters like that on this page" });
+  const list = pages(`Dead letters of ${name}`, jobColumns(name, { chosen, onchoose: offer }), (after) => get(path, { ...filter(), limit: 25, after }), { empty: "no matching dead letters on this page" });
   let typing = null;
   let closed = false;
   let filtered = filter();
@@ -74,7 +74,7 @@ function letters(name, asked) {
       const most = Math.max(1, ...found.map((each) => each.count));
       fill(reasons, found.map((each) => h("button", { type: "button", onclick: () => { reason.value = each.reason; search(); } },
         part(each.count / most), h("span", {}, each.reason || "(no reason)"), h("span", {}, count(each.count)))));
-      if (!found.length) fill(reasons, h("p", { class: "small" }, "nothing has died"));
+      if (!found.length) fill(reasons, h("p", { class: "small" }, "no dead letters"));
     } catch { /* the count says so */ }
   }
 
@@ -88,7 +88,7 @@ function letters(name, asked) {
     };
     const what = some ? `${chosen.size} chosen` : Object.keys(filtered).length ? "all that match" : "all";
     fill(acts,
-      button(`Redrive ${what}`, { ask: ask("Redrive", `They become ready in ${name}, the oldest first. Attempts and times to live start anew, their history stays. What dies again meanwhile is not redriven twice.`), order: () => post(`${path}/redrive`, body()), done: search }),
+      button(`Redrive ${what}`, { ask: ask("Redrive", `They become ready in ${name}, the oldest first. Their attempts and times to live start again; their history is kept. A job that dies again meanwhile is not redriven twice.`), order: () => post(`${path}/redrive`, body()), done: search }),
       button(`Delete ${what}`, { danger: true, ask: ask("Delete", "They are removed with their payloads and histories. This can't be undone.", true), order: () => post(`${path}/delete`, body()), done: search }));
   }
 
@@ -97,7 +97,7 @@ function letters(name, asked) {
     h("div", { class: "title" }, h("p", { class: "crumb" }, h("a", { href: "#/dead" }, "Dead letters")), h("h1", {}, name), acts),
     card("Which", { body: h("div", { class: "fields" },
       h("label", { class: "wide", for: "reason" }, "Reason has", reason), h("label", { for: "since" }, "Died from", since), h("label", { for: "until" }, "Died before", until)) }),
-    card("Why the latest died", { body: reasons }),
+    card("Reasons of the latest", { body: reasons }),
     card("Dead letters, the latest first", { acts: matching, bare: list.element }));
   search();
   return { element, close() { closed = true; clearTimeout(typing); } };

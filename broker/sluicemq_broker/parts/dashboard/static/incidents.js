@@ -9,18 +9,18 @@ const from = ({ brokers }) => brokers.join(", ");
 /** Of each kind: how bad it is, its name, and what happened, in words. */
 const KINDS = {
   started: ["", "Broker started", from],
-  stopped: ["", "Broker stopped", (each) => `${from(each)}, as it was told to`],
-  died: ["bad", "Broker died", (each) => `${from(each)}: its last sign was at ${clock(each.at)}, declared dead at ${clock(each.until)}`],
-  lease_lost: ["bad", "Taken for dead", (each) => `${from(each)} was silent for too long; its jobs went to others`],
-  store_away: ["bad", "MongoDB away", (each) => `no answer for ${span(each.until - each.at)}; nothing was handed out`],
-  clock_set: ["bad", "MongoDB's clock was set", ({ figures }) => `${figures.seconds < 0 ? "back" : "forward"} by ${span(Math.abs(figures.seconds))}: what was planned by its former time comes ${figures.seconds < 0 ? "later" : "sooner"}`],
-  reclaimed: ["warn", "Jobs taken back", ({ figures }) => `${plural(figures.count, "job", "jobs")} of brokers that were gone, ready again`],
-  lost: ["bad", "Jobs not stored", ({ figures }) => `${plural(figures.count, "job", "jobs")} of producers that hear nothing of it: the log says why`],
-  flood: ["warn", "Flood", ({ figures }) => `${plural(figures.pushed, "job", "jobs")} came; usual are ${count(figures.usual)} in a minute`],
-  backlog: ["warn", "Jobs waited", ({ figures }) => `up to ${span(figures.longest)}; ${count(figures.ready)} ready at most; ${count(figures.pushed)} came, ${count(figures.committed)} were done`],
+  stopped: ["", "Broker stopped", (each) => `${from(each)} was stopped`],
+  died: ["bad", "Broker died", (each) => `${from(each)}: last heartbeat at ${clock(each.at)}, declared dead at ${clock(each.until)}`],
+  lease_lost: ["bad", "Declared dead", (each) => `${from(each)} sent no heartbeat for too long; its jobs went to others`],
+  store_away: ["bad", "MongoDB away", (each) => `no answer for ${span(each.until - each.at)}; no jobs were handed out`],
+  clock_set: ["bad", "MongoDB's clock was set", ({ figures }) => `${figures.seconds < 0 ? "back" : "forward"} by ${span(Math.abs(figures.seconds))}: planned jobs come ${figures.seconds < 0 ? "later" : "sooner"}`],
+  reclaimed: ["warn", "Jobs taken back", ({ figures }) => `${plural(figures.count, "job", "jobs")} of dead brokers became ready again`],
+  lost: ["bad", "Jobs not stored", ({ figures }) => `${plural(figures.count, "job", "jobs")} of producers that get no answers: the log says why`],
+  flood: ["warn", "Flood", ({ figures }) => `${plural(figures.pushed, "job", "jobs")} came; ${count(figures.usual)} in a minute are usual`],
+  backlog: ["warn", "Jobs waited", ({ figures }) => `up to ${span(figures.longest)}; ${count(figures.ready)} ready (maximum); ${count(figures.pushed)} came, ${count(figures.committed)} were done`],
   dead_letters: ["bad", "Dead letters", ({ figures }) => `${plural(figures.count, "job", "jobs")} died${figures.reason ? `, the latest of: ${figures.reason}` : ""}`],
   refused: ["warn", "Pushes refused", ({ figures }) => plural(figures.count, "job was not taken", "jobs were not taken")],
-  timed_out: ["warn", "Timed out", ({ figures }) => `${plural(figures.count, "delivery", "deliveries")} without an answer of the worker`],
+  timed_out: ["warn", "Timed out", ({ figures }) => `${plural(figures.count, "delivery", "deliveries")} without an answer in time`],
   paused: ["warn", "Paused", ({ figures }) => `${figures.what}`],
   resumed: ["", "Resumed", ({ figures }) => `${figures.what}`],
 };
@@ -48,7 +48,7 @@ export function incidentList(address) {
     { title: "What", kind: "what", cell: (row) => h("span", { class: `badge ${tone(row)}` }, title(row)) },
     { title: "Queue", kind: "name", cell: link },
     { title: "How much", kind: "grow how", cell: (row) => ({ text: words(row) }) },
-  ], { key: (row) => `${row.kind} ${row.queue} ${row.at} ${row.brokers[0]}`, empty: "Nothing out of the ordinary in this time." });
+  ], { key: (row) => `${row.kind} ${row.queue} ${row.at} ${row.brokers[0]}`, empty: "No incidents in this time." });
   return { element: card("What happened", { bare: list.element }), update: list.update };
 }
 

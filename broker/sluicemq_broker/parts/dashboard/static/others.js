@@ -51,8 +51,8 @@ export function schedules() {
     const path = `/schedules/${enc(row.name)}`;
     const make = (words, verb, text) => button(words, { label: `${words} ${row.name}`, ask: () => ({ title: `${words} ${row.name}?`, text, yes: words, after: () => `${row.name}: done` }), order: () => post(`${path}/${verb}`), done: () => reload() });
     return h("span", { class: "acts" },
-      row.paused ? make("Resume", "resume", "It goes on with its next run; those in between are left out.") : make("Pause", "pause", "Nothing of it is pushed until it is resumed."),
-      make("Run now", "run", "One job of it is pushed now, whatever its times."));
+      row.paused ? make("Resume", "resume", "It goes on with its next run; missed runs are skipped.") : make("Pause", "pause", "No job of it is pushed until it is resumed."),
+      make("Run now", "run", "One job of it is pushed now."));
   };
   const list = table("Schedules", [
     { title: "Schedule", kind: "name", cell: (row) => row.name },
@@ -61,7 +61,7 @@ export function schedules() {
     { title: "Next", cell: (row) => (row.paused ? { text: "paused", tone: "warn" } : ago(row.next_at, Date.now() / 1000)) },
     { title: "Last", more: true, cell: (row) => ago(row.last_at, Date.now() / 1000) },
     { title: "Pushed", num: true, more: true, cell: (row) => count(row.pushed) },
-    { title: "", hidden: "Orders", kind: "grow how", cell: buttons },
+    { title: "", hidden: "Actions", kind: "grow how", cell: buttons },
   ], { empty: "no recurring jobs: sluicemq schedule add, or [schedules.NAME]" });
   const part = { element: card("Recurring jobs", { bare: list.element }), show: (found) => list.update(found.schedules) };
   const page = asking("Schedules", "", [part], () => get("/schedules"), 5000);
@@ -98,7 +98,7 @@ export function streams() {
     { title: "At", kind: "grow", more: true, cell: (row) => row.holder || "nobody" },
   ], { key: (row) => `${row.stream} ${row.subscription} ${row.queue}`, empty: "no routes: [[routes]] in the configuration" });
   return asking("Streams", "", [
-    { element: card("What is kept", { bare: kept.element }), show: (found) => kept.update(found.streams) },
+    { element: card("Messages", { bare: kept.element }), show: (found) => kept.update(found.streams) },
     { element: card("Subscriptions", { bare: subscriptions.element }), show: (found) => subscriptions.update(found.subscriptions) },
     { element: card("Routes into queues", { bare: routes.element }), show: (found) => routes.update(found.routes) },
   ], () => get("/streams"), 3000);
@@ -114,12 +114,12 @@ export function tasks() {
     { title: "Of about", num: true, cell: (row) => count(row.total) },
     { title: "Begun", cell: (row) => ago(row.started_at, Date.now() / 1000) },
     { title: "At", more: true, cell: (row) => row.broker },
-    { title: "", hidden: "Orders", kind: "grow", cell: (row) => (row.state === "running"
-      ? button("Cancel", { danger: true, ask: () => ({ title: `Cancel ${row.kind} of ${row.queue}?`, text: "It ends after its page; what it has done is not undone.", yes: "Cancel it", danger: true }), order: () => post(`/tasks/${row.id}/cancel`), done: () => reload() })
+    { title: "", hidden: "Actions", kind: "grow", cell: (row) => (row.state === "running"
+      ? button("Cancel", { danger: true, ask: () => ({ title: `Cancel ${row.kind} of ${row.queue}?`, text: "It ends after the jobs that it is working on; nothing is undone.", yes: "Cancel it", danger: true }), order: () => post(`/tasks/${row.id}/cancel`), done: () => reload() })
       : h("span", { class: "small" }, row.error ? row.error.message : "")) },
-  ], { key: (row) => row.id, empty: "no long orders in the last day" });
-  const part = { element: card("Orders for many jobs", { bare: list.element }), show: (found) => list.update(found.tasks) };
-  const page = asking("Tasks", "purges, redrives and the like of the last day, of all brokers", [part], () => get("/tasks"), 2000);
+  ], { key: (row) => row.id, empty: "no tasks in the last day" });
+  const part = { element: card("Tasks for many jobs", { bare: list.element }), show: (found) => list.update(found.tasks) };
+  const page = asking("Tasks", "purges, redrives and deletions of the last day, at all brokers", [part], () => get("/tasks"), 2000);
   reload = part.reload;
   return page;
 }

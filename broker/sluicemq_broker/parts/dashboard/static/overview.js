@@ -21,11 +21,11 @@ export function overview() {
     { title: "There since", more: true, cell: (row) => time(row.since) },
     { title: "Is", kind: "grow", cell: (row) => stands(row) },
   ], { key: (row) => `${row.name} ${row.since}` });
-  const attention = table("Queues to look at", [
+  const attention = table("Queues that need attention", [
     { title: "Queue", kind: "name", cell: (row) => h("a", { href: address(row.name) }, row.name) },
     { title: "Why", kind: "grow", cell: why },
     { title: "Ready", num: true, cell: (row) => count(row.ready) },
-  ], { empty: "None: no queue is paused, no job has waited for a minute, none died of late." });
+  ], { empty: "None: no queue is paused, no job has waited for a minute, none died lately." });
   const about = h("p", { class: "small" });
   const element = h("div", {},
     h("div", { class: "title" }, h("h1", {}, "Overview"), about),
@@ -63,16 +63,16 @@ export function overview() {
 
 /** Whether a broker is there; of one that is not, its last sign. */
 function stands({ ended, seen }) {
-  if (ended !== null) return { text: `dead: last sign at ${time(seen).slice(11)}, declared dead at ${time(ended).slice(11)}`, tone: "bad" };
+  if (ended !== null) return { text: `dead: last heartbeat at ${time(seen).slice(11)}, declared dead at ${time(ended).slice(11)}`, tone: "bad" };
   return { text: "there" };
 }
 
 /** What is wrong with a queue, in words. */
 function why(row) {
   const words = [
-    row.dying ? `jobs die: ${count(row.dying)} of late` : "",
+    row.dying ? `jobs die: ${count(row.dying)} lately` : "",
     row.paused.length ? `${row.paused.join(" and ")} paused` : "",
-    row.ready && row.oldest_ready_age > 60 ? `a job waits for ${span(row.oldest_ready_age)}` : "",
+    row.ready && row.oldest_ready_age > 60 ? `a job has waited for ${span(row.oldest_ready_age)}` : "",
     row.ready && !row.workers ? "no workers here" : "",
   ];
   return { text: words.filter(Boolean).join("; "), tone: row.dying ? "bad" : "warn" };

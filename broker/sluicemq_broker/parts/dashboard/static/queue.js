@@ -51,7 +51,7 @@ export function queue({ queue: name, asked }) {
     const whole = `${row.paused.join()} ${dying[name] || ""}`;
     if (whole === shown) return;
     shown = whole;
-    fill(badges, dying[name] && h("span", { class: "badge bad" }, `jobs die: ${count(dying[name])} of late`), row.paused.map((what) => h("span", { class: "badge warn" }, `${what} paused`)));
+    fill(badges, dying[name] && h("span", { class: "badge bad" }, `jobs die: ${count(dying[name])} lately`), row.paused.map((what) => h("span", { class: "badge warn" }, `${what} paused`)));
     fill(acts, ["delivery", "intake"].map((what) => pauseButton(name, what, row.paused.includes(what))),
       h("a", { class: "button", href: `#/dead?queue=${enc(name)}` }, "Dead letters"));
   }

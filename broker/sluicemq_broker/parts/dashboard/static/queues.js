@@ -30,7 +30,7 @@ export const withDying = (rows, dying) => rows.map((row) => ({ ...row, dying: dy
 /** Dead letters, marked while they become more. */
 function deadLetters(row) {
   const shown = counted(row, "dead", "bad");
-  return row.dying ? { ...shown, text: `${shown.text} ↑`, title: `${count(row.dying)} died of late` } : shown;
+  return row.dying ? { ...shown, text: `${shown.text} ↑`, title: `${count(row.dying)} died lately` } : shown;
 }
 
 export function queueColumns({ sparks = true, curves = new Map() } = {}) {
@@ -58,7 +58,7 @@ export function queues({ asked, look }) {
   const pauses = new Map();
   const columns = [...queueColumns({ curves }), { title: "", hidden: "Paused", cell: (row) => pausing(row, pauses) }];
   const list = table("Queues", columns, {
-    empty: view.contains ? "no queue has a name like that" : "no queues yet: the first push makes one",
+    empty: view.contains ? "no matching queue" : "no queues yet: the first push makes one",
     onsort(by) {
       view.reverse = by === view.sort ? !view.reverse : false;
       view.sort = by;
@@ -131,8 +131,8 @@ function pausing(row, cache) {
 export function pauseButton(name, what, paused, short = false, done = () => {}) {
   const verb = paused ? "Resume" : "Pause";
   const happens = what === "delivery"
-    ? (paused ? "Its jobs are handed out again." : "Workers get no more jobs of it, at any broker, until it is resumed. Jobs that they have go on.")
-    : (paused ? "Jobs are taken in again." : "Pushes are refused, and plain PUSH producers block, at any broker, until it is resumed.");
+    ? (paused ? "Workers get its jobs again." : "No broker gives its jobs to workers until it is resumed. Jobs at workers go on.")
+    : (paused ? "Jobs are accepted again." : "All brokers refuse pushes, and plain PUSH producers block, until it is resumed.");
   return button(short ? verb : `${verb} ${what}`, {
     label: `${verb} ${what} of ${name}`,
     ask: () => ({ title: `${verb} ${what} of ${name}?`, text: happens, yes: verb, after: () => `${what} of ${name} is ${paused ? "resumed" : "paused"}` }),
