@@ -1,4 +1,4 @@
-"""Whether a queue takes jobs in: its intake may be paused, or there may be no room."""
+"""The check of each push: the intake of a queue may be paused, or the queue may be full."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sluicemq_broker.queue.capacity import Capacity
 
 
 class Admission:
-    """The way into one queue, whose ``capacity`` says how much room there is."""
+    """Admits jobs into one queue, as far as its intake is not paused and its ``capacity`` has room."""
 
     def __init__(self, name: str, capacity: Capacity) -> None:
         self._name = name
@@ -19,13 +19,13 @@ class Admission:
 
     @property
     def open(self) -> bool:
-        """True if jobs may come: else those that nobody pushes, as of a schedule, come later."""
+        """Return True if jobs may come; False: scheduled runs are postponed."""
         return not self._paused and not self._capacity.full
 
     def check(self, before: int) -> None:
-        """Raises :class:`Paused` if jobs are not taken in, QueueFull if there is no room for one more.
+        """Raise :class:`Paused` if intake is paused, QueueFull if there is no room for one more job.
 
-        ``before``: so many will be pushed before it.
+        ``before`` other jobs will be pushed before it.
         """
         if self._paused:
             raise Paused(
@@ -40,7 +40,7 @@ class Admission:
         self._followers.append(follower)
 
     def pause(self, *, paused: bool) -> None:
-        """Pause intake, or resume it; again is harmless."""
+        """Pause intake, or resume it; a repetition is harmless."""
         if paused != self._paused:
             self._paused = paused
             for follower in self._followers:

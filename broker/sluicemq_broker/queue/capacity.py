@@ -1,9 +1,9 @@
-"""Whether a queue takes more jobs: ``max_ready`` and ``max_bytes``, and what a full one does to who pushes.
+"""The bounds of a queue: ``max_ready`` and ``max_bytes``, and how a full queue slows down its producers.
 
-MongoDB counts what waits each second or so, and what happens here meanwhile is added: what this broker took
-in, from the moment when it did, less what it reserved, ended or removed. So one broker alone is as exact as
-that count; others may bring, between two counts, what they take in. Of a connection that can't be told, what
-was read before it is held goes in still.
+MongoDB counts the waiting jobs each second or so. The broker adds what has happened here since: jobs that it
+took in, less jobs that it reserved, ended or removed. So one broker alone is as exact as that count; with
+several, each may exceed the bound by what the others take in between two counts. A connection that gets no
+answers is held instead of refused: jobs that were read before that still go in.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from sluicemq.protocol.errors import QueueFull
 from sluicemq_broker.config import Overflow, QueueSettings
 from sluicemq_broker.runtime import Count
 
-#: Of what a queue may hold, as much must be free before who was held goes on: one part in so many.
+#: The part of a bound that must be free before held connections are read again: one in this many.
 _PART: Final = 8
-#: Seconds for which a broker keeps to what it knows, where only it pushes and works, and it never rests.
-_KEEPS_TO: Final = 30.0
-#: What MongoDB stores of a job beside its payload and headers, in bytes.
+#: Seconds for which a broker trusts its own figures, while it alone uses the queue and is never at rest.
+_TRUSTED: Final = 30.0
+#: Bytes that MongoDB stores of a job beside its payload and headers.
 _BESIDE: Final = 200
-#: What jobs that wait, or are reserved, come to.
+#: Counters of jobs that have left the queue.
 _ENDED: Final = (Count.COMMITTED, Count.FORWARDED, Count.EXPIRED, Count.DEAD)
 
 
 class Flow(NamedTuple):
-    """What has happened at this broker so far: jobs that came in, their bytes, and jobs that ended.
+    """Jobs that came in at this broker so far, their bytes, and jobs that ended here.
 
-    ``held``: how many of those that have not ended are reserved here; ``storing``, ``storing_size``: what
-    may not be stored yet, of which nobody knows whether a count has it.
+    ``held``: how many jobs are reserved here. ``storing`` and ``storing_size``: jobs that are perhaps not
+    stored yet, and their bytes: a count of MongoDB may include them or not.
     """
 
     came: int = 0
@@ -45,18 +45,18 @@ class Flow(NamedTuple):
     def counted(
         cls, counts: Mapping[str, int], size: int, held: int, storing: int, storing_size: int
     ) -> Flow:
-        """What a queue's counters say; what is ``storing`` is none that was pushed yet."""
+        """Make one of a queue's counters, which do not count jobs that are ``storing``."""
         ended = sum([counts[each] for each in _ENDED])
         return cls(counts[Count.PUSHED] + storing, size, ended, held, storing, storing_size)
 
     @property
     def waiting(self) -> int:
-        """How many jobs more wait than at the broker's start."""
+        """Return how many more jobs wait than at the broker's start."""
         return self.came - self.ended - self.held
 
 
 class Counted(NamedTuple):
-    """What MongoDB holds: jobs that wait; all documents, and their bytes."""
+    """A count of MongoDB: jobs that wait; all documents of the queue, and their bytes."""
 
     waiting: int
     documents: int
@@ -64,20 +64,20 @@ class Counted(NamedTuple):
 
 
 class Pausable(Protocol):
-    """A connection whose jobs a full queue does not take."""
+    """A connection that a full queue holds."""
 
     def pause(self, by: object) -> None:
-        """Do not read it."""
+        """Stop reading the connection."""
 
     def resume(self, by: object) -> None:
-        """Read it again."""
+        """Read the connection again."""
 
 
 class Capacity:
-    """What one queue may hold. ``flow``: what has happened here; ``called``: the queue's name."""
+    """The bounds of the queue ``name``; ``flow`` returns what has happened here."""
 
-    def __init__(self, called: str, settings: QueueSettings, flow: Callable[[], Flow]) -> None:
-        self._called = called
+    def __init__(self, name: str, settings: QueueSettings, flow: Callable[[], Flow]) -> None:
+        self._name = name
         self._flow = flow
         self._counted, self._then = Counted(0, 0, 0), Flow()
         self._counts_again = -math.inf
@@ -86,54 +86,54 @@ class Capacity:
         self.reconfigure(settings)
 
     def reconfigure(self, settings: QueueSettings) -> None:
-        """Take other bounds; what is in the queue stays."""
+        """Take other bounds; jobs that are in the queue stay."""
         self._max_ready, self._max_bytes = settings.max_ready, settings.max_bytes
         self._holds = settings.overflow == Overflow.HOLD
         self.bounded = self._max_ready is not None or self._max_bytes is not None
-        """True if it has any."""
+        """True if the queue has any bound."""
         self.look()
 
     @property
     def measured(self) -> bool:
-        """True if its bytes count."""
+        """Return True if the queue's bytes are bounded."""
         return self._max_bytes is not None
 
     def flow(self) -> Flow:
-        """What has happened here so far, for :meth:`counted`."""
+        """Return what has happened here so far, for :meth:`counted`."""
         return self._flow()
 
     def counted(self, counted: Counted, begun: Flow, at: float = 0.0, *, shared: bool = True) -> None:
-        """MongoDB has counted so much, since here was what ``begun`` says; ``at``: monotonic seconds.
+        """Take over a count of MongoDB that began when :meth:`flow` was ``begun``; ``at``: monotonic seconds.
 
-        What came in meanwhile may count twice, and what left may count still: never the other way round. So a
-        broker that has the queue for itself keeps to what it knows while something happens, for a while.
+        Jobs that came in meanwhile may count twice, and jobs that left may still count, never the other way
+        round. So a broker that alone uses the queue trusts its own figures for a while, until it is at rest.
         """
         now = self._flow()
         quiet = now == begun and not begun.storing
         if not (quiet or shared) and at < self._counts_again:
             return
-        self._counts_again = at + _KEEPS_TO
+        self._counts_again = at + _TRUSTED
         came, size = begun.came - begun.storing, begun.size - begun.storing_size
         self._counted, self._then = counted, Flow(came, size, now.ended, now.held)
         self.look()
 
     def recount(self) -> None:
-        """An order has changed what is there: the next count holds, whatever happens meanwhile."""
+        """A bulk operation has changed the queue: trust the next count, also if the queue is not at rest."""
         self._counts_again = -math.inf
 
     @property
     def outdated(self) -> bool:
-        """True from :meth:`recount` on, until it is counted."""
+        """Return True from :meth:`recount` until the next count."""
         return self._counts_again == -math.inf
 
     @property
     def waiting(self) -> int:
-        """About how many jobs wait, those on their way to MongoDB too."""
+        """Return about how many jobs wait, with those on their way to MongoDB."""
         return max(0, self._counted.waiting + self._flow().waiting - self._then.waiting)
 
     @property
     def size(self) -> int:
-        """About how many bytes its documents have; what went is taken to be as large as the average."""
+        """Return about how many bytes the documents have, as if each that left had the average size."""
         now, then, counted = self._flow(), self._then, self._counted
         came = now.came - then.came
         size = counted.size + now.size - then.size + _BESIDE * came
@@ -142,41 +142,41 @@ class Capacity:
 
     @property
     def full(self) -> bool:
-        """True if it takes no more, and does something about it."""
+        """Return True if the queue takes no more jobs."""
         return self.bounded and not self._open and self._room(self._max_ready, self._max_bytes) <= 0
 
     @property
     def room(self) -> float:
-        """How many more jobs may come from who can be told that there is no room; infinite if they wait."""
+        """Return how many jobs a producer that gets answers may push; infinite where producers are held."""
         if not self.bounded or self._holds or self._open:
             return math.inf
         return max(0, self._room(self._max_ready, self._max_bytes))
 
     def refusal(self) -> QueueFull:
-        """What those hear who push too much."""
+        """Return the error for pushes that find no room."""
         ready = f"{self.waiting} jobs wait, max_ready = {self._max_ready}"
         size = f"its jobs have {self.size} bytes, max_bytes = {self._max_bytes}"
         why = [text for text, most in ((ready, self._max_ready), (size, self._max_bytes)) if most is not None]
-        return QueueFull(f"queue {self._called!r} is full ({'; '.join(why)}): push again later")
+        return QueueFull(f"queue {self._name!r} is full ({'; '.join(why)}): push again later")
 
     def hold(self, who: Pausable, *, hears: bool) -> None:
-        """It has pushed: if the queue is full now, read no more of it until there is room.
+        """Stop reading a connection that has pushed, if the queue is full now, until there is room.
 
-        ``hears``: it can be told instead, unless the queue lets everybody wait.
+        ``hears``: it gets answers, so it is refused instead, except where the queue holds all its producers.
         """
         if self.bounded and (self._holds or not hears) and self.full:
             self._held.add(who)
             who.pause(self)
 
     def look(self) -> None:
-        """Jobs have left, or it was counted: those who were held go on if there is room again."""
+        """Read held connections again if there is room: jobs have left, or were counted."""
         if self._held and not self._has_not_enough_room():
             held, self._held = self._held, WeakSet()
             for each in held:
                 each.resume(self)
 
     def open(self) -> None:
-        """The broker stops: take in whatever lies in the sockets, or it would be lost."""
+        """The broker stops: take in all jobs that lie in the sockets, or they would be lost."""
         self._open = True
         self.look()
 
@@ -185,7 +185,7 @@ class Capacity:
         return self.bounded and not self._open and self._room(ready, size) <= 0
 
     def _room(self, ready: int | None, size: int | None) -> float:
-        """How many jobs more until so many wait, or none if there are as many bytes."""
+        """Return how many more jobs fit below these bounds."""
         room = math.inf if ready is None else ready - self.waiting
         return room if size is None or self.size < size else 0
 
