@@ -15,8 +15,8 @@ from secrets import token_hex
 from typing import Any
 
 from sluicemq.installed import ABSENT, module_command
-from sluicemq_bench.crew import BenchFailed
 from sluicemq_bench.plan import Plan
+from sluicemq_bench.processes import BenchFailed
 from sluicemq_bench.task import Site
 
 _START_TIMEOUT = 120.0

@@ -160,7 +160,7 @@ def _run_streams(invocation: Invocation, plan: Plan) -> StreamOutcome:
 @contextmanager
 def _watched(invocation: Invocation) -> Iterator[Bar]:
     """Show progress; errors become one sentence."""
-    from sluicemq_bench.crew import BenchFailed  # noqa: PLC0415 - as above
+    from sluicemq_bench.processes import BenchFailed  # noqa: PLC0415 - as above
 
     try:
         with ended_by_sigterm(), progress(invocation.err) as watch:

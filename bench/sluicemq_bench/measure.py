@@ -11,11 +11,11 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Protocol
 
-from sluicemq_bench.board import Board
-from sluicemq_bench.crew import BenchFailed, Crew
+from sluicemq_bench.due_times import SECOND, merged
 from sluicemq_bench.outcome import Outcome, Timeline
 from sluicemq_bench.plan import ENDLESS, Plan
-from sluicemq_bench.schedule import SECOND, merged
+from sluicemq_bench.processes import BenchFailed, Processes
+from sluicemq_bench.shared_counts import SharedCounts
 from sluicemq_bench.task import Result, Site, Task, shares
 from sluicemq_bench.usage import Meter
 
@@ -35,7 +35,7 @@ class Watch(Protocol):
 
 
 @dataclass(frozen=True)
-class Cast:
+class Programs:
     """A plan and its programs: of producers and of workers ('': none), and what is measured."""
 
     plan: Plan
@@ -47,42 +47,44 @@ class Cast:
     """True if a job is done when its producer knows, not when a worker has it."""
 
 
-def measure(cast: Cast, watch: Watch, ready: Callable[[], None] = lambda: None) -> Outcome:
+def measure(programs: Programs, watch: Watch, ready: Callable[[], None] = lambda: None) -> Outcome:
     """Run a plan; ``ready`` returns when the workers, which start first, are connected."""
-    _announce(cast.plan, watch)
+    _announce(programs.plan, watch)
     with (
-        board_for(cast.plan) as (file, board),
-        Crew(_workers(cast, file)) as workers,
-        Crew(_producers(cast, file)) as producers,
+        counts_for(programs.plan) as (file, counts),
+        Processes(_workers(programs, file)) as workers,
+        Processes(_producers(programs, file)) as producers,
     ):
-        board.target = _known_target(cast)
+        counts.target = _known_target(programs)
         workers.wait_ready()
         ready()
-        meter, timeline = Meter(cast.pids), Timeline()
+        meter, timeline = Meter(programs.pids), Timeline()
 
         def look(seconds: float, done: int) -> None:
             meter.read()
             timeline.add(seconds, done)
             watch.at(done)
-            _end_workers(cast.plan, board, producers, seconds)
+            _end_workers(programs.plan, counts, producers, seconds)
 
-        counted = board.produced if cast.producers_count else board.worked
+        counted = counts.produced if programs.producers_count else counts.worked
         start = carry_out([workers, producers], counted, look)
         meter.read()
         found = [workers.results(), producers.results()]
-        deciding = found[1] if cast.producers_count else found[0]
-        return _outcome(cast.plan, start, deciding, found[1] + found[0], meter, timeline)
+        deciding = found[1] if programs.producers_count else found[0]
+        return _outcome(programs.plan, start, deciding, found[1] + found[0], meter, timeline)
 
 
-def carry_out(crews: Sequence[Crew], counted: Callable[[], int], look: Callable[[float, int], None]) -> int:
-    """Start crews and watch them until all have ended; returns when they started, in monotonic ns."""
-    for crew in crews:
-        crew.wait_ready()
+def carry_out(
+    groups: Sequence[Processes], counted: Callable[[], int], look: Callable[[float, int], None]
+) -> int:
+    """Start groups and watch them until all have ended; returns when they started, in monotonic ns."""
+    for process in groups:
+        process.wait_ready()
     start = monotonic_ns() + _HEAD_START
-    for crew in crews:
-        crew.go(start)
+    for process in groups:
+        process.go(start)
     stall = _Stall()
-    while not all([crew.ended() for crew in crews]):  # noqa: C419 - each must check whether it has failed
+    while not all([process.ended() for process in groups]):  # noqa: C419 - each must check whether it has failed
         time.sleep(_LOOK)
         done = counted()
         look((monotonic_ns() - start) / SECOND, done)
@@ -91,11 +93,11 @@ def carry_out(crews: Sequence[Crew], counted: Callable[[], int], look: Callable[
 
 
 @contextmanager
-def board_for(plan: Plan) -> Iterator[tuple[Path, Board]]:
+def counts_for(plan: Plan) -> Iterator[tuple[Path, SharedCounts]]:
     """Make the counts of a run, in a file."""
     with tempfile.NamedTemporaryFile(prefix="sluicemq-bench-") as file:
         path = Path(file.name)
-        yield path, Board.make(path, plan.worker_processes, plan.producers)
+        yield path, SharedCounts.make(path, plan.worker_processes, plan.producers)
 
 
 class _Stall:
@@ -117,32 +119,53 @@ def _announce(plan: Plan, watch: Watch) -> None:
     watch.phase(plan.scenario, total if total < ENDLESS else None)
 
 
-def _workers(cast: Cast, file: Path) -> list[Task]:
-    early = cast.plan.scenario != "drain"
-    hands = tuple(range(cast.plan.workers))
-    task = Task(cast.working, cast.site, cast.plan, cast.plan.jobs, 0, str(file), early=early, hands=hands)
-    return shares(task, cast.plan.worker_processes, 1) if cast.working else []
+def _workers(programs: Programs, file: Path) -> list[Task]:
+    early = programs.plan.scenario != "drain"
+    worker_numbers = tuple(range(programs.plan.workers))
+    task = Task(
+        programs.working,
+        programs.site,
+        programs.plan,
+        programs.plan.jobs,
+        0,
+        str(file),
+        early=early,
+        worker_numbers=worker_numbers,
+    )
+    return shares(task, programs.plan.worker_processes, 1) if programs.working else []
 
 
-def _producers(cast: Cast, file: Path) -> list[Task]:
-    task = Task(cast.producing, cast.site, cast.plan, cast.plan.jobs, 0, str(file), rate=cast.plan.rate)
-    return shares(task, cast.plan.producers, 1 + cast.plan.worker_processes) if cast.producing else []
+def _producers(programs: Programs, file: Path) -> list[Task]:
+    task = Task(
+        programs.producing,
+        programs.site,
+        programs.plan,
+        programs.plan.jobs,
+        0,
+        str(file),
+        rate=programs.plan.rate,
+    )
+    return (
+        shares(task, programs.plan.producers, 1 + programs.plan.worker_processes)
+        if programs.producing
+        else []
+    )
 
 
-def _known_target(cast: Cast) -> int:
+def _known_target(programs: Programs) -> int:
     """Return after how many jobs the workers end, if that is known before."""
-    if cast.plan.scenario == "simulate" or cast.producers_count:
+    if programs.plan.scenario == "simulate" or programs.producers_count:
         return ENDLESS
-    return cast.plan.jobs * (cast.plan.workers if _is_copied(cast.plan) else 1)
+    return programs.plan.jobs * (programs.plan.workers if _is_copied(programs.plan) else 1)
 
 
-def _end_workers(plan: Plan, board: Board, producers: Crew, seconds: float) -> None:
+def _end_workers(plan: Plan, counts: SharedCounts, producers: Processes, seconds: float) -> None:
     """End workers whose number of jobs was not known before: with the last job produced, or in time."""
     if plan.scenario == "drain":
         if plan.duration and seconds >= plan.duration:
-            board.target = 0
+            counts.target = 0
     elif plan.scenario != "simulate" and not _is_copied(plan) and producers.ended():
-        board.target = board.produced()
+        counts.target = counts.produced()
 
 
 def _is_copied(plan: Plan) -> bool:

@@ -72,8 +72,8 @@ def _latencies(axes: Axes, outcome: Outcome) -> None:
         axes.legend(frameon=False)
     axes.set(title="latency", xlabel="percentile", ylabel="ms", xscale="log", ylim=(0, None))
     most = max((times.total_count for times in outcome.times.values()), default=1)
-    told = [at for at in _NINES if 1 / (1 - at / 100) <= most]
-    axes.set_xticks([1 / (1 - at / 100) for at in told], [f"{at:g}" for at in told])
+    ticks = [at for at in _NINES if 1 / (1 - at / 100) <= most]
+    axes.set_xticks([1 / (1 - at / 100) for at in ticks], [f"{at:g}" for at in ticks])
     axes.minorticks_off()
 
 

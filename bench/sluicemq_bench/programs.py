@@ -7,17 +7,17 @@ from collections.abc import Callable
 from time import monotonic_ns
 
 from sluicemq_bench import relay_programs as relay
-from sluicemq_bench.board import Board
+from sluicemq_bench.due_times import SECOND, Payloads, Times, sleep_until, stamp_of, stamps
 from sluicemq_bench.plan import READ_SHARE
-from sluicemq_bench.schedule import SECOND, Payloads, Times, sleep_until, stamp_of, stamps
-from sluicemq_bench.sources import CONFIRMED, source_for
-from sluicemq_bench.takers import TAKERS
+from sluicemq_bench.producers import CONFIRMED, source_for
+from sluicemq_bench.shared_counts import SharedCounts
 from sluicemq_bench.task import Task, await_go, report
+from sluicemq_bench.workers import WORKERS_OF
 
 _COUNT_EVERY = 64
 
 
-def produce(task: Task, board: Board) -> None:
+def produce(task: Task, counts: SharedCounts) -> None:
     """Send this process's share of the jobs, as fast as it can or at a rate."""
     payloads = Payloads(task.plan.size)
     sent = 0
@@ -28,21 +28,21 @@ def produce(task: Task, board: Board) -> None:
             source.send(payloads.of(stamp), stamp)
             sent += 1
             if sent % _COUNT_EVERY == 0:
-                board.set(source.confirmed())
+                counts.set(source.confirmed())
     ended = monotonic_ns()
-    board.set(sent)
+    counts.set(sent)
     report(sent, ended=ended, **{CONFIRMED: source.times.encoded()})
 
 
-def work(task: Task, board: Board) -> None:
+def work(task: Task, counts: SharedCounts) -> None:
     """Take jobs until all workers together have taken those of the run."""
-    count = TimedCount(board, timed=task.plan.scenario != "drain")
-    TAKERS[task.plan.door](task, board, count, await_go)
+    count = TimedCount(counts, timed=task.plan.scenario != "drain")
+    WORKERS_OF[task.plan.door](task, counts, count, await_go)
     # A worker without the last job has been done since its own last one.
     report(count.done, ended=monotonic_ns() if count.over else count.last, taken=count.times.encoded())
 
 
-def publish(task: Task, board: Board) -> None:
+def publish(task: Task, counts: SharedCounts) -> None:
     """Publish in the load simulation: in each round, this process's share of the jobs at once."""
     payloads = Payloads(task.plan.size)
     with source_for(task) as source:
@@ -50,26 +50,26 @@ def publish(task: Task, board: Board) -> None:
         for number in range(task.plan.iterations):
             sleep_until(start + number * SECOND)
             source.send_together([payloads.of(monotonic_ns()) for _ in range(task.jobs)])
-            board.set((number + 1) * task.jobs)
+            counts.set((number + 1) * task.jobs)
     report(task.plan.iterations * task.jobs, publish=source.times.encoded())
 
 
-def read(task: Task, board: Board) -> None:
+def read(task: Task, counts: SharedCounts) -> None:
     """Read in the load simulation: in each round, this process's share of the reads, one by one."""
-    reading = TimedReads(board, max(1, int(task.jobs * READ_SHARE)), task.plan.iterations)
-    TAKERS[task.plan.door](task, board, reading, await_go)
+    reading = TimedReads(counts, max(1, int(task.jobs * READ_SHARE)), task.plan.iterations)
+    WORKERS_OF[task.plan.door](task, counts, reading, await_go)
     report(reading.done, fetch=reading.times.encoded())
 
 
 class TimedCount:
     """Counts jobs, and times them from their stamps."""
 
-    def __init__(self, board: Board, *, timed: bool) -> None:
+    def __init__(self, counts: SharedCounts, *, timed: bool) -> None:
         self.times = Times()
         self.done = 0
         self.last = 0
         self.over = False
-        self._board = board
+        self._counts = counts
         self._timed = timed
 
     def started(self, start: int) -> None:
@@ -82,19 +82,19 @@ class TimedCount:
         if self._timed:
             self.times.add(self.last - stamp_of(payload))
         self.done += 1
-        self._board.set(self.done)
-        self.over = self._board.is_over()
+        self._counts.set(self.done)
+        self.over = self._counts.is_over()
 
 
 class TimedReads:
     """Times each read from its request (the job before is settled) to the job's arrival."""
 
-    def __init__(self, board: Board, share: int, rounds: int) -> None:
+    def __init__(self, counts: SharedCounts, share: int, rounds: int) -> None:
         self.times = Times()
         self.done = 0
-        self._board = board
+        self._counts = counts
         self._share, self._rounds = share, rounds
-        self._start = self._asked = 0
+        self._start = self._requested_at = 0
 
     @property
     def over(self) -> bool:
@@ -104,19 +104,19 @@ class TimedReads:
     def started(self, start: int) -> None:
         """Begin the first round."""
         self._start = start
-        self._asked = monotonic_ns()
+        self._requested_at = monotonic_ns()
 
     def __call__(self, _payload: bytes) -> None:
         """Count one job; after the last of a round, sleep until the next round."""
-        self.times.add(monotonic_ns() - self._asked)
+        self.times.add(monotonic_ns() - self._requested_at)
         self.done += 1
-        self._board.set(self.done)
+        self._counts.set(self.done)
         if self.done % self._share == 0 and not self.over:
             sleep_until(self._start + self.done // self._share * SECOND)
-        self._asked = monotonic_ns()
+        self._requested_at = monotonic_ns()
 
 
-PROGRAMS: dict[str, Callable[[Task, Board], None]] = {
+PROGRAMS: dict[str, Callable[[Task, SharedCounts], None]] = {
     "produce": produce,
     "work": work,
     "publish": publish,
@@ -133,7 +133,7 @@ PROGRAMS: dict[str, Callable[[Task, Board], None]] = {
 def main() -> None:
     """Run the task of the first argument."""
     task = Task.decoded(sys.argv[1])
-    PROGRAMS[task.program](task, task.open_board())
+    PROGRAMS[task.program](task, task.open_counts())
 
 
 if __name__ == "__main__":

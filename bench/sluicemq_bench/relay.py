@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from sluicemq.installed import DEVICE, module_command, to_install
-from sluicemq_bench.crew import BenchFailed
-from sluicemq_bench.measure import Cast, Watch, measure
+from sluicemq_bench.measure import Programs, Watch, measure
 from sluicemq_bench.outcome import Outcome
 from sluicemq_bench.plan import Plan
+from sluicemq_bench.processes import BenchFailed
 from sluicemq_bench.task import Site
 
 # Programs at its frontend and at its backend.
@@ -36,7 +36,9 @@ def run_relay(plan: Plan, watch: Watch) -> Outcome:
 def _measured(plan: Plan, command: list[str], watch: Watch) -> Outcome:
     producing, working = _PROGRAMS[plan.device]
     with _relay(command) as (pid, site):
-        return measure(Cast(plan, site, {"relay": pid}, producing, working, plan.device == "queue"), watch)
+        return measure(
+            Programs(plan, site, {"relay": pid}, producing, working, plan.device == "queue"), watch
+        )
 
 
 @contextmanager

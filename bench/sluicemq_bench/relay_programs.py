@@ -10,7 +10,7 @@ from time import monotonic_ns
 import zmq
 import zmq.backend
 
-from sluicemq_bench.board import Board
+from sluicemq_bench.shared_counts import SharedCounts
 from sluicemq_bench.task import Task, await_go, report
 
 # Methods of the C class: those of zmq.Socket wrap them at twice the cost, and two cores do all the work.
@@ -29,52 +29,52 @@ _PROBE = b"?"
 _TIMEOUT_MS = 10_000
 
 
-def flood(task: Task, board: Board) -> None:
+def flood(task: Task, counts: SharedCounts) -> None:
     """Send through a PUSH socket."""
     with _socket(zmq.PUSH, task.site.frontend) as socket:
         await_go()
         message = bytes(task.plan.size)
         for _ in range(task.jobs):
             _put(socket, message)
-        board.set(task.jobs)
+        counts.set(task.jobs)
     report(task.jobs)
 
 
-def sink(task: Task, board: Board) -> None:
+def sink(task: Task, counts: SharedCounts) -> None:
     """Receive through a PULL socket, until all of them together have everything."""
     with _socket(zmq.PULL, task.site.backend) as socket:
         await_go()
-        _receive(socket, board, 0)
+        _receive(socket, counts, 0)
 
 
-def broadcast(task: Task, board: Board) -> None:
+def broadcast(task: Task, counts: SharedCounts) -> None:
     """Send through a PUB socket that waits for its subscribers, so that nothing is dropped."""
     with _socket(zmq.PUB, task.site.frontend) as socket:
-        while board.worked() < task.plan.workers:  # until all have heard a probe
+        while counts.worked() < task.plan.workers:  # until all have heard a probe
             socket.send(_PROBE)
             time.sleep(0.01)
         await_go()
         message = bytes(task.plan.size)
         for sent in range(task.jobs):
             if sent % _COUNT_EVERY == 0:
-                _let_them_follow(board, sent, task.plan.workers)
+                _let_them_follow(counts, sent, task.plan.workers)
             _put(socket, message)
-        board.set(task.jobs)
+        counts.set(task.jobs)
         report(task.jobs)
 
 
-def listen(task: Task, board: Board) -> None:
+def listen(task: Task, counts: SharedCounts) -> None:
     """Receive through a SUB socket."""
     with _socket(zmq.SUB, task.site.backend) as socket:
         socket.subscribe(b"")
         socket.recv()
-        board.set(1)
+        counts.set(1)
         await_go()
-        board.set(0)
-        _receive(socket, board, len(_PROBE))
+        counts.set(0)
+        _receive(socket, counts, len(_PROBE))
 
 
-def call(task: Task, board: Board) -> None:
+def call(task: Task, counts: SharedCounts) -> None:
     """Ask through a DEALER socket with many questions in flight; an answer counts."""
     with _socket(zmq.DEALER, task.site.frontend) as socket:
         await_go()
@@ -87,19 +87,19 @@ def call(task: Task, board: Board) -> None:
             if answered + _IN_FLIGHT <= task.jobs:
                 _ask(socket, question)
             if answered % _COUNT_EVERY == 0:
-                board.set(answered)
-        board.set(task.jobs)
+                counts.set(answered)
+        counts.set(task.jobs)
         report(task.jobs)
 
 
-def echo(task: Task, board: Board) -> None:
+def echo(task: Task, counts: SharedCounts) -> None:
     """Answer through a REP socket."""
     done = 0
     with _socket(zmq.REP, task.site.backend) as socket:
         await_go()
-        while not board.is_over():
+        while not counts.is_over():
             done += _echo_all(socket)
-            board.set(done)
+            counts.set(done)
             socket.poll(20)
     report(done)
 
@@ -120,24 +120,24 @@ def _echo_all(socket: zmq.Socket[bytes]) -> int:
     return _COUNT_EVERY
 
 
-def _receive(socket: zmq.Socket[bytes], board: Board, ignored: int) -> None:
+def _receive(socket: zmq.Socket[bytes], counts: SharedCounts, ignored: int) -> None:
     """Count messages, but not those of the ignored size; a silence ends it too."""
     done = last = 0
-    while not board.is_over() and socket.poll(_TIMEOUT_MS if not done else 500):
+    while not counts.is_over() and socket.poll(_TIMEOUT_MS if not done else 500):
         for _ in range(_COUNT_EVERY):
             try:
                 done += len(_take(socket, _NOBLOCK)) != ignored
             except zmq.Again:
                 break
-        board.set(done)
+        counts.set(done)
         last = monotonic_ns()
     report(done, ended=last)
 
 
-def _let_them_follow(board: Board, sent: int, readers: int) -> None:
+def _let_them_follow(counts: SharedCounts, sent: int, readers: int) -> None:
     """Wait until the readers are near; not for ever, since a lost message never comes."""
     until = time.monotonic() + 1.0
-    while sent - board.worked() // readers > _AHEAD and time.monotonic() < until:
+    while sent - counts.worked() // readers > _AHEAD and time.monotonic() < until:
         time.sleep(0.0002)
 
 

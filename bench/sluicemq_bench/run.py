@@ -12,10 +12,10 @@ from sluicemq.producer import Producer
 from sluicemq.protocol.errors import NotFound, QueueFull, SluiceError
 from sluicemq.protocol.wire import ShownState
 from sluicemq.receipt import Receipt
-from sluicemq_bench.crew import BenchFailed, Crew
-from sluicemq_bench.measure import Cast, Watch, board_for, carry_out, measure
+from sluicemq_bench.measure import Programs, Watch, carry_out, counts_for, measure
 from sluicemq_bench.outcome import Outcome
 from sluicemq_bench.plan import Plan
+from sluicemq_bench.processes import BenchFailed, Processes
 from sluicemq_bench.task import Site, Task
 from sluicemq_bench.usage import pids_behind
 
@@ -75,24 +75,24 @@ def _is_refused(receipt: Receipt) -> bool:
 def measured(plan: Plan, site: Site, client: Client, watch: Watch) -> Outcome:
     """Measure a broker whose queues are filled."""
     queues = site.queues(plan)
-    return measure(_cast(plan, site, client), watch, lambda: _await_workers(client, plan, queues))
+    return measure(_programs(plan, site, client), watch, lambda: _await_workers(client, plan, queues))
 
 
 def fill(plan: Plan, site: Site, watch: Watch) -> None:
     """Push the plan's backlog."""
     filling = replace(plan, door="library", jobs=plan.backlog, producers=1, window=20_000)
     watch.phase("filling", plan.backlog)
-    with board_for(filling) as (file, board):
+    with counts_for(filling) as (file, counts):
         task = Task("produce", site, filling, plan.backlog, 1 + filling.worker_processes, str(file))
-        with Crew([task]) as crew:
-            carry_out([crew], board.produced, lambda _seconds, done: watch.at(done))
+        with Processes([task]) as process:
+            carry_out([process], counts.produced, lambda _seconds, done: watch.at(done))
 
 
-def _cast(plan: Plan, site: Site, client: Client) -> Cast:
+def _programs(plan: Plan, site: Site, client: Client) -> Programs:
     producing, working, producers_count = _CASTS[plan.scenario]
     pids = pids_behind(client, site.endpoint)
     # A REQ client knows best when its job is done: it has the answer.
-    return Cast(plan, site, pids, producing, working, producers_count or plan.door == "req")
+    return Programs(plan, site, pids, producing, working, producers_count or plan.door == "req")
 
 
 def _await_workers(client: Client, plan: Plan, queues: list[str]) -> None:

@@ -20,9 +20,9 @@ from sluicemq.producer import Producer
 from sluicemq.publisher import Publisher
 from sluicemq.reader import Reader
 from sluicemq.worker import Worker
-from sluicemq_bench.crew import BenchFailed
 from sluicemq_bench.measure import Watch
 from sluicemq_bench.plan import Plan
+from sluicemq_bench.processes import BenchFailed
 from sluicemq_bench.subscribers import listen
 from sluicemq_bench.task import Site
 
@@ -169,8 +169,8 @@ class _Run:
         """Return messages a second to all of them together, in one process that only counts; none is lost."""
         spawn = multiprocessing.get_context("spawn")
         ours, theirs = spawn.Pipe()
-        told = (self._site.backend, subscribers, self._jobs, _PROBE, _SILENCE, theirs)
-        process = spawn.Process(target=listen, args=told, daemon=True)
+        arguments = (self._site.backend, subscribers, self._jobs, _PROBE, _SILENCE, theirs)
+        process = spawn.Process(target=listen, args=arguments, daemon=True)
         pub = self._context.socket(zmq.PUB)
         try:
             pub.sndhwm = 0

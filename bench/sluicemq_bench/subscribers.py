@@ -21,7 +21,7 @@ _BUFFER: Final = 1 << 20
 _CONNECT: Final = 10.0  # seconds
 
 
-def listen(backend: str, count: int, most: int, probe: bytes, silence: float, told: Connection) -> None:
+def listen(backend: str, count: int, most: int, probe: bytes, silence: float, report: Connection) -> None:
     """Report 0 when ``count`` sockets get probes; then how many other messages came, and the last one's time.
 
     ``most``: messages for each, at most. Once all get probes, it ends if no message comes for ``silence``
@@ -29,33 +29,33 @@ def listen(backend: str, count: int, most: int, probe: bytes, silence: float, to
     """
     host, _, port = backend.removeprefix("tcp://").rpartition(":")
     subscribers = [_Subscriber(host, int(port), probe) for _ in range(count)]
-    hearing, last = 0, 0.0
+    receiving, last = 0, 0.0
     with selectors.DefaultSelector() as selector:
         for each in subscribers:
             selector.register(each.socket, selectors.EVENT_READ, each)
         while any(each.got < most for each in subscribers):
-            ready = selector.select(silence if hearing == count else None)
+            ready = selector.select(silence if receiving == count else None)
             if not ready:
                 break
             for key, _events in ready:
                 key.data.read()
             last = time.monotonic()
-            if hearing < count:
-                hearing = sum(each.hears for each in subscribers)
-                if hearing == count:
-                    told.send(0)
-    told.send((sum(each.got for each in subscribers), last))
+            if receiving < count:
+                receiving = sum(each.receives for each in subscribers)
+                if receiving == count:
+                    report.send(0)
+    report.send((sum(each.got for each in subscribers), last))
     for each in subscribers:
         each.socket.close()
 
 
 class _Subscriber:
-    """One connection. ``got``: messages so far, without probes; ``hears``: it has had any."""
+    """One connection. ``got``: messages so far, without probes; ``receives``: it has had any."""
 
     def __init__(self, host: str, port: int, probe: bytes) -> None:
         self.socket = socket.create_connection((host, port), timeout=_CONNECT)
         self._shake_hands()
-        self.hears = False
+        self.receives = False
         self._probe = probe
         self._buffer = bytearray(_BUFFER)
         self._begun = bytearray()  # bytes until the first message that counts
@@ -100,7 +100,7 @@ class _Subscriber:
         for start, end, first in _messages(self._begun):
             if first is None:
                 continue
-            self.hears = True
+            self.receives = True
             if first != self._probe:
                 self._length, self._bytes = end - start, len(self._begun) - start
                 return

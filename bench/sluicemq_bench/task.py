@@ -11,9 +11,9 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from sluicemq_bench.board import Board
+from sluicemq_bench.due_times import sleep_until
 from sluicemq_bench.plan import Plan
-from sluicemq_bench.schedule import sleep_until
+from sluicemq_bench.shared_counts import SharedCounts
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Site:
 class Task:
     """One process's part.
 
-    ``jobs`` and ``rate`` are its own share, ``slot`` its cell on the board, ``hands`` the numbers of its
+    ``jobs`` and ``rate`` are its own share, ``slot`` its cell of the counts, ``worker_numbers`` those of its
     workers, from 0.
     """
 
@@ -45,11 +45,11 @@ class Task:
     plan: Plan
     jobs: int
     slot: int
-    board: str
+    counts: str
     rate: float | None = None
     early: bool = False
     """Workers: be connected before the start, and not only from then on."""
-    hands: tuple[int, ...] = ()
+    worker_numbers: tuple[int, ...] = ()
 
     def encoded(self) -> str:
         """Return it as JSON."""
@@ -60,11 +60,11 @@ class Task:
         """Return the task of :meth:`encoded`."""
         fields: dict[str, Any] = json.loads(text)
         whole = {"site": Site(**fields["site"]), "plan": Plan(**fields["plan"])}
-        return cls(**fields | whole | {"hands": tuple(fields["hands"])})
+        return cls(**fields | whole | {"worker_numbers": tuple(fields["worker_numbers"])})
 
-    def open_board(self) -> Board:
+    def open_counts(self) -> SharedCounts:
         """Open the counts, with this process's cell to write to."""
-        return Board(Path(self.board), self.plan.worker_processes, self.slot)
+        return SharedCounts(Path(self.counts), self.plan.worker_processes, self.slot)
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def shares(task: Task, processes: int, first_slot: int) -> list[Task]:
             jobs=jobs + (number < rest),
             rate=rate,
             slot=first_slot + number,
-            hands=task.hands[number::processes],
+            worker_numbers=task.worker_numbers[number::processes],
         )
         for number in range(processes)
     ]

@@ -88,10 +88,10 @@ class Client:
         ``month``. ``day`` is a date such as 2026-01-31, in UTC, by default today. Returns ``{total, points:
         [{at, counted}], since, until, …}``, times in Unix seconds.
         """
-        asked = {"queue": queue, "stream": stream, "device": device, "broker": broker}
-        about = [(kind, name) for kind, name in asked.items() if name is not None]
+        subjects = {"queue": queue, "stream": stream, "device": device, "broker": broker}
+        about = [(kind, name) for kind, name in subjects.items() if name is not None]
         if len(about) != 1:
-            raise TypeError(f"history is of one {', '.join(asked)}")
+            raise TypeError(f"history is of one {', '.join(subjects)}")
         return dict(self._read(wire.HISTORY, *about[0], day, span))
 
     def workers(self, queue: str | None = None) -> list[dict[str, Any]]:
@@ -361,9 +361,9 @@ class Client:
 
     def ping(self, timeout: float | None = None) -> float:
         """Return the seconds of one round trip to the broker; the first call waits for the connection too."""
-        asked = monotonic()
+        start = monotonic()
         self._questions.ask(wire.PING, timeout=self.timeout if timeout is None else timeout)
-        return monotonic() - asked
+        return monotonic() - start
 
     def health(self, timeout: float | None = None) -> dict[str, Any]:
         """Return the health of the broker's MongoDB: ``store``, which is "ok" or says what is wrong.

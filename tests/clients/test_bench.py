@@ -18,8 +18,8 @@ from click.testing import CliRunner, Result
 from clients.cli_runs import run_without
 from sluicemq import Client, Producer
 from sluicemq.cli.app import app
+from sluicemq_bench.due_times import SECOND, Payloads, Times, merged, stamp_of, stamps
 from sluicemq_bench.plan import ENDLESS, planned
-from sluicemq_bench.schedule import SECOND, Payloads, Times, merged, stamp_of, stamps
 from support.broker_process import BrokerProcess
 from support.long_forms import first_of
 from support.ports import tcp

@@ -269,7 +269,7 @@ def test_a_command_that_is_just_being_started_ends_too() -> None:
 import subprocess, sys
 from sluicemq.cli.watcher import Watcher
 watcher = Watcher()
-watcher._telling = lambda told=watcher._telling: "read go; " + told()
+watcher._first_words = lambda told=watcher._first_words: "read go; " + told()
 print(watcher.start("exec sleep 1000", stdin=0, stdout=subprocess.DEVNULL).pid)
 """
     pipe = subprocess.PIPE

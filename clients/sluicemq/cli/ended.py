@@ -18,7 +18,7 @@ from sluicemq.protocol.wire import ShownState
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_TOLD = 10
+_MOST_SHOWN = 10
 _SECONDS: Final = timespan()
 #: Options that choose dead letters by their properties.
 _COMMON: Final = ("reason", "newer_than", "older_than")
@@ -81,12 +81,12 @@ def redrive(
     Choose them by IDs, by a reason or a time, or take --all. Attempts and time to live begin again; the
     history stays. Exits with 1 if an ID can't be redriven.
     """
-    letters = _letters(ids, **which)
+    wanted = _chosen(ids, **which)
     with invocation.client() as client:
         redriven = carried_out(
-            invocation, client, lambda wait: client.redrive(queue, ids or None, to=to, wait=wait, **letters)
+            invocation, client, lambda wait: client.redrive(queue, ids or None, to=to, wait=wait, **wanted)
         )
-    _tell(invocation, queue, to, redriven)
+    _report(invocation, queue, to, redriven)
     if ids and redriven["refused"]:
         click.get_current_context().exit(1)
 
@@ -103,12 +103,12 @@ def dead_purge(
     Choose them by IDs, by a reason or a time; without any of these, all of them are removed.
     """
     some = bool(ids) or any(which[each] is not None for each in _COMMON)
-    letters = _letters(ids, **which) if some else DeadLetters(limit=which["limit"])
+    wanted = _chosen(ids, **which) if some else DeadLetters(limit=which["limit"])
     if not yes:
-        click.confirm(_question(queue, ids, letters), abort=True, err=True)
+        click.confirm(_question(queue, ids, wanted), abort=True, err=True)
     with invocation.client() as client:
         count = carried_out(
-            invocation, client, lambda wait: client.discard(queue, ids or None, wait=wait, **letters)
+            invocation, client, lambda wait: client.discard(queue, ids or None, wait=wait, **wanted)
         )
     invocation.result(
         f"removed {count} dead letters of {queue}", queue=queue, state=ShownState.DEAD, removed=count
@@ -143,7 +143,7 @@ def _show(invocation: Invocation, queue: str, job_id: str, state: str, *, payloa
     show_job(invocation, queue, job, payload=payload)
 
 
-def _letters(
+def _chosen(
     ids: tuple[str, ...],
     *,
     everything: bool,
@@ -159,17 +159,17 @@ def _letters(
     return DeadLetters(reason=reason, since=since, until=until, limit=limit)
 
 
-def _question(queue: str, ids: tuple[str, ...], letters: DeadLetters) -> str:
-    which = f"{len(ids)}" if ids else "those" if any(letters.values()) else "all"
+def _question(queue: str, ids: tuple[str, ...], chosen: DeadLetters) -> str:
+    which = f"{len(ids)}" if ids else "those" if any(chosen.values()) else "all"
     return f"Remove {which} dead letters of queue {queue}?"
 
 
-def _tell(invocation: Invocation, queue: str, to: str | None, redriven: dict[str, Any]) -> None:
+def _report(invocation: Invocation, queue: str, to: str | None, redriven: dict[str, Any]) -> None:
     refused = redriven["refused"]
-    for _id, _code, text in refused[:_TOLD]:
+    for _id, _code, text in refused[:_MOST_SHOWN]:
         invocation.note(f"not redriven: {text}")
-    if len(refused) > _TOLD:
-        invocation.note(f"and {len(refused) - _TOLD} more")
+    if len(refused) > _MOST_SHOWN:
+        invocation.note(f"and {len(refused) - _MOST_SHOWN} more")
     where = f" into {to}" if to else ""
     text = f"{redriven['moved']} dead letters of {queue} redriven{where}, {redriven['left']} left"
     invocation.result(text, queue=queue, to=to, **redriven)

@@ -66,18 +66,18 @@ def history(
     if len(named) != 1:
         raise click.UsageError("give one of QUEUE, --stream, --device and --broker")
     with invocation.client() as client:
-        told = client.history(**named, span=by or "minute", day=on)
-    points = told["points"]
+        answer = client.history(**named, span=by or "minute", day=on)
+    points = answer["points"]
     if plot:
-        _draw(told, plot)
+        _draw(answer, plot)
     if invocation.as_json:
-        invocation.json(told)
+        invocation.json(answer)
     elif not points:
         invocation.note(f"nothing was counted in {next(iter(named.values()))}")
     elif plot is None:
         last_hour = by is None and on is None
-        kind, shown = told["subject"], points[-_SHOWN:] if last_hour else points
-        invocation.table("", [_line(each, told["span"], kind) for each in shown])
+        kind, shown = answer["subject"], points[-_SHOWN:] if last_hour else points
+        invocation.table("", [_line(each, answer["span"], kind) for each in shown])
 
 
 def _line(point: dict[str, Any], by: str, kind: str) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _time(counted: dict[str, int], total: str, of: str) -> str | None:
     return took(counted[total] / 1000 / each) if each and counted.get(total) else None
 
 
-def _draw(told: dict[str, Any], file: Path) -> None:
+def _draw(answer: dict[str, Any], file: Path) -> None:
     try:
         import matplotlib as mpl  # noqa: PLC0415 - optional, and slow to load
     except ImportError:
@@ -101,17 +101,17 @@ def _draw(told: dict[str, Any], file: Path) -> None:
     mpl.use("agg")
     from matplotlib import pyplot as plt  # noqa: PLC0415
 
-    when = [datetime.fromtimestamp(each["at"], UTC) for each in told["points"]]
-    kind = told["subject"]
+    when = [datetime.fromtimestamp(each["at"], UTC) for each in answer["points"]]
+    kind = answer["subject"]
     charts = _CHARTS[kind]
     figure, rows = plt.subplots(
         len(charts), 1, figsize=(10, 5), sharex=True, squeeze=False, layout="constrained"
     )
-    figure.suptitle(f"{kind} {told['name']}, by {told['span']} (UTC)")
+    figure.suptitle(f"{kind} {answer['name']}, by {answer['span']} (UTC)")
     for (axes,), names in zip(rows, charts, strict=True):
         for name in names:
             label = f"{name}, at most" if name == "ready" else name
-            axes.plot(when, [each["counted"].get(name, 0) for each in told["points"]], label=label)
+            axes.plot(when, [each["counted"].get(name, 0) for each in answer["points"]], label=label)
         axes.set(ylim=(0, None), ylabel="jobs" if charts is _JOB_CHARTS else "messages")
         axes.legend(loc="upper left", frameon=False)
     try:

@@ -117,12 +117,12 @@ def _counts(client: Client, queue: str) -> Mapping[str, int]:
 
 def _others(client: Client, queue: str, counts: Mapping[str, int]) -> str:
     """Say which other jobs a queue has, and when the first of its delayed jobs is due."""
-    told = [f"{count} {state}" for state, count in counts.items()]
+    parts = [f"{count} {state}" for state, count in counts.items()]
     if ShownState.SCHEDULED in counts and (first := client.peek(queue, ShownState.SCHEDULED, 1)):
-        at = told.index(f"{counts[ShownState.SCHEDULED]} {ShownState.SCHEDULED}")
+        at = parts.index(f"{counts[ShownState.SCHEDULED]} {ShownState.SCHEDULED}")
         due = first[0]["eligible_at"]
-        told[at] += f", the next due in {span(max(0.0, due - time()))} ({shown('due_at', due)})"
-    return f"; {'; '.join(told)}" if told else ""
+        parts[at] += f", the next due in {span(max(0.0, due - time()))} ({shown('due_at', due)})"
+    return f"; {'; '.join(parts)}" if parts else ""
 
 
 def show_job(invocation: Invocation, queue: str, job: Mapping[str, Any], *, payload: bool) -> None:
@@ -152,8 +152,8 @@ def _without_payload(job: Mapping[str, Any]) -> dict[str, Any]:
 def _in_short(jobs: Sequence[Mapping[str, Any]], state: str, now: float) -> list[dict[str, Any]]:
     """Return the most important fields of a job; empty columns are left out."""
     rows = [_row(job, state, now) for job in jobs]
-    told = {column for row in rows for column, value in row.items() if value not in (None, "", {})}
-    return [{column: value for column, value in row.items() if column in told} for row in rows]
+    filled = {column for row in rows for column, value in row.items() if value not in (None, "", {})}
+    return [{column: value for column, value in row.items() if column in filled} for row in rows]
 
 
 def _row(job: Mapping[str, Any], state: str, now: float) -> dict[str, Any]:

@@ -96,12 +96,12 @@ class ManyPushes:
         """Push all, or what there is time for until Ctrl-C; exits with 1 if not all is stored."""
         producer = Producer(self._invocation.endpoint, push_timeout=_A_LOOK, on_refused=self._note)
         try:
-            with self._stop.heard():
+            with self._stop.caught():
                 self._push_all(producer)
                 self._confirm(producer)
-            self._tell()
+            self._report()
         except SluiceError:
-            self._invocation.note(self._told())
+            self._invocation.note(self._summary())
             raise
         finally:
             self._over = True  # refusals while closing were reported as not confirmed
@@ -110,9 +110,9 @@ class ManyPushes:
 
     def _push_all(self, producer: Producer) -> None:
         with _Bar(self._invocation.err, self._source) as bar:
-            for piece in self._stop.until_asked(self._source):
+            for piece in self._stop.until_signal(self._source):
                 while not self._pushed(producer, piece.payload):
-                    if self._stop.asked:
+                    if self._stop.came:
                         return
                 bar.add(piece.share)
 
@@ -132,9 +132,9 @@ class ManyPushes:
 
     def _confirm(self, producer: Producer) -> None:
         """Wait for confirmations; after Ctrl-C up to ``--timeout``, after another one not at all."""
-        if not self._stop.asked:
+        if not self._stop.came:
             self._wait_for_the_rest(producer, _LONGEST_WAIT)
-        if self._stop.asked and producer.unconfirmed:
+        if self._stop.came and producer.unconfirmed:
             self._stop.wait_for_another()
             self._invocation.note(
                 f"stopping: waiting for {producer.unconfirmed} confirmations; Ctrl-C: do not"
@@ -151,7 +151,7 @@ class ManyPushes:
             except Timeout:
                 if left > _A_LOOK:
                     continue
-                if self._stop.asked:
+                if self._stop.came:
                     return
                 raise Timeout(f"{producer.unconfirmed} jobs are not confirmed after {seconds:g} s") from None
             return
@@ -172,12 +172,12 @@ class ManyPushes:
     def _stored(self) -> int:
         return self._next - self._source.start + 1 - len(self._refused) - len(self._unknown())
 
-    def _told(self) -> str:
+    def _summary(self) -> str:
         unknown = self._unknown()
         text = f"{self._stored()} jobs pushed to {self._queue}, {len(self._refused)} refused"
         if unknown:
             text += f", {len(unknown)} not confirmed: they may be stored nevertheless"
-        if self._stop.asked or unknown:
+        if self._stop.came or unknown:
             text += f"; go on with --start {self._resume()}"
         return text
 
@@ -185,16 +185,16 @@ class ManyPushes:
         """Return the number of the first piece that has to be pushed, or pushed again."""
         return min([self._next, *self._unknown()]) + 1
 
-    def _tell(self) -> None:
-        self._invocation.note(self._told())
+    def _report(self) -> None:
+        self._invocation.note(self._summary())
         unknown = self._unknown()
         missing = self._refused.union(unknown)
         ids = [None if at in missing else each for at, each in enumerate(self._ids, self._source.start - 1)]
         figures = {"queue": self._queue, "pushed": self._stored(), "refused": len(self._refused), "ids": ids}
-        if self._stop.asked:
+        if self._stop.came:
             figures |= {"unconfirmed": len(unknown), "start": self._resume()}
         self._invocation.result("", **figures)
-        if self._refused or self._stop.asked:
+        if self._refused or self._stop.came:
             click.get_current_context().exit(1)
 
 
@@ -202,27 +202,29 @@ class _Stop:
     """Ctrl-C and SIGTERM: acted on at once while a source is read, otherwise after the current step."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.came = False
         self.unheeded = False
         """True if a signal came that nobody has looked at."""
         self._at_once = False
 
     @contextmanager
-    def heard(self) -> Iterator[None]:
+    def caught(self) -> Iterator[None]:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = [(number, signal.signal(number, self._hear)) for number in (signal.SIGINT, signal.SIGTERM)]
+        before = [
+            (number, signal.signal(number, self._on_signal)) for number in (signal.SIGINT, signal.SIGTERM)
+        ]
         try:
             yield
         finally:
             for number, handler in before:
                 signal.signal(number, handler)
 
-    def until_asked(self, source: Lines | Files) -> Iterator[Piece]:
+    def until_signal(self, source: Lines | Files) -> Iterator[Piece]:
         """Return the pieces until the signal; a piece that is being read then is dropped."""
         pieces = iter(source)
-        while not self.asked:
+        while not self.came:
             try:
                 with self.at_once():
                     piece = next(pieces, None)
@@ -247,8 +249,8 @@ class _Stop:
         """Go on after a signal: only another one breaks off what follows."""
         self.unheeded = False
 
-    def _hear(self, _number: int, _frame: FrameType | None) -> None:
-        self.asked = self.unheeded = True
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        self.came = self.unheeded = True
         if self._at_once:
             raise KeyboardInterrupt
 

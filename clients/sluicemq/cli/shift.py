@@ -38,7 +38,7 @@ class Shift:
         self._change = threading.Condition()
         self._running = 0
         self._counts: Counter[str] = Counter()
-        self._stirred = False
+        self._was_busy = False
         self._worker = Worker(
             invocation.endpoint, queue, self._handle, prefetch=prefetch, concurrency=concurrency, pop=pop,
             wait_for_queue=wait_for_queue, on_stop=on_stop,
@@ -92,21 +92,21 @@ class Shift:
     def _note(self, more: int) -> None:
         with self._change:
             self._running += more
-            self._stirred = True
+            self._was_busy = True
             self._change.notify_all()
 
     def _stop_when_drained(self) -> None:
-        while self._has_stirred() or not self._is_empty():
+        while self._is_busy() or not self._is_empty():
             pass
         self._worker.stop()
 
-    def _has_stirred(self) -> bool:
+    def _is_busy(self) -> bool:
         """Return whether a job runs, or came within the time; waits while one runs."""
         with self._change:
-            stirred = self._change.wait_for(lambda: self._stirred, _DRAINED)
+            busy = self._change.wait_for(lambda: self._was_busy, _DRAINED)
             self._change.wait_for(lambda: not self._running)
-            self._stirred = False
-        return stirred
+            self._was_busy = False
+        return busy
 
     def _is_empty(self) -> bool:
         """Return whether the queue is empty, as the broker says: the broker may be gone instead."""

@@ -105,7 +105,7 @@ def read(
         raise click.UsageError("give one of --after and --since")
     begin = None if since is None else time() - since
     found: list[Message] = []
-    chosen: dict[str, Any] = {"since": begin, "topics": topics, "on_gap": _told(invocation)}
+    chosen: dict[str, Any] = {"since": begin, "topics": topics, "on_gap": _on_gap(invocation)}
     with Reader(invocation.endpoint, stream, after or 0, **chosen) as reader:
         while len(found) < limit and (message := reader.read(invocation.timeout)):
             found.append(message)
@@ -122,7 +122,7 @@ def read(
 @click.pass_obj
 def tail(invocation: Invocation, /, stream: str, *, topics: tuple[str, ...]) -> None:
     """Print what is published to STREAM from now on, until Ctrl-C."""
-    chosen: dict[str, Any] = {"new": True, "follow": True, "topics": topics, "on_gap": _told(invocation)}
+    chosen: dict[str, Any] = {"new": True, "follow": True, "topics": topics, "on_gap": _on_gap(invocation)}
     with Reader(invocation.endpoint, stream, **chosen) as reader:
         for each in reader:
             if invocation.as_json:
@@ -180,8 +180,8 @@ def trim(invocation: Invocation, /, stream: str, first: int, *, yes: bool) -> No
     if not yes:
         click.confirm(f"Remove all messages of stream {stream} before {first}?", abort=True, err=True)
     with invocation.client() as client:
-        gone = client.trim(stream, first)
-    invocation.result(f"removed {gone} messages of {stream}", stream=stream, removed=gone)
+        removed = client.trim(stream, first)
+    invocation.result(f"removed {removed} messages of {stream}", stream=stream, removed=removed)
 
 
 @stream.command()
@@ -193,15 +193,15 @@ def delete(invocation: Invocation, /, stream: str, *, yes: bool) -> None:
     if not yes:
         click.confirm(f"Remove all messages of stream {stream}?", abort=True, err=True)
     with invocation.client() as client:
-        gone = client.erase(stream)
-    invocation.result(f"removed {gone} messages of {stream}", stream=stream, removed=gone)
+        removed = client.erase(stream)
+    invocation.result(f"removed {removed} messages of {stream}", stream=stream, removed=removed)
 
 
-def _told(invocation: Invocation) -> Any:
-    def told(gap: Gap) -> None:
+def _on_gap(invocation: Invocation) -> Any:
+    def report(gap: Gap) -> None:
         invocation.note(str(gap))
 
-    return told
+    return report
 
 
 def _line(message: Message) -> str:

@@ -109,10 +109,10 @@ class _View:
         about = self._client.counters()["broker"]
         try:
             rows = self._client.queues() if self._queue is None else [self._client.queue(self._queue)]
-            letters = self._letters()
+            dead = self._latest_dead()
         except (Timeout, Unavailable) as error:  # the head says what is wrong with the store
             rows, _problem = last_counts(self._client, error)
-            about, letters = self._client.counters()["broker"], self.found.get("dead", [])
+            about, dead = self._client.counters()["broker"], self.found.get("dead", [])
         if self._queue is None:
             self.found = {"broker": about, "sort": self._by, "queues": in_order(rows, self._by)}
             self._at = max(0, min(self._at, len(rows) - 1))
@@ -121,15 +121,15 @@ class _View:
                 "broker": about,
                 "queue": next(each for each in rows if each["name"] == self._queue),
                 "workers": self._client.workers(self._queue),
-                "dead": letters,
+                "dead": dead,
             }
 
-    def _letters(self) -> list[dict[str, Any]]:
+    def _latest_dead(self) -> list[dict[str, Any]]:
         """Return the latest dead letters of the queue."""
         if self._queue is None:
             return []
         found = self._client.peek(self._queue, ShownState.DEAD, _LETTERS, newest=True)
-        return [_last_words(each) for each in found]
+        return [_dead_row(each) for each in found]
 
     def press(self, key: str) -> None:
         """Act on a key."""
@@ -198,9 +198,9 @@ def _table(rows: list[dict[str, Any]], width: int, chosen: int = -1) -> Any:
     return table
 
 
-def _last_words(letter: Mapping[str, Any]) -> dict[str, Any]:
-    errors = letter.get("errors") or [{}]
-    return {"id": letter["id"], "ended_at": letter.get("ended_at"), "reason": errors[-1].get("reason")}
+def _dead_row(job: Mapping[str, Any]) -> dict[str, Any]:
+    errors = job.get("errors") or [{}]
+    return {"id": job["id"], "ended_at": job.get("ended_at"), "reason": errors[-1].get("reason")}
 
 
 @contextmanager

@@ -48,23 +48,23 @@ class Watcher:
 
     def start(self, command: str, **options: Any) -> subprocess.Popen[bytes]:
         """Run a command in a shell, in a session of its own, like :class:`subprocess.Popen`."""
-        tells = self._file <= _LAST_FILE
+        registers_itself = self._file <= _LAST_FILE
         process = subprocess.Popen(  # noqa: S602 - users give shell commands
-            f"{self._telling()}{command}" if tells else command,
-            shell=True, start_new_session=True, pass_fds=(self._file,) if tells else (), **options,
+            f"{self._first_words()}{command}" if registers_itself else command,
+            shell=True, start_new_session=True, pass_fds=(self._file,) if registers_itself else (), **options,
         )  # fmt: skip
-        if not tells:
-            self._tell("+", process.pid)
+        if not registers_itself:
+            self._write("+", process.pid)
         return process
 
     def ended(self, process: subprocess.Popen[bytes]) -> None:
         """Forget a command; what it has left running on purpose goes on."""
-        self._tell("-", process.pid)
+        self._write("-", process.pid)
 
-    def _telling(self) -> str:
+    def _first_words(self) -> str:
         """Return the first words of a command; it goes on without the watcher, if that is gone."""
         return f"trap '' PIPE; echo + $$ 2>/dev/null >&{self._file}; trap - PIPE; exec {self._file}>&-; "
 
-    def _tell(self, sign: str, pid: int) -> None:
+    def _write(self, sign: str, pid: int) -> None:
         with contextlib.suppress(OSError):
             os.write(self._file, f"{sign} {pid}\n".encode())

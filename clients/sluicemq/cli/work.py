@@ -233,12 +233,12 @@ def _log_to_stderr() -> None:
 
 
 def _environment(job: Job) -> dict[str, str]:
-    told = {"JOB_ID": job.id, "JOB_QUEUE": job.queue, "JOB_ATTEMPT": str(job.attempt)}
+    environment = {"JOB_ID": job.id, "JOB_QUEUE": job.queue, "JOB_ATTEMPT": str(job.attempt)}
     for name in _TRACE:
         value = job.headers.get(name)
         if isinstance(value, str) and value.isascii() and value.isprintable():
-            told[name.upper()] = value
-    return told
+            environment[name.upper()] = value
+    return environment
 
 
 def _described(job: Job) -> dict[str, Any]:

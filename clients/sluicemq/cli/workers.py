@@ -74,11 +74,11 @@ def events(
         after = client.events(queue)["after"]
         end = monotonic() + seconds
         while follow or monotonic() < end:
-            told = client.events(queue, after)
-            after = told["after"]
-            if told["missed"]:
-                invocation.json({"missed": told["missed"]})
-            for each in sorted(told["events"], key=lambda each: float(each["at"])):
+            answer = client.events(queue, after)
+            after = answer["after"]
+            if answer["missed"]:
+                invocation.json({"missed": answer["missed"]})
+            for each in sorted(answer["events"], key=lambda each: float(each["at"])):
                 invocation.json(each)  # a worker may have a job before its push is answered
-            if not told["events"]:
+            if not answer["events"]:
                 sleep(_LOOK)

@@ -1,7 +1,7 @@
 """Workers of the bench, one function for each kind; a process may be many of them.
 
 Each gives every payload to ``tally`` and settles the job. It ends when the tally is over or, while nothing
-comes, when the board says so. It returns once its verdicts have been sent (the library's: confirmed).
+comes, when the counts says so. It returns once its verdicts have been sent (the library's: confirmed).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import zmq
 
 from sluicemq.protocol.errors import Release
 from sluicemq.worker import Worker
-from sluicemq_bench.board import Board
+from sluicemq_bench.shared_counts import SharedCounts
 from sluicemq_bench.task import Task
 
 Socket = zmq.Socket[bytes]
@@ -32,7 +32,7 @@ class Tally(Protocol):
         """Return whether this worker has seen the last job of the run."""
 
     def __call__(self, payload: bytes, /) -> None:
-        """Note a job in the worker's hands."""
+        """Note a job in the worker's worker_numbers."""
 
     def started(self, start: int) -> None:
         """Note the start of the run, at ``start`` (monotonic ns)."""
@@ -42,7 +42,7 @@ class Tally(Protocol):
 AwaitGo = Callable[[], int]
 
 
-def take_with_library(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> None:
+def work_with_library(task: Task, counts: SharedCounts, tally: Tally, await_go: AwaitGo) -> None:
     """Run the library's workers."""
     finished = threading.Event()
     counting = threading.Lock()
@@ -64,26 +64,26 @@ def take_with_library(task: Task, board: Board, tally: Tally, await_go: AwaitGo)
         tally.started(await_go())
         for worker in workers:
             worker.start()
-        while not (finished.wait(_IDLE) or board.is_over()):
+        while not (finished.wait(_IDLE) or counts.is_over()):
             pass
         finished.set()
 
 
-def take_with_rep(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> None:
+def work_with_rep(task: Task, counts: SharedCounts, tally: Tally, await_go: AwaitGo) -> None:
     """Run plain REP sockets with empty answers."""
     with _connected(task, zmq.REP, tally, await_go) as sockets:
-        for socket, payload in _received(sockets, board, tally):
+        for socket, payload in _received(sockets, counts, tally):
             tally(payload)
             socket.send(b"")
 
 
-def take_with_pull(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> None:
+def work_with_pull(task: Task, counts: SharedCounts, tally: Tally, await_go: AwaitGo) -> None:
     """Run plain PULL sockets; with explicit commits, a PUSH socket commits each job."""
     if task.plan.ack == "explicit":
-        _take_and_commit(task, board, tally, await_go)
+        _take_and_commit(task, counts, tally, await_go)
         return
     with _connected(task, zmq.PULL, tally, await_go) as sockets:
-        for socket, payload in _received(sockets, board, tally):
+        for socket, payload in _received(sockets, counts, tally):
             if socket.getsockopt(zmq.RCVMORE):
                 sys.exit(
                     f"{task.site.backend} hands out jobs of several frames: "
@@ -92,17 +92,17 @@ def take_with_pull(task: Task, board: Board, tally: Tally, await_go: AwaitGo) ->
             tally(payload)
 
 
-TAKERS: dict[str, Callable[[Task, Board, Tally, AwaitGo], None]] = {
-    "library": take_with_library,
-    "rep": take_with_rep,
-    "pull": take_with_pull,
-    "req": take_with_rep,
+WORKERS_OF: dict[str, Callable[[Task, SharedCounts, Tally, AwaitGo], None]] = {
+    "library": work_with_library,
+    "rep": work_with_rep,
+    "pull": work_with_pull,
+    "req": work_with_rep,
 }
 
 
-def _take_and_commit(task: Task, board: Board, tally: Tally, await_go: AwaitGo) -> None:
+def _take_and_commit(task: Task, counts: SharedCounts, tally: Tally, await_go: AwaitGo) -> None:
     with _connected(task, zmq.PULL, tally, await_go) as sockets, _committing(task) as commits:
-        for socket, receipt in _received(sockets, board, tally):
+        for socket, receipt in _received(sockets, counts, tally):
             if not socket.getsockopt(zmq.RCVMORE):
                 sys.exit(
                     f'{task.site.backend} hands out jobs without receipts: its device needs ack = "explicit"'
@@ -114,19 +114,21 @@ def _take_and_commit(task: Task, board: Board, tally: Tally, await_go: AwaitGo) 
 def _library_workers(task: Task, handler: Callable[[Any], None]) -> list[Worker]:
     queues = task.site.queues(task.plan)
     return [
-        Worker(task.site.endpoint, queues[hand % len(queues)], handler, prefetch=task.plan.prefetch)
-        for hand in task.hands
+        Worker(task.site.endpoint, queues[number % len(queues)], handler, prefetch=task.plan.prefetch)
+        for number in task.worker_numbers
     ]
 
 
-def _received(sockets: Sequence[Socket], board: Board, tally: Tally) -> Iterator[tuple[Socket, bytes]]:
+def _received(
+    sockets: Sequence[Socket], counts: SharedCounts, tally: Tally
+) -> Iterator[tuple[Socket, bytes]]:
     """Yield the first frame of each message and its receiver, until the run is over."""
     poller = zmq.Poller()
     for socket in sockets:
         poller.register(socket, zmq.POLLIN)
     while not tally.over:
         ready = poller.poll(int(_IDLE * 1000))
-        if not ready and board.is_over():
+        if not ready and counts.is_over():
             return
         for socket, _ in ready:
             yield socket, socket.recv()
@@ -136,7 +138,7 @@ def _received(sockets: Sequence[Socket], board: Board, tally: Tally) -> Iterator
 
 @contextmanager
 def _connected(task: Task, kind: int, tally: Tally, await_go: AwaitGo) -> Iterator[list[Socket]]:
-    with _sockets(kind, len(task.hands)) as sockets:
+    with _sockets(kind, len(task.worker_numbers)) as sockets:
         start = 0 if task.early else await_go()
         for socket in sockets:
             socket.connect(task.site.backend)

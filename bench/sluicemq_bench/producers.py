@@ -10,7 +10,7 @@ from typing import Protocol, Self
 import zmq
 
 from sluicemq.producer import Producer
-from sluicemq_bench.schedule import Times
+from sluicemq_bench.due_times import Times
 from sluicemq_bench.task import Task
 
 #: The times of this kind of operation are reported under its name.
@@ -50,7 +50,7 @@ class LibrarySource:
         self._headers = task.plan.headers
         self._producer = Producer(task.site.endpoint, window=task.plan.window)
 
-    def send(self, payload: bytes, stamp: int) -> None:  # noqa: ARG002 - the taker times it
+    def send(self, payload: bytes, stamp: int) -> None:  # noqa: ARG002 - the worker times it
         """Push; the library makes batches."""
         self._sent += 1
         self._producer.push(next(self._queues), payload, **self._headers)
@@ -115,7 +115,7 @@ class PushSource(_SocketSource):
     def __init__(self, task: Task) -> None:
         super().__init__(zmq.PUSH, task.site.frontend)
 
-    def send(self, payload: bytes, stamp: int) -> None:  # noqa: ARG002 - the taker times it
+    def send(self, payload: bytes, stamp: int) -> None:  # noqa: ARG002 - the worker times it
         """Send; blocks at the broker's high-water mark."""
         self._socket.send(payload)
         self._sent += 1

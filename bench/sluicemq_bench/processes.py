@@ -19,7 +19,7 @@ class BenchFailed(Exception):
     """A run could not be finished; the text says why."""
 
 
-class Crew:
+class Processes:
     """One process for each task; leaving the ``with`` block ends those that still run."""
 
     def __init__(self, tasks: Sequence[Task]) -> None:

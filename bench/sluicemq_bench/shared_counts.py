@@ -12,7 +12,7 @@ from pathlib import Path
 _CELL = 8
 
 
-class Board:
+class SharedCounts:
     """The cells. ``slot`` is the one that this process writes to; None in the process that watches."""
 
     def __init__(self, file: Path, workers: int, slot: int | None = None) -> None:
@@ -24,8 +24,8 @@ class Board:
         self._produced = self.cells[1 + workers :]
 
     @classmethod
-    def make(cls, file: Path, workers: int, producers: int) -> Board:
-        """Make a new board, all zero."""
+    def make(cls, file: Path, workers: int, producers: int) -> SharedCounts:
+        """Make new counts, all zero."""
         file.write_bytes(bytes(_CELL * (1 + workers + producers)))
         return cls(file, workers)
 
