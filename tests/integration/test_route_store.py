@@ -25,7 +25,7 @@ def routes(subscriptions: SubscriptionStore, store: QueueStore) -> RouteStore:
 
 def hold(subscriptions: SubscriptionStore, token: str) -> Subscription:
     return subscriptions.hold(
-        "prices", "route.mail", "route", Holder("b1", token, token), NOW, lost=lambda _holder: True
+        "prices", "route.mail", "route", Holder("b1", token, token), NOW, is_lost=lambda _holder: True
     )
 
 

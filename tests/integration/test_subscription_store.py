@@ -24,7 +24,7 @@ def holder(token: str, owner: str = "b1") -> Holder:
 
 
 def hold(store: SubscriptionStore, token: str, kind: str = "update", **options: Any) -> Subscription:
-    options = {"lost": lambda _holder: False, **options}
+    options = {"is_lost": lambda _holder: False, **options}
     return store.hold(STREAM, NAME, kind, holder(token), NOW, **options)
 
 
@@ -42,9 +42,9 @@ class TestHold:
         assert hold(store, "a") == Subscription(STREAM, NAME, 0, 1, "update", holder("a"), NOW)
 
     def test_one_that_is_made_may_begin_elsewhere(self, store: SubscriptionStore) -> None:
-        assert hold(store, "a", born=70).watermark == 70
+        assert hold(store, "a", initial=70).watermark == 70
         store.release(STREAM, NAME)
-        assert hold(store, "b", born=90).watermark == 70
+        assert hold(store, "b", initial=90).watermark == 70
 
     @pytest.mark.parametrize("kind", ["update", "rebuild"])
     def test_while_somebody_holds_it_nobody_else_does(self, store: SubscriptionStore, kind: str) -> None:
@@ -56,12 +56,12 @@ class TestHold:
     ) -> None:
         hold(store, "a")
         store.mark(STREAM, NAME, 1, 5, NOW)
-        found = hold(store, "b", lost=gone, after=0)
+        found = hold(store, "b", is_lost=gone, after=0)
         assert (found.holder, found.fence, found.watermark) == (holder("b"), 2, 5)
 
     def test_one_of_another_kind_does_not_before_it_is_released(self, store: SubscriptionStore) -> None:
         hold(store, "a")
-        assert hold(store, "b", "rebuild", lost=gone).holder == holder("a")
+        assert hold(store, "b", "rebuild", is_lost=gone).holder == holder("a")
         assert store.release(STREAM, NAME)
         assert hold(store, "b", "rebuild").holder == holder("b")
 
@@ -73,7 +73,7 @@ class TestHold:
 
     def test_the_end_of_an_earlier_hold_does_not_end_a_later_one(self, store: SubscriptionStore) -> None:
         early = hold(store, "a")
-        late = hold(store, "b", lost=gone)
+        late = hold(store, "b", is_lost=gone)
         store.vanish(STREAM, NAME, early.fence)
         assert not store.release(STREAM, NAME, early.fence)
         assert store.get(STREAM, NAME) == late
@@ -121,7 +121,7 @@ class TestMark:
 
     def test_a_late_one_of_an_earlier_hold_is_refused(self, store: SubscriptionStore) -> None:
         early = hold(store, "a").fence
-        hold(store, "b", lost=gone)
+        hold(store, "b", is_lost=gone)
         assert not store.mark(STREAM, NAME, early, 100, NOW)
         assert watermark_of(store) == 0
 

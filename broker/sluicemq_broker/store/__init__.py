@@ -1,4 +1,4 @@
-"""Everything that is said to MongoDB: its statements, its errors, its connection."""
+"""MongoDB: all statements, its errors, and connections to it."""
 
 from sluicemq_broker.store.admin.changes import Changes
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY

@@ -1,4 +1,4 @@
-"""Whether MongoDB answers: asked twice a second, and told at once, whoever wants to know."""
+"""Availability of MongoDB: it is asked twice a second, and a change is reported at once."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.errors import translated
 
-#: Seconds between two questions; and after so many without an answer MongoDB is told to be away. Together
-#: under three seconds, which is how soon a probe of the broker's readiness hears of it.
+#: Seconds between two pings, and seconds without an answer after which MongoDB counts as away. Together under
+#: three seconds, which is how soon a probe of the broker's readiness sees it.
 EVERY: Final = 0.5
 SILENCE: Final = 2.0
-#: Seconds: a MongoDB whose answers all take longer is said to be slow, and no more so at half of that.
+#: Seconds: MongoDB is slow if all answers take longer, and no longer slow at half of that.
 _SLOW: Final = 0.025
-#: So many answers in a row: a busy moment is none.
+#: Answers in a row that count for that, so that one busy moment does not.
 _ANSWERS: Final = 6
 
 log = logging.getLogger("broker.store")
 
 
 class StoreAvailability:
-    """What is known of MongoDB. :meth:`watch` asks; nothing else here waits.
+    """The availability of MongoDB. :meth:`watch` asks; nothing else here waits.
 
-    A MongoDB that is stopped refuses nothing: it does not answer. So what counts is for how long the last
-    question has had no answer, and not whether it has failed by now.
+    A MongoDB that is stopped refuses nothing: it does not answer. So what counts is how long the last ping
+    has had no answer, and not whether it has failed.
     """
 
     def __init__(
         self, now: Callable[[], float] = time.monotonic, why: Callable[[], str] = lambda: ""
     ) -> None:
-        """``why``: what is known of a MongoDB of the broker's own, which says more than its silence."""
+        """``why``: called for the state of the broker's own MongoDB, which explains its silence."""
         self._now = now
         self._why = why
-        self._asked: float | None = None  # since when an answer is awaited
+        self._asked: float | None = None  # since when a ping has no answer
         self._failed = ""
         self._took: deque[float] = deque(maxlen=_ANSWERS)
         self._slow = False
@@ -45,7 +45,7 @@ class StoreAvailability:
 
     @property
     def silent(self) -> float:
-        """Seconds without an answer to a question that was asked; 0 if all were answered."""
+        """Seconds that a ping has been without an answer; 0 if all were answered."""
         return 0.0 if self._asked is None else self._now() - self._asked
 
     @property
@@ -55,18 +55,18 @@ class StoreAvailability:
 
     @property
     def problem(self) -> str:
-        """What is wrong, in a sentence; empty if it is reachable."""
+        """The problem, in a sentence; empty if MongoDB is reachable."""
         if self.reachable:
             return ""
         why = self._why() or self._failed
         return f"MongoDB has not answered for {self.silent:.1f} s{': ' if why else ''}{why}"
 
     def on_return(self, tell: Callable[[float], None]) -> None:
-        """Call this when it answers again after more than a moment, with how many seconds it was silent."""
+        """Call ``tell`` with the seconds of silence when MongoDB answers again after more than a moment."""
         self._on_return.append(tell)
 
     def watch(self, client: Client) -> None:
-        """Ask once, and note the answer; a question that fails is counted from when it was asked first."""
+        """Ping once, and note the answer; silence counts from the first ping that failed."""
         if self._asked is None:
             self._asked = self._now()
         sent = self._now()
@@ -76,16 +76,16 @@ class StoreAvailability:
         except Unavailable as error:
             self._failed = str(error)
         else:
-            silent, lost = self.silent, not self.reachable
+            silent, was_away = self.silent, not self.reachable
             self._took.append(self._now() - sent)
             self._judge_pace()
             self._asked, self._failed = None, ""
-            if lost:
+            if was_away:
                 for tell in self._on_return:
                     tell(silent)
 
     def _judge_pace(self) -> None:
-        """Say, once, that every answer takes long, and that it does no more: by the quickest of the last."""
+        """Log once that every answer takes long, and once that it no longer does, by the quickest answer."""
         if len(self._took) < _ANSWERS:
             return
         quickest = min(self._took)

@@ -1,4 +1,4 @@
-"""The MongoDB server's time, which all brokers use for when jobs are due and expire."""
+"""Clock of the MongoDB server, by which all brokers decide when jobs are due and expire."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from sluicemq_broker.store.errors import translated
 
 log = logging.getLogger("broker.mongo")
 
-#: With less error than this the server's time is not asked for again at the start; with more than that
-#: it is worth a warning.
+#: Seconds of error up to which the server's time is not measured again at the start, and above which there is
+#: a warning.
 _CLOSE_ENOUGH: Final = 0.025
 
 
 _TOLERATED: Final = 0.25
 
 
-#: Seconds by which the server's clock is set at once so that people hear of it.
+#: Seconds by which the server's clock must be set at once for a warning.
 _JUMP: Final = 1.0
 
 
-#: The time stands still for so many seconds, at most, rather than go back.
+#: Seconds for which the time stands still, at most, rather than go back.
 _STANDS_STILL: Final = 10.0
 
 
 class ServerClock:
     """The MongoDB server's time, measured by :meth:`measure` and carried on by a monotonic clock.
 
-    All brokers use the server's time for ``eligible_at`` and ``expires_at``, so that no machine's
-    own clock, nor a step in it, decides when a job is due. It does not go back: after a better measure
-    it stands still until it is right; only a server whose clock was set back by more is followed.
+    All brokers use the server's time for ``eligible_at`` and ``expires_at``, so that no machine's own clock,
+    nor a step in it, decides when a job is due. It does not go back: after a better measure it stands still
+    until it is right. Only a server whose clock was set back by more is followed.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -51,18 +51,18 @@ class ServerClock:
         self._on_jump = act
 
     def now(self) -> float:
-        """The server's time in Unix seconds, whole milliseconds as MongoDB keeps them."""
+        """Return the server's time in Unix seconds, in whole milliseconds as MongoDB keeps them."""
         now = int((self._monotonic() + self._ahead) * 1000) / 1000
         self._latest = max(self._latest, now)
         return self._latest
 
     @property
     def error(self) -> float:
-        """Seconds by which it may be wrong."""
+        """Seconds by which the time may be wrong."""
         return self._best.error_at(self._monotonic()) if self._best else float("inf")
 
     def set(self, client: Client, tries: int = 8) -> None:
-        """Measure it at the start, again if the answer was slow; raises :class:`Unavailable` without any."""
+        """Measure the time at the start, several times if answers are slow; raise Unavailable without any."""
         for left in reversed(range(tries)):
             try:
                 self.measure(client)
@@ -75,14 +75,14 @@ class ServerClock:
             log.warning("the MongoDB server's time is known to %.2f s only: its answers are slow", self.error)
 
     def measure(self, client: Client) -> None:
-        """Ask the server for its time; the best of the answers so far holds."""
+        """Ask the server for its time; the best of the answers so far counts."""
         sent = self._monotonic()
         with translated():
             hello = client.admin.command("hello")
         self.learn(Measure.of(sent, self._monotonic(), _unix(hello["localTime"])))
 
     def learn(self, measure: Measure) -> None:
-        """The server's time was asked for."""
+        """Take in one measure of the server's time."""
         known = self._best
         first = known is None
         self._best = better(known, measure)
@@ -90,7 +90,9 @@ class ServerClock:
         if known is not None and not known.agrees(measure):
             self._look_at_jump(measure.ahead - known.ahead)
         back = self._latest - self._monotonic() - self._ahead
-        if first or back > _STANDS_STILL:  # until here it was this machine's own; or the server's was set
+        if (
+            first or back > _STANDS_STILL
+        ):  # until now it was this machine's clock, or the server's clock was set
             self._latest = 0.0
 
     def _look_at_jump(self, seconds: float) -> None:

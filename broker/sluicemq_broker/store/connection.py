@@ -1,4 +1,4 @@
-"""The way to MongoDB: connecting, refusing an unsafe one, its clock, and its errors translated."""
+"""Connections to MongoDB: clients whose writes are durable, and a check of the server."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ Documents = Database[dict[str, Any]]
 Client = pymongo.MongoClient[dict[str, Any]]
 
 
-#: A reply that takes longer than this is given up; what the statement did is then unclear.
+#: Seconds after which a reply is given up; the outcome of the statement is unclear then.
 REPLY_TIMEOUT = 15.0
 
 
-#: How long a statement waits for a primary before it is given up as not sent.
+#: Seconds that a statement waits for a primary before it is given up as not sent.
 PRIMARY_TIMEOUT = 5.0
 
 
-#: A heartbeat must be tried several times within a lease, so each try has this share of it, at most;
-#: and at least so many seconds, or a busy machine would never have its answer in time.
+#: A heartbeat is tried several times within a lease, so each try may take this share of it; and these seconds
+#: at least, or a busy machine would never get its answer in time.
 _LEASE_SHARE: Final = 1 / 5
 
 
 _LEAST_LEASE_TIMEOUT: Final = 0.1
 
 
-#: Options of a URI that would change what is promised, or when a statement is given up: the broker has its
-#: own. Reads elsewhere than at the primary took running jobs from a live broker.
+#: Options of a URI that would change the broker's promises, or its time-outs: it sets its own. Reads from a
+#: secondary took running jobs from a live broker.
 _OURS: Final = {
     *("readpreference", "readpreferencetags", "maxstalenessseconds", "readconcernlevel"),
     *("w", "wtimeout", "wtimeoutms", "journal", "j", "fsync", "retrywrites", "retryreads"),
@@ -63,11 +63,11 @@ _OURS: Final = {
 
 
 def connect(uri: str, answered: Callable[[str, float], None] | None = None) -> Client:
-    """A client that reads from the primary and whose writes wait for the majority and its journal.
+    """Return a client that reads from the primary and whose writes wait for the majority and its journal.
 
-    It connects when first used. What the URI says otherwise is left out, with a warning that names the
-    option. ``answered`` is told of each command, by its name, how many seconds its answer took. Raises
-    :class:`Unavailable` for a URI that can't be used, without a word of it that is secret.
+    It connects when it is first used. Options of the URI that contradict this are left out, with a warning
+    that names them. ``answered`` is called after each command with its name and the seconds that its answer
+    took. Raises :class:`Unavailable` for a URI that can't be used, without its secrets.
     """
     kept, left_out = promised(uri)
     if left_out:
@@ -76,10 +76,10 @@ def connect(uri: str, answered: Callable[[str, float], None] | None = None) -> C
 
 
 def connect_for_leases(uri: str, lease: float) -> Client:
-    """A client of their own for heartbeats, so that they wait for no other statement.
+    """Return a client for heartbeats alone, so that they wait for no other statement.
 
-    Nothing is repeated by the driver: a try that is not answered within a fifth of a lease is given up,
-    and the next one is the caller's.
+    The driver repeats nothing: a try without an answer within a fifth of a lease is given up, and the caller
+    tries again.
     """
     timeout = max(lease * _LEASE_SHARE, _LEAST_LEASE_TIMEOUT)
     most = min(timeout, PRIMARY_TIMEOUT)
@@ -87,7 +87,7 @@ def connect_for_leases(uri: str, lease: float) -> Client:
 
 
 def promised(uri: str) -> tuple[str, list[str]]:
-    """The URI without the options that are the broker's own; and the names of those left out."""
+    """Return the URI without the options that the broker sets itself, and the names of those left out."""
     hosts, mark, options = uri.partition("?")
     parts = re.split("([&;])", options)
     pairs, marks = parts[::2], parts[1::2]
@@ -107,7 +107,7 @@ def _client(
 ) -> Client:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # of options that it would leave out
+            warnings.simplefilter("error", UserWarning)  # for options that it would ignore
             return pymongo.MongoClient(
                 uri,
                 w="majority",
@@ -119,17 +119,17 @@ def _client(
                 maxPoolSize=pool,
                 appname="sluicemq",
                 event_listeners=[_Answers(answered)] if answered else [],
-                # One document that somebody wrote by hand must not keep all others from being read.
+                # One document with a strange date must not keep all others from being read.
                 datetime_conversion=DatetimeConversion.DATETIME_AUTO,
                 unicode_decode_error_handler="replace",
             )
     except (mongo_errors.ConfigurationError, ValueError, TypeError, OSError, UserWarning) as error:
-        # Not "from error": the driver's words, which a traceback shows, may quote the URI.
+        # Not "from error": the driver's text, which a traceback shows, may quote the URI.
         raise Unavailable(f"mongodb_uri can't be used: {_why(uri, error)}") from None
 
 
 def _why(text: str, error: Exception) -> str:
-    """What is wrong with a URI that the driver refuses: the option by number, or its harmless words."""
+    """Return what is wrong with a URI: the number of the option, or the driver's text without secrets."""
     try:
         uri = MongoUri.read(text)
     except ValueError as wrong:
@@ -138,7 +138,7 @@ def _why(text: str, error: Exception) -> str:
         alone = f"mongodb://localhost/?{name}={value}"
         try:
             parse_uri(alone)
-        except Exception as wrong:  # noqa: BLE001 - whatever the driver makes of it
+        except Exception as wrong:  # noqa: BLE001 - the driver raises many kinds
             shown = str(MongoUri.read(alone)).partition("?")[2]
             return f"option no. {number}, {shown}: {_harmless(uri, wrong)}"
     return _harmless(uri, error)
@@ -150,35 +150,35 @@ def _harmless(uri: MongoUri, error: Exception) -> str:
     return brief(error) if text and known else f"the driver says {type(error).__name__}"
 
 
-#: Told of the answers to what the greenlet that has set it sends, before the driver is done with them: giving
-#: connection and session back takes it a tenth of a statement. Must neither raise nor send anything.
+#: Called with the answer to each statement of the greenlet that has set it, before the driver gives
+#: connection and session back, which takes a tenth of a statement. Must neither raise nor send anything.
 on_answer: ContextVar[Callable[[Mapping[str, Any]], None] | None] = ContextVar("on_answer", default=None)
 
 
 class _Answers(CommandListener):
-    """Tells of each command how long its answer took, that of one which failed too."""
+    """Reports how long the answer to each command took, also to one that failed."""
 
     def __init__(self, answered: Callable[[str, float], None]) -> None:
         self._answered = answered
 
     def started(self, event: CommandStartedEvent) -> None:
-        """Of no use yet."""
+        """Not reported."""
 
     def succeeded(self, event: CommandSucceededEvent) -> None:
-        """It was answered."""
-        if heard := on_answer.get():
-            heard(event.reply)
+        """Report an answer."""
+        if on_reply := on_answer.get():
+            on_reply(event.reply)
         self._answered(event.command_name, event.duration_micros / 1e6)
 
     def failed(self, event: CommandFailedEvent) -> None:
-        """It was refused, or given up."""
+        """Report a command that was refused or given up."""
         self._answered(event.command_name, event.duration_micros / 1e6)
 
 
 def require_safe(client: Client, *, allow_unsafe: bool) -> str | None:
     """Check that writes can be majority-committed and journaled.
 
-    Returns a warning instead of raising :class:`UnsafeStore` if ``allow_unsafe``; None if all is well.
+    Raise :class:`UnsafeStore`, or return a warning instead if ``allow_unsafe``; None if all is well.
     """
     with translated():
         hello = client.admin.command("hello")
@@ -210,5 +210,5 @@ def _problem(client: Client, hello: dict[str, Any]) -> str | None:
 
 
 def durable(database: Documents) -> Documents:
-    """The same database with majority writes; ``j`` is left out, since ``j: false`` waits 100 ms."""
+    """Return the database with majority writes; ``j`` is left out, since ``j: false`` waits 100 ms."""
     return database.with_options(write_concern=WriteConcern("majority"))

@@ -1,4 +1,4 @@
-"""The making of collections: a few at a time, so that MongoDB, and connections to it, are left to jobs."""
+"""Creation of collections: a few at a time, as it takes locks and connections from jobs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 
 from gevent.lock import BoundedSemaphore
 
-#: A collection with its indexes takes MongoDB some 30 ms, in which it holds locks that others wait for.
+#: A collection with its indexes takes MongoDB some 30 ms, with locks that others wait for.
 _AT_ONCE: Final = 2
-#: Seconds that one waits for its turn, at most: where MongoDB does not answer, each hears that itself.
+#: Seconds to wait for a turn, at most: where MongoDB does not answer, each caller finds that itself.
 _PATIENCE: Final = 5.0
 
 _turns = BoundedSemaphore(_AT_ONCE)

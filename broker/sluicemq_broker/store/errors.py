@@ -11,7 +11,7 @@ from pymongo import errors as mongo_errors
 
 from sluicemq.protocol.errors import TooLarge, Unavailable
 
-#: The server's codes for a statement, or a document, that is itself at fault: repeating it is of no use.
+#: The server's codes for a statement, or a document, that is at fault itself: repeating it is of no use.
 AT_FAULT: Final = {
     2,  # BadValue
     9,  # FailedToParse
@@ -23,12 +23,12 @@ AT_FAULT: Final = {
     121,  # DocumentValidationFailure
     10334,  # BSONObjectTooLarge
     17419,  # a document that an update makes too large
-    17420,  # the same, of an upsert
-    *(171, 16755, 16766, 17261, 17262, 17280),  # one that an index which somebody made can't take
+    17420,  # a document that an upsert makes too large
+    *(171, 16755, 16766, 17261, 17262, 17280),  # not possible in an index that somebody has made
 }
 
 
-#: The server's codes for its own trouble: what it refused then, it may take later.
+#: The server's codes for its own trouble: it may take the statement later.
 TROUBLE: Final = {
     *(6, 7, 89, 9001),  # a host, or the network
     *(91, 189, 10058, 10107, 11600, 11602, 13435, 13436),  # shutting down, stepping down, no primary
@@ -43,20 +43,20 @@ TROUBLE: Final = {
 _DISK_FULL: Final = 14031
 
 
-#: Where the settings of a driver, or the JSON of a reply, begin in the words of an error.
+#: Where the driver's settings, or the JSON of a reply, begin in the text of an error.
 _SETTINGS: Final = (", Timeout:", " (configured timeouts:", ", full error:")
 
 
 class Unclear(Unavailable):
-    """A write may or may not have happened: its reply was lost or its durability is not known."""
+    """A write may have happened or not: its reply was lost, or its durability is not known."""
 
 
 class Doubtful(Unclear):
-    """The server refused it with a code that is listed nowhere: the document's fault, or its own."""
+    """The server refused a statement with an unknown code: the document may be at fault, or the server."""
 
 
 class Refused(TooLarge):
-    """The statement itself is at fault, so waiting can't cure it: with checked jobs, only by their size."""
+    """The statement itself is at fault, so waiting is of no use: with checked jobs, only by their size."""
 
 
 class UnsafeStore(Unavailable):
@@ -65,7 +65,7 @@ class UnsafeStore(Unavailable):
 
 @contextmanager
 def applied() -> Iterator[None]:
-    """What follows a write in the same verb: that this was not sent does not mean that nothing was."""
+    """Translate the errors behind a write of a verb: they are unclear, even where nothing was sent."""
     try:
         yield
     except mongo_errors.ServerSelectionTimeoutError as error:
@@ -74,7 +74,7 @@ def applied() -> Iterator[None]:
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Raise this package's errors for the driver's, with the cause kept.
+    """Raise the store's errors for the driver's, with the cause kept.
 
     :class:`Unavailable`: the statement was not sent. :class:`Unclear`: it may have been applied.
     :class:`Refused`: repeating it is of no use.
@@ -83,7 +83,7 @@ def translated() -> Iterator[None]:
         yield
     except mongo_errors.ServerSelectionTimeoutError as error:
         raise Unavailable(f"no MongoDB primary: {brief(error)}") from error
-    except (BSONError, OverflowError, mongo_errors.InvalidName) as error:  # the driver could not write it
+    except (BSONError, OverflowError, mongo_errors.InvalidName) as error:  # the driver can't encode it
         raise Refused(f"MongoDB can't take it: {brief(error)}") from error
     except mongo_errors.PyMongoError as error:
         kind = Refused if isinstance(error, mongo_errors.OperationFailure) and _definite(error) else Unclear
@@ -99,12 +99,12 @@ def _definite(error: mongo_errors.OperationFailure) -> bool:
 
 
 def in_trouble(error: mongo_errors.OperationFailure) -> bool:
-    """True if the server, or the way to it, is to blame: not the statement."""
+    """Return True if the server, or the network, is at fault: not the statement."""
     return error.code in TROUBLE or error.has_error_label("RetryableWriteError")
 
 
 def brief(error: Exception) -> str:
-    """The first 200 characters of a driver error, which can run to pages, without its settings and its JSON.
+    """Return the first 200 characters of a driver's error, without its settings and its JSON.
 
     A full disk is named as such.
     """
@@ -119,7 +119,7 @@ def brief(error: Exception) -> str:
 
 
 def _first_wrong(details: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the first error of a reply with several; else the reply."""
+    """Return the first error of a reply with several; otherwise the reply."""
     for each in ("writeErrors", "writeConcernErrors"):
         if details.get(each):
             first: Mapping[str, Any] = details[each][0]

@@ -1,6 +1,6 @@
-"""Why a broker finds no primary: each host of the URI is asked what it is, and the cure for that is named.
+"""Diagnosis of a missing primary: each host of the URI is asked for its state, and the cure is named.
 
-The driver has one sentence for all of it, "no replica set members found yet".
+The driver has one sentence for all causes, "no replica set members found yet".
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pymongo.uri_parser import parse_uri
 
 from sluicemq_broker.config import MongoUri
 
-#: Seconds for one host; and how many are asked.
+#: Seconds for one host, and how many hosts are asked.
 _PATIENCE: Final = 2.0
 _MOST_ASKED: Final = 5
-#: Options that say what the whole is, not how to reach one host of it.
+#: Options that describe the replica set, not how to reach one host of it.
 _OF_THE_WHOLE: Final = {"replicaset", "directconnection", "loadbalanced", "authsource", "authmechanism"}
 
 
 def why_no_primary(text: str) -> str | None:
-    """Ask the hosts of a URI what they are; returns what is wrong and what to do, None if they don't say."""
+    """Return what is wrong with the hosts of a URI and what to do, as they say; None if they don't say."""
     uri = MongoUri.read(text)
     wanted = next((value for name, value in uri.parts.options if name.lower() == "replicaset"), None)
     for host in _hosts(text)[:_MOST_ASKED]:

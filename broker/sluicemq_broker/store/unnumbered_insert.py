@@ -1,8 +1,8 @@
-"""An insert of one document that MongoDB does not number: for what may come twice, or be lost, anyway.
+"""Insert of one document without a number of the driver, for documents that may come twice or get lost.
 
-The driver numbers each insert, so that it can send it again, and for each number the server writes a second
-document (``config.transactions``): 0.2 ms of the 2 to 3 ms that a majority insert took, measured in turns. A
-segment of a stream needs none, for its place tells whether it is there; nor does an event.
+The driver numbers each insert so that it can send it again, and for each number the server writes a second
+document (``config.transactions``): 0.2 ms of the 2 to 3 ms of a majority insert. A segment of a stream needs
+no number, since its place tells whether it is there; nor does an event.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ def insert(
     w: int | str,
     stored: Callable[[], None] | None = None,
 ) -> bool:
-    """Store it; False: its ``_id`` is there. ``w``: how many nodes are waited for.
+    """Store a document; False: its ``_id`` is there. ``w``: how many nodes the write waits for.
 
-    ``stored`` is called as soon as MongoDB has said so, a moment before this returns, or not at all. It must
-    not raise or wait. Crash or lost reply: it is stored or not, once. Raises as every statement does.
+    ``stored`` is called as soon as MongoDB has confirmed it, a moment before this returns, or not at all. It
+    must not raise or wait. Crash or lost reply: it is stored or not, once. Raises as every statement does.
     """
 
-    def heard(answer: Mapping[str, Any]) -> None:
+    def confirm(answer: Mapping[str, Any]) -> None:
         if stored and not ("writeErrors" in answer or "writeConcernError" in answer):
             stored()
 
     command = {"insert": collection, "documents": [document], "writeConcern": {"w": w}}
-    listening = on_answer.set(heard)
+    listening = on_answer.set(confirm)
     try:
         with translated():
             answer = database.command(command)

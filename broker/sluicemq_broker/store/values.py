@@ -1,4 +1,4 @@
-"""Values as MongoDB has them: documents, and dates without a time zone."""
+"""Values as MongoDB has them: documents, dates without a time zone, and hints."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ Document = dict[str, Any]
 
 
 def date(seconds: float) -> datetime:
-    """Unix seconds as MongoDB's date, which keeps milliseconds: naive UTC, as it is read.
+    """Return Unix seconds as MongoDB's date, in milliseconds: naive UTC, as it is read.
 
-    With a time zone the driver takes half as long again to write a job.
+    With a time zone the driver takes 50 % longer to write a job.
     """
     return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None)
 
 
 def seconds(when: datetime) -> float:
-    """MongoDB's date, naive UTC, as Unix seconds."""
+    """Return MongoDB's date, naive UTC, as Unix seconds."""
     return when.replace(tzinfo=UTC).timestamp()
 
 
-#: Named wherever ids are given: the jobs asked for are the first of the ready index too, so MongoDB may
-#: take that one for as good, and then reads all of it (100,000 keys for 1,000 jobs).
+#: The hint of every statement that names ids: often these jobs are the first of the ready index, too, so
+#: MongoDB may choose that one, and then reads all of it (100,000 keys for 1,000 jobs).
 BY_ID: Final = "_id_"
 
 #: Seconds to sleep so that others have their turn of the hub: a sleep of 0 would run before timers.

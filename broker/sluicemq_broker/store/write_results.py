@@ -1,4 +1,4 @@
-"""Reads the answers to writes of many documents: which were stored, and which were refused and why."""
+"""Answers to writes of many documents: which were stored, and which were refused and why."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _DUPLICATE_KEY = 11000
 
 @dataclass(slots=True)
 class Pushed:
-    """What a push did: positions whose id was there before, and positions refused with the reason.
+    """The outcome of a push: positions whose id existed before, and positions refused with the reason.
 
-    ``taken``: positions whose ``dedupe_id`` lies with another document, to be judged still.
+    ``taken``: positions whose ``dedupe_id`` another document has, to be judged still.
     """
 
     existing: list[int] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Pushed:
     taken: list[int] = field(default_factory=list)
 
     def add(self, part: Pushed, positions: Sequence[int]) -> None:
-        """Take in what became of some: ``part`` counts as ``positions`` does, which are positions here."""
+        """Add the outcome of a part; its positions count in ``positions``."""
         self.existing = sorted([*self.existing, *(positions[at] for at in part.existing)])
         self.refused |= {positions[at]: error for at, error in part.refused.items()}
         self.taken += [positions[at] for at in part.taken]
@@ -42,10 +42,10 @@ class Pushed:
 def outcome(answer: Document, *, repeatable: bool = True) -> Pushed:
     """Read the answer to an insert; ``repeatable``: it can be sent again.
 
-    A duplicate key means "stored" only if it is that of ``_id`` and no durability is in doubt; of an
-    index that somebody made it is the job's fault, like all that only this one document can be to blame
-    for. A server in trouble makes it :class:`Unclear`, for it may take the job later; a code
-    that is not known, :class:`Doubtful`.
+    A duplicate key means "stored" only if it is that of ``_id`` and durability is not in doubt. A duplicate
+    key of an index that somebody has made is the job's fault, like all that only this one document can be to
+    blame for. A server in trouble makes it :class:`Unclear`, for it may take the job later; an unknown code
+    makes it :class:`Doubtful`.
     """
     if "writeConcernError" in answer:
         raise Unclear(f"durability is not known: {str(answer['writeConcernError'])[:200]}")
@@ -53,14 +53,14 @@ def outcome(answer: Document, *, repeatable: bool = True) -> Pushed:
 
 
 def refusals(error: BulkWriteError) -> Pushed:
-    """The same of other unordered writes."""
+    """Read the errors of an unordered bulk write."""
     if error.details.get("writeConcernErrors"):
         raise Unclear(f"durability is not known: {brief(error)}") from error
     return read_errors(error.details["writeErrors"])
 
 
 def read_errors(errors: Sequence[Mapping[str, Any]], *, repeatable: bool = True) -> Pushed:
-    """What became of the documents that a write names as not written; ``repeatable``: it can be repeated."""
+    """Read the errors of documents that were not written; ``repeatable``: the write can be repeated."""
     pushed = Pushed()
     codes = {each.get("code") for each in errors}
     if codes & TROUBLE:

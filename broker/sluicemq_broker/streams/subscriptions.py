@@ -84,9 +84,9 @@ class Subscriptions:
                 wish.kind,
                 holder,
                 self._context.clock.now(),
-                lost=partial(self._lost, stream.settings.database),
+                is_lost=partial(self._lost, stream.settings.database),
                 after=after,
-                born=born or 0,
+                initial=born or 0,
                 may_make=partial(self._may_make, stream, wish.name, wish.peer),
             )
         except BaseException:

@@ -1,4 +1,4 @@
-"""How many jobs of each state a queue has: counted where they are few, estimated where they are many."""
+"""Counts of a queue's jobs by state: exact where they are few, estimates where they are many."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from sluicemq_broker.store.jobs.many_queues import ask_together
 from sluicemq_broker.store.jobs.outcomes import EXPIRED
 from sluicemq_broker.store.values import Document, date
 
-#: Up to so many jobs of a state are counted one by one; above, the figure is an estimate.
+#: Jobs of a state that are counted one by one, at most; above, the figure is an estimate.
 COUNTED_EXACTLY: Final = 10_000
-#: With so many in all, a sample tells first which states are not worth counting.
+#: Jobs in all from which a sample decides first which states are not worth counting.
 SURELY_MANY: Final = 100_000
 #: Documents of a random sample; MongoDB draws it without a scan while it is under 5 % of all.
 _SAMPLE: Final = 900
@@ -44,22 +44,22 @@ _INDEX_OF: Final = {
     State.RESERVED: RESERVED_INDEX,
 }
 
-#: States that each queue has an index for; for those that wait a queue has one once any job has waited.
+#: States for which each queue has an index; for waiting jobs it has one once any job has waited.
 _INDEXED: Final = tuple(each for each in SHOWN_STATES if each != State.WAITING)
-#: How many documents there are, as MongoDB keeps count.
+#: The number of documents, as MongoDB keeps it.
 _TOTAL: Final[list[Document]] = [{"$collStats": {"count": {}}}, {"$project": {"count": 1}}]
-#: Queues of which one statement asks for the total, and which it counts: 1,000 took MongoDB 30 ms of CPU and
-#: 320; 560 with five counted at once.
+#: Queues whose totals one statement reads, and whose jobs one counts. 1,000 queues took MongoDB 30 ms of CPU
+#: for the totals and 320 for the counts; 560 with five queues a statement.
 _TOTALS_TOGETHER, _TOGETHER = 100, 25
 
 _Jobs = Collection[dict[str, Any]]
 
 
 class Counting:
-    """The counts of one queue at one moment. Raises what the driver does.
+    """The counts of one queue at one moment. Raises the driver's errors.
 
-    ``exactly``: up to so many jobs of a state are counted; ``surely_many``: with so many in all, a sample
-    tells first which states are not worth counting.
+    ``exactly``: jobs of a state that are counted, at most; ``surely_many``: jobs in all from which a sample
+    decides first which states are not worth counting.
     """
 
     def __init__(
@@ -71,15 +71,14 @@ class Counting:
         self._surely_many = surely_many
 
     def counts(self) -> dict[str, Any]:
-        """``{ready, scheduled, waiting, reserved, done, dead, exact, oldest}``, in a few ms, however many.
+        """Return ``{ready, scheduled, waiting, reserved, done, dead, exact, oldest}``, in a few ms.
 
-        ``oldest``: since when the ready job is due that has been due longest, None without one.
-        States with less than ``exactly`` jobs are counted; above, ``exact`` is False and the
-        figure an estimate: what is left of all documents, split between several such states as a
-        random sample is (within some 5 % of all, which MongoDB counts itself). What has expired counts as
-        nothing, though the sweep may not have come to it.
+        ``oldest``: when the first ready job became due, None without one. States with less than ``exactly``
+        jobs are counted; above, ``exact`` is False and the figure an estimate: the rest of all documents,
+        divided between such states as in a random sample (within some 5 % of all, which MongoDB counts
+        itself). Expired jobs count as none, though the sweep may not have ended them.
         """
-        total = self._jobs.estimated_document_count()  # of no use alone after a crash of MongoDB
+        total = self._jobs.estimated_document_count()  # wrong after a crash of MongoDB
         if total < self._surely_many and (found := self._all_at_once()):
             return found
         shares = self._sampled() if total >= self._surely_many else {}
@@ -87,7 +86,7 @@ class Counting:
         over = self._expired()
         counts = dict(zip(few, _together([partial(self._counted, state) for state in few]), strict=True))
         many = [each for each in SHOWN_STATES if counts.get(each, self._exactly) >= self._exactly]
-        if over.get(State.READY, 0) + over.get(SCHEDULED, 0) >= self._exactly:  # maybe more: see the sample
+        if over.get(State.READY, 0) + over.get(SCHEDULED, 0) >= self._exactly:  # perhaps more: see the sample
             many = [*dict.fromkeys([*many, State.READY, SCHEDULED]), EXPIRED]
             over = {State.WAITING: over[State.WAITING]}
         if len(many) > 1:
@@ -99,10 +98,10 @@ class Counting:
         return {**{state: counts[state] for state in SHOWN_STATES}, "exact": not many, "oldest": oldest}
 
     def oldest_ready(self) -> float | None:
-        """Since when the job is due that has been due longest; None: no job is ready.
+        """Return when the first ready job became due; None: no job is ready.
 
         One step in the index for each priority in use, of the ``_PRIORITIES`` highest: more are rare. None,
-        too, while so many have expired and are not ended yet that the first other takes too long to find.
+        too, where the first job that has not expired takes too long to find.
         """
         due, below = list[float](), float(2**31)
         for _ in range(_PRIORITIES):
@@ -125,7 +124,7 @@ class Counting:
         return min((each for each in due if each <= self._now), default=None)
 
     def _all_at_once(self) -> dict[str, Any] | None:
-        """What :meth:`counts` tells, by one statement; None if it takes more.
+        """Count all states by one statement; None if it takes more.
 
         Six statements of their own, and those for the oldest job, took broker and MongoDB 10 ms of CPU. It
         takes more where a state has too many jobs, or something has expired.
@@ -144,7 +143,7 @@ class Counting:
         return _figures(found)
 
     def _counted(self, state: str) -> int:
-        """Jobs of a state, counted up to ``exactly``."""
+        """Count the jobs of a state, up to ``exactly``."""
         if not may_have(self._jobs, state):
             return 0
         return self._jobs.count_documents(
@@ -152,13 +151,13 @@ class Counting:
         )
 
     def _expired(self) -> dict[str, int]:
-        """How many that would count as ready, or as scheduled, have expired: few, but for one moment's."""
+        """Count expired jobs that are not ended yet: few, except for a moment."""
         over = _over(self._now)
         count = partial(self._jobs.count_documents, limit=self._exactly)
         in_line = 0
         if has_lines(self._jobs):
             in_line = count(_over_in_line(self._now), hint=LINE_EXPIRY_INDEX)
-        # Both from the same few, or a million would be read to find out that none of them is due later.
+        # Both from one sample, or a million would be read to find that none of them is due later.
         later = {"$cond": [{"$gt": ["$eligible_at", date(self._now)]}, SCHEDULED, State.READY]}
         found = self._jobs.aggregate(
             [{"$match": over}, {"$limit": self._exactly}, {"$group": {"_id": later, "count": {"$sum": 1}}}],
@@ -167,7 +166,7 @@ class Counting:
         return {State.WAITING: in_line, **{each["_id"]: each["count"] for each in found}}
 
     def _sampled(self) -> dict[str, float]:
-        """Which part of all jobs is in which state, as in a random sample."""
+        """Return which part of all jobs is in which state, in a random sample."""
         ready, over = {"$eq": ["$state", State.READY]}, {"$lte": ["$expires_at", date(self._now)]}
         expired = {"$and": [ready, {"$eq": [{"$type": "$expires_at"}, "date"]}, over]}
         later = {"$and": [ready, {"$gt": ["$eligible_at", date(self._now)]}]}
@@ -178,9 +177,9 @@ class Counting:
         return {state: count / sum(found.values()) for state, count in found.items()}
 
     def _shared_out(self, rest: int, states: list[str], shares: dict[str, float]) -> dict[str, int]:
-        """How many of the rest are in each of these states, of which each has ``exactly`` at least.
+        """Divide the rest among these states, each of which has ``exactly`` at least.
 
-        With the expired ones among them there may be fewer: all may be expired that would count as ready.
+        With expired jobs among them there may be fewer: all jobs that would count as ready may have expired.
         """
         least = 0 if EXPIRED in states else self._exactly
         if len(states) == 1:
@@ -190,11 +189,11 @@ class Counting:
 
 
 def small_counts(database: Documents, queues: Sequence[str], now: float) -> dict[str, dict[str, Any]]:
-    """Return what :meth:`Counting.counts` does, of queues with few documents, asking 25 with one statement.
+    """Return the counts of queues with few documents, as :meth:`Counting.counts`, 25 by one statement.
 
-    A queue is left out if it has more than :data:`COUNTED_EXACTLY`, or its states don't sum up to all of
-    them: some jobs wait in groups, or have expired, or MongoDB's own total is wrong after a crash of it. Such
-    few are read quickly even without an index. Raises :class:`~sluicemq.Unavailable`.
+    A queue is left out if it has more than :data:`COUNTED_EXACTLY`, or its states don't add up to all of
+    them: some jobs wait in groups, or have expired, or MongoDB's total is wrong after a crash. Such few are
+    read quickly even without an index. Raises :class:`~sluicemq.protocol.errors.Unavailable`.
     """
     totals = {
         queue: rows[0]["count"]
@@ -235,7 +234,7 @@ def _over_in_line(now: float) -> Document:
 
 
 def _together(questions: Sequence[Callable[[], int]]) -> list[int]:
-    """The answers to questions that are asked at once: one after the other takes as long as all of them."""
+    """Ask all questions at once: that takes as long as the longest of them."""
     answers: list[AsyncResult[int]] = [AsyncResult() for _ in questions]
     for answer, question in zip(answers, questions, strict=True):
         gevent.spawn(_answer, answer, question)
@@ -245,5 +244,5 @@ def _together(questions: Sequence[Callable[[], int]]) -> list[int]:
 def _answer(answer: AsyncResult[int], question: Callable[[], int]) -> None:
     try:
         answer.set(question())
-    except Exception as error:  # noqa: BLE001 - whoever asked hears of it
+    except Exception as error:  # noqa: BLE001 - raised again where the answer is read
         answer.set_exception(error)

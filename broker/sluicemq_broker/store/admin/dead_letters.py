@@ -42,7 +42,7 @@ class DeadLetters(NamedTuple):
 
     ``since`` and ``until``: those that died from then on, and before then, in Unix seconds. With ``unasked``,
     dead letters for whose result somebody waits are left out if they died after it, and so are children whose
-    parents have not been told.
+    parents are not notified yet.
     """
 
     ids: tuple[str, ...] | None = None

@@ -1,4 +1,4 @@
-"""What was counted in each minute, hour and day, in MongoDB: one document for a subject and a day.
+"""History: what was counted in each minute, hour and day, one document for a subject and a day.
 
 ::
 
@@ -8,14 +8,14 @@
               flushes: {writer: number}, minutes_removed?, rolled_up?}
     history_months: {_id: "queue/mail/2026-11", subject, name, month, remove_at, total?, days: {"22": {...}}}
 
-Minutes are nested under hours, since an update looks for a field from the first one on: past 23 hours and
-59 minutes at most, not past 1,439. So the last minute of a day costs about what the first did, where that of
-a flat list costs twice as much (``tests/bench/history.py``). A document is made with its hours, in their
-order; minutes and counters are added where something is counted. To make the minutes ahead too, at 0, takes
-100 KB for each queue that is used once a day, and makes no minute cheaper.
+Minutes are nested under hours, since an update searches a field from the first one on: past 23 hours and 59
+minutes at most, not past 1,439. So the last minute of a day costs about as much as the first, instead of
+twice as much (``tests/bench/history.py``). A document is made with its hours, in their order; minutes and
+counters are added when something is counted. Making all minutes ahead, at 0, would take 100 KB for each queue
+that is used once a day, and would make no minute cheaper.
 
-All brokers add to one document. Each addition has its writer's name and a number, and says so in ``flushes``:
-one that is sent again, since its answer was lost, is carried out once.
+All brokers add to one document. Each addition has its writer's name and a number, noted in ``flushes``: an
+addition that is sent again after a lost answer is carried out once.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from sluicemq_broker.store.values import Document
 #: Days for which minutes are kept, hours and days, and months.
 MINUTES_KEPT, DAYS_KEPT, MONTHS_KEPT = 8, 400, 5 * 366
 _HOURS: Final = [f"{hour:02}" for hour in range(24)]
-#: Documents in one statement, so that the driver writes none down for long; and in one roll-up.
+#: Documents in one statement, so that the driver encodes none for long; and in one roll-up.
 _AT_ONCE: Final = 50
 _ROLLED_UP_AT_ONCE: Final = 20
 _DAY: Final = 86400
 
 
 class Subject(NamedTuple):
-    """Of whom something was counted: ``queue``, ``stream`` or ``device`` and its name, ``broker`` and a host.
+    """A subject of counts: ``queue``, ``stream`` or ``device`` and its name, or ``broker`` and a host.
 
     ``broker`` and ``*`` is all brokers together. No name has a ``/``.
     """
@@ -53,7 +53,7 @@ class Subject(NamedTuple):
 
 
 class MinuteCounts(NamedTuple):
-    """What a subject has counted in one minute: ``added`` to what is there, ``most`` if it is more."""
+    """Counts of a subject in one minute: ``added`` to the stored ones, ``most`` where it is higher."""
 
     subject: Subject
     minute: int
@@ -63,14 +63,14 @@ class MinuteCounts(NamedTuple):
 
 
 class HistoryStore:
-    """The history that lies in one database."""
+    """The history in one database."""
 
     def __init__(self, database: Documents) -> None:
         self._days = durable(database)["history"]
         self._months = durable(database)["history_months"]
 
     def prepare(self) -> None:
-        """Make the indexes: for what is over, and for reading many days."""
+        """Make the indexes: for removal, and for reading many days."""
         over = IndexModel([("remove_at", 1)], expireAfterSeconds=0)
         with translated():
             self._days.create_indexes([over, IndexModel([("subject", 1), ("name", 1), ("day", 1)])])
@@ -79,10 +79,10 @@ class HistoryStore:
     # ------------------------------------------------------------------ write
 
     def add(self, writer: str, number: int, counted: Iterable[MinuteCounts]) -> None:
-        """Add these to their days; ``number`` rises with each call of this ``writer``.
+        """Add counts to their days; ``number`` rises with each call of this ``writer``.
 
-        Crash before or in between: of some nothing is added, nor ever will be. Lost reply: repeating it with
-        the same number adds what is not added yet.
+        Crash before or in between: some are not added, and never will be. Lost reply: repeating it with the
+        number adds what is not added yet.
         """
         updates = _updates(writer, number, counted)
         documents = list(updates)
@@ -101,7 +101,7 @@ class HistoryStore:
             self._days.bulk_write([updates[each] for each in missing], ordered=False)
 
     def make(self, subject: Subject, day: datetime) -> None:
-        """Make the document of a day, if it is not there: whoever writes first in it finds it."""
+        """Make the document of a day where it is missing, so that the first counts find it."""
         with translated():
             self._make(_id(subject, day))
 
@@ -124,7 +124,7 @@ class HistoryStore:
     # ------------------------------------------------------------------- read
 
     def minutes(self, subject: Subject, day: datetime) -> dict[datetime, Document]:
-        """What was counted in each minute of a day; those without anything are left out."""
+        """Return the counts of each minute of a day; minutes without any are left out."""
         with translated():
             found = self._days.find_one({"_id": _id(subject, day)}, {"hours": 1}) or {}
         return _minutes({**found, "day": day})
@@ -132,9 +132,9 @@ class HistoryStore:
     def minutes_of(
         self, subjects: Iterable[Subject], first: datetime, since: float, until: float
     ) -> dict[str, dict[datetime, Document]]:
-        """By name, what was counted in each minute between two times, less than a day apart.
+        """Return by name the counts of each minute between two times, less than a day apart.
 
-        ``first``: the day of ``since``. Of each day only the hours that are asked for are read.
+        ``first``: the day of ``since``. Only the hours between are read.
         """
         hours = range(int(since) // 3600, int(until) // 3600 + 1)
         wanted = {"name": 1, "day": 1, **{f"hours.{hour % 24:02}.minutes": 1 for hour in hours}}
@@ -147,7 +147,7 @@ class HistoryStore:
         return found
 
     def hours(self, subject: Subject, first: datetime, last: datetime) -> dict[datetime, Document]:
-        """What was counted in each hour of these days."""
+        """Return the counts of each hour of these days."""
         wanted = {"day": 1, **{f"hours.{hour}.total": 1 for hour in _HOURS}}
         return {
             each["day"] + timedelta(hours=int(hour)): counted
@@ -157,12 +157,12 @@ class HistoryStore:
         }
 
     def days(self, subject: Subject, first: datetime, last: datetime) -> dict[datetime, Document]:
-        """What was counted in each of these days."""
+        """Return the counts of each of these days."""
         found = self._between(subject, first, last, {"day": 1, "total": 1})
         return {each["day"]: counted for each in found if (counted := _plain(each["total"]))}
 
     def months(self, subject: Subject) -> dict[datetime, Document]:
-        """What was counted in each month that is kept, but for the last two days."""
+        """Return the counts of each month that is kept, without the last two days."""
         with translated():
             found = list(self._months.find({"subject": subject.kind, "name": subject.name}).sort("month", 1))
         return {each["month"]: counted for each in found if (counted := _sum(each["days"].values()))}
@@ -175,10 +175,10 @@ class HistoryStore:
     # --------------------------------------------------------------- retention
 
     def roll_up(self, today: datetime) -> int:
-        """Put days that are over into their months, and remove minutes that are old; returns how many were.
+        """Add finished days to their months, and remove old minutes; return how many days changed.
 
-        A day is over when yesterday's brokers have written their last of it. Each step sets what it reads, so
-        brokers may do it at once, and a crash in between is of no consequence.
+        A day is finished when yesterday's brokers have written their last counts of it. Each step sets what
+        it reads, so several brokers may do it at once, and a crash in between does no harm.
         """
         over = {"day": {"$lt": today - timedelta(days=1)}, "rolled_up": {"$exists": False}}
         wanted = {"subject": 1, "name": 1, "day": 1, "total": 1}
@@ -191,7 +191,7 @@ class HistoryStore:
     def _into_month(self, day: Document) -> None:
         began: datetime = day["day"]
         month = began.replace(day=1)
-        born = {
+        new = {
             "subject": day["subject"],
             "name": day["name"],
             "month": month,
@@ -199,7 +199,7 @@ class HistoryStore:
         }
         self._months.update_one(
             {"_id": f"{day['subject']}/{day['name']}/{month:%Y-%m}"},
-            {"$setOnInsert": born, "$set": {f"days.{began:%d}": _plain(day["total"])}},
+            {"$setOnInsert": new, "$set": {f"days.{began:%d}": _plain(day["total"])}},
             upsert=True,
         )
         self._days.update_one({"_id": day["_id"]}, {"$set": {"rolled_up": True}})
@@ -215,7 +215,7 @@ class HistoryStore:
 
 
 def day_of(seconds: float) -> datetime:
-    """The day of a time, in UTC, as MongoDB keeps it."""
+    """Return the day of a time, in UTC, as MongoDB keeps it."""
     return datetime.fromtimestamp(seconds // _DAY * _DAY, UTC).replace(tzinfo=None)
 
 
@@ -234,7 +234,7 @@ def _minutes(stored: Document) -> dict[datetime, Document]:
 
 
 def _updates(writer: str, number: int, counted: Iterable[MinuteCounts]) -> dict[str, UpdateOne]:
-    """One update for each document, that adds nothing if it was carried out before."""
+    """Return one update for each document; it adds nothing if it was carried out before."""
     added: dict[str, dict[str, int]] = {}
     most: dict[str, dict[str, int]] = {}
     for each in counted:
@@ -261,7 +261,7 @@ def _updates(writer: str, number: int, counted: Iterable[MinuteCounts]) -> dict[
 
 
 def _plain(counts: Mapping[str, Any]) -> dict[str, int]:
-    """What is not 0, as plain numbers."""
+    """Return the counts that are not 0, as plain numbers."""
     return {name: int(count) for name, count in counts.items() if count}
 
 

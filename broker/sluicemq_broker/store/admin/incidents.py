@@ -1,12 +1,12 @@
-"""What has happened that somebody would like to hear of, in MongoDB: from when until when, and to whom.
+"""Incidents in MongoDB: unusual events of queues and brokers, from when until when.
 
 ::
 
     incidents: {_id: "backlog/mail/3f2a91bc/1790000000000", kind, queue, broker, at, until, remove_at,
                 figures: {...}}
 
-One document an incident and broker, written whole each time it goes on: to write it twice changes nothing,
-and a broker that is killed loses what it has noticed since it wrote last.
+One document for each incident and broker, written whole each time it goes on. Writing it twice changes
+nothing; a broker that is killed loses what it has noticed since its last write.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document, date, seconds
 
-#: Days for which they are kept.
+#: Days for which incidents are kept.
 INCIDENTS_KEPT: Final = 90
 
 
 class Incident(NamedTuple):
-    """Something of ``kind`` that has happened from ``at`` until ``until``, in Unix seconds of the server.
+    """An incident of ``kind``, from ``at`` until ``until``, in Unix seconds of the server.
 
-    ``queue`` is empty where it is about a broker; ``broker`` is whose it is, or who has noticed it.
+    ``queue`` is empty where it concerns a broker; ``broker`` is that broker, or the one that noticed it.
     """
 
     kind: str
@@ -46,13 +46,13 @@ class IncidentStore:
         self._incidents = durable(database)["incidents"]
 
     def prepare(self) -> None:
-        """Make the indexes: for what is over, and for reading the latest."""
+        """Make the indexes: for removal, and for reading the latest."""
         over = IndexModel([("remove_at", 1)], expireAfterSeconds=0)
         with translated():
             self._incidents.create_indexes([over, IndexModel([("until", -1)])])
 
     def write(self, writer: str, incidents: Iterable[Incident]) -> None:
-        """Write these as they are now; one is known by its kind, queue and beginning, and its writer."""
+        """Write incidents as they are now; each is known by its kind, queue, beginning and writer."""
         statements = [
             ReplaceOne({"_id": _id(writer, each)}, _document(each), upsert=True) for each in incidents
         ]
@@ -61,7 +61,7 @@ class IncidentStore:
                 self._incidents.bulk_write(statements, ordered=False)
 
     def between(self, since: float, until: float, most: int) -> list[Incident]:
-        """Those that touch this time, the latest end first, and at most so many."""
+        """Return incidents that touch this time, the latest end first, ``most`` at most."""
         these = {"until": {"$gte": date(since)}, "at": {"$lte": date(until)}}
         with translated():
             return [_read(each) for each in self._incidents.find(these).sort("until", -1).limit(most)]

@@ -1,12 +1,13 @@
-"""What people ask of a queue in MongoDB: how many, which, since when."""
+"""Inspector: reads of queues for administration: their names, counts, sizes and first jobs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import bson
 import gevent
+from pymongo.collection import Collection
 
 from sluicemq.protocol.errors import NotFound, Unavailable
 from sluicemq_broker.job import State
@@ -14,22 +15,19 @@ from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY, SURELY_MANY, C
 from sluicemq_broker.store.admin.job_view import alive, order_of, selects, shown, state_at, stored_state
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.jobs.documents import QUEUE_PREFIX, SCHEMA
+from sluicemq_broker.store.jobs.documents import QUEUE_PREFIX, SCHEMA, collection
 from sluicemq_broker.store.jobs.indexes import may_have
-from sluicemq_broker.store.values import Document
+from sluicemq_broker.store.values import MOMENT, Document
 
-#: Jobs that are read and shown at once; one that weighs so many bytes has a turn of the hub for itself.
+#: Jobs that are read and shown in one turn of the hub; a job of more bytes than this has a turn for itself.
 _PAGE: Final = 20
 
 
 _HEAVY: Final = 100_000
 
 
-#: How much dearer a byte of headers and errors is than one of a payload.
+#: How much more a byte of headers and errors costs than one of a payload.
 _DEARER: Final = 8
-
-
-_MOMENT: Final = 1e-9  # seconds
 
 
 _WEIGHT: Final = {"weight": {"$bsonSize": "$$ROOT"}}
@@ -45,7 +43,7 @@ class Inspector:
         self._bounds = {"exactly": exactly, "surely_many": surely_many}
 
     def check_schema(self) -> None:
-        """Note this broker's schema number; raises :class:`NewerSchema` if the database has a higher one."""
+        """Store this broker's schema number; raise :class:`NewerSchema` if the database has a higher one."""
         with translated():
             meta = self._database["meta"]
             meta.update_one({"_id": "schema"}, {"$max": {"number": SCHEMA}}, upsert=True)
@@ -57,7 +55,7 @@ class Inspector:
             )
 
     def names(self) -> list[str]:
-        """The queues that have a collection."""
+        """Return the queues that have a collection."""
         with translated():
             found = self._database.list_collection_names(filter={"name": {"$regex": "^queue\\."}})
         return sorted(name.removeprefix(QUEUE_PREFIX) for name in found)
@@ -72,81 +70,82 @@ class Inspector:
         return small_counts(self._database, queues, now)
 
     def oldest_ready(self, queue: str, now: float) -> float | None:
-        """Since when the job is due that has been due longest; None: no job is ready."""
+        """Return when the first ready job became due; None: no job is ready."""
         with translated():
             return self._counting(queue, now).oldest_ready()
 
     def size(self, queue: str) -> int:
-        """Bytes of all its documents, before compression; MongoDB keeps that sum, and reads none of them."""
+        """Return the bytes of all documents, before compression, as MongoDB keeps them."""
         with translated():
-            found = list(
-                self._database[QUEUE_PREFIX + queue].aggregate([{"$collStats": {"storageStats": {}}}])
-            )
+            found = list(self._jobs(queue).aggregate([{"$collStats": {"storageStats": {}}}]))
         return sum(int(each["storageStats"]["size"]) for each in found)  # one for each shard
 
     def peek(self, queue: str, state: str, limit: int, most_bytes: int, now: float) -> list[Document]:
-        """The first ``limit`` jobs of a state, in the order in which they would be handed out.
+        """Return the first ``limit`` jobs of a state, in the order of claims.
 
-        With a ``limit`` below zero the last ones, and the very last first.
-        Fewer, but one at least, if they come to more than ``most_bytes``; all but payloads and results
-        counts ``_DEARER`` times, for it is taken apart. A few at a time, so that others have their turn.
+        With a ``limit`` below zero the last ones, the very last first. Fewer, but one at least, if they have
+        more than ``most_bytes``; headers and errors count ``_DEARER`` times, as they are taken apart. A few
+        at a time, so that others have their turn.
         """
         rows: list[Document] = []
         with translated():
-            jobs = self._database[QUEUE_PREFIX + queue]
-            if not may_have(jobs, state):
-                return []
-            these = selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
-            found = jobs.find(these, batch_size=_PAGE)
-            for each in found.sort(_order(state, limit)).limit(abs(limit)):
+            for each in self._first(queue, state, limit, now):
                 rows.append(shown(each, state))
                 weight = _weight(each)
                 most_bytes -= weight
                 if most_bytes < 0:
                     break
                 if weight > _HEAVY or len(rows) % _PAGE == 0:
-                    gevent.sleep(_MOMENT)
+                    gevent.sleep(MOMENT)
         return rows
 
     def weigh_first(self, queue: str, state: str, limit: int, now: float) -> int:
-        """Bytes of the documents that :meth:`peek` reads."""
+        """Return the bytes of the documents that :meth:`peek` reads."""
         with translated():
-            jobs = self._database[QUEUE_PREFIX + queue]
-            if not may_have(jobs, state):
-                return 0
-            these = selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
-            found = jobs.find(these, _WEIGHT).sort(_order(state, limit)).limit(abs(limit))
-            return sum(each["weight"] for each in found)
+            return sum(each["weight"] for each in self._first(queue, state, limit, now, _WEIGHT))
 
     def weigh(self, queue: str, job_id: str) -> int:
-        """Bytes of the document of one job; 0: there is none."""
+        """Return the bytes of a job's document; 0: there is none."""
         with translated():
-            found = self._database[QUEUE_PREFIX + queue].find_one({"_id": job_id}, _WEIGHT)
+            found = self._jobs(queue).find_one({"_id": job_id}, _WEIGHT)
         return found["weight"] if found else 0
 
     def show(self, queue: str, job_id: str, now: float) -> Document:
-        """All that is stored of one job; raises :class:`NotFound`."""
+        """Return all that is stored of a job; raises :class:`NotFound`."""
         with translated():
-            found = self._database[QUEUE_PREFIX + queue].find_one({"_id": job_id})
+            found = self._jobs(queue).find_one({"_id": job_id})
         if found is None:
             raise NotFound(f"job {job_id!r} is not there in queue {queue!r}")
         return shown(found, state_at(found, now))
 
+    def _first(
+        self, queue: str, state: str, limit: int, now: float, fields: Document | None = None
+    ) -> Iterable[Document]:
+        jobs = self._jobs(queue)
+        if not may_have(jobs, state):
+            return ()
+        these = selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
+        found = jobs.find(these, fields, batch_size=_PAGE)
+        return found.sort(_order(state, limit)).limit(abs(limit))
+
     def _counting(self, queue: str, now: float) -> Counting:
-        return Counting(self._database[QUEUE_PREFIX + queue], now, **self._bounds)
+        return Counting(self._jobs(queue), now, **self._bounds)
+
+    def _jobs(self, queue: str) -> Collection[Document]:
+        return self._database[collection(queue)]
 
 
 class NewerSchema(Unavailable):
-    """The database was written by a newer version, whose documents this one can't read."""
+    """Raised for a database of a newer version, whose documents this one can't read."""
 
 
 def _order(state: str, limit: int) -> list[tuple[str, int]]:
-    """How jobs are sorted of which so many are wanted: from the end, if that is below zero."""
+    """Return the order of jobs: from the end, if the limit is below zero."""
     return order_of(state) if limit > 0 else [(key, -way) for key, way in order_of(state)]
 
 
 def _weight(stored: Document) -> int:
-    """About how many bytes of a plain payload it is as dear as."""
+    """Return about how many bytes of a payload would cost as much."""
     plain = [stored.get(name) for name in ("payload", "result")]
     dear: Document = {name: stored[name] for name in ("headers", "errors", "raw_headers") if name in stored}
     size = sum(len(each) for each in plain if isinstance(each, bytes | str))

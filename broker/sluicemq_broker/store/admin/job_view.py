@@ -1,4 +1,4 @@
-"""How jobs are shown: in which state, in which order, with which values."""
+"""Jobs as administration shows them: their states, order and values."""
 
 from __future__ import annotations
 
@@ -14,39 +14,41 @@ from sluicemq_broker.store.jobs.index_models import IN_LINE
 from sluicemq_broker.store.jobs.outcomes import EXPIRED
 from sluicemq_broker.store.values import Document, date, seconds
 
-#: The states that can be asked for; ``scheduled`` is a ``ready`` job that is not due yet.
+#: The states that are shown; ``scheduled`` is a ``ready`` job that is not due yet.
 SHOWN_STATES: Final[tuple[str, ...]] = tuple(ShownState)
 
 
 def stored_state(state: str) -> str:
-    """The state that a shown one is stored as."""
+    """Return the state that a shown one is stored as."""
     return State.READY if state == SCHEDULED else state
 
 
 def selects(state: str, now: float) -> Document:
-    """The jobs of a state, in words that MongoDB can answer from the state's own index."""
+    """Return the filter for jobs of a state, in a form that the state's own index answers."""
     if state in (State.DONE, State.DEAD):
         return {"state": state, "ended_at": {"$gte": date(0)}}  # not $exists, for which it reads documents
     if state == State.WAITING:
-        return {"wait.group": {"$type": ["number", "string"]}}  # in no other state has it one: parents, lines
+        return {
+            "wait.group": {"$type": ["number", "string"]}
+        }  # only waiting jobs have one: a number for parents, a string for lines
     when = {State.READY: {"$lte": date(now)}, SCHEDULED: {"$gt": date(now)}}.get(state)
     return {"state": stored_state(state)} | ({**ANY_PRIORITY, "eligible_at": when} if when else {})
 
 
 def alive(now: float) -> Document:
-    """The filter for jobs whose time to live is not over."""
+    """Return the filter for jobs that have not expired."""
     return {"expires_at": {"$not": {"$lte": date(now)}}}
 
 
 def order_of(state: str) -> list[tuple[str, int]]:
-    """How the jobs of a state are sorted as they are shown."""
+    """Return the order in which the jobs of a state are shown."""
     if state == State.WAITING:
         return IN_LINE
     return [("ended_at", 1)] if state in (State.DONE, State.DEAD) else ORDER
 
 
 def state_at(stored: Document, now: float) -> Any:
-    """The state in which a job is shown at this moment."""
+    """Return the state in which a job is shown at this moment."""
     state, due, over = (
         plain(stored.get("state")),
         plain(stored.get("eligible_at")),
@@ -61,12 +63,12 @@ def state_at(stored: Document, now: float) -> Any:
 
 
 def shown(stored: Document, state: str) -> Document:
-    """A job as it is shown: times as Unix seconds, and nothing but what msgpack and JSON know."""
+    """Return a job as it is shown: times as Unix seconds, and only values that msgpack and JSON have."""
     row = {key: plain(value) for key, value in stored.items() if key != "_id"}
-    if "children" in row:  # it has no place in any line
+    if "children" in row:  # a parent has no place in a line
         row.pop("wait", None)
     if "payload" in row and not isinstance(row["payload"], bytes):
-        row["payload"] = str(row["payload"]).encode()  # it is no job: so it is shown all the same
+        row["payload"] = str(row["payload"]).encode()  # no job, but it is shown as one
     return {
         "id": stored["_id"] if isinstance(stored["_id"], str) else str(stored["_id"]),
         **row,
@@ -75,7 +77,7 @@ def shown(stored: Document, state: str) -> Document:
 
 
 def plain(value: Any) -> Any:
-    """What msgpack and JSON know: dates as Unix seconds, also inside lists and maps; all else as its text."""
+    """Return a value that msgpack and JSON have: dates as Unix seconds, other types as text."""
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     if isinstance(value, datetime):

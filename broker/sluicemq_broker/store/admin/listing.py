@@ -1,13 +1,12 @@
-"""Pages of the jobs of one queue, and how many there are: for people who leaf through them.
+"""Listing: pages of the jobs of one queue, and how many there are, for people who browse them.
 
-Each page goes on behind the last job of the one before, by what is sorted by, and never by a count of jobs to
-pass over: so no job is shown twice or left out though others come and go, and the thousandth page costs what
-the first did. Jobs that wait are in the order in which they would be handed out; those that wait for others
-of their group by groups; those that have ended with the latest first, and inside one millisecond by their
-ids. A page has no payloads but small ones.
+Each page goes on behind the last job of the one before, by the values that are sorted by, and never by a
+number of jobs to skip. So no job is shown twice or left out though others come and go, and the thousandth
+page costs as much as the first. Ready jobs are in the order of claims; waiting jobs by groups; ended jobs the
+latest first, and within one millisecond by their ids. Of payloads only small ones are read.
 
-A reason is not in an index. So of a page with one, and of a count, only so many jobs are looked at; a page
-says where to go on, a count becomes an estimate.
+A reason is in no index. So a page with a reason looks at a limited number of jobs, and says where to go on; a
+count becomes an estimate.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from pymongo.errors import ExecutionTimeout
 from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
-from sluicemq_broker.store.admin.dead_letters import DeadLetters, chosen
+from sluicemq_broker.store.admin.dead_letters import DeadLetters, chosen, index_of
 from sluicemq_broker.store.admin.job_view import alive, order_of, selects, shown, state_at, stored_state
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
@@ -32,13 +31,13 @@ from sluicemq_broker.store.jobs.index_models import ENDED_INDEX, LINE_INDEX, REA
 from sluicemq_broker.store.jobs.indexes import may_have
 from sluicemq_broker.store.values import BY_ID, Document, date, seconds
 
-#: Payloads up to so many bytes are shown in a page.
+#: Bytes of payloads that are shown in a page, at most.
 _SMALL: Final = 256
-#: Jobs with a reason are looked for among so many at a time, so many times for one page.
+#: Jobs that are searched for a reason in one window, and windows for one page.
 _WINDOW: Final = 2_000
 _WINDOWS: Final = 3
-#: Milliseconds for a count, before a sample of so many jobs says about how many there are; and for each
-#: sample: a random one of what is in no cache takes seconds, so a smaller one follows, then the latest ones.
+#: Milliseconds for a count, before a sample estimates it, and for each sample. A random sample of documents
+#: that are in no cache takes seconds, so a smaller one follows, then the latest jobs.
 _MOST_MS: Final = 50
 _SAMPLE: Final = 900
 _RANDOM_SAMPLES: Final = (_SAMPLE, 60)
@@ -51,7 +50,7 @@ _HINTS: Final[dict[str, str]] = {
 }
 _IS_BINARY: Final = {"$eq": [{"$type": "$payload"}, "binData"]}
 _SIZE: Final = {"$cond": [_IS_BINARY, {"$binarySize": "$payload"}, _SMALL + 1]}
-#: What a page has of a job.
+#: Fields of a job in a page.
 _SHOWN: Final[Document] = {
     **dict.fromkeys(
         (
@@ -69,26 +68,26 @@ _SHOWN: Final[Document] = {
 _LAST_MILLISECOND: Final = 253_370_000_000_000  # of the year 9998
 
 _Jobs = Collection[dict[str, Any]]
-#: Where a page has ended: the values of what is sorted by, of its last job. Plain numbers and strings.
+#: Where a page ended: the sorted values of its last job, as plain numbers and strings.
 Place = list[Any]
 
 
 class _Ended(NamedTuple):
-    """A place among the jobs that have ended: behind this one, or (None) behind all of that time."""
+    """A place among ended jobs: behind this one, or (None) behind all of that time."""
 
     at: datetime
     job_id: str | None
 
 
 class JobPage(NamedTuple):
-    """Some jobs, and where the next page begins: None behind the last one."""
+    """Some jobs, and where the next page begins; None behind the last one."""
 
     jobs: list[Document]
     next: Place | None
 
 
 class HowMany(NamedTuple):
-    """How many there are; not ``exact``: about so many."""
+    """How many there are, ``exact`` or estimated."""
 
     number: int
     exact: bool
@@ -97,8 +96,8 @@ class HowMany(NamedTuple):
 class Listing:
     """Reads over the queue collections of one database.
 
-    ``exactly``: so many dead letters are counted; of more, samples of sizes ``random`` say about how many
-    there are, one after the other, or the ``latest`` do.
+    Up to ``exactly`` dead letters are counted; of more, samples of the sizes ``random`` estimate how many
+    there are, one after the other, and then the ``latest`` do.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class Listing:
         self._random, self._latest = random, latest
 
     def page(self, queue: str, state: str, limit: int, after: Place | None, now: float) -> JobPage:
-        """Jobs of a state; raises BadFrames if ``after`` is no :attr:`JobPage.next` of that state."""
+        """Return jobs of a state; raises BadFrames if ``after`` is no :attr:`JobPage.next` of that state."""
         if state in _ENDED:
             return self.ended(queue, state, DeadLetters(), limit, after, now)
         found: list[Document] = []
@@ -130,17 +129,17 @@ class Listing:
         return JobPage([_row(each, state) for each in found[:limit]], place)
 
     def ended(
-        self, queue: str, state: str, letters: DeadLetters, limit: int, after: Place | None, now: float
+        self, queue: str, state: str, choice: DeadLetters, limit: int, after: Place | None, now: float
     ) -> JobPage:
-        """Jobs that are done or dead, the latest first, and of them those that ``letters`` says.
+        """Return jobs that are done or dead, of a choice, the latest first.
 
-        A page may have fewer than ``limit``, even none, and go on all the same: others had another reason.
+        A page may have fewer than ``limit``, even none, and go on nevertheless: others had another reason.
         """
         jobs, place = self._jobs(queue), _ended_place(after)
         found: list[Document] = []
         with translated():
             for _ in range(_WINDOWS):
-                window = _Window(jobs, state, letters, place, now, limit)
+                window = _Window(jobs, state, choice, place, now, limit)
                 found += window.read(limit + 1 - len(found))
                 place = window.end
                 if place is None or len(found) > limit:
@@ -152,34 +151,35 @@ class Listing:
         return JobPage([_row(each, state) for each in found[:limit]], next_)
 
     def with_ids(self, queue: str, beginning: str, limit: int, now: float) -> JobPage:
-        """Jobs of whatever state whose id begins so, by their ids."""
+        """Return jobs of any state whose id begins so, by their ids."""
         these = {"_id": {"$gte": beginning, "$lt": beginning + "\U0010ffff"}}
         with translated():
             found = self._jobs(queue).find(these, _SHOWN, hint=BY_ID).sort("_id", 1).limit(limit)
             return JobPage([_row(each, state_at(each, now)) for each in found], None)
 
-    def count(self, queue: str, letters: DeadLetters, now: float, known: int | None = None) -> HowMany:
-        """How many dead letters these are; ``known``: about how many there are in all, if that is."""
-        jobs, these = self._jobs(queue), chosen(letters, now)
-        hint = BY_ID if letters.ids is not None else ENDED_INDEX
+    def count(self, queue: str, choice: DeadLetters, now: float, known: int | None = None) -> HowMany:
+        """Return how many dead letters a choice has; ``known``: about how many there are in all, if known."""
+        jobs, these = self._jobs(queue), chosen(choice, now)
         with translated():
             try:
-                count = jobs.count_documents(these, hint=hint, limit=self._exactly, maxTimeMS=_MOST_MS)
+                count = jobs.count_documents(
+                    these, hint=index_of(these), limit=self._exactly, maxTimeMS=_MOST_MS
+                )
             except ExecutionTimeout:
                 count = self._exactly
             if count < self._exactly:
                 return HowMany(count, exact=True)
-            if known is not None and known >= self._exactly and letters == DeadLetters():
+            if known is not None and known >= self._exactly and choice == DeadLetters():
                 return HowMany(known, exact=False)
             total = jobs.estimated_document_count()
             return HowMany(int(total * self._share(jobs, these, total)), exact=False)
 
-    def reasons(self, queue: str, letters: DeadLetters, now: float) -> list[Document]:
-        """Why the latest dead letters died: ``[{reason, count}]`` of up to 900, the most frequent first."""
+    def reasons(self, queue: str, choice: DeadLetters, now: float) -> list[Document]:
+        """Return why the latest 900 dead letters died: ``[{reason, count}]``, the most frequent first."""
         all_of_it = {"$cond": [{"$isArray": "$errors"}, "$errors.reason", []]}
         last: Document = {"$ifNull": [{"$last": all_of_it}, ""]}
         steps: list[Document] = [
-            {"$match": chosen(letters._replace(reason=None), now)},
+            {"$match": chosen(choice._replace(reason=None), now)},
             {"$sort": {"ended_at": -1}},
             {"$limit": _SAMPLE},
             {"$group": {"_id": {"$substrCP": [{"$toString": last}, 0, 200]}, "count": {"$sum": 1}}},
@@ -191,13 +191,13 @@ class Listing:
             return [{"reason": each["_id"], "count": each["count"]} for each in found]
 
     def _share(self, jobs: _Jobs, these: Document, total: int) -> float:
-        """About which part of all jobs these are."""
+        """Estimate which part of all jobs these are."""
         of_what: list[Document] = [{"$match": these}, {"$count": "count"}]
         for size in self._random:
             with suppress(ExecutionTimeout):
                 random: list[Document] = [{"$sample": {"size": size}}, *of_what]
                 return _hits(jobs.aggregate(random, maxTimeMS=_MOST_MS)) / min(size, max(1, total))
-        # In words of which the index is known to have all: without a time MongoDB read and sorted a million.
+        # In a form that the index is known to cover: without a time MongoDB read and sorted a million.
         dead: Document = {"state": State.DEAD, "ended_at": {"$gte": date(0)}}
         latest: list[Document] = [{"$match": dead}, {"$sort": {"ended_at": -1}}, {"$limit": self._latest}]
         found = jobs.aggregate([*latest, *of_what], hint=ENDED_INDEX)
@@ -208,16 +208,16 @@ class Listing:
 
 
 class _Window:
-    """A stretch of the jobs that have ended, from the latest on; ``end``: where the next one begins.
+    """A window of ended jobs, from the latest on; ``end``: where the next one begins.
 
-    Jobs that ended in one millisecond are never torn apart, so a window may have a few more than its size.
+    Jobs that ended in one millisecond are never separated, so a window may have a few more than its size.
     """
 
     def __init__(
-        self, jobs: _Jobs, state: str, letters: DeadLetters, place: _Ended | None, now: float, limit: int
+        self, jobs: _Jobs, state: str, choice: DeadLetters, place: _Ended | None, now: float, limit: int
     ) -> None:
         self._jobs = jobs
-        these = chosen(letters._replace(ids=None), now)
+        these = chosen(choice._replace(ids=None), now)
         self._why = {name: value for name, value in these.items() if name == "$expr"}
         when: Document = {"$gte": date(0), **these["ended_at"]}
         behind = when if place is None else {**when, "$lt": place.at}
@@ -225,18 +225,18 @@ class _Window:
         edge = self._edge({"state": state, "ended_at": behind}, size)
         first = when["$gte"] if edge is None else edge
         self._these: Document = {"state": state, "ended_at": {**behind, "$gte": first}}
-        if place is not None and place.job_id is not None:  # and what is left of that millisecond
+        if place is not None and place.job_id is not None:  # and the rest of that millisecond
             self._these["ended_at"] = {**when, "$gte": first, "$lte": place.at}
             self._these["$nor"] = [{"ended_at": place.at, "_id": {"$lte": place.job_id}}]
         self.end = None if edge is None else _Ended(edge, None)
 
     def read(self, limit: int) -> list[Document]:
-        """The first of them, in order."""
+        """Return the first jobs of the window, in order."""
         found = self._jobs.find({**self._these, **self._why}, _SHOWN, hint=ENDED_INDEX)
         return list(found.sort([("ended_at", -1), ("_id", 1)]).limit(limit))
 
     def _edge(self, these: Document, size: int) -> datetime | None:
-        """When the last of so many jobs ended, from the index alone; None: there are not so many."""
+        """Return when the last of ``size`` jobs ended, by the index alone; None: there are fewer."""
         times = self._jobs.find(these, {"_id": 0, "state": 1, "ended_at": 1}, hint=ENDED_INDEX)
         for each in times.sort("ended_at", -1).skip(size - 1).limit(1):
             return each["ended_at"]  # type: ignore[no-any-return]
@@ -248,7 +248,7 @@ def _hits(found: Iterable[Document]) -> int:
 
 
 def _ranges(state: str, after: Place | None, now: float) -> Iterator[Document]:
-    """What comes behind a job in the order of its state: ranges of the index, one after the other."""
+    """Yield ranges of the index behind a job, in the order of its state."""
     these = selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
     if after is None:
         yield these
@@ -257,7 +257,7 @@ def _ranges(state: str, after: Place | None, now: float) -> Iterator[Document]:
         group, place = _line_of(after)
         yield {"wait.group": group, "wait.place": {"$gt": place}}
         yield {"wait.group": {"$gt": group}}
-        if not isinstance(group, str):  # first those that wait for their children, then the lines
+        if not isinstance(group, str):  # first the parents, then the lines
             yield {"wait.group": {"$gte": ""}}
         return
     priority, due, seq = _place_of(after)
@@ -271,13 +271,13 @@ def _ranges(state: str, after: Place | None, now: float) -> Iterator[Document]:
 def _place(job: Document) -> Place | None:
     try:
         return [job["priority"], _milliseconds(job["eligible_at"]), int(job["seq"])]
-    except (KeyError, TypeError, ValueError):  # it is no job: there is no way behind it
+    except (KeyError, TypeError, ValueError):  # it is no job: no page goes on behind it
         return None
 
 
 def _place_of(after: Place) -> tuple[int, float, int]:
     if len(after) != 3 or not all(isinstance(each, int) for each in after):
-        raise BadFrames("after is not what the last page of this state gave as next")
+        raise _not_a_place()
     return after[0], _moment(after[1]), after[2]
 
 
@@ -291,7 +291,7 @@ def _in_line(job: Document) -> Place | None:
 
 def _line_of(after: Place) -> tuple[str | int, int]:
     if len(after) != 2 or not isinstance(after[0], str | int) or not isinstance(after[1], int):
-        raise BadFrames("after is not what the last page of this state gave as next")
+        raise _not_a_place()
     return after[0], after[1]
 
 
@@ -299,15 +299,19 @@ def _ended_place(after: Place | None) -> _Ended | None:
     if after is None:
         return None
     if len(after) != 2 or not isinstance(after[0], int) or not isinstance(after[1], str | None):
-        raise BadFrames("after is not what the last page of this state gave as next")
+        raise _not_a_place()
     return _Ended(date(_moment(after[0])), after[1])
 
 
 def _moment(milliseconds: int) -> float:
-    """Seconds of a time in a place; raises BadFrames for one that no date can have."""
+    """Return the seconds of a time in a place; raises BadFrames for one that no date can have."""
     if not 0 <= milliseconds < _LAST_MILLISECOND:
-        raise BadFrames("after is not what the last page of this state gave as next")
+        raise _not_a_place()
     return milliseconds / 1000
+
+
+def _not_a_place() -> BadFrames:
+    return BadFrames("after is not what the last page of this state gave as next")
 
 
 def _milliseconds(when: datetime) -> int:

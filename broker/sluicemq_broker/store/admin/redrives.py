@@ -249,7 +249,7 @@ def _revived(now: float, reason: str, more: Mapping[str, Any] = MappingProxyType
         "attempts": 0,
         "errors": with_entry(now, "$attempts", reason),
         "expires_at": {"$cond": [has_ttl, {"$add": [date(now), ttl]}, "$$REMOVE"]},
-        "parent": {"$cond": [HAS_PARENT, "$parent", "$$REMOVE"]},  # one that was told no longer waits for it
+        "parent": {"$cond": [HAS_PARENT, "$parent", "$$REMOVE"]},  # a notified parent no longer waits for it
         **more,
     }
     return [{"$set": fields}, {"$unset": ["losses", "suspect", "ended_at", "remove_at", "size", "children"]}]

@@ -188,7 +188,7 @@ class _OfThisDatabase:
         return QueueStore(self._database, collection(queue))
 
     def on_parents_failed(self, parents: Sequence[FailedParent]) -> None:
-        """Nobody waits here."""
+        """Do nothing: no client waits here."""
 
 
 def _accepted_by(now: float) -> Document:

@@ -1,9 +1,9 @@
-"""Long orders in MongoDB, so that they are seen by all brokers and go on when theirs has died.
+"""Tasks: long orders in MongoDB, so that all brokers see them and go on when the one that began has died.
 
-One document each, in the database of their queue: ``tasks: {_id, kind, queue, order, now, state, done,
-total, owner, broker, started_at, changed_at, ended_at?, error?, answer?, cancel?}``. ``order`` is what was
-asked for, ``now`` when, in Unix seconds. ``owner`` is the id of the broker that carries it out, or "" if that
-has stopped. Those that have ended stay a day to be looked at.
+One document each, in the database of their queue: ``tasks: {_id, kind, queue, order, now, state, done, total,
+owner, broker, started_at, changed_at, ended_at?, error?, answer?, cancel?}``. ``order``: what to do; ``now``:
+when it was ordered, in Unix seconds. ``owner``: the id of the broker that carries it out, or "" if that has
+stopped. Ended tasks stay a day to be looked at.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document, date
 
 _KEPT: Final = timedelta(days=1).total_seconds()
-#: Tasks that are told of at once, at most: the latest.
+#: Tasks in one list, at most: the latest.
 _MOST: Final = 200
 
 
@@ -40,7 +40,7 @@ class TaskStore:
             self._tasks.update_one({"_id": task_id}, {"$setOnInsert": task}, upsert=True)
 
     def go_on(self, task_id: str, owner: str, progress: Document) -> bool | None:
-        """Note how far it is; whether somebody has cancelled it, None if it is another broker's by now."""
+        """Note the progress; return whether the task was cancelled, None if another broker has it by now."""
         mine = {"_id": task_id, "owner": owner, "state": TaskState.RUNNING}
         with translated():
             found = self._tasks.find_one_and_update(
@@ -49,36 +49,36 @@ class TaskStore:
         return None if found is None else bool(found.get("cancel"))
 
     def end(self, task_id: str, owner: str, now: float, what: Document) -> None:
-        """Note what has become of it."""
+        """Note the end of a task and its result."""
         mine = {"_id": task_id, "owner": owner, "state": TaskState.RUNNING}
         with translated():
             self._tasks.update_one(mine, {"$set": {**what, "ended_at": date(now)}})
 
     def cancel(self, task_id: str) -> bool:
-        """Ask whoever carries it out to end it; False if it is not there, or has ended."""
+        """Mark a task as cancelled for its broker; False if it is missing, or has ended."""
         with translated():
             running = {"_id": task_id, "state": TaskState.RUNNING}
             return self._tasks.update_one(running, {"$set": {"cancel": True}}).matched_count == 1
 
     def take(self, task_id: str, former: str, owner: str, broker: str) -> bool:
-        """Make it ours, if nobody else was first."""
+        """Take a task over, if no other broker was first."""
         orphan = {"_id": task_id, "owner": former, "state": TaskState.RUNNING}
         with translated():
             taken = self._tasks.update_one(orphan, {"$set": {"owner": owner, "broker": broker}})
         return taken.modified_count == 1
 
     def find(self, task_id: str) -> Document | None:
-        """One of them."""
+        """Return a task."""
         with translated():
             return self._tasks.find_one({"_id": task_id})
 
     def running(self) -> list[Document]:
-        """Those that have not ended."""
+        """Return the tasks that have not ended."""
         with translated():
             return list(self._tasks.find({"state": TaskState.RUNNING}))
 
     def latest(self) -> list[Document]:
-        """Those that were begun last, the latest first, without the answers and the ids that they name."""
+        """Return the latest tasks, the last one first, without the answers and the ids that they name."""
         left_out: dict[str, Any] = {"answer": 0, "order.ids": 0}
         with translated():
             return list(self._tasks.find({}, left_out).sort("started_at", -1).limit(_MOST))

@@ -1,10 +1,10 @@
-"""Events of brokers that share a database, in MongoDB: a capped collection, and a cursor waiting at its end.
+"""Event ring of brokers that share a database: a capped collection, and a cursor waiting at its end.
 
-``bus: {_id, by, lines}``: who tells what. MongoDB removes the oldest by itself; nobody needs them.
+``bus: {_id, by, lines}``: an event and its broker. MongoDB removes the oldest by itself; nobody needs them.
 
-A change stream was measured beside it (18 and 200 events a second, two rounds): it tells after 2.7 to 3.3 ms,
-since it waits for the majority, and after 52 ms of a write that does not; this tells after 1.5 to 2.0 ms, of
-writes that wait for one node only. At rest both cost the same: 0.3 % of a core here, 0.2 % in MongoDB.
+Measured beside a change stream (18 and 200 events a second, two rounds): the change stream takes 2.7 to 3.3
+ms, since it waits for the majority, and 52 ms for a write that does not; the ring takes 1.5 to 2.0 ms, with
+writes that wait for one node only. At rest both cost 0.3 % of a core here and 0.2 % in MongoDB.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.unnumbered_insert import insert
 
-#: Bytes of the ring: some thousand events. Whoever is further behind looks at everything instead. (Rings that
-#: older versions have made are a quarter as large.)
+#: Bytes of the ring: some thousand events. A broker that is further behind looks at everything instead.
+#: (Older versions made rings of a quarter of that.)
 _SIZE: Final = 1024 * 1024
 #: Milliseconds after which MongoDB answers that nothing has come.
 _AWAIT: Final = 2000
@@ -36,7 +36,7 @@ _NAMESPACE_EXISTS: Final = 48
 
 
 class EventRing:
-    """The ring of one database, as one broker has it. Crash at any point: the others poll."""
+    """The ring of one database, as one broker uses it. Crash at any point: the others poll."""
 
     in_store = True
 
@@ -48,10 +48,10 @@ class EventRing:
 
     @contextmanager
     def listen(self, greeting: Sequence[str]) -> Iterator[RingFeed]:
-        """Tell the greeting, then hear all that others tell from there on; raises Unavailable."""
+        """Send the greeting, then yield a feed of the events of others from there on; raises Unavailable."""
         with translated():
             self._make()
-            greeted = self._tell(greeting)  # a cursor in an empty ring would be dead at once
+            greeted = self._send(greeting)  # a cursor in an empty ring would be dead at once
             wanted = {"$or": [{"by": {"$ne": self._me}}, {"_id": greeted}]}
             cursor = self._ring.find(wanted, cursor_type=CursorType.TAILABLE_AWAIT).max_await_time_ms(_AWAIT)
         try:
@@ -64,15 +64,15 @@ class EventRing:
                 cursor.close()
 
     def send(self, lines: Sequence[str]) -> None:
-        """Tell these; raises Unavailable: they may be told."""
+        """Send an event; raises Unavailable, though it may be sent."""
         if not self._made:
             with translated():
-                self._make()  # else the insert makes a collection that is not capped, which nobody can follow
-        self._tell(lines)
+                self._make()  # else the insert makes a collection that is not capped, and has no feed
+        self._send(lines)
 
-    def _tell(self, lines: Sequence[str]) -> ObjectId:
+    def _send(self, lines: Sequence[str]) -> ObjectId:
         number = ObjectId()
-        # One that an election takes back was heard, or is polled for: no majority need have it.
+        # No majority: an event that an election takes back was read before, or is polled for.
         insert(self._database, _RING, {"_id": number, "by": self._me, "lines": list(lines)}, 1)
         return number
 
@@ -83,26 +83,26 @@ class EventRing:
             if error.code != _NAMESPACE_EXISTS:
                 raise
             if not self._ring.options().get("capped"):
-                raise Unavailable(f"collection {_RING!r} is not capped: drop it, it is made anew") from None
+                raise Unavailable(f"collection {_RING!r} is not capped: drop it, it is made again") from None
         self._made = True
 
 
 class RingFeed:
-    """A cursor on its way to the ring's end, or waiting there."""
+    """A cursor that reads up to the ring's end and waits there."""
 
     def __init__(self, cursor: Cursor[dict[str, Any]], database: Documents) -> None:
         self._cursor = cursor
         self._database = database
 
     def skip(self, last: object) -> None:
-        """Pass over what was there before, up to this event."""
+        """Skip older events, up to this one."""
         while (event := self._next()) is not None:
             if event["_id"] == last:
                 return
         raise Unavailable("MongoDB does not find an event that was just written")
 
     def next(self) -> Sequence[str]:
-        """The lines of one event, or none after two seconds; raises Unavailable where some may be missed."""
+        """Return the lines of an event, or none after two seconds; raise Unavailable if some may be lost."""
         event = self._next()
         if event is None:
             self._check()
@@ -115,9 +115,9 @@ class RingFeed:
             return next(self._cursor, None)
 
     def _check(self) -> None:
-        """Raises Unavailable if this cursor hears nothing more."""
+        """Raise Unavailable if this cursor gets no more events."""
         if not self._cursor.alive:
-            raise Unavailable("the ring has gone on without us, or was made anew")
+            raise Unavailable("the ring has gone on without us, or was made again")
         primary = self._database.client.primary
         if primary is not None and self._cursor.address not in (None, primary):
             raise Unavailable("MongoDB has another primary")

@@ -1,9 +1,9 @@
-"""The brokers' leases in MongoDB: who may hold jobs, told by a counter and never by a clock.
+"""Leases of brokers in MongoDB: who may hold jobs, decided by a counter and never by a clock.
 
-A lease lies where the queues lie: in every database in which its broker has some, so that whoever
-shares one of them finds it there. One document an owner id: ``{_id, state: live|dead, beat, lease,
-name, started_at, seen_at, worked?, ended_at?}``. It is written, durably, before the first job is
-reserved under that id. A dead one stays a day to be looked at; an owner without a document counts as dead.
+A lease is in every database in which its broker has queues, so every broker that shares one of them finds it.
+One document an owner id: ``{_id, state: live|dead, beat, lease, name, started_at, seen_at, worked?,
+ended_at?}``. It is written, durably, before the first job is reserved under that id. A dead one stays a day
+to be looked at; an owner without a document counts as dead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from sluicemq_broker.store.values import date, seconds
 
 _KEPT: Final = timedelta(days=1).total_seconds()
 
-#: The server's codes where there is no replica set, or nothing like it, to make sure of a read.
+#: The server's codes where no replica set can confirm a read.
 _NOT_LINEARIZABLE: Final = (
     20,  # IllegalOperation
     72,  # InvalidOptions
@@ -30,12 +30,12 @@ _NOT_LINEARIZABLE: Final = (
     123,  # NotAReplicaSet
     148,  # ReadConcernMajorityNotEnabled
 )
-#: Milliseconds in which a primary must have made sure that it is still one.
+#: Milliseconds in which a primary must confirm that it is still the primary.
 _SURE_WITHIN: Final = 5000
 
 
 class Seen(NamedTuple):
-    """A broker by its name, since when it is there, when it was seen last; ``ended``: it fell silent then."""
+    """A broker: its name, since when it runs, when it was seen last; ``ended``: when it fell silent."""
 
     name: str
     since: float
@@ -44,9 +44,9 @@ class Seen(NamedTuple):
 
 
 class Lease(NamedTuple):
-    """The counter of a live lease, how many seconds it may stand still, and what its broker has worked.
+    """The counter of a live lease, how many seconds it may stand still, and the broker's work.
 
-    ``worked``: jobs from push to commit, as of the last heartbeat; None: it does not say (an older version).
+    ``worked``: jobs from push to commit, as of the last heartbeat; None: an older version does not say.
     """
 
     beat: int
@@ -74,15 +74,15 @@ class LeaseStore:
 
     def begin(self, owner: str, name: str, lease: float, now: float) -> None:
         """Write the lease of a new owner id; repeating it after a lost reply is harmless."""
-        born = {"state": _Lease.LIVE, "beat": 0, "lease": lease, "name": name}
-        born |= {"started_at": date(now), "seen_at": date(now)}
+        new = {"state": _Lease.LIVE, "beat": 0, "lease": lease, "name": name}
+        new |= {"started_at": date(now), "seen_at": date(now)}
         with translated():
-            self._leases.update_one({"_id": owner}, {"$setOnInsert": born}, upsert=True)
+            self._leases.update_one({"_id": owner}, {"$setOnInsert": new}, upsert=True)
 
     def beat(self, owners: list[str], now: float, worked: float = 0.0) -> int:
-        """Raise the counters of these leases that are not dead; returns how many there were.
+        """Raise the counters of the leases that are not dead; return how many there were.
 
-        ``worked``: jobs that their broker has worked so far, for the others to see whether it is busy.
+        ``worked``: how many jobs the broker has worked so far, which shows others whether it is busy.
         """
         with translated():
             live = {"_id": {"$in": owners}, "state": _Lease.LIVE}
@@ -90,26 +90,26 @@ class LeaseStore:
             return self._leases.update_many(live, beat).matched_count
 
     def live(self) -> dict[str, tuple[int, float]]:
-        """The counter of every live lease, and how many seconds it may stand still."""
+        """Return the counter of every live lease, and how many seconds it may stand still."""
         return {owner: (lease.beat, lease.seconds) for owner, lease in self.leases().items()}
 
     def leases(self) -> dict[str, Lease]:
-        """Every live lease by its owner."""
+        """Return every live lease by its owner."""
         with translated():
             found = self._leases.find({"state": _Lease.LIVE}, {"beat": 1, "lease": 1, "worked": 1})
             return {each["_id"]: Lease(each["beat"], each["lease"], each.get("worked")) for each in found}
 
     def brokers(self) -> list[Seen]:
-        """Brokers with a live lease, and those of the last day that fell silent; the eldest first."""
+        """Return brokers with a live lease or silent for less than a day; the oldest first."""
         these = {"$or": [{"state": _Lease.LIVE}, {"silent": True}]}
         with translated():
             return [_seen(each) for each in self._leases.find(these).sort("started_at", 1)]
 
     def is_live(self, owner: str) -> bool:
-        """True if this lease is live for certain: never what a former primary still believes.
+        """Return True if this lease is live for certain: never on the word of a former primary.
 
-        A read of the leases and one of the jobs may be answered by two that take themselves for the
-        primary; or a lease was ended by a write that no majority has seen, and that is undone.
+        Without that, two servers that take themselves for the primary might answer the read of the leases and
+        that of the jobs; or a lease was ended by a write that no majority has seen, and that is undone.
         """
         sure = self._leases.with_options(read_concern=ReadConcern("linearizable"))
         with translated():
@@ -122,10 +122,10 @@ class LeaseStore:
         return found is not None and found["state"] == _Lease.LIVE
 
     def end(self, owner: str, now: float, *, beat: int | None = None, silent: bool = False) -> Seen | None:
-        """Mark a lease dead; with ``beat`` only if its counter still stands there. Whose it was, or None.
+        """Mark a lease dead (with ``beat`` only if its counter still stands there); return its broker.
 
-        From then on no heartbeat matches it. ``silent``: its broker did not stop, but was heard no more. None
-        means that it was not this call that did it.
+        From then on no heartbeat matches it. ``silent``: its broker did not stop, but fell silent. None: this
+        call did not end it.
         """
         lease = {"_id": owner, "state": _Lease.LIVE} | ({} if beat is None else {"beat": beat})
         ended = {"state": _Lease.DEAD, "ended_at": date(now)} | ({"silent": True} if silent else {})

@@ -1,18 +1,18 @@
-"""What the brokers of a queue share of its limits: who has how many permits, and what is left of the rate.
+"""Limits of a queue that brokers share: who has how many permits, and what is left of the rate.
 
-One document for each queue that is limited so, beside the queues in their database::
+One document for each limited queue, beside the queues in their database::
 
     limits: {_id: queue,
              running: {owner: {permits, order}, ...},     of max_running
              tokens, refilled_at, taken}                  of rate
 
-and one for each tenant that has a rate of its own, until its bucket is full again::
+and one for each tenant with a rate of its own, until its bucket is full again::
 
             {_id: queue/tenant, tokens, refilled_at, taken: [{owner, order, count}, ...], remove_at}
 
-Permits are taken and given back by saying how many an owner is to have from now on: so a repetition is
-harmless. ``order`` numbers what an owner says, and nothing that it said before lands after it. Tokens are
-taken once and for all; a lost reply loses some, and the rate is kept.
+Permits are taken and given back by saying how many an owner has from now on: so a repetition is harmless.
+``order`` numbers what an owner says; an earlier number that lands late changes nothing. Tokens are taken once
+and for all: a lost reply loses some, and the rate is kept.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from sluicemq_broker.store.values import BY_ID, Document, date, seconds
 
 COLLECTION: Final = "limits"
 
-#: How many takings a tenant's document tells of, so that each broker finds its own: more than brokers that
-#: take some of one tenant at a time.
+#: How many takings a tenant's document keeps, so that each broker finds its own: more than brokers that take
+#: tokens of one tenant at a time.
 _TAKINGS: Final = 16
-#: Seconds for which a full bucket is kept, so that nobody misses what it has just taken.
+#: Seconds for which a full bucket is kept, so that each broker finds what it has just taken.
 _KEPT: Final = 60
 _REMOVAL: Final = IndexModel([("remove_at", 1)], name="removal", expireAfterSeconds=0, sparse=True)
 
 
 class Tokens(NamedTuple):
-    """How many jobs may begin now, and the seconds until one more may (0: there are some left)."""
+    """How many jobs may begin now, and the seconds until one more may (0: tokens are left)."""
 
     taken: int
     wait: float
 
 
 class TenantBucket(NamedTuple):
-    """How many tokens of a tenant were taken, and what was left then, of the server's time ``at``."""
+    """How many tokens of a tenant were taken, and how many were left then, at server time ``at``."""
 
     taken: int
     left: float
@@ -57,35 +57,35 @@ class LimitStore:
     def __init__(self, database: Documents, queue: str) -> None:
         self._queue = {"_id": queue}
         self._limits = durable(database)[COLLECTION]
-        self._indexed = False  # what removes the full buckets of tenants
+        self._indexed = False  # the index that removes full buckets of tenants
 
     def permit(self, owner: str, wanted: int, most: int, order: int) -> int:
-        """Have ``wanted`` permits under this owner id, or as many as the others leave of ``most``; how many.
+        """Have ``wanted`` permits under this owner id, or what others leave of ``most``; return how many.
 
-        Nobody loses what it has but by its own word. Crash after it: the permits are the owner's until its
-        lease has run out, and :meth:`forget` was called.
+        Only its owner gives up permits. Crash after it: the permits are the owner's until its lease has run
+        out and :meth:`forget` is called.
         """
         at = f"running.{owner}"
-        said = {"$ifNull": [f"${at}.order", 0]}
+        last = {"$ifNull": [f"${at}.order", 0]}
         mine = {"$ifNull": [f"${at}.permits", 0]}
         left = {"$subtract": [most, {"$subtract": [_all_permits(), mine]}]}
         permits = {"permits": {"$min": [wanted, {"$max": [left, mine]}]}, "order": order}
-        answer = self._change([{"$set": {at: {"$cond": [{"$gte": [said, order]}, f"${at}", permits]}}}])
+        answer = self._change([{"$set": {at: {"$cond": [{"$gte": [last, order]}, f"${at}", permits]}}}])
         return int(answer["running"][owner]["permits"])
 
     def holders(self) -> dict[str, int]:
-        """Who has how many permits."""
+        """Return how many permits each owner has."""
         with translated():
             found = self._limits.find_one(self._queue, {"running": 1}) or {}
         return {owner: about["permits"] for owner, about in found.get("running", {}).items()}
 
     def forget(self, owner: str) -> None:
-        """An owner is gone, and its jobs are given back: so are its permits; again is harmless."""
+        """Remove the permits of an owner whose jobs are given back; repeating it is harmless."""
         with translated():
             self._limits.update_one(self._queue, {"$unset": {f"running.{owner}": ""}})
 
     def take(self, wanted: int, rate: float, burst: int, now: float) -> Tokens:
-        """Take up to ``wanted`` of the tokens, of which ``rate`` come each second, up to ``burst``."""
+        """Take up to ``wanted`` tokens, of which ``rate`` come each second, up to ``burst``."""
         answer = self._change(
             [
                 _refill(rate, burst, now),
@@ -98,11 +98,11 @@ class LimitStore:
     def take_each(
         self, wanted: Mapping[str, int], rate: float, burst: int, now: float, owner: str, order: int
     ) -> dict[str, TenantBucket]:
-        """The same of the own tokens of each of these tenants; ``order``: no other of this owner has it.
+        """Take tokens of each of these tenants; ``order``: a number that no other taking of this owner has.
 
-        One statement for all, of which each document is atomic, and a read of what was taken: between them
-        others may take some, too. Of a tenant that many others took from meanwhile nothing is told: its
-        tokens are lost, as those of a lost reply.
+        One statement for all, of which each document is atomic, and a read of what was taken: other brokers
+        may take some between them. A tenant that many others took from meanwhile is left out: its tokens are
+        lost, as those of a lost reply.
         """
         steps = {each: _taking(number, rate, burst, now, owner, order) for each, number in wanted.items()}
         with translated():
@@ -115,13 +115,13 @@ class LimitStore:
                 return self._buckets(wanted, owner, order)
 
     def buckets(self, tenants: Iterable[str]) -> dict[str, TenantBucket]:
-        """What is left of each; those that are not in the answer are full."""
+        """Return what is left of each tenant; tenants that are left out have a full bucket."""
         with translated():
             return self._buckets(tenants)
 
     @staticmethod
     def leave(database: Documents, owner: str) -> None:
-        """An owner has given back its jobs in all queues of this database: so are its permits."""
+        """Remove the permits of an owner that has given back its jobs in all queues of this database."""
         held = f"running.{owner}"
         with translated():
             durable(database)[COLLECTION].update_many({held: {"$exists": True}}, {"$unset": {held: ""}})
@@ -135,7 +135,7 @@ class LimitStore:
         return {ids[each["_id"]]: _bucket(each, owner, order) for each in found}
 
     def _change(self, steps: list[Document]) -> Document:
-        """One statement, atomic as any on one document; the document as it is then."""
+        """Change the queue's document by one atomic statement; return it as it is then."""
         with translated():
             changed = self._limits.find_one_and_update(
                 self._queue, steps, upsert=True, return_document=ReturnDocument.AFTER
@@ -149,7 +149,7 @@ def _all_permits() -> Document:
 
 
 def _refill(rate: float, burst: int, now: float) -> Document:
-    """What time has brought since somebody asked last."""
+    """Return the step that adds the tokens that came since the last one."""
     moment = date(now)
     since = {"$max": [0, {"$subtract": [moment, {"$ifNull": ["$refilled_at", moment]}]}]}
     come = {"$multiply": [rate / 1000, since]}  # a difference of dates is in milliseconds
@@ -158,7 +158,7 @@ def _refill(rate: float, burst: int, now: float) -> Document:
 
 
 def _taking(wanted: int, rate: float, burst: int, now: float, owner: str, order: int) -> list[Document]:
-    """The update of a tenant's tokens, which tells what was taken under this order."""
+    """Return the update that takes a tenant's tokens, and notes under this order how many."""
     mine = {"owner": owner, "order": order, "count": {"$min": [wanted, {"$floor": "$tokens"}]}}
     former = {"$ifNull": ["$taken", []]}
     left = {"$subtract": ["$tokens", {"$last": "$taken.count"}]}

@@ -1,4 +1,4 @@
-"""What is paused in which queue, in MongoDB, so that it holds over restarts and for all brokers.
+"""Pauses of queues in MongoDB: they outlast restarts and hold for all brokers.
 
 One document for each queue that was ever paused, beside the queues in their database:
 ``queues: {_id: queue, paused: ["delivery" | "intake", ...]}``.
@@ -17,7 +17,7 @@ class PauseStore:
         self._queues = durable(database)["queues"]
 
     def paused(self) -> dict[str, frozenset[str]]:
-        """What is paused of each queue, in one read."""
+        """Return what is paused in each queue, by one read."""
         with translated():
             return {each["_id"]: frozenset(each["paused"]) for each in self._queues.find()}
 
@@ -27,11 +27,11 @@ class PauseStore:
             self._queues.update_one({"_id": queue}, {"$addToSet": {"paused": what}}, upsert=True)
 
     def resume(self, queue: str, what: str) -> None:
-        """Note that they are not."""
+        """Note that deliveries, or intake, of a queue go on."""
         with translated():
             self._queues.update_one({"_id": queue}, {"$pull": {"paused": what}})
 
     def forget(self, queue: str) -> None:
-        """The queue was removed: one that is made anew is not paused."""
+        """Forget the pauses of a removed queue: a new one of its name is not paused."""
         with translated():
             self._queues.delete_one({"_id": queue})

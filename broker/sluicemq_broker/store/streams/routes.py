@@ -1,7 +1,7 @@
-"""A stream's messages become jobs of a queue: with the watermark of a subscription, in one transaction.
+"""Routes: messages of a stream become jobs of a queue, in one transaction with a subscription's watermark.
 
-Crash or lost reply: both are there or neither, so whoever goes on from the watermark makes no job a second
-time, also of one that is done and gone.
+Crash or lost reply: both are stored or neither. So a route that goes on from the watermark makes no job
+twice, not even one that is done and removed.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from sluicemq_broker.store.streams.subscriptions import Subscription, Subscripti
 
 
 class RouteStore:
-    """From one subscription into one queue; both lie in the same MongoDB."""
+    """A route from one subscription into one queue; both are in one MongoDB."""
 
     def __init__(self, subscriptions: SubscriptionStore, queue: QueueStore) -> None:
         self._subscriptions = subscriptions
         self._queue = queue
 
     def route(self, held: Subscription, watermark: int, jobs: Sequence[Job], now: float) -> Sequence[Job]:
-        """Raise the watermark and insert the jobs, but those whose id is in the queue already.
+        """Raise the watermark and insert the jobs whose ids are not in the queue yet; return these.
 
-        Returns those that were inserted. Raises :class:`LeaseLost` where the hold has ended, DifferentStore
-        where there are no transactions, and as every statement does; repeat it only after a look at the
-        watermark.
+        Raises :class:`LeaseLost` where the hold has ended, DifferentStore where there are no transactions,
+        and the errors of every statement. Repeat it only after a look at the watermark.
         """
 
         def mark(_new: Sequence[Job], session: ClientSession) -> bool:

@@ -1,4 +1,4 @@
-"""A segment of a stream, the head and the tail of one, and how the first two lie in MongoDB.
+"""Segments, head and tail of a stream, and how the first two are stored.
 
 A segment is one document with the messages of one batch; its ``_id`` is the number of the first::
 
@@ -9,27 +9,25 @@ A segment is one document with the messages of one batch; its ``_id`` is the num
 
 ``first``: the oldest message that is kept; ``removed``: no document before it is a segment of this stream.
 ``at``: server time, not before that of the segment before; ``packed``: the messages as ZMTP frames
-(``packed``), ``size`` bytes; ``total``: bytes of all messages that ever were, to the last in it;
-``topics``: each topic in it once, of long ones the first 255 bytes; ``mark``: whose it is; ``ids``
-and ``places``: what can be found again, and at which place in the segment.
+(``sluicemq.protocol.packed``), ``size`` bytes; ``total``: bytes of all messages of the stream up to its last;
+``topics``: each topic in it once, of long ones the first 255 bytes; ``mark``: which writer stored it; ``ids``
+and ``places``: ids that can be found again, and their places in the segment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from bson.int64 import Int64
 
-from sluicemq_broker.store.values import date, seconds
+from sluicemq_broker.store.values import Document, date, seconds
 
 #: The ``_id`` of the head.
 HEAD: Final = 0
-#: What is read of a segment without its messages.
+#: Fields of a segment without its messages.
 OUTLINE: Final = dict.fromkeys(("count", "at", "size", "total", "mark", "ids", "places"), 1)
-
-Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +47,13 @@ class Segment:
 
     @property
     def next(self) -> int:
-        """The number behind its last."""
+        """The number behind its last message."""
         return self.first + self.count
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """The oldest message that is kept; and a number before which no document is a segment, not above it."""
+    """The oldest message that is kept, and a number before which no document is a segment."""
 
     first: int = 1
     removed: int = 1
@@ -64,7 +62,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Where the next segment goes, and what it continues: the time and the total of the last one."""
+    """The place of the next segment, and the time and total of the last one."""
 
     next: int = 1
     at: float = 0.0
@@ -73,10 +71,10 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What one read has found: segments without a hole between them, and the oldest number kept.
+    """The segments that one read found, without a hole between them, and the oldest number that is kept.
 
-    The first segment may begin before what was asked for, or behind it: what lies between is gone.
-    ``more``: there may be others behind them.
+    The first segment may begin before the wanted message, or behind it: messages between are gone. ``more``:
+    there may be others behind them.
     """
 
     segments: list[Segment]
@@ -85,7 +83,7 @@ class Page:
 
 
 def joined(segments: Sequence[Segment]) -> list[Segment]:
-    """Those before the first hole."""
+    """Return the segments before the first hole."""
     found: list[Segment] = []
     for each in segments:
         if found and each.first != found[-1].next:
@@ -95,8 +93,8 @@ def joined(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def document_of(segment: Segment) -> Document:
-    """As it is stored."""
-    born: Document = {
+    """Return the document of a segment."""
+    stored: Document = {
         "_id": Int64(segment.first),
         "count": segment.count,
         "at": date(segment.at),
@@ -107,13 +105,13 @@ def document_of(segment: Segment) -> Document:
         "topics": list(segment.topics),
     }
     if segment.ids:
-        born["ids"] = list(segment.ids)
-        born["places"] = list(segment.places)
-    return born
+        stored["ids"] = list(segment.ids)
+        stored["places"] = list(segment.places)
+    return stored
 
 
 def segment_of(stored: Document) -> Segment:
-    """What was stored, or the outline of it."""
+    """Read a segment, or its outline, from its document."""
     return Segment(
         int(stored["_id"]),
         int(stored["count"]),

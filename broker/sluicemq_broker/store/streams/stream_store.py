@@ -1,18 +1,18 @@
 """One stream in MongoDB: numbered messages in segments (``segments``), and a head that says where it begins.
 
 **The order.** A segment's ``_id`` is where the last one ended. So the unique index of ``_id`` makes each
-insert a compare-and-set on the tail: of two writers that know the same tail one gets a duplicate key, reads
-on, and tries again behind the other's. Numbers are 1, 2, 3 ... over all brokers: no hole, none twice, no
-transaction.
+insert a compare-and-set on the tail: of two writers that know one tail, the second gets a duplicate key,
+reads on, and tries again behind the first. Numbers are 1, 2, 3 ... over all brokers: no hole, no number
+twice, no transaction.
 
-**An answer that is lost.** The same insert is sent again to the same place until that place is
-taken, and ``mark`` tells by whom. Whatever lands later finds it taken.
+**A lost answer.** The insert is sent again to its place until that place is taken; ``mark`` tells by whom. A
+copy that lands later finds it taken.
 
-**Removal.** ``removed`` is raised (durably) before anything is removed, every read asks for it after it
-has read, and only segments are removed that were seen twice :data:`GUARD` seconds ago; a writer that has
-not heard of the tail for one asks for ``removed``, too. So a late insert that lands in a place that is
-free again lies before ``removed``: it is never read, its writer knows, and it is removed with the rest. The
-newest segment is never removed, for it says where the next one goes.
+**Removal.** ``removed`` is raised (durably) before anything is removed, and every read asks for it after it
+has read. Only segments are removed that were seen twice :data:`GUARD` seconds ago; a writer that has not
+heard of the tail for one such time asks for ``removed``, too. So a late insert into a place that is free
+again lies before ``removed``: it is never read, its writer knows that, and it is removed with the rest. The
+newest segment is never removed, as it says where the next one goes.
 
 All reads are of what a majority has: nobody sees a number that an election takes back.
 """
@@ -36,7 +36,6 @@ from sluicemq_broker.store.errors import Unclear, translated
 from sluicemq_broker.store.streams.segments import (
     HEAD,
     OUTLINE,
-    Document,
     Head,
     Page,
     Segment,
@@ -46,18 +45,18 @@ from sluicemq_broker.store.streams.segments import (
     segment_of,
 )
 from sluicemq_broker.store.unnumbered_insert import insert
-from sluicemq_broker.store.values import date
+from sluicemq_broker.store.values import Document, date
 
-#: Seconds. What was the tail is not removed for twice as long; whoever takes it for the tail for longer
+#: Seconds. A former tail is not removed for twice as long; a writer that takes it for the tail for longer
 #: than this asks again. No clock is compared with another.
 GUARD: Final = 20.0
 #: Documents in one read, or one removal, at most.
 _MOST_READ: Final = 256
 _MOST_REMOVED: Final = 500
 _MOST_NEWER: Final = 1000
-#: What a segment is taken to weigh before one was seen, in bytes.
+#: Bytes that a segment is assumed to have before one was seen.
 _UNKNOWN_WEIGHT: Final = 256 * 1024
-#: Topics and ids of the segments that are read at once, about: each is an object, and 32,768 take 4 ms.
+#: Topics and ids in one read, about: each becomes an object, and 32,768 take 4 ms.
 _MOST_NAMES: Final = 32_768
 
 _PREFIX: Final = "stream."
@@ -66,10 +65,10 @@ _TOPICS_INDEX: Final = "topics"
 
 
 class Appended(Enum):
-    """What became of an append."""
+    """The outcome of an append."""
 
     STORED = auto()
-    TAKEN = auto()  # by another's segment: the tail is further on
+    TAKEN = auto()  # by another segment: the tail is further on
 
 
 class StreamStore:
@@ -84,28 +83,28 @@ class StreamStore:
         collection: Collection[Document] = durable(database)[_PREFIX + name]
         self._segments = collection.with_options(read_concern=ReadConcern("majority"))
         self.weight = 0
-        """Bytes of the largest segment that was read of late; 0: none was."""
-        self._names = 0  # topics and ids of that with most
+        """Bytes of the largest segment that was read lately; 0: none was."""
+        self._names = 0  # topics and ids of the segment with most
         self.prepared = False
         """True if :meth:`prepare` has been done."""
         self._topics_indexed = False
 
     def prepare(self, now: float) -> None:
         """Make the head and the index of ids where they are missing."""
-        born = {"first": 1, "removed": 1, "made_at": date(now)}
+        head = {"first": 1, "removed": 1, "made_at": date(now)}
         with one_of_few(), translated():
             self._segments.create_indexes([IndexModel([("ids", 1)], name=_IDS_INDEX, sparse=True)])
             with suppress(DuplicateKeyError):  # another broker makes it just now
-                self._segments.update_one({"_id": HEAD}, {"$setOnInsert": born}, upsert=True)
+                self._segments.update_one({"_id": HEAD}, {"$setOnInsert": head}, upsert=True)
         self.prepared = True
 
     # ---------------------------------------------------------------- append
 
     def append(self, segment: Segment, stored: Callable[[], None] | None = None) -> Appended:
-        """Put a segment at the tail, if that is where it begins; ``stored`` may hear of it a moment before.
+        """Put a segment at the tail, if it begins there; ``stored`` is called a moment before this returns.
 
-        Crash or lost reply: it is there or not. Send the same segment again until this returns: its
-        place is taken then, by it or by another, and nothing can come of an earlier copy.
+        Crash or lost reply: it is there or not. Send it again until this returns: its place is taken then, by
+        it or by another segment, and an earlier copy changes nothing.
         """
         if insert(self._database, _PREFIX + self.name, document_of(segment), "majority", stored):
             self._weigh([segment])
@@ -117,14 +116,14 @@ class StreamStore:
         return Appended.STORED if there.get("mark") == segment.mark else Appended.TAKEN
 
     def tail(self) -> Tail:
-        """Where the next segment goes."""
+        """Return where the next segment goes."""
         newest = self._newest()
         if newest is None:
             return Tail(next=self.head().first)
         return Tail(newest.next, newest.at, newest.total)
 
     def newer(self, tail: Tail) -> list[Segment]:
-        """The outlines of the segments from a tail on that was true once, a thousand at most."""
+        """Return the outlines of segments behind a former tail, a thousand at most."""
         query: Document = {"_id": {"$gte": tail.next}}
         with translated():
             found = list(self._segments.find(query, OUTLINE, sort=[("_id", 1)], limit=_MOST_NEWER))
@@ -132,7 +131,7 @@ class StreamStore:
         return [segment_of(each) for each in found if each["_id"] >= removed]
 
     def stored(self, ids: Iterable[str]) -> dict[str, tuple[int, float]]:
-        """Of those ids that are in the stream, kept or not removed yet: the number and the time."""
+        """Return number and time of the messages with these ids that are in the stream still."""
         wanted = set(ids)
         found: dict[str, tuple[int, float]] = {}
         with translated():
@@ -146,7 +145,7 @@ class StreamStore:
     # ------------------------------------------------------------------ read
 
     def read(self, first: int, most_bytes: int) -> Page:
-        """The segments from the one with message ``first`` on, up to about so many bytes; one at least.
+        """Return segments from the one with message ``first`` on, up to about ``most_bytes``; one at least.
 
         One search of the index of ``_id`` where ``first`` begins a segment, two where it lies inside one.
         """
@@ -158,35 +157,35 @@ class StreamStore:
             more = len(found) == limit
             if not found or found[0]["_id"] > first:
                 found = [*self._before(first), *found]
-        head = self.head()  # after the read: what was found from here on is what was written there first
+        head = self.head()  # after the read: from ``removed`` on each segment is the first in its place
         real = (segment_of(each) for each in found if each["_id"] >= head.removed)
         segments = joined([each for each in real if each.next > head.first])
-        if not segments and head.first > first:  # a page of what is not kept, and not removed yet
+        if not segments and head.first > first:  # all that was read is no longer kept, and not removed yet
             return self.read(head.first, most_bytes)
         self._weigh(segments)
         return Page(segments, head.first, more or len(segments) < len(found))
 
     def _before(self, number: int) -> list[Document]:
-        """The segment with this message, if it begins before it."""
+        """Return the segment with this message, if it begins before it."""
         query: Document = {"_id": {"$lt": number, "$gt": HEAD}}
         before = self._segments.find_one(query, sort=[("_id", -1)])
         return [before] if before and before["_id"] + before["count"] > number else []
 
     def since(self, time: float) -> int:
-        """The number of the first message that is not older than ``time``, in Unix seconds.
+        """Return the number of the first message that is not older than ``time``, in Unix seconds.
 
-        A search by halves over the numbers: some 20 looks in ten million messages.
+        A binary search over the numbers: some 20 reads in ten million messages.
         """
         found = self._first_where(lambda each: each.at >= time)
         return found.first if found else self.tail().next
 
     def time_of(self, number: int) -> float | None:
-        """When this message, or the oldest behind it that is kept, was stored; None: there is none yet."""
+        """Return when this message, or the oldest kept one behind it, was stored; None: there is none yet."""
         found = self._at(number, or_next=True)
         return found.at if found and found.next > number else None
 
     def last_of_topic(self, topic: bytes) -> tuple[int, int] | None:
-        """First number and count of the newest segment that may have this topic; to be searched for the last.
+        """Return first number and count of the newest segment that may have this topic.
 
         The first call for a stream makes an index of the topics of all its segments, and brokers keep it.
         """
@@ -216,23 +215,23 @@ class StreamStore:
         return Head(int(head.get("first", 1)), int(head.get("removed", 1)), erased="erased" in head)
 
     def bytes_kept(self) -> int:
-        """Bytes of the messages that are kept, and of those in the same segment as the oldest."""
+        """Return the bytes of all segments with messages that are kept."""
         newest, oldest = self._newest(), self._at(self.head().first, or_next=True)
         if newest is None or oldest is None or newest.next <= self.head().first:
             return 0
         return newest.total - oldest.total + oldest.size
 
     def raise_first(self, first: int, *, erased: bool = False) -> None:
-        """Keep nothing before this number; it never falls. ``erased``: it is listed no more while empty.
+        """Keep nothing before this number; it never falls. ``erased``: don't list the stream while empty.
 
         Repeating it is harmless.
         """
         self._raise({"first": Int64(first)}, {"erased": True} if erased else {})
 
     def first_within(self, most_bytes: int) -> int:
-        """The first message of the newest segments that have, together, at most so many bytes; one at least.
+        """Return the first message of the newest segments that fit in ``most_bytes``; one segment at least.
 
-        A search by halves, as :meth:`since`.
+        A binary search, as :meth:`since`.
         """
         newest = self._newest()
         if newest is None or newest.total <= most_bytes:
@@ -242,15 +241,15 @@ class StreamStore:
         return (found or newest).first
 
     def remove(self, below: int) -> int:
-        """Remove the oldest segments that end at ``below`` or before and are not kept, some hundreds at most.
+        """Remove the oldest segments that end at ``below`` or before and are not kept; return how many.
 
-        Returns how many. The caller has seen all of them, twice :data:`GUARD` seconds ago; the newest
-        is never removed. Crash or lost reply: the next call goes on.
+        Some hundreds at most. The caller has seen all of them, twice :data:`GUARD` seconds ago; the newest is
+        never removed. Crash or lost reply: the next call goes on.
         """
         newest, below = self._newest(), min(below, self.head().first)
         if newest is None:
             return 0
-        if newest.next <= below:  # it says where the next one goes, and has no messages to read
+        if newest.next <= below:  # it says where the next one goes; its messages are not kept
             with translated():
                 self._segments.update_one({"_id": newest.first}, {"$set": {"packed": b"", "topics": []}})
         query: Document = {"_id": {"$gt": HEAD, "$lt": min(below, newest.first)}}
@@ -277,7 +276,7 @@ class StreamStore:
         return segment_of(newest) if newest else None
 
     def _first_where(self, true: Callable[[Segment], bool]) -> Segment | None:
-        """The first segment of which something is true that stays true of all behind it; None: of none."""
+        """Return the first segment for which ``true`` holds, as for all behind it; None: for none."""
         oldest, found = self._at(self.head().first, or_next=True), self._newest()
         if oldest is None or found is None or not true(found):
             return None
@@ -286,7 +285,7 @@ class StreamStore:
         while oldest.next < found.first:
             middle = self._at((oldest.next + found.first) // 2)
             if middle is None or middle.next <= oldest.next:
-                break  # a hole, that somebody has made by hand
+                break  # a hole that somebody has made by hand
             if true(middle):
                 found = middle
             else:
@@ -294,7 +293,7 @@ class StreamStore:
         return found
 
     def _at(self, number: int, *, or_next: bool = False) -> Segment | None:
-        """The outline of the segment with this message, or the one before it; ``or_next``: behind it."""
+        """Return the outline of the segment with this message, or of one before (``or_next``: behind) it."""
         query: Document = {"_id": {"$gt": HEAD, "$lte": number}}
         with translated():
             found = self._segments.find_one(query, OUTLINE, sort=[("_id", -1)])
@@ -303,14 +302,14 @@ class StreamStore:
         return segment_of(found) if found else None
 
     def _weigh(self, segments: Sequence[Segment]) -> None:
-        """What a segment weighs, for the next read: the largest of late."""
+        """Note the sizes of segments, for the next read: the largest lately."""
         self.weight = max(self.weight * 7 // 8, *(each.size for each in segments), 0)
         names = (len(each.topics) + 2 * len(each.ids) for each in segments)
         self._names = max(self._names * 7 // 8, *names, 0)
 
 
 def stream_names(database: Documents) -> list[str]:
-    """The streams that have a collection."""
+    """Return the streams that have a collection."""
     with translated():
         found = database.list_collection_names(filter={"name": {"$regex": "^stream\\."}})
     return sorted(name.removeprefix(_PREFIX) for name in found)
