@@ -156,7 +156,7 @@ def test_the_quick_start_copies_and_runs(broker: BrokerProcess, client: Client) 
     # When the worker starts, and an asker asks
     with running(broker, client, "quick start: worker") as worker:
         assert line(worker) == "b'hello'"
-        answer, _ = program(broker, "quick start: asker").communicate(timeout=20)
+        answer, _ = program(broker, "quick start: client").communicate(timeout=20)
     # Then the worker's answer is the asker's
     assert answer == "[b'done']\n"
 
