@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import Final, cast
 
 from sluicemq.protocol.errors import Duplicate, SluiceError, Unavailable
@@ -26,6 +27,7 @@ _PAYLOAD_BYTES: Final = 32 * 1024
 _HEADER_BYTES: Final = 1024
 
 _NO_GROUP: Final = {None}
+_SIZE: Final = attrgetter("size")
 
 #: Stored when every job of a push is durable or refused: refusals by position, positions known before.
 Stored = Callable[[dict[int, SluiceError], Sequence[int]], None]
@@ -207,7 +209,7 @@ class Intake:
         """Insert until each is stored or refused; MongoDB refuses only the jobs that are at fault."""
         pushed = Pushed()
         start = 0
-        for part in _parts(jobs):
+        for part in by_bytes(jobs, _SIZE, INSERT_BYTES):
             for these, answer in in_halves(part, partial(self._insert_part, now=now)):
                 if not isinstance(answer, Pushed):  # these are one job
                     pushed.refused[start] = cast("Refused", answer)
@@ -241,13 +243,6 @@ class Intake:
         if groups:
             self._groups.may_go_on(jobs)
         self._expiries.watch([job for job in jobs if job.expires_at is not None and not job.owner])
-
-
-def _parts(jobs: list[Job]) -> Iterable[list[Job]]:
-    """Return the jobs in parts that one statement takes: of :data:`INSERT_BYTES`, or of one job."""
-    if sum([job.size for job in jobs]) <= INSERT_BYTES:
-        return [jobs]
-    return by_bytes(jobs, lambda job: job.size, INSERT_BYTES)
 
 
 def _stored(arrival: Arrival, jobs: list[Job], pushed: Pushed) -> list[Job]:

@@ -56,6 +56,9 @@ def by_bytes(
 
     Without items there is one empty part.
     """
+    if isinstance(items, Sequence) and len(items) <= most() and sum(map(size, items)) <= most_bytes:
+        yield list(items)
+        return
     part: list[Item] = []
     count, room = most(), most_bytes
     for item in items:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from gevent.event import Event
@@ -10,12 +11,14 @@ from gevent.event import Event
 from sluicemq.protocol import wire
 from sluicemq_broker.doors.popped_jobs import push_again
 from sluicemq_broker.queue import Delivery, Queue, Worker
+from sluicemq_broker.store import by_bytes
 
 if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
 
 #: Bytes of one DELIVER, at most, unless one job alone has more.
 MOST_BYTES: Final = 2**20
+_SIZE: Final = attrgetter("job.size")
 
 
 class SessionWorker(Worker):
@@ -53,7 +56,7 @@ class SessionWorker(Worker):
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs, many in a message."""
-        for part in _by_bytes(deliveries):
+        for part in by_bytes(deliveries, _SIZE, MOST_BYTES) if deliveries else ():
             self._number += 1
             # The number of a job is the microsecond in which it was accepted.
             jobs = [
@@ -112,17 +115,3 @@ class PoppingWorker(SessionWorker):
             self.prefetch = max(0, self.prefetch - len(deliveries))
             super().deliver(deliveries)
         self._sent.set()
-
-
-def _by_bytes(deliveries: Sequence[Delivery]) -> Iterator[list[Delivery]]:
-    """Yield deliveries in order, in parts of :data:`MOST_BYTES` at most, or of one job."""
-    part: list[Delivery] = []
-    size = 0
-    for delivery in deliveries:
-        if part and size + delivery.job.size > MOST_BYTES:
-            yield part
-            part, size = [], 0
-        part.append(delivery)
-        size += delivery.job.size
-    if part:
-        yield part
