@@ -13,7 +13,7 @@ _CELL = 8
 
 
 class SharedCounts:
-    """The cells. ``slot`` is the one that this process writes to; None in the process that watches."""
+    """The counts of all processes. ``slot``: the count of this process; None in the one that watches."""
 
     def __init__(self, file: Path, workers: int, slot: int | None = None) -> None:
         with file.open("r+b") as opened:

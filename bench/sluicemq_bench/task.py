@@ -18,7 +18,7 @@ from sluicemq_bench.shared_counts import SharedCounts
 
 @dataclass(frozen=True)
 class Site:
-    """Where the jobs go: a broker's addresses and the queue behind them; or the ends of a relay."""
+    """Destination of the jobs: a broker's addresses and the queue behind them; or the ends of a relay."""
 
     endpoint: str = ""
     queue: str = ""

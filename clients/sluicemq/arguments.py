@@ -69,9 +69,9 @@ def binary(name: str, value: object) -> None:
 def texts(name: str, value: object) -> None:
     """Check several texts."""
     if isinstance(value, str | bytes):
-        raise TypeError(f"{name} are several: write [{brief(value)}]")
+        raise TypeError(f"{name} is a list: write [{brief(value)}]")
     if not hasattr(value, "__iter__"):
-        raise TypeError(f"{name} are several str, not {type(value).__name__}")
+        raise TypeError(f"{name} is a list of str, not {type(value).__name__}")
 
 
 def plain_text(value: str) -> str:

@@ -1,4 +1,4 @@
-"""Claims: up to N jobs, extended and released together; and jobs that are taken at most once.
+"""Claims: up to N jobs that are reserved, extended and released together.
 
 Each has a connection of its own, and ends with it: the broker then gives the jobs to other workers at once.
 """

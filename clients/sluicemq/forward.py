@@ -1,4 +1,4 @@
-"""Where a job goes on: a handler returns this instead of a result."""
+"""Forward and FanOut: a handler returns one of them instead of a result."""
 
 from __future__ import annotations
 

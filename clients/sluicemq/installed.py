@@ -36,7 +36,7 @@ ABSENT = f"the broker is not installed here: {to_install(_EXTRA)}"
 
 
 def module_command(name: str = SERVE) -> list[str] | None:
-    """How to run ``serve`` or ``device``; None where that or what it needs is not installed.
+    """Return the command that runs ``serve`` or ``device``; None if it or a requirement is not installed.
 
     ``-P``: whatever lies in the current folder, a ``zmq.py`` or a ``gevent/``, is not what it imports.
     """
@@ -56,7 +56,7 @@ def command_of(name: str) -> Any:
 
 
 def _requirements(point: Any) -> list[str]:
-    """Names of the distributions that only the extra asks for."""
+    """Return the names of the distributions that only the extra ``broker`` requires."""
     lines = (point.dist.requires or []) if point.dist else []
     extra = re.compile(rf"""^([\w.-]+).*extra\s*==\s*['"]{_EXTRA}['"]""")
     return [found[1] for line in lines if (found := extra.match(line))]

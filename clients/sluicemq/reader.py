@@ -198,7 +198,7 @@ def _options(
     after: int, since: float | None, *, new: bool, topics: Iterable[str | bytes], page_bytes: int
 ) -> dict[str, Any]:
     if isinstance(topics, str | bytes):
-        raise TypeError('topics are several: write ["orders"]')
+        raise TypeError('topics is a list: write ["orders"]')
     if not isinstance(after, int) or isinstance(after, bool) or after < 0:
         raise ValueError(f"after is the number of a message, or 0, not {after!r}")
     options: dict[str, Any] = {"bytes": page_bytes}

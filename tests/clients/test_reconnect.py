@@ -370,4 +370,4 @@ def test_a_connection_that_is_lost_is_said_and_so_is_that_it_is_there_again(
         wait_until(lambda: said(f"connection to {broker.endpoint} lost"), what="the loss")
         broker.start()
         client.queues()
-        wait_until(lambda: said(f"connection to {broker.endpoint} is there again"), what="the return")
+        wait_until(lambda: said(f"connected to {broker.endpoint} again"), what="the return")

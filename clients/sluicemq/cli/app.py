@@ -63,7 +63,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in _HOMES and cmd_name not in self.commands:
             command = getattr(import_module(f"sluicemq.cli.{_HOMES[cmd_name]}"), cmd_name)
-            self.add_command(command if cmd_name in _ALONE else _asking(command))
+            self.add_command(command if cmd_name in _ALONE else _with_broker_options(command))
         return super().get_command(ctx, cmd_name)
 
     def resolve_command(
@@ -131,11 +131,11 @@ def _set(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
         setattr(ctx.obj, str(parameter.name), value)
 
 
-def _asking(command: click.Command) -> click.Command:
+def _with_broker_options(command: click.Command) -> click.Command:
     """Return a command that needs a broker, with the options of ``sluicemq`` after its name, too."""
     if isinstance(command, click.Group):
         for each in command.commands.values():
-            _asking(each)
+            _with_broker_options(each)
         return command
     completion.completes_queues(command)
     command.callback = _reading(command, command.callback)

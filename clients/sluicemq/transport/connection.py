@@ -316,7 +316,7 @@ class Connection:
         if self.max_job_bytes is not None:
             self._most_bytes = 2 * self.max_job_bytes + _BESIDE_JOBS
         if self.epoch:
-            self.post(log.warning, "connection to %s is there again", self.endpoint)
+            self.post(log.warning, "connected to %s again", self.endpoint)
         self.greeted, self.epoch, self._pause = True, self.epoch + 1, 0.0
         self._obstacle, self._warn_at = None, 0.0
         self._role.connected()
