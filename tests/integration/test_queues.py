@@ -134,16 +134,14 @@ def test_a_queue_that_was_removed_and_pushed_to_is_known_still(queues: Queues) -
 
 
 @pytest.mark.parametrize("used", ["by a worker", "by the configuration"])
-def test_a_queue_that_is_used_is_there_anew_when_it_was_removed(
-    queues: Queues, monkeypatch: pytest.MonkeyPatch, used: str
-) -> None:
+def test_a_queue_that_is_used_is_there_anew_when_it_was_removed(queues: Queues, used: str) -> None:
     # Given
     queue = queues.open("mail")
     queue.store.jobs.drop()
     if used == "by a worker":
         queue.attach(FakeWorker())
     else:
-        monkeypatch.setattr(queues, "_configured", lambda: {"mail"})
+        queues.reconfigure(replace(Config.default(), queues={"mail": QueueSettings()}))
     # When
     queues.removed(queue)
     queues.forget("mail")

@@ -303,7 +303,7 @@ def test_a_task_that_can_not_be_taken_up_keeps_no_other_from_it(
     rig.carry_out()
     # Then
     assert rig.second.tasks.find(task.id)["state"] == "done"
-    assert "task 0, which another broker has left, does not go on" in caplog.text
+    assert "task 0 of a dead broker is not continued" in caplog.text
 
 
 def test_what_has_expired_beyond_a_page_is_ended_beside_all_else(rig: TasksRig) -> None:

@@ -132,7 +132,7 @@ def test_what_is_paused_is_one_read_for_all_queues_of_a_database(pauses: Pauses,
 
 
 def test_while_mongodb_is_away_what_was_known_holds_on(pauses: Pauses, store: FakePauses) -> None:
-    pauses.order("db", lambda each: each.pause("a", "intake"))
+    pauses.change("db", lambda each: each.pause("a", "intake"))
 
     def away() -> None:
         raise Unavailable("no primary")
@@ -151,7 +151,7 @@ def test_a_look_that_began_before_an_order_does_not_undo_it(pauses: Pauses, stor
     go_on()
     # When
     store.before_read = lambda: None
-    order = gevent.spawn(pauses.order, "db", lambda each: each.pause("a", "intake"))
+    order = gevent.spawn(pauses.change, "db", lambda each: each.pause("a", "intake"))
     go_on()
     held.set()
     gevent.joinall([look, order], timeout=60, raise_error=True)

@@ -71,6 +71,19 @@ class Config:
         """What holds where nothing is set."""
         return cast("Self", load(None, {}, {}))
 
+    @property
+    def databases(self) -> set[str]:
+        """The names of all databases that queues or streams may use: the broker has a lease in each."""
+        queues = [each.database for each in (*self.queues.values(), self.other_queues)]
+        streams = [each.database for each in (*self.streams.values(), self.other_streams)]
+        return {each or self.broker.database for each in (*queues, *streams)}
+
+    @property
+    def queue_names(self) -> set[str]:
+        """The queues that are named: by their tables, devices and routes."""
+        devices, routes = (each.queue for each in self.devices), (each.queue for each in self.routes)
+        return {*self.queues, *devices, *routes}
+
     def queue(self, name: str) -> QueueSettings:
         """The settings of any queue, named in the configuration or not."""
         return self.queues.get(name, self.other_queues)

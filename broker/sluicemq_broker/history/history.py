@@ -140,7 +140,7 @@ class History:
             highest[name] = max(highest.get(name, 0), count)
 
     def _kinds(self) -> dict[str, Subjects]:
-        return {each.kind: each for each in (*self._subjects, self._broker)}
+        return {each.kind: each for each in (self._subjects[0], self._broker, *self._subjects[1:])}
 
     def _counted(self) -> Iterator[tuple[_Where, Mapping[str, int]]]:
         for kind, each in self._kinds().items():

@@ -17,7 +17,6 @@ from sluicemq_broker.bus import EventBus, LocalTransport, RedisTransport, Transp
 from sluicemq_broker.config import BusForm, Config, RedisUrl
 from sluicemq_broker.context import Context, Memory, NewNames, Owners
 from sluicemq_broker.process.duties import Duty
-from sluicemq_broker.queues import databases
 from sluicemq_broker.runtime import Count, Counters, Turns
 from sluicemq_broker.store import (
     EVERY,
@@ -71,7 +70,7 @@ class Foundation:
         self._uri = uri
         self._mongo = connect(uri, self.counters.answered)
         self._mongo_for_leases = connect_for_leases(uri, settings.lease)
-        leases = {each: LeaseStore(self._mongo_for_leases[each]) for each in databases(config)}
+        leases = {each: LeaseStore(self._mongo_for_leases[each]) for each in config.databases}
         own = leases.pop(settings.database)
         self.owners = Owners(own, self.clock, self.name, settings.lease, leases, worked=self._worked)
         largest = max(settings.hwm_bytes, *(each.hwm_bytes for each in config.devices), 0)

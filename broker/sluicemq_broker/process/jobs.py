@@ -29,7 +29,7 @@ class Jobs:
         ground.bus.on(BusKind.COMING, self.queues.on_coming)
         ground.bus.on(BusKind.ENDED, self.queues.on_ended)
         ground.bus.on(BusKind.FREED, self.queues.on_freed)
-        ground.bus.on(BusKind.PAUSES, self.queues.on_orders)
+        ground.bus.on(BusKind.PAUSES, self.queues.on_pauses)
         self.tasks = Tasks(self.queues, context, ground.database)
         self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
         self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)

@@ -1,11 +1,11 @@
-"""All queues: which there are, and what is done to many of their jobs, or at a time, or again and again."""
+"""All queues of a broker: found and made, counted and swept, changed in bulk, pushed to by schedules."""
 
 from sluicemq_broker.queues.bulk_operations import Delete, Discard, Purge, Redrive
 from sluicemq_broker.queues.census import Census
 from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.missing_children import MissingChildren
 from sluicemq_broker.queues.on_dead import OnDead
-from sluicemq_broker.queues.queues import Queues, check_name, databases
+from sluicemq_broker.queues.queues import Queues, check_name
 from sluicemq_broker.queues.schedules import Schedules
 from sluicemq_broker.queues.sweeper import Sweeper
 from sluicemq_broker.queues.tasks import Task, Tasks
@@ -25,5 +25,4 @@ __all__ = [
     "Task",
     "Tasks",
     "check_name",
-    "databases",
 ]

@@ -1,4 +1,4 @@
-"""What can be ordered for many jobs of a queue at once, page by page; :mod:`tasks` carries it out."""
+"""Operations on many jobs of a queue, page by page; :mod:`tasks` runs them."""
 
 from __future__ import annotations
 
@@ -22,12 +22,11 @@ Pages = Generator[int, None, None]
 
 
 class BulkOperation:
-    """One order for a queue. ``now`` is when it was given, in the server's time: what came later is spared.
+    """One operation on a queue; ``now``: the server's time when it was requested; later jobs are spared.
 
-    ``resumes``: carrying it out once more goes on where it was left, also after another broker's death.
-    ``state``: that of the jobs that it is about; None: of several. ``done``: jobs so far, former tries too.
-    ``looked``: dead letters that this try has looked at, whether it was about them or not.
-    ``page``: jobs in the next page, at most.
+    ``resumes``: running it again goes on where it was left, also after another broker's death.
+    ``state``: the state of the jobs that it changes; None: several. ``done``: jobs so far, with former runs.
+    ``looked``: dead letters that this run has looked at. ``page``: jobs in the next page, at most.
     """
 
     kind: ClassVar[str]
@@ -48,19 +47,19 @@ class BulkOperation:
         self._removals = Removals(self._database, FailedParents(queues), context.counters.notice)
 
     def admit(self) -> None:
-        """It was given just now: raises what it is refused with. Once it has begun it goes on."""
+        """Raise the refusal of a new operation; one that has begun is not refused."""
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What was ordered, as it is stored and shown, and given to make the same order again."""
+        """The arguments, as they are stored and shown; with them another broker makes the operation again."""
         return {}
 
     def pages(self) -> Pages:
-        """Carry it out, or go on: after each page how many jobs it was."""
+        """Run the operation, or go on; yields how many jobs each page changed."""
         raise NotImplementedError
 
     def answer(self) -> Any:
-        """What whoever ordered it is told at the end: how many jobs it was."""
+        """Return the answer to the client at the end: how many jobs were changed."""
         return self.done
 
 
@@ -76,24 +75,24 @@ class Purge(BulkOperation):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """The state whose jobs are removed."""
+        """See :attr:`BulkOperation.arguments`."""
         return {"state": self._state}
 
     def pages(self) -> Pages:
-        """Whoever waits for one of them hears of it at the end."""
+        """Remove them; clients that wait for their results are answered at the end."""
         try:
             for removed in self._removals.purging(self.queue.name, self._state, self.now, lambda: self.page):
                 self._counters.add(Count.PURGED, removed)
                 self.queue.capacity.recount()
                 self.queue.events.emit(Count.PURGED, self.now, [{"jobs": removed, "state": self._state}])
                 yield removed
-            self.queue.look_for_headless(now=True)  # whoever ends it sooner leaves that to the sweep
+            self.queue.look_for_headless(now=True)  # after a cancelled purge the sweep does it
         finally:
             self.queue.results.check()
 
 
 class _OfDeadLetters(BulkOperation):
-    """An order for dead letters: which ids or reason, dead since when and until, at most how many."""
+    """An operation on dead letters, chosen by ids, reason, time of death and number."""
 
     resumes = True
     state = State.DEAD
@@ -116,12 +115,12 @@ class _OfDeadLetters(BulkOperation):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Which dead letters were ordered, without what was left open."""
+        """How the dead letters are chosen, without what was left open."""
         which = {**self._letters._asdict(), "ids": self._letters.ids and list(self._letters.ids)}
         return {name: value for name, value in which.items() if value is not None}
 
     def pages(self) -> Pages:
-        """The oldest first. Killed between a page and the note of it, a limit is passed by that page."""
+        """Run it, the oldest first; a kill before a page is noted lets the limit be passed by that page."""
         limit = self._letters.limit
         if limit is None:
             yield from self._paging(self._letters)
@@ -157,11 +156,11 @@ class Redrive(_OfDeadLetters):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """Which, and where to."""
+        """How the dead letters are chosen, and the target queue."""
         return super().arguments | ({} if self._to is None else {"to": self._to})
 
     def admit(self) -> None:
-        """Raises Paused, or QueueFull, where another queue takes none; its own takes its own ones."""
+        """Raise Paused or QueueFull if another queue takes no jobs; their own queue always takes them."""
         if self._to is not None:
             self._target.admit()
 
@@ -188,7 +187,7 @@ class Redrive(_OfDeadLetters):
             yield moved
 
     def answer(self) -> dict[str, Any]:
-        """How many were moved, how many of those chosen are left, and why some could not be."""
+        """Return how many were moved, how many of those chosen are left, and the refusals of others."""
         refused = [[job_id, error.code, str(error)] for job_id, error in self._redriven.refused.items()]
         return {"moved": self.done, "left": self._redriven.left, "refused": refused}
 
@@ -211,34 +210,34 @@ class Discard(_OfDeadLetters):
 
 
 class Delete(BulkOperation):
-    """Remove a queue and all its jobs: one statement, which takes no longer with a million jobs.
+    """Remove a queue and all its jobs: one statement, as fast for a million jobs.
 
-    Then parents of these become dead letters, page by page.
+    Then their parents become dead letters, page by page.
     """
 
     kind = "delete"
-    resumes = False  # it spares nothing that was pushed since
+    resumes = False  # run again it would remove jobs that were pushed since
     _dropped: int | None = None
     _carried_out = False
     _emptying: Iterator[int] = iter(())
 
     def pages(self) -> Pages:
-        """All jobs at once; of what is on its way some may come after. Refused while there are workers."""
-        if not self._carried_out:  # else it has taken long, and what was pushed since is spared
+        """Remove all jobs at once; a push under way may land behind it. Refused while there are workers."""
+        if not self._carried_out:  # else this goes on, and spares what was pushed since
             if self._dropped is None:
                 with self._queues.one_removal:
                     self._dropped = self._drop(self._queues.get(self.queue.name))
             self._queues.forget(self.queue.name)
             self._carried_out = True
             yield self._dropped
-        for _ in self._emptying:  # it goes on, where this is closed in between
+        for _ in self._emptying:  # an attribute: the next call of pages goes on with it
             yield 0
 
     def _drop(self, queue: Queue) -> int:
         if queue.workers:
             raise BadQueue(f"queue {queue.name!r} has {queue.workers} workers: stop them first")
         others = self._owners.live(queue.settings.database) - set(self._owners.mine())
-        queue.store.dropped()  # from before, so that nobody who looks at it makes it again
+        queue.store.dropped()  # before the statement, so that no look at the queue makes it again
         try:
             self._emptying = self._removals.dropping(queue.name, self.now, shared=bool(others))
             count = next(self._emptying)
@@ -250,13 +249,13 @@ class Delete(BulkOperation):
 
 
 class Expire(BulkOperation):
-    """End what was not taken in time."""
+    """End jobs whose time to live has passed."""
 
     kind = "expire"
     resumes = False  # the next sweep goes on
 
     def pages(self) -> Pages:
-        """Until there is no more; whoever waits for one of them hears of it."""
+        """End them until there are none; clients that wait for their results are answered."""
         while expired := self.queue.expire(self.page):
             yield expired
 
@@ -269,7 +268,7 @@ BULK_OPERATIONS: Final[dict[str, type[BulkOperation]]] = {
 
 def _target(queues: Queues, queue: Queue, to: str) -> Queue:
     if to == queue.name:
-        raise BadQueue(f"{to!r} is the same queue: redrive it without naming another")
+        raise BadQueue(f"{to!r} is the queue of these dead letters: redrive them without naming a queue")
     target = queues.get(to)
     target.prepare(again=True)
     return target

@@ -1,9 +1,9 @@
-"""How many jobs each queue holds, by state: counted in turn, and carried on by what happens here meanwhile.
+"""Counts of each queue's jobs by state: counted in turn, and estimated between two counts.
 
-To count one queue takes MongoDB some milliseconds, a thousand queues so some seconds. So a broker keeps what
-it has counted. Whoever asks for one queue has it counted; whoever asks for all has those counted that have
-changed, as far as :data:`QUESTION_TIME` goes, and of the others what was counted last. In the background each
-is counted again and again, which finds what other brokers do.
+Counting one queue takes MongoDB some milliseconds, a thousand queues some seconds. So counts are kept. A
+request for one queue counts it. A request for all queues counts changed ones for :data:`QUESTION_TIME`
+seconds, and returns the latest counts of the others. In the background each queue is counted again in turn,
+which finds what other brokers do.
 """
 
 from __future__ import annotations
@@ -19,31 +19,32 @@ from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import SCHEDULED, State
 from sluicemq_broker.queue import Counted, Queue
+from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count, Gauge
-from sluicemq_broker.store import COUNTED_EXACTLY, SHOWN_STATES, Inspector, Unclear
+from sluicemq_broker.store import COUNTED_EXACTLY, SHOWN_STATES, Inspector
 
-#: Seconds of counting that one question for all queues begins.
+#: Seconds of counting for one request for all queues.
 QUESTION_TIME: Final = 0.1
-_LOOK: Final = 0.25  # seconds until it is seen that MongoDB does not answer anybody
-#: Of each poll, seconds that are spent on counting: what was counted before, and what never was.
+_LOOK: Final = 0.25  # seconds between two checks whether MongoDB answers at all
+#: Seconds of each poll for counting: queues counted before, and new ones.
 _AGAIN, _FIRST = 0.05, 0.25
 #: Queues that are counted together, while each has few jobs.
 _TOGETHER: Final = 25
-#: Seconds after which a queue is counted again: one in which something happens, and one at rest.
+#: Seconds after which a queue is counted again: a changed one, and one at rest.
 _CHANGED_AGE, _RESTING_AGE = 5.0, 60.0
 
 #: Rows of queues that are made in one turn of the hub.
 _ROWS_A_TURN: Final = 250
 _MOMENT: Final = 1e-9  # seconds
 
-_NOBODY: Final = dict.fromkeys(SHOWN_STATES, 0)
+_NO_JOBS: Final = dict.fromkeys(SHOWN_STATES, 0)
 _NOT_WAITING: Final = (State.RESERVED, State.DONE, State.DEAD)
 _JOBS_LIVE: Final = (State.READY, SCHEDULED, State.WAITING, State.RESERVED)
 
 
 class Mark(NamedTuple):
-    """Where a broker's own counters of a queue stood when a count of it began; ``at``: monotonic seconds."""
+    """Counters of a queue at this broker when a count of it began; ``at``: monotonic seconds."""
 
     at: float
     changes: int
@@ -52,10 +53,10 @@ class Mark(NamedTuple):
 
 
 class Tally(NamedTuple):
-    """Figures of one count of a queue, and where the counters stood when it began.
+    """Figures of one count of a queue, and the counters when it began.
 
-    ``sampled``: states whose figures are estimates even so; ``oldest``: since when the oldest ready job is
-    due, by the server's clock; ``error``: why there are no figures.
+    ``sampled``: states whose figures are estimates; ``oldest``: server's time since which the oldest ready
+    job is due; ``error``: why there are no figures.
     """
 
     counts: dict[str, int]
@@ -66,9 +67,9 @@ class Tally(NamedTuple):
 
 
 class Census:
-    """The counts of all queues of a broker. ``trusted``: False while MongoDB is known not to answer.
+    """The counts of all queues of a broker.
 
-    ``wait``: seconds for which whoever asks waits for it.
+    ``trusted()``: False while MongoDB is known not to answer. ``wait``: seconds for which a request waits.
     """
 
     def __init__(
@@ -89,35 +90,38 @@ class Census:
         self._tallies: dict[str, Tally] = {}
 
     def all(self) -> list[dict[str, Any]]:
-        """A line for each queue by name; those that have changed are counted now, as far as that goes.
+        """Return a row for each queue by name; as many changed ones as there is time for are counted now.
 
         Raises :class:`~sluicemq.Unavailable` if MongoDB does not answer.
         """
-        asked = self._timer.now()
+        began = self._timer.now()
         self._wait_for(self._look)
-        return self.kept(asked)
+        return self.kept(began)
 
     def one(self, name: str) -> dict[str, Any]:
-        """The line of one queue, counted now; raises NotFound, and Unavailable as :meth:`all` does."""
-        queue, asked = self._queues.get(name), self._timer.now()
+        """Return the row of one queue, counted now; raises NotFound, and Unavailable as :meth:`all` does."""
+        queue, began = self._queues.get(name), self._timer.now()
         self._wait_for(lambda: self._count(queue))
-        return self._line(queue, asked)
+        return self._row(queue, began)
 
-    def kept(self, asked: float = math.inf) -> list[dict[str, Any]]:
-        """The same for each queue, from what is known; what was counted after ``asked`` is not carried on."""
-        return [self._line(queue, asked) for queue in sorted(self._queues, key=lambda queue: queue.name)]
+    def kept(self, exact_since: float = math.inf) -> list[dict[str, Any]]:
+        """Return a row for each queue without asking MongoDB.
+
+        Counts that began at ``exact_since`` or later are returned as they are, older ones as estimates.
+        """
+        return [self._row(queue, exact_since) for queue in sorted(self._queues, key=lambda queue: queue.name)]
 
     def kept_in_turns(self) -> list[dict[str, Any]]:
-        """The same as :meth:`kept`, letting others run now and then: a thousand queues take 14 ms."""
+        """Return :meth:`kept`, with pauses for other greenlets: a thousand queues take 14 ms."""
         rows: list[dict[str, Any]] = []
         for queue in sorted(self._queues, key=lambda queue: queue.name):
-            rows.append(self._line(queue, math.inf))
+            rows.append(self._row(queue, math.inf))
             if len(rows) % _ROWS_A_TURN == 0:
                 gevent.sleep(_MOMENT)
         return rows
 
     def ready(self) -> dict[str, int]:
-        """How many jobs of each queue wait for a worker, as far as is known; asks nobody."""
+        """Return about how many jobs of each queue wait for a worker, without asking MongoDB."""
         return {
             queue.name: self._carried_on(tally, queue)[0][State.READY]
             for queue in self._queues
@@ -125,7 +129,7 @@ class Census:
         }
 
     def waiting(self, queue: Queue) -> tuple[int, float]:
-        """How many of its jobs are ready, and how long the oldest had waited when they were counted."""
+        """Return how many jobs of a queue are ready, and how long the oldest had waited when counted."""
         tally = self._tallies.get(queue.name)
         if tally is None or tally.oldest is None:
             return 0, 0.0
@@ -134,25 +138,25 @@ class Census:
         return (ready, max(0.0, waited)) if ready else (0, 0.0)
 
     def dead(self, name: str) -> int | None:
-        """About how many dead letters a queue has; None while that is not known. Asks nobody."""
+        """Return about how many dead letters a queue has, without asking MongoDB; None: not known."""
         tally = self._tallies.get(name)
         if tally is None or tally.error:
             return None
         return self._carried_on(tally, self._queues.get(name))[0][State.DEAD]
 
     def recount(self, queue: Queue) -> None:
-        """Its jobs were changed by an order: what was counted holds no more."""
+        """Forget the count of a queue: administration has changed its jobs."""
         self._tallies.pop(queue.name, None)
         queue.capacity.recount()
 
     def count_bounded(self) -> None:
-        """At the start: how full those are that may be full."""
+        """Count queues that can be full; called at the start."""
         for queue in self._queues:
             if queue.capacity.bounded:
                 self._count(queue)
 
     def tick(self) -> None:
-        """Every poll: count those whose turn it is, for a small part of the time."""
+        """Count queues whose turn it is, for a small part of the time; called at each poll."""
         now = self._timer.now()
         known = {queue.name for queue in self._queues}
         self._tallies = {name: tally for name, tally in self._tallies.items() if name in known}
@@ -164,11 +168,11 @@ class Census:
     # --------------------------------------------------------------- counting
 
     def _wait_for(self, count: Callable[[], None]) -> None:
-        """Count, and wait for it; what takes too long goes on, and is known the next time."""
+        """Wait for a count; one that takes too long goes on, and is known at the next request."""
         if not self._trusted():
             raise Unavailable("MongoDB does not answer: nothing can be counted")
         done: AsyncResult[None] = AsyncResult()
-        gevent.spawn(_tell, count, done)
+        gevent.spawn(_count_into, count, done)
         for _ in range(max(1, round(self._wait / _LOOK))):
             done.wait(_LOOK)
             if done.ready():
@@ -192,12 +196,12 @@ class Census:
         tally = self._tallies[queue.name]
         changed = queue.changes != tally.begun.changes
         if queue.capacity.bounded and (changed or queue.capacity.outdated or self._owners.others > 0):
-            return True  # other brokers fill it too
+            return True  # other brokers fill it, too
         # At rest as well: MongoDB itself removes what was kept for a while.
         return now - tally.begun.at >= (_CHANGED_AGE if changed else _RESTING_AGE)
 
     def _count_for(self, seconds: float, queues: Sequence[Queue]) -> None:
-        """Count these, some together, until that has taken so long; what has begun is finished."""
+        """Count queues for these seconds, some together; a count that has begun is finished."""
         end = self._timer.now() + seconds
         for first in range(0, len(queues), _TOGETHER):
             if self._timer.now() >= end:
@@ -205,7 +209,7 @@ class Census:
             self._count_some(queues[first : first + _TOGETHER], end)
 
     def _count_some(self, queues: Sequence[Queue], end: float) -> None:
-        """Count those with few jobs together; of the others the first, and more until ``end``."""
+        """Count queues with few jobs together; then the first of the others, and more until ``end``."""
         alike = [queue for queue in queues if not queue.capacity.bounded]
         begun = {queue.name: self._stands(queue) for queue in alike}
         found: dict[str, dict[str, Any]] = {}
@@ -219,22 +223,21 @@ class Census:
                     return
 
     def _count(self, queue: Queue) -> None:
-        """Count one; if MongoDB can't, it is said why: the others have theirs."""
+        """Count one queue; if MongoDB refuses, its row says why."""
         begun = self._stands(queue)
-        try:
-            counts = self._counted(queue)
-        except Exception as error:
-            if isinstance(error, Unavailable) and not isinstance(error, Unclear):
-                raise  # MongoDB is away, for all of them
+
+        def count() -> None:
+            self._tallies[queue.name] = _tally(self._counted(queue), begun)
+
+        def failed(error: Exception) -> None:
             text = f"queue {queue.name!r} can't be counted: {type(error).__name__}: {error}"
             self._counters.notice(Count.UNCOUNTED, text)
-            tally = Tally(_NOBODY, frozenset(SHOWN_STATES), None, begun, text)
-        else:
-            tally = _tally(counts, begun)
-        self._tallies[queue.name] = tally
+            self._tallies[queue.name] = Tally(_NO_JOBS, frozenset(SHOWN_STATES), None, begun, text)
+
+        attempt(count, failed)
 
     def _stands(self, queue: Queue) -> Mark:
-        """Return where the queue's own counters stand, right before it is counted."""
+        """Return the queue's own counters, right before it is counted."""
         return Mark(self._timer.now(), queue.changes, queue.held, _marks(queue))
 
     def _counted(self, queue: Queue) -> dict[str, Any]:
@@ -250,14 +253,14 @@ class Census:
             queue.capacity.counted(Counted(waiting, documents, size), flow, now, shared=shared)
         return counts
 
-    # ------------------------------------------------------------------ lines
+    # ------------------------------------------------------------------- rows
 
-    def _line(self, queue: Queue, asked: float) -> dict[str, Any]:
+    def _row(self, queue: Queue, exact_since: float) -> dict[str, Any]:
         tally = self._tallies.get(queue.name)
         if tally is None:
-            counts, estimates, oldest, ago = _NOBODY, frozenset(SHOWN_STATES), None, None
+            counts, estimates, oldest, ago = _NO_JOBS, frozenset(SHOWN_STATES), None, None
         else:
-            fresh = tally.begun.at >= asked or tally.error
+            fresh = tally.begun.at >= exact_since or tally.error
             counts, estimates = (tally.counts, tally.sampled) if fresh else self._carried_on(tally, queue)
             oldest = tally.oldest if counts[State.READY] else None
             ago = round(self._timer.now() - tally.begun.at, 3)
@@ -275,36 +278,36 @@ class Census:
         return round(max(0.0, self._clock.now() - since), 3)
 
     def _carried_on(self, tally: Tally, queue: Queue) -> tuple[dict[str, int], frozenset[str]]:
-        """The counts by now, as far as this broker knows; and which states' are estimates."""
+        """Return the counts by now, as far as this broker knows, and the states with estimates."""
         if queue.changes == tally.begun.changes and not self._owners.others:
             return tally.counts, tally.sampled | _moved_by_time(tally.counts)
         return _estimated(tally, queue), frozenset(SHOWN_STATES)
 
 
-def _tell(count: Callable[[], None], done: AsyncResult[None]) -> None:
+def _count_into(count: Callable[[], None], done: AsyncResult[None]) -> None:
     try:
         count()
         done.set(None)
-    except Exception as error:  # noqa: BLE001 - whoever asked hears of it
+    except Exception as error:  # noqa: BLE001 - raised in the request
         done.set_exception(error)
 
 
 def _tally(counts: dict[str, Any], begun: Mark) -> Tally:
-    """Return the tally of a count; states with so many jobs that they are not counted are estimates."""
+    """Return the tally of a count; states with too many jobs to count are estimates."""
     exact, oldest = counts.pop("exact"), counts.pop("oldest")
     many = () if exact else (each for each in counts if counts[each] >= COUNTED_EXACTLY)
     return Tally(counts, frozenset(many), oldest, begun)
 
 
 def _marks(queue: Queue) -> tuple[int, int, int]:
-    """Jobs that have come, that have gone, and that became dead letters."""
+    """Return how many jobs have come, have gone, and became dead letters."""
     values = queue.counters.values
     gone = values[Count.COMMITTED] + values[Count.FORWARDED] + values[Count.EXPIRED]
     return values[Count.PUSHED], gone, values[Count.DEAD]
 
 
 def _estimated(tally: Tally, queue: Queue) -> dict[str, int]:
-    """What was counted, and what has happened here since: delayed and waiting jobs stay what they are."""
+    """Return a count with what has happened here since; delayed and waiting jobs keep their states."""
     counts = tally.counts
     came, went, died = (now - then for now, then in zip(_marks(queue), tally.begun.marks, strict=True))
     live = max(0, sum(counts[state] for state in _JOBS_LIVE) + came - went - died)
@@ -322,6 +325,6 @@ def _estimated(tally: Tally, queue: Queue) -> dict[str, int]:
 
 
 def _moved_by_time(counts: dict[str, int]) -> frozenset[str]:
-    """States whose figures change though nobody does anything: jobs become due, what is kept is removed."""
+    """Return the states whose figures change by time: jobs become due, kept ones are removed."""
     due = (State.READY, SCHEDULED) if counts[SCHEDULED] else ()
     return frozenset((*due, *(state for state in (State.DONE, State.DEAD) if counts[state])))

@@ -1,4 +1,4 @@
-"""Parents of jobs that are removed: where they are, and who must hear that they are dead letters."""
+"""Parents that became dead letters because a child was removed, or failed."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from sluicemq_broker.store import FailedParent, QueueStore
 
 
 class FailedParents:
-    """The queues of this broker, as the removal of a child sees them.
+    """The queues of this broker, for the removal of children.
 
-    What it tells is for those who wait at this broker: killed before that, they are gone with it, and other
-    brokers find the dead letter, and the group that has no first, by themselves.
+    A broker killed before :meth:`on_parents_failed` takes its waiting clients with it. Other brokers find the
+    dead letters, and groups without a head, by themselves.
     """
 
     def __init__(self, queues: Queues) -> None:
         self._queues = queues
 
     def store(self, queue: str) -> QueueStore:
-        """The queue of this name."""
+        """Return the store of a queue."""
         return self._queues.open(queue).store
 
     def on_parents_failed(self, parents: Sequence[FailedParent]) -> None:
-        """These are dead letters: their askers hear it, their groups go on."""
+        """Answer clients that wait for these parents, and let their groups go on."""
         for each in parents:
             queue = self._queues.open(each.queue)
             queue.freed(each.groups)

@@ -1,4 +1,4 @@
-"""Looking for parents that wait for children which are in no queue any more: page by page, all the time."""
+"""A search for parents that wait for children which are in no queue any more, page by page."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from sluicemq_broker.store import (
     waiting_parents,
 )
 
-#: Of the time, the part in which it looks, at most.
+#: The share of time that the search may take.
 _SHARE: Final = 1 / 20
 #: Seconds between two rounds through all queues, at least.
 _ROUND: Final = 5.0
-#: Queues that are looked at in one turn, unless one has more parents than a page.
+#: Queues in one turn, unless one has more parents than a page.
 _QUEUES: Final = 20
 
 
 class MissingChildren:
-    """The search of one broker, through all its queues and anew.
+    """The search of one broker: rounds through all its queues.
 
-    A turn looks at one page of parents, and rests for twenty times as long as that took. Killed at any
-    moment: the next search finds them.
+    A turn looks at one page of parents, and then rests for twenty times as long. A broker may be killed at
+    any moment: the next search finds the parents.
     """
 
     def __init__(self, queues: Queues, context: Context) -> None:
@@ -39,12 +39,12 @@ class MissingChildren:
         self._clock = context.clock
         self._timer = context.timer
         self._counters = context.counters
-        self._waiting: list[str] = []  # queues that have their turn in this round
-        self._after = 0  # of the first of them: behind which place it goes on
+        self._waiting: list[str] = []  # queues that are still to be searched in this round
+        self._after = 0  # place in the first of them behind which the search goes on
         self._rests_until = 0.0
 
     def tick(self) -> None:
-        """Every second or so."""
+        """Take a turn, unless the search rests; called every second or so."""
         began = self._timer.now()
         if began < self._rests_until:
             return
@@ -62,12 +62,12 @@ class MissingChildren:
         del self._waiting[0]
 
     def _look(self, queue: Queue) -> bool:
-        """Look at the next page of its parents; False: it has no more."""
+        """Look at the next page of a queue's parents; False: it has no more."""
         try:
             page = waiting_parents(queue.store, self._after)
             self._fail(queue, page)
         except SluiceError:
-            self._next()  # the others have their turn first
+            self._next()  # this queue comes again in the next round
             raise
         self._after = page.after or 0
         return page.after is not None

@@ -1,23 +1,24 @@
-"""What follows from a death: a parent is dead with its child, and letters go where ``on_dead`` says.
+"""Consequences of dead letters: the parent of a failed child dies, and ``on_dead`` moves dead letters.
 
-Dead letters go on into the queue that their own one names as ``on_dead``, and have consumers there. Whoever
-made a job a dead letter does both at its next tick; or it died with its broker: then another broker, or the
-restarted one, finds it in its round. ``kill -9`` or a lost reply at any moment leaves a letter in one of both
-queues, for each page is one transaction, and a parent that is told twice is dead all the same.
+``on_dead`` of a queue names another queue, with consumers, into which its dead letters are moved. The broker
+that made a job a dead letter does both at its next tick. If it died, another broker, or the restarted one,
+finds the dead letter in its round. ``kill -9`` or a lost reply at any moment leaves a dead letter in one of
+both queues, for each page is one transaction; and notifying a parent twice changes nothing.
 """
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import takewhile
 from typing import Final
 
-from sluicemq.protocol.errors import BadQueue, SluiceError, Unavailable
+from sluicemq.protocol.errors import BadQueue, SluiceError
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import RESULT_WANTED_FOR, Parent
 from sluicemq_broker.queue import Queue
+from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
@@ -27,19 +28,16 @@ from sluicemq_broker.store import (
     Redriven,
     Redrives,
     Removals,
-    Unclear,
     dead_children,
     death_after,
     fail_parents,
     mark_parents_notified,
 )
 
-log = logging.getLogger("broker.on_dead")
-
-#: Letters in one transaction, at most.
+#: Dead letters in one transaction, at most.
 _PAGE: Final = 250
 _SELDOM: Final = 32
-#: MongoDB has to read them: for a million at once that took more than the 15 s that it has for an answer.
+#: Dead letters that are looked at in one turn: MongoDB reads them, and took over 15 s for a million.
 _STEP: Final = 50_000
 _MILLISECOND: Final = 0.001
 #: Seconds by which clocks of brokers differ, and statements are late.
@@ -47,10 +45,10 @@ _MARGIN: Final = 10.0
 
 
 class OnDead:
-    """The dead letters of all queues: of which a parent must hear, and of those that say ``on_dead``.
+    """Notifies parents of dead letters, and moves dead letters of queues with ``on_dead``.
 
-    Of all queues one of ``seldom`` has its turn in each round: a broker may have been killed right after a
-    death, or got no answer for long. Of their dead letters about ``step`` are looked at in a turn.
+    In each round one of ``seldom`` queues is searched from the oldest dead letter on, about ``step`` in a
+    turn: a broker may have been killed right after a death, or have had no answer for long.
     """
 
     def __init__(self, queues: Queues, context: Context, *, step: int = _STEP, seldom: int = _SELDOM) -> None:
@@ -61,17 +59,20 @@ class OnDead:
         self._step, self._seldom = step, seldom
         self._stopping = False
         self._rounds = 0
-        #: From which queue into which all that were there are tried to move, and have moved.
+        #: Pairs (from queue, to queue): all old dead letters were tried to move once; all were moved.
         self._begun: set[tuple[str, str]] = set()
         self._emptied: set[tuple[str, str]] = set()
-        self._places: dict[str, float] = {}  # by queue: by when those died that were looked at in turns
+        self._places: dict[str, float] = {}  # by queue: time of death up to which turns have searched
 
     def tick(self) -> None:
-        """Every second or so: of queues in which jobs have died here since; at first all there are."""
+        """Handle queues in which jobs died here since the last tick; at first all dead letters.
+
+        Called every second or so.
+        """
         for queue in self._each():
             died, to = queue.take_deaths(), _goes_to(queue)
             if died:
-                self._try(queue, self._clock.now() - _MARGIN, self._tell_parents)
+                self._try(queue, self._clock.now() - _MARGIN, self._notify_parents)
             if to and (queue.name, to) not in self._begun:
                 self._begun.add((queue.name, to))
                 self._move_all(queue, to)
@@ -79,9 +80,10 @@ class OnDead:
                 self._try(queue, self._clock.now() - _MARGIN, self._move)
 
     def round(self, seconds: float) -> None:
-        """Every so many seconds: of all queues, whoever made them dead letters.
+        """Handle all queues, with dead letters made by other brokers; called every ``seconds``.
 
-        What somebody may still ask for at another broker goes a minute after it died, so look so far back.
+        A dead letter whose result is wanted at another broker is moved a minute after its death, so the look
+        goes back as far.
         """
         since = self._clock.now() - RESULT_WANTED_FOR - 3 * seconds - _MARGIN
         self._rounds += 1
@@ -91,7 +93,7 @@ class OnDead:
             if (number + self._rounds) % self._seldom == 0:
                 self._try(queue, self._places.get(queue.name, 0.0), self._walk)
             if queue.in_use:
-                self._try(queue, since, self._tell_parents)
+                self._try(queue, since, self._notify_parents)
             to = _goes_to(queue)
             if to and (queue.name, to) not in self._emptied:
                 self._move_all(queue, to)
@@ -99,15 +101,15 @@ class OnDead:
                 self._try(queue, since, self._move)
 
     def stop(self) -> None:
-        """Begin with no other page."""
+        """Begin no other page."""
         self._stopping = True
 
     def _each(self) -> Iterator[Queue]:
-        """All queues, until it stops."""
+        """Yield all queues, until the broker stops."""
         return takewhile(lambda _queue: not self._stopping, self._queues)
 
     def _forget_those_gone(self) -> None:
-        """One that is removed, or has another ``on_dead``, begins anew."""
+        """Forget queues that were removed, or have another ``on_dead`` now."""
         ways = {(queue.name, _goes_to(queue)) for queue in self._queues}
         self._begun &= ways
         self._emptied &= ways
@@ -122,41 +124,37 @@ class OnDead:
                 self._counters.notice(Count.UNSWEPT, f"what is left of removed queues stays: {error}")
 
     def _move_all(self, queue: Queue, to: str) -> None:
-        """Those that are there go first; what can't go now is tried again in the next round."""
+        """Move all dead letters; those that can't be moved are tried again in the next round."""
         if self._try(queue, 0.0, self._move) and not self._stopping:
             self._emptied.add((queue.name, to))
 
     def _try(self, queue: Queue, since: float, step: Callable[[Queue, float], None]) -> bool:
-        """One that fails is counted, and tried again in the next round; where MongoDB is away, so are all."""
-        try:
-            step(queue, since)
-        except Exception as error:
-            if isinstance(error, Unavailable) and not isinstance(error, Unclear):
-                raise
-            if not isinstance(error, SluiceError):
-                log.exception("the dead letters of queue %s", queue.name)
+        """Run a step for one queue; True if it succeeded, else it is tried again in the next round."""
+
+        def failed(error: Exception) -> None:
             text = f"dead letters of queue {queue.name} stay there: {type(error).__name__}: {error}"
-            self._counters.notice(Count.DEAD_UNMOVED, text)
-            return False
-        return True
+            self._counters.notice(Count.DEAD_UNMOVED, text, None if isinstance(error, SluiceError) else error)
+
+        return attempt(partial(step, queue, since), failed)
 
     def _walk(self, queue: Queue, since: float) -> None:
-        """Go on through all its dead letters, from the oldest to the latest and anew."""
+        """Search on through all dead letters of a queue; behind the latest, begin with the oldest again."""
         until = death_after(queue.store, since, self._step)
-        self._tell_parents(queue, since, until)
+        self._notify_parents(queue, since, until)
         after = None if until is None else until + _MILLISECOND
         if after is None:
             self._places.pop(queue.name, None)
         else:
             self._places[queue.name] = after
-        # Last, for letters that can't be moved must not keep later ones from being told of.
-        if _goes_to(queue):  # those that were told, or could be moved, only long after they died
+        # Last, because dead letters that can't be moved must not keep parents of later ones waiting.
+        if _goes_to(queue):  # a parent was notified, or moving became possible, long after the death
             self._move(queue, since, after)
 
-    def _tell_parents(self, queue: Queue, since: float, until: float | None = None) -> None:
-        """Killed between both statements, or unclear: told again, which changes nothing.
+    def _notify_parents(self, queue: Queue, since: float, until: float | None = None) -> None:
+        """Make dead letters of the parents of jobs that died from ``since`` on, and note that.
 
-        What dies from now on has its own turn: else it would not end where they die as fast.
+        A kill between both statements, or an unclear outcome, repeats it, which changes nothing. Jobs that
+        die from now on wait for the next call: else this would not end while jobs die as fast.
         """
         now = self._clock.now()
         until = now if until is None else until
@@ -175,22 +173,22 @@ class OnDead:
         try:
             store = self._queues.open(queue).store
         except BadQueue:
-            return  # a document that is no job: no queue can have that name
+            return  # the child's document was no job's: no queue can have that name
         failed = fail_parents(store, parents, now)
         self._families.on_parents_failed(
             [FailedParent(queue, parent.id, parents[parent], groups) for parent, groups in failed.items()]
         )
 
     def _move(self, queue: Queue, since: float, until: float | None = None) -> None:
-        """Of those that died from then on, and before ``until``."""
+        """Move the dead letters that died from ``since`` on and before ``until``."""
         target = self._queues.for_push(_goes_to(queue), by=f"on_dead of queue {queue.name}")
         target.prepare(again=True)
         now = self._clock.now()
-        letters = DeadLetters(since=since, until=until, unasked=now - RESULT_WANTED_FOR)
+        dead_letters = DeadLetters(since=since, until=until, unasked=now - RESULT_WANTED_FOR)
         redrives = Redrives(self._queues.database_of(queue), self._counters.notice)
         into, redriven = target.store, Redriven()
         for moved in redrives.redriving(
-            queue.name, letters, now, redriven, lambda: _PAGE, into, by_setting=True
+            queue.name, dead_letters, now, redriven, lambda: _PAGE, into, by_setting=True
         ):
             if moved:
                 queue.counters.add(Count.DEAD_MOVED, moved)
@@ -204,6 +202,6 @@ class OnDead:
 
 
 def _goes_to(queue: Queue) -> str:
-    """The queue into which its dead letters go; empty: they stay."""
+    """Return the queue into which dead letters are moved; empty: they stay."""
     to = queue.settings.on_dead or ""
     return "" if to == queue.name else to

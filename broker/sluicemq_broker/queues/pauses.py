@@ -1,4 +1,4 @@
-"""Which queues are paused: read from MongoDB again and again, since any broker may be told to."""
+"""Pauses of queues, read from MongoDB: any broker may have written them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 class Pauses:
-    """What of which queue is paused, as MongoDB said last; one read for each database, not each queue."""
+    """The pauses of all queues at the last read; each read is one statement for each database."""
 
     def __init__(self, database: Callable[[str], Documents], names: Iterable[str]) -> None:
-        """``names``: of all databases with queues."""
+        """``names``: all databases with queues."""
         self._stores = {name: PauseStore(database(name)) for name in names}
         self._known: dict[str, dict[str, frozenset[str]]] = {}
-        self._reading = BoundedSemaphore()  # or a read that began before an order would end after its own
+        self._reading = (
+            BoundedSemaphore()
+        )  # or a read begun before a change would end after the one behind it
 
     def of(self, database: str, queue: str) -> frozenset[str]:
-        """What is paused of a queue: ``delivery``, ``intake``, both, or nothing."""
+        """Return what is paused of a queue: ``delivery``, ``intake``, both, or nothing."""
         return self._known.get(database, {}).get(queue, _NOTHING)
 
     def read(self) -> bool:
-        """Ask MongoDB whether anything has changed; raises :class:`Unavailable`, then all holds on."""
+        """Read all pauses; True if any changed. Raises :class:`Unavailable`: then none is changed."""
         with self._reading:
             before = self._known
             self._known = {name: store.paused() for name, store in self._stores.items()}
             return self._known != before
 
-    def order(self, database: str, statement: Callable[[PauseStore], None]) -> None:
-        """Write a change, durably, and read what holds then."""
+    def change(self, database: str, statement: Callable[[PauseStore], None]) -> None:
+        """Write a change, durably, and read all pauses."""
         statement(self._stores[database])
         self.read()

@@ -1,4 +1,4 @@
-"""All queues of this broker: found at the start, made on their first push, counted, removed."""
+"""All queues of this broker: found at the start, made by their first push, paused, removed."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from sluicemq_broker.store import Documents, Inspector, LimitStore, PauseStore, 
 
 log = logging.getLogger("broker.queue")
 
-#: What is staged of a queue that is removed, if anything, is given back within this time, or later.
+#: Seconds in which jobs staged from a removed queue are given back, or later.
 _FEW_SECONDS: Final = 5.0
-#: However many have told something, it is looked at once.
+#: Events that cause one look together.
 _MANY: Final = 1_000_000
 
 
 class Queues:
-    """The queues by name. ``database`` gives what lies in MongoDB under the name of a database.
+    """The queues by name.
 
-    ``make`` makes the jobs that go on from one of them to another. ``channel``: that of a database, where
-    brokers tell each other what they have done.
+    ``database(name)``: a database of MongoDB. ``channel(name)``: the events between brokers on a database.
+    ``make`` makes jobs that are forwarded from one queue to another.
     """
 
     def __init__(
@@ -49,16 +49,20 @@ class Queues:
         self._database = database
         self._open: dict[str, Queue] = {}
         self._channel = channel
-        self._orders: Batcher[None] = Batcher(lambda _told: self._look(self.follow_pauses), size=_MANY)
-        self._made: Batcher[None] = Batcher(lambda _told: self._look(self.look_for_awaited), size=_MANY)
+        self._pause_events: Batcher[None] = Batcher(
+            lambda _events: self._look(self.follow_pauses), size=_MANY
+        )
+        self._ready_events: Batcher[None] = Batcher(
+            lambda _events: self._look(self.look_for_awaited), size=_MANY
+        )
         self._removed: set[Queue] = set()
-        #: Held by whoever removes a queue: another order finds it gone, or made again.
+        #: Held while a queue is removed: a second removal finds it gone, or made again.
         self.one_removal = BoundedSemaphore()
         self._awaited: dict[str, dict[Callable[[Queue], None], None]] = {}
         self._one_look = BoundedSemaphore()
         self._looks_begun = self._looks_done = 0
-        #: The names of all databases with queues, each once.
-        self.databases = databases(config)
+        #: The names of all databases with queues or streams.
+        self.databases = config.databases
         self._pauses = Pauses(database, self.databases)
 
     @property
@@ -71,11 +75,11 @@ class Queues:
         )
 
     def __iter__(self) -> Iterator[Queue]:
-        """Every queue that is known."""
+        """Yield every queue that is known."""
         return iter(list(self._open.values()))
 
     def open(self, name: str) -> Queue:
-        """The queue of this name, known or not: for the configuration, and for those found in MongoDB."""
+        """Return the queue of this name, opened if need be: for configured queues, and those in MongoDB."""
         queue = self._open.get(name)
         if queue is None:
             settings, database = self._config.queue(check_name(name)), self.database_name(name)
@@ -92,44 +96,44 @@ class Queues:
         return queue
 
     def reconfigure(self, config: Config) -> None:
-        """Take other settings of queues, and of those to come; where their jobs lie is as it was."""
+        """Use other settings for all queues, and for new ones; their databases stay."""
         self._config = config
         for queue in self:
             queue.reconfigure(config.queue(queue.name))
         self.open_configured()
 
     def open_configured(self) -> None:
-        """Open those that the configuration names, also as a device's: they are there from the start."""
-        for name in self._configured():
+        """Open the queues that the configuration names, for devices and routes, too."""
+        for name in self._config.queue_names:
             self.open(name)
 
     def discover(self) -> None:
-        """Open the queues that MongoDB has and that are not known here: other brokers have made them."""
+        """Open queues in MongoDB that are not known here: other brokers have made them."""
         for database in self.databases:
             for name in Inspector(self._database(database)).names():
                 if is_queue_name(name) and self.database_name(name) == database:
                     self.open(name)
 
     def survey(self) -> dict[str, Surveyed]:
-        """Survey all queues that are known; a queue that MongoDB can't survey is left out."""
+        """Return surveys of all known queues; a queue that MongoDB can't survey is left out."""
         found: dict[str, Surveyed] = {}
         for database, names in self.by_database(self).items():
             found |= survey_queues(database, names)
         return found
 
     def by_database(self, queues: Iterable[Queue]) -> dict[Documents, list[str]]:
-        """Return the names of these queues by the database in which their jobs lie."""
+        """Return the names of these queues by the database with their jobs."""
         names: dict[Documents, list[str]] = {}
         for queue in queues:
             names.setdefault(self.database_of(queue), []).append(queue.name)
         return names
 
     def known(self, name: str) -> Queue | None:
-        """The queue of this name, if this broker knows one."""
+        """Return the queue of this name, if this broker knows it."""
         return self._open.get(name)
 
     def get(self, name: str) -> Queue:
-        """The queue of this name, whoever made it; raises :class:`NotFound` if there is none."""
+        """Return the queue of this name, made by any broker; raises :class:`NotFound` if there is none."""
         if name not in self._open:
             self._discover_together()
         queue = self._open.get(name)
@@ -138,51 +142,51 @@ class Queues:
         return queue
 
     def _discover_together(self) -> None:
-        """Discover queues; all who ask while one look is under way share the next."""
-        asked = self._looks_begun
+        """Discover queues; all calls during one look share the next."""
+        begun = self._looks_begun
         with self._one_look:
-            if self._looks_done > asked:  # it began after this was asked for
+            if self._looks_done > begun:  # that look began after this call
                 return
             self._looks_begun = number = self._looks_begun + 1
             self.discover()
             self._looks_done = number
 
     def wait_for_queue(self, name: str, came: Callable[[Queue], None]) -> None:
-        """Call ``came`` once, when a queue of this name is there; it must not block."""
+        """Call ``came`` once when a queue of this name is opened; it must not block."""
         self._awaited.setdefault(name, {})[came] = None
 
     def stop_waiting_for(self, name: str, came: Callable[[Queue], None]) -> None:
-        """Whoever gave this to :meth:`wait_for_queue` has gone."""
+        """Undo :meth:`wait_for_queue`."""
         waiting = self._awaited.get(name, {})
         waiting.pop(came, None)
         if name in self._awaited and not waiting:
             del self._awaited[name]
 
     def look_for_awaited(self) -> None:
-        """Every second or so: other brokers may have made the queues that somebody waits for."""
+        """Look for awaited queues, which other brokers may have made; called every second or so."""
         if self._awaited:
             self.discover()
 
     def settings_for_push(self, name: str) -> QueueSettings:
-        """The settings of a queue that will be pushed to; raises :class:`NotFound` if that can't make it."""
+        """Return a queue's settings for a later push; raises :class:`NotFound` if a push can't make it."""
         if not self._config.broker.auto_create:
             self.get(name)
         return self._config.queue(check_name(name))
 
     def for_push(self, name: str, *, by: str, peer: str | None = None) -> Queue:
-        """The queue of this name, made if that is allowed, for the library and the commands.
+        """Return the queue of this name for a push of the library or a command; made if that is allowed.
 
-        ``by`` is who pushes, for the log; ``peer`` the connection, for which the rate of new names holds;
-        None: the operator wants it. Raises :class:`BadQueue` (name not allowed, or unknown while
-        ``auto_create`` is off) and :class:`QueueFull` (``max_queues`` reached, or too many made just before).
+        ``by``: the producer, for the log. ``peer``: the connection, whose rate of new names is limited; None:
+        the operator. Raises :class:`BadQueue` (a bad name, or unknown while ``auto_create`` is off) and
+        :class:`QueueFull` (``max_queues`` reached, or too many made just before).
         """
         return self._open.get(name) or self._make(name, by, peer, allowed=self._config.broker.auto_create)
 
     def for_plain_push(self, name: str, *, auto_create: bool | None, by: str) -> Queue:
-        """As :meth:`for_push`, for plain sockets, whose every typing error makes a queue.
+        """Return the queue of this name for a push of a plain socket, whose every typing error makes a queue.
 
-        ``auto_create`` is their device's (None: that of the broker). They leave a tenth of ``max_queues``
-        to the library.
+        ``auto_create``: the device's; None: the broker's. Plain sockets leave a tenth of ``max_queues`` to
+        the library.
         """
         queue = self._open.get(name)
         if queue is not None:
@@ -205,50 +209,50 @@ class Queues:
         return f"there is no queue {name!r}" + (f" (did you mean {meant!r}?)" if meant else "")
 
     def removed(self, queue: Queue) -> None:
-        """The queue's collection was removed: tell who waits for its jobs, hold none of them."""
+        """Release a queue's jobs, and answer clients that wait for them: its collection was removed."""
         queue.removed(_FEW_SECONDS)
         self._removed.add(queue)
 
     def forget(self, name: str) -> None:
-        """What was said of a queue that was removed holds no more; may be repeated after an error."""
+        """Remove the pauses of a removed queue; may be repeated after an error."""
         self.let_go_removed()
-        self._order(name, lambda store: store.forget(name))
+        self._change_pauses(name, lambda store: store.forget(name))
 
     def let_go_removed(self) -> None:
-        """Every second or so: what was removed stands empty where it is used, and is known no more elsewhere.
+        """Close removed queues, once nothing of them is under way; those in use are made again, empty.
 
-        Something of it may have been under way then: that is waited for.
+        Called every second or so.
         """
-        unknown = False
+        closed = False
         for queue in list(self._removed):
-            if queue.workers or queue.name in self._configured():
+            if queue.workers or queue.name in self._config.queue_names:
                 queue.prepare(again=True)
             elif queue.store.removed:
                 if queue.in_use:
                     continue
                 if self._open.get(queue.name) is queue:
                     del self._open[queue.name]
-                    unknown = True
+                    closed = True
             self._removed.discard(queue)
-        if unknown:
-            self.discover()  # of what was under way some may have made it again
+        if closed:
+            self.discover()  # a push that was under way may have made it again
 
     def follow_pauses(self) -> None:
-        """Every second or so, and at the start: do as MongoDB says of all queues, whoever was told."""
+        """Read all pauses and apply changes; called at the start, and every second or so."""
         if self._pauses.read():
             self._apply_pauses()
 
     def pause(self, queue: Queue, what: str) -> None:
         """Pause ``delivery`` or ``intake`` of a queue, at all brokers."""
-        self._order(queue.name, lambda store: store.pause(queue.name, what))
+        self._change_pauses(queue.name, lambda store: store.pause(queue.name, what))
 
     def resume(self, queue: Queue, what: str) -> None:
-        """Resume it."""
-        self._order(queue.name, lambda store: store.resume(queue.name, what))
+        """Resume ``delivery`` or ``intake`` of a queue."""
+        self._change_pauses(queue.name, lambda store: store.resume(queue.name, what))
 
-    def _order(self, name: str, statement: Callable[[PauseStore], None]) -> None:
+    def _change_pauses(self, name: str, statement: Callable[[PauseStore], None]) -> None:
         database = self.database_name(name)
-        self._pauses.order(database, statement)
+        self._pauses.change(database, statement)
         self._channel(database).announce(BusEvent(BusKind.PAUSES))
         self._apply_pauses()
 
@@ -256,17 +260,17 @@ class Queues:
         for queue in self:
             queue.pause(self._pauses.of(self.database_name(queue.name), queue.name))
 
-    # ------------------------------------------------ told by other brokers
+    # ---------------------------------------------- events of other brokers
 
     def on_ready(self, event: BusEvent) -> None:
-        """Another broker has jobs ready in a queue."""
+        """Look for jobs that another broker has made ready."""
         for queue in self._meant(event):
             queue.on_ready(event.number)
         if not event.name or event.name in self._awaited:
-            self._made.add(None)
+            self._ready_events.add(None)
 
     def on_coming(self, event: BusEvent) -> None:
-        """Another broker is about to have some; that it has them it tells, too."""
+        """Look for jobs that another broker is inserting; a READY event follows."""
         if event.name:
             self.on_ready(event)
 
@@ -280,15 +284,15 @@ class Queues:
         for queue in self._meant(event):
             queue.on_freed()
 
-    def on_orders(self, _event: BusEvent) -> None:
-        """Another broker was told to pause or resume a queue."""
-        self._orders.add(None)
+    def on_pauses(self, _event: BusEvent) -> None:
+        """Read pauses: another broker has changed some."""
+        self._pause_events.add(None)
 
     def _look(self, look: Callable[[], None]) -> None:
         try:
             look()
         except Unavailable as error:
-            text = f"what another broker has told of is not looked at yet: {error}"
+            text = f"an event of another broker is not handled yet: {error}"
             self._context.counters.notice(Count.STORE_UNAVAILABLE, text)
 
     def _meant(self, event: BusEvent) -> Iterable[Queue]:
@@ -298,35 +302,30 @@ class Queues:
         return () if queue is None else (queue,)
 
     def drop_owner(self, owner: str) -> None:
-        """Another broker has taken what we held under this owner id."""
+        """Drop jobs that we held under an owner id: other brokers have taken them."""
         for queue in self:
             queue.drop(owner)
 
     def leave(self) -> None:
-        """The broker stops, and has given back its jobs: others may have the permits for them."""
+        """Give back permits when the broker stops: its jobs are given back already."""
         for owner in self._context.owners.mine():
             for name in self.databases:
                 LimitStore.leave(self._database(name), owner)
 
     def database_of(self, queue: Queue) -> Documents:
-        """Where the jobs of a queue lie."""
+        """Return the database with the jobs of a queue."""
         return self._database(self.database_name(queue.name))
 
     def documents(self) -> list[Documents]:
-        """All databases in which queues lie."""
+        """Return all databases with queues."""
         return [self._database(name) for name in self.databases]
 
     def database_name(self, name: str) -> str:
-        """The name of the database in which the jobs of this queue lie, or would."""
+        """Return the name of the database with the jobs of this queue, if there are any."""
         return self._config.queue(name).database or self._config.broker.database
 
-    def _configured(self) -> set[str]:
-        config = self._config
-        devices, routes = (each.queue for each in config.devices), (each.queue for each in config.routes)
-        return {*config.queues, *devices, *routes}
-
     def under_way(self) -> dict[str, int]:
-        """How many jobs are being written, at workers, and being committed, in all queues together."""
+        """Return how many jobs are being written, at workers, and being committed, in all queues."""
         return {
             Gauge.STORING: self._context.memory.pushes.count,
             Gauge.IN_FLIGHT: sum(queue.in_flight for queue in self),
@@ -334,7 +333,7 @@ class Queues:
         }
 
     def summary(self, queue: Queue, counts: dict[str, Any]) -> dict[str, Any]:
-        """One line of the list of queues: what MongoDB holds and what is going on here."""
+        """Return one row of the list of queues: ``counts`` of MongoDB, and figures of this broker."""
         here = {
             Gauge.WORKERS: queue.workers,
             Gauge.IN_FLIGHT: queue.in_flight,
@@ -347,15 +346,8 @@ class Queues:
         return {"name": queue.name, **counts, **here}
 
 
-def databases(config: Config) -> set[str]:
-    """The names of all databases in which queues or streams lie, or may come to lie: our lease is in each."""
-    queues = [each.database for each in (*config.queues.values(), config.other_queues)]
-    streams = [each.database for each in (*config.streams.values(), config.other_streams)]
-    return {each or config.broker.database for each in (*queues, *streams)}
-
-
 def check_name(name: object) -> str:
-    """The name, if it may be one; raises :class:`BadQueue`."""
+    """Return the name, if a queue may have it; raises :class:`BadQueue`."""
     if isinstance(name, str) and is_queue_name(name):
         return name
     raise BadQueue(f"{str(name)[:80]!r} is no queue name: {QUEUE_NAME_RULE}")

@@ -1,4 +1,4 @@
-"""Recurring jobs: whatever broker comes first pushes each run, once; see ``store/schedules.py``."""
+"""Recurring jobs: the first broker that sees a run due pushes it, once; see ``store/jobs/schedules.py``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from random import shuffle
 from typing import Final
 
@@ -18,25 +19,26 @@ from sluicemq_broker.config import ScheduleSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import MOST_RUNS, Misfire, Timetable, plan
 from sluicemq_broker.queue import MakeJob, Push
+from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.queues import Queues, check_name
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Aborted, Portions, Schedule, ScheduleStore, Unclear
+from sluicemq_broker.store import Aborted, Portions, Schedule, ScheduleStore
 
 log = logging.getLogger("broker.schedules")
 
-#: Bytes of the payload of a recurring job, at most: all are read again for each run.
+#: Bytes of the payload of a recurring job, at most: it is read for each run.
 MOST_PAYLOAD: Final = 64 * 1024
-#: Seconds that whoever runs one by hand waits for MongoDB.
+#: Seconds for which a run by hand waits for MongoDB.
 _WAIT: Final = 15.0
-#: Seconds: what never comes again in so long is looked at then.
+#: Seconds until a schedule without a next run is looked at again.
 _FAR: Final = 50 * 366 * 86400.0
 
 
 class Schedules:
     """The recurring jobs of one database, at one of its brokers.
 
-    Each has a name, and its runs have ids made of that and of their time, as ``report@2026-11-22T03:00:00Z``:
-    so a run is known by its id, and is not pushed again where that is there, whoever pushed it.
+    The id of a run is the schedule's name and the run's time, as ``report@2026-11-22T03:00:00Z``. So no
+    broker pushes a run twice.
     """
 
     def __init__(self, store: ScheduleStore, queues: Queues, context: Context, make: MakeJob) -> None:
@@ -50,23 +52,21 @@ class Schedules:
     # ------------------------------------------------------------------ each poll
 
     def tick(self) -> None:
-        """Push what is due; one that fails is counted, logged, tried again, and keeps none from its turn."""
+        """Push all runs that are due; a schedule that fails is tried again at the next poll."""
         names = self._store.due(self._clock.now())
-        shuffle(names)  # other brokers begin with others
+        shuffle(names)  # so that brokers begin with different ones
         for name in names:
-            try:
-                self._run(name)
-            except Exception as error:
-                if isinstance(error, Unavailable) and not isinstance(error, Unclear):
-                    raise  # MongoDB is away, for all of them
-                text = f"schedule {name} was not run: {type(error).__name__}: {error}"
-                self._counters.notice(Count.SCHEDULES_FAILED, text)
+            attempt(partial(self._run, name), partial(self._failed, name))
+
+    def _failed(self, name: str, error: Exception) -> None:
+        text = f"schedule {name} was not run: {type(error).__name__}: {error}"
+        self._counters.notice(Count.SCHEDULES_FAILED, text)
 
     def _run(self, name: str) -> None:
         schedule = self._store.one(name)
         queue = self._queues.for_push(schedule.queue, by=f"schedule {name}", peer="schedules")
         if schedule.paused or not queue.takes_jobs:
-            return  # it is due still when that is over
+            return  # it stays due
         planned = plan(
             schedule.timetable, schedule.next_at, self._clock.now(), schedule.misfire, self._portions.size
         )
@@ -86,20 +86,20 @@ class Schedules:
             self._counters.add(Count.RECURRED, len(jobs))
             queue.stored(pushed, existing=len(jobs) - len(pushed))
 
-    # -------------------------------------------------------------------- orders
+    # ------------------------------------------------------------ administration
 
     def all(self) -> list[Schedule]:
-        """All of them, by name, without their payloads."""
+        """Return all schedules by name, without their payloads."""
         return self._store.all()
 
     def put(self, schedule: Schedule) -> Schedule:
-        """Make one, or another one of its name; as it is now. Raises what is wrong with it."""
+        """Make or replace a schedule; returns it as it is stored. Raises what is wrong with it."""
         ready = self._checked(schedule)
         self._store.put(ready)
         return self._store.one(schedule.name)
 
     def configure(self, wanted: Mapping[str, ScheduleSettings]) -> None:
-        """Those of the configuration, at the start; what is in it no more is removed by hand only."""
+        """Store the schedules of the configuration; those no longer in it are removed by hand only."""
         self._store.prepare()
         for name, each in wanted.items():
             schedule = Schedule(
@@ -122,18 +122,18 @@ class Schedules:
                 )
 
     def remove(self, name: str) -> None:
-        """Push no more of it."""
+        """Remove a schedule."""
         self._store.remove(name)
 
     def pause(self, name: str) -> None:
-        """Push nothing until it is resumed, at any broker."""
+        """Push no runs until it is resumed, at all brokers."""
         self._store.pause(name)
 
     def resume(self, name: str) -> Schedule:
-        """Go on with the next run after now; those in between were not missed.
+        """Go on with the next run after now; runs of the paused time do not count as missed.
 
-        A schedule that is not paused is planned anew where its next run lies too far ahead, as after a moment
-        in which MongoDB's clock was wrong; a run that is overdue stays due.
+        A schedule that is not paused is planned again if its next run is too far ahead, as after MongoDB's
+        clock was wrong; an overdue run stays due.
         """
         schedule, now = self._store.one(name), self._clock.now()
         timetable = schedule.timetable
@@ -145,25 +145,25 @@ class Schedules:
         return self._store.one(name)
 
     def run_now(self, name: str) -> str:
-        """Push one job of it now, whatever its times; returns the job's id."""
+        """Push one job of a schedule now; returns the job's id."""
         schedule = self._store.one(name)
         queue = self._queues.for_push(schedule.queue, by=f"schedule {name}")
         queue.admit()
         job_id = f"{run_id(name, self._clock.now())}+now"
         job = self._make(queue.settings, schedule.payload, schedule.headers, job_id)
-        told: AsyncResult[SluiceError | None] = AsyncResult()
+        outcome: AsyncResult[SluiceError | None] = AsyncResult()
         self._counters.add(Count.RECURRED)
-        queue.push(Push([job], lambda refused, _existing: told.set(refused.get(0))))
+        queue.push(Push([job], lambda refused, _existing: outcome.set(refused.get(0))))
         try:
-            error = told.get(timeout=_WAIT)
+            error = outcome.get(timeout=_WAIT)
         except gevent.Timeout:
-            raise Unavailable("MongoDB does not answer: it may be pushed, or not, and be so later") from None
+            raise Unavailable("MongoDB does not answer: the job may be pushed now or later, or not") from None
         if error:
             raise error
         return job_id
 
     def _checked(self, schedule: Schedule) -> Schedule:
-        """With its first run; raises what would make each of them fail."""
+        """Return the schedule with its first run; raises what would make each run fail."""
         check_name(schedule.name)
         check_name(schedule.queue)
         if len(schedule.payload) > MOST_PAYLOAD:
@@ -188,7 +188,7 @@ class Schedules:
 
 
 def run_id(name: str, when: float) -> str:
-    """The id of the job of one run."""
+    """Return the id of the job of one run."""
     moment = datetime.fromtimestamp(when, UTC)
     text = moment.isoformat(timespec="milliseconds" if moment.microsecond else "seconds")
     return f"{name}@{text.removesuffix('+00:00')}Z"

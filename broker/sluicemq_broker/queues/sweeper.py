@@ -1,32 +1,32 @@
-"""Jobs whose holder is gone, found and given back, again and again.
+"""Sweep and audit: jobs of dead brokers, and unknown reservations of ours, are made ready again.
 
-An insert can't be fenced, so a write of a dead owner may land late; and a lost reply leaves jobs
-reserved by us that we don't know of. Hence not once, but every lease period: the owners of all
-reserved jobs against the live leases, and what is reserved by us against memory.
+An insert can't be fenced, so a write of a dead owner may land late; and a lost reply leaves reservations in
+MongoDB that this broker does not know. So both run every lease period: the sweep compares the owners of
+reserved jobs with the live leases, the audit compares our reservations in MongoDB with those in memory.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from itertools import islice
 from typing import Final
 
-from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue
+from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.bulk_operations import PAGE
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Surveyed, Unclear
+from sluicemq_broker.store import Surveyed
 
 log = logging.getLogger("broker.sweeper")
 
-#: A job that is reserved and not in memory: its queue, its owner, its id, its hold.
+#: A job that is reserved and not in memory: queue, owner, id, number of the reservation.
 _Missing = tuple[str, str, str, int]
 
-#: Of the queues that are out of use, this part has its turn each lease, and so many at least.
+#: The share of unused queues that is swept each lease, and their least number.
 _PART: Final = 32
 _AT_LEAST: Final = 32
 
@@ -34,11 +34,9 @@ _AT_LEAST: Final = 32
 class Sweeper:
     """The sweep and the audit of one broker; each call goes over all queues once.
 
-    A queue that fails is counted and logged, and does not keep those behind it from their turn.
-
-    A survey tells whose jobs are reserved in each queue, and when the first one expires. A queue that nobody
-    uses here and that needs no care by the survey has its turn more rarely, for what no survey sees: missing
-    indexes, documents that are no jobs, jobs that expire inside a group. A thousand queues would else take a
+    A survey says which owners have reserved jobs in each queue, and when the first job expires. An unused
+    queue that needs no care by the survey is swept more rarely, for what no survey sees: missing indexes,
+    documents that are no jobs, jobs that expire inside a group. Without that a thousand queues would take a
     twentieth of a processor, and five seconds of each start.
     """
 
@@ -49,7 +47,7 @@ class Sweeper:
         expire: Callable[[str], None],
         survey: Callable[[], Mapping[str, Surveyed]],
     ) -> None:
-        """``expire``: go on, beside all else, with what has expired in the queue of this name."""
+        """``expire(queue)``: end expired jobs in the background; ``survey()``: all queues."""
         self._queues = queues
         self._survey = survey
         self._expire = expire
@@ -61,7 +59,7 @@ class Sweeper:
         self._swept = _Turns()
 
     def sweep(self) -> None:
-        """Give back the jobs of every owner without a live lease; end what has expired."""
+        """Give back the jobs of owners without a live lease; end expired jobs."""
         surveyed = self._survey()  # before the leases: a lease is written before its first job
         live = self._owners.live()
         gone = bool(self._live - live) or not self._live
@@ -70,7 +68,7 @@ class Sweeper:
         live_in = cache(self._owners.live)
 
         def needs_care(queue: Queue) -> bool:
-            """True if jobs there have expired or belong to an owner without a live lease, or permits may."""
+            """True if jobs have expired or belong to an owner without a live lease, or permits may."""
             found = surveyed.get(queue.name)
             if found is None or found.expires <= self._clock.now() or (gone and queue.limits.active):
                 return True
@@ -85,10 +83,10 @@ class Sweeper:
         self._each(sweep, self._queues)
 
     def audit(self) -> None:
-        """Give back what lies reserved under our id and is in nobody's memory.
+        """Make jobs ready that are reserved under our id in MongoDB, but unknown here.
 
-        That was reserved by a statement which landed after its answer had been given up. What was read
-        may have ended since, so it must be missing in two audits in a row.
+        Their claim landed after this broker had given up waiting for its answer. A job that was read may have
+        ended since, so it must be unknown in two audits in a row.
         """
         surveyed, mine = self._survey(), set(self._owners.mine())
         missing: set[_Missing] = set()
@@ -106,20 +104,18 @@ class Sweeper:
 
     def _each(self, duty: Callable[[Queue], None], queues: Iterable[Queue]) -> None:
         for queue in queues:
-            try:
-                duty(queue)
-            except Exception as error:
-                if isinstance(error, Unavailable) and not isinstance(error, Unclear):
-                    raise  # MongoDB is away, for all of them
-                self._counters.notice(Count.UNSWEPT, f"queue {queue.name}: {type(error).__name__}: {error}")
+            attempt(partial(duty, queue), partial(self._failed, queue))
+
+    def _failed(self, queue: Queue, error: Exception) -> None:
+        self._counters.notice(Count.UNSWEPT, f"queue {queue.name}: {type(error).__name__}: {error}")
 
     def _sweep(self, queue: Queue, *, gone: bool) -> None:
-        """``gone``: a broker is, which may have left a group without a head."""
+        """Sweep one queue; ``gone``: a dead broker may have left a group without a head."""
         queue.prepare()
         queue.store.mend()
         queue.store.mend_ownerless(self._clock.now())
         # The jobs' owners first, then the leases: a lease is written before its first job. Both may come
-        # from a former primary, so whoever seems gone is asked for again, for certain.
+        # from a former primary, so a lease that seems to have ended is read again with certainty.
         holders, database = queue.store.owners() | queue.limits.holders(), queue.settings.database
         for owner in holders - self._owners.live(database) if holders else ():
             if not self._owners.is_live(owner, database):
@@ -148,7 +144,7 @@ class Sweeper:
         ready, dead = queue.store.reclaim(owner, queue.settings.max_losses, self._clock.now())
         if ready or dead:
             log.warning(
-                "queue %s: %d jobs of the gone owner %s are ready again, %d are dead",
+                "queue %s: %d jobs of the dead owner %s are ready again, %d are dead letters",
                 queue.name,
                 ready,
                 owner,
@@ -158,14 +154,14 @@ class Sweeper:
         self._counters.add(Count.RECLAIMED, ready)
         queue.counters.add(Count.DEAD, dead)  # of the broker, too
         queue.capacity.recount()
-        queue.limits.forget(owner)  # not before its jobs are given back, or too many could run
+        queue.limits.forget(owner)  # after its jobs are given back, or too many could run
         if dead:
             queue.results.check()
         queue.jobs_ready()
 
 
 class _Turns:
-    """Which queues have their turn: all that are in use, and of the others some, one after the other."""
+    """The queues of each sweep: all that are in use, and some of the others in turn."""
 
     def __init__(self) -> None:
         self._counted: dict[str, int] = {}
@@ -173,11 +169,11 @@ class _Turns:
         self._waiting: dict[str, None] = {}  # in the order of their turns
 
     def keep(self, queue: Queue, *, wanted: bool) -> None:
-        """It holds something to look after, or it doesn't."""
+        """Note whether a queue wants care in each sweep."""
         (self._wanted.add if wanted else self._wanted.discard)(queue.name)
 
     def next(self, queues: Iterable[Queue]) -> list[Queue]:
-        """Those whose turn it is: what has happened at one since its last turn is use, too."""
+        """Return the queues of the next sweep; one that has counted since its last turn is in use, too."""
         used, unused = [], {}
         for queue in queues:
             counted = sum(queue.counters.values.values())

@@ -1,8 +1,8 @@
-"""Long orders, carried out beside the jobs: in pages with pauses between them, whoever stays or leaves.
+"""Tasks: bulk operations that run beside the jobs, in pages with pauses between them.
 
-The first pages of an order run at once: most orders are over then, and leave no trace. What takes longer
-becomes a task. It is written down in MongoDB, goes on without its asker, can be asked for and cancelled at
-every broker, and is taken up by another one if its own has died.
+The first pages run at once: most operations end with them, and leave no trace. A longer one is stored in
+MongoDB as a task. It goes on without its client, can be read and cancelled at every broker, and is continued
+by another broker if its own has died.
 """
 
 from __future__ import annotations
@@ -25,34 +25,34 @@ from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Documents, Inspector, TaskStore, date, seconds
 
-#: Seconds of an order that are carried out at once, without pauses; and of how many orders together.
+#: Seconds of an operation that run at once, without pauses; and operations that do so at one time.
 AT_ONCE: Final = 0.5
 BEGINNING: Final = 4
-#: A page has half as many jobs after one that took longer than so many seconds, for its jobs are large; but
-#: so many at least. A page in which nothing was done was one statement that looked.
+#: A page is halved, down to ``_LEAST`` jobs, after one that took longer than these seconds: its jobs are
+#: large. ``_LONG_LOOK``: seconds of a page that changed nothing, which was one statement that looked.
 _LONG: Final = 1.0
 _LONG_LOOK: Final = 0.1
 _LEAST: Final = 50
-#: A page is followed by a pause, until so many jobs have gone their way for each one in it: to remove one
-#: takes broker and mongod 0.6 times as long as a job takes from push to commit, to end an expired one 0.9,
-#: to redrive one as long (78, 119, 129 us of processor time, and 131). So the jobs beside keep nine tenths of
-#: their rate: 0.91, 0.99 and 0.94 were measured (``tests/bench/orders.py``), with six 0.88 beside a purge.
+#: Jobs from push to commit that must pass, for each job of a page, before the next page. Removing one takes
+#: broker and mongod 0.6 times as long as a job takes from push to commit, ending an expired one 0.9, and
+#: redriving one 1.0 (78, 119, 129 us of processor time, and 131). So jobs beside keep nine tenths of their
+#: rate: 0.91, 0.99 and 0.94 were measured (``tests/bench/orders.py``), with six 0.88 beside a purge.
 FAIR: Final = 12
-#: Where fewer go their way, or another broker's do: until so many times as long as the page was have passed,
-#: but so many seconds at most. Where no broker works on jobs, as long as the page, however many are there.
+#: With fewer jobs here, or jobs at other brokers, the pause takes this many times as long as the page, up to
+#: ``_LONGEST`` seconds. While no broker works on jobs it takes as long as the page.
 GENTLE: Final = 12.0
 _LONGEST: Final = 2.0
 _LOOK: Final = 0.02
-#: Tasks that are under way here, at most.
+#: Tasks that run here, at most.
 MOST: Final = 100
-#: Seconds until a task is tried again for which MongoDB was away.
+#: Seconds until a task is tried again after MongoDB was away.
 _AWAY: Final = 1.0
 
 log = logging.getLogger("broker.tasks")
 
 
 class Task:
-    """One order under way; of about ``total`` jobs, None if nobody knows how many there are."""
+    """One operation that runs; ``total``: about how many jobs it changes, None: not known."""
 
     def __init__(self, operation: BulkOperation, task_id: str, owner: str) -> None:
         self.id = task_id
@@ -61,15 +61,15 @@ class Task:
         self.state = TaskState.RUNNING
         self.total: int | None = None
         self.named = False
-        """True if somebody knows its id, and so may ask for it when it has ended."""
+        """True if a client knows its id, and so may read it when it has ended."""
         self.noted = False
-        """True if it stands in MongoDB."""
+        """True if it is stored in MongoDB."""
         self.error: SluiceError | None = None
         self.left = Event()
-        """Set when nothing more happens to it here."""
+        """Set when it has ended here."""
 
     def outcome(self, wait: float | None = None) -> Any:
-        """The order's answer, or its error; after ``wait`` seconds ``{task, done, total}``, if it goes on."""
+        """Return the answer, or raise the error; after ``wait`` seconds return ``{task, done, total}``."""
         self.left.wait(wait)
         if self.error is not None:
             raise self.error
@@ -80,10 +80,10 @@ class Task:
 
 
 class Tasks:
-    """The long orders of one broker, and what is known of those of others.
+    """The tasks of one broker, and those that others have stored.
 
-    All tasks together have one page under way, or the pause after it: however many there are, the jobs beside
-    them lose no more. ``most`` are under way at once.
+    One page of all tasks runs at a time, or the pause after it: many tasks cost jobs beside them no more than
+    one. ``most``: tasks at one time.
     """
 
     def __init__(
@@ -102,38 +102,39 @@ class Tasks:
         self._worked = 0.0
         self._stopping = Event()
 
-    # ------------------------------------------------------------------- orders
+    # -------------------------------------------------------------------- begin
 
     def begin(self, kind: str, name: str, **arguments: Any) -> Task:
-        """Begin with an order for a queue; it goes on whatever becomes of the caller.
+        """Begin an operation on a queue; it goes on if the caller leaves.
 
-        Raises what the order is refused with at once, or :class:`QueueFull` if too many are under way.
+        Raises the operation's refusal, or :class:`QueueFull` if too many tasks run.
         """
         if len(self._running) >= self._most:
             raise QueueFull(f"{self._most} tasks are under way here: wait for some, or cancel one")
         queue = self._queues.get(name)
-        order = BULK_OPERATIONS[kind](self._queues, self._context, queue, self._clock.now(), **arguments)
-        order.admit()
-        return self._start(Task(order, token_hex(6), self._owners.current))
+        make = BULK_OPERATIONS[kind]
+        operation = make(self._queues, self._context, queue, self._clock.now(), **arguments)
+        operation.admit()
+        return self._start(Task(operation, token_hex(6), self._owners.current))
 
     def expire(self, name: str) -> None:
-        """End what has expired in a queue, unless that is under way."""
+        """End expired jobs of a queue, unless a task does so already."""
         under_way = {(each.operation.kind, each.operation.queue.name) for each in self._running.values()}
         if (Expire.kind, name) not in under_way:
             self.begin(Expire.kind, name)
 
     def cancel(self, task_id: str) -> None:
-        """End a task, of whichever broker, after its next page; raises :class:`NotFound`."""
+        """End a task, of any broker, after its next page; raises :class:`NotFound`."""
         if task := self._running.get(task_id):
             self._begin(task)
         state = self.find(task_id)["state"]
         if not any([store.cancel(task_id) for store in self._stores.values()]):  # noqa: C419 - in each
             raise NotFound(f"task {task_id} is {state} already")
 
-    # --------------------------------------------------------------------- asked
+    # --------------------------------------------------------------------- read
 
     def latest(self) -> list[dict[str, Any]]:
-        """The tasks of all brokers that share our databases, of the last day, the latest first."""
+        """Return the tasks of the last day, of all brokers on our databases, the latest first."""
         rows = [
             self._shown(each, live)
             for name, store in self._stores.items()
@@ -143,7 +144,7 @@ class Tasks:
         return sorted(rows, key=lambda row: float(row["started_at"]), reverse=True)
 
     def find(self, task_id: str) -> dict[str, Any]:
-        """One of them; raises :class:`NotFound`."""
+        """Return one task; raises :class:`NotFound`."""
         task = self._running.get(task_id)
         if task and not task.noted:
             return self._shown({"_id": task_id, **self._note(task)}, {task.owner})
@@ -160,18 +161,18 @@ class Tasks:
         if task := self._running.get(stored["_id"]):
             shown[TaskField.DONE], shown[LOOKED] = task.operation.done, task.operation.looked
         elif stored["state"] == TaskState.RUNNING and stored["owner"] not in live:
-            shown["state"] = TaskState.INTERRUPTED  # until it is taken up
+            shown["state"] = TaskState.INTERRUPTED  # until another broker continues it
         return {"id": stored["_id"], **shown}
 
-    # -------------------------------------------------------------- from time to time
+    # --------------------------------------------------- tasks of dead brokers
 
     def prepare(self) -> None:
-        """At the start: make what the tasks need in MongoDB."""
+        """Make the indexes that tasks need."""
         for store in self._stores.values():
             store.prepare()
 
     def take_up(self) -> None:
-        """Every lease, and at the start: go on with the tasks of brokers that are gone."""
+        """Continue the tasks of dead brokers; called at the start, and every lease."""
         for database, store in self._stores.items():
             for stored in store.running():
                 held = stored["owner"] and self._owners.is_live(stored["owner"], database)
@@ -179,13 +180,13 @@ class Tasks:
                     self._try_to_take_up(store, stored)
 
     def _try_to_take_up(self, store: TaskStore, stored: dict[str, Any]) -> None:
-        """One that fails keeps no other from going on, nor a broker from starting."""
+        """Continue one task; a failure keeps neither other tasks nor the broker's start waiting."""
         try:
             self._take_up(store, stored)
         except Unavailable:
             raise
         except Exception:
-            log.exception("task %s, which another broker has left, does not go on", stored["_id"])
+            log.exception("task %s of a dead broker is not continued", stored["_id"])
 
     def _take_up(self, store: TaskStore, stored: dict[str, Any]) -> None:
         task_id, former, mine = stored["_id"], stored["owner"], self._owners.current
@@ -196,29 +197,29 @@ class Tasks:
             return
         try:
             queue = self._queues.get(stored["queue"])
-            order = kind(self._queues, self._context, queue, stored["now"], **stored["order"])
+            operation = kind(self._queues, self._context, queue, stored["now"], **stored["order"])
         except (NotFound, BadQueue) as error:
             why = {"code": error.code, "message": str(error)}
             store.end(task_id, former, self._clock.now(), {"state": TaskState.FAILED, "error": why})
             return
         if not store.take(task_id, former, mine, self._owners.name):
             return
-        log.info("task %s: %s of queue %s goes on here", task_id, order.kind, queue.name)
-        order.done = stored[TaskField.DONE]
-        task = Task(order, task_id, mine)
+        log.info("task %s: %s of queue %s is continued here", task_id, operation.kind, queue.name)
+        operation.done = stored[TaskField.DONE]
+        task = Task(operation, task_id, mine)
         task.total, task.noted = stored[TaskField.TOTAL], True
         self._start(task)
 
     def stop(self) -> None:
-        """Leave what is under way to the next broker; harmless again."""
+        """Leave tasks to the next broker; harmless again."""
         self._stopping.set()
 
     @property
     def busy(self) -> bool:
-        """True if any task has not come to rest."""
+        """True while a task runs here."""
         return bool(self._running)
 
-    # ------------------------------------------------------------- carrying it out
+    # ---------------------------------------------------------------------- run
 
     def _start(self, task: Task) -> Task:
         self._running[task.id] = task
@@ -226,7 +227,7 @@ class Tasks:
         return task
 
     def _run(self, task: Task) -> None:
-        """``kill -9`` at any moment: another broker, or the next one here, goes on from the last note."""
+        """Run a task; after ``kill -9`` at any moment another broker goes on from the last note."""
         try:
             if task.noted or not self._over_at_once(task):
                 while not self._carry_out(task):
@@ -240,7 +241,7 @@ class Tasks:
             self._forget(task)
 
     def _over_at_once(self, task: Task) -> bool:
-        """Carry out the first of an order; raises what goes wrong: who gave it hears of it, and may again."""
+        """Run the first pages; True if it has ended. Raises errors: the client may request it again."""
         try:
             with self._beginning, closing(task.operation.pages()) as pages:
                 until = self._timer.now() + AT_ONCE
@@ -248,7 +249,7 @@ class Tasks:
                     if self._timer.now() >= until:
                         return False
         except SluiceError:
-            if task.named:  # whoever gave it has gone on, and may ask for it
+            if task.named:  # its client has gone on, and may read the task
                 return False
             raise
         if task.named:
@@ -257,7 +258,7 @@ class Tasks:
         return True
 
     def _carry_out(self, task: Task) -> bool:
-        """Go on until it ends; False if MongoDB was away."""
+        """Run a task to its end; False if MongoDB was away."""
         try:
             with closing(task.operation.pages()) as pages:
                 self._begin(task)
@@ -280,28 +281,28 @@ class Tasks:
         return more
 
     def _page(self, task: Task, pages: Pages) -> bool:
-        """Carry out one page; False if there was none."""
+        """Run one page; False if there was none."""
         began = self._timer.now()
         done = next(pages, None)
         if done is None:
             return False
-        order, long = task.operation, self._timer.now() - began > (_LONG if done else _LONG_LOOK)
-        order.done += done
-        order.page = max(_LEAST, order.page // 2) if long else min(PAGE, order.page * 2)
+        operation, long = task.operation, self._timer.now() - began > (_LONG if done else _LONG_LOOK)
+        operation.done += done
+        operation.page = max(_LEAST, operation.page // 2) if long else min(PAGE, operation.page * 2)
         return True
 
     def _pause(self, took: float, jobs: int) -> None:
-        """Let others go first, after a page of so many jobs that took so many seconds."""
-        alone = self._worked == self._gone_their_way and not self._owners.others_at_work
-        enough = self._gone_their_way + FAIR * jobs
+        """Pause after a page of ``jobs`` jobs that took these seconds, so that other jobs go first."""
+        alone = self._worked == self._jobs_worked and not self._owners.others_at_work
+        enough = self._jobs_worked + FAIR * jobs
         end = self._timer.now() + min(_LONGEST, took * (1.0 if alone else GENTLE))
-        while self._timer.now() < end and self._gone_their_way < enough:
+        while self._timer.now() < end and self._jobs_worked < enough:
             if self._timer.wait(self._stopping, min(_LOOK, max(0.0, end - self._timer.now()))):
                 break
-        self._worked = self._gone_their_way
+        self._worked = self._jobs_worked
 
     @property
-    def _gone_their_way(self) -> float:
+    def _jobs_worked(self) -> float:
         """Jobs from push to commit, of all queues here."""
         values = self._context.counters.values
         return (values[Count.PUSHED] + values[Count.COMMITTED]) / 2
@@ -317,25 +318,25 @@ class Tasks:
         task.noted = True
 
     def _note(self, task: Task) -> dict[str, Any]:
-        """What stands of it in MongoDB."""
-        order = task.operation
+        """Return a task as it is stored in MongoDB."""
+        operation = task.operation
         return {
-            "kind": order.kind,
-            "queue": order.queue.name,
-            "order": order.arguments,
-            "now": order.now,
+            "kind": operation.kind,
+            "queue": operation.queue.name,
+            "order": operation.arguments,
+            "now": operation.now,
             "state": task.state,
-            TaskField.DONE: order.done,
-            LOOKED: order.looked,
+            TaskField.DONE: operation.done,
+            LOOKED: operation.looked,
             TaskField.TOTAL: task.total,
             "owner": task.owner,
             "broker": self._owners.name,
-            "started_at": date(order.now),
+            "started_at": date(operation.now),
             "changed_at": date(self._clock.now()),
         }
 
     def _goes_on(self, task: Task) -> bool:
-        """Note how far it is; False if it is not to go on here."""
+        """Note the progress; False if the task ends here."""
         progress = {
             TaskField.DONE: task.operation.done,
             LOOKED: task.operation.looked,
@@ -351,7 +352,7 @@ class Tasks:
         return cancelled is not None
 
     def _end(self, task: Task, state: TaskState) -> None:
-        """It has ended. Where that can't be written it is carried out once more, for nothing."""
+        """End a task. If that can't be written, another broker runs it again, which finds no more jobs."""
         what: dict[str, Any] = {
             "state": state,
             TaskField.DONE: task.operation.done,
