@@ -2,7 +2,7 @@
 
 from sluicemq_broker.admin.admin import Admin
 from sluicemq_broker.admin.broker import BrokerAdmin
-from sluicemq_broker.admin.dead_letters import DeadLetterAdmin
+from sluicemq_broker.admin.dead_letters import CHOICE, DeadLetterAdmin
 from sluicemq_broker.admin.devices import Device, DeviceAdmin
 from sluicemq_broker.admin.figures import Figures
 from sluicemq_broker.admin.jobs import READ_PACKED_SENT, JobAdmin
@@ -11,6 +11,7 @@ from sluicemq_broker.admin.schedules import ScheduleAdmin
 from sluicemq_broker.admin.snapshots import Snapshot, Snapshots, View
 
 __all__ = [
+    "CHOICE",
     "READ_PACKED_SENT",
     "Admin",
     "BrokerAdmin",

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.rules import whole
 from sluicemq_broker import __version__
 from sluicemq_broker.context import Context
 from sluicemq_broker.queues import Queues, check_name
-from sluicemq_broker.runtime import Gauge, Turns
+from sluicemq_broker.runtime import TEXT, Gauge, Turns, read_options
 from sluicemq_broker.store import StoreAvailability
 from sluicemq_devices.sockets import Switchboard
 
@@ -103,15 +103,9 @@ class BrokerAdmin:
 
     def events(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return what happened to jobs at this broker since the last question, or from now on."""
-        after, queue = options.get("after"), options.get("queue")
-        if options.keys() - {"after", "queue"} or not _is_count(after):
-            raise BadFrames("the options of EVENTS are a map of after, a number, and queue")
-        queue = None if queue is None else check_name(queue)
-        return self._context.events.read(after, queue, _MOST_EVENTS)
+        read = read_options(options, _EVENTS_OF, "EVENTS")
+        queue = check_name(read["queue"]) if "queue" in read else None
+        return self._context.events.read(read.get("after"), queue, _MOST_EVENTS)
 
 
-def _is_count(value: Any) -> bool:
-    """Return True for a number of events, or none."""
-    return value is None or (
-        isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= wire.MAX_NUMBER
-    )
+_EVENTS_OF: Final = {"after": whole(0, wire.MAX_NUMBER), "queue": TEXT}

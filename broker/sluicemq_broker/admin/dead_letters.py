@@ -5,15 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.rules import number, whole
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queues import Census, Discard, Queues, Redrive, Task, Tasks
+from sluicemq_broker.runtime import kept, read_options
 from sluicemq_broker.store import DeadLetters, JobPage, Listing
 
-#: A time after all jobs, in Unix seconds: the year 9999.
-_NEVER: Final = 253_370_000_000
-_WORDS: Final = frozenset({"ids", "reason", "limit", "since", "until"})
+_LAST_TIME: Final = 253_370_000_000
 
 
 class DeadLetterAdmin:
@@ -41,13 +40,11 @@ class DeadLetterAdmin:
 
     def redrive(self, name: str, which: dict[str, Any], to: str | None) -> Task:
         """Make dead letters ready again, in their queue or in another."""
-        _check(which)
-        return self._tasks.begin(Redrive.kind, name, to=to, **which)
+        return self._tasks.begin(Redrive.kind, name, to=to, **_chosen(which))
 
     def discard(self, name: str, which: dict[str, Any]) -> Task:
         """Remove dead letters, all or some."""
-        _check(which)
-        return self._tasks.begin(Discard.kind, name, **which)
+        return self._tasks.begin(Discard.kind, name, **_chosen(which))
 
     def _listing(self, name: str) -> Listing:
         queue = self._queues.get(name)
@@ -55,23 +52,22 @@ class DeadLetterAdmin:
         return Listing(self._queues.database_of(queue))
 
 
-def _check(which: dict[str, Any]) -> None:
-    """Raise BadFrames for a choice of dead letters with an unknown word or a wrong value."""
-    ids, reason, limit = which.get("ids"), which.get("reason"), which.get("limit")
-    if which.keys() - _WORDS:
-        raise BadFrames("dead letters are chosen by ids, reason, limit, since and until")
-    for name in ("since", "until"):
-        when = which.get(name)
-        if when is not None and (
-            isinstance(when, bool) or not isinstance(when, int | float) or not 0 <= when < _NEVER
-        ):
-            raise BadFrames(f"{name} is a time in Unix seconds")
-    if ids is not None and not (isinstance(ids, list) and all(isinstance(each, str) for each in ids)):
-        raise BadFrames("ids are an array of strings")
-    if ids is not None and len(ids) > wire.MOST_IDS:
-        raise BadFrames(f"dead letters are chosen by at most {wire.MOST_IDS} ids, not by {len(ids)}")
-    if reason is not None and not isinstance(reason, str):
-        raise BadFrames("reason is a string, a part of the last error's reason")
-    whole = isinstance(limit, int) and not isinstance(limit, bool)
-    if limit is not None and not (whole and 1 <= limit <= wire.MOST_REDRIVEN):
-        raise BadFrames(f"limit {limit!r} is not from 1 to {wire.MOST_REDRIVEN}")
+#: The options that choose dead letters.
+CHOICE: Final = {
+    "ids": kept(
+        f"an array of up to {wire.MOST_IDS} strings",
+        lambda value: (
+            isinstance(value, list)
+            and len(value) <= wire.MOST_IDS
+            and all(isinstance(each, str) for each in value)
+        ),
+    ),
+    "reason": kept("a string, a part of the last error's reason", lambda value: isinstance(value, str)),
+    "limit": whole(1, wire.MOST_REDRIVEN),
+    "since": number(0, _LAST_TIME, "a time in Unix seconds, before the year 9999"),
+    "until": number(0, _LAST_TIME, "a time in Unix seconds, before the year 9999"),
+}
+
+
+def _chosen(which: dict[str, Any]) -> dict[str, Any]:
+    return read_options(which, CHOICE, "a choice of dead letters")

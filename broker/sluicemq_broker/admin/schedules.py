@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.rules import number, one_of
 from sluicemq_broker.job import Misfire, Timetable
 from sluicemq_broker.queues import Schedules
+from sluicemq_broker.runtime import TEXT, kept, read_options
 from sluicemq_broker.store import Schedule
 
 
@@ -31,33 +34,20 @@ def _list(schedules: Schedules, _about: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _add(schedules: Schedules, about: dict[str, Any]) -> dict[str, Any]:
-    if unknown := about.keys() - _FIELDS.keys():
-        raise BadFrames(f"a schedule has no {min(map(str, unknown))!r}; it has {', '.join(_FIELDS)}")
-    for key, value in about.items():
-        if not isinstance(value, _FIELDS[key]) or isinstance(value, bool):
-            raise BadFrames(f"{key} of a schedule is a {type(value).__name__}")
-    if missing := {"name", "queue", "payload"} - about.keys():
-        raise BadFrames(f"a schedule has a {min(missing)}")
-    misfire = about.get("misfire", Misfire.ONE)
-    if misfire not in list(Misfire):
-        raise BadFrames(f"misfire is {misfire[:32]!r}, expected {', '.join(Misfire)}")
-    schedule = Schedule(
-        name=about["name"],
-        queue=about["queue"],
-        payload=about["payload"],
-        timetable=Timetable(
-            about.get("cron", ""), about.get("timezone", "UTC"), float(about.get("every", 0.0))
-        ),
-        headers=about.get("options", {}),
-        misfire=Misfire(misfire),
-    )
-    return _row(schedules.put(schedule))
+    read = read_options(about, _OPTIONS, "a schedule")
+    if missing := {"name", "queue", "payload"} - read.keys():
+        raise BadFrames(f"a schedule needs a {min(missing)}")
+    when = Timetable(read.get("cron", ""), read.get("timezone", "UTC"), read.get("every", 0.0))
+    misfire = Misfire(read.get("misfire", Misfire.ONE))
+    headers = read.pop("options", {})
+    of_job = {key: read[key] for key in ("name", "queue", "payload")}
+    return _row(schedules.put(Schedule(**of_job, timetable=when, headers=headers, misfire=misfire)))
 
 
 def _named(about: dict[str, Any]) -> str:
     name = about.get("name")
     if not isinstance(name, str):
-        raise BadFrames("name is the schedule's, a string")
+        raise BadFrames("name of a schedule is a string")
     return name
 
 
@@ -78,15 +68,13 @@ def _row(schedule: Schedule) -> dict[str, Any]:
     }
 
 
-_FIELDS: Final[dict[str, Any]] = {
-    "name": str,
-    "queue": str,
-    "payload": bytes,
-    "cron": str,
-    "timezone": str,
-    "every": int | float,
-    "misfire": str,
-    "options": dict,
+_LARGEST: Final = sys.float_info.max
+_OPTIONS: Final = {
+    **dict.fromkeys(("name", "queue", "cron", "timezone"), TEXT),
+    "payload": kept("bin", lambda value: isinstance(value, bytes)),
+    "every": number(-_LARGEST, _LARGEST, "a number of seconds"),
+    "misfire": one_of(*Misfire),
+    "options": kept("a map of headers", lambda value: isinstance(value, dict)),
 }
 _ACTIONS: Final[dict[str, Callable[[Schedules, dict[str, Any]], Any]]] = {
     wire.LIST: _list,

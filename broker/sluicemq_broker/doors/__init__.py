@@ -6,12 +6,11 @@ from sluicemq_broker.doors.door_group import DoorGroup
 from sluicemq_broker.doors.frames import split_envelope, without_probes
 from sluicemq_broker.doors.refusals import error_frames, refusal
 from sluicemq_broker.doors.services import Services
-from sluicemq_broker.doors.smq.fields import IS_TRUE, Fields, error_fields, read_options, take
+from sluicemq_broker.doors.smq.fields import Fields, error_fields, take
 from sluicemq_broker.doors.smq.sessions import Session, SessionDoor
 from sluicemq_broker.doors.smq.verbs import AdminVerb, SessionState, SessionVerb, Verbs
 
 __all__ = [
-    "IS_TRUE",
     "AdminVerb",
     "Device",
     "DoorGroup",
@@ -27,7 +26,6 @@ __all__ = [
     "counts_of_device",
     "error_fields",
     "error_frames",
-    "read_options",
     "refusal",
     "split_envelope",
     "take",

@@ -63,16 +63,14 @@ def _of_a_queue(admin: Admin, line: FairTurns, memory: AnswerMemory) -> dict[str
         f"{job}/payload": _Payload(admin, line, memory),
         f"{queue}/dead": asking(
             lambda request, queue: _shown(
-                admin.dead_letters.page(queue, dead_letters(request.get_param), *_page(request))
+                admin.dead_letters.page(queue, dead_letters(request), *_page(request))
             )
         ),
         f"{queue}/dead/count": asking(
-            lambda request, queue: admin.dead_letters.count(queue, dead_letters(request.get_param))
+            lambda request, queue: admin.dead_letters.count(queue, dead_letters(request))
         ),
         f"{queue}/dead/reasons": asking(
-            lambda request, queue: {
-                "reasons": admin.dead_letters.reasons(queue, dead_letters(request.get_param))
-            }
+            lambda request, queue: {"reasons": admin.dead_letters.reasons(queue, dead_letters(request))}
         ),
     }
 

@@ -6,6 +6,7 @@ requests delays another peer by about one request, not by all of them.
 
 from __future__ import annotations
 
+import sys
 import time
 from bisect import insort
 from collections.abc import Callable, Iterator
@@ -23,36 +24,51 @@ PATIENCE: Final = 5.0
 _LOOK: Final = 0.05
 _MOMENT: Final = 1e-9
 
-#: A waiting peer: how many turns it has had, its number in order of arrival, and its alarm.
+#: A waiting peer: how much it has had, its number in order of arrival, and its alarm.
 _Waiting = tuple[int, int, Event]
 
 
 class FairTurns:
-    """``at_once`` turns at one time; ``waiting`` peers may wait, while ``meanwhile()`` is called."""
+    """``at_once`` turns at one time; ``waiting`` peers may wait, while ``meanwhile()`` is called.
 
-    def __init__(self, at_once: int, waiting: int, meanwhile: Callable[[], object] = bool) -> None:
+    A peer waits for ``patience`` seconds; None: as long as it takes.
+    """
+
+    def __init__(
+        self,
+        at_once: int,
+        waiting: int,
+        meanwhile: Callable[[], object] = bool,
+        patience: float | None = PATIENCE,
+    ) -> None:
         self._free = at_once
         self._most_waiting = waiting
         self._meanwhile = meanwhile
+        self._patience = patience
         self._waiting: list[_Waiting] = []
         self._numbers = count()
 
     @contextmanager
     def turn(self, served: int = 0) -> Iterator[None]:
-        """Wait for a turn, and have it for the body. ``served``: how much this peer has had.
+        """Wait for a turn, and have it for the body; raises as :meth:`take`."""
+        self.take(served)
+        try:
+            yield
+        finally:
+            self.give_on()
 
-        Raises Unavailable where too many wait, or after :data:`PATIENCE`.
+    def take(self, served: int) -> None:
+        """Wait for a turn, to be given on later. ``served``: how much this peer has had.
+
+        Raises Unavailable where too many wait, or when the patience is over.
         """
         if self._free:
             self._free -= 1
         else:
             self._wait((served, next(self._numbers), Event()))
-        try:
-            yield
-        finally:
-            self._give_on()
 
-    def _give_on(self) -> None:
+    def give_on(self) -> None:
+        """End a turn."""
         if self._waiting:
             self._waiting.pop(0)[2].set()
         else:
@@ -62,50 +78,38 @@ class FairTurns:
         if len(self._waiting) >= self._most_waiting:
             raise too_much()
         insort(self._waiting, entry)
-        until = time.monotonic() + PATIENCE
+        alarm = entry[2]
         try:
-            while not entry[2].wait(_LOOK) and time.monotonic() < until:
-                self._meanwhile()
+            self._wait_for(alarm)
         except BaseException:  # the peer has left
-            if entry[2].is_set():
-                self._give_on()
+            if alarm.is_set():
+                self.give_on()
             raise
         finally:
-            if not entry[2].is_set():
+            if not alarm.is_set():
                 self._waiting.remove(entry)
-        if not entry[2].is_set():
+        if not alarm.is_set():
             raise too_much()
+
+    def _wait_for(self, alarm: Event) -> None:
+        if self._patience is None:
+            alarm.wait()
+            return
+        until = time.monotonic() + self._patience
+        while not alarm.wait(_LOOK) and time.monotonic() < until:
+            self._meanwhile()
 
 
 class HubPace:
     """One turn in each turn of the hub, so that the other doors are served between any two."""
 
     def __init__(self) -> None:
-        self._waiting: list[_Waiting] = []
-        self._numbers = count()
-        self._paced = False
+        self._turns = FairTurns(1, sys.maxsize, patience=None)
 
     def wait(self, served: int) -> None:
         """Return when it is this peer's turn; at once if this turn of the hub is free."""
-        if not self._paced:
-            self._paced = True
-            gevent.spawn(self._go_round)
-            return
-        entry = served, next(self._numbers), Event()
-        insort(self._waiting, entry)
-        try:
-            entry[2].wait()
-        except BaseException:
-            if not entry[2].is_set():
-                self._waiting.remove(entry)
-            raise
-
-    def _go_round(self) -> None:
-        gevent.sleep(_MOMENT)
-        while self._waiting:
-            self._waiting.pop(0)[2].set()
-            gevent.sleep(_MOMENT)
-        self._paced = False
+        self._turns.take(served)
+        gevent.spawn_later(_MOMENT, self._turns.give_on)
 
 
 def too_much() -> Unavailable:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import falcon
 
 from sluicemq.protocol.errors import BadFrames
-from sluicemq.protocol.rules import number
-from sluicemq_broker.admin import View
+from sluicemq_broker.admin import CHOICE, View
 from sluicemq_broker.runtime import read_json
 from sluicemq_broker.store import DeadLetters
-
-_TIME: Final = number(0, 253_370_000_000, "a time in Unix seconds, before the year 9999")
 
 
 class Query(Protocol):
@@ -37,12 +33,16 @@ def view(request: falcon.Request) -> View:
     ).check()
 
 
-def dead_letters(given: Callable[[str], Any]) -> DeadLetters:
-    """Return which dead letters are chosen; ``given(name)``: the value of a parameter."""
-    reason = given("reason")
-    if reason is not None and not isinstance(reason, str):
-        raise BadFrames("reason is a string, a part of the last error's reason")
-    return DeadLetters(reason=reason or None, since=_time("since", given), until=_time("until", given))
+def dead_letters(request: falcon.Request) -> DeadLetters:
+    """Return which dead letters are chosen by ``reason``, ``since`` and ``until``."""
+    chosen = {}
+    for name in ("reason", "since", "until"):
+        try:
+            if text := request.get_param(name):
+                chosen[name] = CHOICE[name].of_text(text)
+        except ValueError as error:
+            raise BadFrames(f"{name} is {error}") from None
+    return DeadLetters(**chosen)
 
 
 def cursor(text: str | None) -> list[Any] | None:
@@ -68,13 +68,3 @@ def _is_of_a_cursor(value: Any) -> bool:
     if isinstance(value, float):
         return math.isfinite(value)
     return value is None or isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**63)
-
-
-def _time(name: str, given: Callable[[str], Any]) -> float | None:
-    value = given(name)
-    if value in (None, ""):
-        return None
-    try:
-        return float(_TIME.of_text(str(value)))
-    except ValueError as error:
-        raise BadFrames(f"{name} is {error}") from None

@@ -12,7 +12,7 @@ from sluicemq_broker.doors.smq.fields import Fields, take
 from sluicemq_broker.doors.smq.workers import PoppingWorker, SessionWorker
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Queues, check_name
-from sluicemq_broker.runtime import Batcher
+from sluicemq_broker.runtime import FLAG, Batcher, read_options
 
 if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
@@ -165,10 +165,9 @@ def read_ready(fields: Fields) -> ReadyRequest:
     if not 0 <= credit <= _MOST_CREDIT:
         raise BadFrames(f"credit {credit} is not from 0 to {_MOST_CREDIT}")
     options = fields[2] if len(fields) > 2 else None
-    if options is None:
-        return ReadyRequest(check_name(name), credit)
-    if not isinstance(options, dict) or not all(isinstance(value, bool) for value in options.values()):
-        raise BadFrames("the options of a READY are a map of pop, look and wait, each true or false")
-    return ReadyRequest(
-        check_name(name), credit, *(options.get(key, False) for key in ("pop", "look", "wait"))
-    )
+    if not isinstance(options, dict | None):
+        raise BadFrames(f"the options of a READY are a map of {', '.join(_OPTIONS)}")
+    return ReadyRequest(check_name(name), credit, **read_options(options or {}, _OPTIONS, "a READY"))
+
+
+_OPTIONS: Final = dict.fromkeys(("pop", "look", "wait"), FLAG)

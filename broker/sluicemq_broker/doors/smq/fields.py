@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.errors import BadFrames, SluiceError
-from sluicemq.protocol.rules import FARTHEST, LONGEST_ID, Rule
+from sluicemq.protocol.rules import FARTHEST, LONGEST_ID
 from sluicemq_broker.queue import Onward, Verdict
 
 Fields = list[Any]
 
 #: Seconds: no delay and no extension is longer.
 LONGEST_DELAY: Final = TEN_YEARS
-#: An option that is off unless it is true.
-IS_TRUE: Final = Rule("true", lambda value: value is True)
 
 _VERDICTS: Final = frozenset({wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE})
 _NO_HEADERS: Final[dict[str, Any]] = {}
@@ -34,22 +32,6 @@ def take(fields: Fields, *types: Any) -> Fields:
         if isinstance(value, int) and value > wire.MAX_NUMBER:
             raise BadFrames(f"field {at + 1} after the number is {value}, at most {wire.MAX_NUMBER} may be")
     return fields[: len(types)]
-
-
-def read_options(given: Mapping[Any, Any], rules: Mapping[str, Rule], verb: str) -> dict[str, Any]:
-    """Return a map of options, each as its rule reads it; nil counts as not given. Raises BadFrames."""
-    read: dict[str, Any] = {}
-    for name, value in given.items():
-        rule = rules.get(name) if isinstance(name, str) else None
-        if rule is None:
-            raise BadFrames(f"{verb} has no option {str(name)[:64]!r}; it has {', '.join(rules)}")
-        if value is None:
-            continue
-        try:
-            read[name] = rule(value)
-        except ValueError as error:
-            raise BadFrames(f"{name} of {verb} is {str(value)[:64]!r}, expected {error}") from None
-    return read
 
 
 def check_count(entries: Sequence[Any], most: int, verb: str, what: str) -> None:

@@ -9,8 +9,8 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, BadTopic, SluiceError, TooLarge, Unavailable
 from sluicemq.protocol.packed import LONGEST_TOPIC
 from sluicemq.protocol.rules import IDENTIFIER, Rule, whole
-from sluicemq_broker.doors import IS_TRUE, Fields, Session, error_fields, read_options, take
-from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.doors import Fields, Session, error_fields, take
+from sluicemq_broker.runtime import IS_TRUE, Count, Counters, read_options
 from sluicemq_broker.streams import Batch, Expected, Stored, Stream, Streams, read_batch
 from sluicemq_devices.hub import Fillers, Watermark
 

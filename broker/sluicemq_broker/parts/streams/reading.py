@@ -13,9 +13,9 @@ import gevent
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
-from sluicemq.protocol.rules import Rule, number, whole
-from sluicemq_broker.doors import IS_TRUE, Fields, read_options, refusal, take
-from sluicemq_broker.runtime import QuerySlots
+from sluicemq.protocol.rules import number, whole
+from sluicemq_broker.doors import Fields, refusal, take
+from sluicemq_broker.runtime import IS_TRUE, QuerySlots, array_of, read_options
 from sluicemq_broker.streams import Reading, Stream, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.hub import Shares, Watermark, nothing
 from sluicemq_devices.sockets import Lane, Ration
@@ -279,18 +279,11 @@ def _read_options(given: dict[Any, Any], usage: Usage) -> _Options:
     )
 
 
-def _read_topics(value: Any) -> list[bytes]:
-    if isinstance(value, list) and all(isinstance(each, bytes) for each in value):
-        return value
-    raise ValueError(_TOPICS)
-
-
-_TOPICS: Final = "an array of bin"
 _OPTIONS: Final = {
     "after": whole(0, 2**62),
     "since": number(0, 2**40, "a number of Unix seconds"),
     "new": IS_TRUE,
-    "topics": Rule(_TOPICS, _read_topics),
+    "topics": array_of(bytes, "an array of bin"),
     "most": whole(1, wire.MOST_READ),
     "bytes": whole(1, wire.MOST_READ_BYTES),
     "wait": number(0, wire.LONGEST_WAIT, f"a number of seconds from 0 to {wire.LONGEST_WAIT:g}"),

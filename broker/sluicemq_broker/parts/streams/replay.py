@@ -16,6 +16,7 @@ import gevent
 
 from sluicemq.protocol.errors import BadFrames, BadTopic
 from sluicemq.protocol.packed import unpack
+from sluicemq.protocol.rules import Rule, number, whole
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors import (
     DoorGroup,
@@ -25,7 +26,7 @@ from sluicemq_broker.doors import (
     split_envelope,
     without_probes,
 )
-from sluicemq_broker.runtime import QuerySlots, SlotUser, read_json
+from sluicemq_broker.runtime import QuerySlots, SlotUser, read_json, read_options
 from sluicemq_broker.streams import Reading, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.sockets import Lane, LaneDoor
 
@@ -84,10 +85,8 @@ class ReplayDoors:
     def _answer(self, client: _Client, envelope: list[bytes], body: list[bytes]) -> None:
         """Read page after page until one has wanted messages; a client that has left gets no answer."""
         name, options = _read(body, self._default)
-        topics, limit = _topics(options, client.usage), _number(options, "limit", 1, _MOST, _LIMIT)
-        after, since = _number(options, "after", 0, 2**62, 0), options.get("since")
-        if since is not None:
-            since = _number(options, "since", 0, 2**40, 0)
+        topics, limit = _topics(options, client.usage), options.get("limit", _LIMIT)
+        after, since = options.get("after", 0), options.get("since")
         with client.user.slot():
             stream = self._streams.get(check_stream(name))
             first = at = after + 1 if since is None else stream.since(since)
@@ -135,29 +134,14 @@ def _read(body: list[bytes], default: str | None) -> tuple[str, dict[str, Any]]:
         options = read_json(body[1]) if len(body) == 2 and body[1] else {}
     except ValueError as error:
         raise BadFrames(f"the second frame is not JSON: {error}") from error
-    known = {"after", "since", "topic", "topics", "limit"}
-    if not isinstance(options, dict) or options.keys() - known:
-        raise BadFrames(f"the second frame is a JSON object of {', '.join(sorted(known))}")
-    return name, options
+    if not isinstance(options, dict):
+        raise BadFrames(f"the second frame is a JSON object of {', '.join(_OPTIONS)}")
+    return name, read_options(options, _OPTIONS, "a request")
 
 
 def _topics(options: dict[str, Any], usage: Usage) -> Topics:
-    wanted = options.get("topics", [])
-    if not isinstance(wanted, list) or not all(isinstance(each, str) for each in wanted):
-        raise BadTopic("topics is an array of strings")
-    topic = options.get("topic", "")
-    if not isinstance(topic, str):
-        raise BadTopic("topic is a string")
-    each = [*wanted, topic] if topic else wanted
-    return Topics([name.encode(errors="surrogateescape") for name in each], usage)
-
-
-def _number(options: dict[str, Any], key: str, least: int, most: int, default: int) -> int:
-    value = options.get(key, default)
-    kinds = (int, float) if key == "since" else int
-    if not isinstance(value, kinds) or isinstance(value, bool) or not least <= value <= most:
-        raise BadFrames(f"{key} is a number from {least} to {most}, not {str(value)[:64]!r}")
-    return value  # type: ignore[return-value]
+    names = [*options.get("topics", []), *filter(None, [options.get("topic")])]
+    return Topics([name.encode(errors="surrogateescape") for name in names], usage)
 
 
 def _frames(reading: Reading, gone: int) -> list[bytes]:
@@ -177,3 +161,24 @@ def _frames(reading: Reading, gone: int) -> list[bytes]:
             frames += message
     about = {"count": count, "after": after, "gone": gone, "newest": reading.newest}
     return [json.dumps(about).encode(), *frames]
+
+
+def _read_topic(value: Any) -> str:
+    if not isinstance(value, str):
+        raise BadTopic(f"a topic is a string, not {str(value)[:64]!r}")
+    return value
+
+
+def _read_topics(value: Any) -> list[str]:
+    if not isinstance(value, list):
+        raise BadTopic("topics is an array of strings")
+    return [_read_topic(each) for each in value]
+
+
+_OPTIONS: Final = {
+    "after": whole(0, 2**62),
+    "since": number(0, 2**40),
+    "topic": Rule("a string", _read_topic),
+    "topics": Rule("an array of strings", _read_topics),
+    "limit": whole(1, _MOST),
+}

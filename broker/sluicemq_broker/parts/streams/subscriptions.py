@@ -8,7 +8,7 @@ from typing import Any, Final
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, QueueFull, Unavailable
 from sluicemq.protocol.rules import whole
-from sluicemq_broker.doors import read_options
+from sluicemq_broker.runtime import read_options
 from sluicemq_broker.store import Subscription
 from sluicemq_broker.streams import NEWEST, Subscriptions, Wish
 

@@ -1,0 +1,52 @@
+"""Maps of options from clients: each option is read by a rule, with errors that name it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.rules import Rule
+
+
+def read_options(given: Mapping[Any, Any], rules: Mapping[str, Rule], what: str) -> dict[str, Any]:
+    """Return options as their rules read them; None counts as not given.
+
+    ``what`` has the options, such as "a READ". Raises BadFrames for an unknown option and a wrong value.
+    """
+    read: dict[str, Any] = {}
+    for name, value in given.items():
+        rule = rules.get(name) if isinstance(name, str) else None
+        if rule is None:
+            raise BadFrames(f"{what} has no option {str(name)[:64]!r}; it has {', '.join(rules)}")
+        if value is None:
+            continue
+        try:
+            read[name] = rule(value)
+        except ValueError as error:
+            raise BadFrames(f"{name} of {what} is {str(value)[:64]!r}, expected {error}") from None
+    return read
+
+
+def kept(expected: str, holds: Callable[[Any], bool]) -> Rule:
+    """Return a rule for values that are kept as they are."""
+
+    def read(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(expected)
+        return value
+
+    return Rule(expected, read)
+
+
+def array_of(kind: type, expected: str) -> Rule:
+    """Return a rule for an array of values of one type."""
+    return kept(
+        expected, lambda value: isinstance(value, list) and all(isinstance(each, kind) for each in value)
+    )
+
+
+TEXT: Final = kept("a string", lambda value: isinstance(value, str))
+FLAG: Final = kept("true or false", lambda value: isinstance(value, bool))
+#: An option that is off unless it is true.
+IS_TRUE: Final = Rule("true", lambda value: value is True)
