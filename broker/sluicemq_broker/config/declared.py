@@ -1,4 +1,4 @@
-"""How a setting is declared: its default, its rule, what it is for."""
+"""Declaration of a setting: its default, its rule, its purpose."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ MIB = 2**20
 
 
 def setting(default: Any, rule: Rule, doc: str, *, key: str | None = None, live: bool = False) -> Any:
-    """One setting: its default (MISSING if it must be given), what it may be, what it is for.
+    """Declare a setting: its default (MISSING if it must be given), its rule, its purpose.
 
-    ``key`` is how it is written where that differs from the attribute's name; ``live``: a running broker
-    takes another value when it is told to read its file again.
+    ``key``: its name in the file, where that differs from the attribute's; ``live``: a running broker takes
+    another value when it reads its file again.
     """
     return field(default=default, metadata={"rule": rule, "doc": doc, "key": key, "live": live})
 
 
 def option(name: str, rule: Rule | None = None, doc: str = "") -> Any:
-    """The setting that gives a job's option to those without it: its default, bounds and words.
+    """Declare the setting for jobs that do not give an option: the option's default, bounds and words.
 
-    ``rule``: where a queue says it in several settings, or may say nothing.
+    ``rule``: replaces the option's rule, where a queue has several settings for it, or may have none.
     """
     option = OPTIONS[name]
     return setting(option.default, rule or option.rule, doc or option.doc, live=True)
 
 
 def settings_of(kind: type[Any]) -> dict[str, Field[Any]]:
-    """The settings of a table by the key that they are written with."""
+    """Return the settings of a table by the key that they are written with."""
     return {each.metadata["key"] or each.name: each for each in fields(kind)}

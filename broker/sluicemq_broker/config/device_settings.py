@@ -1,4 +1,4 @@
-"""Settings of a device, and which kinds have which: once there is one, the default devices are not there."""
+"""Settings of a device, and the kinds that have each. A file with a device has no default devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluicemq_devices.sockets import Endpoint
 
 
 class Ack(StrEnum):
-    """When a job of a PULL worker is done: its ZeroMQ has it, before it is sent, or the worker says so."""
+    """Moment when a job of a PULL worker is done: its ZeroMQ has it, before it is sent, or on its commit."""
 
     RECEIVED = "received"
     AUTO = "auto"
@@ -21,13 +21,13 @@ class Ack(StrEnum):
 
 
 class Envelope(StrEnum):
-    """What a worker or subscriber receives of a job or message: its payload, or what is known of it too."""
+    """Form in which a worker or subscriber receives a job or message: its payload, or all of it."""
 
     PAYLOAD = "payload"
     FULL = "full"
 
 
-#: Settings of a device that only some kinds have: the others' workers take one job at a time, or none.
+#: Settings that only some kinds of devices have.
 ONLY = {
     "queue": (Kind.STREAMER, Kind.QUEUE),
     "stream": (Kind.FORWARDER,),
@@ -42,12 +42,12 @@ ONLY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSettings:
-    """``[[devices]]``: two ends, each with any number of doors, and what goes on between them."""
+    """``[[devices]]``: two ends, each with any number of doors, and what connects them."""
 
     kind: str = setting(MISSING, rules.one_of(*Kind), "the kind of device")
     queue: str = setting("default", rules.queue_name, "the queue between its ends")
     frontends: tuple[Endpoint, ...] = setting(
-        (), rules.endpoints, "doors of producers, askers or publishers", key="frontend"
+        (), rules.endpoints, "doors of producers, clients or publishers", key="frontend"
     )
     backends: tuple[Endpoint, ...] = setting(
         (), rules.endpoints, "doors of workers or subscribers", key="backend"
@@ -94,10 +94,10 @@ class DeviceSettings:
 
     @property
     def ends(self) -> tuple[Endpoint, ...]:
-        """All of its doors."""
+        """All doors of the device."""
         return (*self.frontends, *self.backends, *self.commits, *self.replays)
 
 
 def applies(key: str, settings: Any) -> bool:
-    """True if a device of this kind has this setting; all other tables have all of theirs."""
+    """Return True if a device of this kind has this setting; other tables have all of theirs."""
     return not isinstance(settings, DeviceSettings) or settings.kind in ONLY.get(key, (settings.kind,))

@@ -1,4 +1,4 @@
-"""The configuration as it is shown: as TOML with what each setting is for, or as JSON; without passwords."""
+"""The configuration as it is shown: as TOML with comments, or as JSON; without passwords."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sluicemq_devices.sockets import Endpoint
 
 
 def describe(config: Config) -> str:
-    """Every value as TOML, with its meaning; passwords are left out, what is not set is a comment."""
+    """Return every value as TOML, with its meaning; passwords are hidden, unset values are comments."""
     parts = [_table("[broker]", config.broker), _table('[queues."*"]', config.other_queues)]
     parts += [_table(f'[queues."{name}"]', each) for name, each in config.queues.items()]
     parts.append(_table('[streams."*"]', config.other_streams))
@@ -29,7 +29,7 @@ def describe(config: Config) -> str:
 
 
 def as_json(config: Config) -> dict[str, Any]:
-    """The same as the file would have it: tables of broker, queues, streams; lists of routes, devices."""
+    """Return every value as the file has it: tables of broker, queues, streams; lists of routes, devices."""
     queues = {"*": config.other_queues, **config.queues}
     streams = {"*": config.other_streams, **config.streams}
     return {
@@ -43,7 +43,7 @@ def as_json(config: Config) -> dict[str, Any]:
 
 
 def as_toml(value: Any) -> str:
-    """A value as it may stand in the file, without a password."""
+    """Return a value as TOML, without a password."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):

@@ -1,4 +1,4 @@
-"""The configuration, read and checked: one frozen object, or all that is wrong with it.
+"""The configuration, read and checked: one frozen object, or an error with all that is wrong.
 
 Sources, later ones win: the defaults of :mod:`~sluicemq_broker.config.settings`, one TOML file, the
 environment (``SLUICEMQ_LEASE`` for ``lease`` of ``[broker]``), flags (``--lease``).
@@ -36,7 +36,7 @@ _Settings = TypeVar("_Settings", QueueSettings, StreamSettings)
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong: where it stands, and what was expected there."""
+    """A wrong value or key: its place, and what was expected there."""
 
     place: str
     message: str
@@ -46,7 +46,7 @@ class Problem(NamedTuple):
 
 
 class ConfigError(ValueError):
-    """Keys and values that can't be used: all of them, each with its place; one a line as a text."""
+    """All keys and values that can't be used, each with its place; its text has one in each line."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -55,20 +55,20 @@ class ConfigError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """Everything that can be set, checked."""
+    """The whole configuration, checked."""
 
     broker: BrokerSettings
-    queues: Mapping[str, QueueSettings]  # those that are named
+    queues: Mapping[str, QueueSettings]  # queues with a table of their own
     other_queues: QueueSettings  # [queues."*"]
     devices: tuple[DeviceSettings, ...]
-    streams: Mapping[str, StreamSettings] = field(default_factory=dict)  # those that are named
+    streams: Mapping[str, StreamSettings] = field(default_factory=dict)  # streams with a table of their own
     other_streams: StreamSettings = _ALL_KEPT  # [streams."*"]
     routes: tuple[RouteSettings, ...] = ()
     schedules: Mapping[str, ScheduleSettings] = field(default_factory=dict)
 
     @classmethod
     def default(cls) -> Self:
-        """What holds where nothing is set."""
+        """Return the configuration with all defaults."""
         return cast("Self", load(None, {}, {}))
 
     @property
@@ -85,11 +85,11 @@ class Config:
         return {*self.queues, *devices, *routes}
 
     def queue(self, name: str) -> QueueSettings:
-        """The settings of any queue, named in the configuration or not."""
+        """Return the settings of a queue, with a table of its own or not."""
         return self.queues.get(name, self.other_queues)
 
     def stream(self, name: str) -> StreamSettings:
-        """The settings of any stream, named in the configuration or not."""
+        """Return the settings of a stream, with a table of its own or not."""
         return self.streams.get(name, self.other_streams)
 
 
@@ -106,7 +106,7 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]
 
 
 def user_data_folder(environ: Mapping[str, str]) -> Path:
-    """Where the embedded MongoDB's data lie by default."""
+    """Return the default folder of the embedded MongoDB's data."""
     given = environ.get("XDG_DATA_HOME", "")
     parent = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "share"
     return parent / "sluicemq"
@@ -117,7 +117,7 @@ def _read(file: Path) -> dict[str, Any]:
         return tomllib.loads(file.read_text(encoding="utf-8-sig"))  # Windows puts a byte order mark before it
     except OSError as error:
         raise ConfigError([Problem(str(file), f"can't be read: {error.strerror}")]) from error
-    except ValueError as error:  # of TOML, or of UTF-8; its words say where, and show one character at most
+    except ValueError as error:  # of TOML or UTF-8; its text names the place and shows one character at most
         raise ConfigError([Problem(str(file), f"is not TOML: {error}")]) from error
 
 
@@ -130,12 +130,12 @@ def _of_text(rule: rules.Rule, value: Any) -> Any:
 
 
 class _Reading:
-    """One run over all sources. What is wrong is kept, and the default taken in its place, to find more."""
+    """One run over all sources: problems are collected, with the default in their place, to find more."""
 
     def __init__(self, file: str) -> None:
         self._file = file
         self.problems: list[Problem] = []
-        self._refused: set[str] = set()  # names of values in whose place the default was taken
+        self._refused: set[str] = set()  # names of values that were replaced by their default
 
     def config(
         self, document: Mapping[str, Any], environ: Mapping[str, str], flags: Mapping[str, Any]
@@ -173,7 +173,7 @@ class _Reading:
             self._spelt(variables, lambda key: ENVIRONMENT + key.upper(), ENVIRONMENT),
             self._spelt(given, lambda key: "--" + key.replace("_", "-"), "flags"),
         ):
-            if "ports" in source:  # it moves the doors that an earlier source has named, too
+            if "ports" in source:  # it moves doors that an earlier source has named, too
                 _forget_ports(values)
             values |= source
         if "ports" in values:
@@ -184,9 +184,10 @@ class _Reading:
         return BrokerSettings(**values)
 
     def _of_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """The settings among the variables.
+        """Return the settings among the environment's variables.
 
-        Only near misses are refused, and none that Kubernetes sets for a service of this name.
+        Unknown variables are refused only if they are close to a setting's name; those that Kubernetes sets
+        for a service of this name never are.
         """
         known, found = settings_of(BrokerSettings), {}
         for name in (name for name in environ if name.startswith(ENVIRONMENT)):
@@ -202,7 +203,7 @@ class _Reading:
     def _by_name(
         self, what: str, kind: type[_Settings], tables: Any
     ) -> tuple[Mapping[str, _Settings], _Settings]:
-        """The tables of queues, or streams: those that are named, and what holds for all others."""
+        """Return the tables of queues or streams by name, and the settings of all others."""
         if not isinstance(tables, dict):
             self._wrong(f"{self._file}: {what}", f"expected tables, [{what}.NAME]")
             tables = {}
@@ -280,7 +281,7 @@ class _Reading:
         return device
 
     def _compare(self, config: Config) -> None:
-        """What can't be true of several values at a time, where none of them was refused by itself."""
+        """Check values against each other, unless one was refused by itself."""
         broker = config.broker
         if self._hold("silence", "heartbeat") and broker.silence <= broker.heartbeat:
             self._wrong(
@@ -318,7 +319,7 @@ class _Reading:
                 self._wrong(f"{self._file}: [queues.{name}]", "limits its tenants: that takes fair = true")
 
     def _hold(self, *names: str) -> bool:
-        """True if all that is called so is what somebody has said, or nobody has said anything."""
+        """Return True if none of these values was refused."""
         return self._refused.isdisjoint(names)
 
     # ------------------------------------------------------------------ values
@@ -330,7 +331,7 @@ class _Reading:
         return self._values(kind, table, lambda key: f"{place} {key}", place)
 
     def _spelt(self, given: Mapping[str, Any], where: Callable[[str], str], place: str) -> dict[str, Any]:
-        """The values of ``[broker]`` in a source that has texts only, but for flags without a value."""
+        """Read values of ``[broker]`` from a source of texts (and flags without a value)."""
         return self._values(BrokerSettings, given, where, place, _of_text)
 
     def _values(
@@ -341,7 +342,7 @@ class _Reading:
         place: str,
         reading: Callable[[rules.Rule, Any], Any] = _as_it_is,
     ) -> dict[str, Any]:
-        """The values of a table by attribute, those that hold their rule; ``where`` names a key's place."""
+        """Return the values of a table that pass their rules, by attribute; ``where`` names a key's place."""
         known = settings_of(kind)
         self._known(table, known, place)
         checked = (
@@ -365,7 +366,7 @@ class _Reading:
         place: str,
         reading: Callable[[rules.Rule, Any], Any] = _as_it_is,
     ) -> Any:
-        """What the rule makes of it; a refused value is shown, but for what may hold a password."""
+        """Return the value as its rule reads it. An error shows the value, unless it may have a password."""
         try:
             return reading(rule, value)
         except ValueError as error:
@@ -390,14 +391,14 @@ _OF_KUBERNETES = re.compile(r"(service_(host|port\w*)|port_\d+\w*)=.*|port=\w+:/
 
 
 def _forget_ports(values: dict[str, Any]) -> None:
-    """Take out the addresses that ``ports`` gives anew; an HTTP door that is switched off stays so."""
+    """Drop the addresses that ``ports`` decides; an HTTP door that is switched off stays off."""
     values.pop("endpoint", None)
     if values.get("http"):
         del values["http"]
 
 
 def _circle(config: Config, name: str) -> list[str]:
-    """The queues through which its dead letters would come back to it; a queue may keep its own."""
+    """Return the queues of a cycle of ``on_dead`` through this one; a queue may keep its own dead letters."""
     way = [name]
     while (to := config.queue(way[-1]).on_dead) and to != way[-1]:
         if to in way:
@@ -407,7 +408,7 @@ def _circle(config: Config, name: str) -> list[str]:
 
 
 def default_devices(host: str, ports: int = PORT) -> tuple[DeviceSettings, ...]:
-    """Those that are there where the file names none."""
+    """Return the devices of a configuration that names none."""
     push, pull, req, rep, pub, sub, commit = ((door(ports + n, host),) for n in range(1, 8))
     return (
         DeviceSettings(kind=Kind.STREAMER, frontends=push, backends=pull, commits=commit),

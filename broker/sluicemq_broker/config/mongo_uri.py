@@ -1,8 +1,8 @@
-"""Where MongoDB is, as a URI that never shows what is secret in it.
+"""The URI of MongoDB, which never shows a secret.
 
-A URI is read by a grammar that is stricter than the driver's: ``mongodb://bob:12/34@host`` is for the driver
-the port 12 of a host ``bob``, which it then names in the log, half a password. What is wrong with one is said
-by place and number, never in its own words.
+The grammar is stricter than the driver's: the driver reads ``mongodb://bob:12/34@host`` as port 12 of a host
+``bob`` and names these in the log, half a password. Errors name place and number of what is wrong, and never
+quote it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _LAST_PORT: Final = 65535
 _FOREIGN: Final = re.compile("(?<!tcp)(?<!ipc)://")
 
-#: Options whose values may be shown, in small letters as they are compared; of all others the value is
-#: hidden, and the name too where it is none of the driver's.
+#: Options whose values may be shown, in lower case. Other values are hidden, and names that the driver does
+#: not know, too.
 _HARMLESS: Final = frozenset({
     *("replicaset", "directconnection", "loadbalanced", "authsource", "authmechanism", "appname"),
     *("tls", "ssl", "tlsinsecure", "tlsallowinvalidcertificates", "tlsallowinvalidhostnames"),
@@ -40,7 +40,7 @@ _HIDDEN: Final = frozenset({"authmechanismproperties", "tlscertificatekeyfilepas
 
 
 class Parts(NamedTuple):
-    """A URI in pieces, each as it was written; None where it has none."""
+    """A URI in parts, each as it was written; None where it is missing."""
 
     scheme: str
     user: str | None
@@ -52,19 +52,19 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MongoUri:
-    """A URI that the driver may be given as :attr:`text`; as a string it shows nothing that is secret."""
+    """A URI: :attr:`text` is for the driver; ``str()`` of it shows no secret."""
 
     text: str = field(repr=False)
     parts: Parts
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Raises ValueError with the words that follow "expected", and never a piece of the text."""
+        """Read a URI. Raises ValueError with the words after "expected", and no part of the text."""
         return cls(text, _parsed(text))
 
     @property
     def secrets(self) -> frozenset[str]:
-        """What must not be shown: the password and hidden values, as written, as meant, and their pieces."""
+        """Texts that must not be shown: password and hidden values, raw and decoded, and their parts."""
         hidden = [value for name, value in self.parts.options if name.lower() not in _HARMLESS]
         pieces = [piece for value in hidden for piece in re.split("[,:]", unquote(value))]
         whole = [self.parts.password or "", *hidden, *pieces]
@@ -82,7 +82,7 @@ class MongoUri:
 
 
 def may_hold_a_secret(value: object) -> bool:
-    """True if a value that is refused may be a URI with a password, written in the wrong place or wrongly."""
+    """Return True if a refused value may be a URI with a password, mistyped or in the wrong place."""
     text = str(value)
     return "@" in text[1:] or "mong" in text.lower() or bool(_FOREIGN.search(text))
 

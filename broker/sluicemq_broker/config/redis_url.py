@@ -1,4 +1,4 @@
-"""Where Redis is, as a URL that never shows its password."""
+"""The URL of Redis, which never shows its password."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _URL: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RedisUrl:
-    """A URL that the client may be given as :attr:`text`; as a string it shows no password."""
+    """A URL: :attr:`text` is for the client; ``str()`` of it shows no password."""
 
     text: str = field(repr=False)
     shown: str
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Raises ValueError with the words that follow "expected", and never a piece of the text."""
+        """Read a URL. Raises ValueError with the words after "expected", and no part of the text."""
         found = _URL.fullmatch(text)
         if found is None:
             raise ValueError(EXPECTED)

@@ -1,4 +1,4 @@
-"""What a running broker makes of its file when it is told to read it again."""
+"""Changes that a running broker takes over when it reads its file again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluicemq_broker.config.settings import QueueSettings
 
 
 class Change(NamedTuple):
-    """One value that differs: where, from what, to what, and whether a running broker takes it."""
+    """A value that differs: its place, before and after; ``live``: a running broker takes it over."""
 
     place: str
     before: Any
@@ -23,12 +23,12 @@ class Change(NamedTuple):
 
     def __str__(self) -> str:
         before, after = (_shown(each) for each in (self.before, self.after))
-        told = "another one" if before == after else f"{before} -> {after}"  # differs by what is not shown
-        return f"{self.place}: {told}"
+        change = "another one" if before == after else f"{before} -> {after}"  # equal without passwords
+        return f"{self.place}: {change}"
 
 
 def changes(old: Config, new: Config) -> list[Change]:
-    """All that differs, table by table."""
+    """Return all values that differ, table by table."""
     found = [*_differences("[broker]", old.broker, new.broker)]
     found += _differences('[queues."*"]', old.other_queues, new.other_queues)
     for name in dict.fromkeys((*old.queues, *new.queues)):
@@ -51,9 +51,9 @@ def changes(old: Config, new: Config) -> list[Change]:
 
 
 def taken_over(old: Config, new: Config) -> Config:
-    """The old configuration with what a running broker can take of the new one.
+    """Return the old configuration with those values of the new one that a running broker can take.
 
-    Of streams and schedules nothing yet.
+    It takes none of streams and schedules yet.
     """
     names = dict.fromkeys((*old.queues, *new.queues))
     queues: dict[str, QueueSettings] = {name: _merged(old.queue(name), new.queue(name)) for name in names}

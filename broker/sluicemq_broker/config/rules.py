@@ -1,7 +1,7 @@
-"""Rules for values in the configuration, as the options of jobs have them.
+"""Rules for the values of settings, like those of job options.
 
-A value of TOML is read as it is: a number in quotes is a text. One of the environment, or of a flag, is a
-text that is spelt first.
+A value of TOML is taken as it is: a number in quotes is a text. A value of the environment, or of a flag, is
+a text that is converted first.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from sluicemq_broker.config import redis_url
 from sluicemq_broker.config.secret import Secret
 from sluicemq_devices.sockets import Endpoint, parse_endpoint
 
-#: Rules of the library's that settings have, too.
+#: Rules of the library that settings use, too.
 __all__ = ["Rule", "duration", "number", "whole"]
 
 
 class BusForm(StrEnum):
-    """How brokers that share a database tell each other at once what to look at; or a :class:`RedisUrl`."""
+    """Transports of the event bus between brokers of one database; or a :class:`RedisUrl`."""
 
     AUTO = "auto"
     LOCAL = "local"
@@ -37,10 +37,10 @@ class BusForm(StrEnum):
     OFF = "off"
 
 
-#: Job options that are not for many jobs: what names one, and how one is answered.
+#: Job options that make no sense for many jobs: those that name one job, and ``reply``.
 _OF_ONE: Final = {each.name for each in OPTIONS.values() if each.names_one} | {"reply"}
 
-#: Characters of a secret, at least: it can't be guessed at one try a second.
+#: Characters of a secret, at least, so that it can't be guessed at one try a second.
 SHORTEST_SECRET: Final = 16
 
 _HTTP_HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[0-9]{1,5})?")
@@ -58,19 +58,19 @@ _WORDS = {
 
 
 def size(most: int | None = None) -> Rule:
-    """A number of bytes, at least one."""
+    """Return the rule of a number of bytes, at least one."""
     return whole(1, most, unit="bytes")
 
 
 def seconds(*, above: float | None = None) -> Rule:
-    """A span of time: at least 0, or above a bound; at most ten years."""
+    """Return the rule of a duration: at least 0, or above a bound; at most ten years."""
     least = "at least 0" if above is None else f"more than {above:g}"
     expected = f"seconds, {least}, at most ten years"
     return duration(above or 0.0, TEN_YEARS, expected, above=above is not None)
 
 
 def one_of(*words: str) -> Rule:
-    """One of a few words."""
+    """Return the rule of a choice of words."""
     expected = "one of " + ", ".join(f'"{word}"' for word in words)
 
     def check(value: Any) -> str:
@@ -82,7 +82,7 @@ def one_of(*words: str) -> Rule:
 
 
 def optional(rule: Rule) -> Rule:
-    """The same rule, where nothing at all is a value too."""
+    """Return a rule that takes None, too."""
     return rule._replace(read=lambda value: None if value is None else rule(value))
 
 
@@ -201,7 +201,7 @@ def _secret(value: Any) -> Secret:
 
 
 def _is_visible(text: str) -> bool:
-    """It must fit into a header, and into the field of a form."""
+    """Return True for text that fits into a header, and into the field of a form."""
     return all("!" <= character <= "~" for character in text)
 
 
@@ -259,7 +259,7 @@ endpoints = Rule("an endpoint such as tcp://127.0.0.1:5551, or a list of them", 
 
 
 def unknown(key: str, known: Iterable[str]) -> str:
-    """The sentence on a key that does not exist, with the one that was probably meant."""
+    """Return the error for an unknown key, with the key that was probably meant."""
     names = sorted(known)
     return f"unknown key{_hint(key, names) or '; known are ' + ', '.join(names)}"
 

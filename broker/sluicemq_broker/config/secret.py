@@ -1,4 +1,4 @@
-"""A value that nobody may read where the configuration is shown."""
+"""A value that is hidden where the configuration is shown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Secret:
-    """``text`` is what it is; as a string it shows nothing of it."""
+    """A secret ``text``; ``str()`` of it shows three asterisks."""
 
     text: str = field(repr=False)
 

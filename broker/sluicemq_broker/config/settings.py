@@ -1,4 +1,4 @@
-"""Every setting: its default, its rule, what it is for, and whether a running broker takes another one.
+"""All settings, with default, rule and purpose; ``live`` ones can change while the broker runs.
 
 ::
 
@@ -33,14 +33,15 @@ from sluicemq_devices.sockets import Endpoint, tcp_address
 #: MongoDB's documents end at 16 MiB; this leaves room for headers, result and history.
 MAX_JOB_BYTES = 15 * MIB
 
-#: A variable is named so, and then as the setting of [broker], in capitals.
+#: Prefix of a variable; the name of a setting of [broker] follows, in capitals.
 ENVIRONMENT = "SLUICEMQ_"
-#: Of the library's door; those of the default devices follow it, that of HTTP is so much higher.
+#: The port of the library's door, which those of the default devices follow, and the distance of the HTTP
+#: port.
 PORT, HTTP_PORT_AFTER = 5550, 30
 
 
 def door(port: int, host: str = "127.0.0.1") -> Endpoint:
-    """An address to bind; of ``*``, every interface."""
+    """Return an endpoint that binds; ``*``: every interface."""
     return Endpoint(tcp_address("" if host == "*" else host, port), bind=True)
 
 
@@ -134,7 +135,7 @@ class BrokerSettings:
 
 
 class Overflow(StrEnum):
-    """What a full queue does to those who push: it refuses their jobs, or lets them wait."""
+    """Answer of a full queue to producers: it refuses their jobs, or lets them wait."""
 
     REFUSE = "refuse"
     HOLD = "hold"
@@ -266,29 +267,29 @@ class QueueSettings:
 
     @property
     def tokens(self) -> int:
-        """Jobs that may begin at once after a rest."""
+        """Number of jobs that may begin at once after a rest."""
         return self.burst or max(1, round(self.rate or 0))
 
     @property
     def turns(self) -> tuple[object, ...]:
-        """All that says whose turn it is, and for how much."""
+        """All settings that decide the turns of tenants."""
         return (self.fair, self.weights, self.tenant_max_running, self.tenant_rate, self.tenant_burst)
 
     @property
     def limits_tenants(self) -> bool:
-        """True if its tenants are limited, each for itself."""
+        """True if each of its tenants has a limit."""
         return self.tenant_max_running is not None or self.tenant_rate is not None
 
     @property
     def retries(self) -> Backoff:
-        """How long a job that failed waits."""
+        """Back-off of jobs that failed."""
         numbers = (self.backoff_base, self.backoff_factor, self.backoff_cap, self.backoff_jitter)
         return Backoff(self.backoff, *numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamSettings:
-    """``[streams.NAME]``: what of one stream is kept; without a bound, all of it."""
+    """``[streams.NAME]``: how much of a stream is kept; without a bound, all of it."""
 
     database: str | None = setting(
         None, rules.optional(rules.database_name), "the MongoDB database; by default that of [broker]"
@@ -328,7 +329,7 @@ class RouteSettings:
 
     @property
     def name(self) -> str:
-        """That of its subscription."""
+        """Name of its subscription."""
         return self.subscription or f"route.{self.queue}"[:LONGEST_NAME]
 
 
@@ -354,5 +355,5 @@ class ScheduleSettings:
 
     @property
     def timetable(self) -> Timetable:
-        """When it runs."""
+        """Times of its runs."""
         return Timetable(self.cron or "", self.timezone, self.every or 0.0)

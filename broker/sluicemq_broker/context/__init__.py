@@ -1,4 +1,4 @@
-"""What every part of a broker needs: who it is, how it tries again, what it may hold, whom it tells."""
+"""Services that every part of a broker needs: owner ids, retries, bounds of memory, other brokers."""
 
 from sluicemq_broker.context.context import Context, NotifyBrokers, no_other_broker
 from sluicemq_broker.context.memory import HandsOut, Memory

@@ -1,4 +1,4 @@
-"""What every part of a broker needs: one object, given to each constructor."""
+"""The object with the services that every part of a broker needs, given to each constructor."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.runtime import Counters, Events, Timer
 from sluicemq_broker.store import ServerClock
 
-#: Tells other brokers what has happened in a queue; the number is the event's.
+#: Notifies other brokers of an event in a queue; the number is the event's.
 NotifyBrokers = Callable[[BusKind, int], None]
 
 
 def no_other_broker(_kind: BusKind, _number: int) -> None:
-    """There is no other broker."""
+    """Do nothing, as there is no other broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
     """Services that all queues of a broker share; ``counters`` and ``notify_brokers`` are each queue's own.
 
-    ``clock``: the time of MongoDB's server, in which jobs have their times; ``timer``: that of this
-    process; ``retry``: how a statement goes on when MongoDB is away; ``owners``: under which id jobs are
-    held; ``memory``: the bounds over all queues; ``events``: who hears of what happens to jobs;
-    ``notify_brokers``: what other brokers should look at again; ``names``: who may make new ones.
+    ``clock``: the time of MongoDB's server, in which jobs have their times; ``timer``: the time of this
+    process; ``retry``: repeats statements while MongoDB is away; ``owners``: the id under which jobs are
+    held; ``memory``: the bounds over all queues; ``events``: what happens to jobs, for those who watch;
+    ``notify_brokers``: lets other brokers look again; ``names``: the rate of new names.
     """
 
     owners: Owners

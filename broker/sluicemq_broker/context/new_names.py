@@ -1,4 +1,4 @@
-"""How fast new names may come to be: of queues, of streams, of subscriptions. Every door asks here."""
+"""The rate of new names of queues, streams and subscriptions, at every door."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from typing import Final
 from sluicemq.protocol.errors import QueueFull
 from sluicemq_broker.runtime import Bucket, Count, Counters
 
-#: Names that one peer makes: so many a second, and so many at once after a rest.
+#: Names that one peer may make: in a second, and at once after a rest.
 _EACH_SECOND: Final = 10.0
 _AT_ONCE: Final = 100.0
-#: The same over all peers; of these so many are left to peers that have made few.
+#: Names that all peers together may make, and how many of these are left to peers that have made few.
 _EACH_SECOND_OF_ALL: Final = 20.0
 _AT_ONCE_OF_ALL: Final = 200.0
 _LEFT: Final = 50.0
 _FEW: Final = 10
-#: A part of all names that there may be, which is left to peers of the library that have made few.
+#: A tenth of all names that there may be is left to peers of the library that have made few.
 _KEPT_PART: Final = 10
-#: Peers that are remembered: those that made one last.
+#: Peers that are remembered: those that made a name last.
 _REMEMBERED: Final = 10_000
 
 
 class NewNames:
-    """The account of a peer that makes names, or of the operator, for whom no rate holds.
+    """The rates of peers that make names; the operator has none.
 
-    Each name is a collection in MongoDB, or a document for ever, and costs every broker something at rest. So
-    a flood of names, of a typing error in a loop, is slowed down, and leaves room to all others.
+    Each name is a collection in MongoDB, or a document for ever, and costs every broker something at rest. A
+    flood of names, as from a typing error in a loop, is slowed down and leaves room for all others.
     """
 
     def __init__(self, counters: Counters) -> None:
@@ -40,8 +40,8 @@ class NewNames:
         """Raise :class:`QueueFull` where ``what`` may not be made now.
 
         ``peer``: the connection that makes it; None: the operator, by configuration or command. ``there``:
-        how many there are, of ``most``; a tenth is left by plain sockets (``plain``), whose every typing
-        error makes a name, and by peers that have made many. ``now``: monotonic seconds.
+        how many there are, of ``most``. Plain sockets (``plain``), where every typing error makes a name, and
+        peers that have made many leave a tenth of these to others. ``now``: monotonic seconds.
         """
         known = self._peers.get(peer) if peer else None
         few = known is None or known.made < _FEW
@@ -66,7 +66,7 @@ class NewNames:
 
 
 class _Peer:
-    """Names that one peer has made."""
+    """The rate of one peer, and the names it has made."""
 
     __slots__ = ("bucket", "made")
 

@@ -1,12 +1,12 @@
-"""Under which id this broker holds jobs, for how long it may, and which brokers have died.
+"""The owner id under which this broker holds jobs, its lease, and the leases of other brokers.
 
-A broker's reservations carry its owner id; the id's lease in MongoDB holds a counter that the
-broker raises. Others take it for dead when they have seen the counter stand still for a lease, on
-their own monotonic clock, counting only time in which they reached MongoDB themselves: no clock
-of any machine decides, and an outage of MongoDB kills nobody.
+A broker's reservations carry its owner id. The lease of the id in MongoDB has a counter that the broker
+raises. Others declare it dead when they have seen the counter unchanged for a lease, on their own monotonic
+clock, counting only time in which they reached MongoDB themselves. So no machine's clock decides, and an
+outage of MongoDB ends no lease.
 
-A lease lies in every database where this broker has queues, and a job's holder is looked for where the
-job lies: brokers that share one queue need to share nothing else.
+There is a lease in every database where this broker has queues, and the owner of a job is looked up in the
+job's database: brokers that share one queue need to share nothing else.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _new_id() -> str:
 class Owners:
     """The owner id of this broker, and its view of the others.
 
-    ``leases``: those of the broker's own database; ``elsewhere``: by name, those of other databases with
+    ``leases``: those in the broker's own database; ``elsewhere``: by name, those in other databases with
     queues. An id has a lease in each, and is dead if it is declared dead in one. ``new_id`` makes an id that
     no other broker has. ``worked()``: jobs that this broker has worked so far.
     """
@@ -72,9 +72,9 @@ class Owners:
         self._new_id = new_id
         self.current = ""
         self.others = 0
-        """Other brokers that are there."""
+        """Number of other brokers that live."""
         self.others_at_work = False
-        """True if one of them has worked on jobs between its last two heartbeats, or does not say."""
+        """True if another broker has worked on jobs between its last two heartbeats, or does not say."""
         self._worked = worked
         self._work_of: dict[str, float | None] = {}  # of the others, as of the last look
         self._reservations = itertools.count(1)
@@ -93,14 +93,14 @@ class Owners:
 
     @property
     def sure(self) -> bool:
-        """True if jobs may be handed out: no other broker can have declared us dead yet.
+        """True if jobs may be handed out: no other broker can have declared this one dead yet.
 
         Counted from *sending* the last confirmed heartbeat, which is when it may have been applied.
         """
         return self._now() - self._confirmed < self.lease * 2 / 3
 
     def brokers(self) -> list[dict[str, Any]]:
-        """The brokers with a live lease, and those of the last day that fell silent, the eldest first.
+        """Return the brokers with a live lease, and those of the last day that fell silent, the oldest first.
 
         ``[{name, since, seen, ended, here}]``: when it was seen last, and when it was declared dead, or None.
         """
@@ -116,11 +116,11 @@ class Owners:
         ]
 
     def mine(self) -> list[str]:
-        """The id whose lease we keep, if there is one."""
+        """Return the id whose lease this broker keeps, if there is one."""
         return [self.current] if self.current else []
 
     def use(self) -> str:
-        """The id for new work; a new one is begun, its lease durable before it is used, if there is none.
+        """Return the id for new work; a new one gets a durable lease before it is used.
 
         Raises :class:`Unavailable` once :meth:`end` was called.
         """
@@ -134,17 +134,17 @@ class Owners:
             return self.current
 
     def new_reservation(self) -> int:
-        """The number of a new reservation, which no other under any of our ids has."""
+        """Return the number of a new reservation, unique for this process."""
         return next(self._reservations)
 
     def keeps(self, owner: str) -> bool:
-        """True if nobody can have taken what we hold under this id; asks MongoDB where that is not sure."""
+        """Return True if no broker can have taken our jobs under this id; ask MongoDB if it is not sure."""
         if not self.sure:
             self.beat()
         return self.sure and owner in self.mine()
 
     def beat(self) -> None:
-        """One heartbeat for all our ids; a lease found dead is dropped, and a new id taken."""
+        """Send one heartbeat for our id; if its lease was declared dead, take a new id."""
         with self._changing:
             if self._ended:
                 return
@@ -159,18 +159,18 @@ class Owners:
         self._watch()
 
     def on_lost(self, call: Callable[[str], None]) -> None:
-        """Call this with each id of ours that another broker has declared dead.
+        """Call ``call`` with each id of ours that another broker has declared dead.
 
-        All that is held under the id must be dropped: its jobs go to other brokers.
+        Jobs held under the id must be dropped: other brokers get them.
         """
         self._on_lost.append(call)
 
-    def on_dead(self, tell: Callable[[Seen], None]) -> None:
-        """Call this with each other broker whose lease this one ends."""
-        self._on_dead.append(tell)
+    def on_dead(self, call: Callable[[Seen], None]) -> None:
+        """Call ``call`` with each other broker whose lease this one ends."""
+        self._on_dead.append(call)
 
     def end_others(self) -> int:
-        """Mark every other lease dead: for a broker whose store is its own alone. Returns how many."""
+        """End every other lease, for a broker whose MongoDB is its own alone; return how many."""
         strangers = {owner for store in self._stores() for owner in store.live() if owner not in self.mine()}
         for owner in strangers:
             for dead in self._end_everywhere(owner, silent=True):
@@ -180,21 +180,21 @@ class Owners:
         return len(strangers)
 
     def shares(self, database: str) -> bool:
-        """True if another broker may have something in this database: its lease there was live of late."""
+        """Return True if another broker may have jobs in this database: its lease there was live of late."""
         return self._store(database) in self._shared
 
     def live(self, database: str | None = None) -> set[str]:
-        """All owners with a live lease in this database, ours included."""
+        """Return all owners with a live lease in this database, with ours."""
         return set(self._store(database).live()) | set(self.mine())
 
     def is_live(self, owner: str, database: str | None = None) -> bool:
-        """True if an owner has a live lease there for certain, or is ours; takes longer than :meth:`live`."""
+        """Return True if an owner surely has a live lease there, or is ours; slower than :meth:`live`."""
         return owner in self.mine() or self._store(database).is_live(owner)
 
     def end(self) -> None:
-        """Mark all our leases dead, when we stop, and begin no other."""
+        """End our leases, at a stop, and begin no other."""
         self._ended = True
-        with self._changing:  # or a heartbeat would take it for another broker's doing
+        with self._changing:  # or a heartbeat would think that another broker ended them
             for owner in self.mine():
                 self._end_everywhere(owner)
             self.current = ""
@@ -207,7 +207,7 @@ class Owners:
         return self._leases if database is None else self._elsewhere.get(database, self._leases)
 
     def _everywhere(self, statement: Callable[[LeaseStore], Result]) -> list[Result]:
-        """Do it in all databases at once; one that fails keeps no other waiting, and is raised at the end."""
+        """Run a statement in all databases at once; an error is raised after all have ended."""
         if not self._elsewhere:
             return [statement(self._leases)]
         failed: list[Unavailable] = []
@@ -228,12 +228,12 @@ class Owners:
         return self._everywhere(lambda store: store.end(owner, self._clock.now(), silent=silent))
 
     def _raise(self, mine: list[str]) -> tuple[float, int]:
-        """Raise our counters in all databases: when that was first sent, and how many are live in each."""
+        """Raise our counters in all databases; return when the first was sent, and the least of live ones."""
         raised = self._everywhere(lambda store: self._beat_surely(store, mine))
         return min(sent for sent, _ in raised), min(live for _, live in raised)
 
     def _beat_surely(self, store: LeaseStore, mine: list[str]) -> tuple[float, int]:
-        """When a heartbeat was sent, and what it answered; one that is not answered is sent again."""
+        """Send a heartbeat, again if it gets no answer; return when it was sent, and the answer."""
         for left in reversed(range(_TRIES)):
             sent = self._now()
             try:
@@ -265,7 +265,7 @@ class Owners:
                 self.current = ""
             for call in self._on_lost:
                 call(owner)
-            if self._elsewhere:  # what lies in the other databases is given back too
+            if self._elsewhere:  # our jobs in the other databases are given back, too
                 self._end_everywhere(owner)
 
     def _watch(self) -> None:
@@ -281,7 +281,7 @@ class Owners:
                 self._seen[store, owner] = (beat, self._reached)
             elif self._reached - seen[1] >= lease:
                 self._declare_dead(store, owner, beat, lease)
-        # One that was killed before we came leaves a lease, and nobody to share the work with.
+        # A broker that was killed before we started leaves a lease, but does not share the work.
         self._risen &= {owner for _, owner in others}
         self._shared = {store for store, _ in others}
         self.others = len(self._risen)
@@ -301,5 +301,5 @@ class Owners:
             self._found_dead(dead)
 
     def _found_dead(self, broker: Seen) -> None:
-        for tell in self._on_dead:
-            tell(broker)
+        for call in self._on_dead:
+            call(broker)

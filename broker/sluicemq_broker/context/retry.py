@@ -1,4 +1,4 @@
-"""Going on when MongoDB is away: wait and repeat, until it is back or the broker gives up."""
+"""Retries while MongoDB is away: wait and repeat, until it is back or the broker gives up."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ log = logging.getLogger("broker.store")
 
 Result = TypeVar("Result")
 
-#: Five or six seconds: an election takes no longer, and has codes that are known.
+#: Five or six seconds of tries: an election takes no longer, and has codes that are known.
 _MOST_DOUBTS = 10
 
 
 class Retry:
-    """Repeats statements until they are answered; shared by all that write, ended by :meth:`give_up`.
+    """Repeats statements until MongoDB answers; shared by all that write, ended by :meth:`give_up`.
 
-    The waits between two tries, in seconds: the first, and the longest, to which they double.
+    ``first_wait`` and ``longest_wait``: seconds between two tries, which double from the one to the other.
     """
 
     def __init__(self, first_wait: float = 0.05, longest_wait: float = 1.0) -> None:
@@ -33,20 +33,20 @@ class Retry:
 
     @property
     def over(self) -> bool:
-        """True if nothing is repeated any more: the broker stops."""
+        """True if no statement is repeated any more: the broker stops."""
         return bool(self._over.is_set())
 
     def give_up(self) -> None:
-        """Let every statement that waits, and every later failure, raise its error: the broker stops."""
+        """End all retries, now and later: statements raise their errors, as the broker stops."""
         self._over.set()
 
     def run(self, statement: Callable[[], Result], unclear: Callable[[], None] | None = None) -> Result:
-        """The answer of ``statement``, repeated for as long as it takes.
+        """Return the answer of ``statement``, repeated until there is one.
 
-        ``unclear`` is called, before the repetition, after an outcome that can't be known. Raises
-        :class:`Unavailable` once :meth:`give_up` was called, and at once what waiting can't cure
-        (:class:`Refused`), or what fewer items may cure (:class:`Aborted`); what may be either is tried so
-        often that it was waited for, and is refused then: else one job would hold up all behind it for ever.
+        ``unclear`` is called before a repetition if the statement may have been applied. Raises
+        :class:`Unavailable` after :meth:`give_up`; and at once :class:`Refused`, which waiting can't cure,
+        and :class:`Aborted`, which fewer items may cure. A doubtful error is retried for some seconds and
+        then raised as :class:`Refused`: otherwise one job could block all jobs behind it for ever.
         """
         wait, doubts = self._first_wait, 0
         while True:

@@ -48,7 +48,7 @@ _PARAMETERS: Final = (
     "diagnosticDataCollectionEnabled=false",  # 0.5 % of a core at rest becomes 0.3 %
     "shutdownTimeoutMillisForSignaledShutdown=100",  # no other member waits for a hand-over (default 15 s)
     "minSnapshotHistoryWindowInSeconds=0",  # nobody reads the past; 300 s of deleted jobs would be kept
-    "transactionLifetimeLimitSeconds=10",  # one that a killed broker left open keeps its jobs for so long
+    "transactionLifetimeLimitSeconds=10",  # for as long a killed broker's open transaction keeps its jobs
 )
 
 
@@ -56,8 +56,8 @@ class EmbeddedMongo:
     """One mongod, a single-node replica set on 127.0.0.1, in a folder of its own.
 
     ``cache_gb`` bounds WiredTiger's cache; by default a quarter of the memory, at most 1 GB. Its log is
-    looked at every ``log_check`` seconds, and rotated where it has more than ``log_limit`` bytes. One that
-    has not ended after ``stop_timeout`` seconds, or a former broker's after ``former_timeout``, is killed.
+    checked every ``log_check`` seconds, and rotated if it has more than ``log_limit`` bytes. A mongod that
+    has not ended after ``stop_timeout`` seconds is killed, a former broker's after ``former_timeout``.
     The thread that calls :meth:`start` must live as long as the mongod: the kernel ties them.
     """
 
@@ -84,11 +84,11 @@ class EmbeddedMongo:
         self._former_timeout = former_timeout
         self._port = 0
         self.trouble = ""
-        """Why mongod has ended by itself, until it is back; else empty."""
+        """Reason why mongod has ended by itself, until it is back; else empty."""
 
     @property
     def uri(self) -> str:
-        """Where to connect; the same for as long as this object is started."""
+        """URI to connect to; it does not change while this object is started."""
         return f"mongodb://127.0.0.1:{self._port}/?directConnection=true"
 
     @property
@@ -120,7 +120,7 @@ class EmbeddedMongo:
         return self.uri
 
     def stop(self) -> None:
-        """Stop mongod cleanly, kill it if it does not; returns when it is gone. Any number of times."""
+        """Stop mongod cleanly, or kill it if it does not end; return when it has. Can be called again."""
         self._stopping.set()
         self._end_process()
         while self._watcher and self._watcher.is_alive():
@@ -133,7 +133,7 @@ class EmbeddedMongo:
             self._lock = None
 
     def hurry(self) -> None:
-        """Have a start or a stop that is under way, or a later stop, wait for next to nothing."""
+        """Cut short the waits of a start or stop that is under way, and of a later stop."""
         self._timeout = _HURRIED_TIMEOUT
         if self._process and (self._stopping.is_set() or not self._watcher):
             self._process.kill()
@@ -191,7 +191,7 @@ class EmbeddedMongo:
         ]
 
     def _came_up(self, process: subprocess.Popen[bytes]) -> bool:
-        """True when mongod takes writes, False if its port was taken; raises for all else."""
+        """Return True when mongod takes writes, False if its port was taken; raise Unavailable otherwise."""
         deadline = time.monotonic() + _START_DEADLINE
         try:
             if mongod.wait_for_port(self._port, process, deadline):
@@ -220,7 +220,7 @@ class EmbeddedMongo:
                 self._restart()
 
     def _restart(self) -> None:
-        """Bring mongod back on the same port, as clients hold the URI; tries until it works."""
+        """Start mongod again on its port, which clients know; try until it works."""
         began, pause = time.monotonic(), 0.1
         while not self._stopping.is_set():
             try:
@@ -238,9 +238,9 @@ class EmbeddedMongo:
     def _bound_log(self, process: subprocess.Popen[bytes]) -> None:
         """Rotate a log that has grown.
 
-        Only a mongod that has come up is told to open it anew: before that the signal would end it. One that
-        rotated less than a second ago does nothing, so it is told again where the log is still missing. Where
-        this process is killed between the two statements, the kernel ends mongod too.
+        The signal to reopen the log is sent to a mongod that has come up: before that it would end it. mongod
+        ignores it within a second of the last rotation, so it is sent again while the log is missing. If this
+        process is killed between rename and signal, the kernel ends mongod, too.
         """
         log = self._dir / "mongod.log"
         try:
@@ -248,12 +248,12 @@ class EmbeddedMongo:
                 return
             mongod.rotate(log)
             process.send_signal(signal.SIGUSR1)
-        except OSError as error:  # a full disk; the next look tries again
+        except OSError as error:  # a full disk; the next check tries again
             self._log.warning("mongod.log can't be rotated: %s", error)
 
 
 def _locked(folder: Path) -> TextIO:
-    """Take the folder for this process; Python's files are not inherited, so mongod never holds it."""
+    """Lock the folder for this process. Python's files are not inherited, so mongod never has the lock."""
     (folder / "mongo").mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = (folder / "lock").open("a+")
     try:
@@ -284,10 +284,10 @@ def _default_cache_gb() -> float:
 
 
 def _make_primary(port: int, process: subprocess.Popen[bytes], deadline: float) -> None:
-    """Initiate the replica set, or tell it its new port; return when it takes writes.
+    """Initiate the replica set, or give it its new port; return when it takes writes.
 
-    Tried again until it works: a change of state closes connections, and where a stranger listens
-    on the former port and says nothing, mongod asks it for 30 s whether it is itself.
+    Tried until it works: a change of state closes connections, and if another program listens on the former
+    port and says nothing, mongod asks it for 30 s if it is the member of that name.
     """
     host = f"127.0.0.1:{port}"
     with MongoClient[dict[str, Any]](host, directConnection=True, serverSelectionTimeoutMS=2000) as client:

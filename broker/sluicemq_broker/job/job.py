@@ -59,37 +59,37 @@ SCHEDULED: Final = "scheduled"
 
 
 class OnExpiry(StrEnum):
-    """What becomes of a job whose time to live has run out: removed, or a dead letter."""
+    """End of a job whose time to live has run out: it is removed, or becomes a dead letter."""
 
     DROP = "drop"
     DEAD = "dead"
 
 
-#: Options that a job keeps as it goes on to another queue, by the names of its attributes.
+#: Options that a job keeps when it moves on to another queue, by the names of its attributes.
 _INHERITED: Final = (
     *("headers", "priority", "max_attempts"),
     *("visibility_timeout", "backoff", "keep_done", "tenant"),
 )
 
-#: How many failures a job remembers: time, attempt, reason and worker of each.
+#: Failures that a job remembers: time, attempt, reason and worker of each.
 ERRORS_KEPT: Final = 10
 
 
-#: Seconds for which a result stays that somebody waits for at another broker, which looks every second.
+#: Seconds for which a result is kept for a client at another broker, which looks every second.
 RESULT_WANTED_FOR: Final = 60.0
 
 
 class Dedupe(NamedTuple):
-    """What a producer calls this piece of work, and for how many seconds nobody may push it again."""
+    """The ``dedupe_id`` of a job, and the seconds within which another with that id is a duplicate."""
 
     id: str
     window: float
 
 
 class Reservation(NamedTuple):
-    """One reservation: the id under which a broker holds jobs, and a number that no other under it has.
+    """A reservation: the owner id of a broker, and a number that is unique under it.
 
-    Together they name one hold of a job, so that a late statement can't mean another.
+    Together they name one reservation of a job, so that a late statement can't hit another one.
     """
 
     owner: str
@@ -97,9 +97,9 @@ class Reservation(NamedTuple):
 
 
 class Parent(NamedTuple):
-    """The job that waits for this one to be done: in which queue, under which id, in which life of that.
+    """The job that waits for a child to be done: its queue, id and ``seq``; a new push has another ``seq``.
 
-    ``by``: the hold under which it has begun to wait; it may do so again, for other children.
+    ``by``: the reservation under which it began to wait; it may wait again later, for other children.
     """
 
     queue: str
@@ -108,31 +108,29 @@ class Parent(NamedTuple):
     by: str = ""
 
 
-#: The place of a job that comes back to the front of its group: all others are higher.
+#: Place of a job that returns to the front of its group: all others are higher.
 FIRST: Final = 0
 
-#: Of a job that nobody here holds.
+#: The reservation of a job that this broker does not hold.
 NOT_RESERVED: Final = Reservation("", 0)
 
 
 class Job:
     """One job in the broker's memory; times are Unix seconds of the MongoDB server's clock.
 
-    What it is does not change once it was accepted; who holds it does, and with that ``attempts``. Nobody
-    sets an attribute from outside: the methods say what may happen. ``reservation`` is the one under
-    which this broker has it. ``attempts`` is the
-    number of deliveries including the one under way, ``isolated`` whether a worker died with it:
-    then it is delivered alone. ``backoff`` is None where the queue's own holds. ``remember`` is for how
-    long its result stays, ``keep_done`` for how long the whole job, once it is done (0: not at all).
-    ``dedupe_until`` is when another job may have its ``dedupe_id`` (0: it has none); ``dedupe`` itself
-    is only known where the job was pushed. ``group``: of the jobs of one, one at a time goes out, in the
-    order of their ``place``, which is only known there, too. ``tenant``: whose job it is, which is only known
-    where it was pushed and in fair queues.
-    ``result_wanted``: a client waits for its result at the broker that took the job in; every other broker
-    keeps the result for :data:`RESULT_WANTED_FOR`. ``size`` is what it takes in memory and on the wire:
-    payload and headers. ``story``: fields of its document that
-    tell of its life in other queues, of a job that comes from one.
-    ``parent`` waits for it to be done.
+    An accepted job does not change, except for its reservation and ``attempts``. Attributes are set by its
+    methods only, which say what may happen to it.
+
+    ``attempts``: deliveries, including the one under way. ``isolated``: a worker died with the job, so it is
+    delivered alone. ``backoff``: None where the queue's own holds. ``remember``: seconds for which its result
+    is kept; ``keep_done``: seconds for which the whole job is kept when it is done (0: not at all).
+    ``dedupe_until``: when another job may have its ``dedupe_id`` (0: it has none). ``group``: jobs of a group
+    are delivered one at a time, in the order of their ``place``. ``result_wanted``: a client waits for the
+    result at the broker that took the job in; other brokers keep it for :data:`RESULT_WANTED_FOR`. ``size``:
+    bytes of payload and headers. ``story``: fields of its document about its life in other queues.
+    ``parent``: the job that waits for it.
+
+    ``dedupe`` and ``place`` are known only where the job was pushed, ``tenant`` there and in fair queues.
     """
 
     __slots__ = (
@@ -147,14 +145,13 @@ class Job:
         "payload",
         "priority",
         "reservation",
-        "reservation",
         "seq",
         "size",
         "visibility_timeout",
     )
 
-    # What few jobs have: it is read here as long as a job has none of its own, which takes it no time to make
-    # and no memory.
+    # Defaults of what few jobs have: they are read here, so that an ordinary job spends no time and memory on
+    # them.
     expires_at: float | None = None
     backoff: Backoff | None = None
     remember: float | None = None
@@ -216,36 +213,36 @@ class Job:
 
     @property
     def owner(self) -> str:
-        """The id under which this broker holds it; empty: it does not."""
+        """Owner id under which this broker holds the job; empty if it does not."""
         return self.reservation.owner
 
     @property
     def under(self) -> str:
-        """Both in one, as it is told of what was moved under it."""
+        """Owner and number as one text, as documents name a reservation."""
         return f"{self.owner}/{self.reservation.number}"
 
     @property
     def turn(self) -> str:
-        """Whose turn it waits for in a fair queue: its tenant's, or its group's, or that of all others."""
+        """Name under which it takes turns in a fair queue: its tenant, else its group, else the empty one."""
         return self.tenant or self.group or ""
 
     def accept(self, seq: int, now: float) -> None:
-        """It is taken in, as the ``seq``-th, and due then or later."""
+        """Accept the job: give it its number, and its times from ``now`` on."""
         self.seq = seq
         self.created_at = now
         self.eligible_at = max(now, self.eligible_at)
 
     def reserve(self, reservation: Reservation) -> None:
-        """Reserved here, for its next delivery."""
+        """Reserve the job for its next delivery, which counts as an attempt."""
         self.reservation = reservation
         self.attempts += 1
 
     def found_reserved(self, reservation: Reservation) -> None:
-        """Reserved here, as it has turned out: its delivery was counted then."""
+        """Note a reservation that MongoDB has already: its attempt was counted then."""
         self.reservation = reservation
 
     def restore(self, priority: int, seq: int, attempts: int) -> None:
-        """So it is stored: where in the order, and delivered how often."""
+        """Set what its document says: its place in the order, and its attempts."""
         self.priority = priority
         self.seq = seq
         self.attempts = attempts
@@ -253,7 +250,7 @@ class Job:
     def restore_rare(
         self, *, losses: int, isolated: bool, result_wanted: bool, dedupe_until: float, parent: Parent | None
     ) -> None:
-        """So it is stored: what only few jobs have that were pushed."""
+        """Set what the documents of few jobs have."""
         self.losses = losses
         self.isolated = isolated
         self.result_wanted = result_wanted
@@ -261,9 +258,9 @@ class Job:
         self.parent = parent
 
     def reset(self) -> None:
-        """It is no longer in MongoDB, and is pushed again as if it had never been delivered.
+        """Make a job that is no longer in MongoDB as new, to be pushed again.
 
-        Its parent has counted it as done: nobody waits for it any more.
+        Its parent has counted it as done, so it has none any more.
         """
         self.reservation = NOT_RESERVED
         self.attempts = 0
@@ -271,20 +268,21 @@ class Job:
         self.place = FIRST
 
     def join_group(self, group: str | None) -> None:
-        """It goes on as one of this group, of which it was in another queue; None: it had none."""
+        """Set the group that it had in another queue; None: none."""
         self.group = group
 
     def line_up(self, place: int) -> None:
-        """It has this place in the line of its group; one that has one keeps it."""
+        """Set its place in the line of its group, unless it has one."""
         if self.place is None:
             self.place = place
 
     def continue_from(
         self, former: Job, said: Container[str], ttl: float | None, story: Mapping[str, Any]
     ) -> None:
-        """It is this one, gone on from another queue: what is not ``said`` anew is as it was there.
+        """Copy from the forwarded job what is not given for this one.
 
-        ``said``: options by their names, and ``payload``; ``ttl``, from now on, was its time to live there.
+        ``said``: names of the options that are given, or ``payload``. ``ttl``: its time to live in the former
+        queue, which begins again.
         """
         own = self.size - len(self.payload) if "headers" in said else former.size - len(former.payload)
         if "payload" not in said:
@@ -299,45 +297,45 @@ class Job:
         self.size = len(self.payload) + own
 
     def set_parent(self, parent: Parent) -> None:
-        """That one waits for it to be done."""
+        """Set the job that waits for this one."""
         self.parent = parent
 
     def inherit_payload(self, payload: bytes) -> None:
-        """Its payload is its parent's."""
+        """Take over the payload of its parent."""
         self.size += len(payload) - len(self.payload)
         self.payload = payload
 
     def claim_dedupe_id(self, until: float) -> None:
-        """Nobody else may have its ``dedupe_id`` until then."""
+        """Keep its ``dedupe_id`` from other jobs until then."""
         self.dedupe_until = until
 
     def keep_result(self, seconds: float) -> None:
-        """Its result is wanted for so long, at least."""
+        """Keep its result for ``seconds`` at least."""
         self.remember = max(self.remember or 0.0, seconds)
 
     def want_result(self) -> None:
-        """Somebody waits for its result."""
+        """Note that a client waits for its result."""
         self.result_wanted = True
 
     def drop_payload(self) -> None:
-        """It lies in MongoDB, should it be needed again, and takes no memory here meanwhile."""
+        """Free the payload, which MongoDB has if it is needed again."""
         self.payload = b""
 
     @property
     def spent(self) -> bool:
-        """True if one more failure ends among the dead letters (``max_attempts`` 0: never)."""
+        """True if one more failure makes it a dead letter (``max_attempts`` 0: never)."""
         return 0 < self.max_attempts <= self.attempts
 
     def kept_until(self, now: float) -> float | None:
-        """Until when it is kept if it is done ``now``; None: its document is removed.
+        """Return until when its document is kept if it is done ``now``; None: it is removed.
 
-        It stays for its result (``remember``), whole (``keep_done``), and while its ``dedupe_id`` may be
-        taken by nobody else.
+        It is kept for its result (``remember``), as a whole (``keep_done``), and while its ``dedupe_id`` must
+        not be used by another job.
         """
         if self.remember is not None or self.keep_done:
             return max(now + (self.remember or 0.0), now + self.keep_done, self.dedupe_until)
         return self.dedupe_until if self.dedupe_until > now else None
 
 
-#: The names of all that a job has: of what each has for itself, and of what for most stands in the class.
+#: Names of all attributes of a job: those that each has, and those whose defaults stand in the class.
 ATTRIBUTES: Final = frozenset({*Job.__slots__, *Job.__annotations__} - {"__dict__"})

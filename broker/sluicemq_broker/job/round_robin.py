@@ -1,8 +1,8 @@
-"""Whose turn it is in a fair queue: round and round its tenants, each for as many jobs as it weighs.
+"""Round robin over the tenants of a fair queue, by weight.
 
-No clock, no MongoDB. A *round* gives every tenant that has jobs its weight in jobs, 1 unless the queue's
-settings say more. Tenants are in the order of their names, and the next round begins behind the one that was
-last: so between two turns of a tenant each other one has one.
+No clock, no MongoDB. A *round* gives every tenant that has jobs its weight in jobs: 1, unless the queue's
+settings say more. Tenants take turns in the order of their names, and the next round begins behind the last
+one served, so between two turns of a tenant every other one has a turn.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ _ALIKE: Mapping[str, int] = MappingProxyType({})
 
 
 class RoundRobin:
-    """Where a queue is in its round. What is remembered is one name, and how much is left of its turn."""
+    """Position of a queue in its round: one name, and the jobs left of its turn."""
 
     def __init__(self, weights: Mapping[str, int] | None = None) -> None:
         self._weights = weights or _ALIKE
         self.at: str | None = None
-        """Whose turn it is, or was last."""
+        """Tenant whose turn it is, or was last."""
         self._left = 0
 
     def weight(self, tenant: str) -> int:
-        """How many jobs a turn of this tenant has."""
+        """Return how many jobs a turn of this tenant has."""
         return self._weights.get(tenant, 1)
 
     def share(self, tenants: Sequence[str], count: int) -> dict[str, int]:
-        """Give the next ``count`` places to these tenants, in the order of their names; how many each gets.
+        """Divide the next ``count`` places among these tenants, sorted by name; return how many each gets.
 
-        Those that get none are not in the answer, which begins with whose turn it is.
+        The answer begins with the tenant whose turn it is, and leaves out tenants that get none.
         """
         if not tenants:
             return {}
@@ -44,17 +44,17 @@ class RoundRobin:
             shares[each] += given
             rest -= given
             self.at, self._left = each, turn - given
-        if rest:  # what was left of the first one's turn was not a whole one: it has another
+        if rest:  # the first one had only the rest of a turn before: it has another one
             shares[order[0]] += rest
             self.at, self._left = order[0], self.weight(order[0]) - rest
         return {each: share for each, share in shares.items() if share}
 
     def begin_with(self, tenant: str) -> None:
-        """It is this tenant's turn: what it was given could not be taken."""
+        """Give the turn to this tenant: the places it was given could not be used."""
         self.at, self._left = tenant, self.weight(tenant)
 
     def _from_here(self, tenants: Sequence[str]) -> list[str]:
-        """The same, the one first whose turn it is."""
+        """Return the tenants in the order of their turns, from the next one on."""
         for place, each in enumerate(tenants):
             if self._is_next(each):
                 return [*tenants[place:], *tenants[:place]]

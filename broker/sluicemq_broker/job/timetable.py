@@ -1,10 +1,9 @@
-"""When a schedule runs: pure functions of Unix seconds, without a clock.
+"""Times at which a schedule runs: pure functions of Unix seconds, without a clock.
 
 A cron expression has five fields (minute, hour, day of the month, month, day of the week), or is one of
-:data:`NAMED`, and has a time zone.
-Where the clocks change it does as Debian's cron: what runs at set times runs once that day, so the run of an
-hour that is left out comes when the clock has gone past it, and that of an hour that comes twice the first
-time; with ``*`` for minutes or hours runs follow each other as the real time does.
+:data:`NAMED`, and has a time zone. Where the clocks change it follows Debian's cron: a run at a set time runs
+once that day. If its hour is left out, it runs when the clock has passed it; if its hour comes twice, the
+first time. With ``*`` for minutes or hours, runs follow each other in real time.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-#: A run that is later than this was missed; any but the last of those due was in any case.
+#: Seconds after which a run counts as missed; of several runs that are due, all but the last are missed.
 LATE: Final = 60.0
 #: Runs of one plan, at most: the next plan goes on from there.
 MOST_RUNS: Final = 100
-#: Seconds: nothing runs more often.
+#: Seconds between two runs, at least.
 LEAST_EVERY: Final = 1.0
 
-#: What else an expression may be, in the hours of its time zone.
+#: Names for expressions, in the hours of the schedule's time zone.
 NAMED: Final = {
     "@yearly": "0 0 1 1 *",
     "@annually": "0 0 1 1 *",
@@ -50,7 +49,7 @@ _LONGEST: Final = 200  # characters of an expression
 
 
 class Misfire(StrEnum):
-    """What becomes of runs for whose times no broker was there, or whose queue's intake was paused."""
+    """Treatment of missed runs: no broker was there, or the intake of their queue was paused."""
 
     SKIP = "skip"
     ONE = "one"
@@ -58,7 +57,7 @@ class Misfire(StrEnum):
 
 
 class Timetable(NamedTuple):
-    """By a cron expression in a time zone, or every so many seconds from a beginning."""
+    """A cron expression in a time zone, or every ``every`` seconds from ``begins_at`` on."""
 
     cron: str = ""
     timezone: str = "UTC"
@@ -66,7 +65,7 @@ class Timetable(NamedTuple):
     begins_at: float = 0.0
 
     def check(self) -> None:
-        """Raises ValueError, with words for whoever has written it."""
+        """Check the values. Raises ValueError with words for the person who wrote them."""
         if bool(self.cron) == bool(self.every):
             raise ValueError("a schedule has either cron or every, and every is not 0")
         if self.every:
@@ -88,15 +87,15 @@ class Timetable(NamedTuple):
 
     @property
     def _spelt(self) -> str:
-        """The expression, spelled out."""
+        """The expression, with a name replaced by its five fields."""
         return NAMED.get(self.cron.strip(), self.cron)
 
     def after(self, when: float) -> float:
-        """The first run after then; infinity: there is none within fifty years."""
+        """Return the first run after ``when``; infinity if there is none within fifty years."""
         return next(self._runs(when), math.inf)
 
     def until(self, first: float, last: float, most: int) -> list[float]:
-        """The runs from ``first``, which is one, to ``last``, that included: so many at most."""
+        """Return the runs from ``first``, which is one, to ``last`` inclusive: ``most`` of them at most."""
         runs = [first] if first <= last else []
         for run in islice(self._runs(first), most):
             if run > last or len(runs) == most:
@@ -105,7 +104,7 @@ class Timetable(NamedTuple):
         return runs
 
     def last_until(self, first: float, last: float) -> float:
-        """The last run up to ``last``, where ``first`` is one before it: however many lie between."""
+        """Return the last run up to ``last``; ``first`` is an earlier run, with any number between them."""
         if self.every:
             return self._run(self._number(last))
         back, run = LATE, first
@@ -117,7 +116,7 @@ class Timetable(NamedTuple):
         return self._last_from(run, last)
 
     def _last_from(self, run: float, last: float) -> float:
-        """The last run up to ``last``, by halves: there may be thousands after ``run``."""
+        """Return the last run up to ``last`` by bisection: there may be thousands after ``run``."""
         end = last
         while (later := self.after(run)) <= last:
             middle = (run + end) / 2
@@ -128,11 +127,11 @@ class Timetable(NamedTuple):
         return run
 
     def _number(self, when: float) -> int:
-        """Which run is the last up to then, counted from the beginning."""
+        """Return the number of the last run up to ``when``, counted from the beginning."""
         return math.floor((when + _GRAIN - self.begins_at) / self.every)
 
     def _run(self, number: int) -> float:
-        """When a run is due, in whole milliseconds: as MongoDB keeps it, and the server's clock tells it."""
+        """Return when a run is due, in whole milliseconds, as MongoDB keeps times."""
         return round(self.begins_at + number * self.every, 3)
 
     def _runs(self, when: float) -> Iterator[float]:
@@ -144,7 +143,7 @@ class Timetable(NamedTuple):
         latest = when
         for each in CronSim(self._spelt, datetime.fromtimestamp(when, ZoneInfo(self.timezone))):
             run = each.timestamp()
-            if run > latest:  # in an hour that comes twice it may tell what has been
+            if run > latest:  # in an hour that comes twice, cronsim may yield a run that is past
                 latest = run
                 yield run
 
@@ -155,17 +154,17 @@ _TEN_YEARS: Final = 10 * 366 * 86400.0
 
 
 class Plan(NamedTuple):
-    """What is to be pushed now: one job for each of these times; and when to look again."""
+    """Runs to push now, one job for each time, and when to look again."""
 
     runs: list[float]
     next_at: float
 
 
 def plan(timetable: Timetable, due: float, now: float, misfire: Misfire, most: int = MOST_RUNS) -> Plan:
-    """What becomes of a schedule whose next run is ``due``.
+    """Plan a schedule whose next run is ``due``.
 
-    A run is missed if a later one is due too, or if it is :data:`LATE`. Missed runs are left out
-    (``skip``), made up for by one, the last (``one``), or all run (``all``), ``most`` in a plan.
+    A run is missed if a later one is due, too, or if it is :data:`LATE`. Missed runs are left out (``skip``),
+    replaced by the last of them (``one``), or all made up for (``all``), ``most`` in a plan.
     """
     if due > now:
         return Plan([], due)
@@ -178,7 +177,7 @@ def plan(timetable: Timetable, due: float, now: float, misfire: Misfire, most: i
 
 
 def _check_fields(written: str, cron: str) -> None:
-    """Raises ValueError for what is no expression, or has a step that its field never makes."""
+    """Check an expression. Raises ValueError for a wrong form, or a step that its field never makes."""
     fields = cron.split()
     if len(cron) > _LONGEST or len(fields) != len(_FIELDS):
         raise ValueError(
@@ -196,7 +195,7 @@ def _check_fields(written: str, cron: str) -> None:
 
 
 def _check_zone(name: str) -> None:
-    """Return the zone of this name; raises ValueError if machines may differ about it."""
+    """Check the name of a time zone. Raises ValueError if machines may differ about it."""
     if name not in _zones():
         raise ValueError(
             f"timezone is {name[:80]!r}, expected one of the tz database, like Europe/Berlin or UTC"
@@ -205,6 +204,6 @@ def _check_zone(name: str) -> None:
 
 @cache
 def _zones() -> frozenset[str]:
-    """The zones of the tz database, as they are called on every machine."""
+    """Return the names of the zones that every machine has: those of the tz database."""
     listed = resources.files("tzdata").joinpath("zones").read_text(encoding="ascii")
     return frozenset(listed.split()) - {"Factory"}
