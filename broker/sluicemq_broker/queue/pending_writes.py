@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from sluicemq.protocol.errors import DifferentStore, SluiceError, Uncertain
@@ -64,11 +65,13 @@ def weigh(count: int, size: int, most: int, most_bytes: int) -> int:
     return count + size * most // most_bytes
 
 
-def by_owner(jobs: Iterable[Job]) -> dict[str, list[Job]]:
-    """Return the jobs under each owner id: a statement names one."""
-    groups: dict[str, list[Job]] = defaultdict(list)
-    for job in jobs:
-        groups[job.reservation.owner].append(job)
+def by_owner(
+    items: Iterable[Item], owner: Callable[[Item], str] = attrgetter("reservation.owner")
+) -> dict[str, list[Item]]:
+    """Return jobs, or entries about jobs, under each owner id: a statement names one."""
+    groups: dict[str, list[Item]] = defaultdict(list)
+    for each in items:
+        groups[owner(each)].append(each)
     return groups
 
 
@@ -101,11 +104,8 @@ def write_in_portions(
         except DifferentStore as error:
             return {each.job.id: error for each in part}
 
-    groups: dict[str, list[Entry]] = defaultdict(list)
-    for each in entries:
-        groups[each.job.owner].append(each)
     problems: dict[str, SluiceError] = {}
-    for group in groups.values():
+    for group in by_owner(entries, attrgetter("job.owner")).values():
         group.sort(key=place)
         for part, answer in portions.carry_out(group, write):
             problems |= {each.job.id: answer for each in part} if isinstance(answer, Refused) else answer
