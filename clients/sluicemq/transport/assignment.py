@@ -20,11 +20,11 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
 from sluicemq.protocol.readable import escaped
 from sluicemq.transport.connection import Connection
+from sluicemq.transport.pacing import RETRY_AFTER
 from sluicemq.transport.questions import Questions
 
 MESSAGE_VERDICTS = 512
 MESSAGE_BYTES = 1 << 20
-_ASK_AGAIN = 0.5  # seconds after a broker could not grant work just now
 _EXTEND_TIMEOUT = 30.0
 
 
@@ -260,7 +260,7 @@ class Assignment:
         if error is None or error is self._connection.disconnect_error or not self._credit:
             return
         if isinstance(error, Unavailable):
-            self._ask_at = monotonic() + _ASK_AGAIN
+            self._ask_at = monotonic() + RETRY_AFTER
         else:
             self._connection.post(self._on_failure, error)
 

@@ -17,13 +17,11 @@ from sluicemq.message import Published
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq.transport.connection import Connection
+from sluicemq.transport.pacing import EAGER, IN_FLIGHT, RETRY_AFTER
 
 #: Messages, and bytes, of a full batch.
 BATCH: Final = 1024
 BATCH_BYTES: Final = 512 << 10
-IN_FLIGHT: Final = 8
-_EAGER: Final = 2  # with as many batches in flight, only full ones follow
-_PUT_OFF: Final = 0.5  # seconds until a broker that could not store it just now is asked again
 
 
 class PublishBatch:
@@ -123,9 +121,7 @@ class Publishing:
             batch.add(message)
 
     def _may_go(self, batch: PublishBatch) -> bool:
-        return (
-            self._in_flight < _EAGER or self._open.get(batch.stream) is not batch or "last" in batch.options
-        )
+        return self._in_flight < EAGER or self._open.get(batch.stream) is not batch or "last" in batch.options
 
     def _send(self, batch: PublishBatch) -> None:
         if self._open.get(batch.stream) is batch:
@@ -147,7 +143,7 @@ class Publishing:
             self._to_repeat.append(batch)
         elif isinstance(error, Unavailable):
             self._again([batch])
-            self.due = monotonic() + _PUT_OFF
+            self.due = monotonic() + RETRY_AFTER
         elif error is not None:
             self._connection.post(self._settled, batch, 0, {}, error)
         else:

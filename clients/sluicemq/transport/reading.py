@@ -10,8 +10,8 @@ from typing import Any, Final
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq.transport.connection import Connection
+from sluicemq.transport.pacing import RETRY_AFTER
 
-_PUT_OFF: Final = 0.5  # seconds until a broker that could not answer just now is asked again
 #: Pages that may be here and not be taken.
 _PAGES: Final = 2
 
@@ -79,7 +79,7 @@ class Reading:
         if error is self._connection.disconnect_error or self._over:
             return
         if isinstance(error, Unavailable):
-            self.due = monotonic() + _PUT_OFF
+            self.due = monotonic() + RETRY_AFTER
         elif error is not None:
             self._over = True
             self._connection.post(self._on_page, None, error)

@@ -21,10 +21,10 @@ from sluicemq.protocol.errors import SluiceError, Timeout, Unavailable
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
 from sluicemq.transport.connection import Connection
+from sluicemq.transport.pacing import RETRY_AFTER
 
 QUESTIONS_AT_ONCE = 4000
 _WAIT = 20.0  # seconds that the broker keeps a question, before the next ones have their turn
-_PUT_OFF = 0.5  # seconds until a broker that could not answer just now is asked again
 
 
 class ResultReceipt(Receipt):
@@ -115,7 +115,7 @@ class Replies:
             self._wanted.append(reply)
         elif isinstance(error, Unavailable):
             self._wanted.append(reply)
-            self.due = monotonic() + _PUT_OFF
+            self.due = monotonic() + RETRY_AFTER
         else:
             self._connection.post(reply.resolve, value, error)
 

@@ -22,15 +22,13 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, Unavailable, Uncertain, from_code
 from sluicemq.receipt import Receipt
 from sluicemq.transport.connection import Connection
+from sluicemq.transport.pacing import EAGER, IN_FLIGHT, RETRY_AFTER
 from sluicemq.transport.replies import Replies
 
 MESSAGE_JOBS = 256
 MESSAGE_BYTES = 1 << 20
 #: Bytes of all headers in a message: the broker takes more values than these and their jobs can have.
 MESSAGE_HEADER_BYTES = 16 * 1024
-IN_FLIGHT = 8
-_EAGER = 2  # with as many messages in flight, only full ones follow
-_PUT_OFF = 0.5  # seconds until a broker that could not store it just now is asked again
 
 PushBatch = list[Receipt]
 #: Called through the mailbox with the jobs of an answer, and the errors of the refused ones by position.
@@ -112,7 +110,7 @@ class SendBuffer:
         if self._again:
             return self._again.popleft()
         for queue, jobs in self._waiting.items():
-            if self._in_flight < _EAGER or _fill_a_message(jobs):
+            if self._in_flight < EAGER or _fill_a_message(jobs):
                 return self._take(queue)
         return None
 
@@ -162,7 +160,7 @@ class SendBuffer:
 
     def _put_off(self, batch: PushBatch) -> None:
         self._again.append(batch)
-        self._rest_until = monotonic() + _PUT_OFF
+        self._rest_until = monotonic() + RETRY_AFTER
 
     def _settle(self, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
         if batch:

@@ -1,0 +1,12 @@
+"""Pace of the messages to a broker, for all roles."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Messages in flight at once, for a producer or publisher.
+IN_FLIGHT: Final = 8
+#: With as many in flight, only full messages follow, so that they grow with the load.
+EAGER: Final = 2
+#: Seconds until a broker that could not do something just now is asked again.
+RETRY_AFTER: Final = 0.5
