@@ -18,6 +18,7 @@ from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.bus.event import BusEvent, BusKind
 from sluicemq_broker.bus.transport import Transport
 from sluicemq_broker.runtime import Batcher, Count, Counters, Timer, shielded
+from sluicemq_devices.hub import let_others_run
 
 log = logging.getLogger("broker.events")
 
@@ -29,7 +30,6 @@ _PAUSE: Final = 0.5
 _HEARD: Final = 30.0
 #: Seconds for sending the last events when the broker stops.
 _LAST_SENDS: Final = 0.5
-_MOMENT: Final = 1e-9  # seconds; a sleep of 0 would run before timers
 
 #: Handles an event; must not block.
 Handler = Callable[[BusEvent], None]
@@ -141,7 +141,7 @@ class Channel:
             while not self._over.is_set():
                 for line in feed.next():
                     self._hear(line, in_store=transport.in_store)
-                gevent.sleep(_MOMENT)  # handlers ask MongoDB before the feed is read again
+                let_others_run()  # handlers ask MongoDB before the feed is read again
 
     @contextmanager
     def _hearing(self) -> Iterator[None]:

@@ -14,14 +14,13 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final
 
-import gevent
-
 from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queues import Census, Queues
 from sluicemq_broker.runtime import Subjects
 from sluicemq_broker.store import Documents, HistoryStore, MinuteCounts, Subject, day_of
+from sluicemq_devices.hub import let_others_run
 
 #: Seconds between two writes.
 FLUSH: Final = 10.0
@@ -30,7 +29,6 @@ _MOST_WAITING: Final = 50_000
 #: How often, at today's rate of writes, tomorrow's document would be made until midnight.
 _AHEAD: Final = 4
 _DAY: Final = 86400.0
-_MOMENT: Final = 1e-9
 #: Days that are told by hours, and by days.
 _BY_HOUR, _BY_DAY = 30, 366
 #: What all brokers of a database have counted together.
@@ -115,7 +113,7 @@ class History:
         """Every hour or so: days that are over go into their months, and old minutes go."""
         for database in self._databases:
             while self._store(database).roll_up(day_of(self._clock.now())):
-                gevent.sleep(_MOMENT)
+                let_others_run()
 
     def _take(self, minute: int) -> None:
         """What has been counted since the last time belongs to this minute."""
@@ -171,7 +169,7 @@ class History:
             if self._ahead.get(where) != tomorrow and self._random.random() < chance:
                 self._store(database).make(subject, tomorrow)
                 self._ahead[where] = tomorrow
-                gevent.sleep(_MOMENT)
+                let_others_run()
 
     # ------------------------------------------------------------------- read
 

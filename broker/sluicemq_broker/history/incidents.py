@@ -14,8 +14,6 @@ from contextlib import suppress
 from enum import StrEnum
 from typing import Any, Final
 
-import gevent
-
 from sluicemq.protocol.errors import BadFrames, SluiceError
 from sluicemq_broker.context import Context
 from sluicemq_broker.history.floods import FloodDetector
@@ -25,6 +23,7 @@ from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Census, Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import DeadLetters, Documents, Incident, IncidentStore, Listing, Seen
+from sluicemq_devices.hub import let_others_run
 
 #: Seconds between two writes; and those after which what happens again is another incident.
 FLUSH: Final = 10.0
@@ -36,7 +35,6 @@ _MOST_READ, MOST_TOLD = 1000, 100
 _REASON: Final = 200  # characters
 #: Queues that are looked at in one turn of the hub: some two milliseconds.
 _A_TURN: Final = 500
-_MOMENT: Final = 1e-9
 
 
 class IncidentKind(StrEnum):
@@ -127,7 +125,7 @@ class Incidents:
         for place, each in enumerate(list(self._watched.values())):
             each.look(now)
             if place % _A_TURN == _A_TURN - 1:
-                gevent.sleep(_MOMENT)
+                let_others_run()
         if self._context.timer.now() - self._flushed >= FLUSH:
             self.flush()
 

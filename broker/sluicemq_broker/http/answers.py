@@ -12,14 +12,13 @@ from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 import falcon
-import gevent
 
 from sluicemq.protocol.json_values import dumps
+from sluicemq_devices.hub import let_others_run
 
 #: Bytes of one piece of an answer; and bytes of a payload encoded in one turn: each may become six.
 _PIECE: Final = 64 * 1024
 _BYTES: Final = 24 * 1024
-_MOMENT: Final = 1e-9
 
 
 class Streamed:
@@ -99,7 +98,7 @@ def _is_text(value: bytes) -> bool:
     try:
         for part in _slices(value, _BYTES):
             decoder.decode(part)
-            gevent.sleep(_MOMENT)
+            let_others_run()
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
         return False
@@ -119,7 +118,7 @@ def _joined(parts: Iterator[str]) -> Iterator[bytes]:
         if len(piece) >= _PIECE:
             yield bytes(piece)
             piece.clear()
-            gevent.sleep(_MOMENT)
+            let_others_run()
     if piece:
         yield bytes(piece)
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from typing import Final, NamedTuple
 
-import gevent
 from prometheus_client.core import Metric, Sample
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, choose_encoder, generate_latest
 from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST as OPEN_TYPE
@@ -19,9 +18,10 @@ from prometheus_client.openmetrics.exposition import generate_latest as openmetr
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from sluicemq_devices.hub import let_others_run
+
 #: Lines that are written in one turn of the hub: about two milliseconds.
 _TURN: Final = 1000
-_MOMENT: Final = 1e-9
 #: Whole numbers from here on are written with an exponent.
 _LARGE: Final = 1_000_000
 _ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
@@ -55,7 +55,7 @@ def written(families: Iterable[Metric], form: Form) -> bytes:
             lines += len(some)
             if lines >= _TURN:
                 lines = 0
-                gevent.sleep(_MOMENT)
+                let_others_run()
     return "".join(parts).encode() + form.end
 
 

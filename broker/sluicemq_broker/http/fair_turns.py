@@ -18,11 +18,11 @@ import gevent
 from gevent.event import Event
 
 from sluicemq.protocol.errors import Unavailable
+from sluicemq_devices.hub import NEXT_TURN
 
 #: Seconds to wait for a turn; and between two calls of ``meanwhile``.
 PATIENCE: Final = 5.0
 _LOOK: Final = 0.05
-_MOMENT: Final = 1e-9
 
 #: A waiting peer: how much it has had, its number in order of arrival, and its alarm.
 _Waiting = tuple[int, int, Event]
@@ -109,7 +109,7 @@ class HubPace:
     def wait(self, served: int) -> None:
         """Return when it is this peer's turn; at once if this turn of the hub is free."""
         self._turns.take(served)
-        gevent.spawn_later(_MOMENT, self._turns.give_on)
+        gevent.spawn_later(NEXT_TURN, self._turns.give_on)
 
 
 def too_much() -> Unavailable:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import falcon
-import gevent
 from gevent.lock import BoundedSemaphore
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -32,7 +31,7 @@ from sluicemq_broker.admin import Figures
 from sluicemq_broker.http.exposition import Form, form_for, written
 from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, LabelledGauge, Timing
 from sluicemq_broker.store import SHOWN_STATES
-from sluicemq_devices.hub import DeviceCount, Metric, Mishap
+from sluicemq_devices.hub import DeviceCount, Metric, Mishap, let_others_run
 
 #: Queues with figures of their own.
 MOST_QUEUES: Final = 1000
@@ -43,7 +42,6 @@ OTHERS: Final = "*"
 _SHARED: Final = 0.5
 _SHARE: Final = 0.005
 _SLOWEST: Final = 10.0
-_MOMENT: Final = 1e-9
 #: Samples that are made in one turn of the hub, about: some milliseconds.
 _TURN: Final = 500
 _PREFIX: Final = "sluicemq_"
@@ -118,7 +116,7 @@ class _Collector(Collector):
                 rendered += len(family.samples)
                 if rendered >= _TURN:
                     rendered = 0
-                    gevent.sleep(_MOMENT)
+                    let_others_run()
 
 
 def _counted(

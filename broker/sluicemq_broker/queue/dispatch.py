@@ -22,6 +22,7 @@ from sluicemq_broker.queue.takers import Takers
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Count, Timing
 from sluicemq_broker.store import QueueStore
+from sluicemq_devices.hub import NEXT_TURN
 
 #: Jobs in one message to a worker, at most: the second message is under way while it works.
 MESSAGE: Final = 256
@@ -36,7 +37,6 @@ MESSAGE_BYTES: Final = 2**20
 STAGED_BYTES: Final = 32 * 2**20
 #: Bytes that are handed out in one turn of the hub: each is copied twice, headers take longer.
 TURN_BYTES: Final = 2 * 2**20
-_MOMENT: Final = 1e-9  # seconds
 
 
 class Outlet(Protocol):
@@ -211,7 +211,7 @@ class Dispatch:
         """What is staged is too much for one turn of the hub: others have theirs first."""
         if not self._later:
             self._later = True
-            self._timer.after(_MOMENT, self._go_on)
+            self._timer.after(NEXT_TURN, self._go_on)
 
     def _go_on(self) -> None:
         self._later = False

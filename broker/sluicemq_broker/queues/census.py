@@ -23,6 +23,7 @@ from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count, Gauge
 from sluicemq_broker.store import COUNTED_EXACTLY, SHOWN_STATES, Inspector
+from sluicemq_devices.hub import let_others_run
 
 #: Seconds of counting for one request for all queues.
 QUESTION_TIME: Final = 0.1
@@ -36,7 +37,6 @@ _CHANGED_AGE, _RESTING_AGE = 5.0, 60.0
 
 #: Rows of queues that are made in one turn of the hub.
 _ROWS_A_TURN: Final = 250
-_MOMENT: Final = 1e-9  # seconds
 
 _NO_JOBS: Final = dict.fromkeys(SHOWN_STATES, 0)
 _NOT_WAITING: Final = (State.RESERVED, State.DONE, State.DEAD)
@@ -117,7 +117,7 @@ class Census:
         for queue in sorted(self._queues, key=lambda queue: queue.name):
             rows.append(self._row(queue, math.inf))
             if len(rows) % _ROWS_A_TURN == 0:
-                gevent.sleep(_MOMENT)
+                let_others_run()
         return rows
 
     def ready(self) -> dict[str, int]:

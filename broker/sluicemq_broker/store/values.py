@@ -24,6 +24,3 @@ def seconds(when: datetime) -> float:
 #: The hint of every statement that names ids: often these jobs are the first of the ready index, too, so
 #: MongoDB may choose that one, and then reads all of it (100,000 keys for 1,000 jobs).
 BY_ID: Final = "_id_"
-
-#: Seconds to sleep so that others have their turn of the hub: a sleep of 0 would run before timers.
-MOMENT: Final = 1e-9

@@ -12,6 +12,8 @@ from typing import Any, Final
 import gevent
 from gevent.event import Event
 
+from sluicemq_devices.hub import NEXT_TURN, let_others_run
+
 #: Seconds of the hub, at most, for choosing before others have their turn.
 TURN: Final = 0.004
 #: Seconds of CPU that a light reader has used of late, at most; so much of each second is forgotten.
@@ -21,7 +23,6 @@ _FORGOTTEN: Final = 0.02
 _REST: Final = 3.0
 #: A heavy reader lets those before it that come later by so many times the seconds that it has used.
 _PATIENCE: Final = 50.0
-_MOMENT: Final = 1e-9  # seconds; a sleep of 0 would run before timers
 
 
 class Usage:
@@ -86,7 +87,7 @@ class Choosing:
         used = usage.of_late(self._now())
         if used < _LIGHT:
             while self._spent >= TURN:
-                gevent.sleep(_MOMENT)
+                let_others_run()
             return
         turn = Event()
         heappush(self._heavy, (self._now() + _PATIENCE * used, next(self._count), turn))
@@ -98,7 +99,7 @@ class Choosing:
     def _spend(self, seconds: float) -> None:
         self._spent += seconds
         if self._next_turn is None:
-            self._next_turn = gevent.get_hub().loop.timer(_MOMENT)
+            self._next_turn = gevent.get_hub().loop.timer(NEXT_TURN)
             self._next_turn.start(self._begin_turn)
 
     def _begin_turn(self) -> None:
@@ -109,8 +110,8 @@ class Choosing:
     def _deal(self) -> None:
         """Give heavy readers their turns."""
         while self._heavy:
-            gevent.sleep(max(_MOMENT, self._rests_until - self._now()))
+            gevent.sleep(max(NEXT_TURN, self._rests_until - self._now()))
             if self._spent < TURN:
                 heappop(self._heavy)[-1].set()
-                gevent.sleep(_MOMENT)  # it has its turn meanwhile
+                let_others_run()  # it has its turn meanwhile
         self._deals = False

@@ -26,11 +26,11 @@ from sluicemq_broker.streams.segments import Chosen, Recent, choose
 from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.topics import Topics
 from sluicemq_broker.streams.writer import Writer
+from sluicemq_devices.hub import let_others_run
 
 #: A page has so many bytes at most, or one message.
 MOST_BYTES: Final = 4 << 20
 _AT_ONCE: Final = nullcontext()
-_MOMENT: Final = 1e-9  # seconds; a sleep of 0 would run before timers
 _UNKNOWN: Final = 16 << 20  # bytes of a page, while none was read
 #: So many readers are woken in the turn in which they hear of it: a tenth of a millisecond sooner.
 _FEW: Final = 4
@@ -293,5 +293,5 @@ def _wake_all(woken: list[Woken]) -> None:
     for each in woken:
         each()
         if perf_counter() - began > TURN:
-            gevent.sleep(_MOMENT)
+            let_others_run()
             began = perf_counter()

@@ -11,6 +11,7 @@ from gevent import get_hub
 from sluicemq_devices.hub.callbacks import shielded
 from sluicemq_devices.hub.fair_line import Line, Turn
 from sluicemq_devices.hub.time_used import Standing
+from sluicemq_devices.hub.turns import NEXT_TURN
 
 #: Seconds of a turn, after which connections that have not been read wait for the next.
 _MOST: Final = 0.008
@@ -21,7 +22,6 @@ _SOON: Final = 0.010
 #: Seconds for which slices are short after a light peer has had to wait. Without one they are long: what
 #: heavy peers push in one turn is written to MongoDB in one batch, and small batches cost more.
 _LIGHT_FOR: Final = 0.25
-_MOMENT: Final = 1e-9  # seconds
 _LAST: Final = -1  # libev's priority: after sockets, so that a light peer that has just sent is next
 
 
@@ -54,7 +54,7 @@ class TurnTime:
         self._line.add(turn, standing)
         if self._timer is None:
             self._began = thread_time()
-            self._timer = get_hub().loop.timer(_MOMENT, priority=_LAST)
+            self._timer = get_hub().loop.timer(NEXT_TURN, priority=_LAST)
             self._timer.start(self._give)
         elif standing.is_light:
             self._light_until = monotonic() + _LIGHT_FOR

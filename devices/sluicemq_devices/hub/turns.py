@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import gevent
 
-_MOMENT = 1e-9  # seconds; a sleep of 0 would run before timers and starve them
+#: Seconds to sleep until the next turn of the hub: a sleep of 0 would run before timers and starve them.
+NEXT_TURN: Final = 1e-9
+
+
+def let_others_run() -> None:
+    """Wait for the next turn of the hub, so that timers and other greenlets run before."""
+    gevent.sleep(NEXT_TURN)
 
 
 def in_turns(step: Callable[[], bool]) -> None:
@@ -16,6 +23,6 @@ def in_turns(step: Callable[[], bool]) -> None:
 
 
 def _go_on(step: Callable[[], bool]) -> None:
-    gevent.sleep(_MOMENT)
+    let_others_run()
     while step():
-        gevent.sleep(_MOMENT)
+        let_others_run()

@@ -11,6 +11,7 @@ from gevent import get_hub
 
 from sluicemq_devices.hub import (
     HEAVY,
+    NEXT_TURN,
     Mishap,
     SpareTime,
     Standing,
@@ -37,7 +38,6 @@ _CROWDED = 8  # a turn is this many times shorter while others wait
 #: Buffer for one read of a large frame; then others have their turn. A new buffer of that size for each
 #: read would be taken from the system and given back each time.
 _scratch = memoryview(bytearray(262_144))
-_MOMENT = 1e-9  # seconds; a timer of 0 would run before other timers and starve them
 _FEW = 4  # messages of a turn in spare time
 _UNREAD = object()  # pauses a connection that has not taken its answers
 
@@ -130,7 +130,7 @@ class Connection(Generic[M]):
         loop = get_hub().loop
         self._reader = loop.io(file, _READ)
         self._writer = loop.io(file, _WRITE)
-        self._turn = loop.timer(_MOMENT)
+        self._turn = loop.timer(NEXT_TURN)
 
     def start(self, handshake: float) -> None:
         """Begin the handshake, which may take ``handshake`` seconds."""

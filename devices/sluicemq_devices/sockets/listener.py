@@ -11,7 +11,7 @@ import gevent
 from gevent import socket as sockets
 from gevent.event import Event
 
-from sluicemq_devices.hub import Mishap, nothing
+from sluicemq_devices.hub import NEXT_TURN, Mishap, nothing
 from sluicemq_devices.sockets import resolving
 from sluicemq_devices.sockets.endpoints import Endpoint, tcp_address
 from sluicemq_devices.sockets.switchboard import Switchboard
@@ -20,7 +20,6 @@ _log = logging.getLogger("devices")
 
 _BREATH = 0.1  # seconds before the next accept() after one that failed: no storm at the limit of files
 _BACKOFF = (0.1, 5.0)  # seconds between dials: first and longest
-_MOMENT = 1e-9  # seconds
 _STEADY = 6.0  # seconds; a connection that lasted as long is dialled again without backing off
 
 #: Takes a connection, the name of its peer, and a callback for its end.
@@ -85,7 +84,7 @@ class Entrance:
                 continue
             self._admit(outside, _peer_name(outside, address), nothing)
             gevent.sleep(
-                _MOMENT
+                NEXT_TURN
             )  # its files are open before the next is accepted, and a crowd starves no other greenlet
 
     def _admit(self, outside: sockets.socket, peer: str, ended: Callable[[], None]) -> bool:

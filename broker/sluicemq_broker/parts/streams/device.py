@@ -23,7 +23,7 @@ from sluicemq_broker.parts.streams.replay import ReplayDoors
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams import Stored, Stream, Streams, read_batch
-from sluicemq_devices.hub import Watermark, in_turns
+from sluicemq_devices.hub import Watermark, in_turns, let_others_run
 from sluicemq_devices.relays import FanOut, Kind, Subscriber, Upstream
 from sluicemq_devices.sockets import RawDoor, RawLane
 
@@ -36,7 +36,6 @@ _AT_ONCE: Final = 64
 #: Seconds between two looks for more without a notice; and seconds of rest after an error.
 _LOOK: Final = 5.0
 _PAUSE: Final = 0.5
-_MOMENT: Final = 1e-9
 #: Seconds of the hub for last messages before others have their turn; and messages between two looks at the
 #: clock.
 _TURN: Final = 0.004
@@ -227,7 +226,7 @@ class StreamDevice:
                 ends, topics = scan(segment.packed)
                 self._note(topics, self._outgoing(segment, slices(segment.packed, ends), 0))
                 first = segment.next
-                gevent.sleep(_MOMENT)
+                let_others_run()
         self._loaded = True
         for subscriber, topic in self._early:
             self._send_latest(subscriber, topic)
@@ -276,7 +275,7 @@ class StreamDevice:
             self._fan_out.pass_on(some, self._through.clear, self._through.set)
             self._through.wait()
             if at + _PASSED < len(messages):
-                gevent.sleep(_MOMENT)
+                let_others_run()
         self._next = segment.next
 
     def _outgoing(self, segment: Segment, messages: list[bytes], place: int) -> list[bytes]:

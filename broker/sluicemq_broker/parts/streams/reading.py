@@ -17,14 +17,13 @@ from sluicemq.protocol.rules import number, whole
 from sluicemq_broker.doors import Fields, refusal, take
 from sluicemq_broker.runtime import IS_TRUE, QuerySlots, array_of, read_options
 from sluicemq_broker.streams import Reading, Stream, Streams, Topics, Usage, Wanted, check_stream
-from sluicemq_devices.hub import Shares, Watermark, nothing
+from sluicemq_devices.hub import Shares, Watermark, let_others_run, nothing
 from sluicemq_devices.sockets import Lane, Ration
 
 #: READs of one session under way at most.
 MOST_AT_ONCE: Final = 64
 #: READs of all sessions that ask MongoDB at one time: they share its connections with the jobs.
 _ASK_AT_ONCE: Final = 12
-_MOMENT: Final = 1e-9  # seconds; a sleep of 0 would run before timers
 
 #: Bytes of memory for the topics of all READs under way; one session alone may have half of them. Topics of
 #: one READ with fewer bytes than the second number are not counted: a session has few READs.
@@ -220,7 +219,7 @@ class Read:
             gevent.spawn(self._shielded, self._soon)
 
     def _soon(self) -> None:
-        gevent.sleep(_MOMENT)
+        let_others_run()
         if self in self._reads.under_way:
             self._read_on()
 

@@ -28,6 +28,7 @@ from sluicemq_broker.doors import (
 )
 from sluicemq_broker.runtime import QuerySlots, SlotUser, read_json, read_options
 from sluicemq_broker.streams import Reading, Streams, Topics, Usage, Wanted, check_stream
+from sluicemq_devices.hub import let_others_run
 from sluicemq_devices.sockets import Lane, LaneDoor
 
 #: Messages of one answer, by default and at most; and about how many bytes.
@@ -41,7 +42,6 @@ _LONGEST_REQUEST: Final = 256 * 1024
 _AT_ONCE: Final = 8
 #: Bytes of memory that an answer takes, about: its messages, and twice the frames of each.
 _ROOM: Final = 4 << 20
-_MOMENT: Final = 1e-9
 
 
 class ReplayDoors:
@@ -99,7 +99,7 @@ class ReplayDoors:
                     client.lane.send([*envelope, *_frames(reading, 0 if first == 1 else gone)])
                     return
             at = reading.first
-            gevent.sleep(_MOMENT)
+            let_others_run()
 
 
 class _Client(NamedTuple):
@@ -151,7 +151,7 @@ def _frames(reading: Reading, gone: int) -> list[bytes]:
         if len(frames) > _FRAMES:
             break
         if count:
-            gevent.sleep(_MOMENT)
+            let_others_run()
         segment = each.segment
         count += each.count
         after = reading.first - 1 if each is reading.chosen[-1] else segment.next - 1

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import bson
-import gevent
 from pymongo.collection import Collection
 
 from sluicemq.protocol.errors import NotFound, Unavailable
@@ -17,7 +16,8 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import QUEUE_PREFIX, SCHEMA, collection
 from sluicemq_broker.store.jobs.indexes import may_have
-from sluicemq_broker.store.values import MOMENT, Document
+from sluicemq_broker.store.values import Document
+from sluicemq_devices.hub import let_others_run
 
 #: Jobs that are read and shown in one turn of the hub; a job of more bytes than this has a turn for itself.
 _PAGE: Final = 20
@@ -96,7 +96,7 @@ class Inspector:
                 if most_bytes < 0:
                     break
                 if weight > _HEAVY or len(rows) % _PAGE == 0:
-                    gevent.sleep(MOMENT)
+                    let_others_run()
         return rows
 
     def weigh_first(self, queue: str, state: str, limit: int, now: float) -> int:

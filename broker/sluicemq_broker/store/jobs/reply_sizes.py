@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-import gevent
 from pymongo.command_cursor import CommandCursor
 from pymongo.cursor import Cursor
 
 from sluicemq_broker.job import Job
-from sluicemq_broker.store.values import MOMENT, Document
+from sluicemq_broker.store.values import Document
+from sluicemq_devices.hub import let_others_run
 
 #: Bytes of headers in one reply, at most as far as is known: some 5 ms.
 _BYTES: Final = 512 * 1024
@@ -69,4 +69,4 @@ def replies(found: Cursor[Document] | CommandCursor[Document], at_once: int) -> 
     while reply := found.to_list(at_once):
         yield reply
         if found.alive:
-            gevent.sleep(MOMENT)  # the next reply may have been there already
+            let_others_run()  # the next reply may have been there already
