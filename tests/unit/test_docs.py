@@ -101,6 +101,33 @@ def test_the_index_has_every_page() -> None:
     assert listed == there
 
 
+# ------------------------------------------------------------------ plain words
+
+#: Pages for people, without those that are made of the code, or written one line at a time.
+WRITTEN = [page for page in PAGES if page.name not in {"CHANGELOG.md", "CONTRIBUTING.md", "architecture.md"}]
+WORDS = re.compile(
+    r"\b(told|whoever|whosoever|nothing but|anew|thereof|so many|so much|bereaved|kin|askers?|born|"
+    r"going back|comes? to lie|lies? ready)\b",
+    re.IGNORECASE,
+)
+LONGEST_SENTENCE = 45
+
+
+def sentences(page: Path) -> Iterator[str]:
+    """The sentences of a page: of its paragraphs, items and cells, without code and targets of links."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`\n]*`", "`", text))
+    for line in text.splitlines():
+        for part in line.split(" | ") if line.startswith("|") else [line]:
+            yield from re.split(r"(?<=[.:;!?])\s+", part)
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=[str(page.relative_to(ROOT)) for page in WRITTEN])
+def test_a_page_is_in_plain_words_and_short_sentences(page: Path) -> None:
+    assert [each for each in sentences(page) if WORDS.search(each)] == []
+    assert [each for each in sentences(page) if len(each.split()) > LONGEST_SENTENCE] == []
+
+
 # ---------------------------------------------------------------------- samples
 
 
