@@ -90,7 +90,7 @@ class Lives(Fate):
         assert self.complaints == []
         self.sound = True
 
-    def _push(self, broker: SmallBroker, jobs: list[Job]) -> None:
+    def push_all(self, broker: SmallBroker, jobs: list[Job]) -> None:
         before, then, others = Counter(self.births), self.clock.now(), set(+self.pending)
         self.sent.update(job.id for job in jobs)
         self.pending.update(job.id for job in jobs)
@@ -200,7 +200,7 @@ class Lives(Fate):
         passed = [each["_id"] for each in self.jobs.find(waiting, {"_id": 1})]
         self._expect(not passed, f"{life} has overtaken {passed}")
 
-    def _settle(self, broker: SmallBroker, hands: list[LifeHand], kind: str, delay: float | None) -> None:
+    def settle_all(self, broker: SmallBroker, hands: list[LifeHand], kind: str, delay: float | None) -> None:
         valid = {hand for hand in hands if hand.open and hand.owner in broker.owners.mine()}
         for hand in hands:
             hand.held = hand in valid and self._holds(hand)
@@ -302,7 +302,7 @@ class Lives(Fate):
     def commit(self, hands: list[LifeHand]) -> None:
         for broker in self.brokers:
             if mine := [hand for hand in hands if hand.broker is broker]:
-                self._settle(broker, mine, wire.COMMIT, 0.0)
+                self.settle_all(broker, mine, wire.COMMIT, 0.0)
 
     def died_with(self, hand: LifeHand) -> None:
         if self._holds(hand):

@@ -177,7 +177,7 @@ class Fate(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([0.1, 1.0, 2 * BEAT, VISIBILITY]), silent=st.sampled_from([None, 0, 1]))
     def time_passes(self, seconds: float, silent: int | None) -> None:
         self._begin()
-        self._pass(seconds, silent)
+        self.let_pass(seconds, silent)
 
     @rule(slot=slots, fault=faults)
     def arm(self, slot: int, fault: Fault) -> None:
@@ -219,7 +219,7 @@ class Fate(RuleBasedStateMachine):
 
     def _let_all_go(self, broker: SmallBroker, *, delivered: bool) -> None:
         broker.line.let_go(delivered=delivered)
-        self._pass(1.0)
+        self.let_pass(1.0)
         broker.line.land()
 
     def _interfere(self, slot: int) -> None:
@@ -239,16 +239,16 @@ class Fate(RuleBasedStateMachine):
         """A broker is no more: another one comes in its place, to which its workers connect again."""
         former, new = self.brokers[slot], self._new_broker(slot)
         self.brokers[slot] = new
-        for hand in self._hands_of(former):
+        for hand in self.hands_of(former):
             hand.open = False
         for seat, worker in enumerate(self.workers):
             if worker and worker.broker is former:
-                self._come(seat, new, worker.prefetch, worker.queue)
+                self.put_to_work(seat, new, worker.prefetch, worker.queue)
         come_to_rest()
 
     def _stop(self, slot: int) -> None:
         broker = self.brokers[slot]
-        for hand in self._hands_of(broker):
+        for hand in self.hands_of(broker):
             hand.open = False
         broker.release_all()
         self.stopping()
@@ -260,10 +260,10 @@ class Fate(RuleBasedStateMachine):
             if broker.line.dead:
                 self._replace(slot)
 
-    def _hands_of(self, broker: SmallBroker) -> list[Any]:
+    def hands_of(self, broker: SmallBroker) -> list[Any]:
         return [hand for hand in self.open if hand.open and hand.broker is broker]
 
-    def _come(self, seat: int, broker: SmallBroker, prefetch: int, queue: str = "mail") -> None:
+    def put_to_work(self, seat: int, broker: SmallBroker, prefetch: int, queue: str = "mail") -> None:
         worker = self.workers[seat] = ModelWorker(self, broker, queue, prefetch)
         worker.come()
 
@@ -289,7 +289,7 @@ class Fate(RuleBasedStateMachine):
         for duty in self.before_work:
             self._do_inside(broker, duty)
         self.time.passes_inside(0.01)
-        self.commit(self._hands_of(broker))
+        self.commit(self.hands_of(broker))
         for _ in range(3):  # commits are gathered for a moment
             self.time.passes_inside(0.01)
 
@@ -302,7 +302,7 @@ class Fate(RuleBasedStateMachine):
         self.sound = False
         self.time.passes(0.002)
 
-    def _pass(self, seconds: float, silent: int | None = None) -> None:
+    def let_pass(self, seconds: float, silent: int | None = None) -> None:
         while seconds > 0:
             step = min(seconds, BEAT)
             seconds -= step
@@ -322,7 +322,7 @@ class Fate(RuleBasedStateMachine):
 
     def _time_out(self, broker: SmallBroker) -> None:
         """It is about to tick."""
-        for hand in self._hands_of(broker):
+        for hand in self.hands_of(broker):
             if hand.until <= self.time.value:
                 hand.open = False
                 self.runs_out(hand)
@@ -352,14 +352,14 @@ class Fate(RuleBasedStateMachine):
         for worker in workers:
             worker.come()
         for _ in range(_LONG):
-            self._pass(BEAT)
+            self.let_pass(BEAT)
             self.commit([hand for worker in workers for hand in worker.open_hands])
             for broker in self.brokers:
                 self.look_after(broker)
             self.holds()
             if not self.unfinished():
                 break
-        self._pass(BEAT)
+        self.let_pass(BEAT)
         self.holds()
         assert self.unfinished() == []
 

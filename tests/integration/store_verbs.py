@@ -13,6 +13,7 @@ from sluicemq_broker.store.jobs.claims import Claim, Claims
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
+from support.between import before
 from support.jobs import NOW, a_job
 
 ME, OTHER = "me", "other"
@@ -40,14 +41,7 @@ def between_read_and_update(
     store: QueueStore, monkeypatch: pytest.MonkeyPatch, happens: Callable[[], object]
 ) -> None:
     """Let something happen, once, between the two statements of the next claim."""
-    hold = Claims._reserve_found
-
-    def interrupted(self: Claims, *arguments: Any) -> list[Job]:
-        monkeypatch.setattr(Claims, "_reserve_found", hold)
-        happens()
-        return hold(self, *arguments)
-
-    monkeypatch.setattr(Claims, "_reserve_found", interrupted)
+    before(monkeypatch, Claims, "_reserve_found", happens)
 
 
 def release(store: QueueStore, job_ids: list[str]) -> int:

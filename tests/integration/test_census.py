@@ -265,12 +265,12 @@ def test_a_mongodb_that_does_not_answer_keeps_nobody_waiting(
     broker.open("mail")
     monkeypatch.setattr(Inspector, "counts", lambda *_: broker.time.sleep(1000.0))
     with pytest.raises(Unavailable, match="has not answered"):
-        Census(broker.queues, broker.queues._context, wait=0.01).all()
+        Census(broker.queues, broker.queues.context, wait=0.01).all()
 
 
 def test_while_mongodb_is_known_not_to_answer_it_is_not_asked(broker: CensusRig) -> None:
     broker.open("mail")
-    census = Census(broker.queues, broker.queues._context, trusted=lambda: False)
+    census = Census(broker.queues, broker.queues.context, trusted=lambda: False)
     with pytest.raises(Unavailable):
         census.all()
     assert broker.counted == []

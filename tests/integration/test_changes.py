@@ -22,6 +22,7 @@ from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import Overtaken
 from sluicemq_broker.store.values import date, seconds
+from support.between import after, before
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, some_jobs, stored
 
 ME = "me"
@@ -287,15 +288,12 @@ def test_a_letter_that_a_worker_has_before_its_redrive_is_written_stays_with_it(
 ) -> None:
     # Given somebody else's redrive of one of them, and a worker that takes it, after it was chosen
     first, second = dead_letters(store, 2)
-    run = redrives._InPlace.run
 
-    def after_another(step: Any, *arguments: Any) -> None:
-        monkeypatch.setattr(redrives._InPlace, "run", run)
+    def another_redrives() -> None:
         changes.redrive("mail", DeadLetters((first,)), LATER)
         store.reserve(1, LATER, ME)
-        run(step, *arguments)
 
-    monkeypatch.setattr(redrives._InPlace, "run", after_another)
+    before(monkeypatch, redrives.InPlace, "run", another_redrives)
     # When
     redriven = changes.redrive("mail", DeadLetters(), LATER)
     # Then
@@ -376,14 +374,8 @@ def test_an_id_that_comes_up_in_the_other_queue_during_the_move_costs_the_others
 ) -> None:
     # Given
     first, second = dead_letters(store, 2)
-    movable = redrives._IntoQueue._movable
-
-    def pushed_right_after(move: Any, *arguments: Any) -> list[str]:
-        found = movable(move, *arguments)
-        other.push([a_job(second, b"its own")], NOW)
-        return found
-
-    monkeypatch.setattr(redrives._IntoQueue, "_movable", pushed_right_after)
+    pushed = [a_job(second, b"its own")]
+    after(monkeypatch, redrives.IntoQueue, "_movable", lambda: other.push(pushed, NOW))
     # When
     redriven = changes.redrive("mail", DeadLetters(), LATER, other)
     # Then
@@ -398,17 +390,14 @@ def test_a_letter_that_somebody_else_takes_during_the_move_is_left_to_them(
 ) -> None:
     # Given
     first, second = dead_letters(store, 2)
-    movable = redrives._IntoQueue._movable
 
-    def taken_right_after(move: Any, *arguments: Any) -> list[str]:
-        found = movable(move, *arguments)
+    def somebody_takes_it() -> None:
         if state == "gone":
             store.jobs.delete_one({"_id": second})
         else:
             store.jobs.update_one({"_id": second}, {"$set": {"state": state}})
-        return found
 
-    monkeypatch.setattr(redrives._IntoQueue, "_movable", taken_right_after)
+    after(monkeypatch, redrives.IntoQueue, "_movable", somebody_takes_it)
     # When
     redriven = changes.redrive("mail", DeadLetters(), LATER, other)
     # Then
@@ -440,7 +429,7 @@ def test_without_transactions_nothing_is_moved_and_it_is_said_why(
 ) -> None:
     dead_letters(store)
     standalone = OperationFailure("Transaction numbers are only allowed on a replica set member", 20)
-    monkeypatch.setattr(redrives._IntoQueue, "_apply", raising(standalone))
+    monkeypatch.setattr(redrives.IntoQueue, "_apply", raising(standalone))
     with pytest.raises(DifferentStore, match="stand-alone"):
         changes.redrive("mail", DeadLetters(), LATER, other)
 
@@ -449,7 +438,7 @@ def test_a_move_that_is_always_overtaken_is_given_up(
     store: QueueStore, changes: ChangesAtOnce, other: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dead_letters(store)
-    monkeypatch.setattr(redrives._IntoQueue, "_apply", raising(Overtaken()))
+    monkeypatch.setattr(redrives.IntoQueue, "_apply", raising(Overtaken()))
     with pytest.raises(Unavailable, match="try again"):
         changes.redrive("mail", DeadLetters(), LATER, other)
 
@@ -487,13 +476,8 @@ def test_a_job_claimed_during_a_purge_is_left_with_its_worker(
 ) -> None:
     # Given
     store.push([a_job("a"), a_job("b")], NOW)
-    remove = Removals._remove
-
-    def claimed_in_between(removals: Removals, *page: Any) -> int:
-        store.jobs.update_one({"_id": "a"}, {"$set": {"state": "reserved", "owner": ME}})
-        return remove(removals, *page)
-
-    monkeypatch.setattr(Removals, "_remove", claimed_in_between)
+    claimed = {"$set": {"state": "reserved", "owner": ME}}
+    before(monkeypatch, Removals, "_remove", lambda: store.jobs.update_one({"_id": "a"}, claimed))
     # When
     removed = changes.purge("mail", "ready", NOW)
     # Then

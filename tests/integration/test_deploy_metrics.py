@@ -22,7 +22,7 @@ def figures() -> set[str]:
     """The names of all samples of a broker that has counted everything."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
-    registry.register(metrics._Collector(Everything(queues=1)))
+    registry.register(metrics.BrokerCollector(Everything(queues=1)))
     return {"up", *(each.name for family in registry.collect() for each in family.samples)}
 
 

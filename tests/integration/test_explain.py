@@ -51,7 +51,7 @@ def crowded(mongo_uri: str, explainer: Explainer, request: pytest.FixtureRequest
         fast.insert_many([_reserved(at) for at in range(RESERVED)], ordered=False)
         fast.insert_many([_ended(at) for at in range(ENDED)], ordered=False)
         store.prepare()
-        store._claims._reply_sizes.measured(200)  # else its first claim would
+        store.claims.reply_sizes.measured(200)  # else its first claim would
         yield store
         client.drop_database(name)
 

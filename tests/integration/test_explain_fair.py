@@ -43,7 +43,7 @@ def flooded(mongo_uri: str, explainer: Explainer, request: pytest.FixtureRequest
             fast.insert_many([_job(at) for at in range(start, start + 10_000)], ordered=False)
         fast.insert_many([_of_few(at) for at in range(SMALL * PRIORITIES)], ordered=False)
         store.prepare()
-        store._claims._reply_sizes.measured(200)  # else its first claim would
+        store.claims.reply_sizes.measured(200)  # else its first claim would
         store.release(store.reserve(1, NOW, "first").jobs)  # makes the index
         yield store
         client.drop_database(name)
@@ -92,20 +92,20 @@ def test_the_jobs_of_each_tenant_are_read_by_the_index_of_turns_and_no_other_is_
     flooded: QueueStore, explainer: Explainer
 ) -> None:
     """What a ``$unionWith`` reads no explanation counts: so each of its parts is asked alone."""
-    order = flooded._claims.order
+    order = flooded.claims.order
     assert isinstance(order, FairOrder)
     due = {"eligible_at": {"$not": {"$gt": date(NOW)}}, "expires_at": {"$not": {"$lte": date(NOW)}}}
     page = order.page(ClaimRequest(due, 400, 400, NOW, Reservation("me", 1), 1))
     for tenant in ("flood", "small-3"):
         command = {
             "aggregate": flooded.name,
-            "pipeline": page._branch(tenant, 0, page._shares[tenant], HANDED_OUT_FAIRLY),
+            "pipeline": page.branch(tenant, 0, page.shares[tenant], HANDED_OUT_FAIRLY),
             "cursor": {},
         }
         explained = flooded.jobs.database.command("explain", command, verbosity="executionStats")
         found = explained["stages"][0]["$cursor"] if "stages" in explained else explained
         assert found["queryPlanner"]["rejectedPlans"] == []
-        assert found["executionStats"]["totalKeysExamined"] <= page._shares[tenant] + PRIORITIES + 1
+        assert found["executionStats"]["totalKeysExamined"] <= page.shares[tenant] + PRIORITIES + 1
 
 
 def test_of_many_tenants_a_page_is_read_a_key_and_a_document_each(

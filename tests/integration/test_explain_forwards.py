@@ -51,7 +51,7 @@ def queues(mongo_uri: str, explainer: Explainer) -> Iterator[tuple[QueueStore, Q
         crowded = (QueueStore(client[name], "queue.mail"), QueueStore(client[name], "queue.next"))
         for store in crowded:
             store.prepare()
-            store._claims._reply_sizes.measured(200)
+            store.claims.reply_sizes.measured(200)
             documents = [document(job, date(NOW), QueueDefaults()) for job in some_jobs(25_000)]
             for each in documents[:5_000]:
                 each |= {"state": "dead", "ended_at": date(NOW)}

@@ -50,7 +50,7 @@ def lined_up(mongo_uri: str, explainer: Explainer, groups: int) -> Iterator[Queu
                 )
         store.prepare()
         store.groups.prepare()
-        store._claims._reply_sizes.measured(200)  # else its first claim would
+        store.claims.reply_sizes.measured(200)  # else its first claim would
         yield store
         client.drop_database(name)
 

@@ -45,7 +45,7 @@ def busy(mongo_uri: str, explainer: Explainer) -> Iterator[QueueStore]:
         buckets = [{"_id": f"mail/elsewhere-{at}", "tokens": 1.0, "taken": []} for at in range(ELSEWHERE)]
         client[name]["limits"].insert_many([{**each, "refilled_at": date(NOW)} for each in buckets])
         store.prepare()
-        store._claims._reply_sizes.measured(200)  # else its first claim would
+        store.claims.reply_sizes.measured(200)  # else its first claim would
         store.release(store.reserve(1, NOW, "first").jobs)  # makes the indexes
         yield store
         client.drop_database(name)

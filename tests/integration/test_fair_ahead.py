@@ -16,6 +16,7 @@ from sluicemq_broker.store.jobs.fair_claims import FairOrder, FairPage
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.read_ahead import AHEAD, FEW_JOBS
+from support.between import after, before
 from support.jobs import NOW, a_job, ids
 
 TENANTS = ("acme", "bolt", "cube", "dial")
@@ -54,7 +55,7 @@ def fair(mongo_uri: str, documents: Database[dict[str, Any]], reads: Reads) -> I
 
 
 def order_of(store: QueueStore) -> FairOrder:
-    order = store._claims.order
+    order = store.claims.order
     assert isinstance(order, FairOrder)
     return order
 
@@ -131,14 +132,7 @@ def test_a_job_that_becomes_ready_while_it_is_looked_whose_are_there_is_in_the_n
 ) -> None:
     # Given
     read_ahead(fair)
-    scan = FairOrder._scan
-
-    def and_one_comes(pages: FairOrder, *asked: Any) -> Any:
-        found = scan(pages, *asked)
-        arrive(fair, "zed", 1)
-        return found
-
-    monkeypatch.setattr(FairOrder, "_scan", and_one_comes)
+    after(monkeypatch, FairOrder, "_scan", lambda: arrive(fair, "zed", 1))
     fair.some_ready(amidst=False)
     assert "zed" not in turns(claimed(fair, 8))
     monkeypatch.undo()
@@ -243,13 +237,7 @@ def test_a_job_that_comes_back_between_two_reads_of_a_claim_brings_no_other_twic
     push(fair, "acme", 5)
     first = claimed(fair, 1)
     push(fair, "bolt", 1)
-    rest = FairPage._rest
-
-    def come_back(page: FairPage, at_once: int) -> Any:
-        fair.release(first)
-        return rest(page, at_once)
-
-    monkeypatch.setattr(FairPage, "_rest", come_back)
+    before(monkeypatch, FairPage, "_rest", lambda: fair.release(first))
     # When
     jobs = ids(claimed(fair, 4))
     # Then

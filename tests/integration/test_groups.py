@@ -20,6 +20,7 @@ from sluicemq_broker.store.jobs.groups import GroupStore, Promoted
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
+from support.between import before
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, stored
 
 ME, OTHER = "me", "other"
@@ -162,13 +163,13 @@ def test_a_promotion_that_meets_a_head_promotes_the_others(
     for group in "vwxyz":
         lined_up(store, f"{group}1", f"{group}2", group=group)
     promote(store, "v", "x", "z")
-    look = GroupStore._with_heads
+    look = GroupStore.with_heads
 
     def blind(_self: GroupStore, _groups: object) -> set[str]:
-        monkeypatch.setattr(GroupStore, "_with_heads", look)
+        monkeypatch.setattr(GroupStore, "with_heads", look)
         return set()
 
-    monkeypatch.setattr(GroupStore, "_with_heads", blind)
+    monkeypatch.setattr(GroupStore, "with_heads", blind)
     assert promote(store, *"vwxyz") == ["v1", "w1", "x1", "y1", "z1"]
 
 
@@ -177,28 +178,25 @@ def test_a_promotion_whose_first_job_goes_takes_the_next(
     line: QueueStore, changes: ChangesAtOnce, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Whoever cancels a job that waits sees no head end: so the promotion must look again."""
-    make = GroupStore._make_heads
 
-    def gone_before(self: GroupStore, *arguments: Any) -> bool:
-        monkeypatch.setattr(GroupStore, "_make_heads", make)
+    def first_goes() -> None:
         if what == "cancel":
             assert changes.cancel("mail", "a", NOW) == "g"
         else:
             line.jobs.update_one({"_id": "a"}, {"$set": {"expires_at": date(NOW)}})
             assert line.expire(NOW, ids=["a"]).groups == {"g"}
-        return make(self, *arguments)
 
-    monkeypatch.setattr(GroupStore, "_make_heads", gone_before)
+    before(monkeypatch, GroupStore, "make_heads", first_goes)
     assert promote(line) == ["b"]
 
 
 def test_a_promotion_that_lands_late_spares_a_later_life_of_the_id(line: QueueStore) -> None:
     """The first was cancelled and pushed anew, behind the others."""
-    first = line.groups._first(["g"])
+    first = line.groups.first(["g"])
     line.jobs.delete_one({"_id": "a"})
     lined_up(line, "a")
     promoted = line.groups.promote(["nobody"], NOW)
-    assert not line.groups._make_heads(first, promoted)
+    assert not line.groups.make_heads(first, promoted)
     assert promote(line) == ["b"]
 
 

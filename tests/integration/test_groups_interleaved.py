@@ -134,15 +134,15 @@ def test_one_is_the_head_whatever_another_broker_does_inside_a_verb(
     pair: tuple[GroupsRig, GroupsRig, Line], verb: str, theirs: str
 ) -> None:
     us, them, line = pair
-    before = list(us.store.jobs._real.find())
+    before = list(us.store.jobs.real.find())
 
     def act() -> None:
         VERBS[theirs](them)
 
     for statement in range(MOST):
         # Given the same jobs as before
-        us.store.jobs._real.delete_many({})
-        us.store.jobs._real.insert_many(before)
+        us.store.jobs.real.delete_many({})
+        us.store.jobs.real.insert_many(before)
         line.inside = act
         line.fault = Fault(Kind.INSIDE_BEFORE, skip=statement)
         fired = line.fired
@@ -157,7 +157,7 @@ def test_one_is_the_head_whatever_another_broker_does_inside_a_verb(
 
 
 def check(store: QueueStore, what: str) -> None:
-    found = list(store.jobs._real.find())
+    found = list(store.jobs.real.find())
     heads = [each for each in found if "head" in each]
     waiting = [each for each in found if each["state"] == "waiting"]
     assert len(heads) <= 1, what

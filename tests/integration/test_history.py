@@ -180,7 +180,7 @@ def _away(*_: Any) -> None:
 def test_a_day_ends_at_midnight_whenever_it_is_written(broker: HistoryRig) -> None:
     # Given: five seconds before midnight
     broker.clock.time = DAY.replace(tzinfo=UTC).timestamp() + 86400 - 5
-    broker.history._minute = int(broker.clock.time // 60)
+    broker.history.minute = int(broker.clock.time // 60)
     broker.count(times=2)
     # When
     broker.later(6)

@@ -178,7 +178,7 @@ def test_a_queue_made_again_without_indexes_goes_on_and_costs_no_other_queue_its
 ) -> None:
     # Given two jobs with one dedupe_id that came in after the queue was removed
     queue, door = f"q{token_hex(4)}", broker.doors["smq"]
-    jobs = broker._jobs[f"queue.{queue}"]
+    jobs = broker.collection(queue)
     handled: list[str] = []
     with Producer(door) as producer, Client(door) as client:
         producer.push(queue, b"x").wait(60)
@@ -209,7 +209,7 @@ def test_a_job_that_an_index_somebody_made_can_not_take_is_refused_alone(
     broker: BrokerUnderTest, index: Any, good: dict[str, Any], bad: dict[str, Any]
 ) -> None:
     queue, door = f"q{token_hex(4)}", broker.doors["smq"]
-    jobs = broker._jobs[f"queue.{queue}"]
+    jobs = broker.collection(queue)
     options: dict[str, Any] = {"language_override": "language"} if index[0][1] == "text" else {}
     jobs.create_index(index, **options)
     with Producer(door) as producer:

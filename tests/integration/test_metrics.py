@@ -150,7 +150,7 @@ def test_the_older_form_is_given_to_whoever_does_not_ask_for_the_new_one(web: We
 def everything() -> Scrape:
     """All figures of a broker that has counted each, in the new form."""
     registry = CollectorRegistry()
-    registry.register(metrics._Collector(Everything(queues=3)))
+    registry.register(metrics.BrokerCollector(Everything(queues=3)))
     text = written(registry.collect(), form_for(OPENMETRICS)).decode()
     return Scrape(openmetrics.text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
 
@@ -172,7 +172,7 @@ class Everything(Figures):
         return {each: {"insert" if each.labels else "": Histogram()} for each in Timing}
 
     def gauges(self) -> dict[str, float]:
-        return dict.fromkeys([*map(str, Gauge), *metrics._MORE], 1.0)
+        return dict.fromkeys([*map(str, Gauge), *metrics.MORE], 1.0)
 
     def queues(self) -> list[dict[str, Any]]:
         gauges = dict.fromkeys(map(str, Gauge), 1)
@@ -184,7 +184,7 @@ class Everything(Figures):
     def devices(self) -> list[dict[str, Any]]:
         counted = dict.fromkeys(DeviceCount, 1)
         return [
-            {"kind": "queue", "queue": "mail", "counted": counted, **dict.fromkeys(metrics._OF_DEVICES, 1)}
+            {"kind": "queue", "queue": "mail", "counted": counted, **dict.fromkeys(metrics.OF_DEVICES, 1)}
         ]
 
 
@@ -237,7 +237,7 @@ def test_no_two_figures_have_one_name() -> None:
 @pytest.mark.parametrize("accept", [OPENMETRICS, "text/plain"])
 def test_what_is_written_is_what_prometheus_own_library_would_write(accept: str) -> None:
     registry = CollectorRegistry()
-    registry.register(metrics._Collector(Everything(queues=3, prefix='odd "name"\\\n')))
+    registry.register(metrics.BrokerCollector(Everything(queues=3, prefix='odd "name"\\\n')))
     assert written(registry.collect(), form_for(accept)) == choose_encoder(accept)[0](registry)
 
 
@@ -264,7 +264,7 @@ def test_the_sum_over_all_queues_is_that_of_the_broker(everything: Scrape) -> No
 
 
 def test_there_are_no_more_series_than_for_so_many_queues() -> None:
-    families = list(metrics._Collector(Everything(queues=MOST_QUEUES + 50)).collect())
+    families = list(metrics.BrokerCollector(Everything(queues=MOST_QUEUES + 50)).collect())
     for family in families:
         names = {each.labels["queue"] for each in family.samples if "queue" in each.labels}
         assert len(names) <= MOST_QUEUES + 1

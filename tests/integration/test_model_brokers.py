@@ -56,22 +56,22 @@ class TwoBrokers(Lives):
     @initialize()
     def everybody_is_at_work(self) -> None:
         for seat in range(len(self.workers)):
-            self._come(seat, self.brokers[seat % 2], 2)
+            self.put_to_work(seat, self.brokers[seat % 2], 2)
         for broker, names, group in zip(self.brokers, ("abc", "de"), (None, "g"), strict=True):
-            self._push(broker, [self._job({**_PLAIN, "id": name, "group": group}) for name in names])
+            self.push_all(broker, [self.job_of({**_PLAIN, "id": name, "group": group}) for name in names])
 
     # ----------------------------------------------------------- what people do
 
     @rule(slot=slots, jobs=st.lists(orders, min_size=1, max_size=3))
     def push(self, slot: int, jobs: list[dict[str, Any]]) -> None:
         self._begin()
-        self._push(self.brokers[slot], [self._job(each) for each in jobs])
+        self.push_all(self.brokers[slot], [self.job_of(each) for each in jobs])
 
     @rule(seat=seats, slot=slots, prefetch=st.integers(1, 3))
     def come(self, seat: int, slot: int, prefetch: int) -> None:
         self._begin()
         self.leave_seat(seat, died=False)
-        self._come(seat, self.brokers[slot], prefetch)
+        self.put_to_work(seat, self.brokers[slot], prefetch)
 
     @rule(
         seat=seats,
@@ -88,7 +88,7 @@ class TwoBrokers(Lives):
         late = [hand for hand in worker.hands if not hand.open]
         chosen = {"first": mine[:1], "all": mine, "late": late[-2:]}[which]
         if chosen:
-            self._settle(worker.broker, chosen, kind, delay)
+            self.settle_all(worker.broker, chosen, kind, delay)
 
     @rule(
         slot=slots, job_id=job_ids, order=st.sampled_from(["promote", "cancel", "change", "redrive", "pause"])
@@ -116,12 +116,12 @@ class TwoBrokers(Lives):
     def a_broker_is_silent_until_it_is_declared_dead(self, slot: int, answer: str | None) -> None:
         """What its workers say then, it hears before it learns of that."""
         self._begin()
-        self._pass(8 * BEAT, slot)
+        self.let_pass(8 * BEAT, slot)
         self.brokers[1 - slot].sweep()
         silent = self.brokers[slot]
-        hands = self._hands_of(silent)
+        hands = self.hands_of(silent)
         if answer and hands:
-            self._settle(silent, hands, answer, 0.0)
+            self.settle_all(silent, hands, answer, 0.0)
 
     @rule(
         slot=slots,
@@ -139,19 +139,19 @@ class TwoBrokers(Lives):
         broker = self.brokers[slot]
         for seat in range(len(self.workers)):
             self.leave_seat(seat, died=False)
-        self._come(1 - slot, self.brokers[1 - slot], 10)
+        self.put_to_work(1 - slot, self.brokers[1 - slot], 10)
         if reserved:
-            self._come(slot, broker, 10)
-        self._pass(0.1)
+            self.put_to_work(slot, broker, 10)
+        self.let_pass(0.1)
         broker.line.fault = Fault(kind, "insert")
-        self._push(broker, [self._job({**_PLAIN, "id": job_id})])
-        self._pass(2 * BEAT)  # in which the other one looks
+        self.push_all(broker, [self.job_of({**_PLAIN, "id": job_id})])
+        self.let_pass(2 * BEAT)  # in which the other one looks
         for _ in range(audits):
             broker.audit()
         for each in self.brokers:
-            if hands := self._hands_of(each):
-                self._settle(each, hands, wire.COMMIT, 0.0)
-        self._pass(0.1)
+            if hands := self.hands_of(each):
+                self.settle_all(each, hands, wire.COMMIT, 0.0)
+        self.let_pass(0.1)
         self._let_all_go(broker, delivered=delivered)
 
     @rule(
@@ -177,20 +177,20 @@ class TwoBrokers(Lives):
         """The job, or another one of its id, is at a worker when the statement is repeated, or lands."""
         self._begin()
         broker = self._at_work(slot, job_id)
-        hands = self._hands_of(broker)[:1]
+        hands = self.hands_of(broker)[:1]
         if not hands:
             return
         writes = {wire.COMMIT: "delete_many", wire.ROLLBACK: "bulk_write", wire.RELEASE: "update_many"}
         statement = writes[verdict]
         broker.line.fault = Fault(kind, statement)
-        self._settle(broker, hands, verdict, 0.0)
+        self.settle_all(broker, hands, verdict, 0.0)
         come_to_rest()
-        self._pass(0.01)
+        self.let_pass(0.01)
         pushed_at = self.brokers[1 - slot if elsewhere else slot]
-        self._push(pushed_at, [self._job({**_PLAIN, "id": hands[0].life.job_id})])
-        self._pass(seconds)
+        self.push_all(pushed_at, [self.job_of({**_PLAIN, "id": hands[0].life.job_id})])
+        self.let_pass(seconds)
         self._let_all_go(broker, delivered=delivered)
-        self._pass(seconds)
+        self.let_pass(seconds)
 
     @rule(slot=slots, at_work=job_ids, later=job_ids, kind=unanswered)
     def a_claim_has_no_answer_beside_jobs_at_work(
@@ -198,10 +198,10 @@ class TwoBrokers(Lives):
     ) -> None:
         self._begin()
         broker = self._at_work(slot, at_work)
-        self._push(broker, [self._job({**_PLAIN, "id": later, "delay": 2})])
-        self._pass(1.9)
+        self.push_all(broker, [self.job_of({**_PLAIN, "id": later, "delay": 2})])
+        self.let_pass(1.9)
         broker.line.fault = Fault(kind, "update_many")
-        self._pass(1.0)
+        self.let_pass(1.0)
         self._let_all_go(broker, delivered=False)
 
     def _at_work(self, slot: int, job_id: str) -> SmallBroker:
@@ -209,16 +209,16 @@ class TwoBrokers(Lives):
         broker = self.brokers[slot]
         for seat in range(len(self.workers)):
             self.leave_seat(seat, died=False)
-        self._come(slot, broker, 10)
-        self._pass(0.1)
-        if not self._hands_of(broker):
-            self._push(broker, [self._job({**_PLAIN, "id": job_id})])
-            self._pass(0.1)
+        self.put_to_work(slot, broker, 10)
+        self.let_pass(0.1)
+        if not self.hands_of(broker):
+            self.push_all(broker, [self.job_of({**_PLAIN, "id": job_id})])
+            self.let_pass(0.1)
         return broker
 
     # ------------------------------------------------------------------- pushes
 
-    def _job(self, order: dict[str, Any]) -> Job:
+    def job_of(self, order: dict[str, Any]) -> Job:
         now = self.clock.now()
         return Job(
             order["id"],
@@ -324,23 +324,23 @@ def _two_promote(model: TwoBrokers) -> None:
     """Between what one has seen of a group, which has no head, and of its line, the other gives it one."""
     for seat in range(3):
         model.leave_seat(seat, died=False)
-    model._come(1, model.brokers[1], 10)
+    model.put_to_work(1, model.brokers[1], 10)
 
     def works(broker: SmallBroker) -> None:
-        model._push(broker, [model._job({**_PLAIN, "id": "d2", "group": "h"})])
+        model.push_all(broker, [model.job_of({**_PLAIN, "id": "d2", "group": "h"})])
         for _ in range(5):
             model.time.passes_inside(0.01)
             broker.interfere("tick")
-        mine = [hand for hand in model._hands_of(broker) if hand.life.group == "h"]
-        model._settle(broker, mine, wire.COMMIT, 0.0)
+        mine = [hand for hand in model.hands_of(broker) if hand.life.group == "h"]
+        model.settle_all(broker, mine, wire.COMMIT, 0.0)
         for _ in range(5):
             model.time.passes_inside(0.01)
 
     model.works = works  # type: ignore[method-assign]
     model.inside = WORK
     model.brokers[0].line.fault = Fault(Kind.INSIDE_BEFORE, "aggregate")
-    model._push(
-        model.brokers[0], [model._job({**_PLAIN, "id": each, "group": "h"}) for each in ("a2", "b2", "c2")]
+    model.push_all(
+        model.brokers[0], [model.job_of({**_PLAIN, "id": each, "group": "h"}) for each in ("a2", "b2", "c2")]
     )
     model.time_passes(2 * BEAT, None)
 
@@ -348,7 +348,9 @@ def _two_promote(model: TwoBrokers) -> None:
 def _lost_promote(model: TwoBrokers) -> None:
     """A broker is killed between the insert of a group's first jobs and the promotion of the first."""
     model.brokers[0].line.fault = Fault(Kind.KILLED_BEFORE, "aggregate")
-    model._push(model.brokers[0], [model._job({**_PLAIN, "id": each, "group": "h"}) for each in ("a2", "b2")])
+    model.push_all(
+        model.brokers[0], [model.job_of({**_PLAIN, "id": each, "group": "h"}) for each in ("a2", "b2")]
+    )
     model.time_passes(BEAT, None)
 
 
@@ -357,7 +359,7 @@ def _second_within_its_window(model: TwoBrokers) -> None:
     for slot, job_id in ((0, "a2"), (1, "b2")):
         model.push(slot, [{**_PLAIN, "id": job_id, "dedupe": Dedupe("y", 5.0)}])
         model.time_passes(1.0, None)
-        model._pass(2.5)
+        model.let_pass(2.5)
 
 
 ALONE |= {

@@ -24,8 +24,8 @@ class TwoFairBrokers(TwoBrokers):
 
     limits = MappingProxyType({"fair": True, "weights": MappingProxyType({"a": 2, "g": 3})})
 
-    def _job(self, order: dict[str, Any]) -> Job:
-        job = super()._job(order)
+    def job_of(self, order: dict[str, Any]) -> Job:
+        job = super().job_of(order)
         if order["priority"]:
             job.tenant = job.id
         return job

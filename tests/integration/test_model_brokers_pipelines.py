@@ -65,22 +65,22 @@ class TwoBrokersWithPipelines(Stories):
         )
         self.brokers[0].schedules.put(schedule)
         for seat, queue in enumerate(QUEUES):
-            self._come(seat, self.brokers[seat % 2], 2, queue)
+            self.put_to_work(seat, self.brokers[seat % 2], 2, queue)
         for slot, group in ((0, None), (1, "g")):
-            self._push(slot, 2, group, kept=group is not None)
+            self.push_all(slot, 2, group, kept=group is not None)
 
     # ----------------------------------------------------------- what people do
 
     @rule(slot=slots, count=st.integers(1, 3), group=st.sampled_from([None, "g"]), kept=st.booleans())
     def push(self, slot: int, count: int, group: str | None, *, kept: bool) -> None:
         self._begin()
-        self._push(slot, count, group, kept=kept)
+        self.push_all(slot, count, group, kept=kept)
 
     @rule(seat=seats, slot=slots, queue=st.sampled_from(QUEUES), prefetch=st.integers(1, 3))
     def come(self, seat: int, slot: int, queue: str, prefetch: int) -> None:
         self._begin()
         self.leave_seat(seat, died=False)
-        self._come(seat, self.brokers[slot], prefetch, queue)
+        self.put_to_work(seat, self.brokers[slot], prefetch, queue)
 
     @rule(seat=seats, kind=verdicts, to=st.sampled_from(QUEUES[:2]), which=st.sampled_from(["first", "all"]))
     def settle(self, seat: int, kind: str, to: str, which: str) -> None:
@@ -88,7 +88,7 @@ class TwoBrokersWithPipelines(Stories):
         worker = self.workers[seat]
         if worker:
             mine = worker.open_hands
-            self._settle(mine[:1] if which == "first" else mine, kind, to)
+            self.settle_all(mine[:1] if which == "first" else mine, kind, to)
 
     @rule(slot=slots, number=st.integers(0, 20))
     def cancel(self, slot: int, number: int) -> None:
@@ -114,8 +114,8 @@ class TwoBrokersWithPipelines(Stories):
         """In the middle of which the other one has its own, and its workers do what comes of it."""
         self._begin()
         self.leave_seat(1 - slot, died=False)
-        self._come(1 - slot, self.brokers[1 - slot], 3, "next")
-        self._pass(EVERY, slot)
+        self.put_to_work(1 - slot, self.brokers[1 - slot], 3, "next")
+        self.let_pass(EVERY, slot)
         self.inside = duty
         self.brokers[slot].line.fault = Fault(kind, "transaction")
         self.brokers[slot].round()
@@ -135,9 +135,9 @@ class TwoBrokersWithPipelines(Stories):
         self._begin()
         broker = self._with_hands(slot)
         broker.line.fault = Fault(kind, at)
-        self._settle(self._hands_of(broker), verdict, "next")
+        self.settle_all(self.hands_of(broker), verdict, "next")
         come_to_rest()
-        self._pass(1.0, slot)
+        self.let_pass(1.0, slot)
         if not broker.line.dead:
             self._let_all_go(broker, delivered=delivered)
 
@@ -146,19 +146,19 @@ class TwoBrokersWithPipelines(Stories):
         """What its workers say then, it hears before it learns of that; others have its jobs by then."""
         self._begin()
         silent, other = self._with_hands(slot), self.brokers[1 - slot]
-        hands = self._hands_of(silent)
+        hands = self.hands_of(silent)
         self.leave_seat(1 - slot, died=False)
-        self._come(1 - slot, other, 3, hands[0].queue if hands else "mail")
-        self._pass(8 * BEAT, slot)
+        self.put_to_work(1 - slot, other, 3, hands[0].queue if hands else "mail")
+        self.let_pass(8 * BEAT, slot)
         other.sweep()
-        self._pass(0.1, slot)
-        self._settle([hand for hand in hands if hand.open], answer, "next")
+        self.let_pass(0.1, slot)
+        self.settle_all([hand for hand in hands if hand.open], answer, "next")
         come_to_rest()
-        self._settle(self._hands_of(other), theirs, "next")
+        self.settle_all(self.hands_of(other), theirs, "next")
 
     # ------------------------------------------------------------------- pushes
 
-    def _push(self, slot: int, count: int, group: str | None, *, kept: bool) -> None:
+    def push_all(self, slot: int, count: int, group: str | None, *, kept: bool) -> None:
         ids = [f"j{next(self.numbers)}" for _ in range(count)]
         keep = KEPT if kept else 0.0
         now = self.clock.now()
@@ -188,9 +188,9 @@ class TwoBrokersWithPipelines(Stories):
     # ----------------------------------------------------------------- deliveries
 
     def commit(self, hands: list[JobHand]) -> None:
-        self._settle(hands, wire.COMMIT, "")
+        self.settle_all(hands, wire.COMMIT, "")
 
-    def _settle(self, hands: list[JobHand], kind: str, to: str) -> None:
+    def settle_all(self, hands: list[JobHand], kind: str, to: str) -> None:
         if kind == wire.FAN_OUT:
             hands = [hand for hand in hands if hand.job_id.count(".") < 2]
         by_queue: dict[tuple[SmallBroker, str], list[JobHand]] = {}
@@ -214,11 +214,11 @@ class TwoBrokersWithPipelines(Stories):
     def _with_hands(self, slot: int) -> SmallBroker:
         """A broker one of whose workers has something, if there is anything."""
         broker = self.brokers[slot]
-        if not self._hands_of(broker):
+        if not self.hands_of(broker):
             self.leave_seat(slot, died=False)
-            self._come(slot, broker, 2)
-            self._push(slot, 1, None, kept=True)
-            self._pass(0.1)
+            self.put_to_work(slot, broker, 2)
+            self.push_all(slot, 1, None, kept=True)
+            self.let_pass(0.1)
         return self.brokers[slot]
 
     # --------------------------------------------------------------------- the end

@@ -262,7 +262,7 @@ class LettersRig:
     def reconfigure(self, on_dead: str | None) -> None:
         queues = self.broker.queues
         queues.reconfigure(
-            replace(queues._config, other_queues=replace(queues._config.other_queues, on_dead=on_dead))
+            replace(queues.config, other_queues=replace(queues.config.other_queues, on_dead=on_dead))
         )
 
 

@@ -155,7 +155,7 @@ def test_a_deletion_whose_end_has_failed_spares_what_was_pushed_since(
 ) -> None:
     # Given: the queue is dropped, then MongoDB is away for a moment, and it is pushed to
     queue, stored, deadline = queues.open("mail"), list[Any](), Deadline()
-    deletion = Delete(queues, queues._context, queue, NOW)
+    deletion = Delete(queues, queues.context, queue, NOW)
     with monkeypatch.context() as patch:
         patch.setattr(queues, "forget", failing)
         with pytest.raises(Unavailable):
@@ -172,7 +172,7 @@ def test_a_deletion_whose_end_has_failed_spares_what_was_pushed_since(
 def test_an_order_to_delete_a_queue_that_another_one_has_deleted_meanwhile_finds_none(queues: Queues) -> None:
     # Given two orders
     queue = queues.open("mail")
-    first, second = (Delete(queues, queues._context, queue, NOW) for _ in range(2))
+    first, second = (Delete(queues, queues.context, queue, NOW) for _ in range(2))
     # When
     assert list(first.pages()) == [0]
     # Then
@@ -206,7 +206,7 @@ def test_a_queue_whose_deletion_has_failed_is_looked_at_as_ever(
     # Given somebody who waits for one of its jobs
     queue, told = queues.open("mail"), list[Any]()
     queue.results.wait("a", told.append)
-    deletion = Delete(queues, queues._context, queue, NOW)
+    deletion = Delete(queues, queues.context, queue, NOW)
     monkeypatch.setattr(Removals, "dropping", failing)
     # When
     with pytest.raises(Unavailable):
@@ -266,7 +266,7 @@ def test_a_queue_that_can_not_be_counted_is_listed_with_the_reason_beside_the_ot
     monkeypatch.setattr(Inspector, "counts", counts)
     monkeypatch.setattr(Inspector, "small_counts", lambda *_: {})  # each is counted by itself
     # When
-    rows = {row["name"]: row for row in Census(queues, queues._context).all()}
+    rows = {row["name"]: row for row in Census(queues, queues.context).all()}
     # Then
     assert "error" not in rows["good"]
     assert "queue 'sick' can't be counted" in rows["sick"]["error"]
@@ -315,7 +315,7 @@ def test_what_was_popped_and_could_not_be_sent_is_ready_again_also_where_it_is_k
     queues: Queues, settings: dict[str, Any]
 ) -> None:
     # Given a worker whose socket takes nothing more once a job was popped for it
-    queue, deadline, counters = queues.open("mail"), Deadline(), queues._context.counters
+    queue, deadline, counters = queues.open("mail"), Deadline(), queues.context.counters
     device = SimpleNamespace(envelope="payload")
     backend: Any = SimpleNamespace(
         workers=set(),
@@ -366,7 +366,7 @@ def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its
     documents: Database[dict[str, Any]], queues: Queues
 ) -> None:
     # Given
-    elsewhere = Queues(Config.default(), queues._context, lambda _name: documents, a_maker())
+    elsewhere = Queues(Config.default(), queues.context, lambda _name: documents, a_maker())
     elsewhere.pause(elsewhere.open("mail"), wire.INTAKE)
     # When
     queues.follow_pauses()
@@ -451,7 +451,7 @@ def test_one_peer_makes_so_many_queues_at_once_and_leaves_some_to_others(queues:
 def test_a_tenth_of_all_queues_is_left_to_the_library(
     queues: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "_config", config := replace(queues._config, broker=FEW_QUEUES))
+    monkeypatch.setattr(queues, "config", config := replace(queues.config, broker=FEW_QUEUES))
     assert config.broker.max_queues == 20
     make_many(queues, 18)
     with pytest.raises(QueueFull, match="max_queues = 20"):
@@ -465,7 +465,7 @@ def test_a_device_says_for_itself_whether_its_messages_make_queues(
     queues: Queues, monkeypatch: pytest.MonkeyPatch, *, device: bool, broker: bool, made: bool
 ) -> None:
     settings = replace(FEW_QUEUES, auto_create=broker)
-    monkeypatch.setattr(queues, "_config", replace(queues._config, broker=settings))
+    monkeypatch.setattr(queues, "config", replace(queues.config, broker=settings))
     with nullcontext() if made else pytest.raises(BadQueue, match="auto_create is off"):
         queues.for_plain_push("new", auto_create=device, by="a test")
     assert [queue.name for queue in queues] == (["new"] if made else [])

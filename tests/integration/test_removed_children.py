@@ -192,7 +192,7 @@ def test_what_breaks_off_is_not_begun_or_can_be_gone_on_with(
     # Then the parent is dead, or all of its children are there: in their queue, or where it was put
     children = everything(pages)
     begun = [
-        changes._database[name] for name in changes._database.list_collection_names() if "removed." in name
+        changes.database[name] for name in changes.database.list_collection_names() if "removed." in name
     ]
     children |= {each["_id"]: each for aside in begun for each in aside.find()}
     assert stored(store, "a")["state"] == "dead" or len(children) == 3
@@ -347,7 +347,7 @@ def test_an_empty_collection_that_a_killed_broker_has_left_over_is_removed_a_min
 
 
 def put_aside(changes: ChangesAtOnce) -> list[str]:
-    return [each for each in changes._database.list_collection_names() if each.startswith("removed.")]
+    return [each for each in changes.database.list_collection_names() if each.startswith("removed.")]
 
 
 def breaking(statement: Callable[..., Any], *, after: bool) -> Callable[..., Any]:

@@ -17,6 +17,7 @@ from sluicemq_broker.store.jobs.documents import QueueDefaults
 from sluicemq_broker.store.jobs.index_models import INDEXES
 from sluicemq_broker.store.jobs.outcomes import Found
 from sluicemq_broker.store.jobs.queue_store import QueueStore
+from support.between import before
 from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 
 # ----------------------------------------------------------- expire, held, find
@@ -68,13 +69,8 @@ def test_a_job_that_is_claimed_while_it_expires_is_not_told_to_have_expired(
     # Given another broker whose clock is a little behind
     store = QueueStore(documents, "queue.mail", QueueDefaults(on_expiry=on_expiry))
     pushed(store, a_job("a", expires_at=NOW), a_job("b", expires_at=NOW))
-    end = expiry._end
-
-    def claimed_before(*arguments: Any) -> int:
-        store.jobs.update_one({"_id": "a"}, {"$set": {"state": "reserved", "owner": OTHER}})
-        return end(*arguments)
-
-    monkeypatch.setattr(expiry, "_end", claimed_before)
+    claimed = {"$set": {"state": "reserved", "owner": OTHER}}
+    before(monkeypatch, expiry, "_end", lambda: store.jobs.update_one({"_id": "a"}, claimed))
     # Then
     assert store.expire(NOW).ids == ["b"]
     assert stored(store, "a")["state"] == "reserved"

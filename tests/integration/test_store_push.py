@@ -21,6 +21,7 @@ from sluicemq_broker.store.jobs.numbered_inserts import Insert, Sessions, sessio
 from sluicemq_broker.store.jobs.outcomes import Found
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.write_results import Pushed, refusals
+from support.between import before
 from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 
 
@@ -143,13 +144,13 @@ def test_statements_that_are_refused_leave_their_sessions_to_others(store: Queue
     # Given
     sessions = sessions_of(store.jobs.database.client)
     store.push([a_job()], NOW)
-    before = len(sessions._all)
+    before = len(sessions.all)
     # When
     for _ in range(3):
         with pytest.raises(Refused):
             store.push([a_job(headers={"never": object()})], NOW)
     # Then
-    assert len(sessions._all) == before
+    assert len(sessions.all) == before
 
 
 def test_a_claim_leaves_a_job_that_was_pushed_anew_under_an_id_since_it_was_read(
@@ -177,14 +178,12 @@ def test_a_new_job_does_not_die_of_what_a_former_one_of_its_id_has_used_up(
     spent = a_job("a", max_attempts=2)
     spent.attempts = 2
     pushed(store, spent)
-    end = Claims._end_spent
 
-    def pushed_anew(self: Claims, *arguments: Any) -> tuple[str, ...]:
+    def push_anew() -> None:
         store.jobs.delete_one({"_id": "a"})
         pushed(store, a_job("a", max_attempts=2))
-        return end(self, *arguments)
 
-    monkeypatch.setattr(Claims, "_end_spent", pushed_anew)
+    before(monkeypatch, Claims, "_end_spent", push_anew)
     # When
     claimed = claim(store)
     # Then
@@ -232,7 +231,7 @@ def test_inserts_one_after_the_other_share_one_session(store: QueueStore) -> Non
         insert = Insert(sessions, store.jobs.database, store.name)
         insert.send([{"_id": f"job-{number}"}])
         insert.end(all_stored=True)
-    assert len(sessions._all) == 1
+    assert len(sessions.all) == 1
 
 
 def test_a_job_that_is_refused_again_and_again_with_a_code_nobody_knows_is_refused_alone(

@@ -227,7 +227,7 @@ def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
 
 def test_a_broker_delivers_commits_and_answers_beside_strange_documents(broker: BrokerUnderTest) -> None:
     queue, door = f"q{token_hex(4)}", broker.doors["smq"]
-    jobs = broker._jobs[f"queue.{queue}"]
+    jobs = broker.collection(queue)
     handled: list[str] = []
     with Producer(door) as producer, Client(door) as client:
         for _ in range(3):

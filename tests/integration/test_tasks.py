@@ -318,7 +318,7 @@ def test_what_has_expired_beyond_a_page_is_ended_beside_all_else(rig: TasksRig) 
 
 def test_beyond_a_number_of_tasks_orders_are_refused(rig: TasksRig) -> None:
     queues = rig.first.queues
-    tasks = Tasks(queues, queues._context, lambda _name: rig.documents, most=1)
+    tasks = Tasks(queues, queues.context, lambda _name: rig.documents, most=1)
     tasks.begin("purge", "mail", state="ready")
     with pytest.raises(QueueFull, match="1 tasks are under way"):
         tasks.begin("purge", "mail", state="dead")

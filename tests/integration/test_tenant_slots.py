@@ -67,7 +67,7 @@ def taken(store: QueueStore, tenant: str) -> list[int]:
 
 
 def limits_of(store: QueueStore) -> TenantLimits:
-    order = store._claims.order
+    order = store.claims.order
     assert isinstance(order, FairOrder)
     assert order.limits is not None
     return order.limits

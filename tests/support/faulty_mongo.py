@@ -226,55 +226,55 @@ class FaultyClient:
     """A client whose transactions may fail; the sessions of numbered inserts are the driver's own."""
 
     def __init__(self, real: Any, line: Line) -> None:
-        self._real = real
+        self.real = real
         self._line = line
 
     def start_session(self, **options: Any) -> Any:
-        session = self._real.start_session(**options)
+        session = self.real.start_session(**options)
         return session if options else FaultySession(session, self._line)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._real, name)
+        return getattr(self.real, name)
 
 
 class FaultySession:
     """A session for one transaction."""
 
     def __init__(self, real: Any, line: Line) -> None:
-        self._real = real
+        self.real = real
         self._line = line
 
     def with_transaction(self, apply: Callable[[Any], Any], **options: Any) -> Any:
-        return self._line.transact(self._real, apply, options)
+        return self._line.transact(self.real, apply, options)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._real.end_session()
+        self.real.end_session()
 
 
 class FaultyDatabase:
     """A database as the stores use one, over a line that may fail."""
 
     def __init__(self, real: Any, line: Line) -> None:
-        self._real = real
+        self.real = real
         self._line = line
 
     @property
     def client(self) -> FaultyClient:
-        return self._line.client(self._real.client)
+        return self._line.client(self.real.client)
 
     def with_options(self, **options: Any) -> FaultyDatabase:
-        return FaultyDatabase(self._real.with_options(**options), self._line)
+        return FaultyDatabase(self.real.with_options(**options), self._line)
 
     def command(self, command: dict[str, Any], **options: Any) -> Any:
         if "insert" not in command:
-            return self._line.call("update_many", lambda: self._real.command(command, **options))
+            return self._line.call("update_many", lambda: self.real.command(command, **options))
         return self._line.call("insert", lambda: self._insert(dict(command), options))
 
     def _insert(self, command: dict[str, Any], options: dict[str, Any]) -> Any:
-        answer = self._real.command(command, **options)
+        answer = self.real.command(command, **options)
         absent = {each["index"] for each in answer.get("writeErrors", ())} | {
             *answer.get("retriedStmtIds", ())
         }
@@ -283,26 +283,26 @@ class FaultyDatabase:
         return answer
 
     def list_collection_names(self, **options: Any) -> Any:
-        return self._real.list_collection_names(**options)
+        return self.real.list_collection_names(**options)
 
     def watch(self, *_arguments: Any, **_options: Any) -> Any:
         """As a stand-alone answers; the real thing would hold up this thread for a second at a time."""
         raise OperationFailure("The $changeStream stage is only supported on replica sets", 40573)
 
     def __getitem__(self, name: str) -> FaultyCollection:
-        return FaultyCollection(self._real[name], self._line)
+        return FaultyCollection(self.real[name], self._line)
 
 
 class FaultyCollection:
     """A collection of such a database; what is neither listed as a read nor as a write never fails."""
 
     def __init__(self, real: Any, line: Line) -> None:
-        self._real = real
+        self.real = real
         self._line = line
 
     def __getattr__(self, method: str) -> Any:
-        real = getattr(self._real, method)
-        name = self._real.name
+        real = getattr(self.real, method)
+        name = self.real.name
         if method not in (*WRITES, *READS) or (name, method) in _NEVER:
             return real
         return lambda *arguments, **options: self._line.call(
@@ -311,13 +311,13 @@ class FaultyCollection:
 
     @property
     def database(self) -> FaultyDatabase:
-        return FaultyDatabase(self._real.database, self._line)
+        return FaultyDatabase(self.real.database, self._line)
 
     def insert_many(self, documents: list[dict[str, Any]], **options: Any) -> Any:
         documents = list(documents)
-        answer = self._line.call("insert", lambda: self._real.insert_many(documents, **options))
-        self._line.inserted(self._real.name, documents)
+        answer = self._line.call("insert", lambda: self.real.insert_many(documents, **options))
+        self._line.inserted(self.real.name, documents)
         return answer
 
     def with_options(self, **options: Any) -> FaultyCollection:
-        return FaultyCollection(self._real.with_options(**options), self._line)
+        return FaultyCollection(self.real.with_options(**options), self._line)

@@ -38,7 +38,7 @@ class Cold:
         self.steps.append(steps)
         if len(self.steps) <= self.slow:
             raise ExecutionTimeout("too long")
-        size = steps[0]["$sample"]["size"] if "$sample" in steps[0] else listing._SAMPLE
+        size = steps[0]["$sample"]["size"] if "$sample" in steps[0] else listing.SAMPLE
         return [{"count": size // 3}]
 
 

@@ -98,21 +98,21 @@ def test_what_the_commands_show_of_queues_and_brokers_has_the_names_that_the_bro
     queue_table.queue_rows([row])
     for key in queue_table.KEYS.values():
         key(row)
-    top._head(row)
+    top.head(row)
     # Then
     assert {"pushed", "committed", "scheduled", "uptime"} <= row.asked
     assert row.asked - NO_COUNTERS <= COUNTERS
 
 
-@pytest.mark.parametrize("subject", history._COLUMNS)
+@pytest.mark.parametrize("subject", history.COLUMNS)
 def test_what_the_history_shows_has_the_names_that_the_broker_counts_by(subject: str) -> None:
     # Given
     counted = Row()
     # When
-    history._line({"counted": counted, "at": 0.0}, "minute", subject)
+    history.line({"counted": counted, "at": 0.0}, "minute", subject)
     # Then
     assert counted.asked
-    assert counted.asked | {name for chart in history._CHARTS[subject] for name in chart} <= COUNTERS
+    assert counted.asked | {name for chart in history.CHARTS[subject] for name in chart} <= COUNTERS
 
 
 # ------------------------------------------------------------------- queues and jobs

@@ -122,12 +122,12 @@ def await_former(pid_file: Path, dbpath: Path, timeout: float) -> int | None:
     mongod, so one that is left is stuck. Returns its pid if it had to be killed.
     """
     pid = _former_pid(pid_file)
-    if pid is None or not _serves(pid, dbpath):
+    if pid is None or not serves(pid, dbpath):
         return None
-    if _until(lambda: not _serves(pid, dbpath), timeout):
+    if _until(lambda: not serves(pid, dbpath), timeout):
         return None
     os.kill(pid, signal.SIGKILL)
-    if not _until(lambda: not _serves(pid, dbpath), 10.0):
+    if not _until(lambda: not serves(pid, dbpath), 10.0):
         raise Unavailable(f"a former mongod (pid {pid}) on {dbpath} can't be killed")
     return pid
 
@@ -194,7 +194,7 @@ def _former_pid(pid_file: Path) -> int | None:
         return None
 
 
-def _serves(pid: int, dbpath: Path) -> bool:
+def serves(pid: int, dbpath: Path) -> bool:
     """True if ``pid`` is a process that was given ``dbpath``; pids are reused, so the name counts."""
     if Path("/proc/self").exists():
         try:

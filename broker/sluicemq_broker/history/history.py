@@ -71,7 +71,7 @@ class History:
         self._waiting: dict[tuple[_Where, int], tuple[Counter[str], dict[str, int]]] = {}
         #: By database: what has no answer yet, under the number.
         self._sent: dict[str, list[MinuteCounts]] = {}
-        self._minute = int(self._clock.now() // 60)
+        self.minute = int(self._clock.now() // 60)
         self._flushed = self._timer.now()
         self._ahead: dict[_Where, datetime] = {}
 
@@ -86,9 +86,9 @@ class History:
         """Every poll: note what a minute has brought when it is over, and write when it is time."""
         minute = int(self._clock.now() // 60)
         due = self._timer.now() - self._flushed >= FLUSH
-        if minute != self._minute or due:
-            self._take(self._minute)
-            self._minute = minute
+        if minute != self.minute or due:
+            self._take(self.minute)
+            self.minute = minute
         if due:
             self.flush()
 
@@ -96,7 +96,7 @@ class History:
         """Write what has been counted; what can't be written now is kept for the next time."""
         self._flushed = self._timer.now()
         if not self._sent:
-            self._take(self._minute)
+            self._take(self.minute)
             self._number += 1
             self._sent = self._taken_out()
         for database in list(self._sent):

@@ -56,7 +56,7 @@ class Metrics:
 
     def __init__(self, figures: Figures, now: Callable[[], float] = time.monotonic) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Collector(figures))
+        self._registry.register(BrokerCollector(figures))
         ProcessCollector(registry=self._registry)
         self._now = now
         self._latest: dict[Form, tuple[float, bytes]] = {}  # with the time until which each is served
@@ -94,13 +94,14 @@ def name_of(figure: Metric) -> str:
     return _PREFIX + name + ("_seconds" if figure.unit in ("s", "ms") else "")
 
 
-class _Collector(Collector):
+class BrokerCollector(Collector):
     """Yields family after family; after some of them the hub has a turn."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[Family]:
+        """Yield every family; after some of them the hub has a turn."""
         figures, rendered = self._figures, 0
         yield InfoMetricFamily(f"{_PREFIX}broker", "the broker's version", {"version": __version__})
         for families in (
@@ -164,12 +165,12 @@ def _gauges(values: dict[str, float]) -> Iterator[Family]:
     for figure in Gauge:
         if not figure.labels and figure in values:
             yield GaugeMetricFamily(name_of(figure), figure.text, value=values[figure])
-    for name, (text, kind) in _MORE.items():
+    for name, (text, kind) in MORE.items():
         yield kind(name, text, value=values[name])
 
 
 #: Figures of the process that are in no table, for ``sluicemq stats`` would show those.
-_MORE: Final[dict[str, tuple[str, Any]]] = {
+MORE: Final[dict[str, tuple[str, Any]]] = {
     "sluicemq_ready": ("1 if the broker can take and hand out jobs, as /readyz says", GaugeMetricFamily),
     "sluicemq_hub_turns": ("turns of the hub", CounterMetricFamily),
     "sluicemq_hub_busy_seconds": ("time that the hub was busy", CounterMetricFamily),
@@ -203,7 +204,7 @@ def _queues(rows: list[dict[str, Any]]) -> Iterator[Family]:
 def _devices(rows: list[dict[str, Any]]) -> Iterator[Family]:
     families = {
         key: GaugeMetricFamily(f"{_PREFIX}device_{name}", text, labels=["device", "kind", "queue"])
-        for key, (name, text) in _OF_DEVICES.items()
+        for key, (name, text) in OF_DEVICES.items()
     }
     for number, row in enumerate(rows):
         for key, family in families.items():
@@ -220,7 +221,7 @@ def _labels(number: int, device: dict[str, Any]) -> list[str]:
     return [str(number), device["kind"], device["queue"]]
 
 
-_OF_DEVICES: Final = {
+OF_DEVICES: Final = {
     "connections": ("connections", "open connections"),
     "held": ("held_messages", "messages on their way to MongoDB or to subscribers"),
     "held_bytes": ("held_bytes", "bytes of messages on their way to MongoDB or to subscribers"),

@@ -44,8 +44,8 @@ class Queues:
         channel: Callable[[str], Channel] = lambda _database: silent(),
     ) -> None:
         self.make = make
-        self._config = config
-        self._context = context
+        self.config = config
+        self.context = context
         self._database = database
         self._open: dict[str, Queue] = {}
         self._channel = channel
@@ -82,13 +82,13 @@ class Queues:
         """Return the queue of this name, opened if need be: for configured queues, and those in MongoDB."""
         queue = self._open.get(name)
         if queue is None:
-            settings, database = self._config.queue(check_name(name)), self.database_name(name)
+            settings, database = self.config.queue(check_name(name)), self.database_name(name)
             channel = self._channel(database)
 
             def notify(kind: BusKind, number: int) -> None:
                 channel.announce(BusEvent(kind, name, number))
 
-            context = replace(self._context, notify_brokers=notify)
+            context = replace(self.context, notify_brokers=notify)
             queue = self._open[name] = Queue(name, settings, self._database(database), context, self)
             queue.pause(self._pauses.of(database, name))
             for came in self._awaited.pop(name, ()):
@@ -97,14 +97,14 @@ class Queues:
 
     def reconfigure(self, config: Config) -> None:
         """Use other settings for all queues, and for new ones; their databases stay."""
-        self._config = config
+        self.config = config
         for queue in self:
             queue.reconfigure(config.queue(queue.name))
         self.open_configured()
 
     def open_configured(self) -> None:
         """Open the queues that the configuration names, for devices and routes, too."""
-        for name in self._config.queue_names:
+        for name in self.config.queue_names:
             self.open(name)
 
     def discover(self) -> None:
@@ -169,9 +169,9 @@ class Queues:
 
     def settings_for_push(self, name: str) -> QueueSettings:
         """Return a queue's settings for a later push; raises :class:`NotFound` if a push can't make it."""
-        if not self._config.broker.auto_create:
+        if not self.config.broker.auto_create:
             self.get(name)
-        return self._config.queue(check_name(name))
+        return self.config.queue(check_name(name))
 
     def for_push(self, name: str, *, by: str, peer: str | None = None) -> Queue:
         """Return the queue of this name for a push of the library or a command; made if that is allowed.
@@ -180,7 +180,7 @@ class Queues:
         the operator. Raises :class:`BadQueue` (a bad name, or unknown while ``auto_create`` is off) and
         :class:`QueueFull` (``max_queues`` reached, or too many made just before).
         """
-        return self._open.get(name) or self._make(name, by, peer, allowed=self._config.broker.auto_create)
+        return self._open.get(name) or self._make(name, by, peer, allowed=self.config.broker.auto_create)
 
     def for_plain_push(self, name: str, *, auto_create: bool | None, by: str) -> Queue:
         """Return the queue of this name for a push of a plain socket, whose every typing error makes a queue.
@@ -191,15 +191,15 @@ class Queues:
         queue = self._open.get(name)
         if queue is not None:
             return queue
-        allowed = self._config.broker.auto_create if auto_create is None else auto_create
+        allowed = self.config.broker.auto_create if auto_create is None else auto_create
         return self._make(name, by, by, allowed=allowed, plain=True)
 
     def _make(self, name: str, by: str, peer: str | None, *, allowed: bool, plain: bool = False) -> Queue:
         check_name(name)
         if not allowed:
             raise BadQueue(f"{self._absent(name)}, and auto_create is off")
-        now, most = self._context.timer.now(), self._config.broker.max_queues
-        self._context.names.ask(f"queue {name!r}", peer, now, there=len(self._open), most=most, plain=plain)
+        now, most = self.context.timer.now(), self.config.broker.max_queues
+        self.context.names.ask(f"queue {name!r}", peer, now, there=len(self._open), most=most, plain=plain)
         text = "queue %s: its first push here comes from %s, and makes it if no other broker has"
         log.info(text, name, by, extra={"queue": name})
         return self.open(name)
@@ -225,7 +225,7 @@ class Queues:
         """
         closed = False
         for queue in list(self._removed):
-            if queue.workers or queue.name in self._config.queue_names:
+            if queue.workers or queue.name in self.config.queue_names:
                 queue.prepare(again=True)
             elif queue.store.removed:
                 if queue.in_use:
@@ -293,7 +293,7 @@ class Queues:
             look()
         except Unavailable as error:
             text = f"an event of another broker is not handled yet: {error}"
-            self._context.counters.notice(Count.STORE_UNAVAILABLE, text)
+            self.context.counters.notice(Count.STORE_UNAVAILABLE, text)
 
     def _meant(self, event: BusEvent) -> Iterable[Queue]:
         if not event.name:
@@ -308,7 +308,7 @@ class Queues:
 
     def leave(self) -> None:
         """Give back permits when the broker stops: its jobs are given back already."""
-        for owner in self._context.owners.mine():
+        for owner in self.context.owners.mine():
             for name in self.databases:
                 LimitStore.leave(self._database(name), owner)
 
@@ -322,12 +322,12 @@ class Queues:
 
     def database_name(self, name: str) -> str:
         """Return the name of the database with the jobs of this queue, if there are any."""
-        return self._config.queue(name).database or self._config.broker.database
+        return self.config.queue(name).database or self.config.broker.database
 
     def under_way(self) -> dict[str, int]:
         """Return how many jobs are being written, at workers, and being committed, in all queues."""
         return {
-            Gauge.STORING: self._context.memory.pushes.count,
+            Gauge.STORING: self.context.memory.pushes.count,
             Gauge.IN_FLIGHT: sum(queue.in_flight for queue in self),
             Gauge.COMMITTING: sum(queue.committing for queue in self),
         }

@@ -15,7 +15,7 @@ from sluicemq.installed import to_install
 _JOBS = {
     each: each for each in ("pushed", "delivered", "committed", "rolled_back", "dead", "expired", "ready")
 }
-_COLUMNS = {
+COLUMNS = {
     "queue": _JOBS,
     "broker": _JOBS,
     "stream": {
@@ -36,7 +36,7 @@ _TIMES = {
 }
 #: What is drawn: each row is a chart.
 _JOB_CHARTS = (("pushed", "committed", "rolled_back", "dead"), ("ready",))
-_CHARTS = {
+CHARTS = {
     "queue": _JOB_CHARTS,
     "broker": _JOB_CHARTS,
     "stream": (("published", "messages_read"),),
@@ -77,12 +77,13 @@ def history(
     elif plot is None:
         last_hour = by is None and on is None
         kind, shown = answer["subject"], points[-_SHOWN:] if last_hour else points
-        invocation.table("", [_line(each, answer["span"], kind) for each in shown])
+        invocation.table("", [line(each, answer["span"], kind) for each in shown])
 
 
-def _line(point: dict[str, Any], by: str, kind: str) -> dict[str, Any]:
+def line(point: dict[str, Any], by: str, kind: str) -> dict[str, Any]:
+    """Return one row of the table, by its headings."""
     counted, when = point["counted"], datetime.fromtimestamp(point["at"], UTC)
-    figures = {heading: counted.get(name, 0) for name, heading in _COLUMNS[kind].items()}
+    figures = {heading: counted.get(name, 0) for name, heading in COLUMNS[kind].items()}
     times = {total: _time(counted, total, of) for total, of in _TIMES.get(kind, {}).items()}
     return {by: when.strftime(_FORMS[by]), **figures, **times}
 
@@ -103,7 +104,7 @@ def _draw(answer: dict[str, Any], file: Path) -> None:
 
     when = [datetime.fromtimestamp(each["at"], UTC) for each in answer["points"]]
     kind = answer["subject"]
-    charts = _CHARTS[kind]
+    charts = CHARTS[kind]
     figure, rows = plt.subplots(
         len(charts), 1, figsize=(10, 5), sharex=True, squeeze=False, layout="constrained"
     )

@@ -148,7 +148,7 @@ class _View:
 
     def shown(self, rows: int, width: int, *, keys: bool = True) -> Group:
         """Return the view for a terminal of this width, with ``lines`` lines of the table at most."""
-        parts = [_head(self.found["broker"])]
+        parts = [head(self.found["broker"])]
         if "queues" in self.found:
             first = max(0, self._at - rows + 1)
             queues = self.found["queues"][first : first + rows]
@@ -167,7 +167,8 @@ class _View:
         )
 
 
-def _head(about: Mapping[str, Any]) -> Any:
+def head(about: Mapping[str, Any]) -> Any:
+    """Return the line above the queues: the broker and the state of its store."""
     problem = store_problem(about)
     state = Text(f"store: {printable(problem)}", "bold red") if problem else Text("store: ok", "green")
     text = f"SluiceMQ {about['version']}  pid {about['pid']}  up {span(about['uptime'])}  "

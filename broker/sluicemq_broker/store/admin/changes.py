@@ -32,11 +32,11 @@ class Orders:
     """
 
     def __init__(self, database: Documents, notice: Notice | None = None) -> None:
-        self._database = durable(database)
+        self.database = durable(database)
         self._notice = notice
 
     def _jobs(self, queue: str) -> Jobs:
-        return self._database[collection(queue)]
+        return self.database[collection(queue)]
 
 
 class Changes(Orders):

@@ -39,8 +39,8 @@ _WINDOWS: Final = 3
 #: Milliseconds for a count, before a sample estimates it, and for each sample. A random sample of documents
 #: that are in no cache takes seconds, so a smaller one follows, then the latest jobs.
 _MOST_MS: Final = 50
-_SAMPLE: Final = 900
-_RANDOM_SAMPLES: Final = (_SAMPLE, 60)
+SAMPLE: Final = 900
+_RANDOM_SAMPLES: Final = (SAMPLE, 60)
 
 _ENDED: Final = (State.DONE, State.DEAD)
 _HINTS: Final[dict[str, str]] = {
@@ -106,7 +106,7 @@ class Listing:
         *,
         exactly: int = COUNTED_EXACTLY,
         random: Sequence[int] = _RANDOM_SAMPLES,
-        latest: int = _SAMPLE,
+        latest: int = SAMPLE,
     ) -> None:
         self._database = durable(database)
         self._exactly = exactly
@@ -181,7 +181,7 @@ class Listing:
         steps: list[Document] = [
             {"$match": chosen(choice._replace(reason=None), now)},
             {"$sort": {"ended_at": -1}},
-            {"$limit": _SAMPLE},
+            {"$limit": SAMPLE},
             {"$group": {"_id": {"$substrCP": [{"$toString": last}, 0, 200]}, "count": {"$sum": 1}}},
             {"$sort": {"count": -1, "_id": 1}},
             {"$limit": 10},

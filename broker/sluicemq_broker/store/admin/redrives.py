@@ -89,10 +89,10 @@ class Redrives(Orders):
         with translated():
             if not redriven.moved:  # else it goes on, and those moved before are no dead letters any more
                 redriven.refused |= _not_dead(jobs, queue, choice)
-            step: _InPlace | _IntoQueue = _InPlace(jobs, now)
+            step: InPlace | IntoQueue = InPlace(jobs, now)
             if to is not None:
                 portions = Portions(READ_AT_ONCE, self._notice)
-                step = _IntoQueue(jobs, to.jobs, now, portions, by_setting=by_setting)
+                step = IntoQueue(jobs, to.jobs, now, portions, by_setting=by_setting)
             windows = _Windows(choice, redriven, look_through(jobs, choice, now, size, looked))
             for ids in batches(windows.redrivable(), size):
                 before = redriven.moved
@@ -140,7 +140,7 @@ class _Windows:
             )
 
 
-class _InPlace:
+class InPlace:
     """Dead letters become ready in their own documents, in one statement."""
 
     def __init__(self, jobs: Jobs, now: float) -> None:
@@ -149,13 +149,14 @@ class _InPlace:
         self._update = _revived(now, "redriven")
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
+        """Make these ready, as far as they are still dead letters, and count them."""
         dead = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(self._now)}}
         redriven.groups = _groups(self._jobs, ids)
         update = [*self._update, *_lined_up(self._jobs, ids)] if redriven.groups else self._update
         redriven.moved += self._jobs.update_many(dead, update, hint=BY_ID).modified_count
 
 
-class _IntoQueue:
+class IntoQueue:
     """Dead letters become ready jobs of another queue, in transactions."""
 
     def __init__(
@@ -174,6 +175,7 @@ class _IntoQueue:
         self._portions = portions
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
+        """Move these, as far as they are still dead letters, and count them."""
         if GroupStore(self._source.database, self._source).may_have_children():
             GroupStore(self._target.database, self._target).prepare_for_children()
         redriven.groups = _groups(self._source, ids)

@@ -172,20 +172,20 @@ class Removals(Orders):
         It does ``most`` pages of each, so it holds up nothing else for long.
         """
         with translated():
-            for each in all_put_aside(self._database):
+            for each in all_put_aside(self.database):
                 for _ in islice(dropping_put_aside(each, now, self._parents, size), most):
                     pass
-            drop_left_over(self._database, now)
+            drop_left_over(self.database, now)
 
 
 class _OfThisDatabase:
     """The queues of one database, at a broker where nobody waits for their jobs."""
 
     def __init__(self, database: Documents) -> None:
-        self._database = database
+        self.database = database
 
     def store(self, queue: str) -> QueueStore:
-        return QueueStore(self._database, collection(queue))
+        return QueueStore(self.database, collection(queue))
 
     def on_parents_failed(self, parents: Sequence[FailedParent]) -> None:
         """Do nothing: no client waits here."""

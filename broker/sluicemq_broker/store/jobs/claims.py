@@ -75,7 +75,7 @@ class Claims:
         """The order in which jobs are claimed."""
         self._set_aside = set_aside
         self._notice = notice
-        self._reply_sizes = ReplySizes()
+        self.reply_sizes = ReplySizes()
         self.reconfigure(defaults)
 
     def reconfigure(self, defaults: QueueDefaults) -> None:
@@ -87,7 +87,7 @@ class Claims:
 
     def on_pushed(self, jobs: Sequence[Job]) -> None:
         """Called with jobs that come into the queue: their sizes say how many fit in a reply."""
-        self._reply_sizes.pushed(jobs)
+        self.reply_sizes.pushed(jobs)
 
     def reserve(
         self,
@@ -105,10 +105,10 @@ class Claims:
         if one_first and self.order.one_by_one and (one := self._reserve_one(due, now, reservation)):
             return Claim([one], reservation.owner, more=True)
         with translated():
-            if not self._reply_sizes.known:
-                self._reply_sizes.measured(self._largest(due))
-            at_once = self._reply_sizes.size(limit, most_bytes)
-            fits = self._reply_sizes.most(limit, most_bytes)
+            if not self.reply_sizes.known:
+                self.reply_sizes.measured(self._largest(due))
+            at_once = self.reply_sizes.size(limit, most_bytes)
+            fits = self.reply_sizes.most(limit, most_bytes)
             page = self.order.page(ClaimRequest(due, limit, fits, now, reservation, brokers))
             found, more = self._read_page(page, at_once, now, most_bytes)
             spent = [each for each in found if each.spent]
@@ -158,7 +158,7 @@ class Claims:
                 return None
             job = read(stored, self._defaults)
             if isinstance(job, Job) and not job.spent:
-                self._reply_sizes.claimed([job])
+                self.reply_sizes.claimed([job])
                 job.reserve(reservation)
                 return job
             ours = {key: reserved[key] for key in ("state", "owner", "hold")}
@@ -198,7 +198,7 @@ class Claims:
             if room <= 0:
                 last = stored
                 break
-        self._reply_sizes.claimed(found)
+        self.reply_sizes.claimed(found)
         return found, strange, last
 
     def _largest(self, due: Document) -> int:

@@ -227,7 +227,7 @@ class FairPage(ClaimPage):
         self._rounds = rounds
         self._plan = plan
         self._ahead = ahead
-        self._shares = dict(plan.shares)
+        self.shares = dict(plan.shares)
         self._count: Counter[str] = Counter()  # jobs that were read
         self._full: set[str] = set()  # tenants that got all they may have, and may have more jobs
         self._complete: set[str] = set()  # tenants of which as many ids are known as were asked for
@@ -255,31 +255,31 @@ class FairPage(ClaimPage):
 
     def _all(self, at_once: int) -> Iterator[list[Document]]:
         skips = self._plan.skips
-        firsts = {each: [self._plan.firsts[each]] for each, share in self._shares.items() if share == 1}
+        firsts = {each: [self._plan.firsts[each]] for each, share in self.shares.items() if share == 1}
         known = {**firsts, **self._known()}
-        several = [each for each in self._shares if each not in known]
+        several = [each for each in self.shares if each not in known]
         yield from self._of(several, at_once, skips)
         if not self._count and any(skips.values()):
             yield from self._of(several, at_once, {})
         yield from self._these(known, self._plan.strange, at_once)
         # A tenant whose first job has expired, or is another broker's by now, may have a second one.
         yield from self._of([each for each in known if not self._count[each]][:FEW], at_once, {})
-        if len(self._shares) <= FEW and not any(skips.values()):
+        if len(self.shares) <= FEW and not any(skips.values()):
             yield from self._rest(at_once)
-        self._ahead.more_of((each for each in self._filled() if self._shares[each] > 1), self._plan.now)
+        self._ahead.more_of((each for each in self._filled() if self.shares[each] > 1), self._plan.now)
 
     def _known(self) -> dict[str, Sequence[Any]]:
         """Return the ids of jobs that are known, or that are read now together with later ones."""
-        known, unknown = self._ahead.next(self._shares, self._plan.firsts, self._plan.now)
+        known, unknown = self._ahead.next(self.shares, self._plan.firsts, self._plan.now)
         found: dict[str, list[Document]] = {each: [] for each in unknown}
-        branches = [self._branch(each, 0, self._ahead.depth, _IDS) for each in unknown]
+        branches = [self.branch(each, 0, self._ahead.depth, _IDS) for each in unknown]
         if unknown:
             self._ahead.used_up()
         for each in chain.from_iterable(self._union(branches, _IDS_AT_ONCE)):
             found[_name(each)].append(each)
         for tenant, jobs in found.items():
-            known[tenant] = self._ahead.read(tenant, jobs, self._shares[tenant], self._plan.now)
-        self._complete.update(each for each, ids in known.items() if len(ids) == self._shares[each])
+            known[tenant] = self._ahead.read(tenant, jobs, self.shares[tenant], self._plan.now)
+        self._complete.update(each for each, ids in known.items() if len(ids) == self.shares[each])
         return known
 
     def _these(
@@ -301,9 +301,9 @@ class FairPage(ClaimPage):
         if filled and rest >= len(filled):
             read = dict(self._count)
             self._full = {*self._filled()}.difference(filled)
-            self._shares = self.allowance.grant(dict.fromkeys(filled, rest // len(filled)))
+            self.shares = self.allowance.grant(dict.fromkeys(filled, rest // len(filled)))
             self._count.clear()
-            known, _ = self._ahead.next(self._shares, {}, self._plan.now)
+            known, _ = self._ahead.next(self.shares, {}, self._plan.now)
             self._complete = {*known}
             yield from self._of([each for each in filled if each not in known], at_once, read)
             yield from self._these(known, (), at_once)
@@ -316,15 +316,15 @@ class FairPage(ClaimPage):
         """Return the tenants of which as many jobs were read as were asked for."""
         return [
             each
-            for each, share in self._shares.items()
+            for each, share in self.shares.items()
             if self._count[each] >= share or each in self._complete
         ]
 
     def _of(self, tenants: Sequence[str], at_once: int, skips: Mapping[str, int]) -> Iterator[list[Document]]:
         """Read the first jobs of these tenants, behind ``skips``, as many as their shares."""
-        shares = self._shares
+        shares = self.shares
         branches = [
-            self._branch(each, skips.get(each, 0), shares[each], HANDED_OUT_FAIRLY) for each in tenants
+            self.branch(each, skips.get(each, 0), shares[each], HANDED_OUT_FAIRLY) for each in tenants
         ]
         yield from self._union(branches, at_once)
 
@@ -335,7 +335,8 @@ class FairPage(ClaimPage):
             unions = [{"$unionWith": {"coll": self._jobs.name, "pipeline": each}} for each in others]
             yield from replies(self._jobs.aggregate([*first, *unions], batchSize=at_once), at_once)
 
-    def _branch(self, tenant: str, skip: int, most: int, fields: Document) -> list[Document]:
+    def branch(self, tenant: str, skip: int, most: int, fields: Document) -> list[Document]:
+        """Return the stages that read the next jobs of one tenant."""
         return [
             {"$match": {**self._due, "tenant": {"$eq": tenant or None}}},
             {"$sort": _IN_ORDER},

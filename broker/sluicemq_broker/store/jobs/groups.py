@@ -151,13 +151,13 @@ class GroupStore:
         left = set(groups)
         with translated():
             for _ in range(_TRIES):
-                left -= self._with_heads(left)
-                first = self._first(left) if left else []
+                left -= self.with_heads(left)
+                first = self.first(left) if left else []
                 over = [each for each in first if _is_over(each, now)]
                 promoted.expired.extend(each["_id"] for each in over)
                 first = [each for each in first if each not in over]
                 left = {each["wait"]["group"] for each in first}
-                if not first or self._make_heads(first, promoted):
+                if not first or self.make_heads(first, promoted):
                     break
         return promoted
 
@@ -173,15 +173,16 @@ class GroupStore:
                 return
             found = self._jobs.aggregate(lines, batchSize=_PAGE)
             for page in _pages(each["_id"] for each in found):
-                heads = self._with_heads(page)
+                heads = self.with_heads(page)
                 if left := [each for each in page if each not in heads]:
                     yield left
 
-    def _with_heads(self, groups: Collection[str]) -> set[str]:
+    def with_heads(self, groups: Collection[str]) -> set[str]:
+        """Return those of these groups that have a head."""
         wanted = {"head": {"$in": list(groups)}}
         return {each["head"] for each in self._jobs.find(wanted, {"head": 1, "_id": 0})}
 
-    def _first(self, groups: Collection[str]) -> list[Document]:
+    def first(self, groups: Collection[str]) -> list[Document]:
         """Read the first job of each line: id, number, place, priority, when it is due and expires."""
         wanted = ("wait", "priority", "eligible_at", "seq")
         lines: list[Document] = [
@@ -203,7 +204,7 @@ class GroupStore:
             if isinstance(each["_id"], str) and isinstance(each["wait"], dict)
         ]
 
-    def _make_heads(self, first: list[Document], promoted: Promoted) -> bool:
+    def make_heads(self, first: list[Document], promoted: Promoted) -> bool:
         """Promote these jobs; False if one is no longer first, so that its group is read again."""
         # By their places too, as no other job will ever have one of them.
         these = {

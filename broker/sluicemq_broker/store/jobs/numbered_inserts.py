@@ -47,7 +47,7 @@ class Sessions:
         self.numbered = True
         """False: this server remembers no numbers."""
         self._client = client
-        self._all: list[ClientSession] = []
+        self.all: list[ClientSession] = []
         self._free: list[ClientSession] = []
         # Above all that the driver has sent in its sessions; every second number is for a fence.
         self._numbers = itertools.count(time.time_ns(), 2)
@@ -62,7 +62,7 @@ class Sessions:
 
     def _new(self) -> ClientSession:
         session = self._client.start_session(causal_consistency=False)
-        self._all.append(session)
+        self.all.append(session)
         return session
 
 

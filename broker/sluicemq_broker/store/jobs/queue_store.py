@@ -82,7 +82,7 @@ class QueueStore:
         self._prepared = False
         self.removed = False
         """True if this broker removed the collection and has not made it again; another broker may have."""
-        self._claims = Claims(self.jobs, defaults, self._set_aside, notice)
+        self.claims = Claims(self.jobs, defaults, self._set_aside, notice)
         self.groups = GroupStore(self._database, self.jobs, notice)
         """The lines of jobs that go one after the other."""
 
@@ -94,7 +94,7 @@ class QueueStore:
     def reconfigure(self, defaults: QueueDefaults) -> None:
         """Take other settings from the next statement on."""
         self._defaults = defaults
-        self._claims.reconfigure(defaults)
+        self.claims.reconfigure(defaults)
 
     def prepare(self, *, again: bool = False) -> None:
         """Make the collection and its indexes where they are missing; only the first call asks MongoDB.
@@ -123,7 +123,7 @@ class QueueStore:
         """Note that the collection is removed, or about to be: the next insert makes its indexes again."""
         self._prepared, self.removed = False, True
         self.groups.dropped()
-        self._claims.order.on_dropped()
+        self.claims.order.on_dropped()
 
     def kept(self) -> None:
         """Note that the removal announced by :meth:`dropped` failed, or is unclear: all is as before."""
@@ -137,7 +137,7 @@ class QueueStore:
 
     def insert_within(self, session: ClientSession, jobs: Sequence[Job], now: float) -> None:
         """Insert ready jobs as a part of a transaction; raises the driver's errors."""
-        self._claims.on_pushed(jobs)
+        self.claims.on_pushed(jobs)
         stamp = date(now)
         self.jobs.insert_many([document(each, stamp, self._defaults) for each in jobs], session=session)
 
@@ -156,7 +156,7 @@ class QueueStore:
 
     def insertion(self, jobs: Sequence[Job], now: float) -> Insertion:
         """Return a push to be sent until it is answered; its jobs have 16 MiB at most, or it is one job."""
-        self._claims.on_pushed(jobs)
+        self.claims.on_pushed(jobs)
         return Insertion(self._insert, self.jobs, jobs, now, self._defaults)
 
     def _insert(self) -> Insert:
@@ -200,21 +200,21 @@ class QueueStore:
         first alone has more. ``one_first``: reserve one job by one statement, if possible, as a worker gets
         it sooner so.
         """
-        return self._claims.reserve(
+        return self.claims.reserve(
             limit, now, Reservation(owner, hold), before, brokers, most_bytes, one_first=one_first
         )
 
     def some_ready(self, *, amidst: bool) -> None:
         """Called when jobs became ready; ``amidst``: perhaps between those that were read ahead."""
-        self._claims.order.on_ready(amidst=amidst)
+        self.claims.order.on_ready(amidst=amidst)
 
     def tick(self, now: float) -> None:
         """Called every second or so, to drop what is kept for claims that don't come."""
-        self._claims.order.tick(now)
+        self.claims.order.tick(now)
 
     def claimed(self, owner: str, hold: int) -> list[Job]:
         """Return the jobs under one reservation, in order: what a claim without an answer has reserved."""
-        return self._claims.claimed(Reservation(owner, hold))
+        return self.claims.claimed(Reservation(owner, hold))
 
     # ---------------------------------------------------------------- settle
 
