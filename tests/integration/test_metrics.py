@@ -18,6 +18,7 @@ from sluicemq_broker.admin import Figures
 from sluicemq_broker.http import metrics
 from sluicemq_broker.http.exposition import form_for, written
 from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, name_of
+from sluicemq_broker.parts.streams import part as streams_part
 from sluicemq_broker.runtime.counters import MOST_TIMED, Counters, QueueCounters
 from sluicemq_broker.runtime.counts import Count, Gauge, Timing
 from sluicemq_broker.runtime.histogram import Histogram
@@ -155,6 +156,9 @@ def everything() -> Scrape:
     return Scrape(openmetrics.text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
 
 
+SUBSCRIPTIONS = tuple(streams_part._GAUGES.values())
+
+
 class Everything(Figures):
     """A broker in which everything has happened once, with so many queues."""
 
@@ -179,7 +183,8 @@ class Everything(Figures):
         return [{"name": name, "paused": ["intake"], **gauges} for name in self.names]
 
     def labelled(self) -> list[LabelledGauge]:
-        return [LabelledGauge("subscription_held", "1 while held", ("stream",), [(("prices",), 1.0)])]
+        labels, row = ("stream", "subscription"), (("prices", "sums"), 1.0)
+        return [LabelledGauge(f"subscription_{name}", text, labels, [row]) for name, text in SUBSCRIPTIONS]
 
     def devices(self) -> list[dict[str, Any]]:
         counted = dict.fromkeys(DeviceCount, 1)

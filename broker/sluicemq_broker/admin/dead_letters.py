@@ -6,11 +6,12 @@ from typing import Any, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.rules import number, whole
+from sluicemq_broker.admin.jobs import listing
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queues import Census, Discard, Queues, Redrive, Task, Tasks
 from sluicemq_broker.runtime import kept, read_options
-from sluicemq_broker.store import DeadLetters, JobPage, Listing
+from sluicemq_broker.store import DeadLetters, JobPage
 
 _LAST_TIME: Final = 253_370_000_000
 
@@ -26,17 +27,17 @@ class DeadLetterAdmin:
 
     def page(self, queue: str, which: DeadLetters, limit: int, after: list[Any] | None) -> JobPage:
         """Return some of these dead letters behind a cursor, the latest first."""
-        return self._listing(queue).ended(queue, State.DEAD, which, limit, after, self._clock.now())
+        return listing(self._queues, queue).ended(queue, State.DEAD, which, limit, after, self._clock.now())
 
     def count(self, queue: str, which: DeadLetters) -> dict[str, Any]:
         """Return ``{count, exact}`` of these dead letters."""
         known = self._census.dead(queue)
-        count, exact = self._listing(queue).count(queue, which, self._clock.now(), known)
+        count, exact = listing(self._queues, queue).count(queue, which, self._clock.now(), known)
         return {"count": count, "exact": exact}
 
     def reasons(self, queue: str, which: DeadLetters) -> list[dict[str, Any]]:
         """Return why the latest of these died, the most frequent reasons first."""
-        return self._listing(queue).reasons(queue, which, self._clock.now())
+        return listing(self._queues, queue).reasons(queue, which, self._clock.now())
 
     def redrive(self, name: str, which: dict[str, Any], to: str | None) -> Task:
         """Make dead letters ready again, in their queue or in another."""
@@ -45,11 +46,6 @@ class DeadLetterAdmin:
     def discard(self, name: str, which: dict[str, Any]) -> Task:
         """Remove dead letters, all or some."""
         return self._tasks.begin(Discard.kind, name, **_chosen(which))
-
-    def _listing(self, name: str) -> Listing:
-        queue = self._queues.get(name)
-        queue.prepare()
-        return Listing(self._queues.database_of(queue))
 
 
 #: The options that choose dead letters.

@@ -50,11 +50,11 @@ class JobAdmin:
     def page(self, name: str, state: str, limit: int, after: list[Any] | None) -> JobPage:
         """Return jobs of a state behind a cursor, without their payloads."""
         check_state(state)
-        return self._listing(name).page(name, state, limit, after, self._clock.now())
+        return listing(self._queues, name).page(name, state, limit, after, self._clock.now())
 
     def with_ids(self, name: str, beginning: str, limit: int) -> JobPage:
         """Return jobs of any state whose id begins like this."""
-        return self._listing(name).with_ids(name, beginning, limit, self._clock.now())
+        return listing(self._queues, name).with_ids(name, beginning, limit, self._clock.now())
 
     def weigh_peek(self, name: str, state: str, limit: int) -> int:
         """Return about how many bytes of memory a :meth:`peek` takes."""
@@ -110,11 +110,6 @@ class JobAdmin:
         queue.prepare()
         return Inspector(self._queues.database_of(queue))
 
-    def _listing(self, name: str) -> Listing:
-        queue = self._queues.get(name)
-        queue.prepare()
-        return Listing(self._queues.database_of(queue))
-
     def _removals(self, queue: Queue) -> Removals:
         return Removals(self._changed(queue), FailedParents(self._queues))
 
@@ -123,6 +118,13 @@ class JobAdmin:
         queue.prepare()
         self._census.recount(queue)
         return self._queues.database_of(queue)
+
+
+def listing(queues: Queues, name: str) -> Listing:
+    """Return what lists the jobs of a queue; raises NotFound for an unknown one."""
+    queue = queues.get(name)
+    queue.prepare()
+    return Listing(queues.database_of(queue))
 
 
 def check_state(state: str, allowed: Sequence[str] = SHOWN_STATES) -> None:

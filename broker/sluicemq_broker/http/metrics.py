@@ -8,7 +8,7 @@ label ``queue`` has :data:`MOST_QUEUES` values at most; counts of other queues, 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import falcon
@@ -29,7 +29,7 @@ from prometheus_client.registry import Collector
 from sluicemq_broker import __version__
 from sluicemq_broker.admin import Figures
 from sluicemq_broker.http.exposition import Form, form_for, written
-from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, LabelledGauge, Timing
+from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, Timing
 from sluicemq_broker.store import SHOWN_STATES
 from sluicemq_devices.hub import DeviceCount, Metric, Mishap, let_others_run
 
@@ -110,7 +110,7 @@ class BrokerCollector(Collector):
             _gauges(figures.gauges()),
             _queues(figures.queues()),
             _devices(figures.devices()),
-            _labelled(figures.labelled()),
+            (_gauge(*each) for each in figures.labelled()),
         ):
             for family in families:
                 yield family
@@ -178,47 +178,27 @@ MORE: Final[dict[str, tuple[str, Any]]] = {
 
 
 def _queues(rows: list[dict[str, Any]]) -> Iterator[Family]:
-    jobs = GaugeMetricFamily(f"{_PREFIX}queue_jobs", "jobs in MongoDB by state", labels=["queue", "state"])
-    others = dict.fromkeys(SHOWN_STATES, 0)
-    for at, row in enumerate(rows):
-        for state in SHOWN_STATES:
-            if at < MOST_QUEUES:
-                jobs.add_metric([row["name"], state], row[state])
-            else:
-                others[state] += row[state]
-    for state, count in others.items():
-        jobs.add_metric([OTHERS, state], count)
-    yield jobs
+    shown = rows[:MOST_QUEUES]
+    jobs = [((row["name"], state), row[state]) for row in shown for state in SHOWN_STATES]
+    jobs += [((OTHERS, state), sum(row[state] for row in rows[MOST_QUEUES:])) for state in SHOWN_STATES]
+    yield _gauge("queue_jobs", "jobs in MongoDB by state", ("queue", "state"), jobs)
     for figure in (each for each in Gauge if each.labels and each not in _STATES):
-        family = GaugeMetricFamily(name_of(figure), figure.text, labels=figure.labels)
-        for row in rows[:MOST_QUEUES]:
-            family.add_metric([row["name"]], row[figure] or 0)
-        yield family
-    paused = GaugeMetricFamily(f"{_PREFIX}queue_paused", "1 while it is paused", labels=["queue", "what"])
-    for row in rows[:MOST_QUEUES]:
-        for what in row["paused"]:
-            paused.add_metric([row["name"], what], 1)
-    yield paused
+        values = [((row["name"],), row[figure] or 0) for row in shown]
+        yield _gauge(name_of(figure).removeprefix(_PREFIX), figure.text, figure.labels, values)
+    paused = [((row["name"], what), 1) for row in shown for what in row["paused"]]
+    yield _gauge("queue_paused", "1 while it is paused", ("queue", "what"), paused)
 
 
 def _devices(rows: list[dict[str, Any]]) -> Iterator[Family]:
-    families = {
-        key: GaugeMetricFamily(f"{_PREFIX}device_{name}", text, labels=["device", "kind", "queue"])
-        for key, (name, text) in OF_DEVICES.items()
-    }
-    for number, row in enumerate(rows):
-        for key, family in families.items():
-            family.add_metric(_labels(number, row), row[key])
-    yield from families.values()
+    labels = [(str(number), row["kind"], row["queue"]) for number, row in enumerate(rows)]
+    for key, (name, text) in OF_DEVICES.items():
+        values = [(each, row[key]) for each, row in zip(labels, rows, strict=True)]
+        yield _gauge(f"device_{name}", text, ("device", "kind", "queue"), values)
     for figure in DeviceCount:
         counted = CounterMetricFamily(name_of(figure), figure.text, labels=figure.labels)
-        for number, row in enumerate(rows):
-            counted.add_metric(_labels(number, row), _in_base_units(figure, row["counted"][figure]))
+        for each, row in zip(labels, rows, strict=True):
+            counted.add_metric(each, _in_base_units(figure, row["counted"][figure]))
         yield counted
-
-
-def _labels(number: int, device: dict[str, Any]) -> list[str]:
-    return [str(number), device["kind"], device["queue"]]
 
 
 OF_DEVICES: Final = {
@@ -230,9 +210,10 @@ OF_DEVICES: Final = {
 }
 
 
-def _labelled(gauges: Iterable[LabelledGauge]) -> Iterator[Family]:
-    for each in gauges:
-        family = GaugeMetricFamily(_PREFIX + each.name, each.text, labels=each.labels)
-        for labels, value in each.values:
-            family.add_metric(labels, value)
-        yield family
+def _gauge(
+    name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]
+) -> Family:
+    family = GaugeMetricFamily(_PREFIX + name, text, labels=labels)
+    for each, value in values:
+        family.add_metric(each, value)
+    return family
