@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Final
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.runtime import Measure, better
 from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.values import seconds as as_seconds
 
 log = logging.getLogger("broker.mongo")
 
@@ -79,7 +79,7 @@ class ServerClock:
         sent = self._monotonic()
         with translated():
             hello = client.admin.command("hello")
-        self.learn(Measure.of(sent, self._monotonic(), _unix(hello["localTime"])))
+        self.learn(Measure.of(sent, self._monotonic(), as_seconds(hello["localTime"])))
 
     def learn(self, measure: Measure) -> None:
         """Take in one measure of the server's time."""
@@ -106,7 +106,3 @@ class ServerClock:
             "sooner" if seconds > 0 else "later",
         )
         self._on_jump(seconds)
-
-
-def _unix(when: datetime) -> float:
-    return when.replace(tzinfo=UTC).timestamp()

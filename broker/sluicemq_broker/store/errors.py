@@ -40,6 +40,8 @@ TROUBLE: Final = {
 }
 
 
+#: The server's code for an id, or another unique value, that exists.
+DUPLICATE_KEY: Final = 11000
 _DISK_FULL: Final = 14031
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from pymongo.collection import Collection
+
 Document = dict[str, Any]
+
+#: The collection of a queue.
+Jobs = Collection[Document]
 
 
 def date(seconds: float) -> datetime:

@@ -7,9 +7,7 @@ it does.
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-from pymongo.collection import Collection
+from typing import Final
 
 from sluicemq.protocol.errors import NotFound
 from sluicemq_broker.job import State
@@ -17,12 +15,10 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.indexes import Notice
-from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.values import Document, Jobs, date, seconds
 
 #: The states of a job that no broker has, and that has not ended.
 WAITS: Final = [State.READY, State.WAITING]
-
-Jobs = Collection[dict[str, Any]]
 
 
 class Orders:

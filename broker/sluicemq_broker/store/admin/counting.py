@@ -8,7 +8,6 @@ from typing import Any, Final
 
 import gevent
 from gevent.event import AsyncResult
-from pymongo.collection import Collection
 from pymongo.errors import ExecutionTimeout
 
 from sluicemq_broker.job import SCHEDULED, State
@@ -26,7 +25,7 @@ from sluicemq_broker.store.jobs.index_models import (
 from sluicemq_broker.store.jobs.indexes import has_lines, may_have
 from sluicemq_broker.store.jobs.many_queues import ask_together
 from sluicemq_broker.store.jobs.outcomes import EXPIRED
-from sluicemq_broker.store.values import Document, date
+from sluicemq_broker.store.values import Document, Jobs, date
 
 #: Jobs of a state that are counted one by one, at most; above, the figure is an estimate.
 COUNTED_EXACTLY: Final = 10_000
@@ -52,8 +51,6 @@ _TOTAL: Final[list[Document]] = [{"$collStats": {"count": {}}}, {"$project": {"c
 #: for the totals and 320 for the counts; 560 with five queues a statement.
 _TOTALS_TOGETHER, _TOGETHER = 100, 25
 
-_Jobs = Collection[dict[str, Any]]
-
 
 class Counting:
     """The counts of one queue at one moment. Raises the driver's errors.
@@ -63,7 +60,7 @@ class Counting:
     """
 
     def __init__(
-        self, jobs: _Jobs, now: float, *, exactly: int = COUNTED_EXACTLY, surely_many: int = SURELY_MANY
+        self, jobs: Jobs, now: float, *, exactly: int = COUNTED_EXACTLY, surely_many: int = SURELY_MANY
     ) -> None:
         self._jobs = jobs
         self._now = now

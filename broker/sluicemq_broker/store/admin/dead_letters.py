@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final, NamedTuple
-
-from pymongo.collection import Collection
+from typing import Final, NamedTuple
 
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.batches import BatchSize
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
-from sluicemq_broker.store.values import BY_ID, Document, date
+from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 
-Jobs = Collection[dict[str, Any]]
 #: Called with the number of dead letters that an order has looked at, chosen or not.
 Looked = Callable[[int], None]
 

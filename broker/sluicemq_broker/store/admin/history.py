@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from pymongo import IndexModel, UpdateOne
@@ -31,7 +31,7 @@ from pymongo.errors import DuplicateKeyError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.values import Document
+from sluicemq_broker.store.values import Document, date
 
 #: Days for which minutes are kept, hours and days, and months.
 MINUTES_KEPT, DAYS_KEPT, MONTHS_KEPT = 8, 400, 5 * 366
@@ -216,7 +216,7 @@ class HistoryStore:
 
 def day_of(seconds: float) -> datetime:
     """Return the day of a time, in UTC, as MongoDB keeps it."""
-    return datetime.fromtimestamp(seconds // _DAY * _DAY, UTC).replace(tzinfo=None)
+    return date(seconds // _DAY * _DAY)
 
 
 def _id(subject: Subject, day: datetime) -> str:
@@ -238,7 +238,7 @@ def _updates(writer: str, number: int, counted: Iterable[MinuteCounts]) -> dict[
     added: dict[str, dict[str, int]] = {}
     most: dict[str, dict[str, int]] = {}
     for each in counted:
-        when = datetime.fromtimestamp(each.minute * 60, UTC).replace(tzinfo=None)
+        when = date(each.minute * 60)
         document = _id(each.subject, when)
         hour = f"hours.{when:%H}"
         sums, highest = added.setdefault(document, {}), most.setdefault(document, {})

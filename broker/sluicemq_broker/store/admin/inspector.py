@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import bson
-from pymongo.collection import Collection
 
 from sluicemq.protocol.errors import NotFound, Unavailable
 from sluicemq_broker.job import State
@@ -16,7 +15,7 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import QUEUE_PREFIX, SCHEMA, collection
 from sluicemq_broker.store.jobs.indexes import may_have
-from sluicemq_broker.store.values import Document
+from sluicemq_broker.store.values import Document, Jobs
 from sluicemq_devices.hub import let_others_run
 
 #: Jobs that are read and shown in one turn of the hub; a job of more bytes than this has a turn for itself.
@@ -131,7 +130,7 @@ class Inspector:
     def _counting(self, queue: str, now: float) -> Counting:
         return Counting(self._jobs(queue), now, **self._bounds)
 
-    def _jobs(self, queue: str) -> Collection[Document]:
+    def _jobs(self, queue: str) -> Jobs:
         return self._database[collection(queue)]
 
 

@@ -16,7 +16,6 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from pymongo.collection import Collection
 from pymongo.errors import ExecutionTimeout
 
 from sluicemq.protocol.errors import BadFrames
@@ -29,7 +28,7 @@ from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, collection
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX, LINE_INDEX, READY_INDEX, RESERVED_INDEX
 from sluicemq_broker.store.jobs.indexes import may_have
-from sluicemq_broker.store.values import BY_ID, Document, date, seconds
+from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
 
 #: Bytes of payloads that are shown in a page, at most.
 _SMALL: Final = 256
@@ -67,7 +66,6 @@ _SHOWN: Final[Document] = {
 
 _LAST_MILLISECOND: Final = 253_370_000_000_000  # of the year 9998
 
-_Jobs = Collection[dict[str, Any]]
 #: Where a page ended: the sorted values of its last job, as plain numbers and strings.
 Place = list[Any]
 
@@ -190,7 +188,7 @@ class Listing:
             found = self._jobs(queue).aggregate(steps, hint=ENDED_INDEX)
             return [{"reason": each["_id"], "count": each["count"]} for each in found]
 
-    def _share(self, jobs: _Jobs, these: Document, total: int) -> float:
+    def _share(self, jobs: Jobs, these: Document, total: int) -> float:
         """Estimate which part of all jobs these are."""
         of_what: list[Document] = [{"$match": these}, {"$count": "count"}]
         for size in self._random:
@@ -203,7 +201,7 @@ class Listing:
         found = jobs.aggregate([*latest, *of_what], hint=ENDED_INDEX)
         return _hits(found) / min(self._latest, max(1, total))
 
-    def _jobs(self, queue: str) -> _Jobs:
+    def _jobs(self, queue: str) -> Jobs:
         return self._database[collection(queue)]
 
 
@@ -214,7 +212,7 @@ class _Window:
     """
 
     def __init__(
-        self, jobs: _Jobs, state: str, choice: DeadLetters, place: _Ended | None, now: float, limit: int
+        self, jobs: Jobs, state: str, choice: DeadLetters, place: _Ended | None, now: float, limit: int
     ) -> None:
         self._jobs = jobs
         these = chosen(choice._replace(ids=None), now)

@@ -19,7 +19,7 @@ from pymongo.client_session import ClientSession
 from sluicemq.protocol.errors import BadFrames, SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.batches import READ_AT_ONCE, BatchSize, batches
-from sluicemq_broker.store.admin.changes import WAITS, Jobs, Orders, refusal
+from sluicemq_broker.store.admin.changes import WAITS, Orders, refusal
 from sluicemq_broker.store.admin.dead_letters import (
     Chosen,
     DeadLetters,
@@ -36,7 +36,7 @@ from sluicemq_broker.store.jobs.outcomes import HAS_PARENT, already_there, with_
 from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import require_all, transact
-from sluicemq_broker.store.values import BY_ID, Document, date
+from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 
 #: Dead letters that can't be redriven are reported by name up to this number, and counted beyond it.
 _NAMED: Final = 100

@@ -17,7 +17,7 @@ from typing import Final
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.batches import READ_AT_ONCE, BatchSize, batches
-from sluicemq_broker.store.admin.changes import WAITS, Jobs, Orders, not_waiting
+from sluicemq_broker.store.admin.changes import WAITS, Orders, not_waiting
 from sluicemq_broker.store.admin.dead_letters import DeadLetters, Looked, look_through
 from sluicemq_broker.store.admin.job_view import selects, stored_state
 from sluicemq_broker.store.connection import Documents
@@ -39,7 +39,7 @@ from sluicemq_broker.store.jobs.removed_queues import (
     dropping_put_aside,
     put_aside,
 )
-from sluicemq_broker.store.values import BY_ID, Document, date
+from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 
 #: Pages of children of each removed queue in one round.
 _PAGES_IN_A_ROUND: Final = 40

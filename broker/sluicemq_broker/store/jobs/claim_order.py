@@ -17,13 +17,11 @@ from collections.abc import Iterator, Mapping
 from random import randrange
 from typing import ClassVar, NamedTuple
 
-from pymongo.collection import Collection
-
 from sluicemq_broker.job import Reservation
 from sluicemq_broker.store.jobs.documents import HANDED_OUT, ORDER
 from sluicemq_broker.store.jobs.reply_sizes import replies
 from sluicemq_broker.store.jobs.tenant_limits import Allowance
-from sluicemq_broker.store.values import Document
+from sluicemq_broker.store.values import Document, Jobs
 
 
 class ClaimRequest(NamedTuple):
@@ -94,7 +92,7 @@ class PriorityOrder(ClaimOrder):
     fields = HANDED_OUT
     one_by_one = True
 
-    def __init__(self, jobs: Collection[Document]) -> None:
+    def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
     def page(self, request: ClaimRequest) -> ClaimPage:
@@ -106,7 +104,7 @@ class PriorityOrder(ClaimOrder):
 class _PriorityPage(ClaimPage):
     """The first jobs behind ``skip`` others, or the very first where there are none."""
 
-    def __init__(self, jobs: Collection[Document], request: ClaimRequest, skip: int) -> None:
+    def __init__(self, jobs: Jobs, request: ClaimRequest, skip: int) -> None:
         self._jobs = jobs
         self._request = request
         self._skip = skip

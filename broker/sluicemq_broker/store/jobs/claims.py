@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pymongo import UpdateMany
-from pymongo.collection import Collection
 from pymongo.errors import BulkWriteError, OperationFailure
 
 from sluicemq_broker.job import Job, Reservation, State
@@ -26,7 +25,7 @@ from sluicemq_broker.store.jobs.outcomes import RELEASE, death
 from sluicemq_broker.store.jobs.reply_sizes import MEASURED, ReplySizes
 from sluicemq_broker.store.jobs.strange_documents import Strange, read
 from sluicemq_broker.store.jobs.tenant_limits import Allowance
-from sluicemq_broker.store.values import BY_ID, Document, date
+from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 from sluicemq_broker.store.write_results import refusals
 
 #: Bytes of jobs in one claim, at most; a job larger than this is claimed alone.
@@ -65,7 +64,7 @@ class Claims:
 
     def __init__(
         self,
-        jobs: Collection[Document],
+        jobs: Jobs,
         defaults: QueueDefaults,
         set_aside: Callable[[list[Strange], float], int],
         notice: Notice,

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pymongo.collection import Collection
-
 from sluicemq_broker.job import OnExpiry, State
 from sluicemq_broker.store.jobs.documents import QueueDefaults
 from sluicemq_broker.store.jobs.indexes import has_lines
 from sluicemq_broker.store.jobs.outcomes import EXPIRED, death
-from sluicemq_broker.store.values import BY_ID, Document, date
+from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 
 _WAITS = [State.READY, State.WAITING]
 _GROUP = {"group": 1}
-
-_Jobs = Collection[Document]
 
 
 class ExpiredJobs(NamedTuple):
@@ -27,7 +23,7 @@ class ExpiredJobs(NamedTuple):
 
 
 def expire(
-    jobs: _Jobs, defaults: QueueDefaults, now: float, limit: int, ids: Sequence[str] | None
+    jobs: Jobs, defaults: QueueDefaults, now: float, limit: int, ids: Sequence[str] | None
 ) -> ExpiredJobs:
     """End expired jobs: see :meth:`QueueStore.expire`. Raises the driver's errors."""
     over: Document = {"expires_at": {"$lte": date(now)}, "state": {"$in": _WAITS}}
@@ -44,7 +40,7 @@ def expire(
     return ExpiredJobs([each for each in names if states.get(each, State.DEAD) == State.DEAD], groups)
 
 
-def will_expire(jobs: _Jobs) -> bool:
+def will_expire(jobs: Jobs) -> bool:
     """Return True if any waiting job has a time to live. Raises the driver's errors."""
     ready = {"state": State.READY, "expires_at": {"$gt": date(0)}}
     if jobs.find_one(ready, {"_id": 1}) is not None:
@@ -53,7 +49,7 @@ def will_expire(jobs: _Jobs) -> bool:
     return has_lines(jobs) and jobs.find_one(in_line, {"_id": 1}) is not None
 
 
-def _expired(jobs: _Jobs, now: float, limit: int) -> list[Document]:
+def _expired(jobs: Jobs, now: float, limit: int) -> list[Document]:
     """Return the first expired jobs: ready ones, then those that wait in their groups."""
     ready = {"expires_at": {"$lte": date(now)}, "state": State.READY}
     found = list(jobs.find(ready, _GROUP).limit(limit))
@@ -63,7 +59,7 @@ def _expired(jobs: _Jobs, now: float, limit: int) -> list[Document]:
     return found
 
 
-def _end(jobs: _Jobs, defaults: QueueDefaults, expired: Document, now: float) -> int:
+def _end(jobs: Jobs, defaults: QueueDefaults, expired: Document, now: float) -> int:
     dying = death(now, EXPIRED, defaults)
     if defaults.on_expiry == OnExpiry.DEAD:
         return jobs.update_many(expired, dying, hint=BY_ID).modified_count

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple, Protocol
 
 from pymongo import UpdateOne
 from pymongo.client_session import ClientSession
-from pymongo.collection import Collection
 
 from sluicemq_broker.job import Parent, State
 from sluicemq_broker.store.errors import Refused, translated
@@ -25,7 +24,7 @@ from sluicemq_broker.store.jobs.outcomes import death, last_reason
 from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import check_statements, require_all, transact
-from sluicemq_broker.store.values import BY_ID, Document, date, seconds
+from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
 
 #: Filter for jobs that can be removed alone: they have no parent, or need not wait until it is notified.
 NOT_AWAITED: Final[Document] = {
@@ -163,7 +162,7 @@ def mark_parents_notified(store: QueueStore, children: Sequence[DeadChild]) -> N
 
 
 def remove_children(
-    jobs: Collection[Document],
+    jobs: Jobs,
     ids: Sequence[str],
     which: Document,
     why: str,
@@ -185,7 +184,7 @@ def remove_children(
 
 
 def _remove(
-    jobs: Collection[Document],
+    jobs: Jobs,
     ids: Sequence[str],
     which: Document,
     why: str,

@@ -15,8 +15,6 @@ from itertools import chain
 from random import randint, randrange
 from typing import Any, Final, NamedTuple
 
-from pymongo.collection import Collection
-
 from sluicemq_broker.job import RoundRobin
 from sluicemq_broker.store.jobs.claim_order import ClaimOrder, ClaimPage, ClaimRequest
 from sluicemq_broker.store.jobs.documents import HANDED_OUT_FAIRLY, ORDER, QueueDefaults
@@ -25,7 +23,7 @@ from sluicemq_broker.store.jobs.indexes import IndexOnDemand, Notice
 from sluicemq_broker.store.jobs.read_ahead import ReadAhead
 from sluicemq_broker.store.jobs.reply_sizes import replies
 from sluicemq_broker.store.jobs.tenant_limits import Allowance, TenantLimits
-from sluicemq_broker.store.values import BY_ID, Document
+from sluicemq_broker.store.values import BY_ID, Document, Jobs
 
 #: Tenants of which more than one job is read in one statement: each takes the server 0.25 ms.
 FEW: Final = 100
@@ -77,7 +75,7 @@ class FairOrder(ClaimOrder):
     fields = HANDED_OUT_FAIRLY
     one_by_one = False
 
-    def __init__(self, jobs: Collection[Document], defaults: QueueDefaults, notice: Notice) -> None:
+    def __init__(self, jobs: Jobs, defaults: QueueDefaults, notice: Notice) -> None:
         self._jobs = jobs
         self._index = IndexOnDemand(jobs, FAIR, notice)
         self.limits = TenantLimits(jobs, defaults, notice) if defaults.limits_tenants else None
@@ -214,7 +212,7 @@ class FairPage(ClaimPage):
 
     def __init__(
         self,
-        jobs: Collection[Document],
+        jobs: Jobs,
         due: Document,
         rounds: RoundRobin,
         plan: FairPlan,

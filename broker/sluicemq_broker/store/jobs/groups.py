@@ -23,7 +23,6 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from pymongo import IndexModel, ReturnDocument, UpdateOne
-from pymongo.collection import Collection as Jobs
 from pymongo.errors import BulkWriteError, DuplicateKeyError
 from pymongo.write_concern import WriteConcern
 
@@ -32,7 +31,7 @@ from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.index_models import CHILD_INDEXES, IN_LINE, LINE_INDEXES
 from sluicemq_broker.store.jobs.indexes import Notice, all_indexes, has_lines, ignore, make_indexes
-from sluicemq_broker.store.values import BY_ID, Document, date, seconds
+from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
 from sluicemq_broker.store.write_results import refusals
 
 #: One document for each queue that ever had a group, or a child of some job:
@@ -72,7 +71,7 @@ class Promoted(NamedTuple):
 class GroupStore:
     """The lines of one queue; ``notice`` is called with what keeps an index from being made."""
 
-    def __init__(self, database: Documents, jobs: Jobs[Document], notice: Notice | None = None) -> None:
+    def __init__(self, database: Documents, jobs: Jobs, notice: Notice | None = None) -> None:
         self._jobs = jobs
         self._notice = notice or ignore
         self._prepared = False

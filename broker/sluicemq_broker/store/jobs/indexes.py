@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Final
 
 from pymongo import IndexModel
-from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store.errors import brief, in_trouble
+from sluicemq_broker.store.errors import DUPLICATE_KEY, brief, in_trouble
 from sluicemq_broker.store.jobs.documents import QueueDefaults
 from sluicemq_broker.store.jobs.index_models import (
     CHILD_INDEXES,
@@ -26,16 +25,14 @@ from sluicemq_broker.store.jobs.index_models import (
     LINE_INDEXES,
     SLOT_INDEX,
 )
-from sluicemq_broker.store.values import Document
+from sluicemq_broker.store.values import Document, Jobs
 
 #: The server's codes for an index of this name, or of these fields, that has other options.
 _MADE_OTHERWISE: Final = (85, 86)
-_DUPLICATE_KEY: Final = 11000
 #: How often obstacles are removed before the next sweep tries again.
 _TRIES: Final = 3
 _AT_ONCE: Final = 1000
 
-_Jobs = Collection[dict[str, Any]]
 #: Called with what was found: its kind, and a text for the log.
 Notice = Callable[[str, str], None]
 
@@ -44,7 +41,7 @@ def ignore(_kind: str, _text: str) -> None:
     """A :data:`Notice` that nobody reads."""
 
 
-def make_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel] = INDEXES) -> None:
+def make_indexes(jobs: Jobs, notice: Notice, wanted: Sequence[IndexModel] = INDEXES) -> None:
     """Make missing indexes, and make those again that have other options.
 
     Crash in between: the next call makes what is missing then.
@@ -58,7 +55,7 @@ def make_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel] = IND
             _make(jobs, index, notice)
 
 
-def mend_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel], defaults: QueueDefaults) -> None:
+def mend_indexes(jobs: Jobs, notice: Notice, wanted: Sequence[IndexModel], defaults: QueueDefaults) -> None:
     """Make missing indexes of a collection that exists.
 
     Remove the index of a queue that is no longer fair, and that of slots where none are given and no job has
@@ -73,7 +70,7 @@ def mend_indexes(jobs: _Jobs, notice: Notice, wanted: Sequence[IndexModel], defa
         jobs.drop_index(SLOT_INDEX)
 
 
-def wanted_while_empty(jobs: _Jobs, defaults: QueueDefaults) -> list[IndexModel]:
+def wanted_while_empty(jobs: Jobs, defaults: QueueDefaults) -> list[IndexModel]:
     """Return the index of a fair queue while it takes no time; later the first claim makes it."""
     return [FAIR] if defaults.fair and jobs.find_one({}, {"_id": 1}) is None else []
 
@@ -81,7 +78,7 @@ def wanted_while_empty(jobs: _Jobs, defaults: QueueDefaults) -> list[IndexModel]
 class IndexOnDemand:
     """An index that is made when the first statement needs it, which takes a while in a full queue."""
 
-    def __init__(self, jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
+    def __init__(self, jobs: Jobs, index: IndexModel, notice: Notice) -> None:
         self.name = _name(index)
         self._jobs = jobs
         self._index = index
@@ -105,12 +102,12 @@ class IndexOnDemand:
             raise
 
 
-def has_lines(jobs: _Jobs) -> bool:
+def has_lines(jobs: Jobs) -> bool:
     """Return True if a job may wait there, for its turn or its children; none ever did without this index."""
     return LINE_INDEX in jobs.index_information()
 
 
-def may_have(jobs: _Jobs, state: str) -> bool:
+def may_have(jobs: Jobs, state: str) -> bool:
     """Return False if no job can be in this state: then nobody should look, as there is no index."""
     return state != State.WAITING or has_lines(jobs)
 
@@ -120,7 +117,7 @@ def all_indexes(*, lines: bool, children: bool = False) -> list[IndexModel]:
     return [*INDEXES, *(LINE_INDEXES if lines else ()), *(CHILD_INDEXES if children else ())]
 
 
-def _make(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
+def _make(jobs: Jobs, index: IndexModel, notice: Notice) -> None:
     problem = ""
     for _ in range(_TRIES):
         try:
@@ -131,9 +128,9 @@ def _make(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
             problem = brief(error)
             if error.code in _MADE_OTHERWISE:
                 _drop_the_other(jobs, index, notice)
-            elif error.code == _DUPLICATE_KEY and _name(index) == SLOT_INDEX:
+            elif error.code == DUPLICATE_KEY and _name(index) == SLOT_INDEX:
                 jobs.update_many({"slot": {"$exists": True}}, {"$unset": {"slot": ""}})
-            elif error.code == _DUPLICATE_KEY:
+            elif error.code == DUPLICATE_KEY:
                 _free_dedupe_ids(jobs, notice)
             else:
                 break
@@ -142,11 +139,11 @@ def _make(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
     notice(Count.UNINDEXED, f"{jobs.name}: index {_name(index)} can't be made: {problem}")
 
 
-def _some_have_slots(jobs: _Jobs) -> bool:
+def _some_have_slots(jobs: Jobs) -> bool:
     return jobs.find_one({"slot.tenant": {"$gte": ""}}, {"_id": 1}, hint=SLOT_INDEX) is not None
 
 
-def _drop_the_other(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
+def _drop_the_other(jobs: Jobs, index: IndexModel, notice: Notice) -> None:
     keys = list(index.document["key"].items())
     for name, other in jobs.index_information().items():
         if name == _name(index) or other["key"] == keys:
@@ -154,7 +151,7 @@ def _drop_the_other(jobs: _Jobs, index: IndexModel, notice: Notice) -> None:
             jobs.drop_index(name)
 
 
-def _free_dedupe_ids(jobs: _Jobs, notice: Notice) -> None:
+def _free_dedupe_ids(jobs: Jobs, notice: Notice) -> None:
     """Leave each ``dedupe_id`` to its first job: the others came in while no index kept them out.
 
     They become jobs without one. An array would be many ids at once, and is removed.

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
-from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
 from sluicemq.protocol.errors import Duplicate
@@ -26,14 +25,11 @@ from sluicemq_broker.store.errors import (
 from sluicemq_broker.store.jobs.documents import QueueDefaults, document
 from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX
 from sluicemq_broker.store.jobs.numbered_inserts import Insert
-from sluicemq_broker.store.values import BY_ID, Document, date, seconds
+from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
 from sluicemq_broker.store.write_results import Pushed, outcome
 
 #: How often a job is tried that MongoDB refuses with an unknown code: for some five seconds.
 MOST_DOUBTS = 9
-
-
-_Jobs = Collection[dict[str, Any]]
 
 
 _ALL_STORED = Pushed()
@@ -49,7 +45,7 @@ class Insertion:
     def __init__(
         self,
         new_statement: Callable[[], Insert],
-        jobs: _Jobs,
+        jobs: Jobs,
         accepted: Sequence[Job],
         now: float,
         defaults: QueueDefaults,
@@ -120,7 +116,7 @@ def open_windows(jobs: Iterable[Job], at: float) -> None:
             job.claim_dedupe_id(at + job.dedupe.window)
 
 
-def judge(collection: _Jobs, jobs: Sequence[Job], at: float) -> Pushed:
+def judge(collection: Jobs, jobs: Sequence[Job], at: float) -> Pushed:
     """Judge jobs whose ``dedupe_id`` another job has; ``taken`` in the answer are jobs to insert again.
 
     ``existing``: the job itself is there, whatever index MongoDB has named, and though another job may have
@@ -160,7 +156,7 @@ _STRANGE: Final[list[Document]] = [
 ]
 
 
-def _holders(collection: _Jobs, names: set[str]) -> list[Document]:
+def _holders(collection: Jobs, names: set[str]) -> list[Document]:
     wanted = {"dedupe_id": 1, "dedupe_until": 1}
     return list(collection.find({"dedupe_id": {"$in": list(names)}}, wanted, hint=DEDUPE_INDEX))
 

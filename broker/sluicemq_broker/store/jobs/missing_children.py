@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
-from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
 from sluicemq_broker.job import Parent, State
@@ -26,7 +25,7 @@ from sluicemq_broker.store.jobs.failed_children import is_parent
 from sluicemq_broker.store.jobs.index_models import IN_LINE, LINE_INDEX
 from sluicemq_broker.store.jobs.indexes import has_lines
 from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import BY_ID, Document
+from sluicemq_broker.store.values import BY_ID, Document, Jobs
 
 #: Parents that are looked at together, and children for which one statement looks, at most.
 _PARENTS: Final = 100
@@ -34,8 +33,6 @@ _CHILDREN: Final = 2000
 #: The server's codes: the state of a snapshot is known no more, or not yet; or it has no snapshots.
 _NO_SNAPSHOT: Final = {20, 72, 239, 246}
 _NO_QUEUES: Final = {"admin", "config", "local"}
-
-_Jobs = Collection[dict[str, Any]]
 
 
 class WaitingParent(NamedTuple):
@@ -118,7 +115,7 @@ class _Search:
         """Return the collections that got the children."""
         return {collection(name) for each in self._waiting.values() for name in each.queues}
 
-    def look(self, jobs: _Jobs) -> None:
+    def look(self, jobs: Jobs) -> None:
         """Look into one collection for the children that are missing still."""
         ids = [job_id for parent in self.missing for job_id in self._waiting[parent].ids()]
         for at in range(0, len(ids), _CHILDREN):
@@ -163,7 +160,7 @@ def _waiting_parent(stored: Document, store: QueueStore) -> WaitingParent | None
     return WaitingParent(parent, children.get("left", 0), children.get("total", 0), queues)
 
 
-def _collections(client: MongoClient[Document], known: list[Documents], likely: set[str]) -> Iterator[_Jobs]:
+def _collections(client: MongoClient[Document], known: list[Documents], likely: set[str]) -> Iterator[Jobs]:
     """Yield all collections with jobs: the likely ones first, those of unknown databases last."""
     names = [(database, name) for database in known for name in _names(database)]
     for database, name in sorted(names, key=lambda each: each[1] not in likely):

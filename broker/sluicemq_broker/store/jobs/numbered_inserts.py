@@ -22,12 +22,11 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from bson.int64 import Int64
-from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure
 
 from sluicemq_broker.job import State
-from sluicemq_broker.store.connection import Documents
+from sluicemq_broker.store.connection import Client, Documents
 
 #: The server's code for a number on a stand-alone: IllegalOperation.
 _NO_NUMBERS: Final = 20
@@ -43,7 +42,7 @@ class Sessions:
     The driver must never get one back: it would count on from its own numbers, which are lower.
     """
 
-    def __init__(self, client: MongoClient[dict[str, Any]]) -> None:
+    def __init__(self, client: Client) -> None:
         self.numbered = True
         """False: this server remembers no numbers."""
         self._client = client
@@ -73,7 +72,7 @@ class Numbered(NamedTuple):
     number: Int64
 
 
-def sessions_of(client: MongoClient[dict[str, Any]]) -> Sessions:
+def sessions_of(client: Client) -> Sessions:
     """Return the sessions of a client, one object for each client."""
     return _of_clients.setdefault(id(client), Sessions(client))
 

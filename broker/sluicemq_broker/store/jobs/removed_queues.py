@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 from secrets import token_hex
-from typing import Any, Final
+from typing import Final
 
 import gevent
-from pymongo.collection import Collection
 from pymongo.errors import OperationFailure
 
 from sluicemq_broker.store.connection import Documents
@@ -22,7 +21,7 @@ from sluicemq_broker.store.jobs.failed_children import AWAITED, ParentQueues, fa
 from sluicemq_broker.store.jobs.groups import GroupStore
 from sluicemq_broker.store.jobs.index_models import CHILD_INDEXES, PARENT_INDEX
 from sluicemq_broker.store.jobs.indexes import ignore, make_indexes
-from sluicemq_broker.store.values import BY_ID
+from sluicemq_broker.store.values import BY_ID, Jobs
 
 #: Prefix of the empty collections that take the place of removed ones; and seconds after which such a
 #: collection counts as left over.
@@ -39,10 +38,8 @@ _BUILDS_INDEX: Final = 12587
 _BUILD_TRIES: Final = 300
 _BUILD_WAIT: Final = 0.1
 
-_Jobs = Collection[dict[str, Any]]
 
-
-def put_aside(jobs: _Jobs, now: float, *, leave_empty: bool) -> _Jobs:
+def put_aside(jobs: Jobs, now: float, *, leave_empty: bool) -> Jobs:
     """Rename the collection of a queue, in one step: from then on nobody changes what lies in it.
 
     This is where a removal and all that adds jobs meet: a job is in the collection before, and goes with it,
@@ -65,7 +62,7 @@ def put_aside(jobs: _Jobs, now: float, *, leave_empty: bool) -> _Jobs:
     return aside
 
 
-def _rename(jobs: _Jobs, name: str, *, unless: set[int]) -> bool:
+def _rename(jobs: Jobs, name: str, *, unless: set[int]) -> bool:
     """Rename a collection, after any index build; False where the server answers one of these codes."""
     for left in reversed(range(_BUILD_TRIES)):
         try:
@@ -81,9 +78,7 @@ def _rename(jobs: _Jobs, name: str, *, unless: set[int]) -> bool:
     return False
 
 
-def dropping_put_aside(
-    aside: _Jobs, now: float, parents: ParentQueues, size: int = CHILDREN
-) -> Iterator[int]:
+def dropping_put_aside(aside: Jobs, now: float, parents: ParentQueues, size: int = CHILDREN) -> Iterator[int]:
     """Let the parents of the children in a put-aside collection die, page by page, then drop it.
 
     Yield the number of children of each page. Killed before the end: a repetition goes on with the children
@@ -102,7 +97,7 @@ def dropping_put_aside(
     aside.drop()
 
 
-def all_put_aside(database: Documents) -> Iterator[_Jobs]:
+def all_put_aside(database: Documents) -> Iterator[Jobs]:
     """Yield collections that are put aside: perhaps their brokers were killed before they dropped them."""
     yield from _named(database, PUT_ASIDE)
 
@@ -118,7 +113,7 @@ def drop_left_over(database: Documents, now: float) -> None:
             each.drop()
 
 
-def _named(database: Documents, prefix: str) -> Iterator[_Jobs]:
+def _named(database: Documents, prefix: str) -> Iterator[Jobs]:
     begins = {"name": {"$regex": f"^{prefix.replace('.', '[.]')}.*[.][0-9a-f]+(-[0-9a-f]+)?$"}}
     for name in database.list_collection_names(filter=begins):
         yield database[name]

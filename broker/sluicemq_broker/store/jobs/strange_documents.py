@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from pymongo.collection import Collection
-
 from sluicemq_broker.job import Job, State
 from sluicemq_broker.store.jobs.documents import QueueDefaults, Unreadable, job
 from sluicemq_broker.store.jobs.outcomes import dead, with_entry
-from sluicemq_broker.store.values import BY_ID, Document
+from sluicemq_broker.store.values import BY_ID, Document, Jobs
 
 #: Reserved without an owner that is a string; $type would read all keys.
 _OWNERLESS: Final[Document] = {"state": State.RESERVED, "owner": {"$not": {"$gte": ""}}}
@@ -43,7 +41,7 @@ def read(stored: Document, defaults: QueueDefaults) -> Job | Strange:
 
 
 def set_aside(
-    collection: Collection[Document], strange: Iterable[Strange], now: float, defaults: QueueDefaults
+    collection: Jobs, strange: Iterable[Strange], now: float, defaults: QueueDefaults
 ) -> list[Strange]:
     """Make dead letters of ``ready`` documents; return those that no other broker has set aside before.
 
@@ -58,9 +56,7 @@ def set_aside(
     ]
 
 
-def set_ownerless_aside(
-    collection: Collection[Document], now: float, defaults: QueueDefaults
-) -> list[Strange]:
+def set_ownerless_aside(collection: Jobs, now: float, defaults: QueueDefaults) -> list[Strange]:
     """Make dead letters of documents that are reserved by nobody: no lease of theirs will ever end."""
     reason = "reserved, and its owner is no string"
     found = collection.find(_OWNERLESS, {"_id": 1}).limit(_AT_ONCE)

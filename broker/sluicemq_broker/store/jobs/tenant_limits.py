@@ -22,14 +22,12 @@ from random import randrange
 from types import MappingProxyType
 from typing import Final
 
-from pymongo.collection import Collection as Jobs
-
 from sluicemq_broker.job import Job, Reservation
 from sluicemq_broker.store.cluster.limits import LimitStore, TenantBucket
 from sluicemq_broker.store.jobs.documents import QueueDefaults, queue_of
 from sluicemq_broker.store.jobs.index_models import SLOTS
 from sluicemq_broker.store.jobs.indexes import IndexOnDemand, Notice
-from sluicemq_broker.store.values import Document
+from sluicemq_broker.store.values import Document, Jobs
 
 #: Unused tokens that are kept for the next claim, at most: as many as come in these seconds, or one.
 BLOCK: Final = 0.25
@@ -77,7 +75,7 @@ class Allowance:
 class TenantLimits:
     """The slots and tokens of the tenants of one queue. Raises the driver's errors."""
 
-    def __init__(self, jobs: Jobs[Document], defaults: QueueDefaults, notice: Notice) -> None:
+    def __init__(self, jobs: Jobs, defaults: QueueDefaults, notice: Notice) -> None:
         self.most = defaults.tenant_max_running
         """Jobs of each tenant that may run at once; None: any number."""
         self.rate = defaults.tenant_rate

@@ -24,7 +24,6 @@ from functools import partial
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import gevent
-from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError, NetworkTimeout, OperationFailure, PyMongoError
 from pymongo.read_concern import ReadConcern
@@ -32,7 +31,8 @@ from pymongo.write_concern import WriteConcern
 
 from sluicemq.protocol.errors import DifferentStore, SluiceError, Unavailable
 from sluicemq_broker.job import Job
-from sluicemq_broker.store.errors import Doubtful, Unclear, brief, translated
+from sluicemq_broker.store.connection import Client
+from sluicemq_broker.store.errors import DUPLICATE_KEY, Doubtful, Unclear, brief, translated
 from sluicemq_broker.store.jobs.outcomes import taken_over, uncertain
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import BY_ID, Document
@@ -41,7 +41,6 @@ Items = TypeVar("Items", bound=Sized)
 Result = TypeVar("Result")
 
 _NO_TRANSACTIONS: Final = 20  # the server's code on a stand-alone: IllegalOperation
-_DUPLICATE_KEY: Final = 11000
 _WRITE_CONFLICT: Final = 112
 #: The server's codes for a transaction that was too old (the server has forgotten it, or ended it for its
 #: age, or a statement took too long), and for one that was too large.
@@ -100,7 +99,7 @@ class _Broken(Exception):
 
 
 def transact(
-    client: MongoClient[dict[str, Any]],
+    client: Client,
     look: Callable[[], Items],
     apply: Callable[[Items, ClientSession], Result],
     who: str,
@@ -281,16 +280,14 @@ def insert_with(
     return transact(queue.jobs.database.client, look, apply, who)
 
 
-def _carried_out(
-    client: MongoClient[dict[str, Any]], apply: Callable[[ClientSession], Result], who: str
-) -> Result:
+def _carried_out(client: Client, apply: Callable[[ClientSession], Result], who: str) -> Result:
     try:
         with client.start_session() as session:
             return session.with_transaction(
                 _once(apply), read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority")
             )
     except BulkWriteError as error:
-        if _codes(error) != {_DUPLICATE_KEY}:
+        if _codes(error) != {DUPLICATE_KEY}:
             raise
         raise Overtaken from error
     except OperationFailure as error:
