@@ -1,4 +1,4 @@
-"""The tutorials are true: each is typed as it stands, in a fresh folder, and prints what it says."""
+"""Tutorials and how-to pages are typed as they stand, in a fresh folder, and print what they say."""
 
 from __future__ import annotations
 
@@ -10,14 +10,40 @@ from pathlib import Path
 import pytest
 
 from support.ports import free_ports
-from support.typed_page import type_page
+from support.typed_page import blocks, type_page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PAGES = [page.name for page in sorted(DOCS.glob("tutorial-*.md"))]
+TUTORIALS = [page.name for page in sorted(DOCS.glob("tutorial-*.md"))]
+#: Pages of which the reader has a broker, with the configuration that the page shows if it shows one.
+HOW_TO = [
+    page.name
+    for page in sorted(DOCS.glob("*.md"))
+    if page.name not in TUTORIALS and any(each.kind == "terminal" for each in blocks(page.read_text()))
+]
+BROKER = """
+<!-- terminal: broker, runs on -->
+```console
+$ sluicemq serve OPTIONS
+…
+… ready (pid …); Ctrl-C stops it
+```
+"""
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", TUTORIALS)
 def test_a_tutorial_is_typed_as_it_stands(name: str, tmp_path: Path) -> None:
+    type_it((DOCS / name).read_text(), tmp_path)
+
+
+@pytest.mark.parametrize("name", HOW_TO)
+def test_a_how_to_page_is_typed_as_it_stands(name: str, tmp_path: Path) -> None:
+    page = (DOCS / name).read_text()
+    file, _, rest = page.partition("<!-- terminal: ")
+    options = "--config sluicemq.toml" if any(each.kind == "save" for each in blocks(page)) else ""
+    type_it(file + BROKER.replace("OPTIONS", options) + "<!-- terminal: " + rest, tmp_path)
+
+
+def type_it(page: str, tmp_path: Path) -> None:
     first = free_ports()
     home, folder = tmp_path / "home", tmp_path / "tutorial"
     home.mkdir()
@@ -33,8 +59,9 @@ def test_a_tutorial_is_typed_as_it_stands(name: str, tmp_path: Path) -> None:
         """Other ports than those of the page, where a broker may run on this machine."""
         return re.sub(r"127\.0\.0\.1:55([58]\d)", lambda at: f"127.0.0.1:{first + int(at[1]) - 50}", text)
 
-    type_page((DOCS / name).read_text(), folder, environ, put)
+    type_page(page, folder, environ, put)
 
 
 def test_there_is_one_for_each_of_three_readers() -> None:
-    assert PAGES == ["tutorial-jobs.md", "tutorial-operator.md", "tutorial-zeromq.md"]
+    assert TUTORIALS == ["tutorial-jobs.md", "tutorial-operator.md", "tutorial-zeromq.md"]
+    assert len(HOW_TO) > 3
