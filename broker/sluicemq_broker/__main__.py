@@ -1,17 +1,17 @@
-"""``python -m sluicemq_broker``: what ``sluicemq serve`` runs."""
+"""``python -m sluicemq_broker``, which ``sluicemq serve`` runs."""
 
 import os
 import signal
 import sys
 
 if __name__ == "__main__" and not sys.flags.safe_path:
-    del sys.path[0]  # the current folder: a zmq.py or a gevent/ there is not what is meant
+    del sys.path[0]  # the current folder: a zmq.py or a gevent/ there must not be imported
 
 _FLAG, _VARIABLE, _HIDDEN = "--mongodb-uri", "SLUICEMQ_MONGODB_URI", "***"
 
 
 def _out_of_sight(words: list[str]) -> list[str]:
-    """The command line without the URI, for everybody can read that; it goes into the environment instead."""
+    """Return the command line without the URI, which all users can read; put it into the environment."""
     shown = list(words)
     for place, word in enumerate(words):
         flag, equals, value = word.partition("=")
@@ -23,7 +23,7 @@ def _out_of_sight(words: list[str]) -> list[str]:
 
 
 if __name__ == "__main__" and (_shown := _out_of_sight(sys.orig_argv)) != sys.orig_argv:
-    os.execv(sys.executable, _shown)  # noqa: S606 - this program anew, before it has done anything
+    os.execv(sys.executable, _shown)  # noqa: S606 - this program again, before it has done anything
 
 if __name__ == "__main__":
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the broker hears it, it must not end it
@@ -32,7 +32,7 @@ from sluicemq_devices.descriptors import take_closed_numbers  # noqa: E402 - imp
 
 take_closed_numbers()
 
-from gevent import events, monkey  # noqa: E402 - not twice, where it starts anew
+from gevent import events, monkey  # noqa: E402 - not before this program may be run again
 
 # It has no plugins; each of 25 steps would look for them in all that is installed: 0.1 s of each start.
 events.notify_and_call_entry_points = events.notify

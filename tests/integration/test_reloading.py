@@ -27,7 +27,7 @@ class Reloaded(BrokerProcess):
         (self.folder / "broker.toml").write_text(text)
         self.send_signal(signal.SIGHUP)
         wait_until(
-            lambda: any(each.startswith("read ") or each.endswith(" holds") for each in self.told()[before:]),
+            lambda: any(each.startswith("read ") or each.endswith(" stays") for each in self.told()[before:]),
             what="a word on the new configuration",
         )
         return self.told()[before:]
@@ -86,7 +86,7 @@ def test_a_file_that_is_not_valid_changes_nothing_and_all_that_is_wrong_is_told(
             "broker.toml: [queues.mail] ttl: expected seconds above 0, at most ten years; "
             "or a text such as 90s, 5m, 1h30m or 2d; got 'soon'"
         ),
-        "the configuration is not valid, the former one holds",
+        "the configuration is not valid, the former one stays",
     ]
     assert broker.reload("[broker\n")[0].startswith("broker.toml: is not TOML: ")
     Client(broker.doors["smq"]).ping()

@@ -1,4 +1,4 @@
-"""The addresses that the doors are bound to: are they free, and who can reach them."""
+"""The addresses of the doors: whether they are free, and whether other machines can reach them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.config import Config, default_devices
 from sluicemq_devices.sockets import host_and_port, parse_endpoint, resolved, unix_path
 
-#: A second broker's ports are so much higher than the first one's, or lower where these are high.
+#: Ports proposed for a second broker are 1000 higher, or lower where the first one's are high.
 _FURTHER: Final = 1000
 _HIGH: Final = 60_000
 
 
 def require_free(config: Config) -> None:
-    """Raise :class:`Unavailable` for an address that somebody else has, before anything is started."""
+    """Raise :class:`Unavailable` for an address that another process has, before anything is started."""
     for address in _bound(config):
         if _is_taken(address):
             raise Unavailable(f"{address} is taken, perhaps by another broker; {_way_out(config)}")
 
 
 def exposed(config: Config) -> list[str]:
-    """The addresses that other machines can reach."""
+    """Return the addresses that other machines can reach."""
     return [address for address in _bound(config) if _is_tcp(address) and not _is_loopback(address)]
 
 
 def _way_out(config: Config) -> str:
-    """Options that a second broker on this machine needs: other doors, and a folder for its MongoDB."""
+    """Return the options that a second broker on this machine needs: other doors, another data folder."""
     broker = config.broker
     ports = broker.ports + (_FURTHER if broker.ports < _HIGH else -_FURTHER)
     words = [f"--ports {ports}"]
@@ -52,7 +52,7 @@ def _bound(config: Config) -> Iterator[str]:
 
 
 def _is_taken(address: str) -> bool:
-    """What else may be wrong with an address is told when its door is opened."""
+    """True if another process has the address; other errors are found when its door is opened."""
     if not _is_tcp(address):
         with socket.socket(socket.AF_UNIX) as probe:
             return probe.connect_ex(unix_path(address)) == 0

@@ -1,4 +1,4 @@
-"""How the broker's log looks: lines for people, or one JSON object each, on stderr, which never blocks."""
+"""The broker's log: lines for people, or JSON objects, on a stderr that never blocks."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import gevent
 from sluicemq.protocol.json_values import dumps
 from sluicemq_devices.hub import LONGEST_TRACEBACK, Mishap, Notices, OneLine, shortened, unblock_stderr
 
-#: Characters that say which greenlet failed.
+#: Characters of the name of a failed greenlet.
 _CONTEXT: Final = 200
-#: What a record is about, given as ``extra``: fields of their own in JSON.
+#: Fields of a record given as ``extra``; in JSON each is a key.
 FIELDS: Final = ("queue", "job", "worker", "attempt", "reason")
 
 
 def set_up(level: str, form: str) -> None:
-    """Log to stderr from ``level`` up; ``form`` is ``text`` or ``json``. What fails unseen is logged, too."""
+    """Log to stderr from ``level`` up; ``form``: ``text`` or ``json``. Errors of greenlets are logged."""
     unblock_stderr()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if form == "json" else _Text())
@@ -30,7 +30,7 @@ def set_up(level: str, form: str) -> None:
     def failed(context: object, _kind: object, error: BaseException, _trace: object) -> None:
         notices.notice(Mishap.CALLBACKS_FAILED, f"{context}"[:_CONTEXT], error)
 
-    gevent.get_hub().print_exception = failed  # its own prints past the log, each time
+    gevent.get_hub().print_exception = failed  # gevent's would print past the log
 
 
 class _Text(OneLine):

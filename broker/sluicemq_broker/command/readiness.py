@@ -1,4 +1,4 @@
-"""What a broker says when it is ready: every door, in the log, in a file, and on stdout as JSON."""
+"""The announcement that a broker is ready, with every door: in the log, in a file, as JSON on stdout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DOORS = {
 
 
 class Readiness:
-    """Where it is told: in ``file``, if there is one, and ``as_json`` on stdout."""
+    """Announces that the broker is ready, in ``file`` if there is one, and ``as_json`` on stdout."""
 
     def __init__(self, file: Path | None, *, as_json: bool) -> None:
         self._file = file
@@ -33,7 +33,7 @@ class Readiness:
         self._told = False
 
     def announce(self, server: Server, embedded: EmbeddedMongo | None) -> None:
-        """Say where everything is: every door, and the data."""
+        """Announce every door, and where the data are."""
         doors = server.describe()
         broker = server.config.broker
         store = f"{embedded.uri} (embedded, data in {broker.data_dir})" if embedded else "as configured"
@@ -52,7 +52,7 @@ class Readiness:
         sys.stderr.flush()
 
     def withdraw(self) -> None:
-        """It is not ready any more: the file goes."""
+        """Remove the file: the broker has stopped."""
         if self._file and self._told:
             self._file.unlink(missing_ok=True)
 

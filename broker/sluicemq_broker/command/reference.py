@@ -1,4 +1,4 @@
-"""The pages of the reference, made of what the code declares: settings, job options, figures.
+"""The generated pages of the reference: settings, job options, counters.
 
 ``python -m sluicemq_broker.command.reference docs`` writes them; a test says so when they are stale.
 """
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
 
 
 def configuration() -> str:
-    """Every setting, table by table."""
+    """Return the page of all settings, table by table."""
     return _page(
         "Configuration",
         "A setting comes from one of four places, and later ones win: the default, one TOML file "
@@ -87,7 +87,7 @@ def configuration() -> str:
 
 
 def job_options() -> str:
-    """Every option of a job."""
+    """Return the page of all options of a job."""
     return _page(
         "Job options",
         "An option of a job is a header at any door, a keyword of `Producer.push` (and `submit`, `call`, "
@@ -103,7 +103,7 @@ def job_options() -> str:
 
 
 def counters() -> str:
-    """Every counter and gauge."""
+    """Return the page of all counters and gauges."""
     return _page(
         "Counters and gauges",
         "`sluicemq stats` shows these figures; the log uses their names.",
@@ -148,7 +148,7 @@ def _page(title: str, *parts: str) -> str:
 
 
 def _table(rows: Iterable[_Row]) -> str:
-    """Rows that all have the same keys."""
+    """Return a table; the rows have equal keys."""
     listed = list(rows)
     lines = [list(listed[0]), ["---"] * len(listed[0]), *(list(each.values()) for each in listed)]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
@@ -174,7 +174,7 @@ def _default(setting: Field[Any]) -> str:
 
 
 def _ways(key: str) -> _Row:
-    """Where else a setting of [broker] can be given."""
+    """Return the variable and the flag of a setting of [broker]."""
     flags = {str(each.name): each.opts[0] for each in serve.params}
     return {
         "variable": f"`{ENVIRONMENT}{key.upper()}`",

@@ -1,4 +1,4 @@
-"""SIGHUP: a running broker reads its configuration again, and takes of it what it can."""
+"""SIGHUP: a running broker reads its configuration again, and uses the settings that are live."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("broker")
 
 
 class Source:
-    """Where the configuration came from, so that it can be read again: the file, as it is then."""
+    """The sources of the configuration: the file, which is read again, environment and flags."""
 
     def __init__(self, file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> None:
         self.file = file
@@ -25,21 +25,21 @@ class Source:
         self._flags = dict(flags)
 
     def read(self) -> Config:
-        """Raises :class:`ConfigError`."""
+        """Read the configuration; raises :class:`ConfigError`."""
         return load(self.file, self._environ, self._flags)
 
 
 def reload(source: Source, server: Server) -> None:
-    """Take what has changed; one that is not valid changes nothing, and the log says what is wrong.
+    """Use live settings that have changed; an invalid configuration changes nothing, and is logged.
 
-    It is read by another thread: a file of a thousand queues takes longer than a turn of the hub may.
+    Another thread reads it: a file with a thousand queues takes longer than a turn of the hub may.
     """
     try:
         new = gevent.get_hub().threadpool.apply(source.read)
     except ConfigError as error:
         for problem in error.problems:
             log.error("SIGHUP: %s", problem)  # noqa: TRY400 - the text says what to do
-        log.error("SIGHUP: the configuration is not valid, the former one holds")  # noqa: TRY400
+        log.error("SIGHUP: the configuration is not valid, the former one stays")  # noqa: TRY400
         return
     old = server.config
     found = changes(old, new)
@@ -51,13 +51,13 @@ def reload(source: Source, server: Server) -> None:
         else:
             log.warning("SIGHUP: needs a restart: %s", change)
     count = sum(change.live for change in found)
-    told = source.file or "no file, the environment as it was"
-    log.info("SIGHUP: read %s: %d settings changed, %d need a restart", told, count, len(found) - count)
+    read = source.file or "no file, the environment as it was"
+    log.info("SIGHUP: read %s: %d settings changed, %d need a restart", read, count, len(found) - count)
     _log_as(server.config)
 
 
 def _log_as(config: Config, at_least: str = "error") -> None:
-    """Log as this says; what is told of a change of the level is told at both levels."""
+    """Set up the log; while a change of the level is logged, the lower of both levels holds."""
     level = min(
         config.broker.log_level, at_least, key=lambda name: logging.getLevelNamesMapping()[name.upper()]
     )

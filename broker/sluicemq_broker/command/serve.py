@@ -1,4 +1,4 @@
-"""The process: flags, configuration, the embedded MongoDB, signals, exit codes."""
+"""``sluicemq serve``: flags, configuration, the embedded MongoDB, signals, exit codes."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ log = logging.getLogger("broker")
 
 REFUSED, USAGE = 1, 2
 
-#: Signals within so many seconds are one: timeout(1) signals the process and then its group.
+#: Signals within this second count as one: timeout(1) signals the process and then its group.
 _ONE_SIGNAL = 1.0
 
-#: New objects among which Python looks for cycles at once, and the blocks of memory that may come until
-#: what is left is not looked at any more: 7 ms each. Jobs come and go by the thousand and are in no cycle:
-#: to look after every 700 of them, as Python does by itself, took a tenth of the broker's CPU.
+#: New objects after which Python looks for cycles among them, and blocks of memory after which those left are
+#: not looked at again: 7 ms each. Jobs come and go by the thousand and are in no cycle: looking after every
+#: 700 objects, as Python does by default, took a tenth of the broker's CPU.
 _NEW_OBJECTS, _NEW_BLOCKS = 20_000, 25_000
 
 _EPILOG = (
@@ -56,7 +56,7 @@ _EPILOG = (
     "taken out of the command line, which others can read, as soon as the program runs; better give it in "
     "the environment."
 )
-#: What stands for a URI on the command line once it is in the environment.
+#: Replaces a URI on the command line once it is in the environment.
 _HIDDEN = "***"
 _URI = re.compile(r"\S*://\S*")
 _UNITS = {"s": "S", "bytes": "BYTES"}
@@ -82,7 +82,7 @@ def serve(
     SIGTERM or Ctrl-C stops it without losing a job; SIGHUP has it read its file again.
     """
     environ = dict(os.environ)
-    if flags["mongodb_uri"] == _HIDDEN:  # it was a flag: what is wrong with it is said of that alone
+    if flags["mongodb_uri"] == _HIDDEN:  # it was a flag: an error must name the flag, not the environment
         flags["mongodb_uri"] = environ.pop(ENVIRONMENT + "MONGODB_URI", _HIDDEN)
     source = Source(config_file, environ, flags)
     try:
@@ -102,16 +102,16 @@ def serve(
 
 
 def _flag(key: str, setting: Field[Any]) -> click.Option:
-    """A setting of [broker] as a flag; its rule reads the value, as it does in the environment."""
+    """Return a setting of [broker] as a flag; its rule reads the value later."""
     rule = setting.metadata["rule"]
     default = setting.default
     doc = setting.metadata["doc"]
     name = "--" + key.replace("_", "-")
     shown = "" if default is None else f"  [{str(default).lower() if isinstance(default, bool) else default}]"
-    told = f"{doc[0].upper()}{doc[1:]}.{shown}"
+    text = f"{doc[0].upper()}{doc[1:]}.{shown}"
     if isinstance(default, bool):
-        return click.Option([f"{name}/--no-{name[2:]}"], default=None, help=told)
-    return click.Option([name], metavar=_UNITS.get(rule.unit) or key.rpartition("_")[2].upper(), help=told)
+        return click.Option([f"{name}/--no-{name[2:]}"], default=None, help=text)
+    return click.Option([name], metavar=_UNITS.get(rule.unit) or key.rpartition("_")[2].upper(), help=text)
 
 
 serve.params += [_flag(key, setting) for key, setting in settings_of(BrokerSettings).items()]
@@ -139,7 +139,7 @@ def _refuse(error: ConfigError, *, as_json: bool) -> None:
 
 
 class _Process:
-    """The broker and its embedded MongoDB, from the start until a signal, at any time, has ended them."""
+    """The broker and its embedded MongoDB, from the start until a signal ends them, at any time."""
 
     def __init__(self, config: Config, source: Source, readiness: Readiness) -> None:
         self._config = config
@@ -222,7 +222,7 @@ class _Process:
 
 
 def stop(server: Server | None, embedded: EmbeddedMongo | None) -> None:
-    """Stop the broker, then its MongoDB, whatever becomes of the first."""
+    """Stop the broker, and then its MongoDB, also if the broker's stop fails."""
     try:
         if server:
             server.stop()

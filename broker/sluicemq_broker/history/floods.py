@@ -1,24 +1,24 @@
-"""How many jobs a queue is given in a minute, what is usual there, and when it is a flood."""
+"""Floods: minutes in which a queue gets many more jobs than usual."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-#: A minute with so many times what is usual, and so many jobs more, is one of a flood.
+#: A flood is a minute with more than five times the usual jobs, plus 200.
 TIMES, AT_LEAST = 5, 200
-#: Minutes that must have passed before anything is usual; and about how many are remembered.
+#: Minutes before there is a usual number; and about how many make it.
 _WARM, _REMEMBERED = 10, 120
 
 
 class Flood(NamedTuple):
-    """Jobs that have come since the last look, in a minute that has many more than ``usual``."""
+    """Jobs pushed since the last look, in a minute with many more than ``usual``."""
 
     pushed: int
     usual: int
 
 
 class FloodDetector:
-    """What is usual follows slowly: a flood is none any more where it goes on for most of an hour."""
+    """Compares each minute with the usual, which follows slowly: after most of an hour a flood is usual."""
 
     def __init__(self) -> None:
         self._minute = 0
@@ -28,7 +28,7 @@ class FloodDetector:
         self._told = 0
 
     def add(self, minute: int, count: int) -> Flood | None:
-        """So many more have come in this minute; a flood if they are many."""
+        """Add jobs pushed in this minute; returns a flood if the minute has too many."""
         if minute > self._minute:
             self._pass(minute)
         self._count += count
@@ -42,7 +42,7 @@ class FloodDetector:
         return self._usual * TIMES + AT_LEAST
 
     def _pass(self, minute: int) -> None:
-        """Minutes are over: the first with what was counted, the others with nothing."""
+        """Begin a new minute; the last one had what was counted, those between had nothing."""
         if self._minute:
             self._remember(min(self._count, self._most))
             silent = min(minute - self._minute - 1, _REMEMBERED * 10)

@@ -1,8 +1,8 @@
-"""The history of every minute: what this broker counts, added to what all brokers have counted.
+"""The history of every minute: this broker's counts are added to those of all brokers.
 
-Every poll it looks whether the minute is over; what was counted by then belongs to it. Every :data:`FLUSH`
-seconds all that has come together is written, a statement for fifty queues. A broker that is killed loses
-what it has counted since its last flush, as far as the history goes; nothing else depends on it.
+At every poll the counts since the last one are noted for their minute. Every :data:`FLUSH` seconds all notes
+are written, with one statement for fifty queues. The history lacks what a killed broker has counted since its
+last flush; nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from sluicemq_devices.hub import let_others_run
 
 #: Seconds between two writes.
 FLUSH: Final = 10.0
-#: Minutes of all subjects that wait to be written while MongoDB is away; more are counted as the last one.
+#: Minutes of all subjects that wait while MongoDB is away; further counts are added to the last minute.
 _MOST_WAITING: Final = 50_000
-#: How often, at today's rate of writes, tomorrow's document would be made until midnight.
+#: Expected number of draws until midnight that make tomorrow's document of a subject ahead of time.
 _AHEAD: Final = 4
 _DAY: Final = 86400.0
-#: Days that are told by hours, and by days.
+#: Days that are shown by hours, and by days.
 _BY_HOUR, _BY_DAY = 30, 366
-#: What all brokers of a database have counted together.
+#: The name under which all brokers of a database count together.
 ALL: Final = "*"
 QUEUE: Final = "queue"
 BROKER: Final = "broker"
 SPANS: Final = ("minute", "hour", "day", "month")
 
-_Where = tuple[str, Subject]  # the name of the database, too
+_Where = tuple[str, Subject]  # name of the database, and subject
 
 
 class History:
-    """What is counted in each minute, written and read. ``host``: under which name this broker counts."""
+    """Writes and reads the counts of each minute. ``host``: the name under which this broker counts."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class History:
         self._number = 0
         self._known: dict[_Where, Counter[str]] = {}
         self._waiting: dict[tuple[_Where, int], tuple[Counter[str], dict[str, int]]] = {}
-        #: By database: what has no answer yet, under the number.
+        #: By database: what was sent under the number and has no answer yet.
         self._sent: dict[str, list[MinuteCounts]] = {}
         self.minute = int(self._clock.now() // 60)
         self._flushed = self._timer.now()
@@ -83,7 +83,7 @@ class History:
             self._store(database).prepare()
 
     def tick(self) -> None:
-        """Every poll: note what a minute has brought when it is over, and write when it is time."""
+        """Note the counts of a minute that is over, and write when it is time; called at every poll."""
         minute = int(self._clock.now() // 60)
         due = self._timer.now() - self._flushed >= FLUSH
         if minute != self.minute or due:
@@ -93,7 +93,7 @@ class History:
             self.flush()
 
     def flush(self) -> None:
-        """Write what has been counted; what can't be written now is kept for the next time."""
+        """Write all counts; those that can't be written now are kept for the next time."""
         self._flushed = self._timer.now()
         if not self._sent:
             self._take(self.minute)
@@ -104,19 +104,19 @@ class History:
             self._make_ahead(database, {each.subject for each in self._sent.pop(database)})
 
     def close(self) -> None:
-        """The broker stops: write what has been counted until now."""
+        """Write all counts: the broker stops."""
         if self._sent:
             self.flush()
         self.flush()
 
     def roll_up(self) -> None:
-        """Every hour or so: days that are over go into their months, and old minutes go."""
+        """Add days that are over to their months, and remove old minutes; called every half hour."""
         for database in self._databases:
             while self._store(database).roll_up(day_of(self._clock.now())):
                 let_others_run()
 
     def _take(self, minute: int) -> None:
-        """What has been counted since the last time belongs to this minute."""
+        """Note the counts since the last call for this minute."""
         ready = self._census.ready()
         everywhere = sum(ready.values())
         for where, values in self._counted():
@@ -156,10 +156,10 @@ class History:
         return out
 
     def _make_ahead(self, database: str, subjects: set[Subject]) -> None:
-        """Now and then, tomorrow's documents of those that are in use: at midnight nobody waits for them.
+        """Make tomorrow's documents of these subjects, at random times before midnight.
 
-        The later it is, the likelier: a queue in use all day has its own early, at a time of its own; one
-        that is used first in the evening has it before midnight, too.
+        So midnight brings no burst of new documents. The chance rises with the time: a queue in use all day
+        has its document early, one first used in the evening still before midnight.
         """
         now = self._clock.now()
         tomorrow = day_of(now + _DAY)
@@ -174,10 +174,10 @@ class History:
     # ------------------------------------------------------------------- read
 
     def read(self, kind: str, name: str, day: str | None, span: str) -> dict[str, Any]:
-        """``{subject, name, span, since, until, total, points: [{at, counted}]}`` of one subject.
+        """Return ``{subject, name, span, since, until, total, points: [{at, counted}]}`` of one subject.
 
         ``span``: each ``minute`` of that ``day`` (by default today), each ``hour`` of the 30 days that end
-        with it, each ``day`` of the 366, each ``month``. Raises BadFrames for what can't be asked.
+        with it, each ``day`` of the 366, each ``month``. Raises BadFrames for other arguments.
         """
         last = _read_day(day, self._clock.now())
         kinds = self._kinds()
@@ -208,11 +208,11 @@ class History:
         }
 
     def where(self, kind: str, name: str) -> HistoryStore:
-        """Where the history of one subject lies; raises BadQueue, BadStream for what is no name."""
+        """Return the store with a subject's history; raises BadQueue or BadStream for a bad name."""
         return self._store(self._kinds()[kind].database(name))
 
     def stores_of(self, queues: Sequence[str]) -> Iterator[tuple[HistoryStore, list[Subject]]]:
-        """Where the histories of these queues lie, and which lie in each place."""
+        """Yield the stores with the histories of these queues, with the subjects in each."""
         places: dict[str, list[Subject]] = {}
         for name in queues:
             places.setdefault(self._kinds()[QUEUE].database(name), []).append(Subject(QUEUE, name))
@@ -224,7 +224,7 @@ class History:
 
 
 def _risen(before: Counter[str], values: Mapping[str, int]) -> Counter[str]:
-    """What has been counted since; all of it if the counters began anew, as a queue made again does."""
+    """Return the counts since ``before``; all of them if the counters began again with their queue."""
     if any(values.get(name, 0) < count for name, count in before.items()):
         before = Counter()
     return Counter({name: count - before[name] for name, count in values.items() if count > before[name]})

@@ -1,9 +1,9 @@
-"""What has happened that somebody would like to hear of: when, to which queue, and how much.
+"""Incidents: what happened to queues and brokers that is out of the ordinary.
 
-Every poll this broker looks at what it knows anyway: how many jobs each queue was given, how many died, how
-long they wait, whether MongoDB answers. What is out of the ordinary is an incident: it has a beginning, goes
-on while it is seen again, and is over when it was not for :data:`GAP`. Every :data:`FLUSH` seconds those
-that have changed are written; what several brokers have noticed is told as one.
+At every poll this broker looks at what it knows: how many jobs each queue got, how many died, how long jobs
+wait, whether MongoDB answers. An incident begins when something unusual is seen, goes on while it is seen
+again, and is over after :data:`GAP` seconds without. Every :data:`FLUSH` seconds changed incidents are
+written. Incidents that several brokers saw are shown as one.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import DeadLetters, Documents, Incident, IncidentStore, Listing, Seen
 from sluicemq_devices.hub import let_others_run
 
-#: Seconds between two writes; and those after which what happens again is another incident.
+#: Seconds between two writes; and those after which a repetition is another incident.
 FLUSH: Final = 10.0
 GAP: Final = 600.0
-#: Seconds for which a job may wait before that is one.
+#: Seconds for which a job may wait before that is an incident.
 LONG: Final = 300.0
-#: Incidents that are read, and told, at once.
+#: Incidents that are read, and returned, at once.
 _MOST_READ, MOST_TOLD = 1000, 100
 _REASON: Final = 200  # characters
 #: Queues that are looked at in one turn of the hub: some two milliseconds.
@@ -38,7 +38,7 @@ _A_TURN: Final = 500
 
 
 class IncidentKind(StrEnum):
-    """What can happen: to a broker, to all queues, or to one."""
+    """Kinds of incidents: of a broker, of all queues, or of one."""
 
     STARTED = "started"
     STOPPED = "stopped"
@@ -66,20 +66,20 @@ _OF_QUEUE: Final = {
 }
 _OF_BROKER: Final = {Count.RECLAIMED: IncidentKind.RECLAIMED, Count.JOBS_REFUSED: IncidentKind.LOST}
 _LOOKED_AT: Final = (*_OF_QUEUE, Count.PUSHED, Count.COMMITTED)
-#: What happens to one broker, so that two of them are two incidents.
+#: Kinds that concern one broker, so that two brokers have two incidents.
 _PERSONAL: Final = frozenset(
     {IncidentKind.STARTED, IncidentKind.STOPPED, IncidentKind.DIED, IncidentKind.LEASE_LOST}
 )
-#: Figures of several brokers that add up; of the others the highest is told, of texts the latest.
+#: Figures of several brokers that are added; of other figures the highest is shown, of texts the latest.
 _SUMMED: Final = frozenset({"count", Count.PUSHED.value, Count.COMMITTED.value})
 
 _Key = tuple[IncidentKind, str, str]
 
 
 class Incidents:
-    """What is out of the ordinary at this broker, noticed and written down; and what all have noticed.
+    """Notes and writes the incidents at this broker, and reads those of all brokers.
 
-    ``name`` is this broker's; ``own`` the database in which incidents lie.
+    ``name``: this broker's; ``own``: the database with the incidents.
     """
 
     def __init__(
@@ -111,13 +111,13 @@ class Incidents:
     # ------------------------------------------------------------------ notice
 
     def prepare(self) -> None:
-        """Make the indexes, and note that this broker is there."""
+        """Make the indexes, and note that this broker has started."""
         self._store.prepare()
         self._there = True
         self.note(IncidentKind.STARTED)
 
     def tick(self) -> None:
-        """Every poll: see what is out of the ordinary, and write when it is time."""
+        """Look for incidents, and write when it is time; called at every poll."""
         now = self._clock.now()
         self._open = {key: each for key, each in self._open.items() if now - each.until < GAP}
         self._look_at_broker()
@@ -130,7 +130,7 @@ class Incidents:
             self.flush()
 
     def store_returned(self, seconds: float) -> None:
-        """MongoDB answers again, after so long."""
+        """Note that MongoDB answers again, after these seconds."""
         self.note(IncidentKind.STORE_AWAY, since=self._clock.now() - seconds)
 
     def clock_set(self, seconds: float) -> None:
@@ -138,11 +138,11 @@ class Incidents:
         self.note(IncidentKind.CLOCK_SET, figures={"seconds": round(seconds, 1)})
 
     def lease_lost(self) -> None:
-        """Another broker has taken this one for dead."""
+        """Note that another broker has declared this one dead."""
         self.note(IncidentKind.LEASE_LOST)
 
     def found_dead(self, broker: Seen) -> None:
-        """Another broker is gone: since its last sign, as was found now."""
+        """Note that another broker has died, after its last heartbeat."""
         self.note(IncidentKind.DIED, since=broker.seen, broker=broker.name)
 
     def note(
@@ -154,7 +154,7 @@ class Incidents:
         since: float | None = None,
         broker: str = "",
     ) -> Incident:
-        """It happens now, or has since then; to one that goes on the figures are added."""
+        """Note an incident now, or since then; figures are added to one that goes on."""
         key, now = (kind, queue, broker or self._name), self._clock.now()
         new = Incident(kind, queue, key[2], now if since is None else since, now, figures or {})
         before = self._open.get(key)
@@ -164,7 +164,7 @@ class Incidents:
         return new
 
     def flush(self) -> None:
-        """Write what has changed; what can't be written now is kept for the next time."""
+        """Write changed incidents; those that can't be written now are kept for the next time."""
         self._flushed = self._context.timer.now()
         self._find_reasons()
         sent = dict(self._changed)
@@ -177,7 +177,7 @@ class Incidents:
             self._of_others = self._store.between(now - GAP, now, _MOST_READ)
 
     def close(self) -> None:
-        """The broker stops: say so, and write what is left; nothing if it has never been there."""
+        """Note that the broker stops, and write what is left; nothing if it has not started."""
         if not self._there:
             return
         self.note(IncidentKind.STOPPED)
@@ -192,12 +192,12 @@ class Incidents:
 
     def _watch(self, queue: Queue) -> _Watched:
         watched = self._watched.get(queue.name)
-        if watched is None or watched.queue is not queue:  # or one of that name was made anew
+        if watched is None or watched.queue is not queue:  # or a queue of that name was made again
             return _Watched(self, self._census, queue)
         return watched
 
     def _find_reasons(self) -> None:
-        """Why the latest dead letter died, in each incident of such that has changed."""
+        """Add to changed incidents of dead letters why the latest one died."""
         for (key, at), each in list(self._changed.items()):
             if each.kind == IncidentKind.DEAD_LETTERS:
                 reason = self._latest_reason(each.queue)
@@ -206,7 +206,7 @@ class Incidents:
                 self._open[key] = self._changed[key, at] = changed
 
     def _latest_reason(self, name: str) -> str:
-        """Empty if nobody knows: the queue was removed, or MongoDB does not answer."""
+        """Return why the latest dead letter died; empty if that is not known."""
         with suppress(SluiceError):
             queue = self._queues.get(name)
             queue.prepare()
@@ -223,9 +223,9 @@ class Incidents:
     # ------------------------------------------------------------------- read
 
     def read(self, span: str, queue: str | None = None) -> dict[str, Any]:
-        """``{since, until, incidents}`` of the last ``hour``, ``day`` or ``month``, the latest first.
+        """Return ``{since, until, incidents}`` of the last ``hour``, ``day`` or ``month``, the latest first.
 
-        With ``queue`` those of this queue, and those that all queues feel. Raises BadFrames.
+        With ``queue``: those of this queue, and those of all queues. Raises BadFrames.
         """
         if span not in SPANS:
             raise BadFrames(f"incidents are of an {', a '.join(SPANS)}")
@@ -236,7 +236,7 @@ class Incidents:
         return {"since": since, "until": until, "incidents": told[:MOST_TOLD]}
 
     def dying(self) -> dict[str, int]:
-        """Queues whose jobs become dead letters in these minutes, and how many have; asks nobody."""
+        """Return how many jobs of each queue became dead letters in the last minutes; no look in MongoDB."""
         now = self._clock.now()
         found = [each for each in self._of_others if each.broker != self._name]
         found += self._open.values()
@@ -248,7 +248,7 @@ class Incidents:
 
 
 def merged(incidents: Iterable[Incident]) -> list[dict[str, Any]]:
-    """What several brokers have noticed of one thing, as one; the latest beginning first."""
+    """Return incidents with those that several brokers saw as one; the latest beginning first."""
     latest: dict[_Key, Incident] = {}
     brokers: dict[_Key, set[str]] = {}
     done: list[dict[str, Any]] = []
@@ -268,7 +268,7 @@ def merged(incidents: Iterable[Incident]) -> list[dict[str, Any]]:
 
 
 def _each_once(incidents: Iterable[Incident]) -> list[Incident]:
-    """By their beginning; of one that is written and has gone on since, the later."""
+    """Return incidents by their beginning; of one that was written and went on, the later form."""
     once: dict[tuple[str, str, str, int], Incident] = {}
     for each in incidents:
         once[each.kind, each.queue, each.broker, int(each.at * 1000)] = each
@@ -294,19 +294,19 @@ def _told(incident: Incident, brokers: set[str]) -> dict[str, Any]:
 
 
 class _Watched:
-    """One queue, as it was when it was looked at last."""
+    """One queue, as it was at the last look."""
 
     def __init__(self, incidents: Incidents, census: Census, queue: Queue) -> None:
         self.queue = queue
         self._incidents = incidents
         self._census = census
         self._changes = -1
-        self._values = dict.fromkeys(_LOOKED_AT, 0)  # all is new that happened before the first look
+        self._values = dict.fromkeys(_LOOKED_AT, 0)  # counts before the first look are new, too
         self._paused = frozenset(queue.paused)
         self._pushes = FloodDetector()
 
     def look(self, now: float) -> None:
-        """Note what is out of the ordinary since the last time."""
+        """Note incidents since the last look."""
         queue = self.queue
         if queue.paused != self._paused:
             self._look_at_pauses(frozenset(queue.paused))

@@ -1,4 +1,4 @@
-"""Curves for charts: what the history has of the last hour, day or month, as columns of numbers.
+"""Curves for charts: the history of the last hour, day or month, as columns of numbers.
 
 A point for each minute, five minutes or hour, so that a chart moves what it shows and no more.
 """
@@ -15,21 +15,21 @@ from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Subject, day_of, seconds
 
-#: What is drawn: sums of each step, but of ``ready`` its highest.
+#: The curves: sums of each step; of ``ready`` the highest value.
 CURVES: Final = (
     *(Count.PUSHED, Count.DELIVERED, Count.COMMITTED, Count.ROLLED_BACK, Count.REJECTED, Count.DEAD),
     *(Count.FORWARDED, Count.EXPIRED, Count.WAITED, Count.WORKED, State.READY),
 )
-#: What a small curve beside a name shows.
+#: The small curves beside a name.
 _SMALL: Final = (Count.PUSHED, Count.COMMITTED)
 _MINUTES: Final = 60
 _KINDS: Final = (QUEUE, BROKER)
-#: Queues of which small curves are told at once.
+#: Queues whose small curves are returned at once.
 MOST_SMALL: Final = 100
 
 
 class Span(NamedTuple):
-    """So many steps of so many seconds."""
+    """A span of time: ``steps`` of ``step`` seconds."""
 
     steps: int
     step: int
@@ -39,13 +39,13 @@ SPANS: Final = {"hour": Span(60, 60), "day": Span(288, 300), "month": Span(720, 
 
 
 class Series:
-    """Figures of a queue, or of a broker, over a span of time; ``history`` is where they lie."""
+    """Curves of a queue, or of a broker, over a span of time."""
 
     def __init__(self, history: History) -> None:
         self._history = history
 
     def of(self, kind: str, name: str, span: str, now: float) -> dict[str, Any]:
-        """``{since, step, curves: {name: [number, ...]}}`` of one subject; raises BadFrames."""
+        """Return ``{since, step, curves: {name: [number, ...]}}`` of one subject; raises BadFrames."""
         if kind not in _KINDS or span not in SPANS:
             raise BadFrames(f"a series is of a {' or '.join(_KINDS)}, over an {', a '.join(SPANS)}")
         steps, step = SPANS[span]
@@ -62,7 +62,7 @@ class Series:
         }
 
     def recent(self, names: Sequence[str], now: float) -> dict[str, Any]:
-        """``{since, step, queues: {queue: {pushed: [60 numbers], committed: ...}}}`` of the last hour."""
+        """Return ``{since, step, queues: {queue: {pushed: [60 numbers], ...}}}`` of the last hour."""
         if len(names) > MOST_SMALL:
             raise BadFrames(f"at most {MOST_SMALL} queues at once")
         since = (int(now) // 60 - _MINUTES + 1) * 60

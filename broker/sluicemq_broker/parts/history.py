@@ -22,7 +22,7 @@ _ROLL_UP: Final = 1800.0
 
 
 class HistoryPart(Part):
-    """What was counted in each minute, and what was out of the ordinary.
+    """Counters of each minute, and incidents.
 
     With ``history = false`` nothing is written; what was written before can be read.
     """

@@ -1,4 +1,4 @@
-"""By when everything that waits together must be done, and how all of it is hurried."""
+"""One deadline for all waits of a stop, which a second signal moves to now."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOOK: Final = 0.01
 
 
 class Deadline:
-    """Never, until it has begun; :meth:`hurry` makes it now, also for those who wait already."""
+    """A deadline: never, until it begins; :meth:`hurry` makes it now, for waits under way, too."""
 
     def __init__(self) -> None:
         self._end = float("inf")
@@ -20,24 +20,24 @@ class Deadline:
 
     @property
     def left(self) -> float:
-        """Seconds that are left."""
+        """Seconds until the deadline."""
         return 0.0 if self._hurried else max(0.0, self._end - time.monotonic())
 
     def begin(self, seconds: float) -> None:
-        """It is so many seconds from now."""
+        """Set the deadline to ``seconds`` from now."""
         self._end = time.monotonic() + seconds
 
     def hurry(self) -> None:
-        """It is now."""
+        """Set the deadline to now."""
         self._hurried = True
 
     def until(
         self, condition: Callable[[], bool], *, within: float = float("inf"), at_least: float = 0.0
     ) -> bool:
-        """Wait until ``condition`` holds; False if time is up first.
+        """Wait until ``condition()`` holds; False if the deadline comes first.
 
-        ``within``: seconds after which this one wait is over before the deadline; ``at_least``: seconds
-        that it gets even where the deadline has passed.
+        ``within``: seconds for this wait, if the deadline is later; ``at_least``: seconds for this wait, even
+        if the deadline has passed.
         """
         began = time.monotonic()
         while not condition():

@@ -1,4 +1,4 @@
-"""What a broker does again and again: each duty in a greenlet of its own."""
+"""Duties: steps that a broker repeats, each in a greenlet of its own."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from sluicemq_broker.runtime import Count, Counters
 log = logging.getLogger("broker")
 
 
-#: The share of a poll's time by which each may be longer.
+#: The share of a poll's interval by which one wait may be longer.
 _JITTER: Final = 0.25
 
 
 class Duty(NamedTuple):
-    """``step`` is done every so many ``seconds``, or up to ``jitter`` times more; ``what`` names it."""
+    """A step that is repeated every ``seconds``, plus up to the share ``jitter``; ``what``: for logs."""
 
     what: str
     seconds: float
@@ -30,12 +30,12 @@ class Duty(NamedTuple):
 
 
 def poll(what: str, seconds: float, step: Callable[[], None]) -> Duty:
-    """A look for what other brokers have done, whatever they told of it; they don't look in step."""
+    """Return a duty that looks for changes by other brokers; jitter keeps brokers from looking together."""
     return Duty(what, seconds, step, _JITTER)
 
 
 class Duties:
-    """What a broker does again and again: it goes on, whatever one of them meets, until :meth:`stop`."""
+    """Runs duties until :meth:`stop`; an error of one step is counted or logged, and the duty goes on."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
@@ -43,7 +43,7 @@ class Duties:
         self._greenlets: list[gevent.Greenlet[..., None]] = []
 
     def start(self, duties: Iterable[Duty]) -> None:
-        """Begin with these too; the first step of each comes after its time."""
+        """Begin further duties; the first step of each comes after its interval."""
         self._greenlets += [gevent.spawn(self._repeat, duty) for duty in duties]
 
     def stop(self) -> None:
@@ -52,11 +52,11 @@ class Duties:
 
     @property
     def ended(self) -> bool:
-        """True if the last step of each is over."""
+        """True if the last step of each duty is over."""
         return all(each.ready() for each in self._greenlets)
 
     def attempt(self, what: str, step: Callable[[], None]) -> None:
-        """Do it; MongoDB being away is counted, and nothing that goes wrong is raised."""
+        """Run a step; raises nothing: while MongoDB is away that is counted, other errors are logged."""
         try:
             step()
         except Unavailable as error:

@@ -1,4 +1,4 @@
-"""What all parts of a broker stand on: MongoDB, the clock, the lease, the memory, the counters."""
+"""The foundation of a broker: MongoDB, the clock, the lease, memory bounds, counters, the event bus."""
 
 from __future__ import annotations
 
@@ -35,8 +35,7 @@ from sluicemq_broker.store import (
 )
 from sluicemq_devices.sockets import Outgoing
 
-#: Seconds in which MongoDB must have answered one of a starting broker's tries, of each statement, which is
-#: as long as an election takes; and those between two tries.
+#: Seconds for which a starting broker tries each statement, as long as an election takes; and between tries.
 _RETRIED: Final = 15.0
 _PAUSE: Final = 0.1
 
@@ -45,7 +44,7 @@ log = logging.getLogger("broker")
 
 
 class Foundation:
-    """What doors and queues stand on: MongoDB, the broker's lease, its clock, its counters, the event bus.
+    """MongoDB, the lease, the clock, counters and the event bus, for queues, doors and parts.
 
     ``alone``: no other broker can come. ``why``: as in :class:`StoreAvailability`.
     """
@@ -81,16 +80,16 @@ class Foundation:
         self.bus = EventBus(self._transport, self.owners.shares, self.counters)
 
     def _worked(self) -> float:
-        """Jobs from push to commit so far: others see by it whether this broker is busy."""
+        """Return how many jobs went from push to commit: other brokers see by it that this one is busy."""
         values = self.counters.values
         return (values[Count.PUSHED] + values[Count.COMMITTED]) / 2
 
     def database(self, name: str) -> Documents:
-        """A database of the MongoDB that this broker uses."""
+        """Return a database of MongoDB."""
         return self._mongo[name]
 
     def prepare(self) -> None:
-        """Check that the store is there and keeps what it confirms; read its clock. Raises SluiceError."""
+        """Check that MongoDB is there and keeps what it confirms; read its clock. Raises SluiceError."""
         try:
             warning = retried(
                 lambda: require_safe(self._mongo, allow_unsafe=self.settings.allow_unsafe_store), only=Unclear
@@ -105,29 +104,29 @@ class Foundation:
         retried(lambda: self.clock.set(self._mongo_for_leases))
 
     def begin_lease(self) -> None:
-        """From here on others know that this broker is there."""
+        """Take a lease: from now on other brokers see this one."""
         retried(self.owners.use)
 
     def end_other_leases(self) -> None:
-        """Where no other broker can be, whoever had one is dead."""
+        """Declare all other leases dead: no other broker can be there."""
         retried(self.owners.end_others)
 
     def watching(self) -> Duty:
-        """The duty that begins before MongoDB has answered for the first time."""
+        """Return the duty that begins before MongoDB has answered for the first time."""
         return Duty("whether MongoDB answers", EVERY, self._watch)
 
     def duties(self) -> Iterator[Duty]:
-        """The others."""
+        """Return the other duties."""
         yield Duty("measuring the server's clock", self.owners.pause, self._measure)
 
     def leave(self) -> None:
-        """End the lease, and the connections."""
+        """End the lease and the connections."""
         with suppress(SluiceError):
             self.owners.end()
         self.close()
 
     def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         self._mongo_for_leases.close()
         self._mongo.close()
 
@@ -138,7 +137,7 @@ class Foundation:
         self.clock.measure(self._mongo_for_leases)
 
     def _transport(self, database: str) -> Transport | None:
-        """What carries events between the brokers on a database; None: they poll."""
+        """Return the transport of events between the brokers on a database; None: they only poll."""
         form = self.settings.event_bus
         if form == BusForm.OFF:
             return None
@@ -150,13 +149,13 @@ class Foundation:
 
 
 def retried(statement: Callable[[], Result], only: type[Unavailable] = Unavailable) -> Result:
-    """Return what a statement of the start returns, which is tried again for some seconds.
+    """Run a statement of the start, and try it again for some seconds; returns its answer.
 
-    A primary that steps down, an election, or the short time-outs of a short lease keep no broker from
-    starting. It can be repeated: MongoDB may have done it, or a part of it. ``only``: the errors after
-    which it is tried again; an unsafe MongoDB, or a newer schema, stays what it is.
+    So a broker starts during an election, or with the short time-outs of a short lease. The statement must be
+    repeatable: MongoDB may have applied it, or a part. ``only``: the errors that are tried again; an unsafe
+    MongoDB and a newer schema are not.
     """
-    began, told = monotonic(), False
+    began, logged = monotonic(), False
     while True:
         try:
             return statement()
@@ -165,7 +164,7 @@ def retried(statement: Callable[[], Result], only: type[Unavailable] = Unavailab
         except only as error:
             if monotonic() > began + _RETRIED:
                 raise
-            if not told:
+            if not logged:
                 log.warning("starting: %s; it is tried again for %.0f s", error, _RETRIED)
-                told = True
+                logged = True
         gevent.sleep(_PAUSE)

@@ -1,4 +1,4 @@
-"""The queues of a broker and all that looks after their jobs, put together; they know no door."""
+"""The queues of a broker, and what cares for their jobs, put together; no door is known here."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore
 
 
 class Jobs:
-    """All that a broker does with jobs: its queues, and what is done with all of them again and again.
+    """The queues of a broker, and the duties for all of them.
 
-    ``maker`` makes the recurring ones. ``duties`` are told what one queue fails at.
+    ``maker`` makes jobs of schedules and forwards. ``duties`` counts and logs the errors of one queue.
     """
 
     def __init__(self, config: Config, ground: Foundation, maker: JobMaker, duties: Duties) -> None:
@@ -34,7 +34,7 @@ class Jobs:
         self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
         self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)
         self._on_dead = OnDead(self.queues, context)
-        self._lost_children = MissingChildren(self.queues, context)
+        self._missing_children = MissingChildren(self.queues, context)
         self._sweeper = Sweeper(self.queues, context, self.tasks.expire, self.queues.survey)
         ground.owners.on_lost(self.queues.drop_owner)
         self._config = config
@@ -53,12 +53,12 @@ class Jobs:
         ground.begin_lease()
 
     def take_over(self, *, alone: bool) -> None:
-        """Reclaim what is ours, and the jobs of dead brokers. ``alone``: all other leases are void."""
+        """Take over the jobs and tasks of dead brokers. ``alone``: all other leases are void."""
         ground = self._ground
         if alone:
             ground.end_other_leases()
         else:
-            self._duties.attempt("a look at who else is there", ground.owners.beat)
+            self._duties.attempt("a look for other brokers", ground.owners.beat)
         retried(lambda: self.schedules.configure(self._config.schedules))
         retried(self._sweeper.sweep)  # it reads leases first
         retried(self.census.count_bounded)
@@ -66,39 +66,37 @@ class Jobs:
         retried(self.tasks.take_up)
 
     def duties(self) -> Iterator[Duty]:
-        """What is done for the queues again and again."""
+        """Return what is repeated for the queues."""
         settings = self._ground.settings
+        lease, poll_every = settings.lease, settings.poll
         yield Duty("heartbeat of the lease", self._ground.owners.pause, self._beat)
-        yield Duty("sweep of gone owners and expired jobs", settings.lease, self._sweeper.sweep)
-        yield Duty("audit of our reservations against memory", settings.lease, self._sweeper.audit)
-        yield Duty("long orders of brokers that are gone", settings.lease, self.tasks.take_up)
-        yield poll("time-outs, askers, jobs of other brokers", settings.poll, self.tick)
-        yield poll("queues that workers wait for", settings.poll, self.queues.look_for_awaited)
-        yield poll("queues that were removed", settings.poll, self.queues.let_go_removed)
-        yield poll("pauses that any broker was told of", settings.poll, self.queues.follow_pauses)
-        yield Duty("counts of the queues, one after the other", settings.poll, self.census.tick)
-        yield Duty("dead letters that go into other queues", settings.poll, self._on_dead.tick)
-        lease = settings.lease
-        yield Duty("dead letters of other brokers that do", lease, partial(self._on_dead.round, lease))
-        yield poll("parents whose children are in no queue", settings.poll, self._lost_children.tick)
-        yield Duty("recurring jobs", settings.poll, self.schedules.tick)
+        yield Duty("sweep of dead owners and expired jobs", lease, self._sweeper.sweep)
+        yield Duty("audit of our reservations against memory", lease, self._sweeper.audit)
+        yield Duty("tasks of dead brokers", lease, self.tasks.take_up)
+        yield poll("time-outs, results, jobs of other brokers", poll_every, self.tick)
+        yield poll("queues that workers wait for", poll_every, self.queues.look_for_awaited)
+        yield poll("queues that were removed", poll_every, self.queues.let_go_removed)
+        yield poll("pauses of queues", poll_every, self.queues.follow_pauses)
+        yield Duty("counts of the queues, one after the other", poll_every, self.census.tick)
+        yield Duty("dead letters: parents, and queues with on_dead", poll_every, self._on_dead.tick)
+        yield Duty("dead letters of other brokers", lease, partial(self._on_dead.round, lease))
+        yield poll("parents whose children are in no queue", poll_every, self._missing_children.tick)
+        yield Duty("recurring jobs", poll_every, self.schedules.tick)
 
     def tick(self) -> None:
-        """One turn of every queue; one that fails costs the others nothing."""
+        """Take a turn of every queue; an error of one leaves the others theirs."""
         self._ground.context.events.tick()
         for queue in self.queues:
-            self._duties.attempt(
-                f"time-outs, askers, jobs of other brokers of queue {queue.name}", queue.tick
-            )
+            self._duties.attempt(f"time-outs, results, other brokers' jobs of queue {queue.name}", queue.tick)
 
     def stop_orders(self) -> None:
-        """Begin with no other page of what takes long: the next broker goes on."""
+        """Begin no other page of a task: the next broker goes on."""
         self.tasks.stop()
         self._on_dead.stop()
 
     def stop_granting(self) -> bool:
-        """Give no worker anything any more; True when nothing is on its way to one."""
-        return all([queue.stop_granting(0.0) for queue in self.queues])  # noqa: C419 - each is told
+        """Give workers no more jobs; True when none is on its way to one."""
+        return all([queue.stop_granting(0.0) for queue in self.queues])  # noqa: C419 - each must stop
 
     @property
     def running(self) -> int:
@@ -112,7 +110,7 @@ class Jobs:
 
     @property
     def working(self) -> bool:
-        """True if a worker has something, or its verdict is not durable yet: who asked is answered then."""
+        """True if a worker has a job, or its verdict is not durable yet."""
         return any(queue.working for queue in self.queues)
 
     @property
@@ -121,7 +119,7 @@ class Jobs:
         return self.tasks.busy or any(queue.busy for queue in self.queues)
 
     def release_all(self) -> None:
-        """Give back what is held; refuse those who wait for jobs."""
+        """Give back all reserved jobs; refuse workers that wait for jobs."""
         for queue in self.queues:
             queue.release_all()
 

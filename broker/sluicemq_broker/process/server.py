@@ -24,14 +24,14 @@ from sluicemq_broker.runtime import BALANCES
 
 log = logging.getLogger("broker")
 
-#: A stopping broker reads its doors until so many looks in a row have found nothing new, these seconds
-#: apart, or for this share of its deadline. Looks, for each lets the hub read what has come: of time a busy
-#: machine may let pass what it likes.
+#: A stopping broker reads its doors until ten looks in a row, 0.01 s apart, have found nothing new, or for a
+#: fifth of its deadline. Looks are counted, because the hub reads sockets between two of them; on a busy
+#: machine time may pass without that.
 _QUIET_LOOKS: Final = 10
 _LOOK: Final = 0.01
 _READING_SHARE: Final = 0.2
 _WRITING_SHARE: Final = 0.3
-#: Seconds that a MongoDB gets in any case: to write what is given back; to mark the lease dead.
+#: Seconds that MongoDB gets in any case: to write what is given back; to end the lease.
 _LAST_WRITES: Final = 0.2
 _LEAVING: Final = 1.0
 
@@ -74,10 +74,9 @@ class Server:
         self._started = self._open = False
 
     def start(self) -> None:
-        """Check the store, reclaim what is ours, open the doors.
+        """Check MongoDB, take over jobs of dead brokers, open the doors.
 
-        Raises :class:`SluiceError` where MongoDB is not there or not safe, OSError where a door's
-        address is taken.
+        Raises :class:`SluiceError` if MongoDB is not there or not safe, OSError if a door's address is taken.
         """
         self._started = True
         self._listeners.start_http()
@@ -93,29 +92,29 @@ class Server:
             part.start()
         duties = [self._ground.duties(), self._jobs.duties(), self._listeners.duties()]
         self._duties.start(chain(*duties, *(part.duties() for part in self._parts)))
-        self._ground.turns.start()  # no greenlet: the hub itself tells how long each of its turns was
+        self._ground.turns.start()  # no greenlet: the hub itself measures its turns
         self._open = True
 
     def describe(self) -> dict[str, Any]:
-        """The doors that are open, as :meth:`Listeners.describe` tells them."""
+        """Return the open doors, as :meth:`Listeners.describe` does."""
         return self._listeners.describe()
 
     def reconfigure(self, config: Config) -> None:
-        """Take another configuration, of which only live settings differ."""
+        """Use another configuration, of which only live settings differ."""
         self.config = config
         self._jobs.queues.reconfigure(config)
 
     def stop(self) -> None:
         """Stop without losing what was received; returns when stopped. Harmless before start, or twice.
 
-        Grant no more work; read the doors until they are quiet; close them and write what came; wait
-        for running jobs; give back the rest; end the lease. ``stop_timeout`` bounds all of it. After a
-        start that failed half-way it does the same, and says nothing.
+        Hand out no more jobs; read the doors until they are quiet; close them and write what came; wait for
+        running jobs; give back the rest; end the lease. ``stop_timeout`` bounds all of it. After a start that
+        failed half-way these steps are not logged.
         """
         if not self._started:
             return
         self._started = False
-        was_open, self._open = self._open, False  # whoever asks whether it is ready hears at once
+        was_open, self._open = self._open, False  # /readyz answers 503 from now on
         timeout = self.config.broker.stop_timeout
         self._deadline.begin(timeout)
         if was_open:
@@ -129,22 +128,22 @@ class Server:
         self._write_what_came(timeout * _WRITING_SHARE)
         self._await_workers(self._deadline.left - timeout * _WRITING_SHARE)
         self._release_all()
-        self._ground.bus.stop()  # what was given back is told of before we are gone
+        self._ground.bus.stop()  # after sending events about jobs that were given back
         self._duties.stop()
         self._deadline.until(lambda: self._duties.ended, at_least=_LAST_WRITES)
         if was_open:
-            self._say_what_was_counted()
+            self._log_counters()
         self._close()
 
     def hurry(self) -> None:
-        """Wait for nothing any more: a second signal came."""
+        """End all waits: a second signal came."""
         self._deadline.hurry()
         self._ground.context.retry.give_up()
 
-    # ----------------------------------------------------------- parts of it
+    # ----------------------------------------------------------- steps of a stop
 
     def _read_until_quiet(self, seconds: float) -> None:
-        """Closing the doors first would lose what lies in socket buffers."""
+        """Read the doors until nothing comes: closing them first would lose what is in socket buffers."""
         latest = Deadline()
         latest.begin(min(seconds, self._deadline.left))
         self._listeners.read_all()
@@ -152,7 +151,7 @@ class Server:
         while quiet < _QUIET_LOOKS and latest.left and self._deadline.left:
             self._deadline.until(lambda: False, within=_LOOK)
             now = self._listeners.received
-            # While something is on its way to MongoDB a door may be held back by it, and is not quiet.
+            # A door may be held back by messages on their way to MongoDB, and is not quiet then.
             quiet = quiet + 1 if now == before and not self._listeners.taking_in else 0
             before = now
 
@@ -172,22 +171,22 @@ class Server:
         self._deadline.until(lambda: not self._jobs.working, within=seconds)
 
     def _release_all(self) -> None:
-        """Give back what is held, then close the doors: what a lane still held is pushed anew."""
+        """Give back reserved jobs, then close the doors; popped jobs that were not sent are pushed again."""
         self._jobs.release_all()
         self._listeners.stop()
-        # What ends in one part may begin in another: jobs removed for a worker that is gone are pushed anew.
+        # Closing a door may push jobs: those that were popped for a worker and not sent.
         self._deadline.until(lambda: not self._jobs.busy, at_least=_LAST_WRITES)
         self._ground.context.retry.give_up()
 
-    def _say_what_was_counted(self) -> None:
-        """What came in and what became of it, what was delivered and what became of that."""
+    def _log_counters(self) -> None:
+        """Log jobs that came in with their outcomes, and deliveries with theirs."""
         self.counters.say_rest()
         figures = {**self.counters.values, **self._jobs.queues.under_way()}
         names = dict.fromkeys(each for balance in BALANCES for side in balance for each in side)
         log.info("counted: %s", " ".join(f"{name}={figures.get(name, 0)}" for name in names))
 
     def _close(self) -> None:
-        """End the lease and all connections; a MongoDB that does not answer is not waited for."""
+        """End the lease and all connections, without waiting long for a MongoDB that does not answer."""
         leaving = gevent.spawn(self._leave)
         self._deadline.until(lambda: bool(leaving.ready()), at_least=_LEAVING)
         self._listeners.stop_http()

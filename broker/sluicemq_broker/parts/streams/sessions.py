@@ -33,7 +33,7 @@ class StreamSession:
 
 
 class StreamSessions:
-    """What all sessions share of streams; ``state(session)`` is the :class:`StreamSession` of one."""
+    """Streams for all sessions of the library; each session has a :class:`StreamSession`."""
 
     def __init__(
         self,
