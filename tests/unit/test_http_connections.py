@@ -31,7 +31,7 @@ def door() -> Door:
 
 def test_the_one_that_waits_longest_gives_way(door: Door) -> None:
     first, *_ = [door.enter(f"{number}") for number in range(MOST)]
-    door.connections.asks(first, door.now + 1)  # it has been answered just now
+    door.connections.idle(first, door.now + 1)  # it has been answered just now
     door.enter("new")
     assert door.ended == ["1"]
     assert len(door.connections) == MOST
@@ -71,7 +71,7 @@ def test_bytes_are_counted_until_they_are_read_or_their_reader_is_gone(door: Doo
         door.connections.answer(each, 1.0)
         door.connections.read(each, size, 1.0)
     assert door.connections.unread == 150
-    door.connections.asks(one, 2.0)
+    door.connections.idle(one, 2.0)
     assert door.connections.unread == 50
     assert door.held == [100, 150, 50]
     assert door.connections.end_stalled(3.0)

@@ -2,8 +2,8 @@ r"""Connections of the HTTP door: which one is closed when there are too many, o
 
 Each :class:`Connection` is in one of four states::
 
-    ASKING --> ANSWERED --> READING --> ASKING        a request
-                       \--> FOLLOWING                 an event stream, until one side leaves
+    IDLE --> ANSWERED --> READING --> IDLE        a request
+                      \--> FOLLOWING               an event stream, until one side leaves
 
 A new connection is always accepted. If all are taken, the one that has been idle for longest is closed, of
 the address that has most. At most half of the connections are event streams: one more closes the oldest.
@@ -28,7 +28,7 @@ _PATIENT: Final = 1.0
 class ConnectionState(Enum):
     """States of a connection."""
 
-    ASKING = auto()
+    IDLE = auto()
     ANSWERED = auto()
     READING = auto()
     FOLLOWING = auto()
@@ -47,7 +47,7 @@ class Connection:
         self.address = address
         self.end = end
         self.has_left: Callable[[], bool] = bool
-        self.state = ConnectionState.ASKING
+        self.state = ConnectionState.IDLE
         self.since = now
         self.unread = 0
         self.served = 0
@@ -77,7 +77,7 @@ class Connections:
 
     def give_way(self, now: float) -> bool:
         """Close the connection that is idle or stalled for longest; False if all are in use."""
-        found = self._longest(ConnectionState.ASKING) or self._stalled(now)
+        found = self._longest(ConnectionState.IDLE) or self._stalled(now)
         if found is None:
             return False
         self._end(found)
@@ -88,10 +88,10 @@ class Connections:
         self._hold(connection, 0)
         self._connections.pop(connection, None)
 
-    def asks(self, connection: Connection, now: float) -> None:
+    def idle(self, connection: Connection, now: float) -> None:
         """Note that a connection waits for its next request."""
         self._hold(connection, 0)
-        connection.state, connection.since = ConnectionState.ASKING, now
+        connection.state, connection.since = ConnectionState.IDLE, now
 
     def answer(self, connection: Connection, now: float) -> None:
         """Note that an answer is being made for a connection."""

@@ -82,7 +82,7 @@ class HttpDoor:
         """Stop listening, close idle connections, and give answers under way one second."""
         self._server.close()
         self._application.close()
-        self._server.connections.end_all(ConnectionState.ASKING)
+        self._server.connections.end_all(ConnectionState.IDLE)
         self._server.stop(timeout=1.0)
 
 

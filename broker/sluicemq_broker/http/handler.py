@@ -108,7 +108,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
 
     def handle_one_request(self) -> Any:
         """Read one request in time, and answer it."""
-        self._connections.asks(self._connection, time.monotonic())
+        self._connections.idle(self._connection, time.monotonic())
         self._came.room = MOST_HEADER_BYTES
         self._deadline = gevent.Timeout.start_new(READING)
         try:

@@ -11,8 +11,8 @@ from sluicemq.protocol.errors import BadFrames, NotFound, QueueFull
 from sluicemq_broker.doors.smq.fields import Fields, take
 from sluicemq_broker.doors.smq.workers import PoppingWorker, SessionWorker
 from sluicemq_broker.queue import Queue
-from sluicemq_broker.queues import Queues, check_name
-from sluicemq_broker.runtime import FLAG, Batcher, read_options
+from sluicemq_broker.queues import check_name
+from sluicemq_broker.runtime import FLAG, read_options
 
 if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
@@ -40,24 +40,12 @@ class ReadyRequest(NamedTuple):
 
 
 class Assignments:
-    """The workers of one session, by their queues.
+    """The workers of one session, by their queues."""
 
-    ``later`` runs steps that ask MongoDB; ``answer`` answers a request with what a step returns or raises.
-    """
-
-    def __init__(
-        self,
-        session: Session,
-        queues: Queues,
-        later: Batcher[Callable[[], None]],
-        answer: Callable[[int, Callable[[], Any]], None],
-    ) -> None:
+    def __init__(self, session: Session) -> None:
         self.workers: dict[str, SessionWorker] = {}
         self._session = session
-        self._queues = queues
-        self._later = later
-        self._answer = answer
-        self._gone = False
+        self._queues = session.door.queues
         self._absent: dict[str, ReadyRequest | None] = {}  # missing queues; None: being looked for
 
     def ready(self, number: int, wanted: ReadyRequest) -> None:
@@ -65,11 +53,11 @@ class Assignments:
         queue = self._queues.known(wanted.queue)
         if queue is None or wanted.queue in self._absent:
             self._make_absent(wanted.queue)
-            self._later.add(partial(self._answer, number, partial(self._look_for, wanted)))
+            self._answer_later(number, partial(self._look_for, wanted))
             return
         self._check(wanted)
         if wanted.waits_for_jobs:
-            self._later.add(partial(self._answer, number, self._assign(queue, wanted)))
+            self._answer_later(number, self._assign(queue, wanted))
         else:
             self._session.send(wire.OK, number, None)
             self._assign(queue, wanted)
@@ -84,15 +72,19 @@ class Assignments:
             for receipt in wanted & known.keys()
         }
 
-    def leave(self, *, died: bool, gone: bool) -> None:
-        """Take all workers off their queues; ``gone``: the session has ended."""
-        self._gone = gone
+    def leave(self, *, died: bool) -> None:
+        """Take all workers off their queues; ``died``: their client did not say so."""
         for worker in self.workers.values():
             worker.queue.worker_gone(worker, died=died)
         self.workers.clear()
         for name in self._absent:
             self._queues.stop_waiting_for(name, self._came)
         self._absent.clear()
+
+    def _answer_later(self, number: int, step: Callable[[], Any]) -> None:
+        """Answer a request with what a step returns or raises, which asks MongoDB."""
+        requests = self._session.requests
+        requests.later.add(partial(requests.answer, number, step))
 
     def _make_absent(self, name: str) -> None:
         if len(self._absent) >= _MOST_AWAITED and name not in self._absent:
@@ -108,14 +100,14 @@ class Assignments:
             if not wanted.wait:
                 self._forget(name)
                 raise
-            if not self._gone:
+            if not self._session.has_left:
                 self._wait_for(wanted)
             return str(error)
         except Exception:
             self._forget(name)
             raise
         self._forget(name)
-        if not self._gone:
+        if not self._session.has_left:
             self._check(wanted)
             wait = self._assign(queue, wanted)
             if wanted.waits_for_jobs:

@@ -128,7 +128,7 @@ class Session:
         self.results = Results(
             door.queues, self.requests.later, self.send_result, door.now, door.look_ups, self.read_on
         )
-        self.assignments = Assignments(self, door.queues, self.requests.later, self.requests.answer)
+        self.assignments = Assignments(self)
         self.verdicts = Verdicts(self)
         self._states = {each: each.join(self) for each in door.extensions}
         lane.on(receive=self._receive, closed=self._closed, unblocked=self.read_on)
@@ -243,7 +243,7 @@ class Session:
         self.has_left = True
         self.door.sessions.discard(self)
         died = not self.door.stood_still  # else it left because this broker was silent
-        self.assignments.leave(died=died, gone=True)
+        self.assignments.leave(died=died)
         self.results.forget()
         for state in self._states.values():
             if state is not None:
@@ -283,7 +283,7 @@ class Session:
 
     def bye(self, number: int, _fields: Fields) -> None:
         """Take the client's workers off their queues."""
-        self.assignments.leave(died=False, gone=False)
+        self.assignments.leave(died=False)
         self.send(wire.OK, number, None)
 
 
