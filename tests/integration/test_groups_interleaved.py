@@ -42,7 +42,7 @@ class GroupsRig(NamedTuple):
 
     def head(self) -> list[Job]:
         """Reserve it, if it is ready."""
-        return self.store.reserve(10, NOW, self.name, hold=1).jobs
+        return self.store.reserve(10, NOW, self.name, 1).jobs
 
 
 def push(broker: GroupsRig) -> None:

@@ -206,7 +206,7 @@ class FakeStore:
         limit: int,
         now: float,
         owner: str,
-        hold: int = 0,
+        number: int = 0,
         *,
         before: int | None = None,
         brokers: int = 1,
@@ -222,7 +222,7 @@ class FakeStore:
         spent, taken = [job for job in page if job.spent], [job for job in page if not job.spent]
         self._ended |= {job.id: _Ended.dead("no attempts left", now) for job in spent}
         for job in taken:
-            job.reserve(Reservation(owner, hold))
+            job.reserve(Reservation(owner, number))
             self._reserve(job)
         self.after_claim()
         return Claim(taken, owner, more=full or len(page) == limit, died=tuple(ids(spent)))
@@ -243,8 +243,8 @@ class FakeStore:
                 return page, True
         return page, False
 
-    def claimed(self, owner: str, hold: int) -> list[Job]:
-        held = [job for job, *under in self._held.values() if under == [owner, hold]]
+    def claimed(self, owner: str, number: int) -> list[Job]:
+        held = [job for job, *under in self._held.values() if under == [owner, number]]
         return sorted((job for job in held if job.id in self.reserved), key=_order)
 
     def commit(self, jobs: Sequence[Job]) -> dict[str, SluiceError]:
@@ -282,9 +282,9 @@ class FakeStore:
             self._make_ready(job)
         return len(ours)
 
-    def free(self, job_id: str, owner: str, hold: int) -> int:
+    def free(self, job_id: str, owner: str, number: int) -> int:
         job, *under = self._held.get(job_id, (None, "", 0))
-        return self.release([job]) if job and under == [owner, hold] else 0
+        return self.release([job]) if job and under == [owner, number] else 0
 
     def owners(self) -> set[str]:
         return set(self.reserved.values())

@@ -20,12 +20,11 @@ from sluicemq_broker.store.cluster.pauses import PauseStore
 from sluicemq_broker.store.connection import Documents, connect, connect_for_leases, require_safe
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, UnsafeStore
 from sluicemq_broker.store.halving import by_bytes, in_halves
-from sluicemq_broker.store.jobs.children import Child, Ended, FanOut, end_children, fan_out
+from sluicemq_broker.store.jobs.children import Child, FanOut, end_children, fan_out
 from sluicemq_broker.store.jobs.claims import Claim
 from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, stored_size
 from sluicemq_broker.store.jobs.expiry import ExpiredJobs
 from sluicemq_broker.store.jobs.failed_children import (
-    DeadChild,
     FailedParent,
     dead_children,
     death_after,
@@ -42,12 +41,12 @@ from sluicemq_broker.store.jobs.missing_children import (
 from sluicemq_broker.store.jobs.outcomes import Completed, Found, Progressed, RolledBack
 from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.jobs.schedules import MOST_SCHEDULES, Schedule, ScheduleStore
+from sluicemq_broker.store.jobs.schedules import Schedule, ScheduleStore
 from sluicemq_broker.store.jobs.survey import Surveyed, survey_queues
 from sluicemq_broker.store.jobs.transactions import Aborted
 from sluicemq_broker.store.no_primary import why_no_primary
 from sluicemq_broker.store.streams.routes import RouteStore
-from sluicemq_broker.store.streams.segments import Head, Page, Segment, Tail
+from sluicemq_broker.store.streams.segments import Head, Segment, Tail
 from sluicemq_broker.store.streams.stream_store import GUARD, Appended, StreamStore, stream_names
 from sluicemq_broker.store.streams.subscriptions import Holder, Subscription, SubscriptionStore
 from sluicemq_broker.store.values import date, seconds
@@ -57,7 +56,6 @@ __all__ = [
     "COUNTED_EXACTLY",
     "EVERY",
     "GUARD",
-    "MOST_SCHEDULES",
     "SHOWN_STATES",
     "Aborted",
     "Appended",
@@ -65,11 +63,9 @@ __all__ = [
     "Child",
     "Claim",
     "Completed",
-    "DeadChild",
     "DeadLetters",
     "Documents",
     "Doubtful",
-    "Ended",
     "EventRing",
     "ExpiredJobs",
     "FailedParent",
@@ -88,7 +84,6 @@ __all__ = [
     "Listing",
     "MinuteCounts",
     "NewerSchema",
-    "Page",
     "PauseStore",
     "Portions",
     "Progressed",

@@ -277,10 +277,9 @@ def _due(now: float, before: int | None) -> Document:
     return due
 
 
-def _these(jobs: Iterable[Job]) -> Document:
+def _these(jobs: Sequence[Job]) -> Document:
     """Return the filter for jobs as they were read: a later job of an id has another ``seq``."""
-    named = [(each.id, each.seq) for each in jobs]
-    return {"_id": {"$in": [job_id for job_id, _ in named]}, "seq": {"$in": [seq for _, seq in named]}}
+    return {"_id": {"$in": [each.id for each in jobs]}, "seq": {"$in": [each.seq for each in jobs]}}
 
 
 def _reserved(reservation: Reservation, now: float) -> Document:
@@ -305,4 +304,4 @@ def _reserving_each(
         "slot": {"tenant": {"$ifNull": ["$tenant", ""]}, "n": mine},
         "attempts": {"$add": ["$attempts", 1]},
     }
-    return {**due, **_these(job for job, _ in slotted), **HISTORY_IS_A_LIST}, [{"$set": fields}]
+    return {**due, **_these([job for job, _ in slotted]), **HISTORY_IS_A_LIST}, [{"$set": fields}]

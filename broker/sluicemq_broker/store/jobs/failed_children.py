@@ -127,7 +127,7 @@ def fail_parents(store: QueueStore, reasons: Mapping[Parent, str], now: float) -
 def _fail(
     store: QueueStore, reasons: Mapping[Parent, str], now: float, session: ClientSession | None = None
 ) -> dict[Parent, list[str]]:
-    """Do so, perhaps as a part of a transaction; raise the driver's errors."""
+    """Make parents dead letters, perhaps as a part of a transaction; raise the driver's errors."""
     if not reasons:
         return {}
     deaths = [

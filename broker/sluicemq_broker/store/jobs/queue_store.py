@@ -181,7 +181,7 @@ class QueueStore:
         limit: int,
         now: float,
         owner: str,
-        hold: int = 0,
+        number: int = 0,
         *,
         before: int | None = None,
         brokers: int = 1,
@@ -190,10 +190,10 @@ class QueueStore:
     ) -> Claim:
         """Claim up to ``limit`` due jobs for ``owner``, in order; ``attempts`` counts this delivery.
 
-        ``hold`` is the number of the reservation; no other one of this owner has it. The update's filter
+        ``number`` is that of the reservation; no other one of this owner has it. The update's filter
         repeats the whole filter of the read with its ``now``: a guard on id and state alone would also catch
         a job that was claimed and given back with a delay, and so is not due. Lost reply: :meth:`claimed`
-        finds what was reserved, by ``owner`` and ``hold``; the audit finds what lands there later.
+        finds what was reserved, by ``owner`` and ``number``; the audit finds what lands there later.
 
         ``before``: leave out jobs from this ``seq`` on. ``brokers``: how many claim from this queue; each
         takes a random page, so that they don't fight for one page. ``most_bytes``: of all jobs, unless the
@@ -201,7 +201,7 @@ class QueueStore:
         it sooner so.
         """
         return self.claims.reserve(
-            limit, now, Reservation(owner, hold), before, brokers, most_bytes, one_first=one_first
+            limit, now, Reservation(owner, number), before, brokers, most_bytes, one_first=one_first
         )
 
     def some_ready(self, *, amidst: bool) -> None:
@@ -212,9 +212,9 @@ class QueueStore:
         """Called every second or so, to drop what is kept for claims that don't come."""
         self.claims.order.tick(now)
 
-    def claimed(self, owner: str, hold: int) -> list[Job]:
+    def claimed(self, owner: str, number: int) -> list[Job]:
         """Return the jobs under one reservation, in order: what a claim without an answer has reserved."""
-        return self.claims.claimed(Reservation(owner, hold))
+        return self.claims.claimed(Reservation(owner, number))
 
     # ---------------------------------------------------------------- settle
 
@@ -307,13 +307,13 @@ class QueueStore:
         """Give back jobs of one owner that no worker has started; return how many were reserved still.
 
         The attempt is not counted, the place is kept. Lost reply: a repetition, or a late landing, leaves
-        jobs that are reserved again, as they have another ``hold``.
+        jobs that are reserved again, as they have another number.
         """
         return self._free(all_reserved_as(jobs))
 
-    def free(self, job_id: str, owner: str, hold: int) -> int:
+    def free(self, job_id: str, owner: str, number: int) -> int:
         """Give back a job under a reservation that nobody remembers; return 1 if it was there."""
-        return self._free({"_id": job_id, "owner": owner, "hold": hold})
+        return self._free({"_id": job_id, "owner": owner, "hold": number})
 
     def _free(self, which: Document) -> int:
         with translated():
@@ -359,7 +359,7 @@ class QueueStore:
         return ready.modified_count, dead.modified_count
 
     def reservations(self, owner: str) -> set[tuple[str, int]]:
-        """Return id and hold of all jobs reserved under ``owner``, for the audit against memory."""
+        """Return id and number of all jobs reserved under ``owner``, for the audit against memory."""
         with translated():
             found = self.jobs.find({"state": State.RESERVED, "owner": owner}, {"hold": 1})
             return {(each["_id"], each.get("hold", 0)) for each in found if isinstance(each["_id"], str)}

@@ -232,7 +232,7 @@ class TenantAllowance(Allowance):
         return len(reserved) < len(begun)  # other jobs have their slots, and other slots may be free
 
     def _tenant_of(self, job: Job) -> str:
-        """Return the tenant as whose the job was read.
+        """Return the tenant in whose share the job was read.
 
         The first job of a group that was stored before the queue was fair has none.
         """
