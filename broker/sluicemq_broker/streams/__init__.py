@@ -1,4 +1,4 @@
-"""Streams: numbered messages that are kept, for any number of readers, from any point on."""
+"""Streams: numbered messages that are kept, for any number of readers, from any number on."""
 
 from sluicemq_broker.streams.batch import Batch, Expected, Stored, read_batch
 from sluicemq_broker.streams.choosing import Usage

@@ -1,4 +1,4 @@
-"""Messages on their way into a stream, that are stored together or not at all."""
+"""Batches of messages on their way into a stream, stored together or not at all."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from sluicemq.protocol.packed import slices, survey
 
 
 class Stored(NamedTuple):
-    """Where a batch is: ``first`` numbers those of its messages that were stored now, one after the other.
+    """The numbers of a stored batch: ``first`` is that of the first message stored now, the others follow.
 
-    ``there``: by their places in the batch, the numbers of those that were in the stream before, under
-    the same id.
+    ``there``: numbers of messages that were in the stream before, under their id, by place in the batch.
     """
 
     first: int
@@ -22,23 +21,23 @@ class Stored(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Store it only if the stream, or this topic in it, ends with message ``last``; 0: has none."""
+    """A condition for storing: the stream, or this topic in it, ends with message ``last``; 0: has none."""
 
     last: int
     topic: bytes | None = None
 
 
-#: Told once what became of a batch.
+#: Called once with the outcome of a batch.
 Done = Callable[[Stored | SluiceError], object]
 
 
 @dataclass(slots=True, eq=False)
 class Batch:
-    """Some messages, in order, made by :func:`read_batch`; ``done`` hears when they are durable or refused.
+    """Messages in order, made by :func:`read_batch`; ``done`` is called when they are durable or refused.
 
-    ``key``: of the batch, so that it is stored once however often it comes; ``repeated``: it may have
-    come before, here or to another broker. ``ids``: places of messages that have an id of their own.
-    ``frames``: those behind the first of messages that have three or more.
+    ``key``: the batch's id, so that repetitions are stored once; ``repeated``: it may have come before, here
+    or at another broker. ``ids``: places of messages with an id of their own. ``frames``: how many frames
+    messages with three or more have behind the first.
     """
 
     packed: bytes
@@ -55,16 +54,16 @@ class Batch:
 
     @property
     def count(self) -> int:
-        """Messages in it."""
+        """Number of messages."""
         return len(self.ends)
 
     @property
     def new(self) -> int:
-        """Messages in it that are not in the stream yet, as far as is known."""
+        """Number of messages that are not in the stream yet, as far as is known."""
         return len(self.ends) - len(self.there)
 
     def new_part(self) -> tuple[bytes, list[bytes]]:
-        """Those messages, packed, and their topics."""
+        """Return the messages that are not in the stream yet, packed, and their topics."""
         if not self.there:
             return self.packed, self.topics
         each = slices(self.packed, self.ends)
@@ -72,10 +71,10 @@ class Batch:
         return b"".join([each[at] for at in left]), [self.topics[at] for at in left]
 
     def was_stored(self, first: int) -> None:
-        """All of it is in the stream, from this number on, by an earlier copy of it."""
+        """Note that an earlier copy of the batch is in the stream, from this number on."""
         self.there = {at: first + at for at in range(self.count)}
 
 
 def read_batch(packed: bytes, done: Done) -> Batch:
-    """Messages as ``packed`` has them; raises BadFrames for what is none."""
+    """Return the batch of packed messages (``sluicemq.protocol.packed``); raises BadFrames."""
     return Batch(packed, *survey(packed), done)

@@ -1,7 +1,7 @@
-"""A small segment as an event carries it: whoever hears of it need not ask MongoDB for it.
+"""Small segments as text in an event, so that other brokers need not read them in MongoDB.
 
-``COUNT AT TOTAL MARK PACKED``: its time in milliseconds, its messages in base64. It is told when it is
-durable, so nobody is given what an election takes back; one that is not told, or not read, is found in
+``COUNT AT TOTAL MARK PACKED``: the time is in milliseconds, the messages are in base64. A segment is sent
+when it is durable, so no reader gets what an election takes back. One that is not received is read in
 MongoDB.
 """
 
@@ -20,7 +20,7 @@ MOST: Final = 1024
 
 
 def carried(segment: Segment) -> str:
-    """The segment as an event carries it; empty: it is too large."""
+    """Return the segment as text for an event; empty: it is too large."""
     if len(segment.packed) > MOST:
         return ""
     packed = b64encode(segment.packed).decode()
@@ -28,7 +28,7 @@ def carried(segment: Segment) -> str:
 
 
 def read_carried(first: int, text: str) -> Segment | None:
-    """What such a text says of the segment that begins with this number; None: it is none."""
+    """Return the segment that begins with this number from its text; None: the text is none."""
     try:
         count, at, total, mark, encoded = text.split(" ")
         packed = b64decode(encoded, validate=True)

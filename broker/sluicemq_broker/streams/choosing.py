@@ -1,4 +1,4 @@
-"""The time of the hub in which readers choose messages: light ones at once, heavy ones in a quarter of it."""
+"""Time of the hub for readers that choose messages: at once for light readers, a quarter for heavy ones."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gevent.event import Event
 
 from sluicemq_devices.hub import NEXT_TURN, let_others_run
 
-#: Seconds of the hub, at most, for choosing before others have their turn.
+#: Seconds of the hub for choosing, at most, before other greenlets have their turn.
 TURN: Final = 0.004
-#: Seconds of CPU that a light reader has used of late, at most; so much of each second is forgotten.
+#: Seconds of CPU that a light reader has used of late, at most; and how many are forgotten each second.
 _LIGHT: Final = 0.005
 _FORGOTTEN: Final = 0.02
-#: After a turn of a heavy reader none has another for so many times its length.
+#: After a turn of a heavy reader no heavy reader has one for three times its length.
 _REST: Final = 3.0
-#: A heavy reader lets those before it that come later by so many times the seconds that it has used.
+#: A heavy reader stands in the line fifty times its used seconds behind a reader that has used none.
 _PATIENCE: Final = 50.0
 
 
@@ -34,23 +34,22 @@ class Usage:
         self._seconds = self._at = 0.0
 
     def of_late(self, now: float) -> float:
-        """Return them as of this moment."""
+        """Return the seconds as of now."""
         self._seconds = max(0.0, self._seconds - _FORGOTTEN * (now - self._at))
         self._at = now
         return self._seconds
 
     def add(self, seconds: float) -> None:
-        """Count some more."""
+        """Add used seconds."""
         self._seconds += seconds
 
 
 class Choosing:
     """Turns for all readers of a broker's streams.
 
-    Readers that have used little lately choose as soon as a turn of the hub is young. The others have one
-    turn at a time, and the hub is free for three times as long after it: of those who wait, the reader that
-    has used least is the next. A flood of readers keeps no other back for more than fifty times what that
-    one has used.
+    Light readers choose as soon as their turn of the hub has time left. Heavy readers have one turn at a
+    time, after which the hub is free for three times as long. The reader that has used least is the next, so
+    a flood of readers holds back another one for fifty times its own used seconds at most.
     """
 
     def __init__(self, now: Callable[[], float] = monotonic) -> None:
@@ -69,7 +68,7 @@ class Choosing:
 
     @contextmanager
     def counted(self, usage: Usage) -> Iterator[None]:
-        """Count what a reader uses meanwhile."""
+        """Count the CPU time that a reader uses in the body."""
         began, at = thread_time(), self._now()
         heavy = usage.of_late(at) >= _LIGHT
         try:

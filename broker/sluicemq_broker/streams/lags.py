@@ -1,4 +1,4 @@
-"""How far subscriptions are behind, as of the last look: for whoever may not wait for MongoDB."""
+"""Lags of subscriptions at the last look, for callers that can't wait for MongoDB."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from sluicemq_broker.streams.subscriptions import Subscriptions
 
 
 class Lags:
-    """How far behind each subscription is.
+    """The lags of all subscriptions.
 
-    ``rows``: as :meth:`Subscriptions.known` tells them; empty while MongoDB does not answer.
+    ``rows``: as :meth:`Subscriptions.known` returns them; empty while MongoDB does not answer.
     """
 
     def __init__(self, subscriptions: Subscriptions) -> None:
@@ -19,9 +19,9 @@ class Lags:
         self._subscriptions = subscriptions
 
     def look(self) -> None:
-        """From time to time."""
+        """Read the lags from MongoDB; called once a lease."""
         try:
             self.rows = self._subscriptions.known()
         except SluiceError:
-            self.rows = []  # no figure rather than an old one
+            self.rows = []  # no figure is better than an old one
             raise

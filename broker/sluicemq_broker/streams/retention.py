@@ -1,4 +1,4 @@
-"""What a stream keeps: by age, number and bytes. What is over is unseen at once, and removed later."""
+"""Retention of a stream by age, number and bytes: messages over a bound are hidden at once, removed later."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from sluicemq_broker.store import Head, StreamStore
 
 
 class Retention:
-    """One stream's, at this broker; any number of brokers may do the same at the same time.
+    """The retention of one stream at this broker; several brokers may run it at one time.
 
-    ``unread()``: the oldest number that somebody still has to read, or None; it is kept, up to the hard
-    bound. ``kept_from`` is told the first number that is kept. ``guard``: seconds; see
+    ``kept_from(number)`` is called with the first number that is kept. ``guard``: seconds; see
     :mod:`sluicemq_broker.store.streams.stream_store`.
     """
 
@@ -27,10 +26,11 @@ class Retention:
         self._seen: deque[tuple[float, int]] = deque()  # when the tail was seen where, oldest first
 
     def sweep(self, now: float, passed: float, unread: Callable[[], int | None]) -> int:
-        """Raise the first number that is kept, and remove what is over; returns how many segments.
+        """Raise the first number that is kept, and remove older segments; returns how many.
 
-        ``now``: the server's time; ``passed``: the same seconds as the writer's guard is measured in.
-        Crash in between: the next sweep goes on.
+        ``now``: the server's time. ``passed``: monotonic seconds, as the writer's guard uses them.
+        ``unread()``: the oldest number that a subscription has not read, or None; it is kept, up to
+        ``max_unread``. After a crash in between the next sweep goes on.
         """
         tail, head = self._store.tail().next, self._store.head()
         first = self._first(now, tail)
@@ -44,7 +44,7 @@ class Retention:
         return self._remove(tail, passed) if head.first > head.removed else self._note(tail, passed)
 
     def _first(self, now: float, tail: int) -> int:
-        """The oldest number within all bounds."""
+        """Return the oldest number within all bounds."""
         settings = self._settings
         firsts = [1]
         if settings.max_messages is not None:
@@ -56,12 +56,12 @@ class Retention:
         return max(firsts)
 
     def _hard_first(self, tail: int) -> int:
-        """The oldest number that is kept for those who have not read it."""
+        """Return the oldest number that is kept for subscriptions that have not read it."""
         most = self._settings.max_unread
         return 1 if most is None else max(1, tail - most)
 
     def _note(self, tail: int, passed: float) -> int:
-        """Remember where the tail was; nothing is removed."""
+        """Remember the tail; remove nothing."""
         if not self._seen or passed - self._seen[-1][0] >= self._guard / 4:
             self._seen.append((passed, tail))
         while len(self._seen) > 1 and passed - self._seen[1][0] >= 2 * self._guard:
@@ -69,7 +69,7 @@ class Retention:
         return 0
 
     def _remove(self, tail: int, passed: float) -> int:
-        """Remove what was there long enough ago: no writer takes its place for the tail any more."""
+        """Remove segments that were there long enough ago: no writer takes their place for the tail now."""
         self._note(tail, passed)
         since, below = self._seen[0]
         if passed - since < 2 * self._guard:

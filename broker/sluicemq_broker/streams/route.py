@@ -36,20 +36,20 @@ log = logging.getLogger("broker.routes")
 
 #: The kind under which a route holds its subscription.
 KIND: Final = "route"
-#: Messages in one transaction, at most, and about so many bytes.
+#: Messages in one transaction, at most, and about how many bytes.
 _MOST: Final = 500
 _MOST_BYTES: Final = 4 << 20
-#: Seconds after which another look is taken whether the route has lost its broker, or MongoDB is back.
+#: Seconds between two tries to hold the route's subscription.
 _LOOK: Final = 1.0
-#: Messages that are passed over, at most, before the watermark says so.
+#: Messages with other topics behind the watermark, at most, before it is raised.
 _PASSED: Final = 10_000
-#: Seconds by which the clock of another broker may have been ahead, at most, for the order to be kept.
+#: Seconds by which the clock of another broker may be ahead, at most, for the order to be kept.
 _AHEAD: Final = 1.0
 _MILLISECOND: Final = 0.001  # MongoDB keeps no less
 
 
 class Route:
-    """One route at this broker, which people know as ``broker``."""
+    """One route at this broker; ``broker``: its name for people."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Route:
         self._greenlet: gevent.Greenlet[[], None] | None = None
 
     def start(self) -> None:
-        """Begin, or wait for the broker that has it."""
+        """Begin, or wait for the broker that holds the route."""
         self._greenlet = gevent.spawn(self._run)
 
     @property
@@ -87,7 +87,7 @@ class Route:
         return self._greenlet is not None and not self._greenlet.ready()
 
     def close_gates(self) -> None:
-        """Read no more; what has been read is routed. Harmless before start, or twice."""
+        """Stop reading; messages that were read are routed. Harmless before start, or twice."""
         self._stopping.set()
         self._more.set()
 
@@ -99,11 +99,11 @@ class Route:
             self._stopping.wait(_LOOK * random.uniform(0.5, 1.0))  # noqa: S311 - no secret
 
     def _follow_until_lost(self, held: Subscription) -> None:
-        """Until another broker has it, MongoDB is away, or this one stops."""
+        """Route messages until another broker holds the route, MongoDB is away, or this broker stops."""
         try:
             self._follow(held)
         except LeaseLost:
-            log.info("%s: another broker has it now", self)
+            log.info("%s: another broker holds it now", self)
         except Unavailable as error:
             self._counters.notice(Count.STORE_UNAVAILABLE, f"{self}: {error}")
         except Exception:
@@ -123,7 +123,7 @@ class Route:
             return None
 
     def _let_go(self, held: Subscription) -> None:
-        """Another broker may have it at once; but no other kind, while there is the route."""
+        """Free the route's subscription for other brokers, not for other kinds of holders."""
         self._subscriptions.vanish(held)
 
     def _follow(self, held: Subscription) -> None:
@@ -135,7 +135,7 @@ class Route:
                 continue
             self._more.clear()
             reading = self._stream.read(Wanted(at + 1, self._topics, _MOST, _MOST_BYTES))
-            if at:  # a route that is new has missed nothing
+            if at:  # a new route has missed nothing
                 self._note_gone(reading)
             jobs = list(self._jobs(reading))
             passed, at = at, reading.first - 1
@@ -146,13 +146,13 @@ class Route:
                 self._wait(at + 1)
 
     def _wait_until_after(self, marked_at: float | None) -> None:
-        """Jobs of now come behind those that another broker has routed, whose clock may be ahead."""
+        """Wait until new jobs come behind those of another broker, whose clock may have been ahead."""
         ahead = (marked_at or 0.0) + _MILLISECOND - self._clock.now()
         if ahead > 0:
             self._stopping.wait(min(ahead, _AHEAD))
 
     def _route(self, held: Subscription, at: int, jobs: list[Job]) -> None:
-        """Route a page, in as many transactions as MongoDB wants: the last raises the watermark to ``at``."""
+        """Route a page, in several transactions if need be: the last one raises the watermark to ``at``."""
         now = self._queue.accept(jobs)
         if not jobs:
             self._store.route(held, at, jobs, now)
@@ -167,12 +167,12 @@ class Route:
             self._queue.routed(len(part), routed)
 
     def _wait(self, first: int) -> None:
-        """Until there is a message with this number, or may be."""
+        """Wait until there is a message with this number, or may be."""
         self._stream.wait(self, first, self._more.set)
         self._more.wait()
 
     def _jobs(self, reading: Reading) -> Iterator[Job]:
-        """The jobs of a page; no message is larger than a job may be."""
+        """Yield the jobs of a page; a message that can't become a job is counted and logged."""
         for chosen in reading.chosen:
             for number, frames in _numbered(chosen):
                 try:
@@ -199,12 +199,12 @@ class Route:
 
 
 def _number_of(job: Job) -> int:
-    """The number of the message of which this job was made."""
+    """Return the number of the message of a job."""
     return int(job.id.rpartition("-")[2])
 
 
 def _numbered(chosen: Chosen) -> Iterator[tuple[int, list[bytes]]]:
-    """The messages with their numbers."""
+    """Yield messages with their numbers."""
     messages = packed.unpack(chosen.packed)
     places = range(len(messages)) if chosen.places is None else chosen.places
     for place, message in zip(places, messages, strict=True):

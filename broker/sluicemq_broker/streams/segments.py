@@ -1,4 +1,4 @@
-"""The newest segments of a stream in memory: what readers at its end are given without asking MongoDB."""
+"""The newest segments of a stream in memory, for readers at its end."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from sluicemq_broker.store import Segment
 from sluicemq_broker.streams.choosing import TURN
 from sluicemq_broker.streams.topics import Topics
 
-#: Bytes of the newest segments that are held, for each stream.
+#: Bytes, and number, of segments in memory for each stream.
 _HELD: Final = 4 << 20
 _MOST_HELD: Final = 1000
 
 
 class Recent:
-    """Some of the newest segments, one behind the other without a hole; at first none."""
+    """The newest segments without a gap; none at first."""
 
     def __init__(self) -> None:
         self.next = 0
-        """The number behind the newest that is known; 0: none is."""
-        self._oldest = 1  # nothing before it is given to anybody
+        """The number behind the newest known message; 0: none is known."""
+        self._oldest = 1  # the first number that readers may get
         self._segments: deque[Segment] = deque()
         self._bytes = 0
 
     def forget(self, before: int) -> None:
-        """What lies before this number is kept no longer."""
+        """Return no messages before this number any more: retention has hidden them."""
         self._oldest = max(self._oldest, before)
 
     def begin(self, number: int) -> None:
-        """Nothing is held; the next segment will begin there."""
+        """Drop all segments; the next one will begin with this number."""
         self._segments.clear()
         self._bytes = 0
         self.next = number
 
     def add(self, segment: Segment) -> None:
-        """A segment is durable. What it does not follow is dropped; it is, if it is older."""
+        """Add a durable segment. One behind a gap replaces the others; one that is known is ignored."""
         if segment.first < self.next:
             return
         if segment.first != self.next:
@@ -49,7 +49,7 @@ class Recent:
             self._bytes -= self._segments.popleft().size
 
     def read(self, first: int, most_bytes: int) -> list[Segment] | None:
-        """What is held from message ``first`` on, up to so many bytes; None: ask MongoDB."""
+        """Return the segments from message ``first`` on, up to ``most_bytes``; None: read MongoDB."""
         if not self._segments or not max(self._oldest, self._segments[0].first) <= first < self.next:
             return None
         found: list[Segment] = []
@@ -67,7 +67,7 @@ class Recent:
 
 
 class Chosen:
-    """What of a segment somebody wants: all of it, or some messages by their places."""
+    """The messages of a segment that a reader wants; ``places``: theirs in the segment; None: all."""
 
     __slots__ = ("packed", "places", "segment")
 
@@ -78,16 +78,16 @@ class Chosen:
 
     @property
     def count(self) -> int:
-        """Messages in it."""
+        """Number of messages."""
         return self.segment.count if self.places is None else len(self.places)
 
 
 def choose(
     segment: Segment, first: int, topics: Topics, most: int, seconds: float = TURN
 ) -> tuple[Chosen | None, int]:
-    """The wanted messages of a segment from message ``first`` on, ``most`` at most; and from where to go on.
+    """Choose messages of a segment from message ``first`` on, ``most`` at most; also returns where to go on.
 
-    Where these ``seconds`` run out, that is inside the segment.
+    That may be inside the segment, when ``seconds`` have passed.
     """
     start, end = max(0, first - segment.first), segment.count
     if topics.everything and not start and end <= most:
@@ -99,7 +99,7 @@ def choose(
         if len(wanted) == len(segment.topics) and end <= most:
             return Chosen(segment, segment.packed, None), segment.next
     ends, its_topics = scan(segment.packed)
-    if left is not None:  # not all were looked at: now they are in the order of the messages
+    if left is not None:  # not all topics were looked at: look again, in the order of the messages
         wanted, left = topics.among(its_topics[start:], seconds)
         if left is not None:
             end = its_topics.index(left, start)

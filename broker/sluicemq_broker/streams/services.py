@@ -1,4 +1,4 @@
-"""What every part of a stream needs: one object, given to each constructor."""
+"""The services that all streams of a broker use, as one object for their constructors."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 @dataclass(frozen=True, slots=True)
 class StreamServices:
-    """The same for all streams of a broker.
+    """Services for streams, beside those of queues in :class:`~sluicemq_broker.context.Context`.
 
-    ``clock``: MongoDB's; ``passed``: seconds that also pass while the machine sleeps; ``guard``: how long
-    what is known of a tail is taken for true.
+    ``clock``: MongoDB's; ``passed()``: seconds that also pass while the machine sleeps; ``guard``: seconds
+    for which a known tail may be used.
     """
 
     clock: ServerClock

@@ -1,7 +1,7 @@
-"""One stream at this broker: what is published goes to MongoDB, what is durable to whoever reads.
+"""One stream at this broker: published messages go to MongoDB, durable ones to readers.
 
-A reader is nothing here but its next number: it reads a page, and where there is none yet it waits to be
-woken. So one that is slow costs nobody anything, and any broker can go on with it.
+Of a reader only its next number is known here: it reads a page, or waits until there is one. So a slow reader
+costs nothing, and can go on at any broker.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from sluicemq_broker.streams.topics import Topics
 from sluicemq_broker.streams.writer import Writer
 from sluicemq_devices.hub import let_others_run
 
-#: A page has so many bytes at most, or one message.
+#: Bytes of a page, at most, unless it has one message.
 MOST_BYTES: Final = 4 << 20
 _AT_ONCE: Final = nullcontext()
 _UNKNOWN: Final = 16 << 20  # bytes of a page, while none was read
-#: So many readers are woken in the turn in which they hear of it: a tenth of a millisecond sooner.
+#: Readers that are woken at once: a tenth of a millisecond sooner than by a greenlet.
 _FEW: Final = 4
 
 Woken = Callable[[], None]
@@ -40,7 +40,7 @@ Woken = Callable[[], None]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a reader wants next: messages from number ``first`` on with these topics, so many and bytes."""
+    """A reader's next page: messages from number ``first`` on with these topics, and their bounds."""
 
     first: int
     topics: Topics
@@ -50,7 +50,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a reader is given: messages, where to go on, and how many before them are gone.
+    """A page for a reader: messages, where to go on, and how many wanted messages were removed before.
 
     ``more``: there was more, as far as was read; ``newest``: the newest number known here.
     """
@@ -63,7 +63,7 @@ class Reading:
 
 
 class Stream:
-    """One stream whole: its writer, its newest segments, and who waits for more."""
+    """One stream: its writer, its newest segments, and the readers that wait for more."""
 
     def __init__(
         self,
@@ -84,30 +84,30 @@ class Stream:
         self._waiting: dict[object, Woken] = {}
         self._channel = channel
         self._looking = self._look_again = False
-        self._seen_by = 0  # the channel's epoch in which all was read that others had stored
+        self._seen_by = 0  # the channel's epoch in which all segments of other brokers were read
 
     @property
     def busy(self) -> bool:
-        """True if anything published is not stored yet."""
+        """True while a published message is not stored."""
         return self._writer.busy
 
     @property
     def awaited(self) -> bool:
-        """True if anybody waits for its next message."""
+        """True if a reader waits for the next message."""
         return bool(self._waiting)
 
     @property
     def largest(self) -> int:
-        """Bytes that a page of one segment may take, as it comes from MongoDB and taken apart."""
+        """Bytes of memory for a page of one segment, as it comes from MongoDB and unpacked."""
         return 2 * self.store.weight or _UNKNOWN
 
     @property
     def newest(self) -> int:
-        """The number of the newest message that is known here; 0: none is."""
+        """The number of the newest message known here; 0: none."""
         return max(0, self._recent.next - 1)
 
     def publish(self, batch: Batch) -> None:
-        """Store messages behind all others; never blocks. ``batch.done`` hears of it."""
+        """Store messages behind all others; never blocks. ``batch.done`` is called with the outcome."""
         self._writer.add(batch)
 
     # ------------------------------------------------------------------ read
@@ -115,8 +115,8 @@ class Stream:
     def read(self, wanted: Wanted, asking: AbstractContextManager[Any] = _AT_ONCE) -> Reading:
         """Return the next messages, from memory or from MongoDB; raises Unavailable.
 
-        Blocks for MongoDB, which is asked within ``asking``, and for the turn of a reader that chooses. May
-        be a part of what is wanted, or nothing: then ``more`` is true.
+        Blocks for MongoDB, which is read within ``asking``, and for the turn of a reader that chooses. The
+        page may have fewer messages than wanted, or none: then ``more`` is true.
         """
         segments = self._recent.read(wanted.first, wanted.most_bytes)
         gone = 0
@@ -138,7 +138,7 @@ class Stream:
     def read_recent(self, wanted: Wanted, *, waits: bool = False) -> Reading | None:
         """Return the next messages from memory, at once; None: :meth:`read` must be called.
 
-        ``waits``: nothing is an answer if no more has been told of, for whoever then waits.
+        ``waits``: the reader waits for an empty page, which is returned if no newer message is known.
         """
         segments = self._recent.read(wanted.first, wanted.most_bytes)
         if segments is not None:
@@ -152,27 +152,27 @@ class Stream:
         return None
 
     def segments(self, first: int) -> tuple[list[Segment], int]:
-        """Whole segments from the one with this message on, and the oldest number that is kept."""
+        """Return whole segments from the one with this message on, and the oldest number that is kept."""
         recent = self._recent.read(first, MOST_BYTES)
         if recent is not None:
             return recent, first
         if first == self._recent.next and self._seen_by == self._channel.epoch != 0:
-            return [], first  # what others publish will be told
+            return [], first  # an event comes for each segment of another broker
         page = self.store.read(first, MOST_BYTES)
         self._keep(page.segments)
         return page.segments, page.first
 
     def few(self, first: int, most: int) -> list[Segment]:
-        """The segments from the one with this message on, if they are in memory and have so few messages."""
+        """Return the segments from this message on, if they are in memory and have few messages."""
         segments = self._recent.read(first, MOST_BYTES)
         return segments if segments and segments[-1].next - segments[0].first <= most else []
 
     def end(self) -> int:
-        """The number of the next message that will be published; asks MongoDB."""
+        """Return the number of the next message that will be published; reads MongoDB."""
         return self.store.tail().next
 
     def since(self, time: float) -> int:
-        """The number of the first message that is not older, in Unix seconds; asks MongoDB."""
+        """Return the number of the first message from this time (Unix seconds) on; reads MongoDB."""
         return self.store.since(time)
 
     def _choose_counted(self, segments: list[Segment], wanted: Wanted, *, gone: int) -> Reading:
@@ -190,14 +190,14 @@ class Stream:
                 left -= found.count
                 size -= len(found.packed)
             if left <= 0 or size <= 0 or first < segment.next or thread_time() - began > TURN:
-                break  # the rest is asked for again
+                break  # the reader asks for the rest
         self.counters.add(Count.MESSAGES_READ, sum(each.count for each in chosen))
         self.counters.add(Count.READ_BYTES, sum(len(each.packed) for each in chosen))
         newest = max(self.newest, segments[-1].next - 1 if segments else 0)
         return Reading(chosen, first, gone, newest, more=bool(segments))
 
     def _keep(self, segments: list[Segment]) -> None:
-        """Some that were read: those that follow what is held here are held, too."""
+        """Keep segments in memory that follow those that are there."""
         if segments and segments[0].first <= self._recent.next:
             for each in segments:
                 self._recent.add(each)
@@ -207,33 +207,33 @@ class Stream:
     def wait(self, key: object, first: int, woken: Woken) -> None:
         """Call ``woken`` once when message ``first`` is there, or may be; :meth:`forget` ends it.
 
-        Whoever has read and found nothing waits at once, without letting others run in between.
+        Call this right after a read that found nothing, without a switch to other greenlets.
         """
         if 0 < first < self._recent.next:
             gevent.spawn(_wake_all, [woken])
             return
         self._waiting[key] = woken
         if self._seen_by != self._channel.epoch:
-            self.look()  # what others have stored before anybody waited was told to nobody
+            self.look()  # events before this wait were ignored
 
     def forget(self, key: object) -> None:
-        """Nobody waits under this key any more."""
+        """Undo :meth:`wait` for this key."""
         self._waiting.pop(key, None)
 
     def kept_from(self, first: int) -> None:
-        """Messages before this number are kept no longer: give them to nobody."""
+        """Give readers no messages before this number any more."""
         self._recent.forget(first)
 
     def hear(self, segment: Segment) -> None:
-        """Another broker has published this: if it is the next one, who waits need not look for it."""
+        """Give waiting readers a segment from an event of another broker, if it is the next one."""
         if self._waiting and segment.first == self._recent.next:
             self._recent.add(segment)
             self._wake()
 
     def look(self, first: int = 0) -> None:
-        """Another broker may have published a segment, that begins with this number; never blocks."""
+        """Look for a segment of another broker, which may begin with this number; never blocks."""
         if 0 < first < self._recent.next or (first and first == self._writer.place):
-            return  # known, or one of ours, of which the answer will tell
+            return  # known, or one of ours
         if not self._waiting:
             self._seen_by = 0
             return
@@ -255,11 +255,11 @@ class Stream:
             self._looking = False
 
     def _find_newer(self) -> None:
-        """Read on what others have stored, and wake who waits as soon as there is something."""
+        """Read segments of other brokers, and wake waiting readers as soon as there is one."""
         first, more = self._recent.next, True
         if not first:
             self._recent.begin(self.store.tail().next)
-            self._wake()  # who waits may have read before this
+            self._wake()  # readers may have read before this
             return
         while more:
             page = self.store.read(first, MOST_BYTES)
@@ -271,7 +271,7 @@ class Stream:
             first = self._recent.next
 
     def _stored(self, segment: Segment) -> None:
-        """One of ours is durable; if others are between it and what is known, who waits reads them."""
+        """Add a durable segment of ours; behind a gap waiting readers read the segments between."""
         self._recent.add(segment)
         self._wake()
         if self._channel.shared:

@@ -1,4 +1,4 @@
-"""All streams of this broker: found in MongoDB, made on their first message, kept in their bounds."""
+"""All streams of this broker: found in MongoDB, made by their first message, kept within their bounds."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from sluicemq_broker.streams.stream import Stream
 
 
 class Streams:
-    """The streams by name. ``database`` gives what lies in MongoDB under the name of a database.
+    """The streams by name.
 
-    ``channel``: that of a database, where brokers tell each other what they have published.
+    ``database(name)``: a database of MongoDB. ``channel(name)``: the events between brokers on a database.
     """
 
     def __init__(
@@ -36,25 +36,25 @@ class Streams:
         self._open: dict[str, Stream] = {}
         named = (each.stream for each in config.devices if each.stream)
         routed = (each.stream for each in config.routes)
-        self._made: set[str] = {*config.streams, *named, *routed}  # there, or named in the configuration
+        self._made: set[str] = {*config.streams, *named, *routed}  # in MongoDB, or in the configuration
         self._retentions: dict[str, Retention] = {}
         self._channel = channel
         self._unread: Callable[[Stream], int | None] = lambda _stream: None
 
     def __iter__(self) -> Iterator[Stream]:
-        """Every stream that is known here."""
+        """Yield every stream that is known here."""
         return iter(list(self._open.values()))
 
     def keep(self, unread: Callable[[Stream], int | None]) -> None:
-        """Keep what this says of a stream: the oldest number that somebody has not read; None: nobody has."""
+        """Let retention keep messages from ``unread(stream)`` on, the oldest unread one; None: none is."""
         self._unread = unread
 
     def database_name(self, name: str) -> str:
-        """The name of the database in which this stream lies, or would; raises :class:`BadStream`."""
+        """Return the name of the database of a stream, made or not; raises :class:`BadStream`."""
         return self._config.stream(check_stream(name)).database or self._config.broker.database
 
     def open(self, name: str) -> Stream:
-        """The stream of this name, there or not: for the configuration, and for those found in MongoDB."""
+        """Return the stream of this name, made or not: for configured streams, and those in MongoDB."""
         stream = self._open.get(name)
         if stream is None:
             settings, database = self._config.stream(check_stream(name)), self.database_name(name)
@@ -65,21 +65,21 @@ class Streams:
         return stream
 
     def get(self, name: str) -> Stream:
-        """The stream of this name; asks MongoDB if it is not known. Raises :class:`BadStream`."""
+        """Return the stream of this name; reads MongoDB if it is not known. Raises :class:`BadStream`."""
         if name not in self._made and name not in self._found(check_stream(name)):
             raise BadStream(f"there is no stream {name!r}")
         self._made.add(name)
         return self.open(name)
 
     def known(self, name: str) -> Stream | None:
-        """The stream of this name, if this broker knows one."""
+        """Return the stream of this name, if this broker knows it."""
         return self._open.get(name)
 
     def for_publish(self, name: str, *, peer: str | None = None) -> Stream:
-        """The stream of this name, made if that is allowed; raises :class:`BadStream`.
+        """Return the stream of this name, made if that is allowed; raises :class:`BadStream`.
 
-        ``peer``: the connection that publishes, for which the rate of new names holds, also raises
-        :class:`QueueFull`; None: the operator wants it.
+        ``peer``: the connection that publishes, whose rate of new names is limited (:class:`QueueFull`);
+        None: the operator.
         """
         stream = self._open.get(name)
         if stream is not None and name in self._made:
@@ -96,39 +96,39 @@ class Streams:
         return self.open(name)
 
     def names(self) -> list[str]:
-        """All streams, those that other brokers have made too; asks MongoDB."""
+        """Return the names of all streams, with those of other brokers; reads MongoDB."""
         found = (name for each in self._databases() for name in stream_names(self._database(each)))
         return sorted(name for name in set(found) if is_queue_name(name))
 
     def sweep(self) -> None:
-        """From time to time: have each keep what it should; one that fails costs the others nothing."""
+        """Apply retention to each stream; called once a lease. An error of one leaves the others theirs."""
         for name in self.names():
             self._sweep(self.open(name))
 
     def look(self) -> None:
-        """Every second or so: whoever waits looks whether there is more, whatever was told."""
+        """Look for messages of other brokers in streams with waiting readers; called every second or so."""
         for stream in self:
             if stream.awaited:
                 stream.look()
 
     def on_stored(self, event: BusEvent) -> None:
-        """Another broker has published something."""
+        """Look for a segment that another broker has published."""
         if not event.name:
             self.look()
         elif stream := self._open.get(event.name):
             stream.look(event.number)
 
     def on_segment(self, event: BusEvent) -> None:
-        """Another broker has published something, and this is all of it."""
+        """Use a segment that another broker has sent whole."""
         stream = self._open.get(event.name)
         segment = read_carried(event.number, event.data)
         if stream and segment:
             stream.hear(segment)
 
     def remove(self, name: str) -> int:
-        """Keep none of a stream's messages; its numbers go on, if anything is published again.
+        """Remove all messages of a stream; the next one published gets the next number.
 
-        Returns how many there were. Its segments are removed by and by.
+        Returns how many there were. Its segments are removed later.
         """
         stream = self.get(name)
         end, first = stream.end(), stream.store.head().first
@@ -156,14 +156,14 @@ class Streams:
 
 
 def check_stream(name: object) -> str:
-    """The name, if a stream may have it; raises :class:`BadStream`."""
+    """Return the name, if a stream may have it; raises :class:`BadStream`."""
     if isinstance(name, str) and is_queue_name(name):
         return name
     raise BadStream(f"{str(name)[:80]!r} is no name of a stream: {QUEUE_NAME_RULE}")
 
 
 def summary(stream: Stream) -> dict[str, Any] | None:
-    """How a stream stands, as MongoDB has it; None if it was erased and is empty."""
+    """Return the numbers, bytes and times of a stream in MongoDB; None if it was erased and is empty."""
     tail, head = stream.store.tail(), stream.store.head()
     if head.erased and head.first == tail.next:
         return None

@@ -1,8 +1,8 @@
-"""Subscriptions at this broker: who holds which on behalf of a connection, and how far each has come.
+"""Subscriptions at this broker: their holders, and how far each has read.
 
-The lock lies in MongoDB (``store.subscriptions``); here is who of this broker's connections has it, so that a
-holder whose connection ends makes room for the next of its kind at once. A holder at another broker is lost
-when that broker's lease has ended.
+The lock of a subscription is in MongoDB (``store.streams.subscriptions``). Here are the holders among this
+broker's connections, so that the end of a connection frees its subscriptions at once for the next holder of
+their kind. A holder at another broker is gone when that broker's lease has ended.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sluicemq_broker.streams.streams import Streams
 
 #: Subscriptions in one database, at most.
 _MOST_SUBSCRIPTIONS: Final = 10_000
-#: What is asked for where the end of the stream is meant, as it is then.
+#: The number that stands for the end of the stream, as it is then.
 NEWEST: Final = -1
 
 
@@ -35,7 +35,7 @@ NEWEST: Final = -1
 class Wish:
     """A request to hold a subscription. ``who``: shown to people; ``after``, ``born``: as in the store.
 
-    ``peer``: the connection, for which the rate of new names holds; None: the operator wants it.
+    ``peer``: the connection, whose rate of new names is limited; None: the operator.
     """
 
     stream: str
@@ -48,7 +48,7 @@ class Wish:
 
 
 class Subscriptions:
-    """The subscriptions that this broker's clients and routes hold, and the watermarks of all."""
+    """The subscriptions held by this broker's clients and routes, and the watermarks of all."""
 
     def __init__(
         self,
@@ -61,21 +61,21 @@ class Subscriptions:
         self._context = context
         self._owners = owners
         self.store = store
-        """Those in the database of a stream."""
+        """Return the subscriptions in the database of a stream."""
         self._numbers = itertools.count(1)
-        self._here: set[str] = set()  # tokens of holders at this broker that are there
+        self._here: set[str] = set()  # tokens of holders at this broker
 
     def hold(self, wish: Wish) -> Subscription:
-        """Hold it; raises :class:`Held`, which says by whom, and BadStream, where there is no such stream.
+        """Hold a subscription; raises :class:`Held`, which names the holder, and BadStream.
 
-        Whoever gets it calls :meth:`vanish`, or :meth:`left` after :meth:`release`, once.
+        The caller must call :meth:`vanish`, or :meth:`left` after :meth:`release`, once.
         """
         stream = self._streams.get(wish.stream)
         check_name(wish.name)
         check_kind(wish.kind)
         owner = self._owners.use()
         holder = Holder(owner, f"{owner}-{next(self._numbers)}", wish.who)
-        self._here.add(holder.token)  # from before its statement is sent: nobody here may take it for lost
+        self._here.add(holder.token)  # before its statement is sent: no other hold may take it for gone
         try:
             after, born = self._number(stream, wish.after), self._number(stream, wish.born)
             found = self.store(stream).hold(
@@ -98,34 +98,34 @@ class Subscriptions:
         return found
 
     def mark(self, stream: str, name: str, fence: int, watermark: int) -> None:
-        """Messages up to there are worked on; raises :class:`LeaseLost` where the hold has ended."""
+        """Set the watermark: messages up to it are done; raises :class:`LeaseLost` if the hold has ended."""
         store = self.store(self._streams.get(stream))
         if not store.mark(stream, name, fence, watermark, self._context.clock.now()):
             self._context.counters.add(Count.LATE_WATERMARKS)
             raise LeaseLost(f"subscription {name!r} of stream {stream!r} is not held any more under {fence}")
 
     def vanish(self, held: Subscription) -> None:
-        """The holder has gone without a word; never blocks. Whoever is of its kind may take over."""
+        """Free a subscription for holders of its kind: its holder's connection has ended; never blocks."""
         self.left(held)
         store = self.store(self._streams.open(held.stream))
         gevent.spawn(self._vanish, partial(store.vanish, held.stream, held.name, held.fence))
 
     def release(self, stream: str, name: str, fence: int) -> None:
-        """The hold with this fence is given up; repeating it is harmless. Then call :meth:`left`."""
+        """End the hold with this fence; may be repeated. Then call :meth:`left`."""
         self.store(self._streams.get(stream)).release(stream, name, fence)
 
     def left(self, held: Subscription) -> None:
-        """Nobody here has this hold any more."""
+        """Note that no connection here has this hold any more."""
         if held.holder:
             self._here.discard(held.holder.token)
 
     def free(self, stream: str, name: str) -> None:
-        """Take it from whoever has it; raises :class:`NotFound` where nobody does."""
+        """Take a subscription from its holder; raises :class:`NotFound` if it has none."""
         if not self.store(self._streams.get(stream)).release(stream, name):
             raise NotFound(f"subscription {name!r} of stream {stream!r} is held by nobody")
 
     def seek(self, stream: str, name: str, watermark: int, peer: str | None = None) -> None:
-        """Have it go on behind this message; raises :class:`Held`. ``peer``: as of a :class:`Wish`."""
+        """Set the watermark of a subscription without a holder; raises :class:`Held`. ``peer``: see Wish."""
         found = self._streams.get(stream)
         check_name(name)
         may_make = partial(self._may_make, found, name, peer)
@@ -134,7 +134,7 @@ class Subscriptions:
             raise _held(stands)
 
     def delete(self, stream: str, name: str) -> None:
-        """Forget it; raises :class:`Held`, or :class:`NotFound`."""
+        """Remove a subscription; raises :class:`Held`, or :class:`NotFound`."""
         store = self.store(self._streams.get(stream))
         if not store.delete(stream, name):
             there = store.get(stream, name)
@@ -143,14 +143,14 @@ class Subscriptions:
             raise _held(there)
 
     def listed(self, stream: str | None = None) -> list[dict[str, Any]]:
-        """All, or those of one stream: how each stands, and how far behind it is."""
+        """Return all subscriptions, or those of one stream, with how far behind each is."""
         names = self._streams.names() if stream is None else [self._streams.get(stream).name]
         return [row for name in names for row in self._listed(self._streams.open(name))]
 
     def known(self) -> list[dict[str, Any]]:
-        """The same of the streams that are known here: those that others have made are, after a sweep.
+        """Return the subscriptions of streams known here; a sweep makes those of other brokers known.
 
-        A statement for each database, and a few for each stream that has subscriptions.
+        One statement for each database, and a few for each stream with subscriptions.
         """
         found: dict[str, list[Subscription]] = {}
         for store in {each.settings.database: self.store(each) for each in self._streams}.values():
@@ -160,7 +160,7 @@ class Subscriptions:
         return [row for stream, each in streams if stream for row in self._rows(stream, each)]
 
     def unread(self, stream: Stream) -> int | None:
-        """The oldest message that some subscription of a stream has not read; None: there is none."""
+        """Return the oldest message that a subscription of a stream has not read; None: there is none."""
         return min((each.watermark + 1 for each in self.store(stream).of(stream.name)), default=None)
 
     def _may_make(self, stream: Stream, name: str, peer: str | None) -> None:
@@ -183,7 +183,7 @@ class Subscriptions:
         return stream.end() - 1 if number == NEWEST else number
 
     def _vanish(self, statement: Callable[[], None]) -> None:
-        """Until it is answered, or the broker stops: then its lease ends, which says the same."""
+        """Repeat it until it is answered, or the broker stops: then the end of its lease frees the holder."""
         with suppress(SluiceError):
             self._context.retry.run(statement)
 
@@ -194,14 +194,14 @@ class Subscriptions:
 
 
 def check_name(name: object) -> str:
-    """The name, if a subscription may have it; raises :class:`BadStream`."""
+    """Return the name, if a subscription may have it; raises :class:`BadStream`."""
     if isinstance(name, str) and is_queue_name(name):
         return name
     raise BadStream(f"{str(name)[:80]!r} is no name of a subscription: {QUEUE_NAME_RULE}")
 
 
 def check_kind(kind: str) -> None:
-    """Raises :class:`BadStream` if there can be no such kind."""
+    """Raise :class:`BadStream` for a kind that none can have."""
     if not is_kind(kind):
         raise BadStream(f"{kind[:80]!r} is no kind of a subscription: {KIND_RULE}")
 

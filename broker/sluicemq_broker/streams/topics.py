@@ -1,17 +1,22 @@
-"""Which messages a reader wants: topics by their beginning, by pattern, or exactly.
+"""Filters of topics: by prefix, by pattern, or exact.
 
-``orders`` every topic that begins so, as ZeroMQ subscribes; ``orders.*.paid`` one word for the star;
-``orders.>`` one word or more at the end; ``=orders.17`` this one only; the empty topic: every message.
-Words are what full stops part. Of a topic its first 255 bytes count.
+::
 
-Beginnings are found by halves. Patterns are a tree of words, and topics go through it word by word::
+    orders          every topic that begins with it, as ZeroMQ subscribes
+    orders.*.paid   one word for the star; words are separated by full stops
+    orders.>        one word or more at the end
+    =orders.17      this topic only
+                    (empty) every message
+
+The first 255 bytes of a topic count. Prefixes are found by bisection. Patterns are a tree of words, through
+which a topic goes word by word::
 
     orders.*.paid, orders.*.sent, news.>      orders -- * -- paid
                                                          `-- sent
                                               news -- >
 
-Several nodes may fit the words of a topic so far; they make one state, which is remembered with where each
-word leads from it. So a topic costs its own words, however many patterns there are.
+Several nodes may fit the words of a topic so far; they make one state, which is remembered with the states to
+which words lead from it. So the cost of a topic is its own words, with any number of patterns.
 """
 
 from __future__ import annotations
@@ -29,11 +34,11 @@ from sluicemq_broker.streams.choosing import Usage
 MOST_TOPICS: Final = 1000
 #: Words of all its patterns, at most: the first topic that fits them all builds tree and states in 9 ms.
 MOST_WORDS: Final = 4096
-#: Nodes of all states that are remembered: so many, and so many for each word of a pattern.
+#: Nodes of all remembered states, at most: a number, plus a number for each word of a pattern.
 _REMEMBERED: Final = 256
 _REMEMBERED_A_WORD: Final = 2
-#: Bytes of memory, at most, for each word of a pattern, with its node and what is remembered, and for a topic
-#: of a filter beside its own bytes.
+#: Bytes of memory, at most, for each word of a pattern with its node and states, and for each topic of a
+#: filter beside its own bytes.
 _WORD_BYTES: Final = 512
 _TOPIC_BYTES: Final = 96
 #: Topics after which the clock is looked at.
@@ -45,7 +50,7 @@ class Topics:
     """The messages that one reader wants; all messages if ``wanted`` is empty. Raises :class:`BadTopic`."""
 
     def __init__(self, wanted: Sequence[bytes] = (), usage: Usage | None = None) -> None:
-        """``usage``: of the connection that asks, if it may ask more than once."""
+        """``usage``: the connection's, if it has several readers."""
         if len(wanted) > MOST_TOPICS:
             raise BadTopic(f"{len(wanted)} topics at once, at most {MOST_TOPICS} are taken")
         each = dict.fromkeys(wanted)
@@ -61,17 +66,17 @@ class Topics:
         self._most = _REMEMBERED + _REMEMBERED_A_WORD * words
         self._remembered = 0
         self.bytes = sum(map(len, each)) + _TOPIC_BYTES * len(each) + _WORD_BYTES * words
-        """Bytes of memory that it takes, at most."""
+        """Bytes of memory that the filter takes, at most."""
         self.usage = usage or Usage()
 
     def want(self, topic: bytes) -> bool:
-        """True if messages with this topic are wanted; of long topics their first 255 bytes."""
+        """True if messages with this topic are wanted; long topics are cut to 255 bytes."""
         return self.everything or topic in self.exact or self._begins(topic) or self._fits(topic)
 
     def among(self, topics: Iterable[bytes], seconds: float) -> tuple[Collection[bytes], bytes | None]:
-        """The wanted ones of some topics, and the first topic that was not looked at in these seconds of CPU.
+        """Return the wanted ones of some topics, and the first topic that was not checked in these seconds.
 
-        Some are looked at in any case; None: all were.
+        ``seconds`` of CPU; some topics are checked in any case. None: all were.
         """
         if self.everything:
             return frozenset(topics), None
@@ -87,12 +92,12 @@ class Topics:
         return wanted, left
 
     def _begins(self, topic: bytes) -> bool:
-        """True if a beginning begins it: the last one that is not behind it in order."""
+        """True if a topic has a wanted prefix: the last prefix that is not behind it in order."""
         at = bisect_right(self._beginnings, topic)
         return at > 0 and topic.startswith(self._beginnings[at - 1])
 
     def _fits(self, topic: bytes) -> bool:
-        """True if a pattern fits it."""
+        """True if a pattern fits a topic."""
         if not self._patterns:
             return False
         if self._tree is None:
@@ -117,21 +122,21 @@ class Topics:
 
 
 class _Node:
-    """A place in the tree of words: what may follow the words before it."""
+    """A node in the tree of words."""
 
     __slots__ = ("ends", "one", "rest", "words")
 
     def __init__(self) -> None:
         self.words: dict[bytes, _Node] | None = None
         self.one: _Node | None = None
-        """Behind a star."""
+        """The node behind a star."""
         self.rest = False
-        """True if whatever follows fits."""
+        """True if all topics with these words before fit."""
         self.ends = False
         """True if a pattern ends here."""
 
     def behind(self, word: bytes) -> _Node:
-        """The node behind this word of a pattern, which is made where it is missing."""
+        """Return the node behind this word of a pattern; made if it is missing."""
         if word == _ONE:
             self.one = self.one or _Node()
             return self.one
@@ -144,7 +149,7 @@ class _Node:
 
 
 class _State:
-    """The nodes that fit the first words of some topics, and where each next word leads that has come."""
+    """The nodes that fit the first words of topics, and the states to which next words have led."""
 
     __slots__ = ("_children", "_other", "ends", "nodes", "onward", "rest", "used", "weight")
 
@@ -153,19 +158,19 @@ class _State:
         self.rest = any(node.rest for node in nodes)
         self.ends = any(node.ends for node in nodes)
         self.onward: dict[bytes, _State] = {}
-        """By the words that stand in patterns, and the empty one; see :meth:`behind`."""
+        """Next states by the words of patterns, and by the empty word; see :meth:`behind`."""
         self.used = False
         """True if it is counted as remembered."""
-        self._other: _State | None = None  # behind any other word: what the stars lead to
+        self._other: _State | None = None  # behind all other words: the nodes behind stars
         self._children: dict[bytes, list[_Node]] = {}
         for node in nodes:
             for word, child in (node.words or {}).items():
                 self._children.setdefault(word, []).append(child)
         self.weight = 1 + len(nodes) + sum(map(len, self._children.values()))
-        """Nodes that it keeps, about."""
+        """Number of nodes that it keeps, about."""
 
     def behind(self, word: bytes) -> _State:
-        """The state behind a word that is not remembered here."""
+        """Return the state behind a word that is not remembered here."""
         found = self._children.get(word, [])
         if not word:
             return self.onward.setdefault(word, _State(found))
@@ -199,7 +204,7 @@ def _check_pattern(pattern: bytes) -> None:
 
 
 def _shortest(beginnings: Iterable[bytes]) -> list[bytes]:
-    """The beginnings in order, without those that another one begins."""
+    """Return the prefixes in order, without those that have another one as prefix."""
     found: list[bytes] = []
     for each in sorted(beginnings):
         if not (found and each.startswith(found[-1])):
@@ -212,7 +217,7 @@ def _words(patterns: Iterable[bytes]) -> int:
 
 
 def _tree(patterns: Iterable[bytes]) -> _Node:
-    """The tree of the words of these patterns."""
+    """Return the tree of the words of these patterns."""
     root = _Node()
     for pattern in patterns:
         node = root

@@ -1,8 +1,8 @@
-"""The writer of one stream at this broker: batches become segments, one insert under way at a time.
+"""The writer of one stream at this broker: batches become segments, one insert at a time.
 
-What comes while an insert is under way makes the next segment, so segments grow with the load by
-themselves. Where another broker's segment was faster, the tail is read on and the same batches go behind
-it; what was stored under their ids meanwhile is not stored again.
+Batches that come during an insert make the next segment, so segments grow with the load. If another broker's
+segment was faster, the tail is read and the batches go behind it; messages that were stored meanwhile under
+their ids are not stored again.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from sluicemq_broker.store import Appended, Segment, StreamStore, Tail
 from sluicemq_broker.streams.batch import Batch, Expected, Stored
 from sluicemq_broker.streams.services import StreamServices
 
-#: A segment has so many bytes, or a batch more: the hub reads and sends it in some milliseconds.
+#: Bytes of a segment, plus one batch at most: the hub reads and sends it in some milliseconds.
 _SEGMENT: Final = 1 << 20
-#: Bytes that a message counts for beside its own, so that a segment has 4,096 at most, and a batch.
+#: Bytes that each message counts beside its own, so that a segment has 4,096 messages, and a batch, at most.
 _MESSAGE: Final = 256
-#: The same for each frame behind the second of a message: readers look at each.
+#: Bytes that each frame behind the second of a message counts: readers look at each frame.
 _FRAME: Final = 32
 
 
 class _Part(NamedTuple):
-    """A batch, or what is new of it, and the number of its first message in the segment to be."""
+    """A batch, or its new messages, and the number of the first one in the next segment."""
 
     batch: Batch
     first: int
 
 
 class _Once:
-    """Tells something, but only once; its mistakes are logged."""
+    """Calls something once; its errors are logged."""
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell: Callable[[], None] | None = tell
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call: Callable[[], None] | None = call
 
     def __call__(self) -> None:
-        tell, self._tell = self._tell, None
-        if tell:
-            shielded(tell)
+        call, self._call = self._call, None
+        if call:
+            shielded(call)
 
 
 class Writer:
-    """Stores batches in order. ``stored(segment)`` is told of each that is durable, before its batches are.
+    """Stores batches in order; ``stored(segment)`` is called when one is durable, before ``done`` of batches.
 
-    ``window``: seconds in which a message's own id is not taken twice.
+    ``window``: seconds in which a message's own id is not stored twice.
     """
 
     def __init__(
@@ -61,12 +61,12 @@ class Writer:
         self._window = window
         self._stored = stored
         self.place = 0
-        """Where the segment goes whose insert is under way, or 0."""
+        """The number at which the segment under way begins, or 0."""
         self._tail: Tail | None = None
         self._known_at = 0.0
         self._name = token_hex(8)
         self._numbers = itertools.count()
-        self._waiting: dict[str, list[Batch]] = {}  # by each id: what is not stored yet
+        self._waiting: dict[str, list[Batch]] = {}  # by each id: batches that are not stored yet
         self._batches: Batcher[Batch] = Batcher(
             self._write,
             size=_SEGMENT,
@@ -77,11 +77,11 @@ class Writer:
 
     @property
     def busy(self) -> bool:
-        """True if anything waits or is being stored."""
+        """True while a batch waits or is being stored."""
         return self._batches.busy
 
     def add(self, batch: Batch) -> None:
-        """Store it behind all that was added before; never blocks."""
+        """Store a batch behind all that were added before; never blocks."""
         for each in _ids(batch):
             self._waiting.setdefault(each, []).append(batch)
         self._batches.add(batch)
@@ -100,13 +100,13 @@ class Writer:
             self._refuse(batches, error)
 
     def _try(self, batches: list[Batch]) -> list[Batch]:
-        """Try once to store them; those that are to be tried again."""
+        """Try once to store batches; returns those to be tried again."""
         tail = self._fresh_tail(batches)
         segment, parts = self._compose(batches, tail)
         if segment is None:
             return []
-        tell = _Once(partial(self._stored, segment))
-        append = partial(self._store.append, segment, partial(self._tell_soon, tell))
+        on_stored = _Once(partial(self._stored, segment))
+        append = partial(self._store.append, segment, partial(self._call_early, on_stored))
         sent = self._context.passed()
         self.place = segment.first
         try:
@@ -115,7 +115,7 @@ class Writer:
             self.place = 0
         if outcome is Appended.STORED and self._still_there(segment):
             self._tail, self._known_at = Tail(segment.next, segment.at, segment.total), sent
-            tell()
+            on_stored()
             for batch, first in parts:
                 self._settle(batch, Stored(first, batch.there))
             return []
@@ -123,7 +123,7 @@ class Writer:
         return [batch for batch, _first in parts]
 
     def _fresh_tail(self, batches: Sequence[Batch]) -> Tail:
-        """The tail; asked for anew if nothing was heard of it for too long, or more is expected of it."""
+        """Return the tail; read again if it is known for too long, or a batch expects a later one."""
         tail = self._tail
         if (
             tail is None
@@ -134,7 +134,7 @@ class Writer:
         return tail
 
     def _read_on(self) -> Tail:
-        """Ask for the tail; what others have stored since, under ids that wait here, is stored."""
+        """Read the tail and newer segments of other brokers; note batches here that are stored in them."""
         retry = self._context.retry
         while True:
             asked = self._context.passed()
@@ -155,25 +155,25 @@ class Writer:
             for batch in self._waiting.get(each, ()):
                 _found(batch, each, segment.first + place)
 
-    def _tell_soon(self, tell: Callable[[], None]) -> None:
-        """MongoDB has just said that a segment is durable: whoever reads need not wait for the driver."""
+    def _call_early(self, on_stored: Callable[[], None]) -> None:
+        """Give readers a segment as soon as MongoDB's answer is there, before the driver has read it all."""
         if self._is_sure:
-            tell()
+            on_stored()
 
     @property
     def _is_sure(self) -> bool:
-        """True if the tail was heard of so lately that nothing can have been removed behind it."""
+        """True if the tail was read so lately that retention can't have passed it."""
         return self._context.passed() - self._known_at <= self._context.guard
 
     def _still_there(self, segment: Segment) -> bool:
-        """False if its place had been removed before it came there: nobody will read it."""
+        """False if retention had passed its place before it was stored: no reader will find it."""
         if self._is_sure:
             return True
         head = self._context.retry.run(self._store.head)
         return segment.first >= head.removed
 
     def _look_up(self, batches: Sequence[Batch]) -> None:
-        """True if those that may have come before are there; those that others store from now on are seen."""
+        """Look up batches that may be stored already; those that other brokers store later are seen."""
         wanted = [each for each in batches if each.repeated or each.ids]
         if not wanted:
             return
@@ -187,7 +187,7 @@ class Writer:
                     _found(batch, each, number)
 
     def _compose(self, batches: Sequence[Batch], tail: Tail) -> tuple[Segment | None, list[_Part]]:
-        """The segment of what is new, and its parts; what is refused or there already is settled."""
+        """Return the segment of new messages, and its parts; settle batches that are refused or stored."""
         parts: list[_Part] = []
         packed, topics, ids = list[bytes](), list[bytes](), dict[str, int]()
         for batch in batches:
@@ -227,7 +227,7 @@ class Writer:
     def _conflict(
         self, expected: Expected | None, first: int, topics: list[bytes], tail: Tail
     ) -> Conflict | None:
-        """Why a batch can't be stored from this number on, behind these topics; None: it can."""
+        """Return why a batch can't be stored from this number on, behind these topics; None: it can."""
         if expected is None:
             return None
         if expected.topic is None:
@@ -240,7 +240,7 @@ class Writer:
         return Conflict(f"{what} ends with {last}, not with {expected.last}: nothing was stored", last)
 
     def _last_of(self, topic: bytes, topics: list[bytes], tail: Tail) -> int:
-        """The number of the newest message with a topic, also among those about to be stored; 0: none."""
+        """Return the number of the newest message with a topic, among those to be stored, too; 0: none."""
         for at in reversed(range(len(topics))):
             if topics[at] == topic:
                 return tail.next + at
@@ -280,12 +280,12 @@ class Writer:
 
 
 def _ids(batch: Batch) -> set[str]:
-    """All under which it can be found in the stream."""
+    """Return all ids under which a batch or its messages can be found in the stream."""
     return {batch.key, *batch.ids} if batch.key else set(batch.ids)
 
 
 def _found(batch: Batch, each: str, number: int) -> None:
-    """The batch, or the message of it, with this id has this number."""
+    """Note the number of the batch, or of its message, with this id."""
     if each == batch.key:
         batch.was_stored(number)
     else:
@@ -293,7 +293,7 @@ def _found(batch: Batch, each: str, number: int) -> None:
 
 
 def _places(batch: Batch, start: int) -> dict[str, int]:
-    """Where what is new of a batch will be in its segment, by ids."""
+    """Return the places of a batch's new messages in the next segment, by ids."""
     places = {batch.key: start} if batch.key else {}
     if batch.ids:
         new = [at for at in range(batch.count) if at not in batch.there]
