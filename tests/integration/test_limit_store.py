@@ -24,40 +24,40 @@ def limits(documents: Database[dict[str, Any]]) -> LimitStore:
 
 
 def test_one_gets_what_it_wants_and_the_next_what_is_left(limits: LimitStore) -> None:
-    assert limits.permit("a", 7, MOST, order=1) == 7
-    assert limits.permit("b", 7, MOST, order=1) == 3
-    assert limits.permit("c", 7, MOST, order=1) == 0
+    assert limits.permit("a", 7, MOST, number=1) == 7
+    assert limits.permit("b", 7, MOST, number=1) == 3
+    assert limits.permit("c", 7, MOST, number=1) == 0
     assert limits.holders() == {"a": 7, "b": 3, "c": 0}
 
 
 def test_what_one_gives_back_another_gets(limits: LimitStore) -> None:
-    limits.permit("a", MOST, MOST, order=1)
-    assert limits.permit("a", 4, 4, order=2) == 4
-    assert limits.permit("b", MOST, MOST, order=1) == 6
+    limits.permit("a", MOST, MOST, number=1)
+    assert limits.permit("a", 4, 4, number=2) == 4
+    assert limits.permit("b", MOST, MOST, number=1) == 6
 
 
 def test_a_lower_limit_takes_nothing_from_who_has_permits(limits: LimitStore) -> None:
-    limits.permit("a", 8, MOST, order=1)
-    assert limits.permit("a", 9, 5, order=2) == 8
-    assert limits.permit("b", 1, 5, order=1) == 0
+    limits.permit("a", 8, MOST, number=1)
+    assert limits.permit("a", 9, 5, number=2) == 8
+    assert limits.permit("b", 1, 5, number=1) == 0
 
 
 def test_a_repetition_changes_nothing_and_tells_the_same(limits: LimitStore) -> None:
-    assert limits.permit("a", 4, MOST, order=5) == 4
-    assert limits.permit("a", 9, MOST, order=5) == 4
+    assert limits.permit("a", 4, MOST, number=5) == 4
+    assert limits.permit("a", 9, MOST, number=5) == 4
 
 
 def test_what_was_said_before_changes_nothing_when_it_lands_late(limits: LimitStore) -> None:
-    limits.permit("a", 6, MOST, order=8)
-    assert limits.permit("a", 2, MOST, order=7) == 6
+    limits.permit("a", 6, MOST, number=8)
+    assert limits.permit("a", 2, MOST, number=7) == 6
     assert limits.holders() == {"a": 6}
 
 
 def test_who_is_forgotten_leaves_its_permits_to_others(limits: LimitStore) -> None:
-    limits.permit("a", MOST, MOST, order=1)
+    limits.permit("a", MOST, MOST, number=1)
     limits.forget("a")
     limits.forget("a")
-    assert limits.permit("b", MOST, MOST, order=1) == MOST
+    assert limits.permit("b", MOST, MOST, number=1) == MOST
 
 
 def test_who_leaves_gives_back_its_permits_in_all_queues(
@@ -65,8 +65,8 @@ def test_who_leaves_gives_back_its_permits_in_all_queues(
 ) -> None:
     other = LimitStore(documents, "other")
     for queue in (limits, other):
-        queue.permit("a", 2, MOST, order=1)
-        queue.permit("b", 2, MOST, order=1)
+        queue.permit("a", 2, MOST, number=1)
+        queue.permit("b", 2, MOST, number=1)
     LimitStore.leave(documents, "a")
     assert (limits.holders(), other.holders()) == ({"b": 2}, {"b": 2})
 

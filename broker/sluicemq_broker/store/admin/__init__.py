@@ -1,1 +1,1 @@
-"""Reads and changes for administration: lists and counts of jobs, orders for many jobs, history."""
+"""Reads and changes for administration: lists and counts of jobs, operations on many jobs, history."""

@@ -1,4 +1,4 @@
-"""Batches: an order for many jobs is carried out in parts, whose sizes and times its caller decides."""
+"""Batches: an operation on many jobs is carried out in parts, whose sizes and times its caller decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of one job that waits, and what all orders for jobs share.
+"""Changes of one job that waits, and what all operations on jobs share.
 
 Each change is one guarded statement on one document: a job that a worker has, or that has ended, is never
 touched. A lost reply raises :class:`~sluicemq_broker.store.errors.Unclear`; each method says what repeating
@@ -21,8 +21,8 @@ from sluicemq_broker.store.values import Document, Jobs, date, seconds
 WAITS: Final = [State.READY, State.WAITING]
 
 
-class Orders:
-    """Orders for the queue collections of one database.
+class Operations:
+    """Operations on the queue collections of one database.
 
     ``notice`` is called with transactions that MongoDB has aborted (default: they are logged).
     """
@@ -35,8 +35,8 @@ class Orders:
         return self.database[collection(queue)]
 
 
-class Changes(Orders):
-    """Orders for one job that waits: run it now, change its priority, delay or time to live."""
+class Changes(Operations):
+    """Operations on one job that waits: run it now, change its priority, delay or time to live."""
 
     def promote(self, queue: str, job_id: str, now: float) -> None:
         """Make a delayed job due now; a job that is due already keeps its place.

@@ -1,4 +1,4 @@
-"""Choice of dead letters: those that an order is about, or that a page shows."""
+"""Choice of dead letters: those that an operation works on, or that a page shows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sluicemq_broker.store.admin.batches import BatchSize
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 
-#: Called with the number of dead letters that an order has looked at, chosen or not.
+#: Called with the number of dead letters that an operation has looked at, chosen or not.
 Looked = Callable[[int], None]
 
 
@@ -51,7 +51,7 @@ class DeadLetters(NamedTuple):
 
 
 class Chosen(NamedTuple):
-    """A dead letter of an order; ``in_part``: it is no job, so it can't be redriven."""
+    """A dead letter of a choice; ``in_part``: it is no job, so it can't be redriven."""
 
     id: str
     bytes: int

@@ -19,7 +19,7 @@ from pymongo.client_session import ClientSession
 from sluicemq.protocol.errors import BadFrames, SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.batches import READ_AT_ONCE, BatchSize, batches
-from sluicemq_broker.store.admin.changes import WAITS, Orders, refusal
+from sluicemq_broker.store.admin.changes import WAITS, Operations, refusal
 from sluicemq_broker.store.admin.dead_letters import (
     Chosen,
     DeadLetters,
@@ -55,8 +55,8 @@ class Redriven:
     groups: frozenset[str] = frozenset()
 
 
-class Redrives(Orders):
-    """Orders for dead letters to be worked on again."""
+class Redrives(Operations):
+    """Operations that make jobs of dead letters again."""
 
     def redriving(
         self,
@@ -109,7 +109,7 @@ class Redrives(Orders):
 
 
 class _Windows:
-    """The dead letters of an order, read in windows; notes in ``redriven`` which of the chosen can't move."""
+    """The dead letters of a redrive, read in windows; notes in ``redriven`` which can't move."""
 
     def __init__(self, choice: DeadLetters, redriven: Redriven, windows: Iterator[list[Chosen]]) -> None:
         self.cut_short = False

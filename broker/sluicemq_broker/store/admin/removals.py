@@ -1,4 +1,4 @@
-"""Removals by order: one job, all jobs of a state, dead letters, a queue.
+"""Removals by an operator: one job, all jobs of a state, dead letters, a queue.
 
 Each removes what it names by guarded statements on single documents, so that a job which a worker has is
 never touched. Children that are awaited are removed together with their parents' wait
@@ -17,7 +17,7 @@ from typing import Final
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.batches import READ_AT_ONCE, BatchSize, batches
-from sluicemq_broker.store.admin.changes import WAITS, Orders, not_waiting
+from sluicemq_broker.store.admin.changes import WAITS, Operations, not_waiting
 from sluicemq_broker.store.admin.dead_letters import DeadLetters, Looked, look_through
 from sluicemq_broker.store.admin.job_view import selects, stored_state
 from sluicemq_broker.store.connection import Documents
@@ -47,8 +47,8 @@ _PAGES_IN_A_ROUND: Final = 40
 _CLOCKS_DIFFER: Final = 1.0
 
 
-class Removals(Orders):
-    """Orders that remove jobs; ``parents``: the queues of their parents (default: those of this database)."""
+class Removals(Operations):
+    """Operations that remove jobs; ``parents``: their parents' queues (default: those of this database)."""
 
     def __init__(
         self, database: Documents, parents: ParentQueues | None = None, notice: Notice | None = None

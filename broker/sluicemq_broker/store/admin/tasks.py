@@ -1,9 +1,9 @@
-"""Tasks: long orders in MongoDB, so that all brokers see them and go on when the one that began has died.
+"""Tasks: long operations in MongoDB, so that all brokers see them and go on when the one that began has died.
 
 One document each, in the database of their queue: ``tasks: {_id, kind, queue, order, now, state, done, total,
 owner, broker, started_at, changed_at, ended_at?, error?, answer?, cancel?}``. ``order``: what to do; ``now``:
-when it was ordered, in Unix seconds. ``owner``: the id of the broker that carries it out, or "" if that has
-stopped. Ended tasks stay a day to be looked at.
+when that was asked for, in Unix seconds. ``owner``: the id of the broker that carries it out, or "" if that
+has stopped. Ended tasks stay a day to be looked at.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ class LimitStore:
         self._limits = durable(database)[COLLECTION]
         self._indexed = False  # the index that removes full buckets of tenants
 
-    def permit(self, owner: str, wanted: int, most: int, order: int) -> int:
+    def permit(self, owner: str, wanted: int, most: int, number: int) -> int:
         """Have ``wanted`` permits under this owner id, or what others leave of ``most``; return how many.
 
         Only its owner gives up permits. Crash after it: the permits are the owner's until its lease has run
@@ -69,8 +69,8 @@ class LimitStore:
         last = {"$ifNull": [f"${at}.order", 0]}
         mine = {"$ifNull": [f"${at}.permits", 0]}
         left = {"$subtract": [most, {"$subtract": [_all_permits(), mine]}]}
-        permits = {"permits": {"$min": [wanted, {"$max": [left, mine]}]}, "order": order}
-        answer = self._change([{"$set": {at: {"$cond": [{"$gte": [last, order]}, f"${at}", permits]}}}])
+        permits = {"permits": {"$min": [wanted, {"$max": [left, mine]}]}, "order": number}
+        answer = self._change([{"$set": {at: {"$cond": [{"$gte": [last, number]}, f"${at}", permits]}}}])
         return int(answer["running"][owner]["permits"])
 
     def holders(self) -> dict[str, int]:
@@ -96,15 +96,15 @@ class LimitStore:
         return Tokens(int(answer["taken"]), max(0.0, (1 - answer["tokens"]) / rate))
 
     def take_each(
-        self, wanted: Mapping[str, int], rate: float, burst: int, now: float, owner: str, order: int
+        self, wanted: Mapping[str, int], rate: float, burst: int, now: float, owner: str, number: int
     ) -> dict[str, TenantBucket]:
-        """Take tokens of each of these tenants; ``order``: a number that no other taking of this owner has.
+        """Take tokens of each of these tenants; ``number``: one that no other taking of this owner has.
 
         One statement for all, of which each document is atomic, and a read of what was taken: other brokers
         may take some between them. A tenant that many others took from meanwhile is left out: its tokens are
         lost, as those of a lost reply.
         """
-        steps = {each: _taking(number, rate, burst, now, owner, order) for each, number in wanted.items()}
+        steps = {each: _taking(count, rate, burst, now, owner, number) for each, count in wanted.items()}
         with translated():
             if not self._indexed:
                 self._limits.create_indexes([_REMOVAL])
@@ -112,7 +112,7 @@ class LimitStore:
             writes = [UpdateOne({"_id": self._of(each)}, step, upsert=True) for each, step in steps.items()]
             self._limits.bulk_write(writes, ordered=False)
             with applied():
-                return self._buckets(wanted, owner, order)
+                return self._buckets(wanted, owner, number)
 
     def buckets(self, tenants: Iterable[str]) -> dict[str, TenantBucket]:
         """Return what is left of each tenant; tenants that are left out have a full bucket."""
@@ -129,10 +129,10 @@ class LimitStore:
     def _of(self, tenant: str) -> str:
         return f"{self._queue['_id']}/{tenant}"
 
-    def _buckets(self, tenants: Iterable[str], owner: str = "", order: int = 0) -> dict[str, TenantBucket]:
+    def _buckets(self, tenants: Iterable[str], owner: str = "", number: int = 0) -> dict[str, TenantBucket]:
         ids = {self._of(each): each for each in tenants}
         found = self._limits.find({"_id": {"$in": list(ids)}}, hint=BY_ID)
-        return {ids[each["_id"]]: _bucket(each, owner, order) for each in found}
+        return {ids[each["_id"]]: _bucket(each, owner, number) for each in found}
 
     def _change(self, steps: list[Document]) -> Document:
         """Change the queue's document by one atomic statement; return it as it is then."""
@@ -157,9 +157,9 @@ def _refill(rate: float, burst: int, now: float) -> Document:
     return {"$set": {"tokens": filled, "refilled_at": {"$max": ["$refilled_at", moment]}}}
 
 
-def _taking(wanted: int, rate: float, burst: int, now: float, owner: str, order: int) -> list[Document]:
-    """Return the update that takes a tenant's tokens, and notes under this order how many."""
-    mine = {"owner": owner, "order": order, "count": {"$min": [wanted, {"$floor": "$tokens"}]}}
+def _taking(wanted: int, rate: float, burst: int, now: float, owner: str, number: int) -> list[Document]:
+    """Return the update that takes a tenant's tokens, and notes under this number how many."""
+    mine = {"owner": owner, "order": number, "count": {"$min": [wanted, {"$floor": "$tokens"}]}}
     former = {"$ifNull": ["$taken", []]}
     left = {"$subtract": ["$tokens", {"$last": "$taken.count"}]}
     full = {"$multiply": [1000, {"$add": [_KEPT, {"$divide": [{"$subtract": [burst, "$tokens"]}, rate]}]}]}
@@ -171,6 +171,6 @@ def _taking(wanted: int, rate: float, burst: int, now: float, owner: str, order:
     ]
 
 
-def _bucket(stored: Document, owner: str, order: int) -> TenantBucket:
-    mine = [each["count"] for each in stored["taken"] if (each["owner"], each["order"]) == (owner, order)]
+def _bucket(stored: Document, owner: str, number: int) -> TenantBucket:
+    mine = [each["count"] for each in stored["taken"] if (each["owner"], each["order"]) == (owner, number)]
     return TenantBucket(int(mine[-1]) if mine else 0, stored["tokens"], seconds(stored["refilled_at"]))

@@ -3,7 +3,7 @@
 The parent of a dead child dies in a later statement, which is guarded, so that it may be repeated. ``told``
 in the child then says that it is done; until then the child is not removed, so no parent is forgotten.
 
-A child that is removed by order dies together with its parent, in one transaction. With a whole queue that
+A child that an operator removes dies together with its parent, in one transaction. With a whole queue that
 takes steps: :mod:`~sluicemq_broker.store.jobs.removed_queues`.
 """
 
@@ -158,7 +158,7 @@ def mark_parents_notified(store: QueueStore, children: Sequence[DeadChild]) -> N
         )
 
 
-# ------------------------------------------------------------------ removed by order
+# ------------------------------------------------------------------ removed by an operator
 
 
 def remove_children(
