@@ -8,9 +8,8 @@ from typing import Any, Final
 import bson
 
 from sluicemq.protocol.errors import NotFound, Unavailable
-from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY, SURELY_MANY, Counting, small_counts
-from sluicemq_broker.store.admin.job_view import alive, order_of, selects, shown, state_at, stored_state
+from sluicemq_broker.store.admin.job_view import not_expired, order_of, shown, state_at
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import QUEUE_PREFIX, SCHEMA, collection
@@ -123,8 +122,7 @@ class Inspector:
         jobs = self._jobs(queue)
         if not may_have(jobs, state):
             return ()
-        these = selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
-        found = jobs.find(these, fields, batch_size=_PAGE)
+        found = jobs.find(not_expired(state, now), fields, batch_size=_PAGE)
         return found.sort(_order(state, limit)).limit(abs(limit))
 
     def _counting(self, queue: str, now: float) -> Counting:

@@ -35,6 +35,11 @@ def selects(state: str, now: float) -> Document:
     return {"state": stored_state(state)} | ({**ANY_PRIORITY, "eligible_at": when} if when else {})
 
 
+def not_expired(state: str, now: float) -> Document:
+    """Return the filter for jobs of a state, without ready ones that have expired."""
+    return selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
+
+
 def alive(now: float) -> Document:
     """Return the filter for jobs that have not expired."""
     return {"expires_at": {"$not": {"$lte": date(now)}}}

@@ -22,7 +22,7 @@ from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.admin.dead_letters import DeadLetters, chosen, index_of
-from sluicemq_broker.store.admin.job_view import alive, order_of, selects, shown, state_at, stored_state
+from sluicemq_broker.store.admin.job_view import not_expired, order_of, shown, state_at, stored_state
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, collection
@@ -247,7 +247,7 @@ def _hits(found: Iterable[Document]) -> int:
 
 def _ranges(state: str, after: Place | None, now: float) -> Iterator[Document]:
     """Yield ranges of the index behind a job, in the order of its state."""
-    these = selects(state, now) | (alive(now) if stored_state(state) == State.READY else {})
+    these = not_expired(state, now)
     if after is None:
         yield these
         return

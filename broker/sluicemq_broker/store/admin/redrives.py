@@ -176,8 +176,8 @@ class IntoQueue:
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
         """Move these, as far as they are still dead letters, and count them."""
-        if GroupStore(self._source.database, self._source).may_have_children():
-            GroupStore(self._target.database, self._target).prepare_for_children()
+        if GroupStore(self._source).may_have_children():
+            GroupStore(self._target).prepare_for_children()
         redriven.groups = _groups(self._source, ids)
         self._update = [*self._revived, *_lined_up(self._target, ids)] if redriven.groups else self._revived
         for part, answer in self._portions.carry_out(ids, lambda part: self._run(part, redriven)):
@@ -264,7 +264,7 @@ def _groups(jobs: Jobs, ids: list[str]) -> frozenset[str]:
 
 def _lined_up(jobs: Jobs, ids: list[str]) -> list[Document]:
     """Return the update that lets jobs of groups wait at the ends of their lines in ``jobs``."""
-    first = GroupStore(jobs.database, jobs).places(len(ids))
+    first = GroupStore(jobs).places(len(ids))
     wait = {
         "group": "$group",
         "place": {"$add": [first, {"$indexOfArray": [{"$literal": ids}, "$_id"]}]},

@@ -27,10 +27,9 @@ from pymongo.errors import BulkWriteError, DuplicateKeyError
 from pymongo.write_concern import WriteConcern
 
 from sluicemq_broker.job import State
-from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.jobs.index_models import CHILD_INDEXES, IN_LINE, LINE_INDEXES
-from sluicemq_broker.store.jobs.indexes import Notice, all_indexes, has_lines, ignore, make_indexes
+from sluicemq_broker.store.jobs.index_models import CHILD_INDEXES, IN_LINE, INDEXES, LINE_INDEXES
+from sluicemq_broker.store.jobs.indexes import Notice, has_lines, ignore, make_indexes
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
 from sluicemq_broker.store.write_results import refusals
 
@@ -71,15 +70,15 @@ class Promoted(NamedTuple):
 class GroupStore:
     """The lines of one queue; ``notice`` is called with what keeps an index from being made."""
 
-    def __init__(self, database: Documents, jobs: Jobs, notice: Notice | None = None) -> None:
+    def __init__(self, jobs: Jobs, notice: Notice = ignore) -> None:
         self._jobs = jobs
-        self._notice = notice or ignore
+        self._notice = notice
         self._prepared = False
         self._prepared_for_children = False
         self.ever_waited = False
         """True if any job ever had to wait here, as far as is known."""
         # No majority: the insert at a place comes later in the oplog, and waits for the majority.
-        self._places = database[_PLACES].with_options(write_concern=WriteConcern(w=1))
+        self._places = jobs.database[_PLACES].with_options(write_concern=WriteConcern(w=1))
 
     def prepare(self) -> None:
         """Let jobs wait here from now on; only the first call asks MongoDB.
@@ -111,7 +110,8 @@ class GroupStore:
         """Return the indexes that the queue needs, whatever it has; raises the driver's errors."""
         mark = self._places.find_one({"_id": self._jobs.name}) or {}
         self.ever_waited = self.ever_waited or "last" in mark
-        return all_indexes(lines="last" in mark, children=bool(mark.get("children")))
+        lines = LINE_INDEXES if "last" in mark else ()
+        return [*INDEXES, *lines, *(CHILD_INDEXES if mark.get("children") else ())]
 
     def may_have_children(self) -> bool:
         """Return True if any job here ever was a child; raises the driver's errors."""

@@ -18,11 +18,9 @@ from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.errors import DUPLICATE_KEY, brief, in_trouble
 from sluicemq_broker.store.jobs.documents import QueueDefaults
 from sluicemq_broker.store.jobs.index_models import (
-    CHILD_INDEXES,
     FAIR,
     INDEXES,
     LINE_INDEX,
-    LINE_INDEXES,
     SLOT_INDEX,
 )
 from sluicemq_broker.store.values import Document, Jobs
@@ -110,11 +108,6 @@ def has_lines(jobs: Jobs) -> bool:
 def may_have(jobs: Jobs, state: str) -> bool:
     """Return False if no job can be in this state: then nobody should look, as there is no index."""
     return state != State.WAITING or has_lines(jobs)
-
-
-def all_indexes(*, lines: bool, children: bool = False) -> list[IndexModel]:
-    """Return the indexes of a queue: with ``lines`` jobs may wait, with ``children`` some have parents."""
-    return [*INDEXES, *(LINE_INDEXES if lines else ()), *(CHILD_INDEXES if children else ())]
 
 
 def _make(jobs: Jobs, index: IndexModel, notice: Notice) -> None:

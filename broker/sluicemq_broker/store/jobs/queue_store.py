@@ -83,7 +83,7 @@ class QueueStore:
         self.removed = False
         """True if this broker removed the collection and has not made it again; another broker may have."""
         self.claims = Claims(self.jobs, defaults, self._set_aside, notice)
-        self.groups = GroupStore(self._database, self.jobs, notice)
+        self.groups = GroupStore(self.jobs, notice)
         """The lines of jobs that go one after the other."""
 
     @property

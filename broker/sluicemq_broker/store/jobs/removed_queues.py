@@ -50,7 +50,7 @@ def put_aside(jobs: Jobs, now: float, *, leave_empty: bool) -> Jobs:
     empty one.
     """
     database, name = jobs.database, jobs.name
-    wanted = GroupStore(database, jobs).wanted()
+    wanted = GroupStore(jobs).wanted()
     aside = database[f"{PUT_ASIDE}{queue_of(name)}.{token_hex(4)}"]
     empty = database[f"{_EMPTY}{queue_of(name)}.{int(now * 1000):x}-{token_hex(4)}"]
     if leave_empty:
@@ -85,7 +85,7 @@ def dropping_put_aside(aside: Jobs, now: float, parents: ParentQueues, size: int
     that are left.
     """
     queue = queue_of(aside.name).removeprefix(PUT_ASIDE).rpartition(".")[0]
-    if GroupStore(aside.database, aside.database[collection(queue)]).may_have_children():
+    if GroupStore(aside.database[collection(queue)]).may_have_children():
         aside.create_indexes(CHILD_INDEXES)  # missing only where an insert made it between two statements
         awaited = {"parent.id": {"$gte": ""}, **AWAITED}
         children = aside.find(awaited, {"parent": 1}, hint=PARENT_INDEX, batch_size=size)
