@@ -21,7 +21,7 @@ _WELL: Final = ""
 
 
 class BrokerAdmin:
-    """The broker that is asked. ``is_open()``: whether its doors are open."""
+    """The broker itself. ``is_open()``: whether its doors are open."""
 
     def __init__(
         self,

@@ -26,87 +26,87 @@ from sluicemq_broker.store import JobPage
 BASE: Final = "/api/v1"
 _MOST_PEEKED: Final = 200
 #: Requests that ask MongoDB at one time, for they share its connections with the jobs; and that wait.
-ASKED_AT_ONCE: Final = 4
+AT_ONCE: Final = 4
 WAITING: Final = 100
 #: Bytes in memory from which on a job is large.
 _LARGE: Final = 256 * 1024
 
 
-def routes(admin: Admin, snapshots: Snapshots, line: FairTurns, memory: AnswerMemory) -> dict[str, object]:
+def routes(admin: Admin, snapshots: Snapshots, turns: FairTurns, memory: AnswerMemory) -> dict[str, object]:
     """Return the resources by their paths."""
-    asking = partial(Answer, line=line)
+    stored = partial(Answer, turns=turns)
 
     return {
         f"{BASE}/openapi.json": _Document(),
         f"{BASE}/broker": Answer(lambda _request: admin.broker.about()),
-        f"{BASE}/brokers": asking(lambda _request: {"brokers": admin.broker.brokers()}),
+        f"{BASE}/brokers": stored(lambda _request: {"brokers": admin.broker.brokers()}),
         f"{BASE}/queues": Answer(lambda request: _queues(admin, snapshots, request)),
-        **_of_a_queue(admin, line, memory),
+        **_of_a_queue(admin, turns, memory),
         f"{BASE}/workers": Answer(
             lambda request: {"workers": admin.queues.workers(request.get_param("queue"))}
         ),
         f"{BASE}/devices": Answer(lambda _request: {"devices": admin.devices.all()}),
-        f"{BASE}/schedules": asking(lambda _request: {"schedules": admin.schedules.do(wire.LIST, {})}),
-        f"{BASE}/tasks": asking(lambda _request: {"tasks": admin.tasks.latest()}),
-        f"{BASE}/tasks/{{task_id}}": asking(lambda _request, task_id: admin.tasks.find(task_id)),
+        f"{BASE}/schedules": stored(lambda _request: {"schedules": admin.schedules.do(wire.LIST, {})}),
+        f"{BASE}/tasks": stored(lambda _request: {"tasks": admin.tasks.latest()}),
+        f"{BASE}/tasks/{{task_id}}": stored(lambda _request, task_id: admin.tasks.find(task_id)),
     }
 
 
-def _of_a_queue(admin: Admin, line: FairTurns, memory: AnswerMemory) -> dict[str, object]:
+def _of_a_queue(admin: Admin, turns: FairTurns, memory: AnswerMemory) -> dict[str, object]:
     """Return the resources of one queue and its jobs."""
-    asking = partial(Answer, line=line)
+    stored = partial(Answer, turns=turns)
     queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
     return {
-        queue: asking(lambda _request, queue: admin.queues.one(queue)),
-        f"{queue}/jobs": asking(lambda request, queue: _jobs(admin, request, queue)),
-        job: _Job(admin, line, memory),
-        f"{job}/payload": _Payload(admin, line, memory),
-        f"{queue}/dead": asking(
+        queue: stored(lambda _request, queue: admin.queues.one(queue)),
+        f"{queue}/jobs": stored(lambda request, queue: _jobs(admin, request, queue)),
+        job: _Job(admin, turns, memory),
+        f"{job}/payload": _Payload(admin, turns, memory),
+        f"{queue}/dead": stored(
             lambda request, queue: _shown(
                 admin.dead_letters.page(queue, dead_letters(request), *_page(request))
             )
         ),
-        f"{queue}/dead/count": asking(
+        f"{queue}/dead/count": stored(
             lambda request, queue: admin.dead_letters.count(queue, dead_letters(request))
         ),
-        f"{queue}/dead/reasons": asking(
+        f"{queue}/dead/reasons": stored(
             lambda request, queue: {"reasons": admin.dead_letters.reasons(queue, dead_letters(request))}
         ),
     }
 
 
 class Answer:
-    """A path whose answer is a value; ``line``: requests that ask MongoDB, a few at once."""
+    """A path whose answer is a value; ``turns``: to ask MongoDB, for a few requests at one time."""
 
-    def __init__(self, answer: Callable[..., Any], line: FairTurns | None = None) -> None:
+    def __init__(self, answer: Callable[..., Any], turns: FairTurns | None = None) -> None:
         self._answer = answer
-        self._line = line
+        self._turns = turns
 
     def on_get(self, request: falcon.Request, response: falcon.Response, **parameters: str) -> None:
         """Write the answer as JSON."""
-        if self._line is None:
+        if self._turns is None:
             write(response, self._answer(request, **parameters))
             return
-        with self._line.turn(request.env[CONNECTION].served):
+        with self._turns.turn(request.env[CONNECTION].served):
             write(response, self._answer(request, **parameters))
 
 
 class _OneJob:
     """A job; a large one is read from MongoDB only when there is memory for it."""
 
-    def __init__(self, admin: Admin, line: FairTurns, memory: AnswerMemory) -> None:
+    def __init__(self, admin: Admin, turns: FairTurns, memory: AnswerMemory) -> None:
         self._jobs = admin.jobs
-        self._line = line
+        self._turns = turns
         self._memory = memory
 
     def read(self, request: falcon.Request, queue: str, job_id: str) -> dict[str, Any]:
         """Read one job with all its fields."""
         connection = request.env[CONNECTION]
-        with self._line.turn(connection.served):
+        with self._turns.turn(connection.served):
             size = self._jobs.weigh_show(queue, job_id)
             if size <= _LARGE:
                 return dict(self._jobs.show(queue, job_id))
-        with self._memory.for_large(size, connection), self._line.turn(connection.served):
+        with self._memory.for_large(size, connection), self._turns.turn(connection.served):
             return dict(self._jobs.show(queue, job_id))
 
 

@@ -78,10 +78,7 @@ class Connections:
     def give_way(self, now: float) -> bool:
         """Close the connection that is idle or stalled for longest; False if all are in use."""
         found = self._longest(ConnectionState.IDLE) or self._stalled(now)
-        if found is None:
-            return False
-        self._end(found)
-        return True
+        return self._close(found)
 
     def leave(self, connection: Connection) -> None:
         """Forget a closed connection."""
@@ -101,9 +98,7 @@ class Connections:
     def follow(self, connection: Connection, now: float) -> None:
         """Note that a connection follows an event stream; of too many the oldest is closed."""
         if sum(1 for _ in self._all(ConnectionState.FOLLOWING)) >= self.most_following:
-            longest = self._longest(ConnectionState.FOLLOWING)
-            if longest is not None:
-                self._end(longest)
+            self._close(self._longest(ConnectionState.FOLLOWING))
         connection.state, connection.since = ConnectionState.FOLLOWING, now
 
     def read(self, connection: Connection, unread: int, now: float) -> None:
@@ -119,11 +114,7 @@ class Connections:
 
     def end_stalled(self, now: float) -> bool:
         """Close the connection that has read nothing for longest; False if all are being read."""
-        stalled = self._stalled(now)
-        if stalled is None:
-            return False
-        self._end(stalled)
-        return True
+        return self._close(self._stalled(now))
 
     def end_all(self, state: ConnectionState) -> None:
         """Close all connections in a state."""
@@ -136,7 +127,9 @@ class Connections:
             connection.unread = unread
             self._held(self.unread)
 
-    def _end(self, connection: Connection) -> None:
+    def _close(self, connection: Connection | None) -> bool:
+        if connection is None:
+            return False
         self.leave(connection)
         self._counters.notice(
             Count.HTTP_CONNECTIONS_CUT,
@@ -144,6 +137,7 @@ class Connections:
             f"{len(self._connections)} of {self.most} are open",
         )
         connection.end()
+        return True
 
     def _all(self, state: ConnectionState) -> Iterator[Connection]:
         return (each for each in self._connections if each.state is state)

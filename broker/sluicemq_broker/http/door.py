@@ -97,7 +97,7 @@ class Server(WSGIServer):  # type: ignore[misc] # gevent has no types
         self.counters = counters
         self.connections = connections
         self.pace = HubPace()
-        self.line = FairTurns(
+        self.turns = FairTurns(
             connections.most * 4 // 5, connections.most, lambda: connections.end_stalled(time.monotonic())
         )
         super().__init__(place, application, log=None, error_log=log)

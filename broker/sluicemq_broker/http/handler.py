@@ -161,7 +161,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             return
         self._waits = True
         try:
-            with self.server.line.turn(self._connection.served):
+            with self.server.turns.turn(self._connection.served):
                 self.server.pace.wait(self._connection.served)
                 self._waits = False
                 if self._socket.closed or self._is_reset():  # the peer left meanwhile

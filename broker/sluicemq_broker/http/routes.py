@@ -62,13 +62,13 @@ class Site:
         names, memory = HostNames(settings.http, settings.http_hosts), AnswerMemory(connections, outgoing)
         authorization = Authorization(settings.http_token.text if settings.http_token else None, names)
         self.snapshots = Snapshots(lambda: admin.snapshot(actions=authorization.any))
-        self._line = FairTurns(api.ASKED_AT_ONCE, api.WAITING)
+        self._turns = FairTurns(api.AT_ONCE, api.WAITING)
         self._closing: list[Callable[[], None]] = []
         self._app = _application(_Guard(names, authorization, memory), self._failed)
         self.add("/healthz", Live())
         self.add("/readyz", Ready(admin.broker))
         self.add("/metrics", metrics)
-        queues = api.routes(admin, self.snapshots, self._line, memory)
+        queues = api.routes(admin, self.snapshots, self._turns, memory)
         for path, resource in {**queues, **actions.routes(admin)}.items():
             self.add(path, resource)
 
@@ -78,7 +78,7 @@ class Site:
 
     def ask(self, path: str, answer: Callable[..., Any]) -> None:
         """Answer a path of the API with ``answer(request, **names in the path)``, which may ask MongoDB."""
-        self.add(api.BASE + path, api.Answer(answer, self._line))
+        self.add(api.BASE + path, api.Answer(answer, self._turns))
 
     def on_close(self, step: Callable[[], None]) -> None:
         """Call ``step`` when the broker stops."""
