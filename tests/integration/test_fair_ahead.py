@@ -63,7 +63,7 @@ def order_of(store: QueueStore) -> FairOrder:
 def arrive(store: QueueStore, tenant: str, jobs: int, **fields: Any) -> list[str]:
     """Jobs of this tenant, as a broker pushes them: it tells of them when they are stored."""
     pushed = push(store, tenant, jobs, **fields)
-    store.some_ready(amidst=False)
+    store.on_ready(anywhere=False)
     return pushed
 
 
@@ -133,7 +133,7 @@ def test_a_job_that_becomes_ready_while_it_is_looked_whose_are_there_is_in_the_n
     # Given
     read_ahead(fair)
     after(monkeypatch, FairOrder, "_scan", lambda: arrive(fair, "zed", 1))
-    fair.some_ready(amidst=False)
+    fair.on_ready(anywhere=False)
     assert "zed" not in turns(claimed(fair, 8))
     monkeypatch.undo()
     # When
@@ -176,7 +176,7 @@ def test_what_comes_back_is_its_tenants_next(fair: QueueStore) -> None:
     back = [job for job in jobs if job.turn == "acme"]
     # When
     fair.roll_back([RolledBack(job, "failed", "w", due=NOW) for job in back], NOW)
-    fair.some_ready(amidst=False)
+    fair.on_ready(anywhere=False)
     # Then
     assert [job.id for job in claimed(fair, 8) if job.turn == "acme"] == ids(back)
 
@@ -195,7 +195,7 @@ def test_the_next_of_a_group_comes_before_what_was_accepted_after_it(fair: Queue
     # When
     fair.commit([each for each in fair.claimed("me", 0) if each.id == "g1"])
     fair.groups.promote(["g"], NOW)
-    fair.some_ready(amidst=True)
+    fair.on_ready(anywhere=True)
     # Then
     of_acme = [job.id for _ in range(2) for job in claimed(fair, 8) if job.turn == "acme"]
     assert of_acme == [*before[3:], "g2"]

@@ -195,7 +195,7 @@ class FakeStore:
     def mend_ownerless(self, now: float) -> None:
         """There is nothing to mend."""
 
-    def some_ready(self, *, amidst: bool) -> None:
+    def on_ready(self, *, anywhere: bool) -> None:
         """Nothing is read ahead."""
 
     def tick(self, now: float) -> None:

@@ -216,7 +216,7 @@ def test_a_broker_that_is_alone_looks_rarely_but_does() -> None:
 def test_what_lies_ready_now_and_may_be_old_is_told_to_claims(come: Callable[[Supply], None]) -> None:
     looking = Looking(others=0)
     told: list[bool] = []
-    looking.store.some_ready = lambda *, amidst: told.append(amidst)  # type: ignore[method-assign]
+    looking.store.on_ready = lambda *, anywhere: told.append(anywhere)  # type: ignore[method-assign]
     looking.dispatch.supply.some_ready(0, 1)
     assert told == [False]
     come(looking.dispatch.supply)

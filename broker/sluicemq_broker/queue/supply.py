@@ -140,14 +140,14 @@ class Supply:
     def some_ready(self, priority: int = HIGHEST, count: float = math.inf) -> None:
         """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
         # If nobody knows how many, nor since when: those of a broker that has gone, say.
-        self._store.some_ready(amidst=count == math.inf)
+        self._store.on_ready(anywhere=count == math.inf)
         self._ledger.some_ready(priority, count)
         self._tell_others()
 
     def promoted(self, priority: int, count: int, seq: int) -> None:
         """So many jobs of groups, none of a higher number, are ``ready`` now, of whichever broker."""
         self._has_number(seq)
-        self._store.some_ready(amidst=True)
+        self._store.on_ready(anywhere=True)
         self._ledger.promoted(priority, count, seq, self._timer.now())
         self._tell_others()
 

@@ -73,8 +73,8 @@ class ClaimOrder:
         """Decide which jobs the claim reads."""
         raise NotImplementedError
 
-    def on_ready(self, *, amidst: bool) -> None:
-        """Called when jobs became ready; ``amidst``: perhaps between those that were read ahead."""
+    def on_ready(self, *, anywhere: bool) -> None:
+        """Called when jobs became ready; ``anywhere``: perhaps before jobs that were read ahead."""
 
     def tick(self, now: float) -> None:
         """Called every second or so, to drop what was read ahead for claims that don't come."""

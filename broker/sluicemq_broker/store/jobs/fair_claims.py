@@ -90,11 +90,11 @@ class FairOrder(ClaimOrder):
         self.ahead = ReadAhead()
         """The jobs behind those of the last page, as far as they are known, at the only broker."""
 
-    def on_ready(self, *, amidst: bool) -> None:
+    def on_ready(self, *, anywhere: bool) -> None:
         """Read the tenants again with the next claim."""
         self._changes += 1
         self._names = None
-        if amidst:
+        if anywhere:
             self.ahead.forget()
 
     def tick(self, now: float) -> None:

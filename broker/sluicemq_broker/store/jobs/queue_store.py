@@ -204,9 +204,9 @@ class QueueStore:
             limit, now, Reservation(owner, number), before, brokers, most_bytes, one_first=one_first
         )
 
-    def some_ready(self, *, amidst: bool) -> None:
-        """Called when jobs became ready; ``amidst``: perhaps between those that were read ahead."""
-        self.claims.order.on_ready(amidst=amidst)
+    def on_ready(self, *, anywhere: bool) -> None:
+        """Called when jobs became ready; ``anywhere``: perhaps before jobs that were read ahead."""
+        self.claims.order.on_ready(anywhere=anywhere)
 
     def tick(self, now: float) -> None:
         """Called every second or so, to drop what is kept for claims that don't come."""
