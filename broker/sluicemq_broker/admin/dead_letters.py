@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.rules import number, whole
+from sluicemq.protocol.rules import kept, number, whole
 from sluicemq_broker.admin.jobs import listing
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queues import Census, Discard, Queues, Redrive, Task, Tasks
-from sluicemq_broker.runtime import kept, read_options
+from sluicemq_broker.runtime import read_options
 from sluicemq_broker.store import DeadLetters, JobPage
 
 _LAST_TIME: Final = 253_370_000_000

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames
-from sluicemq.protocol.rules import number, one_of
+from sluicemq.protocol.rules import kept, number, one_of
 from sluicemq_broker.job import Misfire, Timetable
 from sluicemq_broker.queues import Schedules
-from sluicemq_broker.runtime import TEXT, kept, read_options
+from sluicemq_broker.runtime import TEXT, read_options
 from sluicemq_broker.store import Schedule
 
 

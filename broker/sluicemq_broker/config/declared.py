@@ -7,6 +7,7 @@ from typing import Any
 
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.rules import Rule
+from sluicemq_broker.config import rules
 
 MIB = 2**20
 
@@ -14,19 +15,34 @@ MIB = 2**20
 def setting(default: Any, rule: Rule, doc: str, *, key: str | None = None, live: bool = False) -> Any:
     """Declare a setting: its default (MISSING if it must be given), its rule, its purpose.
 
-    ``key``: its name in the file, where that differs from the attribute's; ``live``: a running broker takes
-    another value when it reads its file again.
+    With a default of None the rule takes None, too. ``key``: its name in the file, where that differs from
+    the attribute's; ``live``: a running broker takes another value when it reads its file again.
     """
+    rule = _optional(rule) if default is None else rule
     return field(default=default, metadata={"rule": rule, "doc": doc, "key": key, "live": live})
+
+
+def live(default: Any, rule: Rule, doc: str) -> Any:
+    """Declare a setting of which a running broker takes another value."""
+    return setting(default, rule, doc, live=True)
+
+
+def flag(doc: str, *, default: bool, live: bool = False) -> Any:
+    """Declare a setting that is true or false."""
+    return setting(default, rules.flag, doc, live=live)
 
 
 def option(name: str, rule: Rule | None = None, doc: str = "") -> Any:
     """Declare the setting for jobs that do not give an option: the option's default, bounds and words.
 
-    ``rule``: replaces the option's rule, where a queue has several settings for it, or may have none.
+    ``rule``: replaces the option's rule, where a queue has several settings for it.
     """
     option = OPTIONS[name]
-    return setting(option.default, rule or option.rule, doc or option.doc, live=True)
+    return live(option.default, rule or option.rule, doc or option.doc)
+
+
+def _optional(rule: Rule) -> Rule:
+    return rule._replace(read=lambda value: None if value is None else rule(value))
 
 
 def settings_of(kind: type[Any]) -> dict[str, Field[Any]]:

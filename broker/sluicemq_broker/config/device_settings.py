@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from sluicemq_broker.config import rules
-from sluicemq_broker.config.declared import MIB, setting
+from sluicemq_broker.config.declared import MIB, flag, setting
 from sluicemq_devices.relays import Kind
 from sluicemq_devices.sockets import Endpoint
 
@@ -58,8 +58,8 @@ class DeviceSettings:
     ack: str = setting(
         Ack.RECEIVED,
         rules.one_of(*Ack),
-        "when a PULL worker's job is done: its ZeroMQ has it (received), before it is sent (auto), or the "
-        "worker says so (explicit)",
+        "when a PULL worker's job is done: its ZeroMQ has it (received), before it is sent (auto), "
+        "or the worker says so (explicit)",
     )
     envelope: str = setting(
         Envelope.PAYLOAD,
@@ -67,27 +67,20 @@ class DeviceSettings:
         "what workers receive: the payload, or also id and headers; of a stream also its number and time",
     )
     stream: str | None = setting(
-        None, rules.optional(rules.queue_name), "the stream between its ends; by default nothing is kept"
+        None, rules.queue_name, "the stream between its ends; by default nothing is kept"
     )
     replays: tuple[Endpoint, ...] = setting(
-        (),
-        rules.endpoints,
-        "doors where REQ and DEALER ask for past messages of streams",
-        key="replay",
+        (), rules.endpoints, "doors where REQ and DEALER ask for past messages of streams", key="replay"
     )
-    latest: bool = setting(
-        default=False, rule=rules.flag, doc="a new subscriber gets the last message of each topic at once"
-    )
+    latest: bool = flag("a new subscriber gets the last message of each topic at once", default=False)
     prefetch: int | None = setting(
         None,
-        rules.optional(rules.whole(1)),
+        rules.whole(1),
         "jobs at once for one PULL worker: not received yet (received, 256 by default, 1000 at most), "
         "unsettled (explicit, 1), or removed ahead (auto, 64)",
     )
     auto_create: bool | None = setting(
-        None,
-        rules.optional(rules.flag),
-        "a message to an unknown queue makes it; by default as in [broker]",
+        None, rules.flag, "a message to an unknown queue makes it; by default as in [broker]"
     )
     hwm: int = setting(10_000, rules.whole(1), "jobs between the ends and MongoDB, at most")
     hwm_bytes: int = setting(64 * MIB, rules.size(), "their bytes, at most")

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeVar, cast
@@ -33,6 +33,7 @@ from sluicemq_devices.relays import Kind
 
 _ALL_KEPT = StreamSettings()
 _Settings = TypeVar("_Settings", QueueSettings, StreamSettings)
+_Table = TypeVar("_Table", DeviceSettings, RouteSettings, ScheduleSettings)
 
 
 class Problem(NamedTuple):
@@ -156,7 +157,7 @@ class _Reading:
             devices=devices if broker.devices else (),
             streams=streams,
             other_streams=other_streams,
-            routes=self._routes(document.get("routes", [])),
+            routes=self._listed("routes", RouteSettings, document.get("routes", [])),
             schedules=self._schedules(document.get("schedules", {})),
         )
         self._compare(config)
@@ -204,81 +205,83 @@ class _Reading:
         self, what: str, kind: type[_Settings], tables: Any
     ) -> tuple[Mapping[str, _Settings], _Settings]:
         """Return the tables of queues or streams by name, and the settings of all others."""
-        if not isinstance(tables, dict):
-            self._wrong(f"{self._file}: {what}", f"expected tables, [{what}.NAME]")
-            tables = {}
-        common = self._table(kind, tables.get("*", {}), f'{self._file}: [{what}."*"]')
-        named = {}
-        for name in (name for name in tables if name != "*"):
-            place = f"{self._file}: [{what}.{name}]"
-            self._value(rules.queue_name, name, place)
-            named[name] = kind(**{**common, **self._table(kind, tables[name], place)})
-        return MappingProxyType(named), kind(**common)
-
-    def _routes(self, tables: Any) -> tuple[RouteSettings, ...]:
-        if not isinstance(tables, list):
-            self._wrong(f"{self._file}: routes", "expected [[routes]], one for each")
-            tables = []
-        found = (self._route(table, f"{self._file}: [[routes]] no. {n}") for n, table in enumerate(tables, 1))
-        return tuple(each for each in found if each is not None)
-
-    def _route(self, table: Any, place: str) -> RouteSettings | None:
-        values = self._table(RouteSettings, table, place)
-        missing = [key for key in ("stream", "queue") if isinstance(table, dict) and key not in table]
-        for key in missing:
-            self._wrong(place, f"{key} is missing")
-        return RouteSettings(**values) if {"stream", "queue"} <= values.keys() else None
+        named = dict(self._named(what, tables))
+        common = self._table(kind, named.pop("*", {}), f'{self._file}: [{what}."*"]')
+        found = {
+            name: kind(**{**common, **self._table(kind, table, self._place_of(what, name))})
+            for name, table in named.items()
+        }
+        return MappingProxyType(found), kind(**common)
 
     def _schedules(self, tables: Any) -> Mapping[str, ScheduleSettings]:
-        if not isinstance(tables, dict):
-            self._wrong(f"{self._file}: schedules", "expected tables, [schedules.NAME]")
-            tables = {}
-        found = {name: self._schedule(name, table) for name, table in tables.items()}
-        return MappingProxyType({name: each for name, each in found.items() if each is not None})
-
-    def _schedule(self, name: str, table: Any) -> ScheduleSettings | None:
-        place = f"{self._file}: [schedules.{name}]"
-        self._value(rules.queue_name, name, place)
-        values = self._table(ScheduleSettings, table, place)
-        if "queue" not in values:
-            if isinstance(table, dict) and "queue" not in table:
-                self._wrong(place, "queue is missing: where its jobs go")
-            return None
-        schedule = ScheduleSettings(**values)
-        try:
-            schedule.timetable.check()
-        except ValueError as error:
-            self._wrong(place, str(error))
-        return schedule
+        found = {}
+        for name, table in self._named("schedules", tables):
+            place = self._place_of("schedules", name)
+            schedule = self._made(ScheduleSettings, table, place)
+            if schedule is not None:
+                found[name] = schedule
+                try:
+                    schedule.timetable.check()
+                except ValueError as error:
+                    self._wrong(place, str(error))
+        return MappingProxyType(found)
 
     def _devices(self, tables: Any) -> tuple[DeviceSettings, ...]:
-        if not isinstance(tables, list):
-            self._wrong(f"{self._file}: devices", "expected [[devices]], one for each")
-            tables = []
-        found = (
-            self._device(table, f"{self._file}: [[devices]] no. {n}") for n, table in enumerate(tables, 1)
-        )
-        return tuple(each for each in found if each is not None)
+        return self._listed("devices", DeviceSettings, tables, self._check_device)
 
-    def _device(self, table: Any, place: str) -> DeviceSettings | None:
-        values = self._table(DeviceSettings, table, place)
-        if "kind" not in values:
-            if isinstance(table, dict) and "kind" not in table:
-                first, second, third = (f'"{kind}"' for kind in Kind)
-                self._wrong(place, f"kind is missing: expected {first}, {second} or {third}")
-            return None
-        device = DeviceSettings(**values)
+    def _check_device(self, device: DeviceSettings, table: Mapping[str, Any], place: str) -> None:
         for key in (key for key in table if not applies(key, device)):
             self._wrong(f"{place}: {key}", f"is for a {' or '.join(ONLY[key])}, this is a {device.kind}")
         if not table.get("frontend") and not table.get("backend"):
             self._wrong(place, "expected a frontend, a backend or both")
         if device.kind == Kind.FORWARDER and device.stream is None:
-            for key in ("envelope", "latest"):
-                if key in values and values[key] not in (False, Envelope.PAYLOAD):
+            for key, usual in (("envelope", Envelope.PAYLOAD), ("latest", False)):
+                if getattr(device, key) != usual:
                     self._wrong(f"{place}: {key}", "is for a forwarder with a stream, this one only relays")
         if device.ack == Ack.EXPLICIT and device.backends and not table.get("commit"):
             self._wrong(place, 'commit is missing: with ack = "explicit" workers answer on a door of its own')
-        return device
+
+    def _place_of(self, what: str, name: str) -> str:
+        return f"{self._file}: [{what}.{name}]"
+
+    def _named(self, what: str, tables: Any) -> Iterator[tuple[str, Any]]:
+        """Yield tables that have names, [what.NAME]."""
+        if not isinstance(tables, dict):
+            self._wrong(f"{self._file}: {what}", f"expected tables, [{what}.NAME]")
+            return
+        for name, table in tables.items():
+            if name != "*" or what == "schedules":
+                self._value(rules.queue_name, name, self._place_of(what, name))
+            yield name, table
+
+    def _listed(
+        self,
+        what: str,
+        kind: type[_Table],
+        tables: Any,
+        check: Callable[[_Table, Mapping[str, Any], str], None] = lambda _made, _table, _place: None,
+    ) -> tuple[_Table, ...]:
+        """Return the settings of tables in a list, [[what]]."""
+        if not isinstance(tables, list):
+            self._wrong(f"{self._file}: {what}", f"expected [[{what}]], one for each")
+            return ()
+        found = []
+        for number, table in enumerate(tables, 1):
+            place = f"{self._file}: [[{what}]] no. {number}"
+            made = self._made(kind, table, place)
+            if made is not None:
+                check(made, table, place)
+                found.append(made)
+        return tuple(found)
+
+    def _made(self, kind: type[_Table], table: Any, place: str) -> _Table | None:
+        """Return the settings of a table; None if one that must be given is missing or refused."""
+        values = self._table(kind, table, place)
+        required = {key: each for key, each in settings_of(kind).items() if each.default is MISSING}
+        for key, each in required.items():
+            if isinstance(table, dict) and key not in table:
+                self._wrong(place, f"{key} is missing: expected {each.metadata['rule'].expected}")
+        return kind(**values) if {each.name for each in required.values()} <= values.keys() else None
 
     def _compare(self, config: Config) -> None:
         """Check values against each other, unless one was refused by itself."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,7 @@ from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.hosts import problem_of_host
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.options import OPTIONS, SCHEDULE_OPTIONS
-from sluicemq.protocol.rules import Rule, duration, number, whole
+from sluicemq.protocol.rules import Rule, duration, kept, number, whole
 from sluicemq_broker.config import mongo_uri as uris
 from sluicemq_broker.config import redis_url
 from sluicemq_broker.config.secret import Secret
@@ -39,21 +39,15 @@ class BusForm(StrEnum):
 
 #: Job options that make no sense for many jobs: those that name one job, and ``reply``.
 _OF_ONE: Final = {each.name for each in OPTIONS.values() if each.names_one} | {"reply"}
-
 #: Characters of a secret, at least, so that it can't be guessed at one try a second.
 SHORTEST_SECRET: Final = 16
-
+_LONGEST_SECRET: Final = 256
 _HTTP_HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[0-9]{1,5})?")
-
-_WORDS = {
-    "true": True,
-    "yes": True,
-    "on": True,
-    "1": True,
-    "false": False,
-    "no": False,
-    "off": False,
-    "0": False,
+_DATABASE: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
+_WEIGHT: Final = whole(1, 1000)
+_FLAGS: Final = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
 }
 
 
@@ -81,137 +75,167 @@ def one_of(*words: str) -> Rule:
     return Rule(expected, check)
 
 
-def optional(rule: Rule) -> Rule:
-    """Return a rule that takes None, too."""
-    return rule._replace(read=lambda value: None if value is None else rule(value))
+def unknown(key: str, known: Iterable[str]) -> str:
+    """Return the error for an unknown key, with the key that was probably meant."""
+    names = sorted(known)
+    return f"unknown key{_hint(key, names) or '; known are ' + ', '.join(names)}"
 
 
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(flag.expected)  # noqa: TRY004
-    return value
+def _rule(expected: str) -> Callable[[Callable[[Any], Any]], Rule]:
+    """Make a rule of a function; a ValueError without a text says what is expected."""
+
+    def make(read: Callable[[Any], Any]) -> Rule:
+        def checked(value: Any) -> Any:
+            try:
+                return read(value)
+            except ValueError as error:
+                raise ValueError(str(error) or expected) from error.__cause__
+
+        return Rule(expected, checked)
+
+    return make
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise ValueError("a string")
-    return value
+def _name(what: str) -> Rule:
+    return kept(f"a {what}'s name: {QUEUE_NAME_RULE}", is_queue_name)
 
 
-def _database_name(value: Any) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_-]{1,63}", value):
-        raise ValueError(database_name.expected)
-    return value
+flag = kept("true or false", lambda value: isinstance(value, bool))._replace(
+    spelt=lambda text: _FLAGS.get(text.strip().lower(), text)
+)
+text = kept("a string", lambda value: isinstance(value, str))
+queue_name, stream_name, subscription_name = map(_name, ("queue", "stream", "subscription"))
+database_name = kept(
+    "the name of a database: 1 to 63 of A-Z a-z 0-9 _ -",
+    lambda value: isinstance(value, str) and _DATABASE.fullmatch(value) is not None,
+)
 
 
-def _queue_name(value: Any) -> str:
-    if not is_queue_name(value):
-        raise ValueError(queue_name.expected)
-    return str(value)
+@_rule("an endpoint such as tcp://127.0.0.1:5551, or a list of them")
+def endpoints(value: Any) -> tuple[Endpoint, ...]:
+    """Read one endpoint or a list."""
+    return tuple(map(_endpoint, value if isinstance(value, list | tuple) else [value]))
 
 
-def _topics(value: Any) -> tuple[str, ...]:
-    given = tuple(value) if isinstance(value, list | tuple) else (value,)
-    if not all(isinstance(each, str) for each in given):
-        raise ValueError(topics.expected)
-    return given
+@_rule("one endpoint that binds, not one that connects (>)")
+def bound_endpoint(value: Any) -> Endpoint:
+    """Read an endpoint that binds."""
+    endpoint = _endpoint(value)
+    if not endpoint.bind:
+        raise ValueError
+    return endpoint
 
 
-def _http_hosts(value: Any) -> tuple[str, ...]:
+@_rule('a host name or an address without a port, as in "0.0.0.0" or "::1"')
+def host(value: Any) -> str:
+    """Read a host; ``*`` is every interface."""
+    bare = value.removeprefix("[").removesuffix("]") if isinstance(value, str) else ""
+    if value != "*" and problem_of_host(f"[{bare}]" if ":" in bare else str(value)):
+        raise ValueError
+    return bare
+
+
+@_rule('a host and a port, as in "127.0.0.1:5580", or "" for no such door')
+def http_address(value: Any) -> str:
+    """Read the address of the HTTP door; empty: none."""
+    if not isinstance(value, str):
+        raise ValueError  # noqa: TRY004
+    place = value.strip().removeprefix("http://").removeprefix("tcp://").removesuffix("/")
+    if place:
+        try:
+            parse_endpoint(f"tcp://{place}")
+        except ValueError:
+            raise ValueError from None
+    return place
+
+
+@_rule(
+    'names of hosts, such as ["mq.example.com", "mq.example.com:8443"], or one text with commas between them'
+)
+def http_hosts(value: Any) -> tuple[str, ...]:
+    """Read names of hosts, in small letters."""
     given = value.split(",") if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
-        raise ValueError(http_hosts.expected)
+        raise ValueError
     names = tuple(name for each in given if (name := each.strip().lower()))
     if not all(map(_HTTP_HOST.fullmatch, names)):
-        raise ValueError(http_hosts.expected)
+        raise ValueError
     return names
 
 
-def _job_headers(value: Any) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ValueError(job_headers.expected)  # noqa: TRY004
-    for key in value.keys() - (OPTIONS.keys() - _OF_ONE):
-        hint = _hint(key, OPTIONS.keys() - _OF_ONE)
-        raise ValueError(f"{job_headers.expected}, of which {key} is none for many jobs{hint}")
-    return MappingProxyType(_options(value, "{expected} as {key}"))
+@_rule(f"a secret of {SHORTEST_SECRET} to {_LONGEST_SECRET} visible characters of ASCII")
+def secret(value: Any) -> Secret:
+    """Read a secret that fits into a header, and into the field of a form."""
+    given = value.text if isinstance(value, Secret) else value
+    if not isinstance(given, str) or not SHORTEST_SECRET <= len(given) <= _LONGEST_SECRET:
+        raise ValueError
+    if not all("!" <= character <= "~" for character in given):
+        raise ValueError
+    return Secret(given)
 
 
-def _weights(value: Any) -> Mapping[str, int]:
-    if not isinstance(value, Mapping):
-        raise ValueError(weights.expected)  # noqa: TRY004
-    names = OPTIONS["tenant"].rule
-    if not all(names.holds(each) for each in value):
-        raise ValueError(weights.expected)
-    return MappingProxyType({name: _weight(each) for name, each in value.items()})
+@_rule("a folder")
+def folder(value: Any) -> Path:
+    """Read the path of a folder; ``~`` is the user's home."""
+    if isinstance(value, str) and not value.strip():
+        raise ValueError("a string")
+    return Path(value).expanduser().absolute()
 
 
-def _folder(value: Any) -> Path:
-    return Path(_text(value) if isinstance(value, str) else value).expanduser().absolute()
-
-
-def _mongodb_uri(value: Any) -> uris.MongoUri:
+@_rule(uris.EXPECTED)
+def mongodb_uri(value: Any) -> uris.MongoUri:
+    """Read where MongoDB is."""
     if not isinstance(value, str):
-        raise ValueError(uris.EXPECTED)  # noqa: TRY004
+        raise ValueError  # noqa: TRY004
     return uris.MongoUri.read(value)
 
 
-def _event_bus(value: Any) -> BusForm | redis_url.RedisUrl:
+@_rule(f"one of {', '.join(BusForm)}, or {redis_url.EXPECTED}")
+def event_bus(value: Any) -> BusForm | redis_url.RedisUrl:
+    """Read the transport of events."""
     if isinstance(value, redis_url.RedisUrl):
         return value
     if value in list(BusForm):
         return BusForm(value)
     if isinstance(value, str) and value.startswith("redis"):
         return redis_url.RedisUrl.read(value)
-    raise ValueError(event_bus.expected + _hint(value, BusForm))
+    hint = _hint(value, BusForm)
+    raise ValueError(event_bus.expected + hint if hint else "")
 
 
-def _host(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(host.expected)  # noqa: TRY004
-    bare = value.removeprefix("[").removesuffix("]")
-    if value != "*" and problem_of_host(f"[{bare}]" if ":" in bare else value):
-        raise ValueError(host.expected)
-    return bare
+@_rule('topics as a reader names them, such as "orders." or "orders.*.paid", or a list of them')
+def topics(value: Any) -> tuple[str, ...]:
+    """Read one topic or a list."""
+    given = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not all(isinstance(each, str) for each in given):
+        raise ValueError
+    return given
 
 
-def _bound_endpoint(value: Any) -> Endpoint:
-    endpoint = _endpoint(value)
-    if not endpoint.bind:
-        raise ValueError(bound_endpoint.expected)
-    return endpoint
+@_rule("a table of tenants and whole numbers, 1 to 1000")
+def weights(value: Any) -> Mapping[str, int]:
+    """Read the weights of tenants."""
+    if not isinstance(value, Mapping) or not all(map(OPTIONS["tenant"].rule.holds, value)):
+        raise ValueError
+    return MappingProxyType({name: _WEIGHT(each) for name, each in value.items()})
 
 
-def _http_address(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError(http_address.expected)  # noqa: TRY004
-    place = value.strip().removeprefix("http://").removeprefix("tcp://").removesuffix("/")
-    if place:
-        try:
-            parse_endpoint(f"tcp://{place}")
-        except ValueError:
-            raise ValueError(http_address.expected) from None
-    return place
+@_rule("a table of job options")
+def job_headers(value: Any) -> Mapping[str, Any]:
+    """Read options for all jobs of a route."""
+    if not isinstance(value, Mapping):
+        raise ValueError  # noqa: TRY004
+    allowed = OPTIONS.keys() - _OF_ONE
+    for key in value.keys() - allowed:
+        raise ValueError(f"{job_headers.expected}, of which {key} is none for many jobs{_hint(key, allowed)}")
+    return MappingProxyType(_options(value, "{expected} as {key}"))
 
 
-def _secret(value: Any) -> Secret:
-    given = value.text if isinstance(value, Secret) else value
-    if not isinstance(given, str) or not SHORTEST_SECRET <= len(given) <= 256 or not _is_visible(given):
-        raise ValueError(secret.expected)
-    return Secret(given)
-
-
-def _is_visible(text: str) -> bool:
-    """Return True for text that fits into a header, and into the field of a form."""
-    return all("!" <= character <= "~" for character in text)
-
-
-def _endpoints(value: Any) -> tuple[Endpoint, ...]:
-    return tuple(_endpoint(each) for each in (value if isinstance(value, list | tuple) else [value]))
-
-
-def _schedule_options(value: Any) -> dict[str, Any]:
+@_rule("a table of the jobs' options")
+def schedule_options(value: Any) -> dict[str, Any]:
+    """Read options for the jobs of a schedule."""
     if not isinstance(value, dict):
-        raise ValueError(schedule_options.expected)  # noqa: TRY004
+        raise ValueError  # noqa: TRY004
     for key in value.keys() - SCHEDULE_OPTIONS:
         raise ValueError(f"options of its jobs: {key!r}: {unknown(key, SCHEDULE_OPTIONS)}")
     return _options(value, "options of its jobs: {key}: {expected}")
@@ -226,42 +250,6 @@ def _options(given: Mapping[str, Any], refusal: str) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(refusal.format(key=key, expected=error)) from None
     return read
-
-
-flag = Rule("true or false", _flag, spelt=lambda text: _WORDS.get(text.strip().lower(), text))
-text = Rule("a string", lambda value: value if isinstance(value, str) else _text(value))
-schedule_options = Rule("a table of the jobs' options", _schedule_options)
-database_name = Rule("the name of a database: 1 to 63 of A-Z a-z 0-9 _ -", _database_name)
-queue_name = Rule(f"a queue's name: {QUEUE_NAME_RULE}", _queue_name)
-stream_name = Rule(f"a stream's name: {QUEUE_NAME_RULE}", _queue_name)
-subscription_name = Rule(f"a subscription's name: {QUEUE_NAME_RULE}", _queue_name)
-http_hosts = Rule(
-    'names of hosts, such as ["mq.example.com", "mq.example.com:8443"], or one text with commas between them',
-    _http_hosts,
-)
-topics = Rule(
-    'topics as a reader names them, such as "orders." or "orders.*.paid", or a list of them', _topics
-)
-_weight = whole(1, 1000)
-weights = Rule("a table of tenants and whole numbers, 1 to 1000", _weights)
-job_headers = Rule("a table of job options", _job_headers)
-#: ``~`` is the user's home.
-folder = Rule("a folder", _folder)
-mongodb_uri = Rule(uris.EXPECTED, _mongodb_uri)
-event_bus = Rule(f"one of {', '.join(BusForm)}, or {redis_url.EXPECTED}", _event_bus)
-#: ``*`` is every interface.
-host = Rule('a host name or an address without a port, as in "0.0.0.0" or "::1"', _host)
-#: Where the HTTP door listens; empty: nowhere.
-http_address = Rule('a host and a port, as in "127.0.0.1:5580", or "" for no such door', _http_address)
-secret = Rule(f"a secret of {SHORTEST_SECRET} to 256 visible characters of ASCII", _secret)
-bound_endpoint = Rule("one endpoint that binds, not one that connects (>)", _bound_endpoint)
-endpoints = Rule("an endpoint such as tcp://127.0.0.1:5551, or a list of them", _endpoints)
-
-
-def unknown(key: str, known: Iterable[str]) -> str:
-    """Return the error for an unknown key, with the key that was probably meant."""
-    names = sorted(known)
-    return f"unknown key{_hint(key, names) or '; known are ' + ', '.join(names)}"
 
 
 def _endpoint(value: Any) -> Endpoint:

@@ -21,9 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from sluicemq.protocol.names import LONGEST_NAME
-from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.config import rules
-from sluicemq_broker.config.declared import MIB, option, setting
+from sluicemq_broker.config.declared import MIB, flag, live, option, setting
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.secret import Secret
@@ -59,11 +58,7 @@ class BrokerSettings:
     )
     endpoint: Endpoint = setting(door(PORT), rules.bound_endpoint, "the door of the library and the commands")
     host: str = setting("127.0.0.1", rules.host, "where the default doors listen")
-    devices: bool = setting(
-        default=True,
-        rule=rules.flag,
-        doc="open the doors of [[devices]], or of the default ones; false: none",
-    )
+    devices: bool = flag("open the doors of [[devices]], or of the default ones; false: none", default=True)
     http: str = setting(
         f"127.0.0.1:{PORT + HTTP_PORT_AFTER}",
         rules.http_address,
@@ -71,7 +66,7 @@ class BrokerSettings:
     )
     http_token: Secret | None = setting(
         None,
-        rules.optional(rules.secret),
+        rules.secret,
         "the token that allows changes over HTTP; without one nothing can be changed there",
     )
     http_hosts: tuple[str, ...] = setting(
@@ -80,15 +75,11 @@ class BrokerSettings:
         "names of a reverse proxy by which browsers reach the HTTP door, beside addresses and localhost",
     )
     mongodb_uri: MongoUri | None = setting(
-        None,
-        rules.optional(rules.mongodb_uri),
-        "the MongoDB; without a URI the broker starts an embedded one in data_dir",
+        None, rules.mongodb_uri, "the MongoDB; without a URI the broker starts an embedded one in data_dir"
     )
     database: str = setting("sluicemq", rules.database_name, "the MongoDB database")
     data_dir: Path | None = setting(
-        None,
-        rules.optional(rules.folder),
-        "folder of the embedded MongoDB; by default the user's data folder",
+        None, rules.folder, "folder of the embedded MongoDB; by default the user's data folder"
     )
     event_bus: rules.BusForm | RedisUrl = setting(
         rules.BusForm.AUTO,
@@ -102,35 +93,24 @@ class BrokerSettings:
     )
     silence: float = setting(6.0, rules.seconds(above=0), "seconds of silence after which a worker is gone")
     max_job_bytes: int = setting(12 * MIB, rules.size(MAX_JOB_BYTES), "largest payload of a job")
-    max_queues: int = setting(1000, rules.whole(1), "queues that pushes may make", live=True)
-    auto_create: bool = setting(
-        default=True, rule=rules.flag, doc="a push to an unknown queue makes it", live=True
-    )
+    max_queues: int = live(1000, rules.whole(1), "queues that pushes may make")
+    auto_create: bool = flag("a push to an unknown queue makes it", default=True, live=True)
     hwm: int = setting(10_000, rules.whole(1), "jobs of the library on their way to MongoDB, at most")
     hwm_bytes: int = setting(64 * MIB, rules.size(), "their bytes, at most")
-    stop_timeout: float = setting(30.0, rules.seconds(), "seconds a stop waits for running jobs", live=True)
-    history: bool = setting(
-        default=True, rule=rules.flag, doc="keep what is counted in each minute, hour and day, in MongoDB"
-    )
+    stop_timeout: float = live(30.0, rules.seconds(), "seconds a stop waits for running jobs")
+    history: bool = flag("keep what is counted in each minute, hour and day, in MongoDB", default=True)
     max_connections: int | None = setting(
-        None,
-        rules.optional(rules.whole(1)),
-        "connections at once, at most; by default what the limit of open files allows",
+        None, rules.whole(1), "connections at once, at most; by default what the limit of open files allows"
     )
-    allow_unsafe_store: bool = setting(
-        default=False, rule=rules.flag, doc="accept a MongoDB that may lose confirmed jobs"
+    allow_unsafe_store: bool = flag("accept a MongoDB that may lose confirmed jobs", default=False)
+    log_level: str = live(
+        "info", rules.one_of("debug", "info", "warning", "error"), "least level that is logged"
     )
-    log_level: str = setting(
-        "info", rules.one_of("debug", "info", "warning", "error"), "least level that is logged", live=True
-    )
-    log_format: str = setting(
-        "text", rules.one_of("text", "json"), "one line or one JSON object each", live=True
-    )
+    log_format: str = live("text", rules.one_of("text", "json"), "one line or one JSON object each")
     poll: float = setting(
         1.0,
         rules.seconds(above=0),
-        "seconds between looks for what other brokers have done, beside the event bus; or up to a quarter "
-        "more",
+        "seconds between looks for what other brokers have done, beside the event bus; up to a quarter more",
     )
 
 
@@ -146,123 +126,93 @@ class QueueSettings:
     """``[queues.NAME]``: how the jobs of one queue are treated, unless their headers say otherwise."""
 
     database: str | None = setting(
-        None, rules.optional(rules.database_name), "the MongoDB database; by default that of [broker]"
+        None, rules.database_name, "the MongoDB database; by default that of [broker]"
     )
     max_attempts: int = option("max_attempts")
-    max_losses: int = setting(
-        20, rules.whole(1, 1_000_000), "brokers that may die with a job before it is a dead letter", live=True
+    max_losses: int = live(
+        20, rules.whole(1, 1_000_000), "brokers that may die with a job before it is a dead letter"
     )
     visibility_timeout: float = option("visibility_timeout")
     backoff: str = option(
         "backoff", rules.one_of(*KINDS), "how the wait grows after each failure; or linear, fixed, none"
     )
-    backoff_base: float = setting(
-        _BACKOFF.base, rules.seconds(), "seconds after the first failure", live=True
+    backoff_base: float = live(_BACKOFF.base, rules.seconds(), "seconds after the first failure")
+    backoff_factor: float = live(
+        _BACKOFF.factor, rules.number(*BOUNDS["factor"]), "by which an exponential wait grows each time"
     )
-    backoff_factor: float = setting(
-        _BACKOFF.factor,
-        rules.number(*BOUNDS["factor"]),
-        "by which an exponential wait grows each time",
-        live=True,
+    backoff_cap: float = live(_BACKOFF.cap, rules.seconds(), "seconds, at most")
+    backoff_jitter: float = live(
+        _BACKOFF.jitter, rules.number(*BOUNDS["jitter"]), "share of a wait that chance adds or takes off"
     )
-    backoff_cap: float = setting(_BACKOFF.cap, rules.seconds(), "seconds, at most", live=True)
-    backoff_jitter: float = setting(
-        _BACKOFF.jitter,
-        rules.number(*BOUNDS["jitter"]),
-        "share of a wait that chance adds or takes off",
-        live=True,
-    )
-    dead_retention: float | None = setting(
+    dead_retention: float | None = live(
         None,
-        rules.optional(rules.seconds()),
+        rules.seconds(),
         "seconds a dead letter is kept, with on_dead a day at least; by default until it is purged",
-        live=True,
     )
     keep_done: float = option("keep_done")
-    remember: float = setting(
-        300.0, rules.seconds(), "seconds a result can be asked for again by the job's id", live=True
-    )
+    remember: float = live(300.0, rules.seconds(), "seconds a result can be asked for again by the job's id")
     priority: int = option("priority", doc="priority of jobs that name none; higher first")
-    ttl: float | None = option("ttl", rules.optional(OPTIONS["ttl"].rule))
-    on_expiry: str = setting(
+    ttl: float | None = option("ttl")
+    on_expiry: str = live(
         OnExpiry.DROP,
         rules.one_of(*OnExpiry),
         "an expired job is removed (drop), or becomes a dead letter (dead)",
-        live=True,
     )
-    on_dead: str | None = setting(
+    on_dead: str | None = live(
         None,
-        rules.optional(rules.queue_name),
+        rules.queue_name,
         "the queue into which its dead letters move, for workers there; by default they stay",
-        live=True,
     )
     delay: float = option("delay")
     dedupe_window: float = option("dedupe_window")
-    fair: bool = setting(
+    fair: bool = flag(
+        "take turns between tenants, or groups, so that a flood of one holds up no other",
         default=False,
-        rule=rules.flag,
-        doc="take turns between tenants, or groups, so that a flood of one holds up no other",
         live=True,
     )
-    weights: Mapping[str, int] | None = setting(
-        None,
-        rules.optional(rules.weights),
-        "jobs of these tenants in each round of a fair queue; other tenants have one",
-        live=True,
+    weights: Mapping[str, int] | None = live(
+        None, rules.weights, "jobs of these tenants in each round of a fair queue; other tenants have one"
     )
-    max_running: int | None = setting(
+    max_running: int | None = live(
         None,
-        rules.optional(rules.whole(1)),
+        rules.whole(1),
         "jobs that run at once, over all brokers, at most: at a worker, or on their way to one",
-        live=True,
     )
-    rate: float | None = setting(
-        None,
-        rules.optional(rules.number(0.001, 1_000_000)),
-        "jobs that begin in a second, over all brokers, at most",
-        live=True,
+    rate: float | None = live(
+        None, rules.number(0.001, 1_000_000), "jobs that begin in a second, over all brokers, at most"
     )
-    burst: int | None = setting(
+    burst: int | None = live(
         None,
-        rules.optional(rules.whole(1, 1_000_000)),
+        rules.whole(1, 1_000_000),
         "jobs that may begin at once after a rest; by default those of a second",
-        live=True,
     )
-    tenant_max_running: int | None = setting(
+    tenant_max_running: int | None = live(
         None,
-        rules.optional(rules.whole(1, 1_000_000)),
+        rules.whole(1, 1_000_000),
         "jobs of each tenant of a fair queue that run at once, over all brokers, at most",
-        live=True,
     )
-    tenant_rate: float | None = setting(
+    tenant_rate: float | None = live(
         None,
-        rules.optional(rules.number(0.001, 1_000_000)),
+        rules.number(0.001, 1_000_000),
         "jobs of each tenant, or group, of a fair queue that begin in a second, over all brokers, at most",
-        live=True,
     )
-    tenant_burst: int | None = setting(
+    tenant_burst: int | None = live(
         None,
-        rules.optional(rules.whole(1, 1_000_000)),
+        rules.whole(1, 1_000_000),
         "jobs of each tenant that may begin at once after a rest; by default those of a second",
-        live=True,
     )
-    max_ready: int | None = setting(
-        None,
-        rules.optional(rules.whole(1)),
-        "jobs that wait, delayed ones too, before the queue is full",
-        live=True,
+    max_ready: int | None = live(
+        None, rules.whole(1), "jobs that wait, delayed ones too, before the queue is full"
     )
-    max_bytes: int | None = setting(
+    max_bytes: int | None = live(
         None,
-        rules.optional(rules.size()),
+        rules.size(),
         "bytes of its jobs in MongoDB, kept ones and dead letters too, before the queue is full",
-        live=True,
     )
-    overflow: str = setting(
+    overflow: str = live(
         Overflow.REFUSE,
         rules.one_of(*Overflow),
         "a full queue answers QUEUE_FULL (refuse), or lets producers wait (hold); PUSH sockets always wait",
-        live=True,
     )
 
     @property
@@ -292,17 +242,13 @@ class StreamSettings:
     """``[streams.NAME]``: how much of a stream is kept; without a bound, all of it."""
 
     database: str | None = setting(
-        None, rules.optional(rules.database_name), "the MongoDB database; by default that of [broker]"
+        None, rules.database_name, "the MongoDB database; by default that of [broker]"
     )
-    max_age: float | None = setting(
-        None, rules.optional(rules.seconds(above=0)), "seconds for which a message is kept"
-    )
-    max_messages: int | None = setting(
-        None, rules.optional(rules.whole(1)), "messages that are kept, the newest"
-    )
-    max_bytes: int | None = setting(None, rules.optional(rules.size()), "bytes of messages that are kept")
+    max_age: float | None = setting(None, rules.seconds(above=0), "seconds for which a message is kept")
+    max_messages: int | None = setting(None, rules.whole(1), "messages that are kept, the newest")
+    max_bytes: int | None = setting(None, rules.size(), "bytes of messages that are kept")
     max_unread: int | None = setting(
-        None, rules.optional(rules.whole(1)), "messages kept, beyond these bounds, for subscriptions behind"
+        None, rules.whole(1), "messages kept, beyond these bounds, for subscriptions behind"
     )
     dedupe_window: float = setting(
         300.0, rules.seconds(above=0), "seconds in which a message's own id is not stored twice"
@@ -320,11 +266,11 @@ class RouteSettings:
     queue: str = setting(MISSING, rules.queue_name, "the queue of the jobs")
     subscription: str | None = setting(
         None,
-        rules.optional(rules.subscription_name),
+        rules.subscription_name,
         "the subscription that keeps how far the route has come; by default route.QUEUE",
     )
     headers: Mapping[str, Any] | None = setting(
-        None, rules.optional(rules.job_headers), "job options for all of them, as a producer gives them"
+        None, rules.job_headers, "job options for all of them, as a producer gives them"
     )
 
     @property
@@ -339,10 +285,10 @@ class ScheduleSettings:
 
     queue: str = setting(MISSING, rules.queue_name, "the queue of its jobs")
     payload: str = setting("", rules.text, "the payload of its jobs")
-    cron: str | None = setting(None, rules.optional(rules.text), "minute hour day-of-month month day-of-week")
+    cron: str | None = setting(None, rules.text, "minute hour day-of-month month day-of-week")
     timezone: str = setting("UTC", rules.text, "the time zone of the cron expression, as Europe/Berlin")
     every: float | None = setting(
-        None, rules.optional(rules.seconds(above=0)), "seconds from one run to the next, instead of cron"
+        None, rules.seconds(above=0), "seconds from one run to the next, instead of cron"
     )
     misfire: str = setting(
         Misfire.ONE,
@@ -350,7 +296,7 @@ class ScheduleSettings:
         "missed runs that are made up for: none (skip), the last one (one), all",
     )
     options: Mapping[str, Any] | None = setting(
-        None, rules.optional(rules.schedule_options), "options of its jobs, as { priority = 5 }"
+        None, rules.schedule_options, "options of its jobs, as { priority = 5 }"
     )
 
     @property

@@ -8,7 +8,7 @@ from sluicemq_broker.runtime.events import Events
 from sluicemq_broker.runtime.histogram import BOUNDS, Histogram
 from sluicemq_broker.runtime.json_values import read_json
 from sluicemq_broker.runtime.labelled import LabelledGauge, Subjects
-from sluicemq_broker.runtime.options import FLAG, IS_TRUE, TEXT, array_of, kept, read_options
+from sluicemq_broker.runtime.options import FLAG, IS_TRUE, TEXT, array_of, read_options
 from sluicemq_broker.runtime.pulse import Pulse
 from sluicemq_broker.runtime.query_slots import QuerySlots, SlotUser
 from sluicemq_broker.runtime.server_time import Measure, better
@@ -43,7 +43,6 @@ __all__ = [
     "Turns",
     "array_of",
     "better",
-    "kept",
     "read_json",
     "read_options",
     "shielded",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sluicemq.protocol.errors import BadFrames
-from sluicemq.protocol.rules import Rule
+from sluicemq.protocol.rules import Rule, kept
 
 
 def read_options(given: Mapping[Any, Any], rules: Mapping[str, Rule], what: str) -> dict[str, Any]:
@@ -26,17 +26,6 @@ def read_options(given: Mapping[Any, Any], rules: Mapping[str, Rule], what: str)
         except ValueError as error:
             raise BadFrames(f"{name} of {what} is {str(value)[:64]!r}, expected {error}") from None
     return read
-
-
-def kept(expected: str, holds: Callable[[Any], bool]) -> Rule:
-    """Return a rule for values that are kept as they are."""
-
-    def read(value: Any) -> Any:
-        if not holds(value):
-            raise ValueError(expected)
-        return value
-
-    return Rule(expected, read)
 
 
 def array_of(kind: type, expected: str) -> Rule:

@@ -113,7 +113,18 @@ def duration(least: float, most: float, expected: str, *, above: bool = False) -
 
 def one_of(*words: str) -> Rule:
     """Return the rule of one of a few words."""
-    return _test(lambda value: value in words, " or ".join(f"'{word}'" for word in words))
+    return kept(" or ".join(f"'{word}'" for word in words), lambda value: value in words)
+
+
+def kept(expected: str, holds: Callable[[Any], bool]) -> Rule:
+    """Return the rule of values that are used without a change."""
+
+    def read(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(expected)
+        return value
+
+    return Rule(expected, read)
 
 
 def rfc3339(text: str) -> float:
@@ -122,17 +133,6 @@ def rfc3339(text: str) -> float:
     if when.tzinfo is None:
         raise ValueError
     return when.timestamp()
-
-
-def _test(holds: Callable[[Any], bool], expected: str) -> Rule:
-    """Return the rule of a value that is used without a change."""
-
-    def read(value: Any) -> Any:
-        if not holds(value):
-            raise ValueError(expected)
-        return value
-
-    return Rule(expected, read)
 
 
 def _plain_number(value: Any, kind: type[Any], expected: str) -> Any:
@@ -262,11 +262,11 @@ _OF_BACKOFF = {
     for name, bounds in BACKOFF_BOUNDS.items()
 }
 
-IDENTIFIER: Final = _test(_is_id, f"a string of 1 to {LONGEST_ID} bytes")
+IDENTIFIER: Final = kept(f"a string of 1 to {LONGEST_ID} bytes", _is_id)
 MOMENT: Final = Rule(_MOMENT, _moment, spelt=_spelt_moment)
 BACKOFF: Final = Rule(_BACKOFF, _backoff)
-OWN_MAP: Final = _test(
-    _is_storable_map,
+OWN_MAP: Final = kept(
     "a map with text keys (not starting with $), 64-bit numbers, "
     f"at most {_DEEPEST} levels and {MOST_VALUES} values",
+    _is_storable_map,
 )
