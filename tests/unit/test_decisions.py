@@ -1,4 +1,4 @@
-"""What becomes of a job, as a table: how its delivery ended, what it was, and what is decided."""
+"""Decisions as tables: how a delivery ended, the job, and what becomes of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who asks for a job's result by its id: found, not there, ending this moment; and how long who waits."""
+"""Waiters for results: jobs that are found, missing, or ending this moment; and how long clients wait."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class AskedStore(FakeStore):
 
 
 class WaitersRig:
-    """The answers of one queue over that store, and what an asker hears; another broker has its jobs."""
+    """The waiters of one queue over that store, and the outcomes they get; another broker has its jobs."""
 
     def __init__(self) -> None:
         self.store = AskedStore()
@@ -60,14 +60,14 @@ class WaitersRig:
         self.store.push([a_job(job_id, owner=OTHER, hold=1) for job_id in ids], NOW)
 
     def end(self, *ids: str) -> None:
-        """They are done, with the result 42, and kept."""
+        """End these jobs with the result 42; they are kept."""
         self.store.complete([finished(a_job(job_id, owner=OTHER, hold=1), b"42") for job_id in ids], NOW)
 
     def remove(self, *ids: str) -> None:
-        """They are done, and not kept."""
+        """End these jobs; they are not kept."""
         self.store.commit([a_job(job_id, owner=OTHER, hold=1) for job_id in ids])
 
-    def ask(self, name: str = "asker", job_id: str = "job") -> None:
+    def ask(self, name: str = "client", job_id: str = "job") -> None:
         self.waiters.find(
             job_id,
             lambda outcome: self.heard.append((name, told(outcome))),
@@ -75,7 +75,7 @@ class WaitersRig:
         )
 
     def wait(self, job_id: str) -> None:
-        """As one who has pushed the job; what it hears is under the job's id."""
+        """Wait as the client that pushed the job; its outcome is noted under the job's id."""
         self.waiters.wait(job_id, lambda outcome: self.heard.append((job_id, told(outcome))))
 
 
@@ -102,7 +102,7 @@ def test_a_job_that_has_ended_is_answered_without_waiting(rig: WaitersRig) -> No
     rig.end("job")
     rig.ask()
     go_on()
-    assert rig.heard == [("asker", b"42")]
+    assert rig.heard == [("client", b"42")]
     assert not len(rig.waiters)
 
 
@@ -111,7 +111,7 @@ def test_a_job_on_its_way_is_waited_for(rig: WaitersRig) -> None:
     rig.ask()
     go_on()
     rig.waiters.committed("job", b"42")
-    assert rig.heard == [("asker", "on its way"), ("asker", b"42")]
+    assert rig.heard == [("client", "on its way"), ("client", b"42")]
 
 
 def test_many_who_ask_at_once_cost_one_read_and_are_all_told(rig: WaitersRig) -> None:
@@ -126,7 +126,7 @@ def test_many_who_ask_at_once_cost_one_read_and_are_all_told(rig: WaitersRig) ->
 def test_a_job_that_is_not_there_is_not_found(rig: WaitersRig) -> None:
     rig.ask()
     go_on()
-    assert rig.heard == [("asker", NotFound)]
+    assert rig.heard == [("client", NotFound)]
     assert not len(rig.waiters)
 
 
@@ -139,19 +139,19 @@ def test_a_job_that_has_just_expired_here_is_known_as_such_and_those_long_gone_a
     rig.waiters.expired([f"other {number}" for number in range(1000)])
     rig.ask()
     go_on()
-    assert rig.heard == [("asker", Expired), ("asker", NotFound)]
+    assert rig.heard == [("client", Expired), ("client", NotFound)]
 
 
 def test_a_job_that_ends_here_while_it_is_looked_for_is_not_taken_for_unknown(rig: WaitersRig) -> None:
-    # Given a job that this broker has just removed, before it was told so
+    # Given a job that this broker has just removed, before MongoDB has answered
     rig.held.add("job")
     rig.ask()
     go_on()
-    assert rig.heard == [("asker", "on its way")]
-    # When it is told
+    assert rig.heard == [("client", "on its way")]
+    # When MongoDB has answered
     rig.waiters.committed("job", b"42")
-    # Then so is the asker
-    assert rig.heard[1:] == [("asker", b"42")]
+    # Then the client is answered
+    assert rig.heard[1:] == [("client", b"42")]
 
 
 def test_a_job_stored_while_another_looks_for_it_in_vain_is_not_taken_for_unknown(rig: WaitersRig) -> None:
@@ -166,7 +166,7 @@ def test_a_job_stored_while_another_looks_for_it_in_vain_is_not_taken_for_unknow
     hold.set()
     go_on()
     go_on()
-    # Then only the first is told that there is none
+    # Then only the first gets the answer that there is none
     assert rig.heard == [("early", NotFound), ("later", "on its way")]
 
 
@@ -175,7 +175,7 @@ def test_who_pushed_the_job_is_not_told_that_it_is_unknown(rig: WaitersRig) -> N
     rig.waiters.wait("job", lambda outcome: rig.heard.append(("pusher", told(outcome))))
     rig.ask()
     go_on()
-    assert rig.heard == [("asker", NotFound)]
+    assert rig.heard == [("client", NotFound)]
     assert len(rig.waiters) == 1
 
 
@@ -212,7 +212,7 @@ def test_a_job_that_was_there_and_ends_elsewhere_unremembered_is_uncertain(rig: 
     for _ in range(2):
         rig.waiters.poll_others(NOW, alone=False)
         go_on()
-    assert rig.heard[1:] == [("asker", Uncertain)]
+    assert rig.heard[1:] == [("client", Uncertain)]
 
 
 def test_a_job_that_is_gone_while_some_expire_is_waited_for_until_it_is_known_which(rig: WaitersRig) -> None:
@@ -230,14 +230,14 @@ def test_a_job_that_is_gone_while_some_expire_is_waited_for_until_it_is_known_wh
         go_on()
         rig.waiters.expired(["job"])
     # Then
-    assert rig.heard[1:] == [("another", "on its way"), ("asker", Expired), ("another", Expired)]
+    assert rig.heard[1:] == [("another", "on its way"), ("client", Expired), ("another", Expired)]
 
 
 # ------------------------------------------------------------ alone, and with other brokers
 
 
 def waiting(rig: WaitersRig, count: int) -> None:
-    """So many askers whose jobs are stored, and nobody works on them."""
+    """Let ``count`` clients wait for jobs that are stored, and on which nobody works."""
     ids = [f"job-{number}" for number in range(count)]
     rig.begin(*ids)
     for job_id in ids:
