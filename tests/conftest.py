@@ -1,4 +1,4 @@
-"""What all tests share: one real MongoDB, a database of one's own, free ports, long tests on request."""
+"""Fixtures of all tests: one real MongoDB, a database of one's own, free ports, long tests on request."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def database(mongo_uri: str) -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def _same_chance(request: pytest.FixtureRequest) -> None:
-    """Jitter and the like is the same in each run of a test; what explores has Hypothesis, or a Random."""
+    """Seed jitter and the like by the name of the test; what explores has Hypothesis, or a Random."""
     random.seed(request.node.nodeid)
 
 

@@ -32,7 +32,7 @@ SILENCE = object()
 
 
 class ScriptedBroker:
-    """Answers everything kindly unless told otherwise by ``on[verb] = script``."""
+    """Answers everything kindly unless a test sets ``on[verb] = script``."""
 
     def __init__(
         self,

@@ -26,7 +26,7 @@ ANY_PORT = parse("tcp://127.0.0.1:0")
 
 
 class Notices(list[tuple[str, str]]):
-    """What a switchboard was told."""
+    """Notices of a switchboard: kind and text."""
 
     def of(self, kind: str) -> list[str]:
         return [text for each, text in self if each == kind]
@@ -58,7 +58,7 @@ class Clients:
 
 
 class LaneRecorder:
-    """Whoever is told of lanes: keeps those that were opened, their messages, and those that closed."""
+    """Handler of lanes: keeps those that were opened, their messages, and those that closed."""
 
     def __init__(self) -> None:
         self.lanes: list[Lane] = []

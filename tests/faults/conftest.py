@@ -1,4 +1,4 @@
-"""What tests of several files here share."""
+"""Fixtures that several files here share."""
 
 from __future__ import annotations
 

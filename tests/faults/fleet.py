@@ -31,15 +31,15 @@ class Program:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, or is stopped."""
+        """Return whether it runs, or is stopped."""
         return self.process.poll() is None
 
     def said(self, word: str) -> list[list[str]]:
-        """What followed ``word`` on each line that began with it."""
+        """Return what followed ``word`` on each line that began with it."""
         return [line[1:] for line in list(self._lines) if line[0] == word]
 
     def wait_said(self, word: str, count: int = 1, timeout: float = TIMEOUT) -> list[list[str]]:
-        """Wait until it has said ``word`` so many times."""
+        """Wait until it has said ``word`` ``count`` times."""
         said: list[list[str]] = wait_until(
             lambda: found if len(found := self.said(word)) >= count else None, timeout, f"{word!r} x {count}"
         )

@@ -38,7 +38,7 @@ class Load:
         self._workers = [self._thread(self._work, each) for each in endpoints]
 
     def go_on(self, jobs: int = 300, timeout: float = 90.0) -> None:
-        """Wait until so many more jobs are confirmed, and committed."""
+        """Wait until ``count`` more jobs are confirmed, and committed."""
         confirmed, committed = len(self.confirmed) + jobs, len(self.committed) + jobs
         wait_until(
             lambda: self.errors or (len(self.confirmed) >= confirmed and len(self.committed) >= committed),
@@ -78,7 +78,7 @@ class Load:
     def _noting_errors(self, target: Any, *arguments: Any) -> None:
         try:
             target(*arguments)
-        except BaseException as error:  # noqa: BLE001 - told by go_on() and finish()
+        except BaseException as error:  # noqa: BLE001 - reported by go_on() and finish()
             self.errors.append(error)
 
     def _produce(self, endpoint: str, number: int) -> None:

@@ -28,7 +28,7 @@ Chosen = Callable[[Command], bool]
 
 
 class Interference:
-    """What happens to one chosen command; this one lets it pass."""
+    """Interference with one chosen command; this one lets it pass."""
 
     def __init__(self, command: Command, splice: _Splice) -> None:
         self.command = command
@@ -96,7 +96,7 @@ class Late(Interference):
 
     @property
     def given_up(self) -> bool:
-        """Whether the connection that it came on has ended."""
+        """Return whether the connection that it came on has ended."""
         return self._splice.ended.is_set()
 
     def land(self) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Late(Interference):
 
 
 class Slow(Interference):
-    """The request is passed on so many seconds later."""
+    """The request is passed on ``seconds`` later."""
 
     seconds = 0.0
 
@@ -140,7 +140,7 @@ class Watched(Interference):
             return
         try:
             function()
-        except BaseException as error:  # noqa: BLE001 - raised by whoever waits for it
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
             self.error = error
         self.done.set()
 
@@ -160,7 +160,7 @@ class Fault(Generic[Kind]):
 
     @property
     def active(self) -> bool:
-        """Whether it waits for a command still."""
+        """Return whether it waits for a command still."""
         return self._left != 0
 
     def meet(self, command: Command, splice: _Splice) -> Kind | None:
@@ -174,7 +174,7 @@ class Fault(Generic[Kind]):
             return self.met[-1]
 
     def wait(self, count: int = 1, timeout: float = TIMEOUT) -> list[Kind]:
-        """Wait until so many were met: those held until applied, those watched until the function has run.
+        """Wait until ``count`` were met: those held until applied, those watched until the function has run.
 
         Raises what that raised.
         """
@@ -234,7 +234,7 @@ class CuttingProxy:
         return [each for fault in self._faults for each in fault.met if isinstance(each, Held)]
 
     def cut(self, chosen: Chosen, times: int = 1) -> Fault[Lost]:
-        """Swallow the replies to the next so many commands, and cut their connections.
+        """Swallow the replies to the next ``times`` commands, and cut their connections.
 
         The former order is forgotten.
         """
@@ -245,7 +245,7 @@ class CuttingProxy:
         return fault
 
     def refuse(self, chosen: Chosen, times: int | None = 1) -> Fault[Refused]:
-        """Cut the connections of the next so many commands before they are applied."""
+        """Cut the connections of the next ``times`` commands before they are applied."""
         return self._add(Fault(Refused, chosen, times))
 
     def hold(self, chosen: Chosen, times: int | None = 1) -> Fault[Held]:
@@ -253,11 +253,11 @@ class CuttingProxy:
         return self._add(Fault(Held, chosen, times))
 
     def delay(self, chosen: Chosen, times: int | None = 1) -> Fault[Late]:
-        """Keep the requests back until each is told to ``land``, also when its sender is gone."""
+        """Keep the requests back until each may ``land``, also when its sender is gone."""
         return self._add(Fault(Late, chosen, times))
 
     def slow(self, chosen: Chosen, seconds: float, times: int | None = None) -> Fault[Slow]:
-        """Pass the requests on so many seconds later."""
+        """Pass the requests on ``seconds`` later."""
         kind = type("Slow", (Slow,), {"seconds": seconds})
         return self._add(Fault(kind, chosen, times))
 
@@ -339,7 +339,7 @@ class CuttingProxy:
             splice.cut()
 
     def meet(self, message: bytes, splice: _Splice) -> list[Interference]:
-        """What is to happen to this message."""
+        """Return the interference for this message."""
         faults = [fault for fault in self._faults if fault.active]
         if not faults:
             return []

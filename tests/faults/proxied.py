@@ -36,11 +36,11 @@ class ProxiedBroker(NamedTuple):
 
     @property
     def endpoint(self) -> str:
-        """Its door of the library."""
+        """Address of its door for the library."""
         return self.process.doors["smq"]
 
     def counter(self, name: str) -> int:
-        """What it has counted under this name."""
+        """Return how much it has counted under this name."""
         with Client(self.endpoint) as client:
             return int(client.counters()["counters"].get(name, 0))
 
@@ -128,7 +128,7 @@ def proxied_brokers(
     config: Mapping[str, Any] = MappingProxyType({}),
     **broker: Any,
 ) -> Iterator[list[ProxiedBroker]]:
-    """So many brokers on one database; ``config`` and ``broker`` (its table) are added to their settings."""
+    """Start ``count`` brokers on one database; ``config`` and ``broker`` (its table) add settings."""
     with ExitStack() as stack:
         proxies = [stack.enter_context(CuttingProxy(mongo_uri)) for _ in range(count)]
         settings = {**config, "broker": {**SETTINGS, **config.get("broker", {}), **broker}}
@@ -215,19 +215,19 @@ class RawClient:
         self.ask(wire.READY, self.queue, credit, {"wait": True})
 
     def take(self, count: int = 1, timeout: float = TIMEOUT) -> list[Delivered]:
-        """Wait for so many deliveries; returns the next ones."""
+        """Wait for ``count`` deliveries; return the next ones."""
         self._until(lambda: len(self._waiting) >= count, timeout, f"delivery of {count} jobs")
         taken, self._waiting = self._waiting[:count], self._waiting[count:]
         self.taken += taken
         return taken
 
     def take_all(self) -> list[Delivered]:
-        """What has been delivered so far and was not taken, and is not kept in ``taken``."""
+        """Return the deliveries so far that were not taken; they are not kept in ``taken``."""
         taken, self._waiting = self._waiting, []
         return taken
 
     def offered(self, timeout: float) -> bool:
-        """Whether a delivery comes within this time."""
+        """Return whether a delivery comes within this time."""
         end = time.monotonic() + timeout
         while not self._waiting and (left := end - time.monotonic()) > 0:
             self._receive(left)

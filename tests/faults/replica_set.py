@@ -22,7 +22,7 @@ _AT_WORK = (1, 2)  # PRIMARY, SECONDARY
 
 
 class ReplicaSet:
-    """So many mongods on free ports, with short elections; ended, and their data removed, on leaving."""
+    """A number of mongods on free ports, with short elections; ended, and their data removed, on leaving."""
 
     def __init__(self, nodes: int = 1) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="sluicemq-chaos-"))

@@ -105,7 +105,7 @@ class ProxiedQueue:
         return [each["_id"] for each in self._jobs.find({"state": state}, {"_id": 1})]
 
     def over(self, dedupe_id: str) -> bool:
-        """Whether the window of a dedupe_id is over, by MongoDB's own clock."""
+        """Return whether the window of a dedupe_id is over, by MongoDB's own clock."""
         held = {"dedupe_id": dedupe_id, "$expr": {"$lte": ["$dedupe_until", "$$NOW"]}}
         return self._jobs.find_one(held) is not None
 

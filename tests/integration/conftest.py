@@ -44,7 +44,7 @@ def documents(own_database: Database[dict[str, Any]]) -> Database[dict[str, Any]
 
 @pytest.fixture
 def noticed() -> list[tuple[str, str]]:
-    """What ``store`` has found that should not be there: kind and text."""
+    """Findings of ``store`` that should not be there: kind and text."""
     return []
 
 
@@ -58,13 +58,13 @@ def store(documents: Database[dict[str, Any]], noticed: list[tuple[str, str]]) -
 
 @pytest.fixture
 def changes(documents: Database[dict[str, Any]]) -> ChangesAtOnce:
-    """What people order for the jobs of this test's database."""
+    """Bulk changes for the jobs of this test's database."""
     return ChangesAtOnce(documents)
 
 
 @pytest.fixture
 def inspector(documents: Database[dict[str, Any]]) -> Inspector:
-    """What people ask of the queues of this test's database."""
+    """Reader of the queues of this test's database."""
     return Inspector(documents)
 
 

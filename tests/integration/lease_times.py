@@ -17,7 +17,7 @@ BEAT = LEASE / 5
 
 
 class LeaseTime(Timer):
-    """The time of every broker in a test; it passes when told to."""
+    """The time of every broker in a test; it passes when the test says so."""
 
     value = 1000.0
 

@@ -1,4 +1,4 @@
-"""What the model of two brokers knows of each job, and what must hold of it at every moment."""
+"""The model's knowledge of each job at two brokers, and what must hold of it at every moment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNFINISHED: Final = {"state": {"$in": ["ready", "waiting", "reserved"]}}
 
 @dataclass(eq=False)
 class Life:
-    """What the model knows of one job, from the insert that bore it to its end.
+    """The model's knowledge of one job, from the insert that bore it to its end.
 
     ``certain`` failed deliveries are counted, and up to ``possible``: a verdict is on its way.
     ``ending``: a commit is under way, or was, that may be applied; ``rejected``: the same of a reject.
@@ -244,7 +244,7 @@ class Lives(Fate):
         hand.life.possible = max(hand.life.possible, hand.attempt)
 
     def _holds(self, hand: LifeHand) -> bool:
-        """Whether this delivery is the one that counts, as MongoDB knows it."""
+        """Return whether this delivery is the one that counts, as MongoDB knows it."""
         held = {"state": "reserved", "owner": hand.owner, "attempts": hand.attempt}
         return self.jobs.find_one({"_id": hand.life.job_id, **held}) is not None
 

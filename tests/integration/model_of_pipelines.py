@@ -1,4 +1,4 @@
-"""What the model of two brokers with pipelines knows of each job, and what must hold at every moment."""
+"""The model's knowledge of each job in pipelines at two brokers, and what must hold at every moment."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class JobHand(Hand):
 
     job_id: str
     ours: bool = False
-    """Whether its broker held it under an owner of its own when its worker settled it."""
+    """Return whether its broker held it under an owner of its own when its worker settled it."""
 
 
 class Stories(Fate):
@@ -220,6 +220,6 @@ class Stories(Fate):
 
 
 def _waits(parent: Stored, awaited: Mapping[str, Any]) -> bool:
-    """Whether this is the parent that a job names, since that fan-out, and has not heard of its death."""
+    """Return whether a job names this parent, since that fan-out, which has not heard of its death."""
     by = parent.get("children", {}).get("by")
     return (awaited.get("id"), awaited.get("by")) == (parent["_id"], by) and "told" not in awaited

@@ -1,4 +1,4 @@
-"""What a model of two brokers has around it: time that passes, MongoDB that fails, brokers that die.
+"""Surroundings of a model of two brokers: time that passes, MongoDB that fails, brokers that die.
 
 :class:`Fate` draws it; what producers and workers do, and what must hold, its heirs say.
 """
@@ -24,7 +24,7 @@ from support.virtual_time import VirtualTime, come_to_rest
 
 VISIBILITY: Final = 20.0
 
-#: After so many heartbeats everything has come to its end, if all are well.
+#: Heartbeats after which everything has come to its end, if all are well.
 _LONG: Final = 200
 #: What the other broker may do inside a verb, beside its duties: what its workers have.
 WORK: Final = "work"
@@ -69,15 +69,15 @@ class ModelWorker(FakeWorker):
 
     @property
     def open_hands(self) -> list[Any]:
-        """What it has still."""
+        """Return what it still has."""
         return [hand for hand in self.hands if hand.open]
 
     def come(self) -> None:
-        """To its queue."""
+        """Begin to work at its queue."""
         self.broker.queues.open(self.queue).attach(self)
 
     def leave(self, *, died: bool) -> None:
-        """It works there no more."""
+        """Leave: it works there no more."""
         self.broker.queues.open(self.queue).worker_gone(self, died=died)
 
 
@@ -124,7 +124,7 @@ class Fate(RuleBasedStateMachine):
         raise NotImplementedError
 
     def commit(self, hands: list[Any]) -> None:
-        """Their workers have done these."""
+        """Commit these, which workers have done."""
         raise NotImplementedError
 
     def runs_out(self, hand: Any) -> None:
@@ -137,7 +137,7 @@ class Fate(RuleBasedStateMachine):
         """A broker that stops has given back what it had."""
 
     def look_after(self, broker: SmallBroker) -> None:
-        """Its duties, at the end of a run, when nothing fails any more."""
+        """Do its duties, at the end of a run, when nothing fails any more."""
         broker.sweep()
         broker.audit()
 
@@ -285,7 +285,7 @@ class Fate(RuleBasedStateMachine):
         broker.interfere(duty)
 
     def works(self, broker: SmallBroker) -> None:
-        """Its workers do what they have, or get now."""
+        """Let its workers do what they have, or get now."""
         for duty in self.before_work:
             self._do_inside(broker, duty)
         self.time.passes_inside(0.01)
@@ -321,7 +321,7 @@ class Fate(RuleBasedStateMachine):
                 self.leave_seat(seat, died=True)
 
     def _time_out(self, broker: SmallBroker) -> None:
-        """It is about to tick."""
+        """Time out deliveries, as the tick of this broker is about to."""
         for hand in self.hands_of(broker):
             if hand.until <= self.time.value:
                 hand.open = False
@@ -364,7 +364,7 @@ class Fate(RuleBasedStateMachine):
         assert self.unfinished() == []
 
     def end_all(self) -> None:
-        """Whoever still waits, ends."""
+        """End all that still wait."""
         for line in self.lines:
             line.dead = True
         self.time.passes(10 * VISIBILITY)

@@ -16,7 +16,7 @@ from pymongo.database import Database
 
 @dataclass
 class Surroundings:
-    """What the fixtures give to every run."""
+    """Values that the fixtures give to every run."""
 
     documents: Database[dict[str, Any]]
     complaints: list[str]
@@ -39,7 +39,7 @@ class _Complaints(logging.Handler):
 def surrounded(
     machine: Any, documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[None]:
-    """What this machine needs to run; errors that a broker shields from others are complaints, too."""
+    """Give a machine what it needs to run; errors that a broker shields from others are complaints, too."""
     complaints: list[str] = []
     listener = _Complaints(complaints)
     machine.around = Surroundings(documents, complaints, monkeypatch)
@@ -62,14 +62,14 @@ def run_alone(machine: type[Any], step: Callable[[Any], None]) -> None:
 
 
 def check(machine: type[Any], examples: int, steps: int) -> None:
-    """Random runs of so many steps at most; the first that fails is made short and shown."""
+    """Random runs of ``steps`` steps at most; the first that fails is made short and shown."""
     run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
             deadline=None,
-            derandomize=examples < 50,  # the short run is the same each time
+            derandomize=examples < 50,  # the short run takes one course each time
             suppress_health_check=list(HealthCheck),
         ),
     )

@@ -49,7 +49,7 @@ class BrokerProcess:
     ``resource.RLIMIT_*`` to a value (soft and hard).
     """
 
-    #: What Python is told to run.
+    #: The arguments of Python.
     program: Sequence[str] = ("-m", "sluicemq_broker")
 
     def __init__(
@@ -147,7 +147,7 @@ class BrokerProcess:
         return doors
 
     def log_text(self) -> str:
-        """What it wrote on stdout and stderr so far, over all its starts."""
+        """Everything it wrote on stdout and stderr so far, over all its starts."""
         return self._log_file.read_text(errors="replace") if self._log_file.exists() else ""
 
     def wait_log(self, text: str, timeout: float = TIMEOUT) -> None:
@@ -169,7 +169,7 @@ class BrokerProcess:
         return self.process.wait(timeout)
 
     def restart(self) -> Self:
-        """Start it again after :meth:`kill` or :meth:`terminate`: the same config and ports."""
+        """Start it again after :meth:`kill` or :meth:`terminate`: with its config and ports."""
         return self.start()
 
     def close(self) -> None:

@@ -72,7 +72,7 @@ class BrokerUnderTest:
 
     @property
     def is_running(self) -> bool:
-        """Whether its process has not ended."""
+        """Return whether its process has not ended."""
         return self.process.process.poll() is None
 
     def take(self, shape: str) -> Doors:
@@ -109,11 +109,11 @@ class BrokerUnderTest:
         return Smq(self.socket(zmq.DEALER, self.doors["smq"]))
 
     def counter(self, name: str) -> int:
-        """What the broker has counted under this name."""
+        """Return how much the broker has counted under this name."""
         return int(self.ask_counters()["counters"].get(name, 0))
 
     def ask_counters(self) -> dict[str, Any]:
-        """What the broker tells of itself; counting all queues, as ``stats`` does, would take it long."""
+        """Ask for the counters of the broker; counting all queues, as ``stats`` does, would take it long."""
         told = self.admin.counters()
         self.longest_turn_cpu = max(self.longest_turn_cpu, told["broker"]["longest_turn_cpu"])
         return told
@@ -131,7 +131,7 @@ class BrokerUnderTest:
         )
 
     def await_count(self, queue: str, state: str, count: int) -> None:
-        """Wait until so many jobs of a queue are in this state."""
+        """Wait until ``count`` jobs of a queue are in this state."""
         wait_until(lambda: self.counts(queue)[state] == count, what=f"{count} {state} in {queue}")
 
     def collection(self, queue: str) -> Collection[dict[str, Any]]:
@@ -154,7 +154,7 @@ class BrokerUnderTest:
         return {**letter, "reason": letter["errors"][-1]["reason"]}
 
     def serves(self) -> bool:
-        """Whether a job still goes all the way: pushed, worked on, answered."""
+        """Return whether a job still goes all the way: pushed, worked on, answered."""
         queue = "serves"
         worker, asker = self._proof
         asker.send_multipart([queue.encode(), b"still there?"])
@@ -225,7 +225,7 @@ def serving(
 
 
 def spare(**shapes: int) -> list[dict[str, Any]]:
-    """The configuration of so many devices of each shape."""
+    """Return the configuration of a number of devices of each shape."""
     return [_device(f"{shape}-{n}", **SHAPES[shape]) for shape, count in shapes.items() for n in range(count)]
 
 

@@ -31,7 +31,7 @@ from support.jobs import NOW, ids
 
 
 class Clock(ServerClock):
-    """The server's clock, at :data:`NOW` until told otherwise."""
+    """The server's clock, at :data:`NOW` until a test sets it."""
 
     time = NOW
 
@@ -82,7 +82,7 @@ def a_context(
     timer: Timer | None = None,
     notify_brokers: NotifyBrokers = no_other_broker,
 ) -> Context:
-    """What every part needs; what is not given is a fake, or the real thing where it needs no MongoDB."""
+    """Make the context of every part; what is not given is a fake, or real where it needs no MongoDB."""
     return Context(
         cast("Any", owners or FakeOwners()),
         clock or Clock(),
@@ -100,7 +100,7 @@ def a_maker(clock: ServerClock | None = None) -> MakeJob:
 
 
 def no_limits(context: Context) -> Limits:
-    """Those of a queue that has none."""
+    """Return the limits of a queue that has none."""
     return Limits(cast("Any", None), context, QueueSettings())
 
 
@@ -120,7 +120,7 @@ class FakeOutlet:
         self.released += jobs
 
     def claimed(self) -> None:
-        """Nobody waits for room."""
+        """Do nothing: no push waits for room."""
 
     def died(self, ids: Iterable[str]) -> None:
         self.dead += ids

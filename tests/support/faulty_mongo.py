@@ -1,4 +1,4 @@
-"""A MongoDB whose statements fail when told to: not sent, applied without a reply, or late."""
+"""A MongoDB whose statements fail when a test says so: not sent, applied without a reply, or late."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _USUALLY_GIVEN_UP: Final = 15.0
 
 
 class Kind(Enum):
-    """What happens at a statement."""
+    """Faults of a statement."""
 
     AWAY = auto()  # no primary: it was not sent, and the broker knows
     CUT = auto()  # it was not applied, and nobody can know
@@ -46,7 +46,7 @@ class Kind(Enum):
     INSIDE_AFTER = auto()
 
 
-#: What can't happen between two statements of a transaction: whoever acts then waits for its end, in MongoDB.
+#: Impossible between two statements of a transaction: a broker that acts then waits for its end.
 _NOT_WITHIN: Final = (Kind.HELD, Kind.LATE, Kind.INSIDE_BEFORE, Kind.INSIDE_AFTER)
 
 
@@ -122,7 +122,7 @@ class Line:
         return self._fail(kind, statement, given_up, lands=method != "transaction")
 
     def inserted(self, collection: str, documents: list[dict[str, Any]]) -> None:
-        """These are stored, or will be with the transaction that is under way."""
+        """Note ids that are stored, or will be with the transaction that is under way."""
         if self._newborn is None:
             self.born(collection, documents)
         else:
@@ -286,7 +286,7 @@ class FaultyDatabase:
         return self.real.list_collection_names(**options)
 
     def watch(self, *_arguments: Any, **_options: Any) -> Any:
-        """As a stand-alone answers; the real thing would hold up this thread for a second at a time."""
+        """Answer as a stand-alone does; the real thing would hold up this thread for a second at a time."""
         raise OperationFailure("The $changeStream stage is only supported on replica sets", 40573)
 
     def __getitem__(self, name: str) -> FaultyCollection:

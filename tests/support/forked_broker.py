@@ -91,7 +91,7 @@ class ForkedBroker:
         self.pid = int(self._lines.readline())
 
     def poll(self) -> int | None:
-        """Its exit code; None while it runs."""
+        """Exit code; None while it runs."""
         with suppress(TimeoutError):
             self._await(0.0)
         return self.returncode

@@ -11,7 +11,7 @@ from support.waiting import TIMEOUT
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """Answer of the HTTP door."""
 
     status: int
     headers: dict[str, str]
@@ -61,7 +61,7 @@ class Web:
 
 
 def all_of(stranger: socket.socket) -> bytes:
-    """What comes until the other side hangs up."""
+    """Read all that comes until the other side hangs up."""
     came = bytearray()
     try:
         while part := stranger.recv(65536):

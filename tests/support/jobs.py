@@ -67,7 +67,7 @@ def finished(job: Job, result: bytes = b"result", *, worker: str = "worker") -> 
 
 
 class ChangesAtOnce(Changes, Redrives, Removals):
-    """What people order for many jobs, all pages one after the other."""
+    """Bulk changes of jobs, all pages one after the other."""
 
     def purge(self, queue: str, state: str, now: float) -> int:
         return sum(self.purging(queue, state, now, lambda: PAGE))

@@ -29,5 +29,5 @@ def first_of(*values: Any) -> list[Any]:
 
 
 def short_where(values: Iterable[Any], short: Callable[[Any], bool]) -> list[Any]:
-    """Those for which this holds run always, the others with ``--full``."""
+    """Make parameters of which those for which this holds run always, the others with ``--full``."""
     return [each if short(each) else long(each) for each in values]

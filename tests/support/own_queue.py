@@ -56,12 +56,12 @@ class OwnQueue:
         return claim.jobs[0]
 
     def ready(self) -> bool:
-        """Whether a consumer would get a job now."""
+        """Return whether a consumer would get a job now."""
         with self.reserve(1, wait=0) as claim:
             return len(claim) > 0
 
     def in_order(self, count: int) -> list[bytes]:
-        """Take so many jobs; their payloads in the order in which they came."""
+        """Take ``count`` jobs; return their payloads in the order in which they came."""
         return [job.payload for job in self.reserve(count)]
 
     def await_ready(self, *ids: str) -> None:
@@ -81,7 +81,7 @@ class OwnQueue:
         return [each["id"] for each in self.client.peek(self.queue, state, 100)]
 
     def counts(self) -> dict[str, Any]:
-        """The queue's counts by state, and what else is told of it."""
+        """The queue's counts by state, and all else that `queue` shows of it."""
         return self.client.queue(self.queue)
 
     @property
@@ -154,7 +154,7 @@ def own_queue(broker: BrokerUnderTest) -> Iterator[OwnQueue]:
 
 
 def written(changes: ChangeStream[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """What MongoDB writes, one after the other."""
+    """Yield the changes that MongoDB writes, one after the other."""
     while True:
         yield wait_until(changes.try_next, SECONDS, "another write")
 

@@ -1,4 +1,4 @@
-"""A PULL worker of ZMTP 3.1 made by hand: what it has taken into its memory it says when it is told to."""
+"""A PULL worker of ZMTP 3.1 made by hand: it says what it has in its memory when a test asks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class PullPeer:
         return [frames[-1] for frames in list(self.jobs)]
 
     def wait_jobs(self, count: int) -> list[bytes]:
-        """Wait until so many have come, and the PING behind them."""
+        """Wait until ``count`` have come, and the PING behind them."""
         wait_until(lambda: len(self.jobs) >= count and self._pings, what=f"{count} jobs at the peer")
         return self.payloads
 

@@ -44,7 +44,7 @@ _LAST_WRITES: Final = 2.0
 
 
 class VirtualClock(ServerClock):
-    """The server's clock: :data:`NOW` when the test begins, the same for all brokers."""
+    """The server's clock: :data:`NOW` when the test begins, one for all brokers."""
 
     def __init__(self, time: VirtualTime) -> None:
         self._time = time
@@ -55,7 +55,7 @@ class VirtualClock(ServerClock):
 
 
 class _Over:
-    """What a broker's retries wait on; a broker that was killed waits for nothing."""
+    """Event that a broker's retries wait on; a broker that was killed waits for nothing."""
 
     def __init__(self, time: VirtualTime, line: Line) -> None:
         self._time = time
@@ -117,11 +117,11 @@ class SmallBroker:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is on its way to MongoDB; nothing is any more once it was killed."""
+        """Return whether anything is on its way to MongoDB; nothing is any more once it was killed."""
         return any(queue.busy for queue in self.queues) and not self.line.dead
 
     def beat(self) -> None:
-        """As ``Server`` does, without measuring the clock."""
+        """Begin as ``Server`` does, without measuring the clock."""
         self._do(self._beat)
 
     def tick(self) -> None:
@@ -134,7 +134,7 @@ class SmallBroker:
         self._do(self.sweeper.audit)
 
     def round(self) -> None:
-        """What follows from deaths, whoever was there; recurring jobs."""
+        """Clean up after brokers that died; run recurring jobs."""
         self._do(self._round)
 
     def release_all(self) -> None:

@@ -28,7 +28,7 @@ class Traced:
         return self._exporter.get_finished_spans()
 
     def find(self, name: str) -> list[ReadableSpan]:
-        """Those of this name."""
+        """Return the spans of this name."""
         return [span for span in self.all() if span.name == name]
 
     def one(self, name: str, that: Callable[[ReadableSpan], bool] = lambda _span: True) -> ReadableSpan:
@@ -53,5 +53,5 @@ def parent_of(span: ReadableSpan) -> int | None:
 
 
 def id_of(span: ReadableSpan) -> int:
-    """Its own."""
+    """Return the id of a span."""
     return int(span.context.span_id)

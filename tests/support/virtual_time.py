@@ -1,4 +1,4 @@
-"""Time that passes when a test says so, for greenlets that wait: a test runs the same way each time."""
+"""Time that passes when a test says so, for greenlets that wait: each run of a test takes one course."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class VirtualTime(Timer):
         return bool(event.is_set())
 
     def alarm(self, seconds: float, ring: Callable[[], object]) -> None:
-        """Call ``ring`` when so many seconds have passed."""
+        """Call ``ring`` when ``seconds`` have passed."""
         heapq.heappush(self._alarms, (self.value + seconds, next(self._numbers), ring))
 
     def passes_inside(self, seconds: float) -> None:
-        """The same, in the middle of what a greenlet does: the others go on for a while, and none rests."""
+        """Let time pass while a greenlet is busy: the others go on for a while, and none rests."""
         self._pass(seconds, _let_others_run)
 
     def passes(self, seconds: float) -> None:

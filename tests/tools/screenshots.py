@@ -74,7 +74,7 @@ def main() -> int:
 
 
 def _keep(picture: bytes, file: Path) -> None:
-    """As a PNG of 256 colours, the rare ones too: a third of the bytes, and nobody sees it."""
+    """Write a PNG of 256 colours, the rare ones too: a third of the bytes, and nobody sees it."""
     whole = Image.open(io.BytesIO(picture)).convert("RGB")
     whole.quantize(256, Image.Quantize.MAXCOVERAGE).save(file, optimize=True)
 

@@ -69,7 +69,7 @@ def main() -> int:
 
 @contextmanager
 def busy(count: int) -> Iterator[None]:
-    """So many processes that compute without end."""
+    """Start ``count`` processes that compute without end."""
     with ExitStack() as stack:
         for _ in range(count):
             process = subprocess.Popen([sys.executable, "-c", _BUSY], stdin=subprocess.PIPE)

@@ -39,7 +39,7 @@ class DispatchRig(FakeOutlet):
             self.store.ready.extend(jobs)
 
     def ready(self, *jobs: Job) -> list[Job]:
-        """Jobs that lie ready in the store, and the dispatcher has heard of them."""
+        """Put ready jobs into the store, and let the dispatcher know."""
         self.store.ready.extend(jobs)
         self.dispatch.supply.some_ready(max(job.priority for job in jobs))
         go_on()
@@ -61,7 +61,7 @@ class DispatchRig(FakeOutlet):
         go_on()
 
     def born(self, *jobs: Job) -> list[str]:
-        """Which of a push's jobs are inserted reserved."""
+        """Return which of a push's jobs are inserted reserved."""
         self.dispatch.supply.expect(jobs, NOW)
         return [job.id for job in jobs if job.owner]
 

@@ -55,7 +55,7 @@ class IntakeRig:
 
 
 class Told:
-    """What the pusher has heard; None: nothing yet."""
+    """Answer to the pusher; None: nothing yet."""
 
     refused: dict[int, SluiceError] | None = None
     existing: Sequence[int] = ()
