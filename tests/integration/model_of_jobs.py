@@ -315,7 +315,7 @@ class Lives(Fate):
         super()._work_until_all_is_done()
         for broker in self.brokers:
             assert not broker.busy
-            assert not broker.queue._dispatch.held
+            assert not broker.queue.held
         assert not self.births - self.sent  # an insert that is repeated, or lands late, stores a job once
 
 

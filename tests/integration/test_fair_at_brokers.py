@@ -31,7 +31,7 @@ class FairRig(LimitsRig):
 
     def worker(self, broker: SmallBroker, prefetch: int = 100) -> FakeWorker:
         worker = super().worker(broker, prefetch)
-        while broker.queue._dispatch.supply.under_way:
+        while broker.queue.scheduler.ledger.under_way(self.time.now()):
             gevent.sleep(1e-9)  # as a claim that takes several replies does between them
         come_to_rest()
         return worker
@@ -82,8 +82,8 @@ def test_nothing_is_inserted_reserved_while_anything_lies_ready_whatever_its_pri
     held = broker.queue.held
     assert held < 60
     # And room for some, but for too few to claim again
-    broker.queue._dispatch.pace.appetite = held + 2
-    assert broker.queue._dispatch.room == 3
+    broker.queue.scheduler.pace.appetite = held + 2
+    assert broker.queue.scheduler.room == 3
     # When
     rig.tenant(broker, "flood", 5, priority=255)
     # Then

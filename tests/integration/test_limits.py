@@ -173,7 +173,7 @@ def test_a_broker_that_is_told_of_jobs_and_gets_no_permit_asks_again_later(rig: 
     # When
     other.line.fault = fault = Fault(Kind.INSIDE_AFTER, "find_one_and_update", times=1000)
     for _ in range(100):
-        other.queue._dispatch.supply.on_ready(0)
+        other.queue.on_ready(0)
         come_to_rest()
     rig.passes(10.0)
     # Then

@@ -44,7 +44,7 @@ class TwoLimitedBrokers(TwoBrokers):
         permits, live = LimitStore(self.documents, "mail").holders(), self._live_owners()
         for broker in self.brokers:
             for owner in live.intersection(broker.owners.mine()):
-                held = broker.queue._dispatch.held.under(owner)
+                held = broker.queue.scheduler.reservations.under(owner)
                 assert len(held) <= permits.get(owner, 0), (owner, held, permits)
         assert sum(count for owner, count in permits.items() if owner in live) <= MAX_RUNNING, permits
 

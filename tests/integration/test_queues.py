@@ -58,15 +58,15 @@ def test_who_waits_for_a_job_of_a_removed_queue_is_told_and_nothing_of_it_is_hel
     queue, told = queues.open("mail"), list[Any]()
     queue.results.wait("a", told.append)
     staged = a_job("a", owner="owner-1")
-    queue._dispatch.held.add([staged])
-    queue._dispatch._staged.add([staged])
+    queue.scheduler.reservations.add([staged])
+    queue.scheduler.staging.add([staged])
     # When
     queues.removed(queue)
     queues.forget("mail")
     # Then
     assert [type(each) for each in told] == [NotFound]
-    assert not queue._dispatch.held
-    assert queue._dispatch.withdraw() == []
+    assert not queue.held
+    assert queue.scheduler.staging.clear() == []
     assert list(queues) == []
 
 
@@ -84,7 +84,7 @@ def test_a_job_that_came_while_its_queue_was_removed_is_held_until_its_worker_ha
     queues.forget("mail")
     # Then no audit gives it to another
     [delivery] = worker.deliveries
-    assert queue._dispatch.held.knows(delivery.job.id, delivery.job.reservation.number)
+    assert queue.scheduler.reservations.knows(delivery.job.id, delivery.job.reservation.number)
     queue.settle([Verdict(delivery.receipt, wire.COMMIT)], Settlement(told.append))
     assert deadline.until(lambda: bool(told))
     assert told == [{}]
@@ -238,7 +238,7 @@ def test_a_search_waits_for_what_is_on_its_way_back(queues: Queues, monkeypatch:
     # Given a release that has no answer yet
     queue, held = queues.open("mail"), Held()
     monkeypatch.setattr(queue.store, "release", held)
-    queue.release([a_job("a", owner="owner-1")])
+    queue._settler.release([a_job("a", owner="owner-1")])
     # When
     searching = gevent.spawn(queue.search, lambda: False, 60.0)
     go_on()
@@ -353,7 +353,7 @@ def test_what_a_pop_that_ends_late_pushes_anew_is_waited_for(
         queue.push(Push([a_job("again")], lambda *_: None))
 
     monkeypatch.setattr(queue._settler._pops, "_write", pushes_anew)
-    queue._settler._pops.add((FakeWorker(), []))
+    queue._settler._pops.add(([], lambda _gone: None))
     # When
     gevent.spawn_later(0.05, ending.set)
     deadline.begin(60.0)
@@ -475,11 +475,11 @@ def test_a_queue_that_nobody_uses_has_nothing_to_do_each_second(
     queues: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue, ticks = queues.open("mail"), list[str]()
-    monkeypatch.setattr(queue._dispatch, "tick", lambda: ticks.append("tick"))
+    monkeypatch.setattr(queue.scheduler, "tick", lambda _conditions: ticks.append("tick"))
     for _ in range(100):
         queue.tick()
     at_rest = len(ticks)
-    queue._dispatch.deliveries.attach(FakeWorker(), 0.0)
+    queue.scheduler.deliveries.attach(FakeWorker(), 0.0)
     queue.tick()
     assert at_rest < 10
     assert len(ticks) == at_rest + 1

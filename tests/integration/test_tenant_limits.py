@@ -34,7 +34,7 @@ class TenantRig(FairRig):
     def rest(self) -> None:
         """Let claims of several replies come to their end, which have a moment of real time between them."""
         for _ in range(50):
-            if not any(each.queue._dispatch.supply.under_way for each in self.brokers):
+            if not any(each.queue.scheduler.ledger.under_way(self.time.now()) for each in self.brokers):
                 break
             gevent.sleep(1e-9)
             come_to_rest()
@@ -97,7 +97,7 @@ def test_a_job_that_has_ended_makes_room_for_the_next_of_its_tenant_at_once(
     broker = rig.broker()
     worker = rig.worker(broker)
     rig.tenant(broker, "flood", 9)
-    broker.queue._dispatch.supply.held_back._due = math.inf  # so that no time tells of it
+    broker.queue.scheduler.held_back.next = math.inf  # so that no time tells of it
     # When
     rig.finish(worker, broker, 2, kind=kind)
     # Then, without a tick
@@ -148,7 +148,7 @@ def test_what_ends_at_one_broker_is_told_to_the_other(rig: TenantRig) -> None:
     rig.tenant(one, "flood", 4)
     second = rig.worker(other)
     rig.passes(2 * BEAT)
-    other.queue._dispatch.supply.held_back._due = math.inf  # so that no time tells of it
+    other.queue.scheduler.held_back.next = math.inf  # so that no time tells of it
     rig.deaf = False
     # When
     one.queue.resize(first, 0)

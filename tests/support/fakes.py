@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, cast
 
 import gevent
 from gevent.event import Event
 
 from sluicemq.protocol.errors import LeaseLost, SluiceError, Uncertain
-from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context.context import Context, NotifyBrokers, no_other_broker
 from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.job.job import NOT_RESERVED, Job, Reservation, State
 from sluicemq_broker.queue import JobMaker
-from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.other_queues import MakeJob
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime.counters import Counters
@@ -99,36 +97,6 @@ def a_maker(clock: ServerClock | None = None) -> MakeJob:
     return JobMaker(clock or Clock(), 1 << 20).make
 
 
-def no_limits(context: Context) -> Limits:
-    """Return the limits of a queue that has none."""
-    return Limits(cast("Any", None), context, QueueSettings())
-
-
-class FakeOutlet:
-    """Where jobs go that don't go to a worker; ``popped``, ``released``, ``dead`` and ``over`` note which."""
-
-    def __init__(self) -> None:
-        self.popped: list[tuple[Worker, list[Delivery]]] = []
-        self.released: list[Job] = []
-        self.dead: list[str] = []
-        self.over: list[str] = []
-
-    def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
-        self.popped.append((worker, deliveries))
-
-    def release(self, jobs: list[Job]) -> None:
-        self.released += jobs
-
-    def claimed(self) -> None:
-        """Do nothing: no push waits for room."""
-
-    def died(self, ids: Iterable[str]) -> None:
-        self.dead += ids
-
-    def time_is_over(self, ids: Iterable[str]) -> None:
-        self.over += ids
-
-
 class FakeGroups:
     """The lines of one queue: places that are given, and groups that may go on; nobody is promoted."""
 
@@ -182,6 +150,9 @@ class FakeStore:
         self.after_claim: Callable[[], None] = _nothing
         self.before_insert: Callable[[list[Job]], None] = _nothing
         self.after_insert: Callable[[], None] = _nothing
+        self.before_commit: Callable[[], None] = _nothing
+        self.before_release: Callable[[], None] = _nothing
+        self.released: list[Job] = []
         self.groups = FakeGroups()
         self.defaults = QueueDefaults()
         self.removed = False
@@ -248,6 +219,7 @@ class FakeStore:
         return sorted((job for job in held if job.id in self.reserved), key=_order)
 
     def commit(self, jobs: Sequence[Job]) -> dict[str, SluiceError]:
+        self.before_commit()
         return {job.id: error for job in jobs if (error := self._end(job))}
 
     def complete(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
@@ -275,6 +247,8 @@ class FakeStore:
         return len(ours)
 
     def release(self, jobs: Sequence[Job]) -> int:
+        self.released += jobs
+        self.before_release()
         ours = [self._held[job.id][0] for job in jobs if self._holds(job)]
         for job in ours:
             self._end(job)

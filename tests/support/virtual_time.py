@@ -39,6 +39,11 @@ class VirtualTime(Timer):
         """Call ``ring`` when ``seconds`` have passed."""
         heapq.heappush(self._alarms, (self.value + seconds, next(self._numbers), ring))
 
+    @property
+    def pending(self) -> int:
+        """How many alarms are set."""
+        return len(self._alarms)
+
     def passes_inside(self, seconds: float) -> None:
         """Let time pass while a greenlet is busy: the others go on for a while, and none rests."""
         self._pass(seconds, _let_others_run)

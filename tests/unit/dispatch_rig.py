@@ -1,69 +1,190 @@
-"""A dispatcher with fakes around it."""
+"""A queue over a store in memory."""
 
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock
 
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.config import QueueSettings
+from sluicemq_broker.context.memory import Memory
+from sluicemq_broker.job.job import Job, Reservation
 from sluicemq_broker.queue import pace as pace_module
-from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.ledger import Arrival
+from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queue.scheduler import Conditions, Scheduler
+from sluicemq_broker.queue.surroundings import Surroundings
+from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer
-from support.fakes import Clock, FakeOutlet, FakeOwners, FakeStore, FakeWorker, a_context, go_on, no_limits
+from sluicemq_broker.store.clock import ServerClock
+from support.fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on
 from support.jobs import NOW, a_job
 
 SMALLEST = pace_module.UNKNOWN
 
 
-class DispatchRig(FakeOutlet):
-    """A dispatcher with the fakes around it; what is released is ready again at once."""
+class DispatchRig:
+    """A queue, and what a test says to it: of pushes, of workers, of what lies ready.
 
-    def __init__(self, timer: Timer | None = None, *, slow: bool = False) -> None:
-        """``slow``: what is released stays on its way."""
-        super().__init__()
-        self.store = FakeStore()
+    ``queue`` is a real one; only its store, its clocks and its owners are fakes. After each method here all
+    greenlets have done what they can.
+    """
+
+    def __init__(
+        self,
+        timer: Timer | None = None,
+        *,
+        slow: bool = False,
+        clock: ServerClock | None = None,
+        others: int = 0,
+        store: FakeStore | None = None,
+        memory: Memory | None = None,
+        settings: QueueSettings | None = None,
+        **context: Any,
+    ) -> None:
+        """``slow``: what is released stays on its way, until :meth:`let_go`."""
+        self.store = store or FakeStore()
         self.owners = FakeOwners()
-        self.clock = Clock()
-        self.counters = Counters()
-        context = a_context(self.owners, clock=self.clock, counters=self.counters, timer=timer)
-        self.outgoing = context.memory.outgoing
-        self.dispatch = Dispatch(self.store, context, self, no_limits(context))  # type: ignore[arg-type]
-        self._slow = slow
+        self.owners.others = others
+        self.clock: Any = clock or Clock()
+        self.memory = memory or Memory()
+        given = a_context(self.owners, clock=self.clock, memory=self.memory, timer=timer, **context)
+        database: Any = MagicMock()
+        fake: Any = self.store
+        self.queue = Queue("mail", settings or QueueSettings(), database, given, database, fake)
+        self.counters: Counters = self.queue.counters
+        self.outgoing = self.memory.outgoing
+        self.now = given.timer.now
+        self._surroundings = Surroundings(given, self.queue.go_on)
+        self._slow = Held()
+        if slow:
+            self.store.before_release = self._slow
 
-    def release(self, jobs: list[Job]) -> None:
-        super().release(jobs)
-        if self._slow:
-            self.dispatch.supply.returning(len(jobs))
-        else:
-            self.dispatch.forget(jobs)
-            self.store.ready.extend(jobs)
+    @property
+    def scheduler(self) -> Scheduler:
+        return self.queue.scheduler
+
+    @property
+    def conditions(self) -> Conditions:
+        """How things stand."""
+        return self._surroundings.now()
+
+    def set_clock(self, now: float) -> None:
+        """The server's clock shows another time."""
+        self.clock.time = now
+
+    @property
+    def granting(self) -> bool:
+        """True if jobs may be handed out, and a worker is there."""
+        return self.scheduler.granting(self.conditions)
+
+    # ---------------------------------------------------------------- jobs
 
     def ready(self, *jobs: Job) -> list[Job]:
-        """Put ready jobs into the store, and let the dispatcher know."""
+        """Put ready jobs into the store, and let the queue know."""
         self.store.ready.extend(jobs)
-        self.dispatch.supply.some_ready(max(job.priority for job in jobs))
+        self.queue.jobs_ready(priority=max(job.priority for job in jobs))
         go_on()
         return list(jobs)
 
+    def admit(self, *jobs: Job) -> Arrival:
+        """A push that is about to be written."""
+        number = self.owners.new_reservation()
+        return self.scheduler.admit(jobs, number, NOW, self.conditions)
+
+    def admitted(self, *jobs: Job) -> list[str]:
+        """Return which of a push's jobs are inserted reserved."""
+        self.admit(*jobs)
+        return [job.id for job in jobs if job.owner]
+
+    def only_ready(self, priority: int) -> None:
+        """Jobs of this priority may lie ready, and none of a higher one; -1: none do."""
+        self.scheduler.ledger.catch_up(NOW, self.now())
+        if priority >= 0:
+            self.scheduler.ledger.some_ready(priority, 0)
+
+    def arrived(self, arrival: Arrival, durable: list[Job]) -> None:
+        """It was written."""
+        self.scheduler.arrived(arrival, durable)
+        self.queue.go_on()
+        go_on()
+
+    @property
+    def held(self) -> list[str]:
+        """The ids of all jobs that are reserved here."""
+        return [job.id for job in self.scheduler.reservations]
+
+    @property
+    def room(self) -> int:
+        return self.scheduler.room
+
+    def stage(self, *jobs: Job) -> None:
+        """Jobs that are reserved here, and durable."""
+        arrival = self.scheduler.ledger.expect(jobs, list(jobs), 0, NOW, self.now())
+        for job in jobs:
+            job.reserve(Reservation(self.owners.current, 0))
+        self.arrived(arrival, list(jobs))
+
+    @property
+    def released(self) -> list[Job]:
+        """What has been given back, or is about to be."""
+        return self.store.released
+
+    def let_go(self) -> None:
+        """What is being released is ready again."""
+        self._slow.set()
+        go_on()
+
+    def tick(self) -> None:
+        self.queue.tick()
+        go_on()
+
+    # ------------------------------------------------------------- workers
+
     def worker(self, prefetch: int = 1, name: str = "worker") -> FakeWorker:
-        worker = FakeWorker(prefetch, name)
-        self.dispatch.attach(worker)
+        return self.attach(FakeWorker(prefetch, name))
+
+    def attach(self, worker: FakeWorker) -> FakeWorker:
+        self.queue.attach(worker)
         go_on()
         return worker
 
-    def commit(self, worker: FakeWorker, *receipts: bytes) -> None:
-        """The worker settles these, or all it has."""
-        for receipt in receipts or list(worker.in_flight):
-            delivery = self.dispatch.settle(receipt)
-            assert delivery
-            self.dispatch.forget([delivery.job])
-        self.dispatch.offer(worker)
+    def resize(self, worker: FakeWorker, prefetch: int) -> None:
+        self.queue.resize(worker, prefetch)
         go_on()
 
-    def born(self, *jobs: Job) -> list[str]:
-        """Return which of a push's jobs are inserted reserved."""
-        self.dispatch.supply.expect(jobs, NOW)
-        return [job.id for job in jobs if job.owner]
+    def leave(self, worker: FakeWorker) -> list[Delivery]:
+        """The worker has gone; returns what it leaves, and nothing becomes of that."""
+        left = self.scheduler.leave(worker)
+        self.queue.go_on()
+        go_on()
+        return left
+
+    def commit(self, worker: FakeWorker, *receipts: bytes) -> None:
+        """The worker settles these, or all it has; MongoDB has it at once."""
+        for receipt in receipts or list(worker.in_flight):
+            delivery = self.settle(receipt)
+            assert delivery
+            self.scheduler.ended([delivery.job])
+        self.queue.offer(worker)
+        go_on()
+
+    def settle(self, receipt: bytes) -> Delivery | None:
+        delivery = self.scheduler.settle(receipt, self.now())
+        if delivery is None:  # the worker of a late verdict takes more
+            self.queue.go_on()
+        return delivery
+
+    def time_out(self) -> list[Delivery]:
+        """End the deliveries whose time is up; nothing becomes of their jobs."""
+        late = self.scheduler.time_out(self.now())
+        self.queue.go_on()
+        go_on()
+        return late
+
+    def pause(self, *, paused: bool) -> None:
+        self.queue.pause(frozenset({"delivery"} if paused else ()))
+        go_on()
 
 
 def isolated(job_id: str, **settings: Any) -> Job:

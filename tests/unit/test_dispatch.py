@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.dispatch import MESSAGE, MESSAGE_BYTES
+from sluicemq_broker.queue.scheduler import MESSAGE, MESSAGE_BYTES
 from sluicemq_broker.store.errors import Unclear
 from sluicemq_devices.sockets import SMALL
 from support.fakes import FakeWorker, Held, go_on
@@ -24,7 +24,7 @@ def rig() -> DispatchRig:
 
 @pytest.fixture
 def empty(rig: DispatchRig) -> DispatchRig:
-    """A dispatcher with one worker that knows that nothing lies ready."""
+    """A queue with one worker, of which it is known that nothing lies ready."""
     rig.worker()
     return rig
 
@@ -34,8 +34,7 @@ def empty(rig: DispatchRig) -> DispatchRig:
 
 def test_without_workers_nothing_is_claimed(rig: DispatchRig) -> None:
     rig.ready(*some_jobs(10))
-    rig.dispatch.tick()
-    go_on()
+    rig.tick()
     assert rig.store.claims == []
 
 
@@ -48,7 +47,7 @@ def test_a_worker_gets_the_jobs_that_lie_ready_one_after_another_in_order(rig: D
         rig.commit(worker)
     # Then
     assert worker.jobs == ["high", "low", "low 2"]
-    assert not rig.dispatch.held
+    assert not rig.held
 
 
 def test_a_worker_never_has_more_unsettled_jobs_than_its_prefetch(rig: DispatchRig) -> None:
@@ -93,9 +92,8 @@ def test_one_message_holds_so_many_jobs_at_most(rig: DispatchRig) -> None:
 def test_few_jobs_are_held_for_a_slow_worker_however_many_lie_ready(rig: DispatchRig) -> None:
     rig.ready(*some_jobs(10_000))
     rig.worker()
-    rig.dispatch.tick()
-    go_on()
-    assert len(rig.dispatch.held) <= 1 + 2 * SMALLEST
+    rig.tick()
+    assert len(rig.held) <= 1 + 2 * SMALLEST
 
 
 def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(rig: DispatchRig) -> None:
@@ -103,34 +101,33 @@ def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(rig
     rig.ready(*some_jobs(5_000))
     worker = rig.worker(prefetch=100)
     # When they end 10,000 jobs a second
-    rig.dispatch.pace.appetite = 2_500
+    rig.scheduler.pace.appetite = 2_500
     rig.commit(worker)
-    fast = len(rig.dispatch.held) - len(worker.in_flight)
+    fast = len(rig.held) - len(worker.in_flight)
     # Then a quarter of that is held for them
     assert 1_000 < fast <= 2_500
     # And when they end none any more, and what was held is gone
-    rig.dispatch.forget(rig.dispatch.withdraw())
-    rig.dispatch.tick()
-    rig.dispatch.supply.some_ready()
+    rig.scheduler.ended(rig.scheduler.staging.clear())
+    rig.tick()
+    rig.queue.jobs_ready()
     go_on()
-    assert len(rig.dispatch.held) - len(worker.in_flight) <= 2 * SMALLEST
+    assert len(rig.held) - len(worker.in_flight) <= 2 * SMALLEST
 
 
 def test_a_queue_found_empty_is_not_asked_again_until_something_may_be_there(empty: DispatchRig) -> None:
     asked = len(empty.store.claims)
-    empty.dispatch.hand_out()
+    empty.queue.go_on()
     go_on()
     assert len(empty.store.claims) == asked
-    empty.dispatch.supply.some_ready(0)
+    empty.queue.jobs_ready(priority=0)
     go_on()
     assert len(empty.store.claims) == asked + 1
 
 
 def test_a_tick_finds_what_other_brokers_have_pushed(empty: DispatchRig) -> None:
     empty.store.ready.append(a_job("theirs"))
-    empty.dispatch.tick()
-    go_on()
-    [worker] = empty.dispatch.deliveries.workers
+    empty.tick()
+    [worker] = empty.scheduler.deliveries.workers
     assert ids([each.job for each in worker.in_flight.values()]) == ["theirs"]
 
 
@@ -139,11 +136,11 @@ def test_a_delayed_job_is_claimed_when_it_is_due_without_waiting_for_the_tick(em
     job = a_job("a", eligible_at=NOW + 0.05)
     empty.store.ready.append(job)
     # When
-    empty.dispatch.supply.due_later([job.eligible_at, job.eligible_at])
-    empty.clock.time = NOW + 1
+    empty.queue.jobs_due([job.eligible_at, job.eligible_at])
+    empty.set_clock(NOW + 1)
     asked = len(empty.store.claims)
     # Then
-    wait_for(lambda: "a" in empty.dispatch.held)
+    wait_for(lambda: "a" in empty.held)
     assert len(empty.store.claims) == asked + 1
 
 
@@ -186,7 +183,7 @@ def test_a_claim_without_an_answer_is_known_until_it_is_read_back(
         raise Unclear("cut")
 
     def read_back(owner: str, hold: int) -> list[Job]:
-        known.append(rig.dispatch.held.knows("a", hold))
+        known.append(rig.scheduler.reservations.knows("a", hold))
         return claimed(owner, hold)
 
     rig.store.after_claim = cut
@@ -198,7 +195,7 @@ def test_a_claim_without_an_answer_is_known_until_it_is_read_back(
     rig.store.after_claim = lambda: None
     # Then the audit does not take it for an orphan meanwhile
     assert known[0]
-    assert rig.dispatch.supply.at_rest(5.0)
+    assert rig.queue.stop_granting(5.0)
 
 
 def test_what_was_claimed_under_an_owner_that_is_dead_by_now_is_left_to_others(rig: DispatchRig) -> None:
@@ -206,7 +203,7 @@ def test_what_was_claimed_under_an_owner_that_is_dead_by_now_is_left_to_others(r
     rig.store.ready.append(a_job("a"))
     worker = rig.worker()
     assert worker.jobs == []
-    assert not rig.dispatch.held
+    assert not rig.held
 
 
 def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(rig: DispatchRig) -> None:
@@ -217,7 +214,7 @@ def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(rig: Dispa
     unsure = (list(rig.store.claims), list(worker.jobs))
     # When
     rig.owners.sure = True
-    rig.dispatch.hand_out()
+    rig.queue.go_on()
     go_on()
     # Then
     assert unsure == ([], [])
@@ -231,8 +228,8 @@ def test_a_worker_that_has_answered_before_comes_first(rig: DispatchRig) -> None
     # Given
     new, proven = rig.worker(name="new"), rig.worker(name="proven")
     proven.proven = True
-    rig.dispatch._takers.remove(proven)
-    rig.dispatch.offer(proven)
+    rig.scheduler.takers.remove(proven)
+    rig.queue.offer(proven)
     # When
     rig.ready(a_job("a"))
     # Then
@@ -254,11 +251,11 @@ def test_a_worker_that_leaves_returns_what_it_had_and_its_receipts_are_void(rig:
     worker = rig.worker(prefetch=2)
     receipts = list(worker.in_flight)
     # When
-    left = rig.dispatch.detach(worker)
+    left = rig.leave(worker)
     # Then
     assert ids([delivery.job for delivery in left]) == ids(jobs)
-    assert [rig.dispatch.settle(receipt) for receipt in receipts] == [None, None]
-    assert rig.dispatch.detach(worker) == []
+    assert [rig.settle(receipt) for receipt in receipts] == [None, None]
+    assert rig.leave(worker) == []
     rig.ready(a_job("next"))
     assert len(worker.jobs) == 2
 
@@ -268,10 +265,10 @@ def test_a_worker_may_change_how_much_it_takes(rig: DispatchRig) -> None:
     rig.ready(*some_jobs(10))
     worker = rig.worker(prefetch=1)
     # When
-    rig.dispatch.resize(worker, 4)
+    rig.resize(worker, 4)
     go_on()
     more = len(worker.in_flight)
-    rig.dispatch.resize(worker, 0)
+    rig.resize(worker, 0)
     rig.commit(worker)
     # Then
     assert more == 4
@@ -288,23 +285,23 @@ def test_what_a_worker_has_that_takes_no_more_leaves_the_room_of_the_others_as_i
     rig.ready(*some_jobs(3, visibility_timeout=5.0))
     stopping = rig.worker(prefetch=3)
     for credit in (0, 3, 0):  # it changes its mind twice
-        rig.dispatch.resize(stopping, credit)
-    rig.dispatch.tick()
-    assert rig.dispatch.pace.appetite == 0
+        rig.resize(stopping, credit)
+    rig.tick()
+    assert rig.scheduler.pace.appetite == 0
     # When one that is free comes, then it gets jobs
     other = rig.worker(prefetch=2)
     rig.ready(*some_jobs(9))
-    assert (len(other.in_flight), rig.dispatch.staged) == (2, 0)
+    assert (len(other.in_flight), len(rig.scheduler.staging)) == (2, 0)
     # And when the first one is through, in whatever way, nobody has more room than before
     if ends == "settles":
         rig.commit(stopping)
     elif ends == "leaves":
-        rig.dispatch.detach(stopping)
+        rig.leave(stopping)
     else:
         time.passes(6)
-        assert len(rig.dispatch.time_out()) == 3
+        assert len(rig.time_out()) == 3
     go_on()
-    assert rig.dispatch.staged + rig.dispatch.room <= rig.dispatch.pace.appetite
+    assert len(rig.scheduler.staging) + rig.room <= rig.scheduler.pace.appetite
 
 
 def test_receipts_are_never_the_same(rig: DispatchRig) -> None:
@@ -317,14 +314,16 @@ def test_jobs_of_a_worker_that_does_not_acknowledge_are_handed_to_their_removal(
     # Given
     worker = FakeWorker(prefetch=2)
     worker.pops = True
+    rig.store.before_commit = held = Held()
     jobs = rig.ready(*some_jobs(2))
     # When
-    rig.dispatch.attach(worker)
-    go_on()
+    rig.attach(worker)
     # Then
     assert worker.jobs == []
-    assert rig.dispatch.deliveries.in_flight == {}
-    assert ids([each.job for _, deliveries in rig.popped for each in deliveries]) == ids(jobs)
+    assert rig.scheduler.deliveries.in_flight == {}
+    held.set()
+    go_on()
+    assert worker.jobs == ids(jobs)
 
 
 # --------------------------------------------------------------------- stopping
@@ -335,16 +334,15 @@ def test_a_stopping_broker_hands_out_and_claims_nothing_and_gives_up_what_is_sta
     jobs = rig.ready(*some_jobs(5))
     worker = rig.worker()
     # When
-    rig.dispatch.stop_granting(1.0)
+    rig.queue.stop_granting(1.0)
     claims = len(rig.store.claims)
     rig.commit(worker)
-    rig.dispatch.tick()
-    go_on()
+    rig.tick()
     # Then
     assert worker.jobs == [jobs[0].id]
     assert len(rig.store.claims) == claims
-    assert ids(rig.dispatch.withdraw()) == ids(jobs[1:])
-    assert rig.dispatch.withdraw() == []
+    assert ids(rig.scheduler.staging.clear()) == ids(jobs[1:])
+    assert rig.scheduler.staging.clear() == []
 
 
 def test_a_stop_waits_for_the_claim_that_is_under_way(rig: DispatchRig) -> None:
@@ -354,13 +352,13 @@ def test_a_stop_waits_for_the_claim_that_is_under_way(rig: DispatchRig) -> None:
     rig.store.ready.extend(some_jobs(3))
     worker = rig.worker()
     # When
-    rig.dispatch.stop_granting(0.01)
-    in_time = len(rig.dispatch.held)
+    rig.queue.stop_granting(0.01)
+    in_time = len(rig.held)
     held.set()
-    rig.dispatch.stop_granting(1.0)
+    rig.queue.stop_granting(1.0)
     # Then
     assert in_time == 0
-    assert len(rig.dispatch.withdraw()) == 3
+    assert len(rig.scheduler.staging.clear()) == 3
     assert worker.jobs == []
 
 
@@ -368,23 +366,23 @@ def test_a_stop_waits_for_the_claim_that_is_under_way(rig: DispatchRig) -> None:
 
 
 def test_a_claim_under_way_weighs_what_it_may_bring(rig: DispatchRig) -> None:
-    memory, before = rig.dispatch._memory, rig.dispatch.room_bytes
+    staged, before = rig.memory.staged, rig.scheduler.room_bytes
     weights: list[int] = []
-    rig.store.before_claim = lambda: weights.append(memory.staged)
+    rig.store.before_claim = lambda: weights.append(staged.used)
     rig.ready(a_job())
     rig.worker()
     assert weights[0] == before
-    assert memory.staged == 0
+    assert staged.used == 0
 
 
 def test_while_all_memory_is_taken_a_queue_holds_one_job_and_no_more(rig: DispatchRig) -> None:
     rig.worker(prefetch=5)
-    rig.dispatch._memory.stage(2**40)
-    empty = rig.dispatch.room
+    rig.memory.staged.take(2**40)
+    empty = rig.room
     rig.owners.sure = False  # so that it stays here
-    rig.dispatch.stage([a_job(owner="owner-1")])
+    rig.stage(a_job())
     assert empty > 0
-    assert rig.dispatch.room == 0
+    assert rig.room == 0
 
 
 def test_a_worker_gets_large_jobs_few_at_a_time(rig: DispatchRig) -> None:

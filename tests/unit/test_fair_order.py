@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from sluicemq_broker.job import Job, RoundRobin
 from sluicemq_broker.queue.order import FairOrder, PriorityOrder, order_of
-from sluicemq_broker.store import QueueDefaults
 from support.jobs import a_job, ids
 
 names = st.sampled_from(["", "acme", "bolt", "cube"])
@@ -94,5 +93,5 @@ def test_the_turn_is_the_tenants_or_else_the_groups() -> None:
 
 
 def test_a_queue_is_fair_if_its_settings_say_so() -> None:
-    assert isinstance(order_of(QueueDefaults()), PriorityOrder)
-    assert isinstance(order_of(QueueDefaults(fair=True)), FairOrder)
+    assert isinstance(order_of(fair=False), PriorityOrder)
+    assert isinstance(order_of(fair=True), FairOrder)

@@ -18,7 +18,7 @@ def rig() -> DispatchRig:
 
 @pytest.fixture
 def empty(rig: DispatchRig) -> DispatchRig:
-    """A dispatcher with one worker that knows that nothing lies ready."""
+    """A queue with one worker, of which it is known that nothing lies ready."""
     rig.worker()
     return rig
 
@@ -30,12 +30,12 @@ def test_a_job_is_inserted_reserved_when_a_worker_waits_and_goes_out_when_it_is_
     empty: DispatchRig,
 ) -> None:
     # Given
-    [worker] = empty.dispatch.deliveries.workers
+    [worker] = empty.scheduler.deliveries.workers
     job = a_job("a")
     # When
-    arrival = empty.dispatch.supply.expect([job], NOW)
+    arrival = empty.admit(job)
     before = list(worker.in_flight)
-    empty.dispatch.supply.arrived(arrival, [job])
+    empty.arrived(arrival, [job])
     # Then
     assert (job.owner, job.attempts) == ("owner-1", 1)
     assert before == []
@@ -44,7 +44,7 @@ def test_a_job_is_inserted_reserved_when_a_worker_waits_and_goes_out_when_it_is_
 
 def test_as_many_are_born_reserved_as_there_is_room_for_and_the_rest_is_ready(empty: DispatchRig) -> None:
     jobs = some_jobs(1000)
-    born = empty.born(*jobs)
+    born = empty.admitted(*jobs)
     assert 1 <= len(born) <= 1 + 2 * SMALLEST
     assert born == ids(jobs[: len(born)])
 
@@ -53,25 +53,25 @@ def test_what_is_on_its_way_takes_up_room(empty: DispatchRig) -> None:
     # Given
     jobs = [a_job(priority=each) for each in range(250)]
     # When
-    born = [job for job in jobs if empty.born(job)]
+    born = [job for job in jobs if empty.admitted(job)]
     # Then
     assert len(born) <= 1 + 2 * SMALLEST
 
 
 def test_without_a_worker_nothing_is_inserted_reserved(rig: DispatchRig) -> None:
-    rig.dispatch.supply._ledger._ready = -1
-    assert rig.born(a_job()) == []
+    rig.only_ready(-1)
+    assert rig.admitted(a_job()) == []
 
 
 def test_a_job_is_not_born_reserved_before_older_ones_that_lie_ready(empty: DispatchRig) -> None:
-    empty.dispatch.supply._ledger._ready = 5
-    assert empty.born(a_job("lower", priority=4), a_job("same", priority=5), a_job("higher", priority=6)) == [
-        "higher"
-    ]
+    empty.only_ready(5)
+    assert empty.admitted(
+        a_job("lower", priority=4), a_job("same", priority=5), a_job("higher", priority=6)
+    ) == ["higher"]
 
 
 def test_a_job_that_is_not_due_is_not_inserted_reserved(empty: DispatchRig) -> None:
-    assert empty.born(a_job(eligible_at=NOW + 1)) == []
+    assert empty.admitted(a_job(eligible_at=NOW + 1)) == []
 
 
 @pytest.mark.parametrize("reason", ["not sure", "stopping", "no owner", "claiming"])
@@ -81,14 +81,14 @@ def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(
     held = Held()
     empty.owners.sure = reason != "not sure"
     if reason == "stopping":
-        empty.dispatch.gate.stop()
+        empty.scheduler.stopping = True
     if reason == "no owner":
         empty.owners.current = ""
     if reason == "claiming":
         empty.store.before_claim = held
         empty.ready(a_job("old"))
-        empty.dispatch.supply._ledger._ready = -1
-    assert empty.born(a_job()) == []
+        empty.only_ready(-1)
+    assert empty.admitted(a_job()) == []
     held.set()
     go_on()
 
@@ -96,22 +96,22 @@ def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(
 def test_a_job_is_not_born_reserved_past_one_that_is_still_being_written_as_ready(empty: DispatchRig) -> None:
     # Given: more than there is room for, so that the last ones go to the store as ready jobs
     first = some_jobs(1000)
-    empty.dispatch.supply.expect(first, NOW)
+    empty.admit(*first)
     # When: a claim finds nothing, since they are not written yet
-    empty.dispatch.supply._ledger._ready = -1
+    empty.only_ready(-1)
     # Then
-    assert empty.born(a_job()) == []
+    assert empty.admitted(a_job()) == []
 
 
 def test_pushes_that_become_durable_out_of_order_go_out_in_the_order_of_acceptance(rig: DispatchRig) -> None:
     # Given
     worker = rig.worker(prefetch=10)
     first, second = some_jobs(3), some_jobs(3)
-    earlier, later = rig.dispatch.supply.expect(first, NOW), rig.dispatch.supply.expect(second, NOW)
+    earlier, later = rig.admit(*first), rig.admit(*second)
     # When
-    rig.dispatch.supply.arrived(later, second)
+    rig.arrived(later, second)
     early = list(worker.jobs)
-    rig.dispatch.supply.arrived(earlier, first)
+    rig.arrived(earlier, first)
     # Then
     assert early == []
     assert worker.jobs == ids(first + second)
@@ -120,11 +120,11 @@ def test_pushes_that_become_durable_out_of_order_go_out_in_the_order_of_acceptan
 def test_a_push_that_failed_does_not_hold_up_the_next(rig: DispatchRig) -> None:
     worker = rig.worker(prefetch=10)
     first, second = some_jobs(3), some_jobs(3)
-    earlier, later = rig.dispatch.supply.expect(first, NOW), rig.dispatch.supply.expect(second, NOW)
-    rig.dispatch.supply.arrived(later, second)
-    rig.dispatch.supply.arrived(earlier, [])
+    earlier, later = rig.admit(*first), rig.admit(*second)
+    rig.arrived(later, second)
+    rig.arrived(earlier, [])
     assert worker.jobs == ids(second)
-    assert rig.dispatch.supply._ledger.expected == 0
+    assert rig.scheduler.ledger.expected == 0
 
 
 def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(rig: DispatchRig) -> None:
@@ -133,7 +133,7 @@ def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(rig:
     rig.ready(*some_jobs(5))
     # When
     urgent = a_job("urgent", priority=9)
-    rig.dispatch.supply.arrived(rig.dispatch.supply.expect([urgent], NOW), [urgent])
+    rig.arrived(rig.admit(urgent), [urgent])
     rig.commit(worker)
     # Then
     assert worker.jobs[1] == "urgent"
@@ -142,13 +142,13 @@ def test_a_new_job_of_higher_priority_goes_out_before_those_that_are_staged(rig:
 def test_jobs_that_arrive_under_an_owner_that_was_lost_meanwhile_are_left_to_others(
     empty: DispatchRig,
 ) -> None:
-    [worker] = empty.dispatch.deliveries.workers
+    [worker] = empty.scheduler.deliveries.workers
     job = a_job()
-    arrival = empty.dispatch.supply.expect([job], NOW)
+    arrival = empty.admit(job)
     empty.owners.lose_all()
-    empty.dispatch.supply.arrived(arrival, [job])
+    empty.arrived(arrival, [job])
     assert not worker.in_flight
-    assert not empty.dispatch.held
+    assert not empty.held
 
 
 def test_jobs_that_wait_for_an_earlier_insert_under_an_owner_that_is_lost_are_left_to_others(
@@ -157,16 +157,16 @@ def test_jobs_that_wait_for_an_earlier_insert_under_an_owner_that_is_lost_are_le
     # Given two pushes, of which the second is through first
     worker = rig.worker(prefetch=2)
     first, second = [a_job("first")], [a_job("second")]
-    arrivals = [rig.dispatch.supply.expect(jobs, NOW) for jobs in (first, second)]
-    rig.dispatch.supply.arrived(arrivals[1], second)
+    arrivals = [rig.admit(*jobs) for jobs in (first, second)]
+    rig.arrived(arrivals[1], second)
     # When
     lost = rig.owners.current
     rig.owners.lose_all()
-    rig.dispatch.drop(lost)
-    rig.dispatch.supply.arrived(arrivals[0], first)
+    rig.queue.drop(lost)
+    rig.arrived(arrivals[0], first)
     # Then
     assert not worker.jobs
-    assert not rig.dispatch.held
+    assert not rig.held
 
 
 # -------------------------------------------------------------- on the way back
@@ -182,22 +182,21 @@ def test_a_new_job_does_not_overtake_those_that_are_on_their_way_back(slow: Disp
     # Given jobs that were staged for a worker that has left
     older = slow.ready(*some_jobs(11))
     first = slow.worker()
-    slow.dispatch.settle(first.deliveries[0].receipt)
-    slow.dispatch.forget([first.deliveries[0].job])
-    staged = list(slow.dispatch.held)
-    slow.dispatch.detach(first)
+    slow.settle(first.deliveries[0].receipt)
+    slow.scheduler.ended([first.deliveries[0].job])
+    staged = list(slow.scheduler.reservations)
+    slow.leave(first)
     # When another comes, and a new job with it
     second = slow.worker()
-    newer = slow.born(a_job("new"))
+    newer = slow.admitted(a_job("new"))
     claims = len(slow.store.claims)
-    slow.dispatch.tick()
-    go_on()
+    slow.tick()
     # Then nothing goes out before they are ready
     assert (newer, len(slow.store.claims) - claims, second.jobs) == ([], 0, [])
-    slow.dispatch.forget(staged)
+    slow.scheduler.ended(staged)
     slow.store.ready[:0] = staged
-    slow.dispatch.supply.returned(len(staged))
-    slow.dispatch.supply.some_ready()
+    slow.scheduler.ledger.returned(len(staged))
+    slow.queue.jobs_ready()
     go_on()
     assert second.jobs == [older[1].id]
 
@@ -211,30 +210,27 @@ def test_a_claim_without_an_answer_holds_up_the_others_for_a_moment_only() -> No
     worker = rig.worker(prefetch=20)
     rig.store.after_claim = lambda: None
     rig.store.ready.append(a_job("ready"))
-    rig.dispatch.tick()
-    go_on()
-    assert (worker.jobs, rig.born(a_job("too early"))) == ([], [])
+    rig.tick()
+    assert (worker.jobs, rig.admitted(a_job("too early"))) == ([], [])
     # When it is waited for no longer
     time.passes(IN_ORDER)
-    rig.dispatch.tick()
-    go_on()
+    rig.tick()
     # Then other jobs go out, and those that it has taken when it is answered
-    assert (worker.jobs, rig.born(a_job("new"))) == (["ready"], ["new"])
-    rig.dispatch.tick()
-    go_on()
+    assert (worker.jobs, rig.admitted(a_job("new"))) == (["ready"], ["new"])
+    rig.tick()
     held.set()
     go_on()
     assert worker.jobs == ["ready", *ids(first)]
-    assert rig.dispatch.supply.at_rest(5.0)
+    assert rig.queue.stop_granting(5.0)
 
 
 def test_nobody_waits_for_long_for_jobs_whose_way_back_has_no_answer() -> None:
     time = VirtualTime()
     slow = DispatchRig(time, slow=True)
-    slow.dispatch.supply.returning(11)
+    slow.scheduler.ledger.returning(11, time.now())
     slow.worker()
-    early = slow.born(a_job("early"))
+    early = slow.admitted(a_job("early"))
     time.passes(IN_ORDER)
-    slow.dispatch.supply.returning(1)  # which is behind them
-    slow.dispatch.supply._ledger._ready = NOTHING
-    assert (early, slow.born(a_job("late"))) == ([], ["late"])
+    slow.scheduler.ledger.returning(1, time.now())  # which is behind them
+    slow.only_ready(NOTHING)
+    assert (early, slow.admitted(a_job("late"))) == ([], ["late"])

@@ -126,7 +126,7 @@ def test_a_duplicate_is_told_counted_by_its_own_name_and_handed_to_nobody(
     # Then
     assert push.refused == told.refused
     assert worker.jobs == ["a", "c"]
-    assert sorted(ids(list(rig.dispatch.held))) == ["a", "c"]
+    assert sorted(ids(list(rig.scheduler.reservations))) == ["a", "c"]
     counted = rig.counters.values
     assert (counted["pushed"], counted["duplicates"], counted["refused"]) == (2, 1, 0)
 
@@ -215,10 +215,10 @@ def test_what_there_is_no_room_for_is_claimed_when_workers_want_it_in_order(rig:
     rig.drain()
     while worker.in_flight:
         [receipt] = worker.in_flight
-        delivery = rig.dispatch.settle(receipt)
+        delivery = rig.settle(receipt)
         assert delivery
-        rig.dispatch.forget([delivery.job])
-        rig.dispatch.offer(worker)
+        rig.scheduler.ended([delivery.job])
+        rig.queue.offer(worker)
         go_on()
     # Then
     assert worker.jobs == ids(jobs)
@@ -232,4 +232,4 @@ def test_a_job_that_was_known_before_is_not_handed_out_by_its_second_push(rig: I
     rig.push(a_job("b"))
     rig.drain()
     assert sorted(worker.jobs) == ["a", "b"]
-    assert rig.dispatch.supply._ledger.expected == 0
+    assert rig.scheduler.ledger.expected == 0

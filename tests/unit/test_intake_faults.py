@@ -68,10 +68,10 @@ def test_what_is_inserted_reserved_is_known_from_before_its_insert_is_sent(rig: 
     # Then
     assert rig.store.inserts
     assert job.owner == "owner-1"
-    assert rig.dispatch.held.knows("a", job.reservation.number)
+    assert rig.scheduler.reservations.knows("a", job.reservation.number)
     held.set()
     rig.drain()
-    assert rig.dispatch.held.knows("a", job.reservation.number)
+    assert rig.scheduler.reservations.knows("a", job.reservation.number)
 
 
 def test_large_jobs_are_inserted_in_parts_that_one_statement_takes(rig: IntakeRig) -> None:
@@ -97,8 +97,8 @@ def test_durable_jobs_that_wait_for_an_insert_before_them_are_known(rig: IntakeR
     go_on()
     # Then the audit does not take it for an orphan
     assert told.times == 1
-    assert "later" not in rig.dispatch.held
-    assert rig.dispatch.held.knows("later", later.reservation.number)
+    assert "later" not in rig.held
+    assert rig.scheduler.reservations.knows("later", later.reservation.number)
     held.set()
     rig.drain()
 
@@ -140,7 +140,7 @@ def test_jobs_do_not_wait_for_long_for_an_insert_before_them_that_has_no_answer(
     early = list(worker.jobs)
     # When
     time.passes(IN_ORDER)
-    rig.dispatch.tick()
+    rig.tick()
     # Then
     assert (early, worker.jobs) == ([], ["durable"])
     held.set()
@@ -186,7 +186,7 @@ def test_of_a_batch_that_mongodb_refuses_only_the_job_at_fault_is_refused(rig: I
     ]
     assert (rig.counters.values["pushed"], rig.counters.values["refused"]) == (3, 1)
     assert sorted(worker.jobs) == ["a", "b", "c"]
-    assert rig.dispatch.supply._ledger.expected == 0
+    assert rig.scheduler.ledger.expected == 0
 
 
 def test_a_pusher_that_fails_on_what_it_is_told_is_told_once_and_the_others_hear_too(rig: IntakeRig) -> None:
@@ -222,7 +222,7 @@ def test_when_the_broker_gives_up_what_is_not_stored_is_refused_and_nothing_of_i
     assert told.refused is not None
     assert isinstance(told.refused[0], Unavailable)
     assert worker.jobs == []
-    assert rig.dispatch.supply._ledger.expected == 0
+    assert rig.scheduler.ledger.expected == 0
     assert rig.counters.values["unclear"] == 1
 
 

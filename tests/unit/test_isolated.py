@@ -43,7 +43,7 @@ def test_when_all_workers_are_busy_one_is_let_run_empty_for_an_isolated_job(rig:
     rig.ready(*some_jobs(100))
     one, other = rig.worker(prefetch=4), rig.worker(prefetch=4)
     rig.ready(isolated("bad"))
-    while "bad" not in rig.dispatch.held:
+    while "bad" not in rig.held:
         rig.commit(other, next(iter(other.in_flight)))
     chosen = one if one.alone else other
     # When
@@ -79,14 +79,14 @@ def test_an_overdue_delivery_is_ended_its_receipt_void_and_its_worker_free(
     rig.ready(a_job("a", visibility_timeout=10.0), a_job("b"))
     worker = rig.worker()
     receipt = worker.deliveries[0].receipt
-    early = rig.dispatch.time_out()
+    early = rig.time_out()
     # When
     worker.deliveries[0].overdue_at -= 10.1
-    late = rig.dispatch.time_out()
+    late = rig.time_out()
     # Then
     assert early == []
     assert ids([delivery.job for delivery in late]) == ["a"]
-    assert rig.dispatch.settle(receipt) is None
+    assert rig.settle(receipt) is None
     assert worker.jobs == ["a", "b"]
 
 
@@ -98,13 +98,13 @@ def test_a_delivery_is_given_more_time_by_the_worker_that_has_it_only(rig: Dispa
     holder, stranger = (worker, other) if worker.jobs else (other, worker)
     delivery.overdue_at = 0.0
     # When
-    by_stranger = rig.dispatch.extend(delivery.receipt, stranger, 60.0)
-    by_holder = rig.dispatch.extend(delivery.receipt, holder, 60.0)
+    by_stranger = rig.queue.extend(delivery.receipt, stranger, 60.0)
+    by_holder = rig.queue.extend(delivery.receipt, holder, 60.0)
     # Then
     assert (by_stranger, by_holder) == (False, True)
-    assert rig.dispatch.time_out() == []
+    assert rig.time_out() == []
     rig.commit(holder)
-    assert not rig.dispatch.extend(delivery.receipt, holder, 60.0)
+    assert not rig.queue.extend(delivery.receipt, holder, 60.0)
 
 
 def test_what_was_held_under_a_lost_owner_is_forgotten_and_its_workers_get_other_jobs(
@@ -117,20 +117,20 @@ def test_what_was_held_under_a_lost_owner_is_forgotten_and_its_workers_get_other
     # When
     lost = rig.owners.current
     rig.owners.lose_all()
-    rig.dispatch.drop(lost)
-    held = list(rig.dispatch.held)
+    rig.queue.drop(lost)
+    held = list(rig.scheduler.reservations)
     rig.ready(a_job("next"))
     # Then
     assert not held
-    assert rig.dispatch.settle(receipt) is None
+    assert rig.settle(receipt) is None
     assert worker.jobs[1:] == ["next"]
 
 
 def test_forgetting_a_job_leaves_the_one_that_was_claimed_anew(rig: DispatchRig) -> None:
     rig.ready(a_job("a"))
     rig.worker()
-    rig.dispatch.forget([a_job("a")])
-    assert ids(list(rig.dispatch.held)) == ["a"]
+    rig.scheduler.ended([a_job("a")])
+    assert ids(list(rig.scheduler.reservations)) == ["a"]
 
 
 # -------------------------------------------------------------- on the way back

@@ -14,63 +14,63 @@ def timer() -> VirtualTime:
 
 
 def test_a_quarter_of_a_second_of_work_is_held_within_bounds(timer: VirtualTime) -> None:
-    pace = Pace(timer)
-    pace.begin()
+    pace = Pace()
+    pace.begin(timer.now())
     timer.passes(0.05)
-    pace.ended(500)
+    pace.ended(500, timer.now())
     assert pace.rate == pytest.approx(10_000)
     assert pace.appetite == 2_500
     timer.passes(0.05)
-    pace.ended(50_000)
+    pace.ended(50_000, timer.now())
     assert pace.appetite == LARGEST
 
 
 def test_workers_that_have_jobs_and_end_none_are_slow_and_idle_ones_unknown(timer: VirtualTime) -> None:
-    pace = Pace(timer)
-    pace.begin()
+    pace = Pace()
+    pace.begin(timer.now())
     timer.passes(1.0)
-    pace.tick(working=True)
+    pace.tick(timer.now(), working=True)
     assert (pace.rate, pace.appetite) == (0.0, 0)
     timer.passes(1.0)
-    pace.tick(working=False)
+    pace.tick(timer.now(), working=False)
     assert pace.rate is None
 
 
 def test_time_in_which_workers_had_no_jobs_is_not_counted(timer: VirtualTime) -> None:
     # Given: fast workers that were kept waiting
-    pace = Pace(timer)
-    pace.begin()
+    pace = Pace()
+    pace.begin(timer.now())
     timer.passes(0.05)
-    pace.ended(500)
-    pace.rest()
+    pace.ended(500, timer.now())
+    pace.rest(timer.now())
     timer.passes(10.0)
     # When
-    pace.begin()
+    pace.begin(timer.now())
     timer.passes(0.05)
-    pace.ended(500)
+    pace.ended(500, timer.now())
     # Then
     assert pace.rate == pytest.approx(10_000)
 
 
 def test_what_idle_workers_have_done_before_counts_by_the_time_it_took(timer: VirtualTime) -> None:
-    pace = Pace(timer)
-    pace.begin()
+    pace = Pace()
+    pace.begin(timer.now())
     timer.passes(0.01)
-    pace.ended(100)
-    pace.rest()
+    pace.ended(100, timer.now())
+    pace.rest(timer.now())
     timer.passes(0.9)
-    pace.tick(working=False)
+    pace.tick(timer.now(), working=False)
     assert pace.rate == pytest.approx(5_000)
 
 
 def test_the_pace_of_workers_that_run_empty_again_and_again_is_known_after_a_moment_of_work(
     timer: VirtualTime,
 ) -> None:
-    pace = Pace(timer)
+    pace = Pace()
     for _ in range(10):
-        pace.begin()
+        pace.begin(timer.now())
         timer.passes(0.005)
-        pace.rest()
-        pace.ended(50)
+        pace.rest(timer.now())
+        pace.ended(50, timer.now())
         timer.passes(0.1)
     assert pace.rate == pytest.approx(10_000)

@@ -1,4 +1,4 @@
-"""A queue whose delivery or intake is paused: the dispatcher, the doors, and who is told by whom."""
+"""A queue whose delivery or intake is paused: who gets jobs, the doors, and who is told by whom."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sluicemq_broker.config import Config
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queues.pauses import Pauses
 from support.fakes import FakePauses, Held, a_context, go_on
-from support.jobs import NOW, a_job, ids, some_jobs
+from support.jobs import a_job, ids, some_jobs
 from unit.dispatch_rig import DispatchRig
 
 
@@ -30,26 +30,25 @@ def test_a_paused_queue_hands_out_and_claims_nothing_and_its_running_jobs_go_on(
     # Given a worker with a job, and others staged behind it
     worker = rig.worker()
     rig.ready(*some_jobs(5))
-    assert len(rig.dispatch._staged)
+    assert len(rig.scheduler.staging)
     # When
-    rig.dispatch.pause(paused=True)
+    rig.pause(paused=True)
     rig.ready(a_job("new"))
-    rig.dispatch.tick()
-    go_on()
+    rig.tick()
     rig.commit(worker)
     # Then the running one was settled, and nothing is held
     assert len(worker.jobs) == 1
-    assert not rig.dispatch.held
+    assert not rig.held
     assert len(rig.store.ready) == 5
-    assert rig.born(a_job("next")) == []
+    assert rig.admitted(a_job("next")) == []
 
 
 def test_a_resumed_queue_hands_out_at_once_what_has_come_meanwhile(rig: DispatchRig) -> None:
     worker = rig.worker(prefetch=10)
-    rig.dispatch.pause(paused=True)
+    rig.pause(paused=True)
     rig.ready(*(jobs := some_jobs(5)))
     assert worker.jobs == []
-    rig.dispatch.pause(paused=False)
+    rig.pause(paused=False)
     go_on()
     assert worker.jobs == ids(jobs)
 
@@ -61,11 +60,11 @@ def test_what_a_claim_under_way_brings_after_the_pause_goes_back(rig: DispatchRi
     worker = rig.worker()
     rig.ready(a_job("a"))
     # When
-    rig.dispatch.pause(paused=True)
+    rig.pause(paused=True)
     held.set()
     go_on()
     # Then
-    assert (worker.jobs, len(rig.dispatch.held)) == ([], 0)
+    assert (worker.jobs, len(rig.held)) == ([], 0)
     assert ids(rig.store.ready) == ["a"]
 
 
@@ -73,14 +72,14 @@ def test_what_is_inserted_reserved_and_durable_only_after_the_pause_goes_back(ri
     # Given
     worker = rig.worker()
     [job] = jobs = [a_job("a")]
-    arrival = rig.dispatch.supply.expect(jobs, NOW)
+    arrival = rig.admit(*jobs)
     assert job.owner
     # When
-    rig.dispatch.pause(paused=True)
-    rig.dispatch.supply.arrived(arrival, jobs)
+    rig.pause(paused=True)
+    rig.arrived(arrival, jobs)
     # Then
-    assert (worker.jobs, len(rig.dispatch.held)) == ([], 0)
-    assert rig.store.ready == jobs
+    assert (worker.jobs, len(rig.held)) == ([], 0)
+    assert rig.released == jobs
 
 
 # ------------------------------------------------------------------------ intake
@@ -105,7 +104,7 @@ def test_a_queue_refuses_jobs_while_its_intake_is_paused_and_says_how_to_resume_
         queue.admit()
     queue.pause(frozenset({wire.DELIVERY}))
     queue.admit()
-    assert (told, queue._dispatch.gate.paused) == ([True, False], True)
+    assert (told, queue.scheduler.paused) == ([True, False], True)
 
 
 # ----------------------------------------------------------------- what is known

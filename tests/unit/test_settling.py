@@ -14,7 +14,7 @@ from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.store.errors import Unclear
 from support.fakes import Held
-from support.jobs import NOW, some_jobs
+from support.jobs import some_jobs
 from unit.settling_rig import SettlingRig
 
 
@@ -23,16 +23,16 @@ def test_nothing_is_handed_out_while_too_many_verdicts_have_no_answer() -> None:
     memory = Memory(hwm=2)
     rig = SettlingRig(3, memory=memory)
     rig.hire()
-    assert rig.dispatch.granting
+    assert rig.granting
     rig.store.before_commit = held = Held()
     # When
-    receipts = [each.receipt for each in rig.worker.deliveries]
-    rig.settle.settle([Verdict(each, wire.COMMIT) for each in receipts], Settlement(rig.heard.append))
-    full = rig.dispatch.granting
+    receipts = [each.receipt for each in rig.hand.deliveries]
+    rig.queue.settle([Verdict(each, wire.COMMIT) for each in receipts], Settlement(rig.heard.append))
+    full = rig.granting
     held.set()
     rig.wait()
     # Then
-    assert (full, rig.dispatch.granting) == (False, True)
+    assert (full, rig.granting) == (False, True)
     assert memory.verdicts.mark.count == 0
     assert rig.heard == [{}]
 
@@ -67,8 +67,8 @@ def test_verdicts_of_every_kind_count_until_they_are_written(kind: str) -> None:
     rig.hire()
     rig.store.before_commit = held = Held()
     # When
-    receipts = [each.receipt for each in rig.worker.deliveries]
-    rig.settle.settle([Verdict(each, kind, b"why") for each in receipts], Settlement(rig.heard.append))
+    receipts = [each.receipt for each in rig.hand.deliveries]
+    rig.queue.settle([Verdict(each, kind, b"why") for each in receipts], Settlement(rig.heard.append))
     count = memory.verdicts.mark.count
     held.set()
     rig.wait()
@@ -80,7 +80,7 @@ def test_jobs_of_workers_that_have_gone_count_until_they_are_given_back() -> Non
     memory = Memory()
     rig = SettlingRig(3, memory=memory)
     rig.hire()
-    rig.settle.worker_gone(rig.worker)
+    rig.queue.worker_gone(rig.hand)
     count = memory.verdicts.mark.count
     rig.wait()
     assert (count, memory.verdicts.mark.count, memory.verdicts.mark.bytes) == (3, 0, 0)
@@ -92,17 +92,17 @@ def test_a_queue_whose_verdicts_are_not_written_leaves_room_for_those_of_others(
     sick, well = SettlingRig(50, memory=memory), SettlingRig(3, memory=memory)
     sick.hire()
     sick.store.before_commit = held = Held()
-    receipts = [each.receipt for each in sick.worker.deliveries]
-    sick.settle.settle([Verdict(each, wire.COMMIT) for each in receipts], Settlement(sick.heard.append))
+    receipts = [each.receipt for each in sick.hand.deliveries]
+    sick.queue.settle([Verdict(each, wire.COMMIT) for each in receipts], Settlement(sick.heard.append))
     # When
     well.hire()
     well.verdict(wire.COMMIT)
     # Then
-    assert (sick.dispatch.granting, well.dispatch.granting) == (False, True)
-    assert len(well.worker.jobs) == 3
+    assert (sick.granting, well.granting) == (False, True)
+    assert len(well.hand.jobs) == 3
     held.set()
     sick.wait()
-    assert sick.dispatch.granting
+    assert sick.granting
     assert memory.verdicts.mark.count == 0
 
 
@@ -111,8 +111,8 @@ def test_large_results_that_are_not_written_yet_leave_no_memory_for_large_messag
     rig = SettlingRig(1, memory=memory)
     rig.hire()
     rig.store.before_commit = held = Held()
-    [delivery] = rig.worker.deliveries
-    rig.settle.settle([Verdict(delivery.receipt, wire.COMMIT, bytes(1000))], Settlement())
+    [delivery] = rig.hand.deliveries
+    rig.queue.settle([Verdict(delivery.receipt, wire.COMMIT, bytes(1000))], Settlement())
     assert memory.takes_no_more
     held.set()
     rig.wait()
@@ -148,10 +148,10 @@ def test_a_new_job_does_not_overtake_those_that_a_worker_gives_back(monkeypatch:
     rig = SettlingRig(1)
     rig.hire()
     monkeypatch.setattr(rig.store, "release", Held())
-    [delivery] = rig.worker.deliveries
-    rig.settle.settle([Verdict(delivery.receipt, wire.RELEASE)], Settlement())
+    [delivery] = rig.hand.deliveries
+    rig.queue.settle([Verdict(delivery.receipt, wire.RELEASE)], Settlement())
     # When
-    arrival = rig.dispatch.supply.expect(some_jobs(1), NOW)
+    arrival = rig.admit(*some_jobs(1))
     # Then
     assert arrival.jobs == []
 
@@ -164,13 +164,13 @@ def test_jobs_whose_verdict_can_not_be_written_are_forgotten_so_that_the_audit_f
     # Given
     rig = SettlingRig(3)
     rig.hire()
-    assert len(rig.dispatch.held) == 3
+    assert len(rig.held) == 3
     # When
     rig.retry.give_up()
     rig.store.fault = fault
     rig.verdict(kind)
     # Then
-    assert not rig.dispatch.held
+    assert not rig.held
     assert len(rig.store.reserved) == 3
     refused = {} if kind == wire.RELEASE else dict.fromkeys(range(3), Unavailable)
     assert [{at: type(why) for at, why in each.items()} for each in rig.heard] == [refused]
@@ -183,9 +183,9 @@ def test_jobs_that_can_not_be_removed_before_they_are_sent_are_forgotten_and_the
     rig.retry.give_up()
     rig.store.fault = Unavailable("away")
     rig.hire()
-    assert not rig.dispatch.held
-    assert rig.worker.messages[-1] == []
-    assert rig.worker.jobs == []
+    assert not rig.held
+    assert rig.hand.messages[-1] == []
+    assert rig.hand.jobs == []
 
 
 @pytest.mark.parametrize("kind", [wire.COMMIT, wire.REJECT])
@@ -204,5 +204,5 @@ def test_a_listener_that_fails_is_told_once_and_the_others_hear_what_is_true(kin
     # Then
     assert times == [0]
     assert rig.store.reserved == {}
-    assert not rig.dispatch.held
+    assert not rig.held
     assert rig.counters.values["committed" if kind == wire.COMMIT else "dead"] == 2

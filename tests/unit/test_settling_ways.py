@@ -8,7 +8,7 @@ import pytest
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import TooLarge
-from sluicemq_broker.config import MAX_JOB_BYTES
+from sluicemq_broker.config import MAX_JOB_BYTES, QueueSettings
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import RESULT_WANTED_FOR
 from sluicemq_broker.queue.decisions import DIED, NOT_ARRIVED, NOT_BEGUN, TIMED_OUT
@@ -18,7 +18,7 @@ from unit.settling_rig import SettlingRig
 # --------------------------------------------------------------------- back-off
 
 
-LINEAR = Backoff("linear", base=10, jitter=0)
+LINEAR = QueueSettings(backoff="linear", backoff_base=10, backoff_jitter=0)
 
 
 def failed(rig: SettlingRig) -> list[tuple[str, float | None, bool]]:
@@ -32,14 +32,14 @@ def failed(rig: SettlingRig) -> list[tuple[str, float | None, bool]]:
 def test_a_rollback_waits_by_its_attempts_unless_a_delay_is_given(
     attempts: int, delay: float | None, wait: float | None
 ) -> None:
-    rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, backoff=LINEAR)
+    rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, queue=LINEAR)
     rig.hire()
     rig.verdict(wire.ROLLBACK, delay=delay)
     assert failed(rig) == [("rollback", wait, False)]
 
 
 def test_a_jobs_own_backoff_wins_over_its_queues() -> None:
-    rig = SettlingRig(1, max_attempts=0, backoff=LINEAR)
+    rig = SettlingRig(1, max_attempts=0, queue=LINEAR)
     rig.store.ready[0].backoff = Backoff("fixed", base=3, jitter=0)
     rig.hire()
     rig.verdict(wire.ROLLBACK)
@@ -50,9 +50,9 @@ def test_a_jobs_own_backoff_wins_over_its_queues() -> None:
 def test_a_job_that_was_not_answered_in_time_comes_again_at_once_and_then_with_backoff(
     attempts: int, wait: float | None
 ) -> None:
-    rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, visibility_timeout=0, backoff=LINEAR)
+    rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, visibility_timeout=0, queue=LINEAR)
     rig.hire()
-    rig.settle.time_out()
+    rig.tick()
     rig.wait()
     assert failed(rig) == [(TIMED_OUT, wait, False)]
 
@@ -63,10 +63,10 @@ def test_a_job_that_was_not_answered_in_time_comes_again_at_once_and_then_with_b
 def test_a_job_whose_worker_died_comes_again_at_once_and_if_another_dies_with_backoff(
     attempts: int, *, isolated: bool, wait: float | None
 ) -> None:
-    rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, backoff=LINEAR)
+    rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, queue=LINEAR)
     rig.store.ready[0].isolated = isolated
     rig.hire()
-    rig.settle.worker_gone(rig.worker)
+    rig.queue.worker_gone(rig.hand)
     rig.wait()
     assert failed(rig) == [(DIED, wait, False)]
     assert rig.store.rolled_back[0].isolated
@@ -76,11 +76,11 @@ def test_a_job_whose_worker_died_comes_again_at_once_and_if_another_dies_with_ba
 def test_a_job_on_its_way_when_its_connection_ended_is_charged_with_it_the_second_time(
     wait: float | None, *, isolated: bool, dead: bool
 ) -> None:
-    rig = SettlingRig(1, max_attempts=1, backoff=LINEAR)
+    rig = SettlingRig(1, max_attempts=1, queue=LINEAR)
     rig.store.ready[0].isolated = isolated
-    rig.worker.commits_on_arrival = True
+    rig.hand.commits_on_arrival = True
     rig.hire()
-    rig.settle.worker_gone(rig.worker)
+    rig.queue.worker_gone(rig.hand)
     rig.wait()
     assert failed(rig) == [(NOT_ARRIVED, wait, dead)]
     [entry] = rig.store.rolled_back
@@ -89,9 +89,9 @@ def test_a_job_on_its_way_when_its_connection_ended_is_charged_with_it_the_secon
 
 def test_a_job_on_its_way_for_its_visibility_timeout_is_released() -> None:
     rig = SettlingRig(2, max_attempts=1, visibility_timeout=0)
-    rig.worker.commits_on_arrival = True
+    rig.hand.commits_on_arrival = True
     rig.hire()
-    rig.settle.time_out()
+    rig.tick()
     rig.wait()
     assert failed(rig) == []
     assert rig.counters.values["released"] == 2
@@ -101,10 +101,10 @@ def test_a_job_on_its_way_for_its_visibility_timeout_is_released() -> None:
 def test_a_worker_that_dies_at_once_is_charged_with_what_it_may_have_begun_unless_that_is_the_end_of_it(
     max_attempts: int, *, counted: bool
 ) -> None:
-    rig = SettlingRig(2, max_attempts=max_attempts, backoff=LINEAR)
-    rig.worker.begins = 1
+    rig = SettlingRig(2, max_attempts=max_attempts, queue=LINEAR)
+    rig.hand.begins = 1
     rig.hire()
-    rig.settle.worker_gone(rig.worker)
+    rig.queue.worker_gone(rig.hand)
     rig.wait()
     assert [each.counted for each in rig.store.rolled_back] == [True, counted]
     assert [each.dead for each in rig.store.rolled_back] == [max_attempts == 1, False]
@@ -112,13 +112,13 @@ def test_a_worker_that_dies_at_once_is_charged_with_what_it_may_have_begun_unles
 
 def test_a_worker_that_dies_is_charged_with_what_it_had_begun() -> None:
     # Given: a worker that begins one job at a time, in order, and has had these for a while
-    rig = SettlingRig(3, max_attempts=2, backoff=LINEAR)
-    rig.worker.begins = 1
+    rig = SettlingRig(3, max_attempts=2, queue=LINEAR)
+    rig.hand.begins = 1
     rig.hire()
-    for delivery in rig.worker.in_flight.values():
+    for delivery in rig.hand.in_flight.values():
         delivery.handed_at -= 1
     # When
-    rig.settle.worker_gone(rig.worker)
+    rig.queue.worker_gone(rig.hand)
     rig.wait()
     # Then
     assert failed(rig) == [(DIED, None, False), (NOT_BEGUN, None, False), (NOT_BEGUN, None, False)]
@@ -128,16 +128,16 @@ def test_a_worker_that_dies_is_charged_with_what_it_had_begun() -> None:
 
 def test_jobs_behind_one_that_times_out_are_released() -> None:
     rig = SettlingRig(3, max_attempts=1, visibility_timeout=0)
-    rig.worker.begins = 1
+    rig.hand.begins = 1
     rig.hire()
-    rig.settle.time_out()
+    rig.tick()
     rig.wait()
     assert failed(rig) == [(TIMED_OUT, None, True)]
     assert rig.counters.values["released"] == 2
 
 
 def test_a_job_that_dies_is_not_due_again() -> None:
-    rig = SettlingRig(1, backoff=LINEAR)
+    rig = SettlingRig(1, queue=LINEAR)
     rig.hire()
     rig.verdict(wire.ROLLBACK, delay=5)
     assert failed(rig) == [("rollback", None, True)]
@@ -147,10 +147,10 @@ def test_a_job_that_waits_for_its_backoff_is_claimed_when_that_is_over_and_not_l
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # Given
-    rig = SettlingRig(1, max_attempts=0, backoff=LINEAR)
+    rig = SettlingRig(1, max_attempts=0, queue=LINEAR)
     rig.hire()
     claims, times = len(rig.store.claims), list[float]()
-    monkeypatch.setattr(rig.dispatch.supply, "due_later", times.extend)
+    monkeypatch.setattr(rig.scheduler.due_times, "add", lambda due, _now: times.extend(due))
     # When
     rig.verdict(wire.ROLLBACK)
     # Then
@@ -172,12 +172,12 @@ def test_a_kept_job_is_finished_with_the_worker_that_did_it_and_when_it_got_it(
     rig.verdict(wire.COMMIT)
     # Then
     [one] = rig.store.finished
-    assert (one.job.id, one.worker, one.result) == (rig.worker.jobs[0], "worker", b"")
+    assert (one.job.id, one.worker, one.result) == (rig.hand.jobs[0], "worker", b"")
     assert NOW - 1 < one.started_at <= NOW
 
 
 def test_a_job_that_somebody_waits_for_at_another_broker_is_kept_for_a_while() -> None:
-    rig = SettlingRig(1)
+    rig = SettlingRig(1, waits=False)
     rig.store.ready[0].result_wanted = True
     rig.hire()
     rig.verdict(wire.COMMIT)

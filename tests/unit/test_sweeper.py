@@ -15,7 +15,7 @@ from sluicemq_broker.queues.sweeper import Sweeper
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.store.errors import Unclear
 from sluicemq_broker.store.jobs.survey import Surveyed
-from support.fakes import FakeOwners, FakeStore, a_context, go_on, no_limits
+from support.fakes import FakeOwners, FakeStore, a_context, go_on
 from support.jobs import NOW, a_job, ids
 
 
@@ -76,7 +76,7 @@ def a_queue(name: str) -> Any:
         knows=held.knows,
         jobs_ready=go_on,
         settings=settings,
-        limits=no_limits(a_context()),
+        permits=SimpleNamespace(limited=False, holders=set, forget=lambda _owner: None),
         expire=lambda _limit: 0,
         looks=(looks := list[bool]()),
         look_for_headless=lambda *, now: looks.append(now),
@@ -191,14 +191,14 @@ def test_what_came_into_memory_after_the_audit_has_read_stays(
 ) -> None:
     # Given
     rig.sweeper.audit()
-    missing = rig.sweeper.missing
+    missing = rig.sweeper._missing
 
     def then_staged(each: Any) -> Any:
         found = missing(each)
         each.held.begin(7)
         return found
 
-    monkeypatch.setattr(rig.sweeper, "missing", then_staged)
+    monkeypatch.setattr(rig.sweeper, "_missing", then_staged)
     # When
     rig.sweeper.audit()
     # Then

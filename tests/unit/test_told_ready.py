@@ -6,27 +6,23 @@ import pytest
 
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.dispatch import Dispatch
-from support.fakes import FakeOutlet, FakeStore, FakeWorker, Held, a_context, go_on, no_limits
+from sluicemq_broker.queue.intake import Push
+from support.fakes import Held, go_on
 from support.jobs import NOW, some_jobs
+from support.waiting import wait_until
+from unit.dispatch_rig import DispatchRig
 
 #: What other brokers were told: kind and number.
 Told = list[tuple[BusKind, int]]
 
 
-class IdleDispatcher(FakeOutlet):
-    """A dispatcher that has looked for what was there, and found nothing; with one worker, or none."""
+class IdleQueue(DispatchRig):
+    """A queue that has looked for what was there, and found nothing; with one worker."""
 
     def __init__(self, prefetch: int = 10) -> None:
-        super().__init__()
-        self.store = FakeStore()
         self.told: Told = []
-        context = a_context(notify_brokers=lambda kind, number: self.told.append((kind, number)))
-        self.dispatch = Dispatch(self.store, context, self, no_limits(context))  # type: ignore[arg-type]
-        self.supply = self.dispatch.supply
-        self.worker = FakeWorker(prefetch)
-        self.dispatch.attach(self.worker)
-        go_on()
+        super().__init__(notify_brokers=lambda kind, number: self.told.append((kind, number)))
+        self.hand = self.worker(prefetch)
         self.store.claims.clear()
 
     def elsewhere(self, count: int = 1, ahead: float = 0.0) -> list[Job]:
@@ -35,35 +31,35 @@ class IdleDispatcher(FakeOutlet):
         for at, job in enumerate(jobs):
             job.accept(int((NOW + ahead) * 1e6) + at, NOW + ahead)
         self.store.ready.extend(jobs)
-        self.supply.on_ready(jobs[-1].seq)
+        self.queue.on_ready(jobs[-1].seq)
         go_on()
         return jobs
 
     @property
     def has(self) -> set[str]:
-        return {each.job.id for each in self.worker.in_flight.values()}
+        return {each.job.id for each in self.hand.in_flight.values()}
 
 
 @pytest.fixture
-def broker() -> IdleDispatcher:
-    return IdleDispatcher()
+def broker() -> IdleQueue:
+    return IdleQueue()
 
 
-def test_it_looks_and_finds_them(broker: IdleDispatcher) -> None:
+def test_it_looks_and_finds_them(broker: IdleQueue) -> None:
     (job,) = broker.elsewhere()
     assert broker.has == {job.id}
 
 
-def test_many_are_claimed_to_the_last(broker: IdleDispatcher) -> None:
-    broker.dispatch.resize(broker.worker, 500)
+def test_many_are_claimed_to_the_last(broker: IdleQueue) -> None:
+    broker.resize(broker.hand, 500)
     jobs = broker.elsewhere(300)
     assert broker.has == {job.id for job in jobs}
 
 
-def test_what_is_told_while_it_looks_is_looked_for_afterwards(broker: IdleDispatcher) -> None:
+def test_what_is_told_while_it_looks_is_looked_for_afterwards(broker: IdleQueue) -> None:
     # Given: a look whose read is through, as it may be when the job is stored elsewhere
     broker.store.after_claim = held = Held()
-    broker.supply.on_ready(0)
+    broker.queue.on_ready(0)
     go_on()
     # When
     (job,) = broker.elsewhere()
@@ -75,75 +71,77 @@ def test_what_is_told_while_it_looks_is_looked_for_afterwards(broker: IdleDispat
 
 
 def test_who_has_no_room_looks_as_soon_as_there_is_some() -> None:
-    broker = IdleDispatcher(prefetch=1)
-    broker.dispatch.pace.appetite = 0
+    broker = IdleQueue(prefetch=1)
+    broker.scheduler.pace.appetite = 0
     (first,) = broker.elsewhere()
     (second,) = broker.elsewhere()
     assert broker.has == {first.id}
-    (receipt,) = broker.worker.in_flight
-    broker.dispatch.settle(receipt)
-    broker.dispatch.offer(broker.worker)
+    (receipt,) = broker.hand.in_flight
+    broker.settle(receipt)
+    broker.queue.offer(broker.hand)
     go_on()
     assert broker.has == {second.id}
 
 
-def test_who_is_paused_looks_when_that_is_over(broker: IdleDispatcher) -> None:
-    broker.dispatch.pause(paused=True)
+def test_who_is_paused_looks_when_that_is_over(broker: IdleQueue) -> None:
+    broker.pause(paused=True)
     (job,) = broker.elsewhere()
     assert broker.store.claims == []
-    broker.dispatch.pause(paused=False)
+    broker.pause(paused=False)
     go_on()
     assert broker.has == {job.id}
 
 
 @pytest.mark.parametrize("ahead", [0.003, 0.5])
-def test_a_clock_elsewhere_that_is_ahead_hides_no_job(broker: IdleDispatcher, ahead: float) -> None:
+def test_a_clock_elsewhere_that_is_ahead_hides_no_job(broker: IdleQueue, ahead: float) -> None:
     (job,) = broker.elsewhere(ahead=ahead)
     assert broker.has == {job.id}
 
 
-def test_and_what_is_accepted_here_from_then_on_comes_after_it(broker: IdleDispatcher) -> None:
+def test_and_what_is_accepted_here_from_then_on_comes_after_it(broker: IdleQueue) -> None:
     (job,) = broker.elsewhere(ahead=0.5)
-    assert broker.supply.last_seq >= job.seq
+    assert broker.scheduler.ledger.last_seq >= job.seq
 
 
-def test_a_number_far_ahead_of_all_clocks_changes_no_order(broker: IdleDispatcher) -> None:
-    before = broker.supply.last_seq
-    broker.supply.on_ready(int((NOW + 3600) * 1e6))
-    assert broker.supply.last_seq == before
+def test_a_number_far_ahead_of_all_clocks_changes_no_order(broker: IdleQueue) -> None:
+    before = broker.scheduler.ledger.last_seq
+    broker.queue.on_ready(int((NOW + 3600) * 1e6))
+    assert broker.scheduler.ledger.last_seq == before
 
 
-def test_one_look_is_enough_for_all_that_was_told_until_then(broker: IdleDispatcher) -> None:
+def test_one_look_is_enough_for_all_that_was_told_until_then(broker: IdleQueue) -> None:
     for _ in range(5):
-        broker.supply.on_ready(0)
+        broker.queue.on_ready(0)
     go_on()
     assert len(broker.store.claims) == 1
 
 
-def test_others_are_told_what_lies_ready_here_and_not_what_they_have_told(broker: IdleDispatcher) -> None:
+def test_others_are_told_what_lies_ready_here_and_not_what_they_have_told(broker: IdleQueue) -> None:
     broker.elsewhere()
     assert broker.told == []
-    broker.supply.some_ready()
+    broker.queue.jobs_ready()
     ((kind, number),) = broker.told
     assert kind is BusKind.READY
-    assert number >= broker.supply.last_seq
+    assert number >= broker.scheduler.ledger.last_seq
 
 
 def test_others_are_told_of_what_no_worker_here_can_take_before_it_is_written() -> None:
-    broker = IdleDispatcher(prefetch=2)
-    broker.dispatch.pace.appetite = 0
+    broker = IdleQueue(prefetch=2)
+    broker.scheduler.pace.appetite = 0
     jobs = some_jobs(3)
     for at, job in enumerate(jobs, 1):
         job.accept(int(NOW * 1e6) + at, NOW)
     # Given those that a worker here can take, which are inserted reserved
-    broker.supply.expect(jobs[:2], NOW)
+    broker.queue.push(Push(jobs[:2], lambda *_: None))
+    go_on()
     assert broker.told == []
     # When one comes that none can
-    broker.supply.expect(jobs[2:], NOW)
+    broker.queue.push(Push(jobs[2:], lambda *_: None))
+    wait_until(lambda: go_on() or broker.told)
     # Then
-    assert broker.told == [(BusKind.COMING, jobs[2].seq)]
+    assert broker.told[0] == (BusKind.COMING, jobs[2].seq)
 
 
-def test_nor_is_anything_told_by_who_just_looks(broker: IdleDispatcher) -> None:
-    broker.supply.search(lambda: True, 0.0)
+def test_nor_is_anything_told_by_who_just_looks(broker: IdleQueue) -> None:
+    broker.queue.search(lambda: True, 0.0)
     assert broker.told == []

@@ -134,4 +134,4 @@ class Jobs:
         owners.beat()
         if owners.sure and not sure:
             for queue in self.queues:
-                queue.hand_out()
+                queue.go_on()

@@ -15,7 +15,8 @@ from typing import Final
 
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.supply import Supply
+from sluicemq_broker.queue.scheduler import Scheduler
+from sluicemq_broker.queue.surroundings import Surroundings
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import Promoted, QueueStore
 
@@ -28,14 +29,20 @@ LOOK: Final = 60.0
 
 
 class Groups:
-    """Whose turn it is in each group. ``over`` is told of jobs whose time to live is over."""
+    """The lines of all groups: the first job of each may be claimed."""
 
     def __init__(
-        self, store: QueueStore, context: Context, supply: Supply, over: Callable[[list[str]], None]
+        self,
+        store: QueueStore,
+        context: Context,
+        scheduler: Scheduler,
+        surroundings: Surroundings,
+        go_on: Callable[[], None],
     ) -> None:
         self._store = store
-        self._supply = supply
-        self._over = over
+        self._scheduler = scheduler
+        self._surroundings = surroundings
+        self._go_on = go_on
         self._clock = context.clock
         self._timer = context.timer
         self._retry = context.retry
@@ -77,11 +84,12 @@ class Groups:
         self._tell(self._retry.run(lambda: self._store.groups.promote(groups, self._clock.now())))
 
     def _tell(self, promoted: Promoted) -> None:
-        now = self._clock.now()
+        conditions = self._surroundings.now()
+        now = conditions.server
         due = [each for each in promoted.ready if each.due <= now]
         if due:
             highest, last = max(each.priority for each in due), max(each.seq for each in due)
-            self._supply.promoted(highest, len(due), last)
-        self._supply.due_later(each.due for each in promoted.ready if each.due > now)
-        if promoted.expired:
-            self._over(promoted.expired)
+            self._scheduler.promoted(highest, len(due), last, conditions)
+        self._scheduler.due_times.add((each.due for each in promoted.ready if each.due > now), now)
+        self._scheduler.expire(promoted.expired)
+        self._go_on()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from typing import Final, cast
 
+from gevent.event import Event
+
 from sluicemq.protocol.errors import Duplicate, SluiceError, Unavailable
+from sluicemq_broker.bus import BusKind
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.expiries import Expiries
 from sluicemq_broker.queue.groups import Groups
-from sluicemq_broker.queue.ledger import HIGHEST, Arrival
-from sluicemq_broker.queue.supply import Supply
+from sluicemq_broker.queue.ledger import HIGHEST, NOTHING, Arrival
+from sluicemq_broker.queue.scheduler import Scheduler
+from sluicemq_broker.queue.surroundings import Surroundings
 from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
 from sluicemq_broker.store import Pushed, QueueStore, Refused, by_bytes, in_halves
 
@@ -58,12 +62,22 @@ class Intake:
     """
 
     def __init__(
-        self, store: QueueStore, context: Context, supply: Supply, expiries: Expiries, groups: Groups
+        self,
+        store: QueueStore,
+        context: Context,
+        scheduler: Scheduler,
+        surroundings: Surroundings,
+        groups: Groups,
+        go_on: Callable[[], None],
     ) -> None:
         self._store = store
-        self._supply = supply
-        self._expiries = expiries
+        self._scheduler = scheduler
+        self._surroundings = surroundings
         self._groups = groups
+        self._go_on = go_on
+        self._changed = Event()
+        self._owners = context.owners
+        self._notify_brokers = context.notify_brokers
         self._on_their_way = context.memory.pushes
         self._clock = context.clock
         self._timer = context.timer
@@ -109,7 +123,7 @@ class Intake:
         ``seq`` starts from the clock, so that it rises over restarts, and about so between brokers.
         """
         now = self._last_now = max(self._last_now, self._clock.now())
-        seq = max(self._last_seq, self._supply.last_seq, int(now * 1e6))
+        seq = max(self._last_seq, self._scheduler.ledger.last_seq, int(now * 1e6))
         for job in jobs:
             seq += 1
             job.accept(seq, now)
@@ -123,10 +137,16 @@ class Intake:
         self._counters.add(Count.REPEATED, existing)
         self._events.emit(Count.PUSHED, now, ({"job": job.id} for job in jobs))
         plain = [job for job in jobs if job.group is None]
-        self._supply.some_ready(HIGHEST, sum(job.eligible_at <= now for job in plain))
-        self._supply.due_later([job.eligible_at for job in plain if job.eligible_at > now])
+        scheduler = self._scheduler
+        scheduler.some_ready(HIGHEST, sum(job.eligible_at <= now for job in plain))
+        scheduler.due_times.add([job.eligible_at for job in plain if job.eligible_at > now], now)
+        scheduler.expiries.watch(jobs, now)
         self._groups.may_go_on(jobs)
-        self._expiries.watch(jobs)
+        self._go_on()
+
+    def look_for_room(self) -> None:
+        """Workers may have room for a push that waits for them."""
+        self._changed.set()
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything is written; False if time ran out before."""
@@ -174,7 +194,7 @@ class Intake:
     def _write(self, pushes: list[Push]) -> None:
         jobs = pushes[0].jobs if len(pushes) == 1 else [job for push in pushes for job in push.jobs]
         now = self.accept(jobs)
-        arrival = self._supply.expect(jobs, now)
+        arrival = self._admit(jobs, now)
         pushed: Pushed | None = None
         staged: list[Job] = []
         try:
@@ -183,7 +203,8 @@ class Intake:
         except Unavailable:
             self._failed(pushes)
         finally:
-            self._supply.arrived(arrival, staged)  # workers first: nothing else is done with a job sooner
+            self._scheduler.arrived(arrival, staged)
+            self._go_on()  # workers first: nothing else is done with a job sooner
         if pushed:
             self._count(jobs, pushed)
             if self._events.wanted:
@@ -195,6 +216,13 @@ class Intake:
             _tell(pushes, pushed)
             self._wake(jobs)
 
+    def _admit(self, jobs: list[Job], now: float) -> Arrival:
+        number = self._owners.new_reservation()
+        arrival = self._scheduler.admit(jobs, number, now, self._surroundings.now())
+        if arrival.ready > NOTHING:
+            self._notify_brokers(BusKind.COMING, self._scheduler.ledger.last_seq)
+        return arrival
+
     def _count(self, jobs: list[Job], pushed: Pushed) -> None:
         self._counters.add(Count.PUSHED, len(jobs) - len(pushed.existing) - len(pushed.refused))
         duplicates = sum(isinstance(error, Duplicate) for error in pushed.refused.values())
@@ -203,7 +231,19 @@ class Intake:
         self._counters.add(Count.REFUSED, len(pushed.refused) - duplicates)
 
     def _gather(self, waiting: int) -> None:
-        self._supply.await_room(min(INSERT, waiting))
+        """Wait for workers that will have room for the jobs in a moment.
+
+        A job that is inserted reserved costs MongoDB an insert and a delete; one that lies ready first, a
+        claim between them, which doubles that. So pushes wait for workers that are about to have room: both
+        together do 45k jobs a second instead of 20k.
+        """
+        count, began, patience = min(INSERT, waiting), self._timer.now(), math.inf
+        while seconds := self._scheduler.patience(count, self._surroundings.now()):
+            patience = min(patience, seconds)
+            left = began + patience - self._timer.now()
+            self._changed.clear()
+            if left <= 0 or not self._timer.wait(self._changed, left):
+                return
 
     def _insert(self, jobs: list[Job], now: float) -> Pushed:
         """Insert until each is stored or refused; MongoDB refuses only the jobs that are at fault."""
@@ -231,18 +271,21 @@ class Intake:
         return self._retry.run(statement)
 
     def _wake(self, jobs: list[Job]) -> None:
-        now = self._clock.now()
+        """Note what can be claimed of the jobs that are stored now, or later."""
+        now, scheduler = self._clock.now(), self._scheduler
         groups = {job.group for job in jobs} != _NO_GROUP
         plain = [job for job in jobs if job.group is None] if groups else jobs
         ready = [job.priority for job in plain if not job.owner and job.eligible_at <= now]
-        if ready:
-            self._supply.some_ready(max(ready), 0)  # they were counted when they were expected
         later = [job.eligible_at for job in plain if job.eligible_at > now]
-        if later:
-            self._supply.due_later(later)
+        mortal = [job for job in jobs if job.expires_at is not None and not job.owner]
+        if ready:
+            scheduler.some_ready(max(ready), 0)  # they were counted when they were admitted
+        scheduler.due_times.add(later, now)
+        scheduler.expiries.watch(mortal, now)
         if groups:
             self._groups.may_go_on(jobs)
-        self._expiries.watch([job for job in jobs if job.expires_at is not None and not job.owner])
+        if ready or later or mortal:
+            self._go_on()
 
 
 def _stored(arrival: Arrival, jobs: list[Job], pushed: Pushed) -> list[Job]:

@@ -25,16 +25,16 @@ class Arrival:
     """A push under way: those of its jobs that are inserted reserved go out once they are durable.
 
     ``ready``: the highest priority of the others, which no claim finds before that; ``seq``: the
-    first number of all; ``hold``: the number of their reservation.
+    first number of all; ``number``: the number of their reservation.
     """
 
-    __slots__ = ("began", "finished", "hold", "jobs", "ready", "seq")
+    __slots__ = ("began", "finished", "jobs", "number", "ready", "seq")
 
-    def __init__(self, jobs: list[Job], ready: int, seq: int, hold: int, began: float) -> None:
+    def __init__(self, jobs: list[Job], ready: int, seq: int, number: int, began: float) -> None:
         self.jobs = jobs
         self.ready = ready
         self.seq = seq
-        self.hold = hold
+        self.number = number
         self.began = began
         self.finished = False
 
@@ -104,14 +104,16 @@ class Ledger:
 
     # ---------------------------------------------------------------- pushes
 
-    def expect(self, jobs: Sequence[Job], born: list[Job], hold: int, due: float, now: float) -> Arrival:
-        """A push is about to be written, of which these are ``born`` reserved; ``due``: the server's time."""
+    def expect(
+        self, jobs: Sequence[Job], reserved: list[Job], number: int, due: float, now: float
+    ) -> Arrival:
+        """A push is about to be written; these of its jobs are ``reserved``. ``due``: the server's time."""
         ready = [
             job.priority for job in jobs if not job.owner and job.eligible_at <= due and job.group is None
         ]
-        arrival = Arrival(born, max(ready, default=NOTHING), jobs[0].seq, hold, now)
+        arrival = Arrival(reserved, max(ready, default=NOTHING), jobs[0].seq, number, now)
         self._arrivals.append(arrival)
-        self.expected += len(born)
+        self.expected += len(reserved)
         self._ready = max(self._ready, arrival.ready)
         self.backlog += len(ready)
         self.last_seq = max(self.last_seq, jobs[-1].seq)
@@ -135,7 +137,7 @@ class Ledger:
         arrival.finished = True
 
     @property
-    def born(self) -> int:
+    def inserting(self) -> int:
         """Jobs inserted reserved that are on their way, or wait for those before them."""
         return sum([len(each.jobs) for each in self._arrivals])
 

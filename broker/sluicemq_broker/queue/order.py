@@ -4,48 +4,52 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from sluicemq_broker.job import Job, RoundRobin
-from sluicemq_broker.store import QueueDefaults
 
 _TENANT: Final = attrgetter("turn")
 
 
 class Order(Protocol):
-    """A rule for which of the staged jobs is next; one object for each queue.
+    """The staged jobs of one queue, in the order in which they go out.
 
-    Another rule is another class with these methods, which must agree with the order in which jobs are
-    claimed: ``ORDER`` in ``store/documents.py``, or ``store/fair.py``.
+    Another order is another class with these methods. It must agree with the order in which jobs are
+    claimed: ``store/jobs/claim_order.py``.
     """
 
+    by_priority: ClassVar[bool]
+    """True if a new job goes before all that lie ready with a lower priority. Else only MongoDB knows."""
+
     def __len__(self) -> int:
-        """Jobs in it."""
+        """Return how many jobs are in it."""
 
     @property
     def first(self) -> Job:
         """The next job; there must be one."""
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """These come, in the order of acceptance."""
+        """Add jobs, in the order in which they were accepted."""
 
     def take(self, count: int, most_bytes: float) -> list[Job]:
         """Take out the next ``count`` jobs, fewer if these come to ``most_bytes``, but one at least."""
 
     def take_last(self, count: int) -> list[Job]:
-        """Take out those that would be the last."""
+        """Take out the ``count`` jobs that would go out last, the last one first."""
 
 
-def order_of(defaults: QueueDefaults) -> Order:
-    """The rule of a queue with these settings."""
-    return FairOrder(RoundRobin(defaults.weights)) if defaults.fair else PriorityOrder()
+def order_of(*, fair: bool, weights: Mapping[str, int] | None = None) -> Order:
+    """Return the order of a queue with these settings."""
+    return FairOrder(RoundRobin(weights)) if fair else PriorityOrder()
 
 
 class PriorityOrder:
     """Higher priority first; of one priority, the first to be accepted is the first to go."""
+
+    by_priority: ClassVar[bool] = True
 
     def __init__(self) -> None:
         self._lines: dict[int, deque[Job]] = {}
@@ -117,8 +121,10 @@ class PriorityOrder:
 class FairOrder:
     """Round and round the tenants, as many jobs of each as it weighs; of one tenant, by priority.
 
-    A tenant that comes is the last of the round.
+    A new tenant is the last of the round.
     """
+
+    by_priority: ClassVar[bool] = False
 
     def __init__(self, rounds: RoundRobin) -> None:
         self._weight = rounds.weight

@@ -1,28 +1,27 @@
-"""How fast the workers of a queue are, and so how many jobs to hold ready for them."""
+"""How fast the workers of a queue are, and how many jobs to hold ready for them."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from sluicemq_broker.runtime import Timer
-
 #: The shortest time over which a rate is measured, in seconds.
 _WINDOW: Final = 0.02
-#: So many seconds of work are held ready, up to a bound; this much for workers not known yet.
+#: Seconds of work that are held ready for workers whose pace is known.
 _AHEAD: Final = 0.25
+#: Jobs that are held ready for workers whose pace is not known; and at most.
 UNKNOWN, LARGEST = 16, 8192
 
 
 class Pace:
-    """The rate at which jobs end at workers that have some, in jobs a second; None while not known.
+    """The rate at which jobs end at workers, in jobs a second; None while it is not known.
 
-    Only time in which workers have jobs counts: who kept them waiting, nobody here knows.
+    Only time in which workers have jobs counts. Times are monotonic seconds.
     """
 
-    def __init__(self, timer: Timer) -> None:
-        self._now = timer.now
+    def __init__(self) -> None:
         self.rate: float | None = None
         self.appetite = UNKNOWN
+        """How many jobs to hold ready."""
         self._since: float | None = None
         self._worked = 0.0  # seconds, before that
         self._count = 0
@@ -32,39 +31,39 @@ class Pace:
         """True if workers have jobs."""
         return self._since is not None
 
-    def begin(self) -> None:
-        """Idle workers get jobs."""
+    def begin(self, now: float) -> None:
+        """Start the clock: idle workers get jobs."""
         if self._since is None:
-            self._since = self._now()
+            self._since = now
 
-    def rest(self) -> None:
-        """The last job at a worker has ended."""
-        self._worked = self._time_worked()
+    def rest(self, now: float) -> None:
+        """Stop the clock: the last job at a worker has ended."""
+        self._worked = self._time_worked(now)
         self._since = None
 
-    def ended(self, count: int) -> None:
-        """So many jobs have ended at workers."""
+    def ended(self, count: int, now: float) -> None:
+        """Count jobs that have ended at workers."""
         self._count += count
-        if self._time_worked() >= _WINDOW:
-            self._measure()
+        if self._time_worked(now) >= _WINDOW:
+            self._measure(now)
 
-    def tick(self, *, working: bool) -> None:
-        """Every second or so: workers that have jobs and end none are slow, not unknown."""
+    def tick(self, now: float, *, working: bool) -> None:
+        """Measure, every second or so: workers that have jobs and end none are slow, not unknown."""
         if working:
-            self.begin()
+            self.begin(now)
         else:
-            self.rest()
+            self.rest(now)
         if working or self._count:
-            self._measure()
+            self._measure(now)
         else:
             self.rate, self.appetite, self._worked = None, UNKNOWN, 0.0
 
-    def _time_worked(self) -> float:
-        return self._worked + (0.0 if self._since is None else self._now() - self._since)
+    def _time_worked(self, now: float) -> float:
+        return self._worked + (0.0 if self._since is None else now - self._since)
 
-    def _measure(self) -> None:
-        self.rate = self._count / max(self._time_worked(), _WINDOW)
+    def _measure(self, now: float) -> None:
+        self.rate = self._count / max(self._time_worked(now), _WINDOW)
         self.appetite = int(min(LARGEST, self.rate * _AHEAD))
         self._worked, self._count = 0.0, 0
         if self._since is not None:
-            self._since = self._now()
+            self._since = now

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from sluicemq.protocol.errors import DifferentStore, SluiceError, Uncertain
-from sluicemq_broker.context import Context, HandsOut
+from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import Portions, Refused
@@ -28,20 +28,21 @@ Entry = TypeVar("Entry", bound=OfJob)
 class PendingWrites(Generic[Item]):
     """Items of one queue that wait for their statement, counted in ``Memory.verdicts`` until it is answered.
 
-    ``queue`` hands out nothing while its share of that is full. ``bytes_of`` gives the bytes that items
-    hold; ``batches`` are the options of a :class:`Batcher`.
+    ``go_on`` is the queue's, which hands out nothing while its share of that is full; it is called when a
+    batch was written. ``bytes_of`` gives the bytes that items hold; ``batches`` are the options of a
+    :class:`Batcher`.
     """
 
     def __init__(
         self,
         context: Context,
-        queue: HandsOut,
+        go_on: Callable[[], None],
         write: Callable[[list[Item]], object],
         bytes_of: Callable[[Sequence[Item]], int] = lambda _items: 0,
         **batches: Any,
     ) -> None:
         self._verdicts = context.memory.verdicts
-        self._queue = queue
+        self._go_on = go_on
         self._statement = write
         self._bytes_of = bytes_of
         self.batcher: Batcher[Item] = Batcher(self._write, **batches)
@@ -49,7 +50,7 @@ class PendingWrites(Generic[Item]):
     def add(self, items: Sequence[Item]) -> None:
         """Write these soon; never blocks."""
         if items:
-            self._verdicts.take(self._queue, len(items), self._bytes_of(items))
+            self._verdicts.take(self._go_on, len(items), self._bytes_of(items))
             self.batcher.extend(items)
 
     def _write(self, items: list[Item]) -> None:
@@ -57,7 +58,8 @@ class PendingWrites(Generic[Item]):
         try:
             self._statement(items)
         finally:
-            self._verdicts.give(self._queue, len(items), size)
+            self._verdicts.give(self._go_on, len(items), size)
+            self._go_on()
 
 
 def weigh(count: int, size: int, most: int, most_bytes: int) -> int:

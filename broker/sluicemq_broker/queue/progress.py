@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from sluicemq_broker.context import Context
-from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.deliveries import Deliveries
 from sluicemq_broker.queue.worker import Worker
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import Progressed, QueueStore
@@ -21,9 +21,9 @@ _MOST: Final = 1000  # jobs in a statement
 class JobsProgress:
     """The progress of the jobs of one queue; workers that report none cost nothing."""
 
-    def __init__(self, store: QueueStore, context: Context, dispatch: Dispatch) -> None:
+    def __init__(self, store: QueueStore, context: Context, deliveries: Deliveries) -> None:
         self._store = store
-        self._deliveries = dispatch.deliveries
+        self._deliveries = deliveries
         self._clock = context.clock
         self._timer = context.timer
         self._retry = context.retry

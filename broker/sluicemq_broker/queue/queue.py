@@ -1,7 +1,7 @@
-"""One queue at this broker, whole: what is pushed, who works, what is settled, who asks.
+"""One queue at this broker: its verbs, and the one place that acts on what its scheduler decides.
 
-A job's way: ``intake`` writes it, ``dispatch`` finds it a worker, ``settling`` writes what became of it;
-``store`` is where each of them meets MongoDB. Doors know the verbs here and ``capacity``, no other part.
+A job's way: ``intake`` writes it, ``scheduler`` decides which worker gets it, ``claiming`` claims what lies
+ready, ``sending`` sends it, ``settler`` writes what became of it. Doors know the verbs here and ``capacity``.
 """
 
 from __future__ import annotations
@@ -13,24 +13,31 @@ from typing import Any
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import NotFound, SluiceError, Unavailable
+from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.admission import Admission
 from sluicemq_broker.queue.capacity import Capacity, Flow
-from sluicemq_broker.queue.dispatch import Dispatch
+from sluicemq_broker.queue.claiming import Claims
 from sluicemq_broker.queue.endings import Endings
+from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.intake import Intake, Push
 from sluicemq_broker.queue.ledger import HIGHEST
 from sluicemq_broker.queue.limits import Limits
+from sluicemq_broker.queue.order import order_of
 from sluicemq_broker.queue.other_queues import OtherQueues
+from sluicemq_broker.queue.permits import Permits
 from sluicemq_broker.queue.progress import JobsProgress
 from sluicemq_broker.queue.result_waiters import ResultWaiters
+from sluicemq_broker.queue.scheduler import News, Scheduler
+from sluicemq_broker.queue.sending import Sender
 from sluicemq_broker.queue.settler import Settler
+from sluicemq_broker.queue.surroundings import Surroundings
 from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.verdict import Settlement, Verdict
-from sluicemq_broker.queue.worker import Delivery, Worker
-from sluicemq_broker.runtime import Count, QueueCounters
+from sluicemq_broker.queue.worker import Worker
+from sluicemq_broker.runtime import Alarm, Count, QueueCounters
 from sluicemq_broker.store import Documents, LimitStore, QueueDefaults, QueueStore, collection
 from sluicemq_devices.hub import Watermark
 
@@ -39,44 +46,87 @@ _LAST_TICKS = 3
 
 
 class Queue:
-    """One queue and its verbs: ``store`` is its collection in MongoDB, ``results`` has who waits for one."""
+    """One queue and its verbs: ``store`` is its collection in MongoDB, ``results`` has who waits for one.
+
+    ``scheduler`` decides, and :meth:`go_on` does what it has decided; nothing else does.
+    """
 
     def __init__(
-        self, name: str, settings: QueueSettings, database: Documents, context: Context, others: OtherQueues
+        self,
+        name: str,
+        settings: QueueSettings,
+        database: Documents,
+        context: Context,
+        others: OtherQueues,
+        store: QueueStore | None = None,
     ) -> None:
         self.name = name
         self.settings = settings
         self.counters = QueueCounters(context.counters, context.timer.now(), name)
-        self.store = QueueStore(
-            database, collection(name), QueueDefaults.of(settings, name), self.counters.notice
-        )
+        defaults = QueueDefaults.of(settings, name)
+        self.store = store or QueueStore(database, collection(name), defaults, self.counters.notice)
         self.paused: frozenset[str] = frozenset()
         self.events = context.events.of(name)
         mine = replace(context, counters=self.counters, events=self.events)
         self._clock, self._timer, self._owners = mine.clock, mine.timer, mine.owners
+        self._notify_brokers = mine.notify_brokers
+        memory, order = mine.memory, order_of(fair=defaults.fair, weights=defaults.weights)
+        self.scheduler = scheduler = Scheduler(Limits(settings), order, memory.staged, memory.expiries)
+        self._surroundings = around = Surroundings(mine, self.go_on)
+        self._alarm = Alarm(mine.timer, self.go_on)
         self.capacity = Capacity(name, settings, self._flow)
         self._admission = Admission(name, self.capacity)
-        self.limits = Limits(LimitStore(database, name), mine, settings)
-        self._dispatch = dispatch = Dispatch(self.store, mine, self, self.limits)
-        self._supply = dispatch.supply
-        self._deliveries = dispatch.deliveries
-        self._held = dispatch.held
-        self._groups = dispatch.groups
+        self.permits = Permits(LimitStore(database, name), mine, scheduler)
+        self._groups = groups = Groups(self.store, mine, scheduler, around, self.go_on)
         self.results = ResultWaiters(
             self.store,
             mine.retry,
-            self._held,
-            watch_expiry=dispatch.expiries.watch_one,
+            scheduler.reservations,
+            watch_expiry=self._watch_expiry,
             others=lambda name: others.open(name).results,
         )
-        self._intake = Intake(self.store, mine, self._supply, dispatch.expiries, self._groups)
-        self._endings = Endings(self.store, mine, self.results, self._groups, others)
-        self._settler = Settler(
-            name, self.store, mine, dispatch, self.results, self._endings, others, settings.retries
+        self._endings = Endings(self.store, mine, self.results, groups, others)
+        self._intake = Intake(self.store, mine, scheduler, around, groups, self.go_on)
+        self._claims = Claims(
+            self.store, mine, scheduler, around, self.permits, groups, self._endings, self.go_on
         )
-        self._progress = JobsProgress(self.store, mine, dispatch)
+        self._settler = Settler(
+            name,
+            self.store,
+            mine,
+            scheduler,
+            groups,
+            self.results,
+            self._endings,
+            others,
+            go_on=self.go_on,
+            backoff=settings.retries,
+        )
+        self._sender = Sender(mine, scheduler, self._settler, self._alarm, self.go_on)
+        self._progress = JobsProgress(self.store, mine, scheduler.deliveries)
         self._unreadable = UnreadableMessages(self.store, mine)
         self._ticks_at_rest = 0
+
+    def go_on(self) -> None:
+        """Do what the scheduler decides: give back, hand out, tell other brokers, claim, look again later.
+
+        Every part calls this once it has told the scheduler what has happened.
+        """
+        scheduler, conditions = self.scheduler, self._surroundings.now()
+        scheduler.wake(conditions)
+        if unwanted := scheduler.unwanted(conditions):
+            self._settler.release(unwanted)
+        if expired := scheduler.take_expired():
+            self._endings.time_is_over(expired)
+        if scheduler.open(conditions):
+            self._sender.hand_out(conditions.now)
+        self._tell_others(scheduler.take_news())
+        if claiming := scheduler.next_claiming(conditions):
+            self._claims.start(claiming)
+        self.permits.share()
+        self.capacity.look()
+        self._intake.look_for_room()
+        self._alarm.set(scheduler.next_time(conditions))
 
     def reconfigure(self, settings: QueueSettings) -> None:
         """Take other settings, but for ``database``: for jobs to come, and as the next reading of others."""
@@ -87,12 +137,12 @@ class Queue:
         self.capacity.reconfigure(settings)
         # Of what is held ahead, not limited so far, less may begin; or it was claimed in another order.
         if settings.max_running or settings.rate or order_changes:
-            self.release(self._dispatch.withdraw())
+            self._settler.release(self.scheduler.staging.clear())
+        self.scheduler.limits.reconfigure(settings)
         if order_changes:
-            self._dispatch.follow_order()
-        self.limits.reconfigure(settings)
-        if order_changes:
-            self.jobs_ready(0)  # those that were held back, too
+            self.scheduler.staging.follow(order_of(fair=settings.fair, weights=settings.weights))
+            self.scheduler.some_ready(count=0)  # those that were held back, too
+        self.go_on()
 
     def prepare(self, *, again: bool = False) -> None:
         """Make what it needs in MongoDB; one that was removed only ``again``."""
@@ -140,20 +190,23 @@ class Queue:
 
     def jobs_ready(self, count: float = math.inf, priority: int = HIGHEST) -> None:
         """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
-        self._supply.some_ready(priority, count)
+        self.scheduler.some_ready(priority, count)
+        self.go_on()
 
     def on_ready(self, seq: int) -> None:
         """Another broker has jobs ready, none of a higher number (0: nobody knows)."""
-        self._supply.on_ready(seq)
+        self.scheduler.on_ready(seq, self._surroundings.now())
+        self.go_on()
 
     def on_freed(self) -> None:
         """At another broker less is running: what the limits hold back here may begin."""
-        self.limits.on_freed()
-        self._supply.on_freed()
+        self.scheduler.on_freed()
+        self.go_on()
 
     def jobs_due(self, times: Iterable[float]) -> None:
         """Jobs become ready at these times of the server's clock."""
-        self._supply.due_later(times)
+        self.scheduler.due_times.add(times, self._clock.now())
+        self.go_on()
 
     def freed(self, groups: Iterable[str]) -> None:
         """The first job of each of these groups may have gone: the next may follow."""
@@ -168,12 +221,12 @@ class Queue:
     @property
     def workers(self) -> int:
         """How many workers it has here."""
-        return len(self._deliveries.workers)
+        return len(self.scheduler.deliveries.workers)
 
     @property
     def in_flight(self) -> int:
         """How many jobs are at workers here."""
-        return len(self._deliveries.in_flight)
+        return len(self.scheduler.deliveries.in_flight)
 
     @property
     def committing(self) -> int:
@@ -183,24 +236,27 @@ class Queue:
     @property
     def held(self) -> int:
         """How many jobs are reserved by this broker."""
-        return len(self._held)
+        return len(self.scheduler.reservations)
 
     @property
     def held_back(self) -> int:
         """How many tenants have jobs that wait here for what their tenant may have."""
-        return len(self._supply.held_back)
+        return len(self.scheduler.held_back)
 
     def attach(self, worker: Worker) -> None:
         """A worker has come."""
-        self._dispatch.attach(worker)
+        self.scheduler.deliveries.attach(worker, self._timer.now())
+        self.offer(worker)
 
     def offer(self, worker: Worker) -> None:
         """A worker may have become free."""
-        self._dispatch.offer(worker)
+        self.scheduler.offer(worker)
+        self.go_on()
 
     def resize(self, worker: Worker, prefetch: int) -> None:
         """A worker has changed how much it takes."""
-        self._dispatch.resize(worker, prefetch)
+        worker.prefetch = prefetch
+        self.offer(worker)
 
     def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
         """A worker has left: what it had goes to others at once, one job at a time if it died.
@@ -215,7 +271,7 @@ class Queue:
 
     def extend(self, receipt: bytes, worker: Worker, seconds: float) -> bool:
         """Give a delivery more time, from now; False if this worker does not have it (any more)."""
-        return self._dispatch.extend(receipt, worker, seconds)
+        return self.scheduler.deliveries.extend(receipt, worker, self._timer.now() + seconds)
 
     def tell_progress(
         self, receipt: bytes, worker: Worker, done: float, total: float | None, note: str
@@ -223,52 +279,30 @@ class Queue:
         """The job of this delivery is so far; False if this worker does not have it (any more)."""
         return self._progress.report(receipt, worker, done, total, note)
 
-    def hand_out(self) -> None:
-        """Jobs may be handed out again."""
-        self._dispatch.hand_out()
-
     def search(self, enough: Callable[[], bool], timeout: float) -> None:
         """Block until what lies ready has been claimed and given to workers, or there is enough.
 
         Also what is on its way back, claimed beyond the credit of a worker that has left.
         """
         self._settler.await_releases(timeout)
-        self._supply.search(enough, timeout)
+        self._claims.search(enough, timeout)
 
     def worker_with(self, job_id: str) -> Worker | None:
         """Which worker here has this job, if one has."""
-        return self._deliveries.worker_with(job_id)
+        return self.scheduler.deliveries.worker_with(job_id)
 
     def worker_list(self, most_jobs: int) -> list[dict[str, Any]]:
         """Its workers here, the seconds since each came, its first jobs and since when it has them."""
         now = self._timer.now()
-        return [{"queue": self.name, **each.listed(now, most_jobs)} for each in self._deliveries.workers]
+        return [
+            {"queue": self.name, **each.listed(now, most_jobs)} for each in self.scheduler.deliveries.workers
+        ]
 
     # ------------------------------------------- jobs that don't just go to a worker
-
-    def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
-        """Remove these durably, then deliver them."""
-        self._settler.pop(worker, deliveries)
 
     def undo_pop(self, jobs: Iterable[Job]) -> None:
         """Popped jobs that are kept as done, and could not be sent, are ready again."""
         self._settler.undo_pop(jobs)
-
-    def release(self, jobs: Iterable[Job]) -> None:
-        """No worker has started these: they go back to ``ready``, the attempt is not counted."""
-        self._settler.release(jobs)
-
-    def claimed(self) -> None:
-        """Jobs were reserved: there may be room for others."""
-        self.capacity.look()
-
-    def died(self, ids: Iterable[str]) -> None:
-        """These became dead letters when they were claimed."""
-        self._endings.died(ids)
-
-    def time_is_over(self, ids: Iterable[str]) -> None:
-        """The time to live of these is over: end those that lie ready."""
-        self._endings.time_is_over(ids)
 
     # ---------------------------------------------------------------- askers
 
@@ -296,7 +330,8 @@ class Queue:
         """
         changed, self.paused = self.paused ^ paused, paused
         if wire.DELIVERY in changed:
-            self._dispatch.pause(paused=wire.DELIVERY in paused)
+            self.scheduler.paused = wire.DELIVERY in paused
+            self.go_on()
         self._admission.pause(paused=wire.INTAKE in paused)
 
     # --------------------------------------------------- duties from time to time
@@ -334,7 +369,9 @@ class Queue:
             return
         self._settler.time_out()
         self.results.poll_others(self._clock.now(), alone=not self._owners.others)
-        self._dispatch.tick()
+        self.store.tick(self._clock.now())
+        self.scheduler.tick(self._surroundings.now())
+        self.go_on()
 
     @property
     def changes(self) -> int:
@@ -347,11 +384,13 @@ class Queue:
 
     def knows(self, job_id: str, hold: int) -> bool:
         """True if this reservation is in the table of what is held here, or may be in a moment."""
-        return self._held.knows(job_id, hold)
+        return self.scheduler.reservations.knows(job_id, hold)
 
     def drop(self, owner: str) -> None:
         """Another broker has taken what was held under this owner id: forget it, void its receipts."""
-        self._dispatch.drop(owner)
+        taken = self.scheduler.drop(owner, self._timer.now())
+        self.counters.add(Count.TAKEN_AWAY, len(taken))
+        self.go_on()
 
     def now(self) -> float:
         """The server's time, by which its jobs were accepted."""
@@ -365,12 +404,14 @@ class Queue:
 
     def stop_granting(self, timeout: float) -> bool:
         """Hand out and claim no more; False if a claim is under way after so many seconds still."""
-        return self._dispatch.stop_granting(timeout)
+        self.scheduler.stopping = True
+        self.go_on()
+        return self._claims.at_rest(timeout)
 
     def release_all(self) -> None:
         """The broker stops: give back all that is held, uncharged; refuse those who wait for results."""
-        self.release(self._dispatch.withdraw())
-        self._settler.withdraw(self._deliveries.withdraw(self._timer.now()))
+        self._settler.release(self.scheduler.staging.clear())
+        self._settler.withdraw(self.scheduler.deliveries.withdraw(self._timer.now()))
         self.results.end_all(Unavailable("the broker stops; ask again with the same id"))
 
     def removed(self, timeout: float) -> None:
@@ -380,11 +421,26 @@ class Queue:
         waited for, and what is at workers ends with their verdicts.
         """
         self.store.dropped()
-        self.release(self._dispatch.withdraw())
+        self._settler.release(self.scheduler.staging.clear())
         self.results.end_all(NotFound("the queue was removed with all its jobs"))
         self._settler.await_releases(timeout)
 
     # ---------------------------------------------------------------- helpers
+
+    def _tell_others(self, news: News) -> None:
+        """Tell the claims, and other brokers, what has become ready or free."""
+        if news.ready:
+            self.store.on_ready(anywhere=news.anywhere)
+            self._notify_brokers(
+                BusKind.READY, max(self.scheduler.ledger.last_seq, int(self._clock.now() * 1e6))
+            )
+        if news.freed:
+            self._notify_brokers(BusKind.FREED, 0)
+
+    def _watch_expiry(self, job_id: str, expires_at: float) -> None:
+        """Note a job that expires, and whose result somebody waits for."""
+        self.scheduler.expiries.watch_one(job_id, expires_at)
+        self.go_on()
 
     def _flow(self) -> Flow:
         intake = self._intake

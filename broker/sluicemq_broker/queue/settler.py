@@ -8,7 +8,7 @@ again, and hears that the receipt is void. Popped jobs that were removed and not
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -30,12 +30,13 @@ from sluicemq_broker.queue.decisions import (
     on_time_out,
     on_verdict,
 )
-from sluicemq_broker.queue.dispatch import Dispatch
 from sluicemq_broker.queue.endings import Endings, about_return
+from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.moves import CHILDREN, FORWARDS, FanOuts, Forwards, Moves, Moving
 from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.pending_writes import PendingWrites, by_owner, weigh
 from sluicemq_broker.queue.result_waiters import ResultWaiters
+from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.queue.verdict import Settlement, Verdict, not_durable
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
@@ -48,6 +49,10 @@ AT_ONCE: Final = 2
 _RESULT_BYTES: Final = 16 * 2**20
 #: Seconds for which commits that come one by one are merged; no worker's next job waits for them.
 GATHER: Final = 0.001
+
+#: Called once popped jobs are out of the queue, with the deliveries whose jobs were not ours any more.
+Popped = Callable[[Collection[Delivery]], None]
+_Pop = tuple[list[Delivery], Popped]
 
 _DEFAULT_BACKOFF: Final = Backoff()
 
@@ -63,16 +68,19 @@ class Settler:
         name: str,
         store: QueueStore,
         context: Context,
-        dispatch: Dispatch,
+        scheduler: Scheduler,
+        groups: Groups,
         waiters: ResultWaiters,
         endings: Endings,
         others: OtherQueues,
+        *,
+        go_on: Callable[[], None],
         backoff: Backoff = _DEFAULT_BACKOFF,
     ) -> None:
         self._store = store
-        self._dispatch = dispatch
-        self._supply = dispatch.supply
-        self._groups = dispatch.groups
+        self._scheduler = scheduler
+        self._groups = groups
+        self._go_on = go_on
         self._endings = endings
         self._backoff = backoff
         self._clock = context.clock
@@ -85,22 +93,20 @@ class Settler:
         self._commits = Commits(store, context, waiters, others)
         self._forwards = Forwards(store, context, others, waiters)
         self._fan_outs = FanOuts(name, store, context, others)
-        self._pops: Batcher[tuple[Worker, list[Delivery]]] = Batcher(
+        self._pops: Batcher[_Pop] = Batcher(
             self._write_pops,
             size=COMMIT,
             in_flight=AT_ONCE,
-            weigh=lambda pop: len(pop[1]),
+            weigh=lambda pop: len(pop[0]),
             failed=self._pops_failed,
         )
         self._unsent: Batcher[Job] = Batcher(self._undo_pops, size=COMMIT, failed=self._undo_failed)
         self._releases: PendingWrites[Job] = PendingWrites(
-            context, dispatch, self._write_releases, size=RETURN, failed=self._releases_failed
+            context, go_on, self._write_releases, size=RETURN, failed=self._releases_failed
         )
 
         def pending(write: Any, size: int, **batches: Any) -> PendingWrites[Settled[Any]]:
-            return PendingWrites(
-                context, dispatch, write, _bytes_of, size=size, failed=self._failed, **batches
-            )
+            return PendingWrites(context, go_on, write, _bytes_of, size=size, failed=self._failed, **batches)
 
         self._pending: dict[type[Decision], PendingWrites[Settled[Any]]] = {
             Commit: pending(
@@ -132,9 +138,9 @@ class Settler:
         """End the deliveries that these verdicts name; each void receipt is refused and counted."""
         settlement.expect(len(verdicts))
         settled: list[Settled[Any]] = []
-        now = self._clock.now()
+        now, at = self._clock.now(), self._timer.now()
         for position, verdict in enumerate(verdicts):
-            delivery = self._dispatch.settle(verdict.receipt)
+            delivery = self._scheduler.settle(verdict.receipt, at)
             if delivery is None:
                 self._counters.add(Count.LATE_VERDICTS)
                 settlement.settled(position, LeaseLost("this receipt is void: the delivery has ended"))
@@ -145,30 +151,34 @@ class Settler:
                 decision = self._refuse(delivery, problem, settlement, position)
             settled.append(Settled(delivery, decision, settlement, position))
         self._carry_out(settled)
-        self._dispatch.pace.ended(len(settled))
-        at = self._timer.now()
+        self._scheduler.pace.ended(len(settled), at)
         self._counters.took(Timing.TIME_AT_WORKER, [at - each.delivery.handed_at for each in settled])
         settlement.close()
         for worker in {each.delivery.worker for each in settled}:
             worker.settled_at = at
-            self._dispatch.offer(worker)
+            self._scheduler.offer(worker)
+        self._go_on()
 
     def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
         """A worker has left: its jobs go to others at once, one job at a time if it died."""
         worker.note_begun(self._timer.now())
-        left = self._dispatch.detach(worker)
-        if not died:
+        left = self._scheduler.leave(worker)
+        if died:
+            name, now, arrives = worker.name, self._clock.now(), not worker.commits_on_arrival
+            self._carry_out(
+                Settled(each, on_death(each.job, name, self._backoff, now, begun=each.begun, arrived=arrives))
+                for each in left
+            )
+        else:
             self.withdraw(left)
-            return
-        name, now, arrives = worker.name, self._clock.now(), not worker.commits_on_arrival
-        self._carry_out(
-            Settled(each, on_death(each.job, name, self._backoff, now, begun=each.begun, arrived=arrives))
-            for each in left
-        )
+        self._go_on()
 
     def time_out(self) -> None:
         """End the deliveries whose visibility timeout has passed."""
-        late = self._dispatch.time_out()
+        at = self._timer.now()
+        for each in self._scheduler.deliveries.never_answered(at):
+            self._hang_up(each)
+        late = self._scheduler.time_out(at)
         if late:
             now = self._clock.now()
             self._counters.add(Count.TIMED_OUT, len(late))
@@ -176,6 +186,14 @@ class Settler:
                 Settled(each, on_time_out(each.job, each.worker.name, self._backoff, now, begun=each.begun))
                 for each in late
             )
+
+    def _hang_up(self, delivery: Delivery) -> None:
+        """End the connection of a worker that has not answered for twice the visibility timeout."""
+        job, worker = delivery.job, delivery.worker.name
+        about = {"job": job.id, "worker": worker, "attempt": job.attempts}
+        text = f"worker {worker} never answered job {job.id}"
+        self._counters.notice(Count.WORKERS_HUNG_UP, text, about=about)
+        delivery.worker.hang_up()
 
     def withdraw(self, deliveries: Sequence[Delivery]) -> None:
         """End these without a verdict; their attempts are not counted."""
@@ -188,17 +206,17 @@ class Settler:
         for job in going:
             job.drop_payload()  # it may be long on its way
         if going:
-            self._supply.returning(len(going))
+            self._scheduler.ledger.returning(len(going), self._timer.now())
             self._releases.add(going)
 
     def await_releases(self, timeout: float) -> None:
         """Block until jobs that are given back unstarted can be claimed again."""
         self._releases.batcher.drain(timeout)
 
-    def pop(self, worker: Worker, deliveries: list[Delivery]) -> None:
-        """Remove these durably, then deliver them: at most once."""
+    def pop(self, deliveries: list[Delivery], popped: Popped) -> None:
+        """Remove these durably, then call ``popped``, which sends them: at most once."""
         self.under_way += len(deliveries)
-        self._pops.add((worker, deliveries))
+        self._pops.add((deliveries, popped))
 
     def undo_pop(self, jobs: Iterable[Job]) -> None:
         """Make popped jobs ready again that are kept as done and could not be sent."""
@@ -235,7 +253,7 @@ class Settler:
             self._pending[kind].add(these)
 
     def _count_returns(self, settled: Sequence[Settled[Return]]) -> None:
-        self._supply.returning(_awaited(settled))
+        self._scheduler.ledger.returning(_awaited(settled), self._timer.now())
         for count, number in Counter([each.decision.counts_as for each in settled]).items():
             self._counters.add(count, number)
             if count is Count.RETURNED:
@@ -273,8 +291,8 @@ class Settler:
         ours = self._retry.run(lambda: self._store.roll_back(entries, now))
         if ours < len(entries):
             self._counters.add(Count.GIVEN_BACK_BY_OTHERS, len(entries) - ours)
-        self._dispatch.forget([each.job for each in entries])
-        self._supply.returned(_awaited(batch))
+        self._scheduler.ended([each.job for each in entries])
+        self._scheduler.ledger.returned(_awaited(batch))
         _answer(batch)
         self._endings.became_dead([each for each in entries if each.dead], now)
         self._have_returned([each for each in entries if not each.dead], now)
@@ -282,24 +300,26 @@ class Settler:
     def _write_releases(self, jobs: list[Job]) -> None:
         for these in by_owner(jobs).values():
             self._retry.run(partial(self._store.release, these))
-        self._dispatch.forget(jobs)
-        self._supply.returned(len(jobs))
+        self._scheduler.ended(jobs)
+        self._scheduler.ledger.returned(len(jobs))
         self._counters.add(Count.RELEASED, len(jobs))
         self._events.emit(Count.RELEASED, self._clock.now(), ({"job": job.id} for job in jobs))
-        self._supply.some_ready(count=len(jobs))
-        self._dispatch.expiries.watch(jobs)
+        self._scheduler.some_ready(count=len(jobs))
+        self._scheduler.expiries.watch(jobs, self._clock.now())
 
-    def _write_pops(self, pops: list[tuple[Worker, list[Delivery]]]) -> None:
+    def _write_pops(self, pops: list[_Pop]) -> None:
         """Remove jobs (or keep them as done), durably, and only then send them."""
-        problems = self._write_commits([Settled(each, NO_RESULT) for _, popped in pops for each in popped])
-        for worker, popped in pops:
-            gone = {each for each in popped if each.job.id in problems}
-            shielded(self._dispatch.popped, worker, popped, gone)
+        problems = self._write_commits(
+            [Settled(each, NO_RESULT) for deliveries, _ in pops for each in deliveries]
+        )
+        for deliveries, popped in pops:
+            shielded(popped, {each for each in deliveries if each.job.id in problems})
 
     def _undo_pops(self, jobs: list[Job]) -> None:
         self._retry.run(lambda: self._store.undo_pop(jobs))
         self._groups.may_go_on(jobs)
-        self._supply.some_ready(count=len(jobs))
+        self._scheduler.some_ready(count=len(jobs))
+        self._go_on()
 
     def _ended(
         self, count: Count, batch: Sequence[Settled[Any]], problems: Mapping[str, SluiceError], now: float
@@ -307,7 +327,7 @@ class Settler:
         """Say how a batch has ended; jobs that were not written go back, or are forgotten."""
         done = [each for each in batch if each.delivery.job.id not in problems] if problems else batch
         self.under_way -= len(batch)
-        self._dispatch.forget([each.delivery.job for each in done])
+        self._scheduler.ended([each.delivery.job for each in done])
         self._endings.ended(count, done, now)
         _answer(done)
         for each in batch if problems else ():
@@ -320,7 +340,7 @@ class Settler:
             decision = self._refuse(delivery, problem, settlement, at)
             self._carry_out([Settled(delivery, decision, settlement, at)])
         else:
-            self._dispatch.forget([delivery.job])
+            self._scheduler.ended([delivery.job])
             _answer([settled], problem)
             self._endings.not_ended(settled, problem)
 
@@ -329,31 +349,30 @@ class Settler:
             self._events.emit(Count.ROLLED_BACK, now, map(about_return, entries))
         at_once = [each.job.priority for each in entries if not each.due or each.due <= now]
         if at_once:
-            self._supply.some_ready(max(at_once), len(at_once))
+            self._scheduler.some_ready(max(at_once), len(at_once))
         later = [each.due for each in entries if each.due and each.due > now]
-        if later:
-            self._supply.due_later(later)
-        self._dispatch.expiries.watch([each.job for each in entries])
+        self._scheduler.due_times.add(later, now)
+        self._scheduler.expiries.watch([each.job for each in entries], now)
 
     # ------------------------- not answered by MongoDB before the broker stops
 
     def _failed(self, batch: list[Settled[Any]]) -> None:
         """Forget these jobs: the audit finds those that are still reserved, and they are delivered again."""
         returns = [each for each in batch if isinstance(each.decision, Return)]
-        self._supply.returned(_awaited(returns))
+        self._scheduler.ledger.returned(_awaited(returns))
         self.under_way -= len(batch) - len(returns)
         self._counters.add(Count.UNCOMMITTED, len(batch) - len(returns))
-        self._dispatch.forget([each.delivery.job for each in batch])
+        self._scheduler.ended([each.delivery.job for each in batch])
         _answer(batch, not_durable())
 
     def _releases_failed(self, jobs: list[Job]) -> None:
-        self._dispatch.forget(jobs)
-        self._supply.returned(len(jobs))
+        self._scheduler.ended(jobs)
+        self._scheduler.ledger.returned(len(jobs))
 
-    def _pops_failed(self, pops: list[tuple[Worker, list[Delivery]]]) -> None:
-        for worker, popped in pops:
-            self._failed([Settled(each, NO_RESULT) for each in popped])
-            shielded(self._dispatch.popped, worker, popped, set(popped))
+    def _pops_failed(self, pops: list[_Pop]) -> None:
+        for deliveries, popped in pops:
+            self._failed([Settled(each, NO_RESULT) for each in deliveries])
+            shielded(popped, set(deliveries))
 
     def _undo_failed(self, jobs: list[Job]) -> None:
         self._counters.notice(Count.POPPED_LOST, f"{len(jobs)} popped jobs could not be stored again")

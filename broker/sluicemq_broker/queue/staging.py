@@ -6,55 +6,55 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from sluicemq_broker.context import Memory
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.order import Order, PriorityOrder
+from sluicemq_broker.runtime import Budget
 
 
 class Staging:
-    """Reserved jobs in memory, in the order that its rule says; isolated jobs apart.
+    """Reserved jobs in memory, in the order of the queue; isolated jobs apart.
 
-    ``bytes`` is the sum of their sizes, which counts in the ``memory`` of the broker too.
+    ``bytes`` is the sum of their sizes, which counts in the ``budget`` of all queues, too.
 
-    An isolated job is a job that a worker died with. It goes out alone, to a worker with nothing else in
+    An isolated job is one that a worker died with. It goes out alone, to a worker with nothing else in
     flight, so that a poison job takes no other job with it.
     """
 
-    def __init__(self, memory: Memory, order: Order | None = None) -> None:
-        self._memory = memory
-        self._order = PriorityOrder() if order is None else order
+    def __init__(self, budget: Budget, order: Order | None = None) -> None:
+        self._budget = budget
+        self.order = PriorityOrder() if order is None else order
         self.isolated: deque[Job] = deque()
         self.bytes = 0
         self.soonest = math.inf
-        """None of them expires before this time of the server's clock."""
+        """Before this time of the server's clock none of them expires."""
 
     def __len__(self) -> int:
-        """Jobs that are staged, without the isolated jobs."""
-        return len(self._order)
+        """Return how many jobs are staged, without the isolated ones."""
+        return len(self.order)
 
     @property
     def first(self) -> Job:
         """The next job, an isolated job if there is one; there must be one of either."""
-        return self.isolated[0] if self.isolated else self._order.first
+        return self.isolated[0] if self.isolated else self.order.first
 
     def follow(self, order: Order) -> None:
-        """Another rule holds from now on, for what is staged too."""
-        staged = self._order.take(len(self._order), math.inf)
-        self._order = order
-        self._order.add(staged)
+        """Put the jobs, those to come and those that are staged, in another order."""
+        staged = self.order.take(len(self.order), math.inf)
+        self.order = order
+        self.order.add(staged)
 
     def add(self, jobs: list[Job]) -> None:
-        """Put jobs in their order."""
+        """Add jobs, in the order in which they were accepted."""
         isolated = [job for job in jobs if job.isolated]
         self.isolated.extend(isolated)
-        self._order.add([job for job in jobs if not job.isolated] if isolated else jobs)
+        self.order.add([job for job in jobs if not job.isolated] if isolated else jobs)
         self._grow(sum([job.size for job in jobs]))
         if mortal := [job.expires_at for job in jobs if job.expires_at is not None]:
             self.soonest = min(self.soonest, *mortal)
 
     def take(self, count: int, most_bytes: float = math.inf) -> list[Job]:
         """Take out the next ``count`` jobs, fewer if these come to ``most_bytes``, but one at least."""
-        return self._out(self._order.take(count, most_bytes))
+        return self._out(self.order.take(count, most_bytes))
 
     def take_isolated(self) -> Job:
         """Take out the first isolated job."""
@@ -62,19 +62,19 @@ class Staging:
 
     def take_last(self, count: int) -> list[Job]:
         """Take out the last ``count`` jobs, which would go out last."""
-        return self._out(self._order.take_last(count))
+        return self._out(self.order.take_last(count))
 
     def clear(self) -> list[Job]:
         """Take out everything, isolated jobs too."""
         isolated = [self.take_isolated() for _ in range(len(self.isolated))]
-        return [*isolated, *self.take(len(self._order))]
+        return [*isolated, *self.take(len(self.order))]
 
     def drop(self, owner: str) -> list[Job]:
-        """Take out what is held under one owner id."""
+        """Take out the jobs reserved under one owner id."""
         return self._sort_out(lambda job: job.owner == owner)
 
     def take_expired(self, now: float) -> list[Job]:
-        """Take out what has expired by then; costs nothing while nothing can have."""
+        """Take out the jobs that have expired by then; costs nothing while none can have."""
         if now < self.soonest:
             return []
         return self._sort_out(lambda job: job.expires_at is not None and job.expires_at <= now)
@@ -92,4 +92,4 @@ class Staging:
 
     def _grow(self, size: int) -> None:
         self.bytes += size
-        self._memory.stage(size)
+        self._budget.take(size)

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 
 from sluicemq_broker.queue.worker import Worker
 
 
 class Takers:
-    """The line of workers that can take more: those that have answered before come first, in turn.
+    """The line of workers that can take more: those that have answered before come first, in turn."""
 
-    ``full`` is told of a worker that turned out to take nothing: something else has filled its connection.
-    """
-
-    def __init__(self, full: Callable[[Worker], None]) -> None:
-        self._full = full
+    def __init__(self) -> None:
         self._proven: deque[Worker] = deque()
         self._new: deque[Worker] = deque()
         self._lines = (self._proven, self._new)
@@ -24,29 +19,26 @@ class Takers:
         return len(self._proven) + len(self._new)
 
     def add(self, worker: Worker) -> None:
-        """Put a worker behind the others, unless it stands in the line."""
+        """Put a worker at the end, unless it stands in the line."""
         if not worker.waiting:
             worker.waiting = True
             (self._proven if worker.proven else self._new).append(worker)
 
     def remove(self, worker: Worker) -> None:
-        """Take a worker out of the line: it has gone."""
+        """Take a worker out of the line."""
         if worker.waiting:  # in either line: it may have been proven since
             for line in self._lines:
                 if worker in line:
                     line.remove(worker)
             worker.waiting = False
 
-    def next(self) -> tuple[Worker, int] | None:
-        """Take out the first that is free, with how many jobs it takes."""
+    def next(self) -> Worker | None:
+        """Take out the first."""
         for line in self._lines:
-            while line:
+            if line:
                 worker = line.popleft()
                 worker.waiting = False
-                free = worker.free  # asks its socket: once is enough
-                if free:
-                    return worker, free
-                self._full(worker)
+                return worker
         return None
 
     def next_idle(self) -> Worker | None:

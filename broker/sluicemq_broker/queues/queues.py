@@ -339,7 +339,7 @@ class Queues:
             Gauge.IN_FLIGHT: queue.in_flight,
             "rates": queue.rates(),
             "paused": sorted(queue.paused),
-            Gauge.PERMITS: queue.limits.permits,
+            Gauge.PERMITS: queue.permits.held,
             Gauge.HELD_BACK: queue.held_back,
             Gauge.FULL: int(queue.capacity.full),
         }

@@ -70,7 +70,7 @@ class Sweeper:
         def needs_care(queue: Queue) -> bool:
             """True if jobs have expired or belong to an owner without a live lease, or permits may."""
             found = surveyed.get(queue.name)
-            if found is None or found.expires <= self._clock.now() or (gone and queue.limits.active):
+            if found is None or found.expires <= self._clock.now() or (gone and queue.permits.limited):
                 return True
             return bool(found.owners) and bool(found.owners - live_in(queue.settings.database))
 
@@ -94,7 +94,7 @@ class Sweeper:
         def look(queue: Queue) -> None:
             found = surveyed.get(queue.name)
             if found is None or found.owners & mine:
-                missing.update(self.missing(queue))
+                missing.update(self._missing(queue))
 
         self._each(look, self._queues)
         orphans = missing & self._doubtful
@@ -116,7 +116,7 @@ class Sweeper:
         queue.store.mend_ownerless(self._clock.now())
         # The jobs' owners first, then the leases: a lease is written before its first job. Both may come
         # from a former primary, so a lease that seems to have ended is read again with certainty.
-        holders, database = queue.store.owners() | queue.limits.holders(), queue.settings.database
+        holders, database = queue.store.owners() | queue.permits.holders(), queue.settings.database
         for owner in holders - self._owners.live(database) if holders else ():
             if not self._owners.is_live(owner, database):
                 self._reclaim(queue, owner)
@@ -126,8 +126,7 @@ class Sweeper:
             self._expire(queue.name)
         self._swept.keep(queue, wanted=queue.store.will_expire())
 
-    def missing(self, queue: Queue) -> set[_Missing]:
-        """Return reservations that MongoDB names and this broker does not know."""
+    def _missing(self, queue: Queue) -> set[_Missing]:
         return {
             (queue.name, owner, job_id, hold)
             for owner in self._owners.mine()
@@ -155,7 +154,7 @@ class Sweeper:
         self._counters.add(Count.RECLAIMED, ready)
         queue.counters.add(Count.DEAD, dead)  # of the broker, too
         queue.capacity.recount()
-        queue.limits.forget(owner)  # after its jobs are given back, or too many could run
+        queue.permits.forget(owner)  # after its jobs are given back, or too many could run
         if dead:
             queue.results.check()
         queue.jobs_ready()

@@ -1,7 +1,9 @@
 """Time, counters, batches and turns of the hub: for every part of the broker."""
 
+from sluicemq_broker.runtime.alarm import Alarm
 from sluicemq_broker.runtime.batcher import Batcher
 from sluicemq_broker.runtime.bucket import Bucket
+from sluicemq_broker.runtime.budget import Budget
 from sluicemq_broker.runtime.counters import Counters, PartCounters, QueueCounters
 from sluicemq_broker.runtime.counts import BALANCES, Balance, Count, Gauge, Timing
 from sluicemq_broker.runtime.events import Events
@@ -22,9 +24,11 @@ __all__ = [
     "FLAG",
     "IS_TRUE",
     "TEXT",
+    "Alarm",
     "Balance",
     "Batcher",
     "Bucket",
+    "Budget",
     "Count",
     "Counters",
     "Events",
