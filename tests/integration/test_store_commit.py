@@ -169,10 +169,10 @@ def test_a_popped_job_that_could_not_be_sent_is_as_it_was_before(
 def test_a_popped_job_that_was_popped_again_since_is_not_taken_back(store: QueueStore) -> None:
     # Given one that was taken back, and is popped and sent by now
     pushed(store, a_job("a", keep_done=60.0))
-    [first] = claim(store, hold=1).jobs
+    [first] = claim(store, number=1).jobs
     store.complete([finished(first)], NOW)
     store.undo_pop([first])
-    [second] = claim(store, hold=2).jobs
+    [second] = claim(store, number=2).jobs
     store.complete([finished(second)], NOW)
     # When the order lands again
     count = store.undo_pop([first])
@@ -241,7 +241,7 @@ def test_a_late_finish_is_not_that_of_the_hold_which_the_same_owner_has_finished
     # Given
     [job] = pushed(store, a_job("a", remember=300.0, owner=ME, hold=1))
     store.release([job])
-    [again] = claim(store, hold=2).jobs
+    [again] = claim(store, number=2).jobs
     store.complete([finished(again, b"result")], NOW)
     # When
     problems = store.complete([finished(job, b"late")], NOW)
