@@ -25,6 +25,7 @@ from sluicemq_broker.config import (
     QueueSettings,
     StreamSettings,
     load,
+    rules,
     settings_of,
 )
 from sluicemq_broker.doors.worker_frames import commit_frames
@@ -175,6 +176,33 @@ class Whole:
 
     def __float__(self) -> float:
         return float(self._value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("text", 5),
+        ("host", 5),
+        ("http_address", 5580),
+        ("http_address", "127.0.0.1:no-port"),
+        ("http_hosts", [5]),
+        ("secret", 5),
+        ("folder", " "),
+        ("mongodb_uri", 27017),
+        ("event_bus", 5),
+        ("event_bus", "mongo"),
+        ("topics", ["orders.", 5]),
+        ("weights", ["acme"]),
+        ("job_headers", ["ttl"]),
+        ("schedule_options", "ttl"),
+    ],
+)
+def test_a_value_of_a_wrong_kind_is_refused_with_what_is_expected(name: str, value: object) -> None:
+    rule = getattr(rules, name)
+    with pytest.raises(ValueError, match=r"\w") as caught:
+        rule.read(value)
+    assert type(caught.value) is ValueError
+    assert str(caught.value).startswith((rule.expected, "a string"))
 
 
 def test_numbers_that_are_not_pythons_own_are_taken_by_the_library() -> None:
