@@ -10,8 +10,9 @@ from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.job.job import Job, Reservation
 from sluicemq_broker.queue import pace as pace_module
 from sluicemq_broker.queue.ledger import Arrival
+from sluicemq_broker.queue.plans import Conditions
 from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queue.scheduler import Conditions, Scheduler
+from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.queue.surroundings import Surroundings
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime.counters import Counters
@@ -155,7 +156,7 @@ class DispatchRig:
 
     def leave(self, worker: FakeWorker) -> list[Delivery]:
         """The worker has gone; returns what it leaves, and nothing becomes of that."""
-        left = self.scheduler.leave(worker)
+        left = self.scheduler.hand_out.leave(worker)
         self.queue.go_on()
         go_on()
         return left
@@ -170,14 +171,14 @@ class DispatchRig:
         go_on()
 
     def settle(self, receipt: bytes) -> Delivery | None:
-        delivery = self.scheduler.settle(receipt, self.now())
+        delivery = self.scheduler.hand_out.settle(receipt, self.now())
         if delivery is None:  # the worker of a late verdict takes more
             self.queue.go_on()
         return delivery
 
     def time_out(self) -> list[Delivery]:
         """End the deliveries whose time is up; nothing becomes of their jobs."""
-        late = self.scheduler.time_out(self.now())
+        late = self.scheduler.hand_out.time_out(self.now())
         self.queue.go_on()
         go_on()
         return late

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.scheduler import MESSAGE, MESSAGE_BYTES
+from sluicemq_broker.queue.handout import MESSAGE, MESSAGE_BYTES
 from sluicemq_broker.store.errors import Unclear
 from sluicemq_devices.sockets import SMALL
 from support.fakes import FakeWorker, Held, go_on
@@ -228,7 +228,7 @@ def test_a_worker_that_has_answered_before_comes_first(rig: DispatchRig) -> None
     # Given
     new, proven = rig.worker(name="new"), rig.worker(name="proven")
     proven.proven = True
-    rig.scheduler.takers.remove(proven)
+    rig.scheduler.hand_out.takers.remove(proven)
     rig.queue.offer(proven)
     # When
     rig.ready(a_job("a"))

@@ -117,7 +117,7 @@ def test_a_worker_that_has_gone_is_not_kept(rig: DispatchRig) -> None:
     for number in range(100):
         worker = rig.worker(name=str(number))
         rig.leave(worker)
-    assert len(rig.scheduler.takers) == 0
+    assert len(rig.scheduler.hand_out.takers) == 0
 
 
 def test_an_isolated_job_does_not_wait_for_a_worker_that_only_owes_an_answer(rig: DispatchRig) -> None:

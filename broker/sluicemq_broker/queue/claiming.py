@@ -13,7 +13,8 @@ from sluicemq_broker.queue.endings import Endings
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.ledger import HIGHEST, Claiming
 from sluicemq_broker.queue.permits import Permits
-from sluicemq_broker.queue.scheduler import ClaimPlan, Scheduler
+from sluicemq_broker.queue.plans import ClaimPlan
+from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.queue.surroundings import Surroundings
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Claim, QueueStore

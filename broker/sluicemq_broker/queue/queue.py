@@ -28,9 +28,10 @@ from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.order import order_of
 from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.permits import Permits
+from sluicemq_broker.queue.plans import News
 from sluicemq_broker.queue.progress import JobsProgress
 from sluicemq_broker.queue.result_waiters import ResultWaiters
-from sluicemq_broker.queue.scheduler import News, Scheduler
+from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.queue.sending import Sender
 from sluicemq_broker.queue.settler import Settler
 from sluicemq_broker.queue.surroundings import Surroundings
@@ -250,7 +251,7 @@ class Queue:
 
     def offer(self, worker: Worker) -> None:
         """A worker may have become free."""
-        self.scheduler.offer(worker)
+        self.scheduler.hand_out.offer(worker)
         self.go_on()
 
     def resize(self, worker: Worker, prefetch: int) -> None:

@@ -10,19 +10,20 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from sluicemq_broker.job import Job, Reservation
 from sluicemq_broker.queue.deliveries import Deliveries
-from sluicemq_broker.queue.ledger import HIGHEST, NOTHING, Arrival, Bound, Claiming, Ledger
+from sluicemq_broker.queue.handout import HandOut
+from sluicemq_broker.queue.ledger import HIGHEST, NOTHING, Arrival, Claiming, Ledger
 from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.order import Order
 from sluicemq_broker.queue.pace import UNKNOWN, Pace
+from sluicemq_broker.queue.plans import ClaimPlan, Conditions, News
 from sluicemq_broker.queue.reservations import Reservations
 from sluicemq_broker.queue.staging import Staging
-from sluicemq_broker.queue.takers import Takers
 from sluicemq_broker.queue.times import DueTimes, Expiries, HeldBack
-from sluicemq_broker.queue.worker import Delivery, Worker
+from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Budget
 
 #: Jobs in one claim, at most: 256 to 1000 at a time reach 25k to 39k/s, one by one 1k to 2k.
@@ -36,15 +37,6 @@ LEAST_CLAIM: Final = 64 * 2**10
 #: One claim may bring this part of the bytes that are free, so that other queues find room beside it.
 _CLAIM_PART: Final = 8
 
-#: Jobs in one message to a worker, at most: the second message is under way while it works.
-MESSAGE: Final = 256
-#: Least jobs in one message to a worker that asks for many more: with hundreds of workers one job each
-#: would go out alone (70 ms of CPU for 1,000 jobs instead of 22). A share of its prefetch, so that
-#: workers of slow jobs, which ask for few, still get them evenly.
-SHARE: Final = 16
-SHARE_OF_PREFETCH: Final = 8
-#: Bytes given to a worker at once, or one job: what its connection does not take lies in its outbox.
-MESSAGE_BYTES: Final = 2**20
 #: Bytes of jobs held for the workers of one queue, at most (and what one claim brings beyond).
 STAGED_BYTES: Final = 32 * 2**20
 
@@ -63,58 +55,6 @@ ALONE: Final = 5.0
 _LONGEST: Final = 1.0
 
 
-class Conditions(NamedTuple):
-    """How things stand around one queue at a moment.
-
-    ``now``: monotonic seconds; ``server``: the time of MongoDB's server; ``owner``: the id under which this
-    broker reserves jobs, empty if it has none; ``others``: how many other brokers there are;
-    ``may_hand_out``: False while other brokers may take this one for dead, and while too many verdicts of
-    the queue are not written.
-    """
-
-    now: float
-    server: float
-    owner: str
-    others: int
-    may_hand_out: bool
-
-
-class Message(NamedTuple):
-    """Jobs that go to one worker now. ``more``: it could take more than these."""
-
-    worker: Worker
-    deliveries: list[Delivery]
-    size: int
-    more: bool
-
-
-class ClaimPlan(NamedTuple):
-    """One claim: at most ``limit`` jobs of ``most_bytes``, due at ``due``, as far as ``bound`` says.
-
-    ``number``: of the reservation; ``brokers``: how many claim at the same time; ``one_first``: the first
-    job is claimed alone.
-    """
-
-    limit: int
-    most_bytes: int
-    due: float
-    bound: Bound
-    number: int
-    brokers: int
-    one_first: bool
-
-
-class News(NamedTuple):
-    """What other brokers should hear: jobs are ``ready``, jobs of limited tenants were ``freed``.
-
-    ``anywhere``: jobs may have become ready among those that claims have read ahead.
-    """
-
-    ready: bool = False
-    anywhere: bool = False
-    freed: bool = False
-
-
 _NOTHING_NEW: Final = News()
 
 
@@ -122,8 +62,8 @@ class Scheduler:
     """What is known of the jobs and the workers of one queue at this broker, and what follows from it.
 
     Its parts are public: an event that concerns one part goes to that part. After any event the queue asks,
-    in this order: :meth:`wake`, :meth:`unwanted`, :meth:`next_isolated` and :meth:`next_message` until there
-    is none, :meth:`take_news`, :meth:`next_claiming`, :meth:`next_time`.
+    in this order: :meth:`wake`, :meth:`unwanted`, the messages of ``hand_out`` until there is none,
+    :meth:`take_news`, :meth:`next_claiming`, :meth:`next_time`.
     """
 
     def __init__(self, limits: Limits, order: Order, staged: Budget, expiries: Budget) -> None:
@@ -131,12 +71,12 @@ class Scheduler:
         self.staging = Staging(staged, order)
         self.reservations = Reservations()
         self.deliveries = Deliveries()
-        self.takers = Takers()
         self.pace = Pace()
         self.ledger = Ledger()
         self.due_times = DueTimes()
         self.expiries = Expiries(expiries)
         self.held_back = HeldBack()
+        self.hand_out = HandOut(self.staging, self.deliveries, self.pace, self.expiries)
         self.paused = self.stopping = False
         self._staged_budget = staged
         self._expired: list[str] = []
@@ -271,43 +211,12 @@ class Scheduler:
 
     # ------------------------------------------------------------------- workers
 
-    def offer(self, worker: Worker) -> None:
-        """A worker may have become free."""
-        self.deliveries.offer(worker)
-        self.takers.add(worker)
-
-    def leave(self, worker: Worker) -> list[Delivery]:
-        """A worker has gone; returns the deliveries it leaves unsettled, whose receipts are void now."""
-        if worker not in self.deliveries.workers:
-            return []
-        self.takers.remove(worker)
-        return self.deliveries.leave(worker)
-
-    def settle(self, receipt: bytes, now: float) -> Delivery | None:
-        """End a delivery by its receipt; None if it is not under way (any more). Then offer its worker."""
-        delivery = self.deliveries.settle(receipt)
-        if delivery is None:
-            if worker := self.deliveries.answered_late(receipt):
-                self.offer(worker)
-        elif not self.deliveries.in_flight:
-            self.pace.rest(now)
-        return delivery
-
-    def time_out(self, now: float) -> list[Delivery]:
-        """End the deliveries whose visibility timeout has passed.
-
-        Their workers get nothing more in their place, since they may still be at work on them.
-        """
-        late = self.deliveries.time_out(now)
-        self._offer_workers_of(late)
-        return late
-
     def drop(self, owner: str, now: float) -> list[Delivery]:
         """Forget what was reserved under an owner id that is declared dead; returns what was at workers."""
         self.staging.drop(owner)
         self.ended(self.reservations.under(owner))
         taken = self.deliveries.lose(owner, now)
-        self._offer_workers_of(taken)
+        self.hand_out.offer_workers_of(taken)
         return taken
 
     # ----------------------------------------------------------------- decisions
@@ -346,36 +255,6 @@ class Scheduler:
     def expire(self, ids: Iterable[str]) -> None:
         """The time to live of these is over."""
         self._expired += ids
-
-    def next_isolated(self, now: float) -> Message | None:
-        """Decide where the next isolated job goes: to a worker with nothing in flight.
-
-        None: no worker is idle; one is let run empty.
-        """
-        if worker := self._next_idle():
-            self.deliveries.isolate(worker)
-            return self._message(worker, [self.staging.take_isolated()], now)
-        return None
-
-    def next_message(self, most_bytes: float, now: float) -> Message | None:
-        """Decide which jobs go out next, and to which worker; None: none do. Then call :meth:`sent`."""
-        staging = self.staging
-        while len(staging) and (worker := self.takers.next()):
-            free = worker.free  # asks its socket: once is enough
-            if not free:  # something else has filled its connection
-                self.deliveries.recount(worker)
-                continue
-            least = min(SHARE, worker.prefetch // SHARE_OF_PREFETCH)
-            share = max(1, least, len(staging) // (1 + len(self.takers)))
-            jobs = staging.take(min(free, MESSAGE, share), min(most_bytes, MESSAGE_BYTES))
-            return self._message(worker, jobs, now, more=free > len(jobs))
-        return None
-
-    def sent(self, message: Message) -> None:
-        """A message was sent: its worker may take more, or none if its connection is full now."""
-        self.deliveries.recount(message.worker)
-        if message.more:
-            self.takers.add(message.worker)
 
     def take_news(self) -> News:
         """Return what other brokers should hear since the last call."""
@@ -460,29 +339,6 @@ class Scheduler:
             return []
         ahead = UNKNOWN if self.pace.rate is None else int(self.pace.rate)
         return self.staging.take_last(len(self.staging) - self.deliveries.free - ahead)
-
-    def _message(self, worker: Worker, jobs: list[Job], now: float, *, more: bool = False) -> Message:
-        if not self.deliveries.in_flight:
-            self.pace.begin(now)
-        if self.expiries:
-            self.expiries.forget(jobs)
-        size = sum([job.size for job in jobs])
-        return Message(worker, self.deliveries.open(worker, jobs, now), size, more)
-
-    def _offer_workers_of(self, deliveries: list[Delivery]) -> None:
-        for worker in {each.worker for each in deliveries}:
-            self.offer(worker)
-
-    def _next_idle(self) -> Worker | None:
-        """Return a worker with nothing in flight; if there is none, one is let run empty."""
-        if worker := self.takers.next_idle():
-            return worker
-        # One with overdue jobs only can't run empty; one with nothing in flight would be among the takers.
-        workers = self.deliveries.workers
-        candidates = [each for each in workers if each.in_flight and each.prefetch > len(each.overdue)]
-        if candidates and not any(each.alone for each in candidates):
-            self.deliveries.isolate(min(candidates, key=lambda each: len(each.in_flight)))
-        return None
 
     def _accepted_at(self, seq: int, c: Conditions) -> float:
         """Return when a job of this number was accepted, in the server's time.

@@ -7,7 +7,8 @@ from functools import partial
 from typing import Final
 
 from sluicemq_broker.context import Context
-from sluicemq_broker.queue.scheduler import Message, Scheduler
+from sluicemq_broker.queue.plans import Message
+from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.queue.settler import Settler
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Alarm, Count, Timing
@@ -42,14 +43,14 @@ class Sender:
     def hand_out(self, now: float) -> None:
         """Send what is staged to the workers that are free."""
         scheduler, staging = self._scheduler, self._scheduler.staging
-        while staging.isolated and self._room() and (message := scheduler.next_isolated(now)):
+        while staging.isolated and self._room() and (message := scheduler.hand_out.next_isolated(now)):
             self._send(message)
         turn = TURN_BYTES
         while len(staging) and (room := self._room()):
             if turn <= 0:  # others have their turn first
                 self._alarm.set(now)
                 return
-            message = scheduler.next_message(min(turn, room), now)
+            message = scheduler.hand_out.next_message(min(turn, room), now)
             if message is None:
                 return
             turn -= message.size
@@ -66,7 +67,7 @@ class Sender:
             worker.deliver(deliveries)
             for each in deliveries:
                 each.job.drop_payload()
-        self._scheduler.sent(message)
+        self._scheduler.hand_out.sent(message)
 
     def _count(self, message: Message) -> None:
         deliveries, now = message.deliveries, self._clock.now()
@@ -86,7 +87,7 @@ class Sender:
             self._sent.release(message.size)
             self._scheduler.deliveries.removed(worker, deliveries)
             if not worker.gone:
-                self._scheduler.offer(worker)
+                self._scheduler.hand_out.offer(worker)
                 self._go_on()
 
     def _room(self) -> int:

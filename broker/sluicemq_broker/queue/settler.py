@@ -140,7 +140,7 @@ class Settler:
         settled: list[Settled[Any]] = []
         now, at = self._clock.now(), self._timer.now()
         for position, verdict in enumerate(verdicts):
-            delivery = self._scheduler.settle(verdict.receipt, at)
+            delivery = self._scheduler.hand_out.settle(verdict.receipt, at)
             if delivery is None:
                 self._counters.add(Count.LATE_VERDICTS)
                 settlement.settled(position, LeaseLost("this receipt is void: the delivery has ended"))
@@ -156,13 +156,13 @@ class Settler:
         settlement.close()
         for worker in {each.delivery.worker for each in settled}:
             worker.settled_at = at
-            self._scheduler.offer(worker)
+            self._scheduler.hand_out.offer(worker)
         self._go_on()
 
     def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
         """A worker has left: its jobs go to others at once, one job at a time if it died."""
         worker.note_begun(self._timer.now())
-        left = self._scheduler.leave(worker)
+        left = self._scheduler.hand_out.leave(worker)
         if died:
             name, now, arrives = worker.name, self._clock.now(), not worker.commits_on_arrival
             self._carry_out(
@@ -178,7 +178,7 @@ class Settler:
         at = self._timer.now()
         for each in self._scheduler.deliveries.never_answered(at):
             self._hang_up(each)
-        late = self._scheduler.time_out(at)
+        late = self._scheduler.hand_out.time_out(at)
         if late:
             now = self._clock.now()
             self._counters.add(Count.TIMED_OUT, len(late))

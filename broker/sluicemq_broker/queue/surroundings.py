@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from sluicemq_broker.context import Context
-from sluicemq_broker.queue.scheduler import Conditions
+from sluicemq_broker.queue.plans import Conditions
 
 
 class Surroundings:
