@@ -78,6 +78,18 @@ def test_streams_are_listed_shown_trimmed_and_deleted(run: Command, stream: str)
     assert stream not in run("list").stdout
 
 
+def test_people_read_tables_of_streams_and_subscriptions(run: Command, stream: str) -> None:
+    run("publish", stream, "a", "--lines", stdin="1\n2\n3\n")
+    nobody = run("subscriptions", stream)
+    behind, at_the_end = run("seek", stream, "sums", "1"), run("seek", stream, "totals", "-1")
+
+    assert "no subscriptions" in nobody.output
+    assert (behind.stdout, at_the_end.stdout) == ("sums goes on behind 1\n", "totals goes on at the end\n")
+    assert {"messages", "sums", "totals"} <= set(run("show", stream).stdout.split())
+    assert {"sums", "totals"} <= set(run("subscriptions", stream).stdout.split())
+    assert stream in run("list").stdout
+
+
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

@@ -146,7 +146,7 @@ def subscriptions(invocation: Invocation, /, stream: str | None) -> None:
         invocation.note("no subscriptions")
 
 
-@stream.command()
+@stream.command(context_settings={"ignore_unknown_options": True})  # -1 is no option
 @click.argument("stream")
 @click.argument("subscription")
 @click.argument("after", type=int)
