@@ -13,10 +13,13 @@ from sluicemq_broker.context import Context
 from sluicemq_broker.job import RESULT_WANTED_FOR, Job
 from sluicemq_broker.queue.decisions import Commit, Settled
 from sluicemq_broker.queue.other_queues import OtherQueues
-from sluicemq_broker.queue.pending_writes import by_owner, write_held, write_in_portions
+from sluicemq_broker.queue.pending_writes import by_owner, weigh, write_held, write_in_portions
 from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.store import Completed, Portions, QueueStore, end_children
 
+#: Commits in one statement, at most, and bytes of their results.
+COMMIT: Final = 1000
+_RESULT_BYTES: Final = 16 * 2**20
 #: Children that end in one transaction, at most.
 _CHILDREN: Final = 1000
 
@@ -34,6 +37,12 @@ class Commits:
         self._portions = Portions(_CHILDREN, context.counters.notice)
         #: Children of one parent that end here in two transactions at once would be in conflict.
         self._one_at_a_time = BoundedSemaphore()
+
+    @staticmethod
+    def weigh(settled: Settled[Commit]) -> int:
+        """Return how much of a batch of :data:`COMMIT` it takes."""
+        size = len(settled.decision.result)
+        return weigh(1, size, COMMIT, _RESULT_BYTES) if size else 1
 
     def write(self, batch: Sequence[Settled[Commit]], now: float) -> dict[str, SluiceError]:
         """End the jobs of these; returns the ids of those that were not ended, and why."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from sluicemq.protocol import wire
@@ -90,6 +91,11 @@ class Settled(NamedTuple, Generic[D_co]):
     decision: D_co
     settlement: Settlement | None = None
     position: int = 0
+
+
+def bytes_of(settled: Sequence[Settled[Decision]]) -> int:
+    """Return the bytes that these hold until they are written."""
+    return sum([each.decision.size for each in settled if each.decision is not NO_RESULT])
 
 
 def on_verdict(verdict: Verdict, job: Job, worker: str, backoff: Backoff, now: float) -> Decision:

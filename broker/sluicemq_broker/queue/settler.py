@@ -15,7 +15,7 @@ from typing import Any, Final
 from sluicemq.protocol.errors import LeaseLost, SluiceError, TooLarge, Uncertain
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Backoff, Job
-from sluicemq_broker.queue.commits import Commits
+from sluicemq_broker.queue.commits import COMMIT, Commits
 from sluicemq_broker.queue.decisions import (
     NO_RESULT,
     AwaitChildren,
@@ -25,6 +25,7 @@ from sluicemq_broker.queue.decisions import (
     Release,
     Return,
     Settled,
+    bytes_of,
     on_death,
     on_refusal,
     on_time_out,
@@ -34,7 +35,7 @@ from sluicemq_broker.queue.endings import Endings, about_return
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.moves import CHILDREN, FORWARDS, FanOuts, Forwards, Moves, Moving
 from sluicemq_broker.queue.other_queues import OtherQueues
-from sluicemq_broker.queue.pending_writes import PendingWrites, by_owner, weigh
+from sluicemq_broker.queue.pending_writes import PendingWrites, by_owner
 from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.queue.verdict import Settlement, Verdict, not_durable
@@ -42,11 +43,9 @@ from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
 from sluicemq_broker.store import QueueStore, RolledBack
 
-#: Commits, or returns, in one statement at most; and statements of commits, or of forwards, at once.
-COMMIT: Final = 1000
+#: Returns, or releases, in one statement at most; and statements of commits, or of forwards, at once.
 RETURN: Final = 1000
 AT_ONCE: Final = 2
-_RESULT_BYTES: Final = 16 * 2**20
 #: Seconds for which commits that come one by one are merged; no worker's next job waits for them.
 GATHER: Final = 0.001
 
@@ -106,11 +105,11 @@ class Settler:
         )
 
         def pending(write: Any, size: int, **batches: Any) -> PendingWrites[Settled[Any]]:
-            return PendingWrites(context, go_on, write, _bytes_of, size=size, failed=self._failed, **batches)
+            return PendingWrites(context, go_on, write, bytes_of, size=size, failed=self._failed, **batches)
 
         self._pending: dict[type[Decision], PendingWrites[Settled[Any]]] = {
             Commit: pending(
-                self._write_commits, COMMIT, in_flight=AT_ONCE, gather=self._gather, weigh=_weight_of_commit
+                self._write_commits, COMMIT, in_flight=AT_ONCE, gather=self._gather, weigh=Commits.weigh
             ),
             PassOn: pending(self._write_forwards, FORWARDS, in_flight=AT_ONCE, weigh=Forwards.weigh),
             AwaitChildren: pending(self._write_fan_outs, CHILDREN, weigh=FanOuts.weigh),
@@ -401,12 +400,3 @@ def _goes_back(decision: Decision, problem: SluiceError) -> bool:
     if isinstance(decision, Commit):  # only MongoDB can tell that a result is too large beside what it has
         return isinstance(problem, TooLarge)
     return not isinstance(problem, LeaseLost | Uncertain)
-
-
-def _bytes_of(settled: Sequence[Settled[Any]]) -> int:
-    return sum([each.decision.size for each in settled if each.decision is not NO_RESULT])
-
-
-def _weight_of_commit(settled: Settled[Commit]) -> int:
-    size = len(settled.decision.result)
-    return weigh(1, size, COMMIT, _RESULT_BYTES) if size else 1
