@@ -181,6 +181,19 @@ def test_what_expires_while_it_is_staged_goes_to_nobody(passes: Callable[[Hands]
     assert ids(hands.released) == ["staged"]
 
 
+def test_what_expires_while_it_is_staged_goes_to_nobody_though_no_more_expiries_are_timed() -> None:
+    # Given
+    hands = Hands()
+    hands.memory.expiries.take(MOST_EXPIRIES)
+    hands.insert(with_ttl(1, "at the worker"), with_ttl(1, "staged"), a_job("stays"))
+    # When
+    without_its_alarm(hands)
+    hands.commit_one()
+    # Then
+    assert hands.hand.jobs == ["at the worker", "stays"]
+    assert ids(hands.released) == ["staged"]
+
+
 def test_a_job_at_a_worker_does_not_expire() -> None:
     hands = Hands()
     hands.insert(with_ttl(1, "at the worker"))
