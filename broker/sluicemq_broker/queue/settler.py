@@ -52,7 +52,6 @@ GATHER: Final = 0.001
 #: Called once popped jobs are out of the queue, with the deliveries whose jobs were not ours any more.
 Popped = Callable[[Collection[Delivery]], None]
 _Pop = tuple[list[Delivery], Popped]
-
 _DEFAULT_BACKOFF: Final = Backoff()
 
 
@@ -308,9 +307,8 @@ class Settler:
 
     def _write_pops(self, pops: list[_Pop]) -> None:
         """Remove jobs (or keep them as done), durably, and only then send them."""
-        problems = self._write_commits(
-            [Settled(each, NO_RESULT) for deliveries, _ in pops for each in deliveries]
-        )
+        batch = [Settled(each, NO_RESULT) for deliveries, _ in pops for each in deliveries]
+        problems = self._write_commits(batch)
         for deliveries, popped in pops:
             shielded(popped, {each for each in deliveries if each.job.id in problems})
 
@@ -349,8 +347,7 @@ class Settler:
         at_once = [each.job.priority for each in entries if not each.due or each.due <= now]
         if at_once:
             self._scheduler.some_ready(max(at_once), len(at_once))
-        later = [each.due for each in entries if each.due and each.due > now]
-        self._scheduler.due_times.add(later, now)
+        self._scheduler.due_times.add([each.due for each in entries if each.due and each.due > now], now)
         self._scheduler.expiries.watch([each.job for each in entries], now)
 
     # ------------------------- not answered by MongoDB before the broker stops
