@@ -217,9 +217,9 @@ def test_what_has_gone_meanwhile_keeps_nobody_waiting(fair: QueueStore) -> None:
 def test_what_nobody_claims_is_not_kept(fair: QueueStore) -> None:
     read_ahead(fair)
     ahead = order_of(fair).ahead
-    assert ahead._lines
+    assert ahead.lines
     fair.tick(NOW + 60)
-    assert not ahead._lines
+    assert not ahead.lines
 
 
 def test_beside_other_brokers_nothing_is_read_ahead(fair: QueueStore) -> None:

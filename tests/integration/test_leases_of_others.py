@@ -167,7 +167,7 @@ def test_a_broker_alone_with_its_store_ends_all_leases_but_its_own(leases: Lease
 def test_the_servers_clock_is_measured_and_carried_on(mongo: Any) -> None:
     # Given
     clock = ServerClock()
-    clock._ahead += 3600
+    clock.ahead += 3600
     wrong = clock.now()
     # When
     clock.measure(mongo)

@@ -156,7 +156,7 @@ def everything() -> Scrape:
     return Scrape(openmetrics.text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
 
 
-SUBSCRIPTIONS = tuple(streams_part._GAUGES.values())
+SUBSCRIPTIONS = tuple(streams_part.GAUGES.values())
 
 
 class Everything(Figures):

@@ -288,7 +288,7 @@ def test_those_that_are_there_go_when_on_dead_is_set_also_once_more(
 
 def test_a_broker_that_stops_moves_no_more(documents: Any, store: QueueStore) -> None:
     rig = LettersRig(documents, store, "letters")
-    rig.broker._on_dead.stop()
+    rig.broker.on_dead.stop()
     rig.broker.round()
     assert rig.moved == 0
     rig.line.dead = True

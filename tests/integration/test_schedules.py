@@ -270,7 +270,7 @@ def test_while_its_queues_intake_is_paused_a_run_waits(node: Node, mail: QueueSt
 def test_one_that_fails_keeps_none_from_its_turn(node: Node, mail: QueueStore) -> None:
     for name in ("a", "report", "z"):
         node.schedules.put(hourly(name))
-    node.store._schedules.update_many({"_id": {"$ne": "report"}}, {"$set": {"headers": {"ttl": "soon"}}})
+    node.store.schedules.update_many({"_id": {"$ne": "report"}}, {"$set": {"headers": {"ttl": "soon"}}})
     node.at(NEXT)
     assert runs(mail) == hours(0)
     assert node.counters.values[Count.SCHEDULES_FAILED] == 2

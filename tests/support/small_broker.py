@@ -108,7 +108,7 @@ class SmallBroker:
         self.sweeper = Sweeper(self.queues, context, tasks.expire, self.queues.survey)
         census = Census(self.queues, context)
         self.schedules = Schedules(ScheduleStore(database), self.queues, context, maker.make)
-        self._on_dead = OnDead(self.queues, context)
+        self.on_dead = OnDead(self.queues, context)
         self.job_admin = JobAdmin(self.queues, census, context)
         self.dead_letters = DeadLetterAdmin(self.queues, census, tasks, context)
         self.queue = self.queues.open("mail")
@@ -177,8 +177,8 @@ class SmallBroker:
             queue.tick()
 
     def _round(self) -> None:
-        self._on_dead.tick()
-        self._on_dead.round(LEASE)
+        self.on_dead.tick()
+        self.on_dead.round(LEASE)
         self.schedules.tick()
 
     def _do(self, duty: Callable[[], None]) -> None:

@@ -31,5 +31,5 @@ def test_topics_that_come_and_go_are_found_in_their_order_and_once() -> None:
 
     assert found[0] == b"back"
     assert found[-1] == b"again"
-    assert len(found) == len(latest._messages)
-    assert len(latest._sorted) < 3 * 2000
+    assert len(found) == len(latest.messages)
+    assert len(latest.in_order) < 3 * 2000

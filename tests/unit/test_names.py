@@ -132,8 +132,12 @@ def reached_through(source: Path, what: str) -> list[str]:
     ]
 
 
-def test_doors_know_the_verbs_of_a_queue_its_capacity_and_results_and_no_other_part() -> None:
-    sources = [each for room in ("doors", "http", "process") for each in (BROKER / room).rglob("*.py")]
+def test_doors_know_the_verbs_of_a_queue_its_capacity_and_its_results_and_no_other_part() -> None:
+    sources = [
+        each
+        for room in ("admin", "doors", "http", "parts", "process")
+        for each in (BROKER / room).rglob("*.py")
+    ]
     reached = [place for source in sources for place in reached_through(source, "queue")]
     assert {place.split()[-1] for place in reached} == {"capacity", "results", "settings"}, reached
 

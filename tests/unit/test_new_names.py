@@ -16,7 +16,7 @@ class Rig:
     def __init__(self) -> None:
         self.counters = Counters()
         self.now = 0.0
-        self._names = NewNames(self.counters)
+        self.names = NewNames(self.counters)
 
     def made(
         self, peer: str | None, count: int, *, there: int = 0, most: int = 10**6, plain: bool = False
@@ -24,7 +24,7 @@ class Rig:
         """How many names this peer has made that wants so many."""
         for number in range(count):
             try:
-                self._names.ask("queue 'a'", peer, self.now, there=there + number, most=most, plain=plain)
+                self.names.ask("queue 'a'", peer, self.now, there=there + number, most=most, plain=plain)
             except QueueFull:
                 return number
         return count
@@ -74,4 +74,4 @@ def test_a_rest_of_thousands_of_peers_is_not_remembered_for_ever(rig: Rig) -> No
         rig.now += 0.1
         rig.made(f"peer {number}", 1)
 
-    assert len(rig._names._peers) == 10_000
+    assert len(rig.names.peers) == 10_000

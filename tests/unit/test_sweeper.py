@@ -191,14 +191,14 @@ def test_what_came_into_memory_after_the_audit_has_read_stays(
 ) -> None:
     # Given
     rig.sweeper.audit()
-    missing = rig.sweeper._missing
+    missing = rig.sweeper.missing
 
     def then_staged(each: Any) -> Any:
         found = missing(each)
         each.held.begin(7)
         return found
 
-    monkeypatch.setattr(rig.sweeper, "_missing", then_staged)
+    monkeypatch.setattr(rig.sweeper, "missing", then_staged)
     # When
     rig.sweeper.audit()
     # Then

@@ -153,7 +153,7 @@ def http_address(value: Any) -> str:
     'names of hosts, such as ["mq.example.com", "mq.example.com:8443"], or one text with commas between them'
 )
 def http_hosts(value: Any) -> tuple[str, ...]:
-    """Read names of hosts, in small letters."""
+    """Read names of hosts, in lower case."""
     given = value.split(",") if isinstance(value, str) else value
     if not isinstance(given, list | tuple) or not all(isinstance(each, str) for each in given):
         raise ValueError

@@ -32,7 +32,7 @@ class NewNames:
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
         self._of_all = Bucket(_EACH_SECOND_OF_ALL, _AT_ONCE_OF_ALL)
-        self._peers: OrderedDict[str, _Peer] = OrderedDict()
+        self.peers: OrderedDict[str, _Peer] = OrderedDict()
 
     def ask(
         self, what: str, peer: str | None, now: float, *, there: int, most: int, plain: bool = False
@@ -43,7 +43,7 @@ class NewNames:
         how many there are, of ``most``. Plain sockets (``plain``), where every typing error makes a name, and
         peers that have made many leave a tenth of these to others. ``now``: monotonic seconds.
         """
-        known = self._peers.get(peer) if peer else None
+        known = self.peers.get(peer) if peer else None
         few = known is None or known.made < _FEW
         if there >= (most if few and not plain else most - most // _KEPT_PART):
             self._refuse(f"{what} can't be made: there are {there} already, and max_queues = {most}")
@@ -55,10 +55,10 @@ class NewNames:
             self._refuse(f"{what} can't be made now: too many were made just before; try again in a second")
         self._of_all.take(now)
         known.made += 1
-        self._peers[peer] = known
-        self._peers.move_to_end(peer)
-        if len(self._peers) > _REMEMBERED:
-            self._peers.popitem(last=False)
+        self.peers[peer] = known
+        self.peers.move_to_end(peer)
+        if len(self.peers) > _REMEMBERED:
+            self.peers.popitem(last=False)
 
     def _refuse(self, why: str) -> None:
         self._counters.notice(Count.NAMES_REFUSED, why)

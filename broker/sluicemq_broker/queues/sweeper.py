@@ -94,7 +94,7 @@ class Sweeper:
         def look(queue: Queue) -> None:
             found = surveyed.get(queue.name)
             if found is None or found.owners & mine:
-                missing.update(self._missing(queue))
+                missing.update(self.missing(queue))
 
         self._each(look, self._queues)
         orphans = missing & self._doubtful
@@ -126,7 +126,8 @@ class Sweeper:
             self._expire(queue.name)
         self._swept.keep(queue, wanted=queue.store.will_expire())
 
-    def _missing(self, queue: Queue) -> set[_Missing]:
+    def missing(self, queue: Queue) -> set[_Missing]:
+        """Return reservations that MongoDB names and this broker does not know."""
         return {
             (queue.name, owner, job_id, hold)
             for owner in self._owners.mine()

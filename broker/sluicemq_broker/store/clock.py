@@ -41,7 +41,7 @@ class ServerClock:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
-        self._ahead = time.time() - monotonic()
+        self.ahead = time.time() - monotonic()
         self._best: Measure | None = None
         self._latest = 0.0
         self._on_jump: Callable[[float], None] = lambda _seconds: None
@@ -52,7 +52,7 @@ class ServerClock:
 
     def now(self) -> float:
         """Return the server's time in Unix seconds, in whole milliseconds as MongoDB keeps them."""
-        now = int((self._monotonic() + self._ahead) * 1000) / 1000
+        now = int((self._monotonic() + self.ahead) * 1000) / 1000
         self._latest = max(self._latest, now)
         return self._latest
 
@@ -86,10 +86,10 @@ class ServerClock:
         known = self._best
         first = known is None
         self._best = better(known, measure)
-        self._ahead = self._best.ahead
+        self.ahead = self._best.ahead
         if known is not None and not known.agrees(measure):
             self._look_at_jump(measure.ahead - known.ahead)
-        back = self._latest - self._monotonic() - self._ahead
+        back = self._latest - self._monotonic() - self.ahead
         if (
             first or back > _STANDS_STILL
         ):  # until now it was this machine's clock, or the server's clock was set

@@ -78,7 +78,7 @@ From the client::
     HOLD    [n, stream, name, kind, {after?, born?}]    -> {fence, watermark}: a subscription is held until
                                                            FREE, or the end of the session; or HELD.
                                                            after: its watermark, unless a hold of this kind
-                                                           goes on; born: that of a new subscription;
+                                                           goes on; ``born``: that of a new subscription;
                                                            -1: the newest
     MARK    [n, stream, name, fence, watermark]         -> nil     all up to it are done; LEASE_LOST
     FREE    [n, stream, name, fence|nil]                -> nil     given up; fence nil: by any holder

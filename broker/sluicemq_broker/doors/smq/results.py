@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from heapq import heapify, heappop, heappush
-from typing import Final
+from typing import Any, Final
 
 import gevent
 
@@ -23,7 +22,7 @@ MOST_ASKED: Final = 10_000
 #: with thousands of them has its share of these, and a few at least.
 LOOKED_UP_AT_ONCE: Final = 960
 _LEAST: Final = 16
-_STALE: Final = 1000  # deadlines of answered requests that may be kept
+_MOMENT: Final = 1e-9  # seconds; a timer of 0 would run before others
 
 
 class LookUps:
@@ -43,7 +42,7 @@ class Results:
     """The requests for results of one session. ``reply`` is called once with a request's number and outcome.
 
     ``later`` runs steps that ask MongoDB for a queue; ``now``: monotonic seconds. A few requests are looked
-    up at one time, the others after them. One timer for the earliest deadline exists while any request waits.
+    up at one time, the others after them.
     """
 
     def __init__(
@@ -66,10 +65,10 @@ class Results:
         self._open: set[_Request] = set()
         self._looked_up: set[_Request] = set()  # MongoDB is being asked for these
         self._next: deque[_Request] = deque()  # those that are looked up after these
-        self._deadlines: list[tuple[float, int, _Request]] = []
-        self._count = 0
-        self._timer: gevent.Greenlet[..., None] | None = None
-        self._due = 0.0
+
+    def __len__(self) -> int:
+        """Requests that are not answered."""
+        return len(self._open)
 
     @property
     def waiting(self) -> int:
@@ -91,29 +90,24 @@ class Results:
         """Forget all requests: the session has ended."""
         self._gone = True
         for request in self._open.difference(self._next):
-            request.forget()
+            request.end()
+            request.stop()
         self._open.clear()
         self._look_ups.sessions -= bool(self._looked_up)
         self._looked_up.clear()
         self._next.clear()
-        self._deadlines.clear()
-        self._stop_timer()
 
     def answered(self, request: _Request, outcome: Outcome) -> None:
         """Reply with the outcome of a job."""
+        request.end()
         self._open.discard(request)
         self._has_been_looked_up(request)
         self._reply(request.number, outcome)
-        if len(self._deadlines) > 2 * len(self._open) + _STALE:
-            self._deadlines = [each for each in self._deadlines if each[2] in self._open]
-            heapify(self._deadlines)
 
     def on_its_way(self, request: _Request) -> None:
         """Wait for a job that has not ended, until the deadline."""
         self._has_been_looked_up(request)
-        self._count += 1
-        heappush(self._deadlines, (request.deadline, self._count, request))
-        self._set_timer()
+        request.begin(request.deadline - self._now())
 
     def _ask(self, number: int, queue: Queue, job_id: str, until: float) -> None:
         request = _Request(self, number, queue, job_id, until)
@@ -148,35 +142,11 @@ class Results:
         except Exception as error:  # noqa: BLE001 - the client must have an answer
             self._reply(number, refusal(error))
 
-    def _set_timer(self) -> None:
-        due = self._deadlines[0][0]
-        if self._timer is None or due < self._due:
-            self._stop_timer()
-            self._due = due
-            self._timer = gevent.spawn_later(max(0.0, due - self._now()), self._time_out)
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.kill(block=False)
-            self._timer = None
-
-    def _time_out(self) -> None:
-        self._timer = None
-        now = self._now()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            request = heappop(self._deadlines)[2]
-            if request in self._open:
-                request.forget()
-                so_far = f" ({request.progress})" if request.progress else ""
-                self.answered(request, Timeout(f"job {request.job_id} has not ended yet{so_far}: ask again"))
-        if self._deadlines:
-            self._set_timer()
-
 
 class _Request:
     """One request: its number, job and deadline."""
 
-    __slots__ = ("deadline", "job_id", "number", "progress", "queue", "results")
+    __slots__ = ("deadline", "job_id", "number", "progress", "queue", "results", "timer")
 
     def __init__(self, results: Results, number: int, queue: Queue, job_id: str, deadline: float) -> None:
         self.results = results
@@ -185,6 +155,7 @@ class _Request:
         self.job_id = job_id
         self.deadline = deadline
         self.progress = ""
+        self.timer: Any = None  # while it waits for a job
 
     def answer(self, outcome: Outcome) -> None:
         """Reply: the job has ended, or does not exist."""
@@ -195,6 +166,23 @@ class _Request:
         self.progress = progress
         self.results.on_its_way(self)
 
-    def forget(self) -> None:
-        """Stop waiting for the job."""
+    def begin(self, seconds: float) -> None:
+        """Wait for these seconds."""
+        if self.timer is None:
+            self.timer = gevent.get_hub().loop.timer(max(_MOMENT, seconds))
+            self.timer.start(self._time_out)
+
+    def end(self) -> None:
+        """Wait no longer."""
+        if self.timer is not None:
+            self.timer.close()
+            self.timer = None
+
+    def stop(self) -> None:
+        """Give up the job's result."""
         self.queue.results.stop(self.job_id, self.answer)
+
+    def _time_out(self) -> None:
+        self.stop()
+        so_far = f" ({self.progress})" if self.progress else ""
+        self.answer(Timeout(f"job {self.job_id} has not ended yet{so_far}: ask again"))

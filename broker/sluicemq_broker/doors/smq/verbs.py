@@ -42,7 +42,7 @@ Verbs = Mapping[bytes, SessionVerb | AdminVerb]
 
 
 class SessionState(Protocol):
-    """What a part of the broker keeps of one session."""
+    """State that a part of the broker keeps of one session."""
 
     def leave(self) -> None:
         """Release it: the session has ended."""

@@ -23,26 +23,26 @@ class LastValues:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._messages: dict[bytes, bytes] = {}  # the latest message last
+        self.messages: dict[bytes, bytes] = {}  # the latest message last
         self._bytes = 0
         self._listed: set[bytes] = set()  # topics in the next two lists; some are forgotten
-        self._sorted: list[bytes] = []
+        self.in_order: list[bytes] = []
         self._new: list[bytes] = []
 
     def note(self, topics: Iterable[bytes], messages: Iterable[bytes]) -> int:
         """Keep messages that were published in this order; returns how many topics were forgotten."""
         forgotten = 0
         for topic, message in zip(topics, messages, strict=True):
-            self._bytes += len(message) - len(self._messages.pop(topic, b""))
-            self._messages[topic] = message
+            self._bytes += len(message) - len(self.messages.pop(topic, b""))
+            self.messages[topic] = message
             if topic not in self._listed:
                 self._listed.add(topic)
                 self._new.append(topic)
                 if len(self._new) >= _SORTED_AT_ONCE:
                     self._sort()
-        while len(self._messages) > MOST_TOPICS or self._bytes > self._most_bytes > 0 < len(self._messages):
-            oldest = next(iter(self._messages))
-            self._bytes -= len(self._messages.pop(oldest))
+        while len(self.messages) > MOST_TOPICS or self._bytes > self._most_bytes > 0 < len(self.messages):
+            oldest = next(iter(self.messages))
+            self._bytes -= len(self.messages.pop(oldest))
             forgotten += 1
         return forgotten
 
@@ -54,16 +54,16 @@ class LastValues:
         if len(topic) > LONGEST_TOPIC or any(topic[:size] in subscribed for size in range(len(topic))):
             return
         self._sort()
-        first = bisect_left(self._sorted, topic)
-        for each in self._sorted[first : bisect_right(self._sorted, topic + _BEHIND_ALL)]:
+        first = bisect_left(self.in_order, topic)
+        for each in self.in_order[first : bisect_right(self.in_order, topic + _BEHIND_ALL)]:
             had = any(each[:size] in subscribed for size in range(len(topic) + 1, len(each) + 1))
-            yield None if had else self._messages.get(each)
+            yield None if had else self.messages.get(each)
 
     def _sort(self) -> None:
-        if len(self._sorted) > 2 * len(self._messages) + _SORTED_AT_ONCE:  # most are forgotten
-            self._sorted = [each for each in self._sorted if each in self._messages]
-            self._listed = {*self._sorted, *self._new}
+        if len(self.in_order) > 2 * len(self.messages) + _SORTED_AT_ONCE:  # most are forgotten
+            self.in_order = [each for each in self.in_order if each in self.messages]
+            self._listed = {*self.in_order, *self._new}
         if self._new:
-            self._sorted += self._new
-            self._sorted.sort()
+            self.in_order += self._new
+            self.in_order.sort()
             self._new = []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: Subscriptions with figures of their own in ``/metrics``.
 _MOST_SHOWN: Final = 1000
 #: By the key of a subscription's row: name and text of its gauge.
-_GAUGES: Final = {
+GAUGES: Final = {
     "behind": ("behind_messages", "messages of its stream that it has not read"),
     "seconds_behind": ("behind_seconds", "age of the oldest message that it has not read; 0: there is none"),
     "holder": ("held", "1 while a client holds it"),
@@ -82,7 +82,7 @@ class StreamsPart(Part):
     def gauges(self) -> Iterable[LabelledGauge]:
         """Return how far each subscription was behind at the last look."""
         rows = self._lags.rows[:_MOST_SHOWN]
-        for key, (name, text) in _GAUGES.items():
+        for key, (name, text) in GAUGES.items():
             values = [((row["stream"], row["name"]), _value(key, row)) for row in rows]
             yield LabelledGauge(f"subscription_{name}", text, ("stream", "subscription"), values)
 

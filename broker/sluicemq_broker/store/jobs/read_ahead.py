@@ -38,20 +38,20 @@ class ReadAhead:
     """The next jobs of each tenant, as far as known. Asks no MongoDB; ``now`` is the server's time."""
 
     def __init__(self) -> None:
-        self._lines: dict[str, _Line] = {}
+        self.lines: dict[str, _Line] = {}
         self.depth = AHEAD
         """How many ids of a tenant to read next time: more while all that were read are claimed."""
 
     def covers(self, shares: Mapping[str, int]) -> bool:
         """Return True if the next jobs of each tenant are known, as many as its share."""
         return all(
-            share <= FEW_JOBS and (line := self._lines.get(each)) is not None and len(line.ids) >= share
+            share <= FEW_JOBS and (line := self.lines.get(each)) is not None and len(line.ids) >= share
             for each, share in shares.items()
         )
 
     def first(self, tenant: str) -> Any:
         """Return the id of the next job of a tenant whose jobs are known."""
-        return self._lines[tenant].ids[0]
+        return self.lines[tenant].ids[0]
 
     def next(
         self, shares: Mapping[str, int], firsts: Mapping[str, Any], now: float
@@ -64,14 +64,14 @@ class ReadAhead:
         known: dict[str, Sequence[Any]] = {}
         unknown: list[str] = []
         for tenant, share in shares.items():
-            line = self._lines.pop(tenant, None)
+            line = self.lines.pop(tenant, None)
             if line is None or share > FEW_JOBS:
                 continue
             if line.ids and firsts.get(tenant, line.ids[0]) != line.ids[0]:
                 continue  # others have come before these
             if len(line.ids) >= share:
                 known[tenant] = line.ids[:share]
-                self._lines[tenant] = _Line(line.ids[share:], line.read_at)
+                self.lines[tenant] = _Line(line.ids[share:], line.read_at)
             elif share > 1:
                 unknown.append(tenant)
         return known, unknown
@@ -80,13 +80,13 @@ class ReadAhead:
         """Return the first ids that were read, and keep those behind them that have one priority."""
         if behind := found[share:]:
             alike = takewhile(lambda each: each.get("priority") == behind[0].get("priority"), behind)
-            self._lines[tenant] = _Line([each["_id"] for each in alike], now)
+            self.lines[tenant] = _Line([each["_id"] for each in alike], now)
         return [each["_id"] for each in found[:share]]
 
     def more_of(self, tenants: Iterable[str], now: float) -> None:
         """Note tenants that filled their shares of a claim: more of their jobs may lie behind."""
         for tenant in tenants:
-            self._lines.setdefault(tenant, _Line((), now))
+            self.lines.setdefault(tenant, _Line((), now))
 
     def used_up(self) -> None:
         """Read more next time: all that was read was claimed, or nothing was read yet."""
@@ -94,11 +94,11 @@ class ReadAhead:
 
     def forget(self) -> None:
         """Drop all, as jobs may have become ready between those that are known."""
-        self._lines.clear()
+        self.lines.clear()
         self.depth = AHEAD
 
     def forget_old(self, now: float) -> None:
         """Drop ids that were read long ago, so that tenants without claims take no memory."""
-        old = [tenant for tenant, line in self._lines.items() if not 0 <= now - line.read_at < _KEPT]
+        old = [tenant for tenant, line in self.lines.items() if not 0 <= now - line.read_at < _KEPT]
         for tenant in old:
-            del self._lines[tenant]
+            del self.lines[tenant]

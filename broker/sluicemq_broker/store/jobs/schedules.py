@@ -58,22 +58,22 @@ class ScheduleStore:
     """The schedules of one database. Repeating any of these after a lost reply is harmless."""
 
     def __init__(self, database: Documents) -> None:
-        self._schedules = durable(database)["schedules"]
+        self.schedules = durable(database)["schedules"]
 
     def prepare(self) -> None:
         """Make the index of :meth:`due`."""
         with translated():
-            self._schedules.create_index([("paused", 1), ("next_at", 1)], name="due")
+            self.schedules.create_index([("paused", 1), ("next_at", 1)], name="due")
 
     def all(self) -> list[Schedule]:
         """Return all schedules, by name, without their payloads."""
         with translated():
-            return [_read(each) for each in self._schedules.find({}, {"payload": 0}).sort("_id", 1)]
+            return [_read(each) for each in self.schedules.find({}, {"payload": 0}).sort("_id", 1)]
 
     def one(self, name: str) -> Schedule:
         """Return a schedule; raises :class:`NotFound`."""
         with translated():
-            found = self._schedules.find_one({"_id": name})
+            found = self.schedules.find_one({"_id": name})
         if found is None:
             raise NotFound(f"there is no schedule {name!r}")
         return _read(found)
@@ -81,7 +81,7 @@ class ScheduleStore:
     def put(self, schedule: Schedule) -> None:
         """Store a schedule, or replace it; a paused one stays paused."""
         with translated():
-            if self._schedules.count_documents({"_id": {"$ne": schedule.name}}) >= MOST_SCHEDULES:
+            if self.schedules.count_documents({"_id": {"$ne": schedule.name}}) >= MOST_SCHEDULES:
                 raise QueueFull(f"there are {MOST_SCHEDULES} schedules already: remove one")
             begins = date(schedule.timetable.begins_at)
             said = {**_said(schedule), "begins_at": begins, "next_at": date(schedule.next_at)}
@@ -89,19 +89,19 @@ class ScheduleStore:
             gone = {key: "" for key in ("cron", "timezone", "every") if key not in said}
             new = {"paused": False, "pushed": 0}
             update: Document = {"$set": said, "$setOnInsert": new, **({"$unset": gone} if gone else {})}
-            self._schedules.update_one({"_id": schedule.name}, update, upsert=True)
+            self.schedules.update_one({"_id": schedule.name}, update, upsert=True)
 
     def put_configured(self, schedule: Schedule) -> None:
         """Store a schedule of the configuration; an equal one keeps its next run, perhaps overdue."""
         with translated():
-            found = self._schedules.find_one({"_id": schedule.name})
+            found = self.schedules.find_one({"_id": schedule.name})
         if found is None or not _read(found).same_as(schedule):
             self.put(schedule)
 
     def remove(self, name: str) -> None:
         """Remove a schedule; raises :class:`NotFound`."""
         with translated():
-            if not self._schedules.delete_one({"_id": name}).deleted_count:
+            if not self.schedules.delete_one({"_id": name}).deleted_count:
                 raise NotFound(f"there is no schedule {name!r}")
 
     def pause(self, name: str) -> None:
@@ -116,7 +116,7 @@ class ScheduleStore:
         """Return the names of schedules with a run that is due."""
         over = {**_RUNS, "next_at": {"$lte": date(now)}}
         with translated():
-            return [each["_id"] for each in self._schedules.find(over, {"_id": 1})]
+            return [each["_id"] for each in self.schedules.find(over, {"_id": 1})]
 
     def push(
         self, schedule: Schedule, next_at: float, jobs: Sequence[Job], queue: QueueStore, now: float
@@ -144,11 +144,11 @@ class ScheduleStore:
         seen["next_at"] = date(schedule.next_at)
         moved: Document = {"next_at": date(next_at), **({"last_at": date(now)} if count else {})}
         update = {"$set": moved, "$inc": {"pushed": count}}
-        return self._schedules.update_one(seen, update, session=session).matched_count == 1
+        return self.schedules.update_one(seen, update, session=session).matched_count == 1
 
     def _change(self, name: str, fields: Document) -> None:
         with translated():
-            if not self._schedules.update_one({"_id": name}, {"$set": fields}).matched_count:
+            if not self.schedules.update_one({"_id": name}, {"$set": fields}).matched_count:
                 raise NotFound(f"there is no schedule {name!r}")
 
 

@@ -156,7 +156,7 @@ def _wait(times: int, took: float) -> None:
 def check_statements(statements: int, count: int, who: str) -> None:
     """Raise :class:`Aborted` where ``count`` items take too many statements for one transaction."""
     if statements > _MOST_STATEMENTS and count > 1:
-        text = f"{who} are in so many queues that {count} at once take {statements} statements"
+        text = f"{who} are in too many queues: {count} at once take {statements} statements"
         raise Aborted(text, usual=True)
 
 

@@ -1,0 +1,88 @@
+"""The form of docstrings, comments and texts that a machine can check: CONTRIBUTING.md, "Documents"."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+#: A docstring begins with a verb or a noun, so not with one of these.
+FIRST_WORDS: Final = frozenset(
+    {"As", "Else", "It", "Its", "Nobody", "Of", "So", "Somebody", "That", "Their", "These", "They", "Those"}
+    | {"What", "Whatever", "Whether", "Which", "Whichever", "Who", "Whoever", "Whom", "Whose"}
+)
+#: Words for which the field has a plainer one; and those that are vague in code, where the reader sees no
+#: more than a line.
+WORDS: Final = re.compile(
+    r"\b(told|whoever|whosoever|nothing but|anew|thereof|so many|so much|comes? to lie|bereaved|kin|obituary"
+    r"|askers?|born|going back)\b",
+    re.IGNORECASE,
+)
+_VAGUE: Final = re.compile(r"\b(the same|letters?|whichever|as long again|lies? ready)\b", re.IGNORECASE)
+#: Names of stored fields in double backticks or in the drawing of a document, and what the words mean
+#: elsewhere.
+_ALLOWED: Final = re.compile(
+    r"``[^`]*``|\{[^}]*\}.*|dead[- ]letters?|(capital|lower-case) letters?|letters and digits", re.IGNORECASE
+)
+#: Characters of a docstring's first sentence, at most.
+LONGEST_SENTENCE: Final = 120
+
+_WORD: Final = re.compile(r"[\s,:;.]")
+_SENTENCE: Final = re.compile(r"(?<=[.:;])\s+(?=[A-Z`:])")
+
+
+class Problem(NamedTuple):
+    """A place that is not in plain words."""
+
+    line: int
+    what: str
+
+
+def problems_of(source: str) -> list[Problem]:
+    """Return what is not in plain words in the docstrings, comments and texts of a Python source."""
+    tree = ast.parse(source)
+    docstrings = list(_docstrings(tree))
+    problems = [
+        Problem(each.lineno, what) for each in docstrings for what in _docstring_problems(str(each.value))
+    ]
+    shown = {id(each) for each in docstrings}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in shown:
+            problems += [Problem(node.lineno, what) for what in _texts_problems(node.value)]
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            problems += [Problem(token.start[0], what) for what in words_of(token.string)]
+    return sorted(problems)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the words of a text that have a plainer one."""
+    plain = _ALLOWED.sub("", text)
+    return [f"the word {found[0]!r}" for words in (WORDS, _VAGUE) for found in words.finditer(plain)]
+
+
+def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
+    """Yield docstrings, and the texts below attributes."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        values = [each.value for each in body if isinstance(each, ast.Expr)] if isinstance(body, list) else []
+        yield from (each for each in values if isinstance(each, ast.Constant) and isinstance(each.value, str))
+
+
+def _docstring_problems(text: str) -> Iterator[str]:
+    text = text.strip()
+    word = _WORD.split(text, maxsplit=1)[0]
+    if word in FIRST_WORDS or text.startswith("The same"):
+        yield f"it begins with {word!r}"
+    sentence = _SENTENCE.split(" ".join(text.split("\n\n")[0].split()))[0]
+    if len(sentence) > LONGEST_SENTENCE:
+        yield f"its first sentence has {len(sentence)} characters, more than {LONGEST_SENTENCE}"
+    yield from words_of(text)
+
+
+def _texts_problems(text: str) -> list[str]:
+    """Return the problems of a text that people read: names and keys have no space."""
+    return words_of(text) if " " in text else []
