@@ -59,7 +59,7 @@ class Claims:
         gevent.spawn(self._run, claiming)
 
     def search(self, enough: Callable[[], bool], timeout: float) -> None:
-        """Claim what lies ready, whatever is known of it; blocks until it is staged, or there is enough."""
+        """Claim all ready jobs, known or not; blocks until they are staged, or there is enough."""
         end = self._timer.now() + timeout
         ledger = self._scheduler.ledger
         ledger.some_ready(HIGHEST, 0)

@@ -1,4 +1,4 @@
-"""The one table of deliveries: what is at which worker, and how much more each can take."""
+"""The one table of deliveries: which job is at which worker, and how many more each worker can take."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Deliveries:
     """Every delivery of one queue that has not ended, and the credit of its workers.
 
     Nothing else changes the state of a delivery (drawn in :class:`DeliveryState`), what a worker has, or
-    whether it is ``alone``. How much it takes it may change itself, and is counted anew when it is offered.
+    whether it is ``alone``. A worker may change how much it takes itself; it is recounted when it is offered.
     ``in_flight`` are those whose verdicts are awaited, by their receipts. ``capacity`` is the prefetch of
     all workers that read what they are sent, ``free`` how much of that nobody has filled. Times are
     monotonic seconds.
@@ -37,7 +37,7 @@ class Deliveries:
         self.workers.add(worker)
 
     def isolate(self, worker: Worker) -> None:
-        """It gets an isolated job, or runs empty for one: it takes nothing beside it."""
+        """Give a worker nothing beside an isolated job, which it gets, or for which it runs empty."""
         worker.alone = True
         self.recount(worker)
 
@@ -48,7 +48,7 @@ class Deliveries:
         self.recount(worker)
 
     def open(self, worker: Worker, jobs: Iterable[Job], now: float) -> list[Delivery]:
-        """These go to this worker: out of the queue first if it pops."""
+        """Open deliveries of jobs to a worker; of one that pops the jobs leave the queue first."""
         state = DeliveryState.REMOVING if worker.pops else DeliveryState.IN_FLIGHT
         opened: dict[bytes, Delivery] = {}
         owner, prefix = "", b""
@@ -64,7 +64,7 @@ class Deliveries:
         return list(opened.values())
 
     def settle(self, receipt: bytes) -> Delivery | None:
-        """A verdict has come: the delivery that it ends; None if that has ended before."""
+        """Return the delivery that a verdict ends; None if it has ended before."""
         delivery = self.in_flight.pop(receipt, None)
         if delivery is None:
             return None
@@ -76,7 +76,7 @@ class Deliveries:
         return delivery
 
     def answered_late(self, receipt: bytes) -> Worker | None:
-        """The worker whose overdue delivery this verdict was for, if it is one; its credit is free."""
+        """Return the worker of an overdue delivery, whose verdict has come; None if it is not overdue."""
         delivery = self._overdue.get(receipt)
         if delivery is None:
             return None
@@ -84,19 +84,19 @@ class Deliveries:
         return delivery.worker
 
     def removed(self, worker: Worker, deliveries: Iterable[Delivery]) -> None:
-        """What this worker pops is out of the queue: its credit is free."""
+        """Popped jobs are out of the queue: the credit of their worker is free."""
         for delivery in deliveries:
             if worker.in_flight.pop(delivery.receipt, None):
                 delivery.state = DeliveryState.SETTLED
         worker.proven = True
 
     def at(self, receipt: bytes, worker: Worker) -> Delivery | None:
-        """The delivery that is under way at this worker; None if it has ended, or is another's."""
+        """Return the delivery that is under way at this worker; None if it has ended, or is another's."""
         delivery = self.in_flight.get(receipt)
         return delivery if delivery is not None and delivery.worker is worker else None
 
     def worker_with(self, job_id: str) -> Worker | None:
-        """Which worker has this job, if one has."""
+        """Return the worker that has this job, if one has."""
         return next((each.worker for each in self.in_flight.values() if each.job.id == job_id), None)
 
     def extend(self, receipt: bytes, worker: Worker, until: float) -> bool:
@@ -108,7 +108,7 @@ class Deliveries:
         return True
 
     def time_out(self, now: float) -> list[Delivery]:
-        """Those in flight whose visibility timeout has passed: overdue from now on."""
+        """Make deliveries overdue whose visibility timeout has passed, and return them."""
         late = [each for each in self.in_flight.values() if each.overdue_at <= now]
         for worker in {each.worker for each in late}:
             worker.note_begun()
@@ -116,7 +116,7 @@ class Deliveries:
         return late
 
     def never_answered(self, now: float) -> list[Delivery]:
-        """Those overdue for as long again: void from now on, and their workers' credit stays taken."""
+        """Void deliveries overdue for another timeout, and return them; the credit stays taken."""
         late = [each for each in self._overdue.values() if each.overdue_at <= now]
         for delivery in late:
             del self._overdue[delivery.receipt]
@@ -124,13 +124,13 @@ class Deliveries:
         return late
 
     def lose(self, owner: str, now: float) -> list[Delivery]:
-        """What was held under this owner id is another broker's: overdue here, whose workers go on."""
+        """Make deliveries overdue whose jobs another broker has taken over, and return them."""
         lost = [each for each in self.in_flight.values() if each.job.owner == owner]
         self._make_overdue(lost, now)
         return lost
 
     def leave(self, worker: Worker) -> list[Delivery]:
-        """A worker has gone: void is what it had; returns what of that was in flight."""
+        """A worker has gone: void its deliveries; returns those that were in flight."""
         self.workers.discard(worker)
         worker.gone = True
         left = [each for each in worker.in_flight.values() if self.in_flight.pop(each.receipt, None)]
@@ -145,20 +145,20 @@ class Deliveries:
         return left
 
     def withdraw(self, now: float) -> list[Delivery]:
-        """The broker stops: no verdict counts any more; returns what was in flight."""
+        """The broker stops: no verdict counts any more; returns the deliveries that were in flight."""
         withdrawn = list(self.in_flight.values())
         self._make_overdue(withdrawn, now)
         return withdrawn
 
     def recount(self, worker: Worker) -> None:
-        """Count anew what a worker takes; nothing is held for one that does not read what it is sent."""
+        """Recount what a worker takes; nothing is held for a worker that does not read what it is sent."""
         counted = worker.takes
         self.capacity += counted.at_most - worker.counted.at_most
         self.free += counted.now - worker.counted.now
         worker.counted = counted
 
     def _make_overdue(self, deliveries: list[Delivery], now: float) -> None:
-        """Their receipts are void, but their workers may be at work on them; they have as long again."""
+        """Void the receipts; the workers may be at work on the jobs, and have another timeout to answer."""
         for delivery in deliveries:
             worker, receipt = delivery.worker, delivery.receipt
             del self.in_flight[receipt]

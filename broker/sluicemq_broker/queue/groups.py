@@ -1,10 +1,10 @@
-"""The groups of one queue at this broker: a place for each push, the next of a line when one has ended.
+"""The groups of one queue at this broker: places for pushes, and the next job of a line when one has ended.
 
 A push takes its places before it is written, and one push of a queue with groups is under way here at a
-time: so what this broker has confirmed stands before what comes later, here or elsewhere. Whoever has written
-something that a line may go on by says so (:meth:`Groups.may_go_on`), and it is promoted in batches beside
-all else: ``kill -9`` before that leaves a group that nobody has, which :meth:`Groups.look` finds, in every
-broker's sweep: at once if a broker has gone, else each minute.
+time: so jobs that this broker has confirmed stand before those that come later, here or elsewhere. A part
+that has written something by which a line may go on says so (:meth:`Groups.may_go_on`), and the next job is
+promoted, in batches: ``kill -9`` before that leaves a group without a first job, which :meth:`Groups.look`
+finds, in every broker's sweep: at once if a broker has gone, else each minute.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Groups:
                 job.line_up(place)
 
     def may_go_on(self, jobs: Iterable[Job]) -> None:
-        """These have come into the lines of their groups, or have ended."""
+        """Jobs have come into the lines of their groups, or have ended."""
         groups = {job.group for job in jobs}
         self.freed([group for group in groups if group is not None])
 

@@ -1,4 +1,4 @@
-"""Which job goes to which worker, in plain values."""
+"""Decides which job goes to which worker, in plain values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class HandOut:
         self.takers.add(worker)
 
     def offer_workers_of(self, deliveries: list[Delivery]) -> None:
-        """Their workers may have become free."""
+        """Offer the workers of these deliveries: they may have become free."""
         for worker in {each.worker for each in deliveries}:
             self.offer(worker)
 

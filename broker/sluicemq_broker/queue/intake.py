@@ -26,7 +26,7 @@ INSERT: Final = 500
 INSERTS_AT_ONCE: Final = 2
 #: Bytes of their payloads and headers, at most, unless one has more: MongoDB takes 16 MiB in a statement.
 INSERT_BYTES: Final = 8 * 2**20
-#: Of their bytes so many count as one job more: the driver writes all down in one turn of the hub.
+#: This many of their bytes count as one job more: the driver writes all down in one turn of the hub.
 _PAYLOAD_BYTES: Final = 32 * 1024
 _HEADER_BYTES: Final = 1024
 
@@ -56,9 +56,9 @@ class Push:
 class Intake:
     """The pushes of one queue, on their way into MongoDB.
 
-    ``kill -9`` before the insert: the jobs are gone, and nobody was told that they are safe. After
-    it: they are stored, and a producer that was not told pushes them again with the same ids. Before a job
-    of a group is promoted: the sweep does that.
+    ``kill -9`` before the insert: the jobs are gone, and no producer got a confirmation. After it: they are
+    stored, and a producer without a confirmation pushes them again with their ids. Before a job of a group
+    is promoted: the sweep does that.
     """
 
     def __init__(
@@ -153,7 +153,7 @@ class Intake:
         return self._pushes.drain(timeout) and self._grouped.drain(timeout)
 
     def refuse_waiting(self) -> None:
-        """Give up what is not being written yet, telling whoever can hear it."""
+        """Give up pushes that are not being written yet; producers get an answer where their door has one."""
         waiting = [*self._pushes.clear(), *self._grouped.clear()]
         self._refuse(waiting, Count.REFUSED)
         self._left(waiting)
@@ -233,7 +233,7 @@ class Intake:
     def _gather(self, waiting: int) -> None:
         """Wait for workers that will have room for the jobs in a moment.
 
-        A job that is inserted reserved costs MongoDB an insert and a delete; one that lies ready first, a
+        A job that is inserted reserved costs MongoDB an insert and a delete; one that is ready first, a
         claim between them, which doubles that. So pushes wait for workers that are about to have room: both
         together do 45k jobs a second instead of 20k.
         """
@@ -289,7 +289,7 @@ class Intake:
 
 
 def _stored(arrival: Arrival, jobs: list[Job], pushed: Pushed) -> list[Job]:
-    """Those of the jobs inserted reserved that are; an id that was there before is another's."""
+    """Return the jobs that were inserted reserved; an id that was there before is another job's."""
     if not pushed.existing and not pushed.refused:
         return arrival.jobs
     absent = {*pushed.existing, *pushed.refused}

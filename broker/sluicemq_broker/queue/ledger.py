@@ -1,7 +1,7 @@
-"""What lies ready in MongoDB as far as a broker knows, and what is on its way: none overtakes another.
+"""Ready jobs as far as a broker knows, and jobs on their way: none overtakes another.
 
-No greenlet, no clock, no MongoDB: each method is told what time it is (monotonic seconds), so that every
-order of events can be tried in a test.
+No greenlet, no clock, no MongoDB: the time is an argument, in monotonic seconds. So every order of events can
+be tried in a test.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 from sluicemq_broker.job import Job
 
-#: Jobs go out in the order of acceptance, but none waits longer than so many seconds for one before it
+#: Jobs go out in the order of acceptance, but none waits longer than this many seconds for one before it
 #: whose insert, claim, or way back to ``ready`` has no answer from MongoDB.
 IN_ORDER: Final = 2.0
 #: The priority of no job.
@@ -44,7 +44,7 @@ class Arrival:
 
 
 class Claiming:
-    """A greenlet that makes claims. ``catches_up``: of what is known to lie ready; else it just looks."""
+    """A greenlet that makes claims. ``catches_up``: of known ready jobs; else it just looks."""
 
     __slots__ = ("began", "catches_up")
 
@@ -60,7 +60,7 @@ class Claiming:
 class Bound(NamedTuple):
     """How far one claim may go.
 
-    ``priority``: the highest that may lie ready; ``before``: no job of this number or a later one may be
+    ``priority``: the highest of ready jobs; ``before``: no job of this number or a later one may be
     claimed, for the insert of an earlier one may be under way; ``passes_over``: whether that leaves some
     that may be there already, none of a higher number than ``known``.
     """
@@ -72,18 +72,18 @@ class Bound(NamedTuple):
 
 
 class Ledger:
-    """What is known of the jobs of one queue that no worker here has yet.
+    """The jobs of one queue that no worker here has yet, as far as is known.
 
     ::
 
         push ─┬─ expect ─ inserted reserved ── arrived ──▶ passed, in the order of acceptance ──▶ staged
               └─ the others: ready from when they are durable ─┐
-        rolled back, released: going back ── came back ────────┤
+        rolled back, released: returning ─── returned  ────────┤
         the next of its group: waiting ── promoted ────────────┤
         other brokers' jobs: nobody tells ─────────────────────┴▶ ready ── claim ──▶ staged
 
     The rule is *first accepted, first out* within a priority, and no higher priority is kept waiting by a
-    lower one: a job is inserted reserved only if nothing that comes before it may lie ready, be on its way
+    lower one: a job is inserted reserved only if nothing that comes before it may be ready, be on its way
     there, or be claimed at this moment; a claim takes nothing accepted after an insert that is under way.
     What has had no answer for :data:`IN_ORDER` seconds is waited for no longer.
     """
@@ -92,10 +92,10 @@ class Ledger:
         self.expected = 0
         """Jobs inserted reserved that are on their way."""
         self.backlog = math.inf
-        """About how many jobs lie ready."""
+        """About how many jobs are ready."""
         self.last_seq = 0
-        """No job that is accepted from now on has a lower number, or the same."""
-        self._ready = HIGHEST  # the highest priority that may lie ready; NOTHING: none does
+        """Jobs that are accepted from now on have higher numbers."""
+        self._ready = HIGHEST  # the highest priority of jobs that may be ready; NOTHING: none does
         self._withheld = NOTHING  # priority of jobs that wait for earlier inserts to be through
         self._withheld_to = 0  # the highest number of those jobs
         self._arrivals: deque[Arrival] = deque()
@@ -124,7 +124,7 @@ class Ledger:
         self.last_seq = max(self.last_seq, seq)
 
     def first_to_come(self, now: float) -> int | None:
-        """A new job of a higher priority than this comes before all that lies ready; None: none does."""
+        """Return the priority above which a new job comes before all ready ones; None: none does."""
         if self.behind(now) or self.older_returning(now):
             return None
         waiting = [each.ready for each in self._arrivals if each.awaited(now)]
@@ -158,15 +158,15 @@ class Ledger:
             self._withheld, self._withheld_to = NOTHING, 0
         return passed
 
-    # ------------------------------------------------------ what lies ready
+    # ------------------------------------------------------ ready jobs
 
     def some_ready(self, priority: int = HIGHEST, count: float = math.inf) -> None:
-        """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
+        """``count`` jobs (by default an unknown number) of this priority or below may be ready."""
         self._ready = max(self._ready, priority)
         self.backlog += count
 
     def promoted(self, priority: int, count: int, seq: int, now: float) -> None:
-        """So many jobs of groups, none of a higher number, are ``ready`` now.
+        """``count`` jobs of groups, none of a higher number than ``seq``, are ready now.
 
         One may be so before the insert that brought it is answered, here or at another broker: no claim takes
         it until then.
@@ -182,16 +182,16 @@ class Ledger:
 
     @property
     def some_come_first(self) -> bool:
-        """True if any job that lies ready, or is withheld, comes before a new one of the same priority."""
+        """True if ready or withheld jobs come before a new one of their priority."""
         return max(self._ready, self._withheld) > NOTHING
 
     def returning(self, count: int, now: float) -> None:
-        """So many jobs are on their way back to ``ready``: nothing newer goes out before them."""
+        """``count`` jobs are on their way back to ``ready``: nothing newer goes out before them."""
         if count:
             self._returning.append((now, count))
 
     def returned(self, count: int) -> None:
-        """So many of them are ``ready`` again, or were not ours any more."""
+        """``count`` of the returning jobs are ready again, or were not ours any more."""
         while count and self._returning:
             since, waiting = self._returning.popleft()
             if waiting > count:
@@ -205,13 +205,13 @@ class Ledger:
     # ---------------------------------------------------------------- claims
 
     def begin(self, now: float, *, catches_up: bool) -> Claiming:
-        """Somebody begins to claim."""
+        """Note that a greenlet begins to claim."""
         claiming = Claiming(now, catches_up=catches_up)
         self._claiming.add(claiming)
         return claiming
 
     def end(self, claiming: Claiming) -> None:
-        """It claims no more."""
+        """Note that a greenlet claims no more."""
         self._claiming.discard(claiming)
 
     def claimers(self) -> int:
@@ -223,7 +223,7 @@ class Ledger:
         return any(each.awaited(now) for each in self._claiming)
 
     def behind(self, now: float) -> bool:
-        """True while what lies ready is being claimed: nothing may overtake it."""
+        """True while ready jobs are being claimed: nothing may overtake them."""
         return any(each.catches_up and each.awaited(now) for each in self._claiming)
 
     def under_way(self, now: float) -> bool:
@@ -231,19 +231,19 @@ class Ledger:
         return self.expected > 0 or self.claims(now)
 
     def catch_up(self, due: float, now: float) -> Bound:
-        """One claim of what lies ready begins: nothing does, from now on, but what is told meanwhile.
+        """Begin one claim of ready jobs: from now on none are known, but those noted meanwhile.
 
         ``due``: the server's time, from which jobs have their numbers.
         """
         priority, self._ready = self._ready, NOTHING
         under_way = [each.seq for each in self._arrivals if each.awaited(now)]
-        # Whatever lies ready behind such an insert came with one that is in here still.
+        # All ready jobs behind such an insert came with a push that is in here still.
         passes_over = bool(under_way) and any(each.ready > NOTHING for each in self._arrivals)
         before = min([*under_way, self._next_seq(due)])
         return Bound(priority, before, passes_over, self.last_seq)
 
     def look(self, due: float) -> Bound:
-        """One claim begins that only looks for what others have left."""
+        """Begin one claim that only looks for jobs that other brokers have left."""
         return Bound(HIGHEST, self._next_seq(due), passes_over=False, known=self.last_seq)
 
     def claimed(self, bound: Bound, jobs: Sequence[Job], *, more: bool) -> None:
@@ -255,7 +255,7 @@ class Ledger:
             self.backlog = 0
 
     def caught_up(self, bound: Bound) -> None:
-        """It was answered: what it had to pass over may lie ready once the inserts before are through."""
+        """A claim was answered: jobs it had to pass over may be ready once the inserts before are through."""
         if not bound.passes_over:
             return
         if any(not each.finished and each.seq <= bound.known for each in self._arrivals):

@@ -27,7 +27,7 @@ class Limits:
 
     def __init__(self, settings: QueueSettings) -> None:
         self.permits = self.tokens = 0
-        """What this broker has, as MongoDB knows it."""
+        """Numbers that this broker has, as MongoDB knows them."""
         self._owner = ""  # whose the permits are
         self._asks_again = -math.inf
         self._awaits_more = False

@@ -1,4 +1,4 @@
-"""Which job is next, of those that are staged."""
+"""The order in which staged jobs go out."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Order(Protocol):
     """
 
     by_priority: ClassVar[bool]
-    """True if a new job goes before all that lie ready with a lower priority. Else only MongoDB knows."""
+    """True if a new job goes before all ready jobs of a lower priority. Else only MongoDB knows."""
 
     def __len__(self) -> int:
         """Return how many jobs are in it."""

@@ -1,4 +1,4 @@
-"""What a scheduler is told, and what it answers: plain values."""
+"""Questions to a scheduler, and its answers: plain values."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Message(NamedTuple):
 class ClaimPlan(NamedTuple):
     """One claim: at most ``limit`` jobs of ``most_bytes``, due at ``due``, as far as ``bound`` says.
 
-    ``number``: of the reservation; ``brokers``: how many claim at the same time; ``one_first``: the first
+    ``number``: of the reservation; ``brokers``: how many claim at once; ``one_first``: the first
     job is claimed alone.
     """
 
@@ -50,7 +50,7 @@ class ClaimPlan(NamedTuple):
 
 
 class News(NamedTuple):
-    """What other brokers should hear: jobs are ``ready``, jobs of limited tenants were ``freed``.
+    """News for other brokers: jobs are ``ready``, jobs of limited tenants were ``freed``.
 
     ``anywhere``: jobs may have become ready among those that claims have read ahead.
     """

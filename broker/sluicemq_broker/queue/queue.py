@@ -109,9 +109,9 @@ class Queue:
         self._ticks_at_rest = 0
 
     def go_on(self) -> None:
-        """Do what the scheduler decides: give back, hand out, tell other brokers, claim, look again later.
+        """Do what the scheduler decides: give back, hand out, notify other brokers, claim, set the alarm.
 
-        Every part calls this once it has told the scheduler what has happened.
+        Every part calls this after it has changed what the scheduler knows.
         """
         scheduler, conditions = self.scheduler, self._surroundings.now()
         scheduler.wake(conditions)
@@ -161,11 +161,11 @@ class Queue:
         return self._intake.accept(jobs)
 
     def stored(self, jobs: Sequence[Job], existing: int) -> None:
-        """It has stored these, and found others there: they are counted, and can be claimed."""
+        """Count jobs that another statement has stored, so that they are claimed; ``existing`` were there."""
         self._intake.stored_elsewhere(jobs, existing)
 
     def routed(self, count: int, stored: Sequence[Job]) -> None:
-        """A route has made jobs of so many messages: it has stored these, and found the others there."""
+        """A route has made jobs of ``count`` messages: these were stored, the others were there."""
         self.counters.add(Count.ROUTED, count)
         self.stored(stored, existing=count - len(stored))
 
@@ -176,31 +176,31 @@ class Queue:
     def admit(self, before: int = 0) -> None:
         """Raises :class:`Paused` if jobs are not taken in, QueueFull if there is no room for one more.
 
-        ``before``: so many will be pushed before it.
+        ``before``: how many jobs will be pushed before it.
         """
         self._admission.check(before)
 
     @property
     def takes_jobs(self) -> bool:
-        """True if jobs may come: else those that nobody pushes, as of a schedule, come later."""
+        """False: scheduled runs are postponed, for intake is paused or the queue full."""
         return self._admission.open
 
     def refuse_waiting(self) -> None:
-        """Give up what waits to be written, telling whoever can hear it."""
+        """Give up pushes that are not being written yet; producers get an answer where their door has one."""
         self._intake.refuse_waiting()
 
     def jobs_ready(self, count: float = math.inf, priority: int = HIGHEST) -> None:
-        """So many jobs (by default nobody knows how many) of this priority or below may lie ready."""
+        """``count`` jobs (by default an unknown number) of this priority or below may be ready."""
         self.scheduler.some_ready(priority, count)
         self.go_on()
 
     def on_ready(self, seq: int) -> None:
-        """Another broker has jobs ready, none of a higher number (0: nobody knows)."""
+        """Another broker has ready jobs, none of a higher number than this (0: unknown)."""
         self.scheduler.on_ready(seq, self._surroundings.now())
         self.go_on()
 
     def on_freed(self) -> None:
-        """At another broker less is running: what the limits hold back here may begin."""
+        """Another broker has fewer jobs running: jobs that the limits hold back here may begin."""
         self.scheduler.on_freed()
         self.go_on()
 
@@ -260,7 +260,7 @@ class Queue:
         self.offer(worker)
 
     def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
-        """A worker has left: what it had goes to others at once, one job at a time if it died.
+        """A worker has left: its jobs go to others at once, one job at a time if it died.
 
         One that pops has nothing that could go to others.
         """
@@ -281,19 +281,19 @@ class Queue:
         return self._progress.report(receipt, worker, done, total, note)
 
     def search(self, enough: Callable[[], bool], timeout: float) -> None:
-        """Block until what lies ready has been claimed and given to workers, or there is enough.
+        """Block until all ready jobs have been claimed and given to workers, or there is enough.
 
-        Also what is on its way back, claimed beyond the credit of a worker that has left.
+        Jobs on their way back, claimed beyond the credit of a worker that has left, are waited for.
         """
         self._settler.await_releases(timeout)
         self._claims.search(enough, timeout)
 
     def worker_with(self, job_id: str) -> Worker | None:
-        """Which worker here has this job, if one has."""
+        """Return the worker here that has this job, if one has."""
         return self.scheduler.deliveries.worker_with(job_id)
 
     def worker_list(self, most_jobs: int) -> list[dict[str, Any]]:
-        """Its workers here, the seconds since each came, its first jobs and since when it has them."""
+        """Describe its workers here, the seconds since each came, and their first jobs."""
         now = self._timer.now()
         return [
             {"queue": self.name, **each.listed(now, most_jobs)} for each in self.scheduler.deliveries.workers
@@ -305,10 +305,10 @@ class Queue:
         """Popped jobs that are kept as done, and could not be sent, are ready again."""
         self._settler.undo_pop(jobs)
 
-    # ---------------------------------------------------------------- askers
+    # ---------------------------------------------------------------- results
 
     def cancelled(self, job_id: str, group: str | None) -> None:
-        """A job that waited was removed, the first of this group if it had one; whoever asks hears of it."""
+        """A job that waited was removed, the first of this group if it had one: answer its waiters."""
         if group is not None:
             self.freed([group])
         self.events.emit(Count.CANCELLED, self.now(), [{"job": job_id}])
@@ -363,7 +363,7 @@ class Queue:
         return self._endings.take_deaths()
 
     def tick(self) -> None:
-        """Every second or so: time-outs, askers, and jobs of other brokers; one out of use costs nothing."""
+        """Every second or so: time-outs, results and jobs of other brokers; costs nothing out of use."""
         self.counters.tick(self._timer.now())
         self._ticks_at_rest = 0 if self._has_work else self._ticks_at_rest + 1
         if self._ticks_at_rest > _LAST_TICKS:
@@ -384,11 +384,11 @@ class Queue:
         return self._endings.sweep(limit)
 
     def knows(self, job_id: str, hold: int) -> bool:
-        """True if this reservation is in the table of what is held here, or may be in a moment."""
+        """True if this reservation is in the table of reservations, or may be in a moment."""
         return self.scheduler.reservations.knows(job_id, hold)
 
     def drop(self, owner: str) -> None:
-        """Another broker has taken what was held under this owner id: forget it, void its receipts."""
+        """Forget the jobs reserved under an owner id that was declared dead, and void their receipts."""
         taken = self.scheduler.drop(owner, self._timer.now())
         self.counters.add(Count.TAKEN_AWAY, len(taken))
         self.go_on()
@@ -404,7 +404,7 @@ class Queue:
     # -------------------------------------------------------------- its end
 
     def stop_granting(self, timeout: float) -> bool:
-        """Hand out and claim no more; False if a claim is under way after so many seconds still."""
+        """Hand out and claim no more; False if a claim is still under way after ``timeout`` seconds."""
         self.scheduler.stopping = True
         self.go_on()
         return self._claims.at_rest(timeout)

@@ -1,4 +1,4 @@
-"""The one table of what a broker has reserved in a queue."""
+"""The one table of the jobs that a broker has reserved in a queue."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sluicemq_broker.job import Job
 
 
 class Reservations:
-    """Everything reserved under this broker's owner ids in one queue, by id and hold.
+    """Everything reserved under this broker's owner ids in one queue, by id and number.
 
     ::
 
@@ -45,18 +45,18 @@ class Reservations:
         self._being_made.add(hold)
 
     def end(self, hold: int) -> None:
-        """It was answered, and what it has reserved was given to :meth:`add`."""
+        """The statement was answered, and the jobs that it has reserved were given to :meth:`add`."""
         self._being_made.discard(hold)
 
     def add(self, jobs: Iterable[Job]) -> None:
-        """These are reserved under our owner ids."""
+        """Add jobs that are reserved under our owner ids."""
         held = self._jobs
         for job in jobs:
             if held.setdefault(job.id, job) is not job:
                 self._doubles[(job.id, job.reservation.number)] = job
 
     def remove(self, jobs: Iterable[Job]) -> None:
-        """The last statement about these was answered; those that are not in here are passed over."""
+        """The last statement about these jobs was answered; jobs that are not in here are skipped."""
         held = self._jobs
         for job in jobs:
             if held.get(job.id) is job:

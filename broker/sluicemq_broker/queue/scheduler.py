@@ -48,7 +48,7 @@ FAST: Final = 5000.0
 _FIRST_MOMENT: Final = 0.05
 #: Seconds that the clock of another broker may be ahead; a number of a job beyond that is none.
 _AHEAD: Final = 1.0
-#: A broker that is alone looks once in this many seconds, at most, for jobs it was not told of: with
+#: A broker that is alone looks once in this many seconds, at most, for jobs that nobody has announced: with
 #: hundreds of queues a look at each of them every second takes a fifth of a processor.
 ALONE: Final = 5.0
 #: Seconds to the next look at the server's clock, at most: it may be set.
@@ -59,7 +59,7 @@ _NOTHING_NEW: Final = News()
 
 
 class Scheduler:
-    """What is known of the jobs and the workers of one queue at this broker, and what follows from it.
+    """All that is known of the jobs and the workers of one queue at this broker; it decides what follows.
 
     Its parts are public: an event that concerns one part goes to that part. After any event the queue asks,
     in this order: :meth:`wake`, :meth:`unwanted`, the messages of ``hand_out`` until there is none,
@@ -143,8 +143,8 @@ class Scheduler:
     def admit(self, jobs: Sequence[Job], number: int, due: float, c: Conditions) -> Arrival:
         """Decide which jobs of a push are inserted reserved, before it is written.
 
-        A job is, if a worker can take it and nothing that comes before it lies ready: then it needs no
-        claim. Jobs of groups never are. ``number``: of their reservation; ``due``: the server's time. Call
+        A job is, if a worker can take it and no job that comes before it is ready: then it needs no claim.
+        Jobs of groups never are. ``number``: of their reservation; ``due``: the server's time. Call
         :meth:`arrived` with what became of them.
         """
         self.limits.use(c.owner)
@@ -171,10 +171,10 @@ class Scheduler:
         self.limits.spend(len(durable) - len(arrival.jobs))
         self.ledger.arrived(arrival, durable)
 
-    # ------------------------------------------------------------ what lies ready
+    # ------------------------------------------------------------ ready jobs
 
     def some_ready(self, priority: int = HIGHEST, count: float = math.inf) -> None:
-        """``count`` jobs (by default an unknown number) of this priority or below may lie ready."""
+        """``count`` jobs (by default an unknown number) of this priority or below may be ready."""
         # If the number is unknown, so is since when: jobs of a broker that has gone, say.
         self._news = self._news._replace(ready=True, anywhere=self._news.anywhere or count == math.inf)
         self.ledger.some_ready(priority, count)
@@ -248,7 +248,7 @@ class Scheduler:
         return unwanted + self._surplus(c.now) if sheds else unwanted
 
     def take_expired(self) -> list[str]:
-        """Return the ids of jobs that have expired since the last call, where they lie ready."""
+        """Return the ids of jobs that have expired since the last call, to be ended where they are ready."""
         expired, self._expired = self._expired, []
         return expired
 
@@ -264,7 +264,7 @@ class Scheduler:
     # -------------------------------------------------------------------- claims
 
     def next_claiming(self, c: Conditions) -> Claiming | None:
-        """Decide whether to begin to claim: what is known to lie ready, or just to look."""
+        """Decide whether to begin to claim: jobs that are known to be ready, or just to look."""
         looks, self._looks = self._looks or self._hint > 0, False
         hungry = self._hungry(c)
         if not hungry and not (looks and self._curious(c)):
@@ -361,7 +361,7 @@ class Scheduler:
         )
 
     def _hungry(self, c: Conditions) -> bool:
-        """Return True if workers want more than is staged, and jobs may lie ready."""
+        """Return True if workers want more than is staged, and jobs may be ready."""
         return (
             self.ledger.may_lie_ready
             and self._curious(c)

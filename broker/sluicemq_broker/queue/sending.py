@@ -1,4 +1,4 @@
-"""What the scheduler gives to workers, sent to them."""
+"""Sends jobs to the workers that the scheduler has chosen."""
 
 from __future__ import annotations
 

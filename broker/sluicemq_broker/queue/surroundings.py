@@ -1,4 +1,4 @@
-"""How things stand around a queue, as its scheduler is told with each question."""
+"""How things stand around a queue: an argument of each question to its scheduler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which worker is next."""
+"""The order in which workers get jobs."""
 
 from __future__ import annotations
 

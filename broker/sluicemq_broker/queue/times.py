@@ -1,6 +1,6 @@
-"""What happens in a queue at a time: jobs become due, expire, or may be claimed for a tenant again.
+"""Events of a queue at their times: jobs become due, expire, or may be claimed for a tenant again.
 
-Nothing here has a clock: each method is told what time it is.
+Nothing here has a clock: the time is an argument.
 """
 
 from __future__ import annotations

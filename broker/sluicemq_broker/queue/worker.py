@@ -1,4 +1,4 @@
-"""What the broker knows of a worker, whatever door it came through; and one delivery to it."""
+"""A worker, as the broker knows it, at any door; and one delivery to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluicemq_broker.runtime import Gauge
 
 
 class DeliveryState(Enum):
-    """What has become of a delivery. Only :class:`~sluicemq_broker.queue.deliveries.Deliveries` changes it.
+    """The states of a delivery. Only :class:`~sluicemq_broker.queue.deliveries.Deliveries` changes it.
 
     ::
 
@@ -21,7 +21,7 @@ class DeliveryState(Enum):
            │ └────── visibility timeout, the broker stops,
            │         its job is another broker's by now ───────▶ OVERDUE
            │                                                        │ late verdict, worker gone,
-           └──────── its worker has gone ──────────────▶ VOID ◀─────┘ as long again without any
+           └──────── its worker has gone ──────────────▶ VOID ◀─────┘ another timeout without any
 
         REMOVING ─── its job is out of the queue, and sent ────▶ SETTLED
            └──────── its worker has gone ──────────────▶ VOID
@@ -60,7 +60,7 @@ class Delivery:
 
 
 class Takes(NamedTuple):
-    """How many jobs a worker takes when it is idle, and now."""
+    """Numbers of jobs: those that a worker takes when it is idle, and now."""
 
     at_most: int
     now: int
@@ -107,7 +107,7 @@ class Worker:
 
     @property
     def free(self) -> int:
-        """How many jobs it can take now; one that has or awaits an isolated job takes nothing beside it."""
+        """Return how many jobs it can take now; none beside an isolated job that it has or awaits."""
         if self.gone or (self.alone and self.in_flight):
             return 0
         return max(0, self.prefetch - len(self.in_flight) - len(self.overdue))
@@ -119,7 +119,7 @@ class Worker:
 
     @property
     def takes(self) -> Takes:
-        """What to hold ready for it."""
+        """Return how many jobs to hold ready for it."""
         if self.gone or not self.reads:
             return _NOTHING
         if self.alone and self.in_flight:
@@ -138,7 +138,7 @@ class Worker:
             delivery.begun = place < most or bool(lately and not delivery.job.spent)
 
     def listed(self, now: float, most_jobs: int) -> dict[str, Any]:
-        """It, its first jobs and since when it has them, at ``now`` in monotonic seconds."""
+        """Describe it and its first jobs, with the seconds since it has them; ``now`` is monotonic."""
         return {
             "name": self.name,
             "door": self.door,
