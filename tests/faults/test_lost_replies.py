@@ -188,7 +188,7 @@ def test_jobs_of_a_push_that_was_not_answered_are_stored_once(queue: ProxiedQueu
 
 
 @pytest.mark.parametrize("times", [1, 2, pytest.param(4, marks=full)])
-def test_jobs_born_reserved_whose_insert_was_not_answered_are_delivered(
+def test_jobs_inserted_reserved_whose_insert_was_not_answered_are_delivered(
     queue: ProxiedQueue, times: int
 ) -> None:
     with queue.working() as handled:

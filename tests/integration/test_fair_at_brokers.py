@@ -92,7 +92,7 @@ def test_nothing_is_inserted_reserved_while_anything_lies_ready_whatever_its_pri
     assert worker.jobs
 
 
-def test_jobs_that_are_born_reserved_take_their_turns_among_those_that_are_held(
+def test_jobs_that_are_inserted_reserved_take_their_turns_among_those_that_are_held(
     documents: Database[dict[str, Any]],
 ) -> None:
     rig = FairRig(documents, FAIR)

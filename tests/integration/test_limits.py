@@ -110,7 +110,7 @@ def rig(documents: Database[dict[str, Any]], store: QueueStore, limits: Setting)
     rig.time.passes(100.0)
 
 
-def test_as_many_run_as_may_whether_born_reserved_or_claimed(rig: LimitsRig) -> None:
+def test_as_many_run_as_may_whether_inserted_reserved_or_claimed(rig: LimitsRig) -> None:
     broker = rig.broker()
     worker = rig.worker(broker)
     rig.push(broker, 2)

@@ -112,7 +112,7 @@ def test_the_id_of_a_job_that_is_done_and_kept_is_there(store: Store) -> None:
     assert store.push([a_job("a")], NOW) == Pushed(existing=[0])
 
 
-def test_a_job_born_reserved_is_held_by_its_owner_and_claimed_by_nobody(store: Store) -> None:
+def test_a_job_inserted_reserved_is_held_by_its_owner_and_claimed_by_nobody(store: Store) -> None:
     jobs = pushed(store, *some_jobs(2, owner=ME, hold=3))
     assert claimed(store, owner=OTHER) == []
     assert ids(store.claimed(ME, 3)) == ids(jobs)

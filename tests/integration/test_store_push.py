@@ -253,7 +253,7 @@ def test_a_job_that_is_refused_again_and_again_with_a_code_nobody_knows_is_refus
     assert {at: type(why) for at, why in answer.refused.items()} == {1: TooLarge}
 
 
-def test_a_job_born_reserved_is_held_and_not_claimed(store: QueueStore) -> None:
+def test_a_job_inserted_reserved_is_held_and_not_claimed(store: QueueStore) -> None:
     pushed(store, a_job("a", owner=ME), a_job("b"))
     assert ids(claim(store, owner=OTHER).jobs) == ["b"]
     assert store.reservations(ME) == {("a", 0)}

@@ -42,7 +42,7 @@ def test_a_job_is_inserted_reserved_when_a_worker_waits_and_goes_out_when_it_is_
     assert [each.job for each in worker.in_flight.values()] == [job]
 
 
-def test_as_many_are_born_reserved_as_there_is_room_for_and_the_rest_is_ready(empty: DispatchRig) -> None:
+def test_as_many_are_inserted_reserved_as_there_is_room_for_and_the_rest_is_ready(empty: DispatchRig) -> None:
     jobs = some_jobs(1000)
     born = empty.admitted(*jobs)
     assert 1 <= len(born) <= 1 + 2 * SMALLEST
@@ -63,7 +63,7 @@ def test_without_a_worker_nothing_is_inserted_reserved(rig: DispatchRig) -> None
     assert rig.admitted(a_job()) == []
 
 
-def test_a_job_is_not_born_reserved_before_older_ones_that_lie_ready(empty: DispatchRig) -> None:
+def test_a_job_is_not_inserted_reserved_before_older_ones_that_lie_ready(empty: DispatchRig) -> None:
     empty.only_ready(5)
     assert empty.admitted(
         a_job("lower", priority=4), a_job("same", priority=5), a_job("higher", priority=6)
@@ -75,7 +75,7 @@ def test_a_job_that_is_not_due_is_not_inserted_reserved(empty: DispatchRig) -> N
 
 
 @pytest.mark.parametrize("reason", ["not sure", "stopping", "no owner", "claiming"])
-def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(
+def test_a_job_is_not_inserted_reserved_when_it_could_not_be_handed_out_in_order(
     empty: DispatchRig, reason: str
 ) -> None:
     held = Held()
@@ -93,7 +93,9 @@ def test_a_job_is_not_born_reserved_when_it_could_not_be_handed_out_in_order(
     go_on()
 
 
-def test_a_job_is_not_born_reserved_past_one_that_is_still_being_written_as_ready(empty: DispatchRig) -> None:
+def test_a_job_is_not_inserted_reserved_past_one_that_is_still_being_written_as_ready(
+    empty: DispatchRig,
+) -> None:
     # Given: more than there is room for, so that the last ones go to the store as ready jobs
     first = some_jobs(1000)
     empty.admit(*first)

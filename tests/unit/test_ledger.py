@@ -324,7 +324,7 @@ def test_a_new_job_waits_for_one_of_its_priority_that_a_claim_had_to_pass_over()
     assert ledger.first_to_come(IN_ORDER) == bound.priority > NOTHING
 
 
-def test_a_claim_beside_jobs_that_are_born_reserved_keeps_no_new_one_from_being_so() -> None:
+def test_a_claim_beside_jobs_that_are_inserted_reserved_keeps_no_new_one_from_being_so() -> None:
     ledger = known_to_be_empty()
     pushed(ledger, 1, 0.0, born=True)
     ledger.some_ready(count=1)

@@ -37,6 +37,7 @@ class Permits:
         self._retry = context.retry
         self._now = context.timer.now
         self._asking = BoundedSemaphore()  # so that the last answer is what MongoDB has
+        self._gives_back = False
 
     @property
     def limited(self) -> bool:
@@ -61,11 +62,14 @@ class Permits:
         return granted
 
     def share(self) -> None:
-        """Give idle permits to other brokers, if they have been idle for long enough."""
+        """Give idle permits to other brokers, if they have been idle for long enough; never blocks."""
         limits = self._limits
+        if self._gives_back:
+            return
         if limits.has_spare(self._scheduler.reserved, self._owners.others):
             limits.give_back_later(self._now())
         if limits.take_give_back(self._now()):
+            self._gives_back = True
             gevent.spawn(self._give_back)
 
     def holders(self) -> set[str]:
@@ -126,3 +130,5 @@ class Permits:
                     self._notify_brokers(BusKind.FREED, 0)
         except Unavailable:
             pass  # the broker stops, and gives back all
+        finally:
+            self._gives_back = False
