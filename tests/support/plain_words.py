@@ -59,9 +59,12 @@ def problems_of(source: str) -> list[Problem]:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text that have a plainer one."""
-    plain = _ALLOWED.sub("", text)
-    return [f"the word {found[0]!r}" for words in (WORDS, _VAGUE) for found in words.finditer(plain)]
+    """Return the words of a docstring or comment that have a plainer one."""
+    return _found(text, WORDS) + _found(text, _VAGUE)
+
+
+def _found(text: str, words: re.Pattern[str]) -> list[str]:
+    return [f"the word {found[0]!r}" for found in words.finditer(_ALLOWED.sub("", text))]
 
 
 def _docstrings(tree: ast.Module) -> Iterator[ast.Constant]:
@@ -85,4 +88,4 @@ def _docstring_problems(text: str) -> Iterator[str]:
 
 def _texts_problems(text: str) -> list[str]:
     """Return the problems of a text that people read: names and keys have no space."""
-    return words_of(text) if " " in text else []
+    return _found(text, WORDS) if " " in text else []
