@@ -144,6 +144,8 @@ class Ledger:
     def passed(self, now: float) -> list[Arrival]:
         """Take out the pushes whose jobs may go out: durable, and none accepted before them is awaited."""
         passed: list[Arrival] = []
+        if not self._arrivals and self._withheld == NOTHING:
+            return passed
         waiting: deque[Arrival] = deque()
         awaited = False
         for each in self._arrivals:

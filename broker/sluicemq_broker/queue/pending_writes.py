@@ -28,9 +28,8 @@ Entry = TypeVar("Entry", bound=OfJob)
 class PendingWrites(Generic[Item]):
     """Items of one queue that wait for their statement, counted in ``Memory.verdicts`` until it is answered.
 
-    ``go_on`` is the queue's, which hands out nothing while its share of that is full; it is called when a
-    batch was written. ``bytes_of`` gives the bytes that items hold; ``batches`` are the options of a
-    :class:`Batcher`.
+    ``go_on`` is the queue's, which hands out nothing while its share of that is full. ``bytes_of`` gives the
+    bytes that items hold; ``batches`` are the options of a :class:`Batcher`.
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class PendingWrites(Generic[Item]):
             self._statement(items)
         finally:
             self._verdicts.give(self._go_on, len(items), size)
-            self._go_on()
 
 
 def weigh(count: int, size: int, most: int, most_bytes: int) -> int:

@@ -64,7 +64,7 @@ class Permits:
     def share(self) -> None:
         """Give idle permits to other brokers, if they have been idle for long enough; never blocks."""
         limits = self._limits
-        if self._gives_back:
+        if self._gives_back or (limits.most is None and not limits.permits):
             return
         if limits.has_spare(self._scheduler.reserved, self._owners.others):
             limits.give_back_later(self._now())

@@ -121,7 +121,8 @@ class Queue:
             self._endings.time_is_over(expired)
         if scheduler.open(conditions):
             self._sender.hand_out(conditions.now)
-        self._tell_others(scheduler.take_news())
+        if news := scheduler.take_news():
+            self._tell_others(news)
         if claiming := scheduler.next_claiming(conditions):
             self._claims.start(claiming)
         self.permits.share()

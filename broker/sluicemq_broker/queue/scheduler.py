@@ -249,6 +249,8 @@ class Scheduler:
 
     def take_expired(self) -> list[str]:
         """Return the ids of jobs that have expired since the last call, to be ended where they are ready."""
+        if not self._expired:
+            return []
         expired, self._expired = self._expired, []
         return expired
 
@@ -256,8 +258,10 @@ class Scheduler:
         """The time to live of these is over."""
         self._expired += ids
 
-    def take_news(self) -> News:
-        """Return what other brokers should hear since the last call."""
+    def take_news(self) -> News | None:
+        """Return the news for other brokers since the last call; None: there are none."""
+        if self._news is _NOTHING_NEW:
+            return None
         news, self._news = self._news, _NOTHING_NEW
         return news
 

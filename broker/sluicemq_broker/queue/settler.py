@@ -304,6 +304,7 @@ class Settler:
         self._events.emit(Count.RELEASED, self._clock.now(), ({"job": job.id} for job in jobs))
         self._scheduler.some_ready(count=len(jobs))
         self._scheduler.expiries.watch(jobs, self._clock.now())
+        self._go_on()
 
     def _write_pops(self, pops: list[_Pop]) -> None:
         """Remove jobs (or keep them as done), durably, and only then send them."""
@@ -325,6 +326,8 @@ class Settler:
         done = [each for each in batch if each.delivery.job.id not in problems] if problems else batch
         self.under_way -= len(batch)
         self._scheduler.ended([each.delivery.job for each in done])
+        if not self._scheduler.limits.holds_ahead:  # others may begin
+            self._go_on()
         self._endings.ended(count, done, now)
         _answer(done)
         for each in batch if problems else ():
@@ -338,6 +341,7 @@ class Settler:
             self._carry_out([Settled(delivery, decision, settlement, at)])
         else:
             self._scheduler.ended([delivery.job])
+            self._go_on()
             _answer([settled], problem)
             self._endings.not_ended(settled, problem)
 
@@ -349,6 +353,7 @@ class Settler:
             self._scheduler.some_ready(max(at_once), len(at_once))
         self._scheduler.due_times.add([each.due for each in entries if each.due and each.due > now], now)
         self._scheduler.expiries.watch([each.job for each in entries], now)
+        self._go_on()
 
     # ------------------------- not answered by MongoDB before the broker stops
 
@@ -360,10 +365,12 @@ class Settler:
         self._counters.add(Count.UNCOMMITTED, len(batch) - len(returns))
         self._scheduler.ended([each.delivery.job for each in batch])
         _answer(batch, not_durable())
+        self._go_on()
 
     def _releases_failed(self, jobs: list[Job]) -> None:
         self._scheduler.ended(jobs)
         self._scheduler.ledger.returned(len(jobs))
+        self._go_on()
 
     def _pops_failed(self, pops: list[_Pop]) -> None:
         for deliveries, popped in pops:

@@ -115,6 +115,8 @@ class Expiries:
     def take(self, now: float) -> list[str]:
         """Take out the ids of the jobs that have expired."""
         expired: list[str] = []
+        if self.next > now:
+            return expired
         while self._ticks and self._ticks[0] * TICK <= now:
             expired.extend(self._ids.pop(heappop(self._ticks), ()))
         self._budget.take(-len(expired))
