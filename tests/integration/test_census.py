@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,7 +28,10 @@ ALL = sorted(SHOWN_STATES)
 
 
 class CensusRig:
-    """Queues in MongoDB and their census; ``counted`` are the names of those counted, in their order."""
+    """Queues in MongoDB and their census; ``counted`` are the names of those counted, in their order.
+
+    ``meanwhile`` is called when a count has begun, before MongoDB is asked.
+    """
 
     def __init__(self, documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
         self.time = VirtualTime()
@@ -38,6 +42,7 @@ class CensusRig:
         self.counted: list[str] = []
         self.away: Exception | None = None
         self.cost = 0.0
+        self.meanwhile: Callable[[], Any] = lambda: None
         count = Inspector.counts
 
         def counts(inspector: Inspector, queue: str, now: float) -> dict[str, Any]:
@@ -45,6 +50,7 @@ class CensusRig:
                 raise self.away
             self.counted.append(queue)
             self.time.value += self.cost
+            self.meanwhile()
             return count(inspector, queue, now)
 
         monkeypatch.setattr(Inspector, "counts", counts)
@@ -150,6 +156,34 @@ def test_what_there_is_no_time_to_count_is_told_as_it_was_counted_with_what_happ
     # Then
     assert counts(row) == {"ready": 8, "scheduled": 2}
     assert (row["exact"], row["estimates"], row["counted_ago"]) == (False, ALL, 7.0)
+
+
+@pytest.mark.parametrize("counted_before", [False, True])
+def test_jobs_that_come_during_a_count_are_estimated_once(broker: CensusRig, *, counted_before: bool) -> None:
+    # Given: a count that begins before three jobs come, and finds them
+    (mail,) = broker.open("mail")
+    broker.push(mail, a_job())
+    if counted_before:
+        broker.census.one("mail")
+    broker.meanwhile = lambda: broker.push(mail, *some_jobs(3))
+    broker.census.one("mail")
+    # When
+    (row,) = broker.census.kept()
+    # Then
+    assert (counts(row), row["exact"]) == ({"ready": 4}, False)
+
+
+def test_a_count_that_jobs_which_come_meanwhile_do_not_explain_is_believed(broker: CensusRig) -> None:
+    # Given: five jobs that this broker has not pushed, and one that comes while they are counted
+    (mail,) = broker.open("mail")
+    broker.census.one("mail")
+    mail.store.push(some_jobs(5), NOW)
+    broker.meanwhile = lambda: broker.push(mail, a_job())
+    broker.census.one("mail")
+    # When
+    (row,) = broker.census.kept()
+    # Then
+    assert counts(row) == {"ready": 6}
 
 
 def test_jobs_that_went_to_workers_are_reserved_in_an_estimate(broker: CensusRig) -> None:

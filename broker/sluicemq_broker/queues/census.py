@@ -49,6 +49,7 @@ class Mark(NamedTuple):
     at: float
     changes: int
     held: int
+    delivered: int
     marks: tuple[int, int, int]
 
 
@@ -56,7 +57,8 @@ class Tally(NamedTuple):
     """Figures of one count of a queue, and the counters when it began.
 
     ``sampled``: states whose figures are estimates; ``oldest``: server's time since which the oldest ready
-    job is due; ``error``: why there are no figures.
+    job is due; ``error``: why there are no figures; ``surplus``: live jobs that estimates leave out, see
+    :meth:`Census._keep`.
     """
 
     counts: dict[str, int]
@@ -64,6 +66,10 @@ class Tally(NamedTuple):
     oldest: float | None
     begun: Mark
     error: str = ""
+    surplus: int = 0
+
+
+_EMPTY: Final = Tally(_NO_JOBS, frozenset(), None, Mark(0.0, 0, 0, 0, (0, 0, 0)))
 
 
 class Census:
@@ -215,7 +221,9 @@ class Census:
         found: dict[str, dict[str, Any]] = {}
         for database, names in self._queues.by_database(alike).items():
             found |= Inspector(database).small_counts(names, self._clock.now())
-        self._tallies |= {name: _tally(counts, begun[name]) for name, counts in found.items()}
+        for queue in queues:
+            if queue.name in found:
+                self._keep(queue, found[queue.name], begun[queue.name])
         for queue in queues:
             if queue.name not in found:
                 self._count(queue)
@@ -227,7 +235,7 @@ class Census:
         begun = self._stands(queue)
 
         def count() -> None:
-            self._tallies[queue.name] = _tally(self._counted(queue), begun)
+            self._keep(queue, self._counted(queue), begun)
 
         def failed(error: Exception) -> None:
             text = f"queue {queue.name!r} can't be counted: {type(error).__name__}: {error}"
@@ -238,7 +246,29 @@ class Census:
 
     def _stands(self, queue: Queue) -> Mark:
         """Return the queue's own counters, right before it is counted."""
-        return Mark(self._timer.now(), queue.changes, queue.held, _marks(queue))
+        delivered = queue.counters.values[Count.DELIVERED]
+        return Mark(self._timer.now(), queue.changes, queue.held, delivered, _marks(queue))
+
+    def _keep(self, queue: Queue, counts: dict[str, Any], begun: Mark) -> None:
+        """Keep a count that has ended just now.
+
+        A job that comes, moves or goes during the count is in it, or isn't, or is in it twice. Estimates add
+        it once more, as the counters have changed since ``begun``. So a broker that alone uses the queue
+        estimates from the former count, as far as such jobs explain the difference::
+
+            1 job, counted; 199 are pushed during the next count, which finds 200: surplus 199
+            estimate afterwards: 200 counted - 199 surplus + 199 pushed since the count began = 200
+
+        Without a former count it supposes that the queue was empty when this broker started.
+        """
+        tally, former = _tally(counts, begun), self._tallies.get(queue.name)
+        if former is None or former.error:
+            former = _EMPTY
+        if not self._owners.others:
+            doubtful = _changing(queue, begun)
+            difference = _live(tally, begun.marks) - _live(former, begun.marks)
+            tally = tally._replace(surplus=max(-doubtful, min(doubtful, difference)))
+        self._tallies[queue.name] = tally
 
     def _counted(self, queue: Queue) -> dict[str, Any]:
         queue.prepare()
@@ -306,11 +336,25 @@ def _marks(queue: Queue) -> tuple[int, int, int]:
     return values[Count.PUSHED], gone, values[Count.DEAD]
 
 
+def _changing(queue: Queue, begun: Mark) -> int:
+    """Return how many jobs may have come, moved or gone since a count began, at most."""
+    reserved = max(0, queue.scheduler.reserved - begun.held)  # with claims that MongoDB may have carried out
+    moved = queue.counters.values[Count.DELIVERED] - begun.delivered + reserved
+    known = sum(_marks(queue)) - sum(begun.marks)
+    return known + moved + queue.capacity.flow().storing + queue.committing
+
+
+def _live(tally: Tally, marks: tuple[int, int, int]) -> int:
+    """Return how many jobs were neither done nor dead when the counters were at ``marks``."""
+    came, went, died = (now - then for now, then in zip(marks, tally.begun.marks, strict=True))
+    counted = sum(tally.counts[state] for state in _JOBS_LIVE)
+    return max(0, counted - tally.surplus + came - went - died)
+
+
 def _estimated(tally: Tally, queue: Queue) -> dict[str, int]:
     """Return a count with what has happened here since; delayed and waiting jobs keep their states."""
-    counts = tally.counts
-    came, went, died = (now - then for now, then in zip(_marks(queue), tally.begun.marks, strict=True))
-    live = max(0, sum(counts[state] for state in _JOBS_LIVE) + came - went - died)
+    counts, marks = tally.counts, _marks(queue)
+    live, died = _live(tally, marks), marks[2] - tally.begun.marks[2]
     reserved = min(live, max(0, counts[State.RESERVED] + queue.held - tally.begun.held))
     scheduled = min(live - reserved, counts[SCHEDULED])
     waiting = min(live - reserved - scheduled, counts[State.WAITING])
