@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import re
+import symtable
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,31 @@ def test_a_planted_fault_stands_for_one_place_and_for_tests_that_exist(fault: di
     for each in (*fault["tests"], *fault.get("model", ())):
         path, _, name = each.partition("::")
         assert not name or re.search(rf"^def {name.split('[')[0]}\(", (ROOT / path).read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=[each["name"] for each in FAULTS])
+def test_a_planted_fault_uses_names_that_exist(fault: dict[str, Any]) -> None:
+    # Else a NameError is what its tests see, whatever they check.
+    sound = (ROOT / fault["file"]).read_text()
+    planted = sound.replace(fault["old"], fault["new"])
+    assert set(_undefined(planted)) == set()
+    assert _own_attributes(planted) <= _own_attributes(sound) | set(re.findall(r"def (\w+)", sound))
+
+
+def _undefined(source: str) -> Iterator[str]:
+    """Yield the global names that a module uses and does not define."""
+    module = symtable.symtable(source, "planted.py", "exec")
+    defined = {each.get_name() for each in module.get_symbols() if each.is_assigned() or each.is_imported()}
+    tables = [module]
+    for table in tables:
+        tables.extend(table.get_children())
+        for each in table.get_symbols():
+            if each.is_referenced() and each.is_global() and not hasattr(builtins, each.get_name()):
+                yield from {each.get_name()} - defined - {"__file__", "__name__", "__doc__"}
+
+
+def _own_attributes(source: str) -> set[str]:
+    return set(re.findall(r"self\.(\w+)", source))
 
 
 def test_no_two_faults_have_one_name() -> None:
