@@ -54,3 +54,27 @@ def test_many_later_times_cost_one_timer() -> None:
     for number in range(1000):
         rings.set(1.0 + number / 1000)
     assert rings.time.pending == 1
+
+
+def test_a_time_far_ahead_costs_one_timer_however_often_it_rings_before() -> None:
+    rings = Rings()
+    for number in range(100):
+        rings.set(number + 0.5)
+        rings.time.passes(1.0)
+        rings.set(3600.0)
+    assert len(rings.at) == 100
+    assert rings.time.pending == 1
+
+
+@given(st.lists(st.floats(0.0, 20.0), min_size=1, max_size=20))
+def test_it_rings_on_time_after_earlier_times_for_which_it_was_set(seconds: list[float]) -> None:
+    rings = Rings()
+    for each in seconds:
+        rings.set(each)
+    rings.time.passes(5.0)
+    rung = len(rings.at)
+    rings.set(12.0)
+    rings.time.passes(30.0)
+    assert rung == (min(seconds) <= 5.0)
+    expected = 12.0 if rung else min(12.0, *seconds)
+    assert rings.at[rung:] == [pytest.approx(expected, abs=0.002)]
