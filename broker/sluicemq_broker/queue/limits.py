@@ -50,6 +50,7 @@ class Limits:
         """Follow the id of this broker: permits of a former id are not ours any more."""
         if owner != self._owner:
             self._owner, self.permits = owner, 0
+            self._gives_back_at = math.inf
 
     # ------------------------------------------------------- how many, right now
 
