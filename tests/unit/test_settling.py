@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import SluiceError, Unavailable, Uncertain
+from sluicemq.protocol.errors import LeaseLost, SluiceError, Unavailable, Uncertain
 from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.job.job import Job
+from sluicemq_broker.queue.plans import Conditions
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.store.errors import Unclear
 from support.fakes import Held
@@ -141,6 +142,30 @@ def test_a_commit_without_an_answer_was_ours_if_nobody_else_can_have_had_the_job
     assert [{at: type(why) for at, why in each.items()} for each in rig.heard] == [
         {} if kept else {0: Uncertain}
     ]
+
+
+def test_jobs_that_another_broker_has_taken_over_are_forgotten_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Given
+    rig = SettlingRig(200)
+    rig.hire()
+    assert len(rig.held) == 200
+    monkeypatch.setattr(rig.store, "commit", lambda jobs: {each.id: LeaseLost("gone") for each in jobs})
+    decided: list[float] = []
+    next_time = rig.scheduler.next_time
+
+    def counted(conditions: Conditions) -> float:
+        decided.append(conditions.now)
+        return next_time(conditions)
+
+    monkeypatch.setattr(rig.scheduler, "next_time", counted)
+    # When
+    rig.verdict(wire.COMMIT)
+    # Then
+    assert not rig.held
+    assert [set(map(type, each.values())) for each in rig.heard] == [{LeaseLost}]
+    assert len(decided) < 10
 
 
 def test_a_new_job_does_not_overtake_those_that_a_worker_gives_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -323,9 +323,12 @@ class Settler:
         self, count: Count, batch: Sequence[Settled[Any]], problems: Mapping[str, SluiceError], now: float
     ) -> None:
         """Say how a batch has ended; jobs that were not written go back, or are forgotten."""
-        done = [each for each in batch if each.delivery.job.id not in problems] if problems else batch
+        done = over = batch
+        if problems:
+            done = [each for each in batch if each.delivery.job.id not in problems]
+            over = [each for each in batch if not _goes_back(each, problems.get(each.delivery.job.id))]
         self.under_way -= len(batch)
-        self._scheduler.ended([each.delivery.job for each in done])
+        self._scheduler.ended([each.delivery.job for each in over])
         if not self._scheduler.limits.holds_ahead:  # others may begin
             self._go_on()
         self._endings.ended(count, done, now)
@@ -336,12 +339,10 @@ class Settler:
 
     def _not_written(self, settled: Settled[Any], problem: SluiceError) -> None:
         delivery, settlement, at = settled.delivery, settled.settlement, settled.position
-        if _goes_back(settled.decision, problem):
+        if _goes_back(settled, problem):
             decision = self._refuse(delivery, problem, settlement, at)
             self._carry_out([Settled(delivery, decision, settlement, at)])
         else:
-            self._scheduler.ended([delivery.job])
-            self._go_on()
             _answer([settled], problem)
             self._endings.not_ended(settled, problem)
 
@@ -399,8 +400,10 @@ def _awaited(returns: Iterable[Settled[Return]]) -> int:
     return sum(each.due is None and not each.dead for each in entries)
 
 
-def _goes_back(decision: Decision, problem: SluiceError) -> bool:
-    """True if the job is still ours, and the problem is the verdict's own."""
-    if isinstance(decision, Commit):  # only MongoDB can tell that a result is too large beside what it has
+def _goes_back(settled: Settled[Any], problem: SluiceError | None) -> bool:
+    """True if the job is still ours, and has a problem that is the verdict's own."""
+    if isinstance(
+        settled.decision, Commit
+    ):  # only MongoDB can tell that a result has no room beside the rest
         return isinstance(problem, TooLarge)
-    return not isinstance(problem, LeaseLost | Uncertain)
+    return not isinstance(problem, LeaseLost | Uncertain | None)
