@@ -85,6 +85,7 @@ def insert(store: QueueStore, born: dict[str, Any]) -> None:
     ),
     limit=st.integers(1, 5),
 )
+@example(drawn=[(5, {}, "ready")], limit=5)
 @example(drawn=[("as many fields as a job", {"payload": GONE, "losses": "none"}, "ready")], limit=5)
 def test_all_good_jobs_are_delivered_and_settled_beside_any_documents(
     store: QueueStore, inspector: Inspector, changes: ChangesAtOnce, drawn: list[Any], limit: int
@@ -120,6 +121,7 @@ def test_all_good_jobs_are_delivered_and_settled_beside_any_documents(
     changes.redrive("mail", DeadLetters(), NOW + 1)
     # Then
     assert {each.id for each in claimed} >= set(ids(good))
+    assert all(type(each.id) is str for each in claimed)
     assert problems == {}
     assert ME in owners
     assert all(isinstance(owner, str) for owner in owners)
