@@ -144,8 +144,8 @@ class Ledger:
     def passed(self, now: float) -> list[Arrival]:
         """Take out the pushes whose jobs may go out: durable, and none accepted before them is awaited."""
         passed: list[Arrival] = []
-        if not self._arrivals and self._withheld == NOTHING:
-            return passed
+        if self._withheld == NOTHING and not any(each.finished for each in self._arrivals):
+            return passed  # as mostly: this is asked after every event
         waiting: deque[Arrival] = deque()
         awaited = False
         for each in self._arrivals:

@@ -318,7 +318,9 @@ class Scheduler:
 
     def next_time(self, c: Conditions) -> float:
         """Return when to ask again though nothing happens, in monotonic seconds."""
-        at = min(self.held_back.next, self.limits.next(c.now))
+        at = self.held_back.next
+        if not self.limits.holds_ahead:
+            at = min(at, self.limits.next(c.now))
         server = min(self.due_times.next, self.expiries.next)
         return at if server == math.inf else min(at, c.now + min(server - c.server, _LONGEST))
 
@@ -361,15 +363,15 @@ class Scheduler:
             self.granting(c)
             and self._room_left > 0
             and not self.ledger.older_returning(c.now)
-            and self.limits.may_grant(self.reserved, c.now)
+            and (self.limits.holds_ahead or self.limits.may_grant(self.reserved, c.now))
         )
 
     def _hungry(self, c: Conditions) -> bool:
         """Return True if workers want more than is staged, and jobs may be ready."""
         return (
             self.ledger.may_lie_ready
-            and self._curious(c)
             and (self._is_low() or self.ledger.backlog <= self._room_left)
+            and self._curious(c)
         )
 
     def _is_low(self) -> bool:

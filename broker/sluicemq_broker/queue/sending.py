@@ -46,7 +46,8 @@ class Sender:
         while staging.isolated and self._room() and (message := scheduler.hand_out.next_isolated(now)):
             self._send(message)
         turn = TURN_BYTES
-        while len(staging) and (room := self._room()):
+        takers = scheduler.hand_out.takers
+        while len(staging) and len(takers) and (room := self._room()):
             if turn <= 0:  # others have their turn first
                 self._alarm.set(now)
                 return

@@ -7,7 +7,7 @@ again, and hears that the receipt is void. Popped jobs that were removed and not
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -236,9 +236,9 @@ class Settler:
 
     def _carry_out(self, settled: Iterable[Settled[Any]]) -> None:
         """Hand these to the batches of their kinds."""
-        kinds: dict[type[Decision], list[Settled[Any]]] = defaultdict(list)
+        kinds: dict[type[Decision], list[Settled[Any]]] = {}
         for each in settled:
-            kinds[type(each.decision)].append(each)
+            kinds.setdefault(type(each.decision), []).append(each)
         for kind, these in kinds.items():
             if kind is Release:
                 self.withdraw([each.delivery for each in these])
