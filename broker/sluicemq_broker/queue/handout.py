@@ -86,7 +86,9 @@ class HandOut:
     def next_message(self, most_bytes: float, now: float) -> Message | None:
         """Decide which jobs go out next, and to which worker; None: none do. Then call :meth:`sent`."""
         staging = self.staging
-        while len(staging) and (worker := self.takers.next()):
+        if not len(staging):
+            return None
+        while worker := self.takers.next():
             free = worker.free  # asks its socket: once is enough
             if not free:  # something else has filled its connection
                 self.deliveries.recount(worker)

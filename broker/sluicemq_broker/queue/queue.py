@@ -28,7 +28,7 @@ from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.order import order_of
 from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.permits import Permits
-from sluicemq_broker.queue.plans import News
+from sluicemq_broker.queue.plans import Conditions, News
 from sluicemq_broker.queue.progress import JobsProgress
 from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.scheduler import Scheduler
@@ -113,8 +113,16 @@ class Queue:
 
         Every part calls this after it has changed what the scheduler knows.
         """
-        scheduler, conditions = self.scheduler, self._surroundings.now()
-        scheduler.wake(conditions)
+        conditions = self._surroundings.now()
+        self.scheduler.wake(conditions)
+        self._hand_out(conditions)
+        self.permits.share()
+        self.capacity.look()
+        self._alarm.set(self.scheduler.next_time(conditions))
+
+    def _hand_out(self, conditions: Conditions) -> None:
+        """Do what follows when a worker may have room: the rest of :meth:`go_on` costs each job 4 us."""
+        scheduler = self.scheduler
         if unwanted := scheduler.unwanted(conditions):
             self._settler.release(unwanted)
         if expired := scheduler.take_expired():
@@ -125,10 +133,7 @@ class Queue:
             self._tell_others(news)
         if claiming := scheduler.next_claiming(conditions):
             self._claims.start(claiming)
-        self.permits.share()
-        self.capacity.look()
         self._intake.look_for_room()
-        self._alarm.set(scheduler.next_time(conditions))
 
     def reconfigure(self, settings: QueueSettings) -> None:
         """Take other settings, but for ``database``: for jobs to come, and as the next reading of others."""
@@ -253,7 +258,7 @@ class Queue:
     def offer(self, worker: Worker) -> None:
         """A worker may have become free."""
         self.scheduler.hand_out.offer(worker)
-        self.go_on()
+        self._hand_out(self._surroundings.now())
 
     def resize(self, worker: Worker, prefetch: int) -> None:
         """A worker has changed how much it takes."""
@@ -270,6 +275,7 @@ class Queue:
     def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
         """End the deliveries that these verdicts name; each void receipt is refused and counted."""
         self._settler.settle(verdicts, settlement)
+        self._hand_out(self._surroundings.now())
 
     def extend(self, receipt: bytes, worker: Worker, seconds: float) -> bool:
         """Give a delivery more time, from now; False if this worker does not have it (any more)."""

@@ -240,10 +240,11 @@ class Scheduler:
     def unwanted(self, c: Conditions) -> list[Job]:
         """Take out what is staged in vain: all jobs if no worker can have them, expired ones, too many."""
         sheds, self._sheds = self._sheds, False
-        if self.open(c) and (self.paused or not self.deliveries.capacity):
+        is_open = self.open(c)
+        if is_open and (self.paused or not self.deliveries.capacity):
             return self.staging.clear()
         unwanted: list[Job] = []
-        if self._expired or (self.open(c) and self.staging.soonest < math.inf):
+        if self._expired or (is_open and self.staging.soonest < math.inf):
             unwanted = self.staging.take_expired(c.server)  # nothing expires that is reserved
         return unwanted + self._surplus(c.now) if sheds else unwanted
 

@@ -47,7 +47,7 @@ class Sender:
             self._send(message)
         turn = TURN_BYTES
         takers = scheduler.hand_out.takers
-        while len(staging) and len(takers) and (room := self._room()):
+        while len(takers) and len(staging) and (room := self._room()):
             if turn <= 0:  # others have their turn first
                 self._alarm.set(now)
                 return

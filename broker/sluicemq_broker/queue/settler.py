@@ -133,7 +133,10 @@ class Settler:
     # -------------------------------------------------------- ways a delivery ends
 
     def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
-        """End the deliveries that these verdicts name; each void receipt is refused and counted."""
+        """End the deliveries that these verdicts name; each void receipt is refused and counted.
+
+        Their workers are offered to the scheduler: hand out then.
+        """
         settlement.expect(len(verdicts))
         settled: list[Settled[Any]] = []
         now, at = self._clock.now(), self._timer.now()
@@ -155,7 +158,6 @@ class Settler:
         for worker in {each.delivery.worker for each in settled}:
             worker.settled_at = at
             self._scheduler.hand_out.offer(worker)
-        self._go_on()
 
     def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
         """A worker has left: its jobs go to others at once, one job at a time if it died."""
