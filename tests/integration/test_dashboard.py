@@ -213,7 +213,7 @@ def test_an_order_asks_for_the_token_then_whether_it_is_meant(dashboard: Dashboa
     pause.click()
     page.get_by_label("Token").fill("wrong-but-long-enough")
     page.get_by_role("button", name="Unlock", exact=True).click()
-    expect(page.get_by_text("that token is wrong: this needs the token")).to_be_visible()
+    expect(page.get_by_text("that token is wrong: a change needs the token")).to_be_visible()
     page.get_by_label("Token").fill(TOKEN)
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_contain_text("No broker gives its jobs to workers")
