@@ -19,6 +19,7 @@ from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer
+from sluicemq_broker.security import Security
 from sluicemq_devices.hub.watermarks import Watermark, boundless
 from sluicemq_devices.sockets.outgoing_budget import Outgoing
 from sluicemq_devices.sockets.switchboard import Switchboard
@@ -152,7 +153,9 @@ class FrontendRig:
     def frontend(self, kind: Any) -> Any:
         queues: Any = self.queues
         board, maker = Switchboard(), JobMaker(Clock(), 1 << 20)
-        services = Services(BrokerSettings(), self.counters, board, queues, maker, Timer())
+        services = Services(
+            BrokerSettings(), self.counters, board, queues, maker, Timer(), Security(self.counters)
+        )
         return kind(self._settings, services)
 
     def asker(self, frontend: RequestFrontend) -> Lane:

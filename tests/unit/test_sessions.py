@@ -20,6 +20,7 @@ from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.security import Security
 from sluicemq_devices.sockets.outgoing_budget import Outgoing
 from sluicemq_devices.sockets.switchboard import Switchboard
 from support.fakes import Clock
@@ -130,7 +131,7 @@ def session(lane: Lane, time: VirtualTime) -> Session:
     nobody: Any = None
     queues: Any = Broken()
     settings, maker = BrokerSettings(), JobMaker(Clock(), 1 << 20)
-    services = Services(settings, Counters(), Switchboard(), queues, maker, time)
+    services = Services(settings, Counters(), Switchboard(), queues, maker, time, Security(Counters()))
     door = SessionDoor(services, nobody)
     client: Any = lane
     return Session(door, client)
@@ -298,7 +299,9 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
     nobody: Any = None
     queues: Any = ManyQueues()
     settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
-    services = Services(settings, Counters(), Switchboard(), queues, maker, VirtualTime())
+    services = Services(
+        settings, Counters(), Switchboard(), queues, maker, VirtualTime(), Security(Counters())
+    )
     door = SessionDoor(services, nobody)
     lanes = [Lane() for _ in range(9)]
     for each in lanes:
@@ -331,7 +334,10 @@ def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> 
     nobody: Any = None
     queues: Any = ManyQueues()
     settings, maker = BrokerSettings(hwm=10_000), JobMaker(Clock(), 1 << 20)
-    door = SessionDoor(Services(settings, Counters(), Switchboard(), queues, maker, VirtualTime()), nobody)
+    door = SessionDoor(
+        Services(settings, Counters(), Switchboard(), queues, maker, VirtualTime(), Security(Counters())),
+        nobody,
+    )
     honest, sick = Lane(), Lane()
     for each in (honest, sick):
         client: Any = each

@@ -111,6 +111,7 @@ class Backend:
             max_frame=self.max_frame,
             heartbeat=settings.heartbeat if self.beats else None,
             silence=settings.silence if self.beats else None,
+            guard=self._services.security.guard(),
         )
 
     def _worker(self, lane: Lane) -> Worker:
@@ -135,7 +136,14 @@ class PullBackend(Backend):
     def __init__(self, settings: DeviceSettings, services: Services) -> None:
         super().__init__(settings, services)
         self.commit_doors = DoorGroup(
-            LaneDoor(services.board, endpoint, "PULL", self._listen, max_frame=self.max_frame)
+            LaneDoor(
+                services.board,
+                endpoint,
+                "PULL",
+                self._listen,
+                max_frame=self.max_frame,
+                guard=services.security.guard(),
+            )
             for endpoint in settings.commits
         )
         self._mark = Watermark(

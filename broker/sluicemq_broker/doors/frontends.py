@@ -41,6 +41,7 @@ class Frontend:
         self._auto_create = settings.auto_create
         self._maker = services.maker
         self._counters = services.counters
+        self._guard = services.security.guard()
         self._closing = False
         self.lost = 0
         """Jobs that were not stored, which only the log says."""
@@ -139,7 +140,7 @@ class PushFrontend(Frontend):
             self._open_gates()
 
     def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
-        return LaneDoor(board, endpoint, "PULL", self._opened, max_frame=longest)
+        return LaneDoor(board, endpoint, "PULL", self._opened, max_frame=longest, guard=self._guard)
 
     def _opened(self, lane: Lane) -> None:
         lane.on(receive=partial(self._receive, lane=lane))

@@ -8,11 +8,12 @@ from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Counters, Timer
+from sluicemq_broker.security import Security
 from sluicemq_devices.sockets import Switchboard
 
 
 class Services(NamedTuple):
-    """The broker's settings, counters, switchboard, queues, maker of jobs, and timer."""
+    """The broker's settings, counters, switchboard, queues, maker of jobs, timer, and security."""
 
     settings: BrokerSettings
     counters: Counters
@@ -20,3 +21,4 @@ class Services(NamedTuple):
     queues: Queues
     maker: JobMaker
     timer: Timer
+    security: Security

@@ -21,6 +21,7 @@ from sluicemq_broker.process.listeners import Listeners, switchboard
 from sluicemq_broker.process.part import Core, Part
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.runtime import BALANCES
+from sluicemq_broker.security import Security
 
 log = logging.getLogger("broker")
 
@@ -65,7 +66,8 @@ class Server:
         maker = JobMaker(ground.clock, config.broker.max_job_bytes)
         self._jobs = jobs = Jobs(config, ground, maker, self._duties)
         timer, board = ground.context.timer, switchboard(ground)
-        services = Services(config.broker, ground.counters, board, jobs.queues, maker, timer)
+        security = Security(ground.counters)
+        services = Services(config.broker, ground.counters, board, jobs.queues, maker, timer, security)
         core = Core(config, ground, jobs, services, [jobs.queues.subjects])
         self._parts = [part(core) for part in parts]
         core.subjects.extend(each for part in self._parts for each in part.subjects)

@@ -146,6 +146,7 @@ class Count(Metric):
     LEASE_LOST = "lease_lost", "refused as LEASE_LOST", "times"
     UNCERTAIN = "uncertain", "refused as UNCERTAIN", "times"
     DUPLICATE = "duplicate", "refused as DUPLICATE", "times"
+    FORBIDDEN = "forbidden", "refused as FORBIDDEN: permissions don't allow it", "times"
     NOT_FOUND = "not_found", "refused as NOT_FOUND", "times"
     BAD_STREAM = "bad_stream", "refused as BAD_STREAM", "times"
     BAD_TOPIC = "bad_topic", "refused as BAD_TOPIC", "times"

@@ -111,6 +111,12 @@ class Duplicate(SluiceError):
         return self.id
 
 
+class Forbidden(SluiceError):
+    """The principal may not do this here; the text names it, the action and the queue or stream."""
+
+    code = "FORBIDDEN"
+
+
 class NotFound(SluiceError):
     """There is no such job or queue."""
 

@@ -3,6 +3,7 @@
 from sluicemq_devices.sockets.doors import LaneDoor, RawDoor
 from sluicemq_devices.sockets.endpoints import Endpoint, host_and_port, tcp_address, unix_path
 from sluicemq_devices.sockets.endpoints import parse as parse_endpoint
+from sluicemq_devices.sockets.guard import Decide, Guard
 from sluicemq_devices.sockets.lane import Lane, RawLane
 from sluicemq_devices.sockets.outgoing_budget import SMALL, Outgoing, Ration
 from sluicemq_devices.sockets.resolving import resolved
@@ -10,7 +11,9 @@ from sluicemq_devices.sockets.switchboard import Switchboard
 
 __all__ = [
     "SMALL",
+    "Decide",
     "Endpoint",
+    "Guard",
     "Lane",
     "LaneDoor",
     "Outgoing",

@@ -24,13 +24,14 @@ from sluicemq_devices.hub import (
 )
 from sluicemq_devices.sockets.arrivals import Arrivals
 from sluicemq_devices.sockets.conduct import MOST_MALFORMED, MOST_UNHEARD, WITHIN, Conduct
+from sluicemq_devices.sockets.guard import OPEN, Guard
 from sluicemq_devices.sockets.incomplete import SMALL
 from sluicemq_devices.sockets.kernel_state import half_close, has_left, outstanding, unread
 from sluicemq_devices.sockets.liveness import Life
 from sluicemq_devices.sockets.outbox import Outbox
 from sluicemq_devices.sockets.outgoing_budget import Ration
 from sluicemq_devices.sockets.switchboard import Switchboard
-from sluicemq_devices.zmtp import M, Peer
+from sluicemq_devices.zmtp import NULL, Credentials, M, Peer
 
 _READ, _WRITE = 1, 2  # libev's EV_READ and EV_WRITE
 _CHUNK = 65_536
@@ -87,6 +88,7 @@ class Connection(Generic[M]):
         silence: float | None,
         board: Switchboard,
         answers: bool = False,
+        guard: Guard = OPEN,
     ) -> None:
         """``opened(self)``: its handshake is done. ``gone(self, kind, why)``: it is closed.
 
@@ -94,6 +96,9 @@ class Connection(Generic[M]):
         it is worth no line. Call :meth:`start` then.
         """
         self.peer = peer
+        self.who: Any = None
+        """Identity of the peer, as the door's guard says; set before ``opened``."""
+        self._guard = guard
         self.is_full = False
         """True while the peer leaves as much unread as it may: make no answers for it."""
         self._on_receive: Callable[[list[M]], None] = _ignore
@@ -373,7 +378,7 @@ class Connection(Generic[M]):
     def _deliver(self, messages: list[M]) -> None:
         zmtp = self.zmtp
         if zmtp.ready and not self._is_open:
-            self._open()
+            self._guard.admit(Credentials(NULL), self.peer, self._decide)
         if messages and not (self._closing and self._paused_by):
             self._hand_over(messages)
         if zmtp.unfinished > SMALL or self._counted:
@@ -407,6 +412,13 @@ class Connection(Generic[M]):
             return
         offered = self.zmtp.offered
         self._end(Mishap.HANDSHAKES_FAILED, offered and f"it left within its handshake, after {offered}")
+
+    def _decide(self, who: Any, why: str) -> None:
+        self.who = who
+        if why:
+            self.cut(why)
+        else:
+            self._open()
 
     def _open(self) -> None:
         self._is_open = True

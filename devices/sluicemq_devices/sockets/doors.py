@@ -12,6 +12,7 @@ from gevent.event import Event
 
 from sluicemq_devices.hub import Watermark
 from sluicemq_devices.sockets.endpoints import Endpoint
+from sluicemq_devices.sockets.guard import OPEN, Guard
 from sluicemq_devices.sockets.lane import Lane, RawLane
 from sluicemq_devices.sockets.listener import Entrance
 from sluicemq_devices.sockets.switchboard import Switchboard
@@ -39,6 +40,7 @@ class _Door(Generic[_AnyLane]):
         held: Callable[[str], Watermark] | None = None,
         kept: bool = False,
         answers: bool = False,
+        guard: Guard = OPEN,
     ) -> None:
         """``opened(lane)`` is called when a client has finished its handshake.
 
@@ -46,7 +48,8 @@ class _Door(Generic[_AnyLane]):
         ``heartbeat``: seconds between ZMTP pings; ``silence``: seconds without any sign of life after
         which the connection is cut. ``held(peer)``: makes the mark that counts a lane's backlog.
         ``kept``: some connections are kept for this door, which others can't use up. ``answers``: a peer that
-        leaves too much of what it is sent unread is not read either, as at every ROUTER.
+        leaves too much of what it is sent unread is not read either, as at every ROUTER. ``guard``: the
+        mechanisms that are spoken, and who gets in.
         """
         self._board = board
         self._kind = kind
@@ -56,6 +59,7 @@ class _Door(Generic[_AnyLane]):
         self._silence = silence
         self._held = held
         self._answers = answers
+        self._guard = guard
         self.lanes: dict[_AnyLane, Callable[[], None]] = {}
         self._received = 0
         self._paused = False
@@ -129,6 +133,7 @@ class _Door(Generic[_AnyLane]):
             silence=self._silence,
             board=self._board,
             answers=self._answers,
+            guard=self._guard,
         )
         self.lanes[lane] = left
         if self._paused:  # accepted before, and only now here

@@ -1,5 +1,6 @@
 """ZeroMQ's protocol, ZMTP 3.0 and 3.1: greeting, frames, messages."""
 
+from sluicemq_devices.zmtp.credentials import CURVE, NULL, PLAIN, Credentials
 from sluicemq_devices.zmtp.frames import (
     LARGE,
     LONG,
@@ -15,10 +16,14 @@ from sluicemq_devices.zmtp.messages import FramePeer, RawPeer
 from sluicemq_devices.zmtp.peer import M, Peer
 
 __all__ = [
+    "CURVE",
     "LARGE",
     "LONG",
     "MORE",
+    "NULL",
     "PING",
+    "PLAIN",
+    "Credentials",
     "FramePeer",
     "M",
     "Message",

@@ -75,6 +75,7 @@ class SessionDoor:
             silence=None,
             kept=True,
             answers=True,
+            guard=services.security.guard(),
         )
 
     def start(self) -> None:

@@ -68,7 +68,14 @@ class StreamDevice:
             subscribed=self._subscribed if self._latest else None,
         )
         self._frontend = DoorGroup(
-            RawDoor(services.board, end, "XSUB", self._publisher_came, max_frame=2 * self._longest)
+            RawDoor(
+                services.board,
+                end,
+                "XSUB",
+                self._publisher_came,
+                max_frame=2 * self._longest,
+                guard=services.security.guard(),
+            )
             for end in settings.frontends
         )
         self._backend = DoorGroup(self._fan_out.doors)

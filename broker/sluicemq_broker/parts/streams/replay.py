@@ -53,7 +53,14 @@ class ReplayDoors:
         self._default = settings.stream
         self._slots = QuerySlots(_AT_ONCE)
         self.doors = DoorGroup(
-            LaneDoor(services.board, end, "ROUTER", self._came, max_frame=_LONGEST_REQUEST)
+            LaneDoor(
+                services.board,
+                end,
+                "ROUTER",
+                self._came,
+                max_frame=_LONGEST_REQUEST,
+                guard=services.security.guard(),
+            )
             for end in settings.replays
         )
 

@@ -1,0 +1,7 @@
+"""Security: principals, their permissions, and the one question that every door asks."""
+
+from sluicemq_broker.security.authorize import ANYBODY, Caller, Principal, authorize
+from sluicemq_broker.security.guard import DoorGuard
+from sluicemq_broker.security.security import Security
+
+__all__ = ["ANYBODY", "Caller", "DoorGuard", "Principal", "Security", "authorize"]
