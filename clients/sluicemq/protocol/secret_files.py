@@ -1,0 +1,57 @@
+"""Files that hold a secret: read only if nobody else can, and written for their owner alone."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+#: Characters of a file with a key, a password or a token, at most.
+LONGEST: Final = 65536
+
+_GROUP_AND_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+_WRITE_AND_OTHERS: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
+
+
+def read_secret(path: str | os.PathLike[str], kind: str) -> str:
+    """Return the text of a file that only its owner can read; ``kind`` is what errors call it, "key file".
+
+    A group may read a file of root's, as PostgreSQL has it: a secret of Kubernetes is such a file. Raises
+    ValueError, with the command that mends it, never with the text.
+    """
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123 - the open file is examined
+            _refuse_if_exposed(os.fstat(file.fileno()), path, kind)
+            text = file.read(LONGEST + 1)
+    except OSError as error:
+        raise ValueError(f"can't read the {kind} {os.fspath(path)}: {error.strerror}") from error
+    except UnicodeDecodeError:
+        raise ValueError(f"the {kind} {os.fspath(path)} is no text in UTF-8") from None
+    if len(text) > LONGEST:
+        raise ValueError(f"the {kind} {os.fspath(path)} is longer than {LONGEST} characters")
+    return text
+
+
+def write_secret(path: str | os.PathLike[str], text: str) -> None:
+    """Make a file that only its owner can read; raises FileExistsError rather than write over one.
+
+    Raises OSError if it can't be written; then it does not exist.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, stat.S_IRUSR | stat.S_IWUSR)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - Path knows no descriptors
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError:
+        Path(path).unlink(missing_ok=True)
+        raise
+
+
+def _refuse_if_exposed(found: os.stat_result, path: str | os.PathLike[str], kind: str) -> None:
+    if os.name != "posix":  # its modes say nothing there
+        return
+    of_root = found.st_uid == 0 and os.geteuid() != 0
+    if stat.S_IMODE(found.st_mode) & (_WRITE_AND_OTHERS if of_root else _GROUP_AND_OTHERS):
+        raise ValueError(f"others can read the {kind} {os.fspath(path)}: chmod 600 {os.fspath(path)}")
