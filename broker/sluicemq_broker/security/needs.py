@@ -1,0 +1,52 @@
+"""Permission that one request needs: each verb and each path of the API has this line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NamedTuple
+
+from sluicemq.protocol.permissions import Action
+from sluicemq_broker.security.authorize import Caller, authorize
+
+#: An action, and the name of a queue or stream.
+Need = tuple[Action, str]
+
+
+class Needs(NamedTuple):
+    """Permission that a request needs: an action, on the queue or stream that the request names.
+
+    ``action``: None: everybody who got in may do it. ``name``: place of the field of a verb, or parameter of
+    a path, that names the queue or stream; None: the request names none.
+    """
+
+    action: Action | None
+    name: int | str | None = None
+    more: Callable[..., Iterable[Need]] | None = None
+    """Function that is called as the method that answers, and returns what else the content needs.
+
+    Where the request names nothing, the action itself is one of these.
+    """
+    shows: Callable[[Caller, Any], Any] | None = None
+    """Function of the caller and the answer, which returns the answer without what the caller may not see.
+
+    A request that names nothing is then answered for everybody, with fewer rows.
+    """
+
+    def ask(self, caller: Caller, name: object = None) -> None:
+        """Raise Forbidden unless the caller may do this; ``name``: what the request names, if anything."""
+        if self.action is None or (self.name is None and self.more) or (name is None and self.shows):
+            return
+        authorize(caller, self.action, name if isinstance(name, str) else "")
+
+    def ask_more(self, caller: Caller, *request: Any) -> None:
+        """Raise Forbidden unless the caller may do what depends on the content; may wait for MongoDB."""
+        for action, name in self.more(*request) if self.more else ():
+            authorize(caller, action, name)
+
+    def show(self, caller: Caller, answer: Any) -> Any:
+        """Return the answer without what the caller may not see; raises Forbidden if nothing is left."""
+        return self.shows(caller, answer) if self.shows else answer
+
+
+#: Everybody who got in may do it.
+NOTHING: Final = Needs(None)

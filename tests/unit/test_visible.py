@@ -1,0 +1,119 @@
+"""What a request needs, and what is left out of its answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sluicemq.protocol.errors import Forbidden
+from sluicemq.protocol.permissions import Action, Permissions
+from sluicemq_broker.security import ANYBODY, NOTHING, Caller, Needs, Principal, visible
+
+
+def _caller(permissions: str) -> Caller:
+    return Caller(Principal("eve", Permissions.read(permissions)))
+
+
+SEES_MAIL = _caller("read=mail manage=mail subscribe=mail")
+ROWS = [{"name": name, "queue": name, "stream": name} for name in ("mail", "sms")]
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        visible.queues,
+        visible.workers,
+        visible.tasks,
+        visible.schedules,
+        visible.streams,
+        visible.subscriptions,
+    ],
+)
+def test_rows_of_other_names_are_left_out(shown: Any) -> None:
+    assert shown(SEES_MAIL, ROWS) == ROWS[:1]
+    assert shown(_caller("none"), ROWS) == []
+    assert shown(ANYBODY, ROWS) == ROWS
+
+
+def test_events_of_other_queues_are_left_out() -> None:
+    shown = visible.events(SEES_MAIL, {"events": ROWS, "after": 7, "missed": 1})
+
+    assert shown == {"events": ROWS[:1], "after": 7, "missed": 1}
+
+
+def test_statistics_without_operate_are_those_of_visible_queues() -> None:
+    answer = {"broker": {"pid": 1}, "counters": {"pushed": 3}, "forwarders": [{}], "queues": ROWS}
+
+    assert visible.stats(ANYBODY, answer) == answer
+    assert visible.stats(SEES_MAIL, answer) == {
+        "broker": {},
+        "counters": {},
+        "forwarders": [],
+        "queues": ROWS[:1],
+    }
+
+
+def test_incidents_of_a_broker_need_operate() -> None:
+    answer = {"since": 1, "until": 2, "incidents": [*ROWS, {"queue": ""}]}
+
+    assert visible.incidents(SEES_MAIL, answer)["incidents"] == ROWS[:1]
+    assert visible.incidents(_caller("operate"), answer)["incidents"] == [{"queue": ""}]
+    assert visible.incidents(ANYBODY, answer) == answer
+
+
+def test_curves_of_other_queues_are_left_out() -> None:
+    shown = visible.recent_curves(SEES_MAIL, {"since": 0, "step": 60, "queues": {"mail": 1, "sms": 2}})
+
+    assert shown["queues"] == {"mail": 1}
+
+
+def test_a_task_of_another_queue_is_forbidden() -> None:
+    assert visible.task(SEES_MAIL, ROWS[0]) == ROWS[0]
+    assert visible.task(_caller("operate"), ROWS[1]) == ROWS[1]
+    with pytest.raises(Forbidden):
+        visible.task(SEES_MAIL, ROWS[1])
+
+
+@pytest.mark.parametrize(
+    ("subject", "need"),
+    [
+        ("queue", (Action.READ, "mail")),
+        ("stream", (Action.SUBSCRIBE, "mail")),
+        ("broker", (Action.OPERATE, "")),
+    ],
+)
+def test_a_history_needs_what_its_subject_needs(subject: str, need: object) -> None:
+    assert visible.history(subject, "mail") == need
+
+
+def test_a_request_is_refused_without_its_action_on_its_name() -> None:
+    needs = Needs(Action.READ, 0)
+
+    needs.ask(SEES_MAIL, "mail")
+    for wrong in ("sms", "", None, 3):
+        with pytest.raises(Forbidden):
+            needs.ask(SEES_MAIL, wrong)
+
+
+def test_a_list_is_answered_with_fewer_rows_but_of_one_name_it_is_refused() -> None:
+    needs = Needs(Action.READ, 0, shows=visible.workers)
+
+    needs.ask(SEES_MAIL, None)
+    assert needs.show(SEES_MAIL, ROWS) == ROWS[:1]
+    with pytest.raises(Forbidden):
+        needs.ask(SEES_MAIL, "sms")
+
+
+def test_the_content_may_need_more() -> None:
+    needs = Needs(Action.MANAGE, 0, more=lambda _admin, to: [(Action.PUSH, to)] if to else ())
+
+    needs.ask_more(SEES_MAIL, object(), None)
+    with pytest.raises(Forbidden, match="push sms"):
+        needs.ask_more(SEES_MAIL, object(), "sms")
+
+
+def test_nothing_is_needed_of_whoever_got_in() -> None:
+    NOTHING.ask(_caller("none"), "mail")
+    NOTHING.ask_more(_caller("none"))
+    assert NOTHING.show(_caller("none"), ROWS) == ROWS
