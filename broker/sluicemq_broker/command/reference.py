@@ -19,9 +19,12 @@ from sluicemq_broker.config import (
     ONLY,
     BrokerSettings,
     DeviceSettings,
+    DoorSettings,
+    PrincipalSettings,
     QueueSettings,
     RouteSettings,
     ScheduleSettings,
+    SecuritySettings,
     StreamSettings,
     as_toml,
     settings_of,
@@ -83,6 +86,15 @@ def configuration() -> str:
         _table(
             _setting(key, each, _kinds(key), live=False) for key, each in settings_of(DeviceSettings).items()
         ),
+        "### A door as a table\n\nThe `endpoint` of `[broker]`, and each end of a device, may be a table: "
+        '`frontend = { endpoint = "tcp://*:5551", mechanism = ["curve"] }`. It holds for this one door.',
+        _table(_setting(key, each, live=False) for key, each in settings_of(DoorSettings).items()),
+        "## [security]\n\nHow clients show who they are, and what those may do that don't "
+        "([security](security.md)).",
+        _table(_setting(key, each) for key, each in settings_of(SecuritySettings).items()),
+        "## [security.principals.NAME]\n\nA client, or a group of clients with one name. Others are kept in "
+        "MongoDB (`user add`); a principal of the file wins over one of its name there.",
+        _table(_setting(key, each) for key, each in settings_of(PrincipalSettings).items()),
     )
 
 

@@ -3,11 +3,22 @@
 from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, Envelope
 from sluicemq_broker.config.display import as_json, as_toml, describe
+from sluicemq_broker.config.door_settings import Door, DoorSettings
+from sluicemq_broker.config.key_file import KeyFile
 from sluicemq_broker.config.loading import Config, ConfigError, Problem, default_devices, load
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.reloading import Change, changes, taken_over
 from sluicemq_broker.config.rules import BusForm
+from sluicemq_broker.config.secret import Secret
+from sluicemq_broker.config.security_settings import (
+    DoorRule,
+    PrincipalSettings,
+    SecuritySettings,
+    anonymous_of,
+    is_local,
+    rule_of,
+)
 from sluicemq_broker.config.settings import (
     ENVIRONMENT,
     MAX_JOB_BYTES,
@@ -30,21 +41,31 @@ __all__ = [
     "Config",
     "ConfigError",
     "DeviceSettings",
+    "Door",
+    "DoorRule",
+    "DoorSettings",
     "Envelope",
+    "KeyFile",
     "MongoUri",
     "Overflow",
+    "PrincipalSettings",
     "Problem",
     "QueueSettings",
     "RedisUrl",
     "RouteSettings",
     "ScheduleSettings",
+    "Secret",
+    "SecuritySettings",
     "StreamSettings",
+    "anonymous_of",
     "as_json",
     "as_toml",
     "changes",
     "default_devices",
     "describe",
+    "is_local",
     "load",
+    "rule_of",
     "settings_of",
     "taken_over",
 ]

@@ -6,8 +6,10 @@ from dataclasses import MISSING, dataclass
 from enum import StrEnum
 from typing import Any
 
+from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import MIB, flag, setting
+from sluicemq_broker.config.door_settings import doors
 from sluicemq_devices.relays import Kind
 from sluicemq_devices.sockets import Endpoint
 
@@ -47,14 +49,10 @@ class DeviceSettings:
     kind: str = setting(MISSING, rules.one_of(*Kind), "the kind of device")
     queue: str = setting("default", rules.queue_name, "the queue between its ends")
     frontends: tuple[Endpoint, ...] = setting(
-        (), rules.endpoints, "doors of producers, clients or publishers", key="frontend"
+        (), doors, "doors of producers, clients or publishers", key="frontend"
     )
-    backends: tuple[Endpoint, ...] = setting(
-        (), rules.endpoints, "doors of workers or subscribers", key="backend"
-    )
-    commits: tuple[Endpoint, ...] = setting(
-        (), rules.endpoints, "doors for the answers of PULL workers", key="commit"
-    )
+    backends: tuple[Endpoint, ...] = setting((), doors, "doors of workers or subscribers", key="backend")
+    commits: tuple[Endpoint, ...] = setting((), doors, "doors for the answers of PULL workers", key="commit")
     ack: str = setting(
         Ack.RECEIVED,
         rules.one_of(*Ack),
@@ -70,7 +68,7 @@ class DeviceSettings:
         None, rules.queue_name, "the stream between its ends; by default nothing is kept"
     )
     replays: tuple[Endpoint, ...] = setting(
-        (), rules.endpoints, "doors where REQ and DEALER ask for past messages of streams", key="replay"
+        (), doors, "doors where REQ and DEALER ask for past messages of streams", key="replay"
     )
     latest: bool = flag("a new subscriber gets the last message of each topic at once", default=False)
     prefetch: int | None = setting(
@@ -84,6 +82,16 @@ class DeviceSettings:
     )
     hwm: int = setting(10_000, rules.whole(1), "jobs between the ends and MongoDB, at most")
     hwm_bytes: int = setting(64 * MIB, rules.size(), "their bytes, at most")
+
+    mechanism: tuple[str, ...] | None = setting(
+        None, rules.mechanisms, "the mechanisms that its doors speak; by default those of [security]"
+    )
+    anonymous: Permissions | None = setting(
+        None,
+        rules.permissions,
+        "what clients may do here that are no principal; by default as in [security]",
+    )
+    insecure: bool = flag("other machines may reach its doors although they need no key", default=False)
 
     @property
     def ends(self) -> tuple[Endpoint, ...]:

@@ -7,13 +7,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.device_settings import applies
+from sluicemq_broker.config.door_settings import Door, given
+from sluicemq_broker.config.key_file import KeyFile
 from sluicemq_broker.config.loading import Config
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.secret import Secret
 from sluicemq_devices.sockets import Endpoint
+
+_SHOWN_AS_TEXT = (MongoUri, RedisUrl, Secret, Endpoint, Path, KeyFile, Permissions)
 
 
 def describe(config: Config) -> str:
@@ -25,6 +30,8 @@ def describe(config: Config) -> str:
     parts += [_table("[[routes]]", each) for each in config.routes]
     parts += [_table(f'[schedules."{name}"]', each) for name, each in config.schedules.items()]
     parts += [_table("[[devices]]", each) for each in config.devices]
+    parts.append(_table("[security]", config.security))
+    parts += [_table(f'[security.principals."{name}"]', each) for name, each in config.principals.items()]
     return "\n".join(parts)
 
 
@@ -39,6 +46,10 @@ def as_json(config: Config) -> dict[str, Any]:
         "routes": [_values(each) for each in config.routes],
         "schedules": {name: _values(each) for name, each in config.schedules.items()},
         "devices": [_values(each) for each in config.devices],
+        "security": {
+            **_values(config.security),
+            "principals": {name: _values(each) for name, each in config.principals.items()},
+        },
     }
 
 
@@ -50,6 +61,8 @@ def as_toml(value: Any) -> str:
         return as_toml(value[0]) if len(value) == 1 else f"[{', '.join(map(as_toml, value))}]"
     if isinstance(value, int | float):
         return str(value)
+    if isinstance(value, Door):
+        value = given(value)
     if isinstance(value, Mapping):
         rows = (f"{json.dumps(key, ensure_ascii=False)} = {as_toml(each)}" for key, each in value.items())
         return f"{{ {', '.join(rows)} }}"
@@ -81,6 +94,8 @@ def _values(settings: Any) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(each) for each in value]
+    if isinstance(value, Door):
+        value = {key: _plain(each) for key, each in given(value).items()}
     if isinstance(value, Mapping):
         return dict(value)
-    return str(value) if isinstance(value, MongoUri | RedisUrl | Secret | Endpoint | Path) else value
+    return str(value) if isinstance(value, _SHOWN_AS_TEXT) else value

@@ -18,6 +18,13 @@ from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, Envelope, applies
 from sluicemq_broker.config.mongo_uri import may_hold_a_secret
+from sluicemq_broker.config.security_settings import (
+    PrincipalSettings,
+    SecuritySettings,
+    problem_of_door,
+    rule_of,
+    shared_keys,
+)
 from sluicemq_broker.config.settings import (
     ENVIRONMENT,
     HTTP_PORT_AFTER,
@@ -30,10 +37,12 @@ from sluicemq_broker.config.settings import (
     door,
 )
 from sluicemq_devices.relays import Kind
+from sluicemq_devices.sockets import Endpoint
 
 _ALL_KEPT = StreamSettings()
+_OPEN = SecuritySettings()
 _Settings = TypeVar("_Settings", QueueSettings, StreamSettings)
-_Table = TypeVar("_Table", DeviceSettings, RouteSettings, ScheduleSettings)
+_Table = TypeVar("_Table", DeviceSettings, RouteSettings, ScheduleSettings, PrincipalSettings)
 
 
 class Problem(NamedTuple):
@@ -66,6 +75,8 @@ class Config:
     other_streams: StreamSettings = _ALL_KEPT  # [streams."*"]
     routes: tuple[RouteSettings, ...] = ()
     schedules: Mapping[str, ScheduleSettings] = field(default_factory=dict)
+    security: SecuritySettings = _OPEN
+    principals: Mapping[str, PrincipalSettings] = field(default_factory=dict)  # [security.principals.NAME]
 
     @classmethod
     def default(cls) -> Self:
@@ -84,6 +95,14 @@ class Config:
         """The queues that are named: by their tables, devices and routes."""
         devices, routes = (each.queue for each in self.devices), (each.queue for each in self.routes)
         return {*self.queues, *devices, *routes}
+
+    @property
+    def doors(self) -> Iterator[tuple[str, Endpoint, DeviceSettings | None]]:
+        """All doors but HTTP: the table of each, its endpoint, and its device."""
+        yield "[broker]", self.broker.endpoint, None
+        for number, device in enumerate(self.devices, 1):
+            for end in device.ends:
+                yield f"[[devices]] no. {number}", end, device
 
     def queue(self, name: str) -> QueueSettings:
         """Return the settings of a queue, with a table of its own or not."""
@@ -141,10 +160,11 @@ class _Reading:
     def config(
         self, document: Mapping[str, Any], environ: Mapping[str, str], flags: Mapping[str, Any]
     ) -> Config:
-        self._known(document, {"broker", "queues", "streams", "routes", "schedules", "devices"}, self._file)
+        self._known(document, _TABLES, self._file)
         broker = self._broker(document.get("broker", {}), environ, flags)
         named, others = self._by_name("queues", QueueSettings, document.get("queues", {}))
         streams, other_streams = self._by_name("streams", StreamSettings, document.get("streams", {}))
+        security, principals = self._security(document.get("security", {}))
         devices = (
             self._devices(document["devices"])
             if "devices" in document
@@ -159,6 +179,8 @@ class _Reading:
             other_streams=other_streams,
             routes=self._listed("routes", RouteSettings, document.get("routes", [])),
             schedules=self._schedules(document.get("schedules", {})),
+            security=security,
+            principals=principals,
         )
         self._compare(config)
         return config
@@ -226,6 +248,17 @@ class _Reading:
                     self._wrong(place, str(error))
         return MappingProxyType(found)
 
+    def _security(self, table: Any) -> tuple[SecuritySettings, Mapping[str, PrincipalSettings]]:
+        own = dict(table) if isinstance(table, dict) else table
+        principals = own.pop("principals", {}) if isinstance(own, dict) else {}
+        settings = SecuritySettings(**self._table(SecuritySettings, own, f"{self._file}: [security]"))
+        what, found = "security.principals", {}
+        for name, each in self._named(what, principals, rules.principal_name):
+            principal = self._made(PrincipalSettings, each, self._place_of(what, name))
+            if principal is not None:
+                found[name] = principal
+        return settings, MappingProxyType(found)
+
     def _devices(self, tables: Any) -> tuple[DeviceSettings, ...]:
         return self._listed("devices", DeviceSettings, tables, self._check_device)
 
@@ -244,14 +277,16 @@ class _Reading:
     def _place_of(self, what: str, name: str) -> str:
         return f"{self._file}: [{what}.{name}]"
 
-    def _named(self, what: str, tables: Any) -> Iterator[tuple[str, Any]]:
+    def _named(
+        self, what: str, tables: Any, rule: rules.Rule = rules.queue_name
+    ) -> Iterator[tuple[str, Any]]:
         """Yield tables that have names, [what.NAME]."""
         if not isinstance(tables, dict):
             self._wrong(f"{self._file}: {what}", f"expected tables, [{what}.NAME]")
             return
         for name, table in tables.items():
-            if name != "*" or what == "schedules":
-                self._value(rules.queue_name, name, self._place_of(what, name))
+            if name != "*" or what not in ("queues", "streams"):
+                self._value(rule, name, self._place_of(what, name))
             yield name, table
 
     def _listed(
@@ -295,6 +330,20 @@ class _Reading:
             self._compare_routes(config)
         if self._hold("host", "endpoint", "frontends", "backends", "commits", "replays"):
             self._compare_ends(config)
+            self._compare_doors(config)
+        for key, names in shared_keys(config.principals).items():
+            self._wrong(f"{self._file}: [security.principals]", f"{' and '.join(names)} have one key: {key}")
+
+    def _compare_doors(self, config: Config) -> None:
+        """Check what each door needs for its mechanisms; a device that lacks something has one problem."""
+        problems: dict[str, str] = {}
+        for place, end, device in config.doors:
+            security = config.security
+            problem = problem_of_door(security, end, rule_of(security, end, device))
+            if problem:
+                problems.setdefault(problem, f"{self._file}: {place}: {end.address}")
+        for problem, place in problems.items():
+            self._wrong(place, problem)
 
     def _compare_routes(self, config: Config) -> None:
         named: set[tuple[str, str]] = set()
@@ -373,7 +422,7 @@ class _Reading:
         try:
             return reading(rule, value)
         except ValueError as error:
-            secret = rule.expected in (rules.mongodb_uri.expected, rules.secret.expected)
+            secret = rule.expected == rules.mongodb_uri.expected or rule.expected in rules.HIDDEN
             if not secret and not may_hold_a_secret(value):
                 self._wrong(place, f"expected {error}; got {value!r}")
             else:
@@ -388,6 +437,7 @@ class _Reading:
 
 
 _REFUSED = object()
+_TABLES = frozenset({"broker", "queues", "streams", "routes", "schedules", "devices", "security"})
 
 #: ``SLUICEMQ_PORT=tcp://10.0.0.1:5550``, ``SLUICEMQ_SERVICE_HOST=10.0.0.1``, ...
 _OF_KUBERNETES = re.compile(r"(service_(host|port\w*)|port_\d+\w*)=.*|port=\w+://.*", re.DOTALL)

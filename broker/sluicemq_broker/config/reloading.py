@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.display import as_toml
 from sluicemq_broker.config.loading import Config
+from sluicemq_broker.config.security_settings import PrincipalSettings
 from sluicemq_broker.config.settings import QueueSettings
 
 
@@ -42,6 +43,11 @@ def changes(old: Config, new: Config) -> list[Change]:
             found += _differences(f"[schedules.{name}]", was, is_)
         elif was or is_:
             found.append(Change(f"[schedules.{name}]", bool(was), bool(is_), live=False))
+    found += _differences("[security]", old.security, new.security)
+    for name in dict.fromkeys((*old.principals, *new.principals)):
+        found += _of_principal(
+            f"[security.principals.{name}]", old.principals.get(name), new.principals.get(name)
+        )
     for what, before, after in (("routes", old.routes, new.routes), ("devices", old.devices, new.devices)):
         if len(before) != len(after):
             found.append(Change(f"number of [[{what}]]", len(before), len(after), live=False))
@@ -62,6 +68,8 @@ def taken_over(old: Config, new: Config) -> Config:
         broker=_merged(old.broker, new.broker),
         queues=MappingProxyType(queues),
         other_queues=_merged(old.other_queues, new.other_queues),
+        security=_merged(old.security, new.security),
+        principals=new.principals,
     )
 
 
@@ -75,6 +83,15 @@ def _differences(place: str, old: Any, new: Any) -> Iterator[Change]:
         before, after = getattr(old, each.name), getattr(new, each.name)
         if before != after:
             yield Change(f"{place} {key}", before, after, live=each.metadata["live"])
+
+
+def _of_principal(
+    place: str, old: PrincipalSettings | None, new: PrincipalSettings | None
+) -> Iterator[Change]:
+    if old and new:
+        yield from _differences(place, old, new)
+    else:
+        yield Change(place, bool(old), bool(new), live=True)
 
 
 def _shown(value: Any) -> str:

@@ -16,11 +16,14 @@ from typing import Any, Final
 
 from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.hosts import problem_of_host
+from sluicemq.protocol.keys import KEY_CHARACTERS, read_key
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.options import OPTIONS, SCHEDULE_OPTIONS
+from sluicemq.protocol.permissions import Permissions
 from sluicemq.protocol.rules import Rule, duration, kept, number, whole
 from sluicemq_broker.config import mongo_uri as uris
 from sluicemq_broker.config import redis_url
+from sluicemq_broker.config.key_file import KeyFile
 from sluicemq_broker.config.secret import Secret
 from sluicemq_devices.sockets import Endpoint, parse_endpoint
 
@@ -37,12 +40,19 @@ class BusForm(StrEnum):
     OFF = "off"
 
 
+#: Mechanisms of ZMTP, as settings have them.
+NULL, PLAIN, CURVE = "null", "plain", "curve"
+MECHANISMS: Final = (NULL, PLAIN, CURVE)
 #: Job options that make no sense for many jobs: those that name one job, and ``reply``.
 _OF_ONE: Final = {each.name for each in OPTIONS.values() if each.names_one} | {"reply"}
 #: Characters of a secret, at least, so that it can't be guessed at one try a second.
 SHORTEST_SECRET: Final = 16
 _LONGEST_SECRET: Final = 256
 _HTTP_HOST: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)*(:[0-9]{1,5})?")
+_PASSWORD_HASH: Final = re.compile(
+    r"\$argon2(id|i|d)\$v=\d{1,3}\$m=\d{1,7},t=\d{1,3},p=\d{1,3}\$[A-Za-z0-9+/]{11,128}\$[A-Za-z0-9+/]{16,256}"
+)
+_TOKEN_HASH: Final = re.compile("sha256:[0-9a-f]{64}")
 _DATABASE: Final = re.compile(r"[A-Za-z0-9_-]{1,63}")
 _WEIGHT: Final = whole(1, 1000)
 _FLAGS: Final = {
@@ -104,26 +114,26 @@ flag = kept("true or false", lambda value: isinstance(value, bool))._replace(
     spelt=lambda text: _FLAGS.get(text.strip().lower(), text)
 )
 text = kept("a string", lambda value: isinstance(value, str))
-queue_name, stream_name, subscription_name = map(_name, ("queue", "stream", "subscription"))
+queue_name, stream_name, subscription_name, principal_name = map(
+    _name, ("queue", "stream", "subscription", "principal")
+)
 database_name = kept(
     "the name of a database: 1 to 63 of A-Z a-z 0-9 _ -",
     lambda value: isinstance(value, str) and _DATABASE.fullmatch(value) is not None,
 )
 
 
-@_rule("an endpoint such as tcp://127.0.0.1:5551, or a list of them")
-def endpoints(value: Any) -> tuple[Endpoint, ...]:
-    """Read one endpoint or a list."""
-    return tuple(map(_endpoint, value if isinstance(value, list | tuple) else [value]))
-
-
-@_rule("one endpoint that binds, not one that connects (>)")
-def bound_endpoint(value: Any) -> Endpoint:
-    """Read an endpoint that binds."""
-    endpoint = _endpoint(value)
-    if not endpoint.bind:
-        raise ValueError
-    return endpoint
+@_rule("an endpoint such as tcp://127.0.0.1:5551")
+def endpoint(value: Any) -> Endpoint:
+    """Read one endpoint."""
+    if isinstance(value, Endpoint):
+        return value
+    if not isinstance(value, str):
+        raise ValueError("one endpoint such as tcp://127.0.0.1:5551")  # noqa: TRY004
+    try:
+        return parse_endpoint(value)
+    except ValueError as error:
+        raise ValueError(f"an endpoint: {error}") from error
 
 
 @_rule('a host name or an address without a port, as in "0.0.0.0" or "::1"')
@@ -172,6 +182,77 @@ def secret(value: Any) -> Secret:
     if not all("!" <= character <= "~" for character in given):
         raise ValueError
     return Secret(given)
+
+
+@_rule(f"{', '.join(MECHANISMS)}, or a list of them")
+def mechanisms(value: Any) -> tuple[str, ...]:
+    """Read the mechanisms of a door, one or a list."""
+    given = [value] if isinstance(value, str) else value
+    if not isinstance(given, list | tuple) or not given:
+        raise ValueError
+    for each in given:
+        if each not in MECHANISMS:
+            raise ValueError(mechanisms.expected + _hint(each, MECHANISMS))
+    return tuple(each for each in MECHANISMS if each in given)
+
+
+permissions = Rule(
+    '"all", "none", or actions with patterns of names, as "push=mail.* operate" or { push = ["mail.*"] }',
+    Permissions.read,
+)
+
+
+@_rule("a key file, as `key new --out FILE` makes it")
+def key_file(value: Any) -> KeyFile:
+    """Read a key file."""
+    if isinstance(value, KeyFile):
+        return value
+    if not isinstance(value, str | Path) or not str(value).strip():
+        raise ValueError
+    try:
+        return KeyFile.read(Path(value).expanduser().absolute())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"a key file: {error}") from None
+
+
+@_rule(f"a public key of {KEY_CHARACTERS} characters in Z85")
+def public_key(value: Any) -> str:
+    """Read a public key, which stays a text."""
+    try:
+        read_key(value)
+    except ValueError:
+        raise ValueError from None
+    return str(value)
+
+
+@_rule(f"public keys of {KEY_CHARACTERS} characters in Z85, one or a list")
+def public_keys(value: Any) -> tuple[str, ...]:
+    """Read one public key or a list."""
+    return _all_read(public_key, value)
+
+
+@_rule("the argon2 hash of a password, as $argon2id$v=19$m=65536,t=3,p=4$...$...")
+def password_hash(value: Any) -> Secret:
+    """Read the hash of a password, which stays hidden."""
+    given = value.text if isinstance(value, Secret) else value
+    if not isinstance(given, str) or not _PASSWORD_HASH.fullmatch(given):
+        raise ValueError
+    return Secret(given)
+
+
+@_rule("hashes of tokens, one or a list, each as sha256: and 64 hexadecimal digits")
+def token_hashes(value: Any) -> tuple[str, ...]:
+    """Read one hash of a token or a list."""
+    given = _all_read(text, value)
+    if not all(map(_TOKEN_HASH.fullmatch, given)):
+        raise ValueError
+    return given
+
+
+#: Words that are expected where a wrong value may be a secret: errors don't repeat it.
+HIDDEN: Final = frozenset(
+    each.expected for each in (secret, public_key, public_keys, password_hash, token_hashes)
+)
 
 
 @_rule("a folder")
@@ -252,15 +333,11 @@ def _options(given: Mapping[str, Any], refusal: str) -> dict[str, Any]:
     return read
 
 
-def _endpoint(value: Any) -> Endpoint:
-    if isinstance(value, Endpoint):
-        return value
-    if not isinstance(value, str):
-        raise ValueError("one endpoint such as tcp://127.0.0.1:5551")  # noqa: TRY004
+def _all_read(rule: Rule, value: Any) -> tuple[Any, ...]:
     try:
-        return parse_endpoint(value)
-    except ValueError as error:
-        raise ValueError(f"an endpoint: {error}") from error
+        return tuple(map(rule.read, value if isinstance(value, list | tuple) else [value]))
+    except ValueError:
+        raise ValueError from None
 
 
 def _hint(word: object, known: Iterable[str]) -> str:

@@ -10,6 +10,7 @@
     [[routes]]          RouteSettings
     [schedules.NAME]    ScheduleSettings: a recurring job
     [[devices]]         DeviceSettings, in device_settings.py
+    [security]          SecuritySettings, in security_settings.py
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 from sluicemq.protocol.names import LONGEST_NAME
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import MIB, flag, live, option, setting
+from sluicemq_broker.config.door_settings import bound_door
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.secret import Secret
@@ -56,7 +58,7 @@ class BrokerSettings:
         rules.whole(1, 65_535 - HTTP_PORT_AFTER),
         "the port of the library's door; the default devices have the seven after it, HTTP the one 30 higher",
     )
-    endpoint: Endpoint = setting(door(PORT), rules.bound_endpoint, "the door of the library and the commands")
+    endpoint: Endpoint = setting(door(PORT), bound_door, "the door of the library and the commands")
     host: str = setting("127.0.0.1", rules.host, "where the default doors listen")
     devices: bool = flag("open the doors of [[devices]], or of the default ones; false: none", default=True)
     http: str = setting(

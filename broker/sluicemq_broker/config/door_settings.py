@@ -1,0 +1,84 @@
+"""Settings of one door. An end of a device is an address, or a table of these settings with an address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
+from typing import Any
+
+from sluicemq.protocol.permissions import Permissions
+from sluicemq.protocol.rules import Rule
+from sluicemq_broker.config import rules
+from sluicemq_broker.config.declared import setting, settings_of
+from sluicemq_devices.sockets import Endpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DoorSettings:
+    """``frontend = { endpoint = "tcp://*:5551", mechanism = ["curve"] }``: one door, over its device."""
+
+    endpoint: Endpoint = setting(MISSING, rules.endpoint, "the door's address")
+    mechanism: tuple[str, ...] | None = setting(
+        None, rules.mechanisms, "the mechanisms that this door speaks; by default those of its device"
+    )
+    anonymous: Permissions | None = setting(
+        None, rules.permissions, "what clients may do here that are no principal; by default as at its device"
+    )
+    insecure: bool | None = setting(
+        None, rules.flag, "other machines may reach this door although it needs no key"
+    )
+    server_key: str | None = setting(
+        None, rules.public_key, "where the door connects (>) with curve: the public key of the socket there"
+    )
+
+
+@dataclass(frozen=True)
+class Door(Endpoint):
+    """An endpoint with settings of its own."""
+
+    settings: DoorSettings
+
+
+def own_settings(endpoint: Endpoint) -> DoorSettings:
+    """Return the settings of a door; those of a bare address leave all to its device."""
+    return endpoint.settings if isinstance(endpoint, Door) else DoorSettings(endpoint=endpoint)
+
+
+def given(door: Door) -> dict[str, Any]:
+    """Return the settings that a door has of its own, by key."""
+    values = {key: getattr(door.settings, each.name) for key, each in settings_of(DoorSettings).items()}
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _doors(value: Any) -> tuple[Endpoint, ...]:
+    return tuple(map(_door, value if isinstance(value, list | tuple) else [value]))
+
+
+def _bound_door(value: Any) -> Endpoint:
+    door = _door(value)
+    if not door.bind:
+        raise ValueError(bound_door.expected)
+    return door
+
+
+def _door(value: Any) -> Endpoint:
+    if not isinstance(value, Mapping):
+        endpoint: Endpoint = rules.endpoint(value)
+        return endpoint
+    known = settings_of(DoorSettings)
+    read = {}
+    for key, each in value.items():
+        if key not in known:
+            raise ValueError(f"a door: {key}: {rules.unknown(key, known)}")
+        try:
+            read[key] = known[key].metadata["rule"](each)
+        except ValueError as error:
+            raise ValueError(f"a door with {key} = {error}") from None
+    if "endpoint" not in read:
+        raise ValueError('a door with its endpoint, as { endpoint = "tcp://127.0.0.1:5551" }')
+    settings = DoorSettings(**read)
+    return Door(settings.endpoint.address, settings.endpoint.bind, settings)
+
+
+doors = Rule("an endpoint such as tcp://127.0.0.1:5551, or a table of a door, or a list of them", _doors)
+bound_door = Rule("one endpoint that binds, not one that connects (>), or a table of a door", _bound_door)
