@@ -1,4 +1,4 @@
-"""One connection of a door, which speaks ZMTP itself: it is read in turns, written, and ended."""
+"""One connection of a door, which speaks ZMTP itself: it is read in turns, and ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from sluicemq_devices.hub import (
     Standing,
     TurnTime,
     Watermark,
-    boundless,
     nothing,
     shielded,
     switch,
@@ -26,28 +25,26 @@ from sluicemq_devices.sockets.arrivals import Arrivals
 from sluicemq_devices.sockets.conduct import MOST_MALFORMED, MOST_UNHEARD, WITHIN, Conduct
 from sluicemq_devices.sockets.guard import OPEN, Guard
 from sluicemq_devices.sockets.incomplete import SMALL
-from sluicemq_devices.sockets.kernel_state import half_close, has_left, outstanding, unread
+from sluicemq_devices.sockets.kernel_state import half_close, has_left, unread
 from sluicemq_devices.sockets.liveness import Life
-from sluicemq_devices.sockets.outbox import Outbox
-from sluicemq_devices.sockets.outgoing_budget import Ration
+from sluicemq_devices.sockets.sending import SendingHalf
 from sluicemq_devices.sockets.switchboard import Switchboard
 from sluicemq_devices.zmtp import NULL, Credentials, M, Peer
 
-_READ, _WRITE = 1, 2  # libev's EV_READ and EV_WRITE
+_READ = 1  # libev's EV_READ
 _CHUNK = 65_536
 _CROWDED = 8  # a turn is this many times shorter while others wait
 #: Buffer for one read of a large frame; then others have their turn. A new buffer of that size for each
 #: read would be taken from the system and given back each time.
 _scratch = memoryview(bytearray(262_144))
 _FEW = 4  # messages of a turn in spare time
-_UNREAD = object()  # pauses a connection that has not taken its answers
 
 
 def _ignore(_messages: list[M]) -> None:
     pass
 
 
-class Connection(Generic[M]):
+class Connection(SendingHalf, Generic[M]):
     """A ZeroMQ socket with one peer, whose end is seen and to which messages can be addressed.
 
     :meth:`on` sets the callbacks for its messages and its end. There is no greenlet, and a timer only while
@@ -95,27 +92,22 @@ class Connection(Generic[M]):
         ``kind``: the counter of the mishap that ended it, or empty; ``why``: a text for the log, or empty if
         it is worth no line. Call :meth:`start` then.
         """
+        super().__init__(socket, board, held, answers=answers or kind == "ROUTER")
         self.peer = peer
         self.who: Any = None
         """Identity of the peer, as the door's guard says; set before ``opened``."""
         self._guard = guard
-        self.is_full = False
-        """True while the peer leaves as much unread as it may: make no answers for it."""
         self._on_receive: Callable[[list[M]], None] = _ignore
         self._on_closed: Callable[[], None] = nothing
-        self._on_unblocked: Callable[[], None] = nothing
         self.received = 0
         """Number of messages handed over so far."""
-        self._socket = socket
         self._opened = opened
         self._gone = gone
-        self._is_open = self._closing = self._ended = False
+        self._is_open = False
         self._deserted = False  # the peer has gone
         self._is_router = kind == "ROUTER"
         self._keeps_all = kind == "PULL"
         self._only_asks = kind == "XPUB"
-        self._answers = answers or self._is_router
-        self._board = board
         self._unfinished = board.unfinished
         self._counted = 0  # bytes of an incomplete message that are counted there
         self._paused_by: set[object] = set()
@@ -123,8 +115,6 @@ class Connection(Generic[M]):
         self._waits = False  # for its turn, or for spare time
         self._standing = Standing()
         self.conduct = Conduct(MOST_UNHEARD if kind == "PULL" else MOST_MALFORMED)
-        self._outbox = Outbox(socket, held or boundless())
-        self._ration: Ration | None = None  # made when it is first needed
         self._returned: list[M] = []
         self.zmtp = self._form(kind, max_frame, self.say)
         self._arrivals: Arrivals | None = None
@@ -134,7 +124,6 @@ class Connection(Generic[M]):
     def _make_watchers(self, file: int) -> None:
         loop = get_hub().loop
         self._reader = loop.io(file, _READ)
-        self._writer = loop.io(file, _WRITE)
         self._turn = loop.timer(NEXT_TURN)
 
     def start(self, handshake: float) -> None:
@@ -163,11 +152,6 @@ class Connection(Generic[M]):
             self._on_unblocked = unblocked
 
     @property
-    def writable(self) -> bool:
-        """True if nothing is held; after False, ``unblocked()`` is called. Never True once it is closing."""
-        return not (self._closing or self._outbox)
-
-    @property
     def reading(self) -> bool:
         """True while reading is not paused."""
         return not self._paused_by
@@ -176,11 +160,6 @@ class Connection(Generic[M]):
     def awaits_arrival(self) -> bool:
         """True while a PONG is awaited that the peer may have no room to send: its silence means nothing."""
         return self._arrivals is not None and self._arrivals.asked
-
-    @property
-    def peer_has_left(self) -> bool:
-        """True if no answer can reach the peer; messages that it sent before may still be unread."""
-        return self._ended or has_left(self._socket)
 
     @property
     def leaves_much(self) -> bool:
@@ -193,42 +172,6 @@ class Connection(Generic[M]):
         For protocols with heartbeats in messages of their own, which wait behind a large message.
         """
         return self.life.gave_sign(is_read=self.reading)
-
-    @property
-    def backlog(self) -> int:
-        """Number of messages whose last byte the kernel has not taken; the peer has not received them."""
-        return self._outbox.held.count
-
-    @property
-    def held(self) -> Watermark:
-        """Count and bytes of the backlog."""
-        return self._outbox.held
-
-    @property
-    def ration(self) -> Ration:
-        """Account of the peer in the budget of outgoing bytes."""
-        if self._ration is None:
-            self._ration = self._board.outgoing.ration(self)
-            if self._ended:
-                self._ration.close()
-        return self._ration
-
-    @property
-    def taken(self) -> int:
-        """Bytes that the peer has taken since some moment, while bytes are held."""
-        return 0 if self._ended else self._outbox.written - outstanding(self._socket)
-
-    def filled(self) -> None:
-        """Stop reading: the peer leaves as much unread as it may."""
-        self.is_full = True
-        if self._answers:
-            self.pause(_UNREAD)
-
-    def drained(self) -> None:
-        """Read again: the peer has taken most of what it was sent."""
-        self.is_full = False
-        if self._answers:
-            self.resume(_UNREAD)
 
     def return_unheard(self, messages: list[M]) -> None:
         """Take back the last messages that were handed over; they come again first when there is room."""
@@ -277,11 +220,6 @@ class Connection(Generic[M]):
         """End the connection with this reason, unless bytes have arrived that were not read yet."""
         if not unread(self._socket):
             self.cut(why)
-
-    def say(self, data: bytes) -> None:
-        """Send a command, or a part of the handshake."""
-        if not self._outbox.say(data):
-            self._stuck()
 
     def look_for_its_end(self) -> bool:
         """True if the peer has left; what it sent before is read, or the connection has ended."""
@@ -446,40 +384,13 @@ class Connection(Generic[M]):
     def _at_its_end(self) -> bool:
         return self._closing or self._deserted
 
-    # --------------------------------------------------------------- writing
+    def _sent_some(self) -> None:
+        self.life.alive = True
 
-    def _stuck(self) -> None:
-        """Wait for the kernel to take more of what is held, or read what is left if it never will."""
-        if self._ended:
-            return
-        if self._outbox.broken:
-            self._writer.stop()
-            self._deserted = not self._is_router  # a paused ROUTER ends at the next glance
-            self._drop_answers()
-            self._watch()
-        else:
-            switch(self._writer, self._flush, on=True)
-            self.ration.hold(self._outbox.weight)
-
-    def _drop_answers(self) -> None:
-        """Free the answers that nobody will take, so that the rest of what the peer sent is handled."""
-        if self._answers:
-            self._outbox.drop()
-            if self._ration:
-                self._ration.close()
-                self.drained()
-
-    def _flush(self) -> None:
-        self.life.alive = True  # its kernel has taken something
-        if not self._outbox.flush():
-            self._stuck()
-            return
-        self._writer.stop()
-        self.ration.hold(0)
-        if self._closing:
-            half_close(self._socket)
-        else:
-            shielded(self._on_unblocked)
+    def _takes_nothing(self) -> None:
+        self._deserted = not self._is_router  # a paused ROUTER ends at the next glance
+        self._drop_answers()
+        self._watch()
 
     # ------------------------------------------------------------------- end
 
@@ -526,11 +437,9 @@ class Connection(Generic[M]):
             shielded(self._on_closed)
         # Frees what may be megabytes, and leaves no cycle: to look for cycles takes Python a tenth of a
         # second in a device with very many topics.
-        self._outbox.forget()
-        if self._ration:
-            self._ration.close()
+        self._end_sending()
         self._returned = []
         self.zmtp.forget()
         self.life.forget()
         self._arrivals = None
-        self._on_receive, self._on_closed, self._on_unblocked = _ignore, nothing, nothing
+        self._on_receive, self._on_closed = _ignore, nothing
