@@ -53,6 +53,9 @@ class Talk:
     def _took(self, messages: list[Any]) -> None:
         self.most = max(self.most, len(messages))
         self.messages += messages
+        if self.peer.credentials:
+            self.peer.decide("")
+            self._took(self.peer.take())
         while self.peer.behind:
             self._took(self.peer.take())
 
@@ -85,14 +88,16 @@ def frame(flags: int, body: bytes = b"") -> bytes:
 
 
 def test_its_handshake_is_that_of_libzmq() -> None:
-    # Its greeting is in two parts, as that of libzmq: the mechanism when the other has said its version
+    # Its greeting is in two parts, as that of libzmq: the mechanism when the other has said its own
     talk = Talk()
     assert talk.said == GREETING[:12]
     talk.hear(LIBZMQ_GREETING[:11])
     assert talk.said == GREETING[:12]
-    talk.hear(LIBZMQ_GREETING[11:20])
+    talk.hear(LIBZMQ_GREETING[11:31])
+    assert talk.said == GREETING[:12]
+    talk.hear(LIBZMQ_GREETING[31:40])
     assert talk.said == b"\xff" + bytes(8) + LIBZMQ_GREETING[9:] == GREETING
-    talk.hear(LIBZMQ_GREETING[20:])
+    talk.hear(LIBZMQ_GREETING[40:])
     assert talk.said == GREETING + LIBZMQ_READY["DEALER"]
     assert not talk.peer.ready
     talk.hear(LIBZMQ_READY["REP"])

@@ -60,7 +60,12 @@ class Mishap(Metric):
     DIAL_FAILED = "dial_failed", "tries to connect to an address that failed", "tries"
     HANDSHAKES_FAILED = (
         "handshakes_failed",
-        "clients that left before their ZMTP handshake was done",
+        "handshakes of ZMTP that were not done: the peer left, or its key is a wrong one",
+        "connections",
+    )
+    HANDSHAKES_REFUSED = (
+        "handshakes_refused",
+        "clients that did not get in: their key or password is unknown, or they have none",
         "connections",
     )
     LARGE_MESSAGES_WAITED = (

@@ -29,7 +29,7 @@ from sluicemq_devices.sockets.kernel_state import half_close, has_left, unread
 from sluicemq_devices.sockets.liveness import Life
 from sluicemq_devices.sockets.sending import SendingHalf
 from sluicemq_devices.sockets.switchboard import Switchboard
-from sluicemq_devices.zmtp import NULL, Credentials, M, Peer
+from sluicemq_devices.zmtp import M, Peer
 
 _READ = 1  # libev's EV_READ
 _CHUNK = 65_536
@@ -86,11 +86,12 @@ class Connection(SendingHalf, Generic[M]):
         board: Switchboard,
         answers: bool = False,
         guard: Guard = OPEN,
+        dials: bool = False,
     ) -> None:
         """``opened(self)``: its handshake is done. ``gone(self, kind, why)``: it is closed.
 
         ``kind``: the counter of the mishap that ended it, or empty; ``why``: a text for the log, or empty if
-        it is worth no line. Call :meth:`start` then.
+        it is worth no line. ``dials``: this end has dialled the peer. Call :meth:`start` then.
         """
         super().__init__(socket, board, held, answers=answers or kind == "ROUTER")
         self.peer = peer
@@ -103,7 +104,8 @@ class Connection(SendingHalf, Generic[M]):
         """Number of messages handed over so far."""
         self._opened = opened
         self._gone = gone
-        self._is_open = False
+        self._is_open = self._awaits_decision = False
+        self._refused = ""  # why it did not get in
         self._deserted = False  # the peer has gone
         self._is_router = kind == "ROUTER"
         self._keeps_all = kind == "PULL"
@@ -116,7 +118,7 @@ class Connection(SendingHalf, Generic[M]):
         self._standing = Standing()
         self.conduct = Conduct(MOST_UNHEARD if kind == "PULL" else MOST_MALFORMED)
         self._returned: list[M] = []
-        self.zmtp = self._form(kind, max_frame, self.say)
+        self.zmtp = self._form(kind, max_frame, self.say, guard, dials=dials)
         self._arrivals: Arrivals | None = None
         self.life = Life(self, socket, self.zmtp, heartbeat, silence)
         self._make_watchers(socket.fileno())
@@ -309,14 +311,16 @@ class Connection(SendingHalf, Generic[M]):
         if not data:
             self._left()
             return False
+        if self._refused:  # nobody reads what it says
+            return False
         self.life.alive = True
         self._deliver(zmtp.take(data) if isinstance(data, bytes) else zmtp.take_of_large(data))
         return len(data) >= _CHUNK
 
     def _deliver(self, messages: list[M]) -> None:
         zmtp = self.zmtp
-        if zmtp.ready and not self._is_open:
-            self._guard.admit(Credentials(NULL), self.peer, self._decide)
+        if not self._is_open:
+            self._get_in()
         if messages and not (self._closing and self._paused_by):
             self._hand_over(messages)
         if zmtp.unfinished > SMALL or self._counted:
@@ -324,7 +328,7 @@ class Connection(SendingHalf, Generic[M]):
         if zmtp.idle:
             self.conduct.idle()
         if zmtp.error:
-            self.cut(zmtp.error)
+            self._end(Mishap.HANDSHAKES_FAILED if zmtp.has_failed else Mishap.CONNECTIONS_CUT, zmtp.error)
         elif self._is_behind or not self._reader.active:
             self._watch()
 
@@ -348,15 +352,42 @@ class Connection(SendingHalf, Generic[M]):
         if self._is_open:
             self._end()
             return
+        if self._refused:
+            self._end(Mishap.HANDSHAKES_REFUSED, self._refused)
+            return
         offered = self.zmtp.offered
         self._end(Mishap.HANDSHAKES_FAILED, offered and f"it left within its handshake, after {offered}")
 
-    def _decide(self, who: Any, why: str) -> None:
-        self.who = who
-        if why:
-            self.cut(why)
-        else:
+    def _get_in(self) -> None:
+        """Have the guard decide about a peer that has shown who it is; open a connection that is through."""
+        credentials = self.zmtp.credentials
+        if self.zmtp.ready:
             self._open()
+        elif credentials and not self._awaits_decision:
+            self._awaits_decision = True
+            shielded(self._guard.admit, credentials, self.peer, self._decide)
+            self._watch()
+
+    def _decide(self, who: Any, why: str) -> None:
+        """Go on with the handshake as the guard has decided, and with what has come meanwhile."""
+        if not self._awaits_decision or self._ended:
+            return
+        self._awaits_decision = False
+        self.who = who
+        self.zmtp.decide(why)
+        if why:
+            self._refuse(why)
+        else:
+            self._deliver(self.zmtp.take())
+
+    def _refuse(self, why: str) -> None:
+        """End the connection once the peer has read that it is refused, in about a second at most."""
+        self._refused = why
+        self._closing = True
+        self.life.after(self._board.flush, self._left)
+        if not self._outbox:
+            half_close(self._socket)
+        self._watch()
 
     def _open(self) -> None:
         self._is_open = True
@@ -378,7 +409,9 @@ class Connection(SendingHalf, Generic[M]):
     @property
     def _is_read(self) -> bool:
         """True if it is read: also while paused, during its handshake and at its end."""
-        return self.reading or not self._is_open or (self._at_its_end and not self._keeps_all)
+        return not self._awaits_decision and (
+            self.reading or not self._is_open or (self._at_its_end and not self._keeps_all)
+        )
 
     @property
     def _at_its_end(self) -> bool:

@@ -60,6 +60,7 @@ class _Door(Generic[_AnyLane]):
         self._held = held
         self._answers = answers
         self._guard = guard
+        self._dials = not endpoint.bind
         self.lanes: dict[_AnyLane, Callable[[], None]] = {}
         self._received = 0
         self._paused = False
@@ -90,6 +91,7 @@ class _Door(Generic[_AnyLane]):
     def start(self) -> None:
         """Open the entrance; OSError names the address that can't be bound."""
         self.entrance.start()
+        self._board.doors.add(self)
 
     def pause(self) -> None:
         """Stop reading every lane, and accepting."""
@@ -117,6 +119,7 @@ class _Door(Generic[_AnyLane]):
             lane.close()
         if self.lanes:
             self._all_gone.wait()
+        self._board.doors.discard(self)
 
     def _enter(self, outside: sockets.socket, peer: str, left: Callable[[], None]) -> None:
         socket = _socket.socket(fileno=outside.detach())
@@ -134,6 +137,7 @@ class _Door(Generic[_AnyLane]):
             board=self._board,
             answers=self._answers,
             guard=self._guard,
+            dials=self._dials,
         )
         self.lanes[lane] = left
         if self._paused:  # accepted before, and only now here

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import islice
+from typing import Any, Protocol
 
-from sluicemq_devices.hub import Mishap, Notices, SpareTime, TurnTime
+from sluicemq_devices.hub import Mishap, Notices, SpareTime, TurnTime, in_turns
 from sluicemq_devices.sockets.incomplete import MOST_BYTES, Unfinished
 from sluicemq_devices.sockets.outgoing_budget import Outgoing
 
@@ -16,10 +18,29 @@ _log = logging.getLogger("devices")
 #: Connections kept for the door of the library and the commands: a twentieth of all, and 8 at least.
 _KEPT_PART, _LEAST_KEPT = 20, 8
 _MOST_CONNECTIONS = 30_000  # however many files may be open: each connection takes memory
+_CUT_AT_ONCE = 32  # connections looked at in one turn: the end of one may cost 0.2 ms at its door
+
+
+class Known(Protocol):
+    """A connection, as :meth:`Switchboard.cut_if` needs it."""
+
+    who: Any
+    """Identity of the peer, as the guard says; None if it has not decided."""
+
+    def cut(self, why: str) -> None:
+        """End the connection at once, and log the reason."""
+
+
+class Open(Protocol):
+    """A door that is open."""
+
+    @property
+    def lanes(self) -> Iterable[Known]:
+        """Connections of this door."""
 
 
 class Switchboard:
-    """The budget of connections, and the counters of what goes wrong on them.
+    """The doors of a process, the budget of connections, and the counters of what goes wrong on them.
 
     ``notice(kind, text)`` is called when something went wrong on a connection: ``kind`` is a
     :class:`~sluicemq_devices.hub.counts.Mishap`, ``text`` names the peer and the reason. It may be called
@@ -58,6 +79,8 @@ class Switchboard:
         )
         self.outgoing = outgoing or Outgoing()
         self.outgoing.short = partial(self.notice, Mishap.ANSWERS_WAITED)
+        self.doors: set[Open] = set()
+        """Doors that are open now, or close."""
         self.max_connections = max_connections or 0
         self.connections = 0
         self.handshake = handshake
@@ -105,6 +128,20 @@ class Switchboard:
     def release(self) -> None:
         """Give back what :meth:`admit` took."""
         self.connections -= 1
+
+    def cut_if(self, is_over: Callable[[Any], bool], why: str) -> None:
+        """Cut the connections at all doors whose ``who`` may stay no longer; some in each turn of the hub."""
+        lanes = (lane for door in list(self.doors) for lane in list(door.lanes))
+        in_turns(partial(_cut_some, lanes, is_over, why))
+
+
+def _cut_some(lanes: Iterator[Known], is_over: Callable[[Any], bool], why: str) -> bool:
+    """Do the work of one turn; return True if there may be more."""
+    some = list(islice(lanes, _CUT_AT_ONCE))
+    for lane in some:
+        if lane.who is not None and is_over(lane.who):
+            lane.cut(why)
+    return bool(some)
 
 
 def _raise_limit_of_files() -> int:

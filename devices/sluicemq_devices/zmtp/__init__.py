@@ -1,4 +1,4 @@
-"""ZeroMQ's protocol, ZMTP 3.0 and 3.1: greeting, frames, messages."""
+"""ZeroMQ's protocol, ZMTP 3.0 and 3.1: greeting, mechanisms, frames, messages."""
 
 from sluicemq_devices.zmtp.credentials import CURVE, NULL, PLAIN, Credentials
 from sluicemq_devices.zmtp.frames import (
@@ -12,8 +12,10 @@ from sluicemq_devices.zmtp.frames import (
     first_frame,
     ping,
 )
+from sluicemq_devices.zmtp.mechanism import Traffic
 from sluicemq_devices.zmtp.messages import FramePeer, RawPeer
 from sluicemq_devices.zmtp.peer import M, Peer
+from sluicemq_devices.zmtp.terms import NULL_TERMS, Terms
 
 __all__ = [
     "CURVE",
@@ -21,6 +23,7 @@ __all__ = [
     "LONG",
     "MORE",
     "NULL",
+    "NULL_TERMS",
     "PING",
     "PLAIN",
     "Credentials",
@@ -29,6 +32,8 @@ __all__ = [
     "Message",
     "Peer",
     "RawPeer",
+    "Terms",
+    "Traffic",
     "encode",
     "encode_large",
     "first_frame",

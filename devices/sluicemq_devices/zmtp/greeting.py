@@ -9,14 +9,23 @@ from __future__ import annotations
 
 from typing import Final
 
+from sluicemq_devices.zmtp.credentials import NULL
 from sluicemq_devices.zmtp.frames import short
 
-GREETING: Final = b"\xff" + bytes(8) + b"\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + bytes(32)
-#: End of the first part of the greeting: signature and version.
-VERSION_END: Final = 12
+#: First part of the greeting: signature and version.
+VERSION: Final = b"\xff" + bytes(8) + b"\x7f\x03\x01"
+GREETING_SIZE: Final = 64
 
 _OLD, _MECHANISM = 3, slice(12, 32)
 _SIGNATURE_END, _MAJOR, _MINOR = 9, 10, 11
+
+
+def choice(mechanism: str, *, as_server: bool) -> bytes:
+    """Return the second part of the greeting."""
+    return mechanism.encode().ljust(20, b"\0") + bytes((as_server,)) + bytes(31)
+
+
+GREETING: Final = VERSION + choice(NULL, as_server=False)
 
 
 def minor_of(greeting: bytes) -> int:
@@ -25,26 +34,30 @@ def minor_of(greeting: bytes) -> int:
 
 
 def not_spoken(data: bytes) -> str:
-    """Return why a greeting, or its beginning, is not one of ZMTP 3 with NULL; empty if it is."""
+    """Return why a greeting, or its beginning, is not one of ZMTP 3; empty if it is."""
     if data[:1] not in (b"", b"\xff") or data[_SIGNATURE_END:_MAJOR] not in (b"", b"\x7f"):
         return f"it does not speak ZMTP 3, but sent {data[:24]!r}"
     if len(data) > _MAJOR and data[_MAJOR] < _OLD:
         return "it does not speak ZMTP 3, but an older one: its ZeroMQ is from before 2013 (libzmq 4.0)"
-    if len(data) >= _MECHANISM.stop and data[_MECHANISM] != GREETING[_MECHANISM]:
-        return f"no handshake: it wants the mechanism {_mechanism(data)!r}, and only NULL is spoken here"
     return ""
 
 
-def offered_by(data: bytes) -> str:
-    """Describe a greeting, or its beginning, in words; empty if no byte came."""
+def mechanism_of(data: bytes) -> bytes | None:
+    """Return the mechanism that a greeting names; None if that has not come yet."""
+    return data[_MECHANISM].rstrip(b"\0") if len(data) >= _MECHANISM.stop else None
+
+
+def offered_by(data: bytes, awaited: str) -> str:
+    """Describe a greeting, or its beginning, and the command that is missing; empty if no byte came."""
     if len(data) <= _SIGNATURE_END:
         return f"the first {len(data)} bytes of a greeting" if data else ""
     if len(data) <= _MAJOR:
         return "a greeting that ends before its version: as of a ZeroMQ from before 2013 (libzmq 3.2)"
     version = f"ZMTP {data[_MAJOR]}" + (f".{data[_MINOR]}" if len(data) > _MINOR else "")
-    if len(data) < _MECHANISM.stop:
+    mechanism = mechanism_of(data)
+    if mechanism is None:
         return f"{version}, no mechanism"
-    return f"{version}, the mechanism {_mechanism(data)!r}, no READY command"
+    return f"{version}, the mechanism {mechanism!r}, no {awaited} command"
 
 
 def read_properties(data: bytes) -> dict[bytes, bytes] | None:
@@ -74,7 +87,3 @@ def split(body: bytes) -> tuple[bytes, bytes]:
 def complaint(about: bytes) -> str:
     """Return the text of an ERROR command, for the log."""
     return f"it says ERROR: {about[1:200].decode(errors='replace')!r}"
-
-
-def _mechanism(greeting: bytes) -> bytes:
-    return greeting[_MECHANISM].rstrip(b"\0")

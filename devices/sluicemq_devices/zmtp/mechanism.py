@@ -78,6 +78,11 @@ class Mechanism(abc.ABC):
         self._metadata = metadata
         self._awaited = awaited
 
+    @property
+    def awaited(self) -> str:
+        """Name of the command that must come next; empty if none."""
+        return self._awaited.decode()
+
     def begin(self) -> bytes:
         """Return what to send once both greetings were exchanged."""
         return b""
@@ -90,7 +95,7 @@ class Mechanism(abc.ABC):
         elif self._awaited and name == self._awaited:
             return self._read(about)
         else:
-            self.error = f"broken ZMTP: {body[:24]!r} where {self._awaited.decode() or 'nothing'} belongs"
+            self.error = f"broken ZMTP: {body[:24]!r} where {self.awaited or 'nothing'} belongs"
         return b""
 
     def decide(self, why: str) -> bytes:
@@ -110,7 +115,7 @@ class Mechanism(abc.ABC):
 
     def _broken(self, why: str) -> bytes:
         """Note what is wrong with the awaited command; nothing is to be sent."""
-        self.error = f"broken ZMTP: a {self._awaited.decode()} command {why}"
+        self.error = f"broken ZMTP: a {self.awaited} command {why}"
         return b""
 
     def _learn(self, metadata: bytes) -> None:

@@ -8,6 +8,7 @@ from typing import cast
 
 from sluicemq_devices.zmtp.frames import LARGE, LONG, MORE, Message, encode
 from sluicemq_devices.zmtp.peer import MOST_FRAMES, Peer, too_large
+from sluicemq_devices.zmtp.terms import NULL_TERMS, Terms
 
 #: Messages of one :meth:`FramePeer.take`, and commands of any, at most: a chunk may hold thousands.
 MOST_AT_ONCE = 256
@@ -24,8 +25,16 @@ class FramePeer(Peer[Message]):
     __slots__ = ("_frames", "_prefix")
     first, limit = _FIRST, MOST_AT_ONCE
 
-    def __init__(self, kind: str, most_bytes: int, say: Callable[[bytes], None]) -> None:
-        super().__init__(kind, most_bytes, say)
+    def __init__(
+        self,
+        kind: str,
+        most_bytes: int,
+        say: Callable[[bytes], None],
+        terms: Terms = NULL_TERMS,
+        *,
+        dials: bool = False,
+    ) -> None:
+        super().__init__(kind, most_bytes, say, terms, dials=dials)
         self._prefix: Message = []
         self._frames: Message = []
 
@@ -110,8 +119,16 @@ class RawPeer(Peer[bytes]):
     __slots__ = ("_count", "_parts")
     first = limit = MOST_RAW_AT_ONCE
 
-    def __init__(self, kind: str, most_bytes: int, say: Callable[[bytes], None]) -> None:
-        super().__init__(kind, most_bytes, say)
+    def __init__(
+        self,
+        kind: str,
+        most_bytes: int,
+        say: Callable[[bytes], None],
+        terms: Terms = NULL_TERMS,
+        *,
+        dials: bool = False,
+    ) -> None:
+        super().__init__(kind, most_bytes, say, terms, dials=dials)
         self._count = 0  # frames of a message that is not complete
         self._parts: list[bytes] = []  # these frames
 

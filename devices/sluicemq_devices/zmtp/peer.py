@@ -1,10 +1,7 @@
-"""One end of a ZMTP 3 connection (ZeroMQ RFC 23 and 37), mechanism NULL: bytes in, messages out.
+"""One end of a ZMTP 3 connection (ZeroMQ RFC 23 and 37): bytes in, messages out.
 
-The greeting (:mod:`.greeting`) is sent in two parts, as libzmq does: first the version, and the rest after
-the peer has sent its own. A peer that wants another mechanism or an older ZMTP leaves without an error when
-it reads our whole greeting first; this way it has named what it wants, and the log can say so.
-
-Frames (:mod:`.frames`) follow, read in one of the forms of :mod:`.messages`.
+Its handshake (:mod:`.handshake`) comes first. Frames (:mod:`.frames`) follow, read in one of the forms of
+:mod:`.messages`; those of CURVE are opened first, and from then on nothing differs.
 This module touches no socket, never waits, and raises nothing for what a stranger sends.
 """
 
@@ -15,38 +12,21 @@ from collections.abc import Callable
 from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 from typing import ClassVar, Generic, TypeVar
 
-from sluicemq_devices.zmtp.frames import COMMAND, LONG, command, encode, short
-from sluicemq_devices.zmtp.greeting import (
-    GREETING,
-    VERSION_END,
-    complaint,
-    minor_of,
-    not_spoken,
-    offered_by,
-    read_properties,
-    ready_property,
-    split,
-)
+from sluicemq_devices.zmtp.credentials import Credentials
+from sluicemq_devices.zmtp.frames import COMMAND, LONG, command, encode
+from sluicemq_devices.zmtp.greeting import complaint, split
+from sluicemq_devices.zmtp.handshake import Handshake
+from sluicemq_devices.zmtp.mechanism import Traffic
+from sluicemq_devices.zmtp.terms import NULL_TERMS, Terms
 
 #: Frames of one message, at most: room for any envelope.
 MOST_FRAMES = 65_536
 
 _MOST_COMMAND = 65_536  # bytes
 _MOST_SUBSCRIPTION = 1 << 20  # bytes of a command at XPUB: topics that are too long are refused, not cut
-_LONGEST_IDENTITY = 255
-_LONGEST_READY = 8192  # bytes
 _GROWN = 1 << 20  # bytes of a large frame that must have come before it is received into a mapping
 _FRAME = 64  # bytes that a frame takes beyond its own: as an object, and its place in a list
 
-_PARTNERS = {
-    "DEALER": (b"REP", b"DEALER", b"ROUTER"),
-    "ROUTER": (b"REQ", b"DEALER", b"ROUTER"),
-    "PULL": (b"PUSH",),
-    "PUSH": (b"PULL",),
-    "XPUB": (b"SUB", b"XSUB"),
-    "XSUB": (b"PUB", b"XPUB"),
-}
-_WITH_IDENTITY = ("DEALER", "ROUTER")
 _SUBSCRIBE, _CANCEL = b"SUBSCRIBE", b"CANCEL"  # RFC 37, ZMTP 3.1
 _AS_MESSAGE = {_SUBSCRIBE: b"\x01", _CANCEL: b"\x00"}  # RFC 23, ZMTP 3.0
 
@@ -67,7 +47,7 @@ class Peer(abc.ABC, Generic[M]):
     """Messages of any :meth:`take`, at most."""
 
     __slots__ = (
-        "_greeted",
+        "_handshake",
         "_kind",
         "_large",
         "_large_has_more",
@@ -76,7 +56,6 @@ class Peer(abc.ABC, Generic[M]):
         "_rest",
         "_say",
         "_size",
-        "_unsaid",
         "answered",
         "behind",
         "error",
@@ -86,15 +65,29 @@ class Peer(abc.ABC, Generic[M]):
         "missing",
         "most",
         "ready",
+        "traffic",
         "unfinished",
     )
 
-    def __init__(self, kind: str, most_bytes: int, say: Callable[[bytes], None]) -> None:
-        """``kind``: type of this end's socket; ``most_bytes``: limit of one message; ``say``: sends bytes."""
+    def __init__(
+        self,
+        kind: str,
+        most_bytes: int,
+        say: Callable[[bytes], None],
+        terms: Terms = NULL_TERMS,
+        *,
+        dials: bool = False,
+    ) -> None:
+        """``kind``: type of this end's socket; ``most_bytes``: limit of one message; ``say``: sends bytes.
+
+        ``terms``: mechanisms and keys of this end; ``dials``: it has dialled, and is the client.
+        """
         self.error = ""
         """Reason why the connection must be cut, for the log."""
         self.ready = False
         """True once the handshake is done."""
+        self.traffic: Traffic | None = None
+        """Encryption of what follows the handshake; None: frames go as they are."""
         self.behind = False
         """True if there may be more messages in what was taken: call :meth:`take` again without bytes."""
         self.idle = False
@@ -114,8 +107,7 @@ class Peer(abc.ABC, Generic[M]):
         self._kind = kind
         self._most_bytes = most_bytes
         self._say = say
-        self._unsaid = GREETING
-        self._greeted = False
+        self._handshake: Handshake | None = Handshake(kind, most_bytes, say, terms, dials=dials)
         self._rest = b""
         self._minor = 0
         self._large: bytearray | mmap = bytearray()  # what has come of a large frame, and room for the rest
@@ -123,15 +115,24 @@ class Peer(abc.ABC, Generic[M]):
         self._size = 0  # bytes of the frames of a message, the large one that is coming included
 
     @property
+    def credentials(self) -> Credentials | None:
+        """Credentials of the peer that wait for :meth:`decide`; nothing is read meanwhile."""
+        return self._handshake.credentials if self._handshake else None
+
+    def decide(self, why: str) -> None:
+        """Admit the peer, or tell it that it is refused; then :meth:`take` goes on with what came."""
+        if self._handshake:
+            self._handshake.decide(why)
+
+    @property
     def late(self) -> str:
         """Reason for cutting the peer when the time for its handshake is over."""
-        if self._greeted:
-            return "no handshake in time: the READY command is missing"
-        return (
-            "it never finished its ZMTP greeting"
-            if self._rest
-            else "it sent nothing in the time for a handshake"
-        )
+        return self._handshake.late if self._handshake else ""
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the error is that the keys or names of its handshake don't fit."""
+        return self._handshake is not None and self._handshake.failed
 
     @property
     def echoes(self) -> bool:
@@ -141,18 +142,17 @@ class Peer(abc.ABC, Generic[M]):
     @property
     def offered(self) -> str:
         """Description of what came of an unfinished handshake; empty if nothing did."""
-        return offered_by(self._rest)
+        return self._handshake.offered if self._handshake else ""
 
     def greet(self) -> None:
         """Send the first part of the greeting; call this first."""
-        self._unsaid = GREETING[VERSION_END:]
-        self._say(GREETING[:VERSION_END])
+        if self._handshake:
+            self._handshake.greet()
 
     def greet_on(self) -> None:
         """Send the rest of the greeting, if it was not sent yet."""
-        if self._unsaid:
-            rest, self._unsaid = self._unsaid, b""
-            self._say(rest)
+        if self._handshake:
+            self._handshake.greet_on()
 
     def subscription(self, topic: bytes, *, on: bool) -> bytes:
         """Return what subscribes to a topic (``on``) or cancels that, in the ZMTP version of this peer."""
@@ -170,19 +170,19 @@ class Peer(abc.ABC, Generic[M]):
         """Read the next bytes; return the messages that are complete now, a few hundred frames at most."""
         if self.missing:
             return self.take_of_large(data)
+        if self._handshake is not None:
+            data = self._shake_hands(self._handshake, data)
+        if self.traffic is not None:
+            return self._take_sealed(self.traffic, data)
         if self._rest:
             data = self._rest + data
-        if self.ready:
-            return self._read(data, 0)
-        at = self._shake_hands(data)
-        if self.ready:
-            return self._read(data, at)
-        self._rest = data
-        return []
+        return self._read(data, 0) if self.ready else []
 
     def take_of_large(self, data: bytes | memoryview) -> list[M]:
         """Read the next bytes of a large frame (while some are ``missing``); they are copied."""
         try:
+            if self.traffic is not None:
+                return self._take_sealed(self.traffic, data)
             messages = self._add_to_large(data)
         except (OSError, MemoryError):
             self.error = f"no memory for a frame of which {self.missing} bytes were missing"
@@ -194,6 +194,7 @@ class Peer(abc.ABC, Generic[M]):
         """Free what is incomplete, and the callbacks: the connection has ended."""
         self._say = self.answered = _unheard
         self._rest, self._large = b"", bytearray()
+        self._handshake = self.traffic = None
         self.missing = self.unfinished = 0
 
     @abc.abstractmethod
@@ -246,71 +247,41 @@ class Peer(abc.ABC, Generic[M]):
 
     # ------------------------------------------------------------- handshake
 
-    def _shake_hands(self, data: bytes) -> int:
-        """Read greeting and READY as far as they have come; return where the frames begin."""
-        if not self._greeted:
-            self.error = not_spoken(data)
-            if self.error:
-                return 0
-            if len(data) >= VERSION_END:
-                self.greet_on()
-            if len(data) < len(GREETING):
-                return 0
-            self._greeted = True
-            self._minor = minor_of(data)
+    def _shake_hands(self, handshake: Handshake, data: bytes) -> bytes:
+        """Read what belongs to the handshake; return what follows it."""
+        data = handshake.take(data)
+        self.error = handshake.error
+        if handshake.done:
+            self.ready = True
+            self.traffic = handshake.traffic
+            self.identity = handshake.identity
+            self._minor = handshake.minor
             self.knows_ping = self._minor > 0
-            self._say(command(b"READY", self._properties()))
-        return self._be_introduced(data)
+            self._handshake = None  # and with it the keys of the handshake
+            self._introduced(self.identity)
+        return data
 
-    def _be_introduced(self, data: bytes) -> int:
-        header = data[len(GREETING) : len(GREETING) + 9]
-        if len(header) < 2 or (header[0] & LONG and len(header) < 9):
-            return 0
-        start = len(GREETING) + (9 if header[0] & LONG else 2)
-        length = int.from_bytes(header[1:]) if header[0] & LONG else header[1]
-        if length > _LONGEST_READY:
-            self.error = (
-                f"a READY command of {length} bytes, more than {_LONGEST_READY}: a frame over the limit"
-            )
-        elif self._is_command(header[0], length) and start + length <= len(data):
-            self._check(data[start : start + length])
-            self.ready = not self.error
-        return start + length
+    # ---------------------------------------------------------------- traffic
 
-    def _check(self, body: bytes) -> None:
-        name, about = split(body)
-        if name != b"READY":
-            self.error = (
-                complaint(about) if name == b"ERROR" else f"broken ZMTP: {body[:24]!r} where READY belongs"
-            )
-            return
-        properties = read_properties(about)
-        if properties is None:
-            self.error = "broken ZMTP: a READY command whose properties can't be read"
-            return
-        kind, identity = properties.get(b"socket-type", b""), properties.get(b"identity", b"")
-        if kind not in _PARTNERS[self._kind] or len(identity) > _LONGEST_IDENTITY:
-            names = b", ".join(_PARTNERS[self._kind]).decode()
-            self.error = (
-                f"it is a {kind[:24].decode(errors='replace')} socket, here is a {self._kind} for {names}"
-            )
-            self._say(command(b"ERROR", short(self.error.encode()[:255])))
-        else:
-            self.identity = identity
-            self._introduced(identity)
-
-    def _properties(self) -> bytes:
-        properties = ready_property(b"Socket-Type", self._kind.encode())
-        return properties + (ready_property(b"Identity", b"") if self._kind in _WITH_IDENTITY else b"")
+    def _take_sealed(self, traffic: Traffic, data: bytes | memoryview) -> list[M]:
+        """Open sealed bytes and read the frames in them."""
+        plain = traffic.open(data) if data else b""
+        self.missing = 0
+        messages = self._read(self._rest + plain if self._rest else plain, 0)
+        if traffic.held:
+            self._weigh()
+            self.unfinished += traffic.held
+        self.missing = traffic.missing
+        if traffic.error and not self.behind:
+            self.error = self.error or traffic.error
+        return messages
 
     # -------------------------------------------------------------- commands
 
     def _is_command(self, flags: int, length: int) -> bool:
         """True if this frame can be a command; else ``error`` says why not."""
         if flags & ~LONG != COMMAND:
-            self.error = f"broken ZMTP: a frame with flags {flags:#04x}" + (
-                "" if self.ready else " where READY belongs"
-            )
+            self.error = f"broken ZMTP: a frame with flags {flags:#04x}"
         elif length > (most := _MOST_SUBSCRIPTION if self._kind == "XPUB" else _MOST_COMMAND):
             self.error = f"a command of {length} bytes, more than {most}: a frame over the limit"
         return not self.error
