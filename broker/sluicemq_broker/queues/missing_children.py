@@ -48,14 +48,19 @@ class MissingChildren:
         began = self._timer.now()
         if began < self._rests_until:
             return
+        try:
+            self._search()
+        finally:
+            rest = (self._timer.now() - began) / _SHARE
+            self._rests_until = self._timer.now() + (rest if self._waiting else max(rest, _ROUND))
+
+    def _search(self) -> None:
         self._waiting = self._waiting or [each.name for each in self._queues if each.store.groups.ever_waited]
         for name in self._waiting[:_QUEUES]:
             queue = self._queues.known(name)
             if queue is not None and self._look(queue):
                 break
             self._next()
-        rest = (self._timer.now() - began) / _SHARE
-        self._rests_until = self._timer.now() + (rest if self._waiting else max(rest, _ROUND))
 
     def _next(self) -> None:
         self._after = 0

@@ -1,22 +1,27 @@
 """Search for parents that wait for children which are in no queue any more.
 
 No statement of a broker leaves such a parent behind. It comes of somebody who removes a collection or
-documents by hand, or of a former version. All collections are read as they are at one moment (a snapshot), so
-a child that moves from one queue into another meanwhile is seen once. Children are inserted together with
-their parent's wait, never later: a child that is missing at one moment is missing for ever.
+documents by hand, or of a former version. All collections are read as they are at one moment, so a child that
+moves from one queue into another meanwhile is seen once. Children are inserted together with their parent's
+wait, never later: a child that is missing at one moment is missing for ever.
+
+The moment is that of a transaction, which writes nothing. MongoDB keeps it for as long as the transaction
+lasts. A moment of a session (``snapshot=True``) is kept for ``minSnapshotHistoryWindowInSeconds``, which is
+zero at the broker's own MongoDB: any write in the middle of a search would end it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeVar
 
 from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure
 
+from sluicemq.protocol.errors import DifferentStore
 from sluicemq_broker.job import Parent, State
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import translated
@@ -25,13 +30,19 @@ from sluicemq_broker.store.jobs.failed_children import is_parent
 from sluicemq_broker.store.jobs.index_models import IN_LINE, LINE_INDEX
 from sluicemq_broker.store.jobs.indexes import has_lines
 from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store.jobs.transactions import transact
 from sluicemq_broker.store.values import BY_ID, Document, Jobs
+
+Result = TypeVar("Result")
 
 #: Parents that are looked at together, and children for which one statement looks, at most.
 _PARENTS: Final = 100
 _CHILDREN: Final = 2000
-#: The server's codes: the state of a snapshot is known no more, or not yet; or it has no snapshots.
-_NO_SNAPSHOT: Final = {20, 72, 239, 246}
+#: The server's codes for what a user may not do.
+_FORBIDDEN: Final = {13, 8000}
+#: Milliseconds for a list of collections. The list may wait for the removal of a collection, and the removal
+#: for the transaction of this search.
+_LIST_TIME: Final = 3000
 _NO_QUEUES: Final = {"admin", "config", "local"}
 
 
@@ -84,22 +95,23 @@ def count_missing_children(
     """Return the parents with children that are in no queue, and how many these are.
 
     It looks into the queues that got the children, then into all others of ``databases``, then into those of
-    other databases of this MongoDB. Empty where MongoDB can't show all of them at one moment just now.
+    other databases of this MongoDB. Empty on a MongoDB without transactions. Raises as :func:`transact`; a
+    repetition is harmless.
     """
-    client = store.jobs.database.client
-    with translated():
-        try:
-            with client.start_session(snapshot=True) as session:
-                search = _Search(_waiting_still(store, parents, session), session)
-                for jobs in _collections(client, list(databases), search.likely()):
-                    if not search.missing:
-                        break
-                    search.look(jobs)
-                return dict(search.missing)
-        except OperationFailure as error:
-            if error.code not in _NO_SNAPSHOT:
-                raise
-            return {}
+    client, known = store.jobs.database.client, list(databases)
+
+    def missing(parents: Sequence[WaitingParent], session: ClientSession) -> dict[Parent, int]:
+        search = _Search(_waiting_still(store, parents, session), session)
+        for jobs in _collections(client, known, search.likely()):
+            if not search.missing:
+                break
+            search.look(jobs)
+        return dict(search.missing)
+
+    try:
+        return transact(client, lambda: parents, missing, "parents that may have lost children")
+    except DifferentStore:
+        return {}
 
 
 class _Search:
@@ -161,20 +173,35 @@ def _waiting_parent(stored: Document, store: QueueStore) -> WaitingParent | None
 
 
 def _collections(client: MongoClient[Document], known: list[Documents], likely: set[str]) -> Iterator[Jobs]:
-    """Yield all collections with jobs: the likely ones first, those of unknown databases last."""
-    names = [(database, name) for database in known for name in _names(database)]
-    for database, name in sorted(names, key=lambda each: each[1] not in likely):
-        yield database[name]
+    """Yield all collections with jobs: the likely ones first, those of unknown databases last.
+
+    All names are read before the first of the others is: a list of names may wait for a lock that the search
+    has.
+    """
+    for database in known:
+        yield from (database[name] for name in likely)
+    others = [jobs for database in known for jobs in _jobs_of(database) if jobs.name not in likely]
     there = {each.name for each in known} | _NO_QUEUES
-    others: list[str] = []
-    with suppress(OperationFailure):  # not allowed to list databases: those that are known are all
-        others = [each for each in client.list_database_names() if each not in there]
-    for other in others:
-        with suppress(OperationFailure):
-            for name in _names(client[other]):
-                yield client[other][name]
+    # A user who may not list databases has no other ones.
+    for other in _unless_forbidden(client.list_database_names):
+        if other not in there:
+            others += _unless_forbidden(partial(_jobs_of, client[other]))
+    yield from others
+
+
+def _jobs_of(database: Documents) -> list[Jobs]:
+    return [database[name] for name in _names(database)]
+
+
+def _unless_forbidden(read: Callable[[], list[Result]]) -> list[Result]:
+    try:
+        return read()
+    except OperationFailure as error:
+        if error.code not in _FORBIDDEN:
+            raise
+        return []
 
 
 def _names(database: Documents) -> list[str]:
     begins = {"name": {"$regex": f"^({QUEUE_PREFIX}|{PUT_ASIDE})".replace(".", "[.]")}}
-    return list(database.list_collection_names(filter=begins))
+    return list(database.list_collection_names(filter=begins, maxTimeMS=_LIST_TIME))
