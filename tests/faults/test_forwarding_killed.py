@@ -12,6 +12,7 @@ from pymongo import MongoClient
 
 from faults.mongo_messages import Command
 from faults.proxied import Delivered, RawClient, SharedQueue, shared_queue
+from faults.replica_set import ReplicaSet
 from sluicemq import Client, Producer, SluiceError
 from sluicemq.protocol import wire
 from support.waiting import wait_until
@@ -22,19 +23,12 @@ SECONDS = 2
 
 
 @pytest.fixture(scope="module")
-def running(mongo_uri: str) -> Iterator[SharedQueue]:
-    with (
-        MongoClient[dict[str, Any]](mongo_uri) as mongo,
-        shared_queue(mongo_uri, 1, "first", lease=1.0) as it,
-    ):
-        before = lives(mongo, SECONDS)
-        yield it
-        lives(mongo, before)
-
-
-def lives(mongo: MongoClient[dict[str, Any]], seconds: int) -> int:
-    """Let MongoDB end transactions so long after whoever began them has gone; returns what it was."""
-    return int(mongo.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=seconds)["was"])
+def running() -> Iterator[SharedQueue]:
+    """A broker on a MongoDB of this file's own: transactions of other tests may take longer."""
+    with ReplicaSet() as mongod, MongoClient[dict[str, Any]](mongod.uri) as mongo:
+        mongo.admin.command("setParameter", 1, transactionLifetimeLimitSeconds=SECONDS)
+        with shared_queue(mongod.uri, 1, "first", lease=1.0) as it:
+            yield it
 
 
 @pytest.fixture
