@@ -181,9 +181,10 @@ def test_what_a_pub_sends_here_comes_to_a_sub_there(pair: Pair) -> None:
 
 
 def test_both_count_what_they_tell_and_hear(pair: Pair) -> None:
-    with Client(pair.one) as one, Client(pair.other) as other:
-        assert one.counters()["counters"]["bus_told"] > 0
-        assert other.counters()["counters"]["bus_heard"] > 0
+    with Producer(pair.one) as producer, Client(pair.one) as one, Client(pair.other) as other:
+        producer.push("counted", b"x").wait(TIMEOUT)
+        wait_until(lambda: one.counters()["counters"].get("bus_told"), what="the count of what is told")
+        wait_until(lambda: other.counters()["counters"].get("bus_heard"), what="the count of what is heard")
 
 
 # ------------------------------------------------------------------ alone, and without a bus

@@ -231,6 +231,7 @@ def test_a_broker_that_ends_leaves_nobody_behind(
         broker.restart()
         # Then who comes now does not wait for it, and what was held comes again
         assert len(held) == 50
+        held.release()
         with Producer(broker.doors["smq"]) as producer:
             for name in ("a", "b", "c"):
                 producer.push("mail", name.encode(), tenant=name).wait(TIMEOUT)

@@ -89,7 +89,8 @@ def test_a_file_that_is_not_valid_changes_nothing_and_all_that_is_wrong_is_told(
         "the configuration is not valid, the former one stays",
     ]
     assert broker.reload("[broker\n")[0].startswith("broker.toml: is not TOML: ")
-    Client(broker.doors["smq"]).ping()
+    with Client(broker.doors["smq"]) as client:
+        client.ping()
 
 
 def test_the_level_and_the_form_of_the_log_change(broker: Reloaded) -> None:
