@@ -17,14 +17,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sluicemq import Producer
-from sluicemq_broker.http import api
+from sluicemq_broker.http import BASE
 from sluicemq_broker.http.door import MOST_CONNECTIONS
 from support.broker_under_test import BrokerUnderTest, serving
 from support.http_reader import Web, all_of
 from support.own_queue import TOKEN
 from support.waiting import wait_until
 
-V1 = api.BASE
+V1 = BASE
 MIB = 1 << 20
 BIG = b"\x01" * (11 * MIB)  # which JSON writes with six times as many
 LONGEST_TURN = 0.06  # seconds of CPU; in one piece it takes 0.14

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest.mock import MagicMock
 from urllib.parse import quote
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from sluicemq import Worker
-from sluicemq_broker.http import actions, api
+from sluicemq_broker.http import BASE, api
 from sluicemq_broker.http.door import MOST_CONNECTIONS
 from sluicemq_broker.http.handler import MOST_HEADER_BYTES
-from sluicemq_broker.parts import PARTS
 from support.broker_under_test import BrokerUnderTest
 from support.http_reader import Answer, Web, all_of
+from support.http_site import all_needs
 from support.own_queue import TOKEN, OwnQueue
 from support.waiting import TIMEOUT, wait_until
 
 DOCUMENT = api.document()
-V1 = api.BASE
+V1 = BASE
 
 
 @pytest.fixture
@@ -55,14 +54,16 @@ def test_a_broker_that_serves_is_live_and_ready(web: Web) -> None:
 
 
 def test_the_document_has_every_path_and_no_other() -> None:
-    nothing, site = MagicMock(), MagicMock()
-    for part in PARTS:
-        part.add_paths(nothing, site)
-    added = {call.args[0] for call in site.add.call_args_list}
-    asked = {V1 + call.args[0] for call in site.ask.call_args_list}
-    core = {*api.routes(nothing, nothing, nothing, nothing), *actions.routes(nothing)}
-    served = core | asked | {path for path in added if path.startswith(V1)}
+    served = {path for path in all_needs() if path.startswith(V1)}
     assert {path for path in DOCUMENT["paths"] if path.startswith(V1)} == served
+
+
+def test_the_document_says_where_a_caller_is_needed() -> None:
+    for path, methods in DOCUMENT["paths"].items():
+        for method, described in methods.items():
+            is_open = all_needs()[path] is None
+            assert ({"401", "403"} <= described["responses"].keys()) or is_open or path == f"{V1}/me"
+            assert bool(described.get("security")) is not is_open, (method, path)
 
 
 def test_the_document_is_served_as_it_lies_in_the_package(web: Web) -> None:

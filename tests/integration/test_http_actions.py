@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from sluicemq import Reject, Worker
-from sluicemq_broker.http import api
+from sluicemq_broker.http import BASE, api
 from sluicemq_broker.http.handler import MOST_BODY_BYTES
 from support.broker_under_test import BrokerUnderTest, serving
 from support.http_reader import Answer, Web
@@ -19,7 +19,7 @@ from support.own_queue import TOKEN, OwnQueue
 from support.waiting import wait_until
 
 DOCUMENT = api.document()
-V1 = api.BASE
+V1 = BASE
 Order = Callable[..., Any]
 
 
@@ -138,7 +138,7 @@ def test_a_schedule_is_paused_resumed_and_run(order: Order, jobs: OwnQueue) -> N
 def test_an_order_stands_in_the_log_with_who_gave_it(order: Order, jobs: OwnQueue) -> None:
     jobs.push()
     order("/queues/{queue}/pause")
-    jobs.broker.process.wait_log(f"/api/v1/queues/{jobs.queue}/pause by 127.0.0.1")
+    jobs.broker.process.wait_log(f"/api/v1/queues/{jobs.queue}/pause by http_token at 127.0.0.1")
 
 
 # ------------------------------------------------------------------- what is refused

@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from sluicemq import Reject, Worker
-from sluicemq_broker.http import api
+from sluicemq_broker.http import BASE, api
 from sluicemq_broker.http.door import MOST_CONNECTIONS
 from support.broker_under_test import BrokerUnderTest
 from support.http_reader import Web, all_of
@@ -18,7 +18,7 @@ from support.own_queue import OwnQueue
 from support.waiting import wait_until
 
 DOCUMENT = api.document()
-V1 = api.BASE
+V1 = BASE
 
 
 @pytest.fixture

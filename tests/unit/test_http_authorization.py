@@ -1,36 +1,212 @@
-"""Wrong tokens are counted out."""
+"""Callers of requests: by token, by session, anonymous; wrong tries are counted out."""
 
 from __future__ import annotations
+
+import json
+from dataclasses import replace
 
 import falcon
 import pytest
 from falcon.testing import create_environ
 
+from sluicemq.protocol.errors import Forbidden
+from sluicemq.protocol.permissions import Action, Permissions
+from sluicemq_broker.config import BrokerSettings, Config
+from sluicemq_broker.config.secret import Secret
 from sluicemq_broker.http.authorization import HEADER, Authorization
+from sluicemq_broker.http.callers import Callers
 from sluicemq_broker.http.host_names import HostNames
+from sluicemq_broker.http.sessions import LONGEST, MOST, MOST_OF_ONE, Sessions
+from sluicemq_broker.runtime import Counters
+from sluicemq_broker.security import NOTHING, Caller, Needs, Principal, Security
+from support.virtual_time import VirtualTime
 
 NAMES = HostNames("127.0.0.1:5580", ())
 RIGHT = "the-right-token-1234"
+IDLE = 600.0
 
 
-def asked(token: str) -> falcon.Request:
-    headers = {HEADER: "x", "Content-Type": "application/json", "Authorization": f"Bearer {token}"}
-    return falcon.Request(create_environ(method="POST", headers=headers))
+def settings(token: str | None = RIGHT) -> BrokerSettings:
+    broker = Config.default().broker
+    return replace(broker, http_token=Secret(token) if token else None, http_idle=IDLE)
 
 
-def test_who_guesses_is_refused_for_a_moment_and_who_knows_is_not() -> None:
-    rights = Authorization(RIGHT, NAMES)
+@pytest.fixture
+def time() -> VirtualTime:
+    return VirtualTime()
+
+
+@pytest.fixture
+def security() -> Security:
+    return Security(Counters())
+
+
+@pytest.fixture
+def callers(security: Security, time: VirtualTime) -> Callers:
+    return Callers(settings(), security, time)
+
+
+def asked(token: str = "", body: bytes = b"", **headers: str) -> falcon.Request:
+    given = {HEADER: "x", "Content-Type": "application/json", **headers}
+    if token:
+        given["Authorization"] = f"Bearer {token}"
+    return falcon.Request(create_environ(method="POST", headers=given, body=body))
+
+
+def check(callers: Callers, request: falcon.Request, needs: Needs = NOTHING) -> Caller:
+    Authorization(callers, NAMES).check(request, needs, {})
+    caller: Caller = request.context.caller
+    return caller
+
+
+def logged_in(callers: Callers, **headers: str) -> tuple[str, str]:
+    """Log in with the token; the name and value of the cookie."""
+    response = falcon.Response()
+    callers.log_in(asked("", b"", **headers), response, {"token": RIGHT})
+    ((name, morsel),) = (response._cookies or {}).items()  # noqa: SLF001 - falcon shows them nowhere else
+    return name, morsel.value
+
+
+def with_cookie(cookie: tuple[str, str], **headers: str) -> falcon.Request:
+    return asked("", b"", **{"Cookie": "=".join(cookie), **headers})
+
+
+# -------------------------------------------------------------------------- tokens
+
+
+def test_who_guesses_is_refused_for_a_moment_and_who_knows_is_not(callers: Callers) -> None:
     for _ in range(20):
         with pytest.raises(falcon.HTTPUnauthorized):
-            rights.check(asked("a-guess-1234567890"))
+            check(callers, asked("a-guess-1234567890"))
     with pytest.raises(falcon.HTTPTooManyRequests):
-        rights.check(asked("a-guess-1234567890"))
-    rights.check(asked(RIGHT))
+        check(callers, asked("a-guess-1234567890"))
+    assert check(callers, asked(RIGHT)).name == "http_token"
 
 
-def test_no_token_opens_a_door_that_has_none() -> None:
+def test_no_token_opens_a_door_that_has_none(security: Security) -> None:
     for token in (None, ""):
-        rights = Authorization(token, NAMES)
-        assert not rights.any
+        callers = Callers(settings(token), security)
+        assert not callers.any
         with pytest.raises(falcon.HTTPForbidden):
-            rights.check(asked(""))
+            check(callers, asked("x"))
+
+
+def test_another_token_of_the_configuration_replaces_the_former_one_and_ends_its_sessions(
+    callers: Callers,
+) -> None:
+    cookie = logged_in(callers)
+    callers.reconfigure(settings("another-token-1234"))
+    assert check(callers, asked("another-token-1234")).name == "http_token"
+    for request in (asked(RIGHT), with_cookie(cookie)):
+        with pytest.raises(falcon.HTTPUnauthorized):
+            check(callers, request)
+
+
+def test_a_proxy_may_pass_on_a_password_of_its_own(callers: Callers) -> None:
+    request = asked(Authorization="Basic dTpw")
+    callers.find(request)
+    assert request.context.caller.name == ""
+
+
+# ------------------------------------------------------------------- what is needed
+
+
+def test_what_a_caller_may_not_do_is_forbidden_and_counted(callers: Callers, security: Security) -> None:
+    security.anonymous.change(Permissions({Action.READ: ("mail",)}))
+    needs = Needs(Action.READ, "queue")
+    request = falcon.Request(create_environ())
+    rule = Authorization(callers, NAMES)
+    rule.check(request, needs, {"queue": "mail"})
+    with pytest.raises(Forbidden):
+        rule.check(request, needs, {"queue": "sms"})
+
+
+def test_an_anonymous_caller_who_may_nothing_gets_nowhere(callers: Callers, security: Security) -> None:
+    security.anonymous.change(Permissions())
+    with pytest.raises(falcon.HTTPUnauthorized):
+        Authorization(callers, NAMES).check(falcon.Request(create_environ()), NOTHING, {})
+
+
+def test_the_body_may_say_what_else_is_needed(callers: Callers) -> None:
+    seen = []
+    needs = Needs(Action.MANAGE, more=lambda request: [(Action.PUSH, request.context.body["to"])])
+    needs = needs._replace(more=lambda request: seen.append(request.context.body) or [])
+    check(callers, asked(RIGHT, json.dumps({"to": "sms"}).encode()), needs)
+    assert seen == [{"to": "sms"}]
+
+
+# ------------------------------------------------------------------------- sessions
+
+
+def test_a_login_is_known_by_its_cookie_until_logout(callers: Callers) -> None:
+    cookie = logged_in(callers)
+    request = with_cookie(cookie)
+    assert check(callers, request).name == "http_token"
+    callers.log_out(request, falcon.Response())
+    assert not request.context.goes_on()
+    with pytest.raises(falcon.HTTPUnauthorized):
+        check(callers, with_cookie(cookie))
+
+
+def test_a_session_ends_after_its_idle_time_and_use_begins_it_again(
+    callers: Callers, time: VirtualTime
+) -> None:
+    cookie = logged_in(callers)
+    for _ in range(3):
+        time.value += IDLE - 1
+        assert check(callers, with_cookie(cookie)).name
+    time.value += IDLE
+    with pytest.raises(falcon.HTTPUnauthorized):
+        check(callers, with_cookie(cookie))
+
+
+def test_what_a_page_asks_by_itself_is_no_use(callers: Callers, time: VirtualTime) -> None:
+    cookie = logged_in(callers)
+    time.value += IDLE - 1
+    assert check(callers, with_cookie(cookie, **{"X-SluiceMQ-Idle": "1"})).name
+    time.value += 1
+    with pytest.raises(falcon.HTTPUnauthorized):
+        check(callers, with_cookie(cookie))
+
+
+def test_a_session_ends_after_twelve_hours_however_much_it_is_used(
+    callers: Callers, time: VirtualTime
+) -> None:
+    cookie = logged_in(callers)
+    for _ in range(int(LONGEST // 500)):
+        time.value += 500
+        check(callers, with_cookie(cookie))
+    time.value += 500
+    with pytest.raises(falcon.HTTPUnauthorized):
+        check(callers, with_cookie(cookie))
+
+
+def test_a_new_login_ends_the_session_before_it(callers: Callers) -> None:
+    cookie = logged_in(callers)
+    logged_in(callers, Cookie="=".join(cookie))
+    assert len(callers.sessions) == 1
+
+
+def test_sessions_of_one_and_of_all_are_bounded(time: VirtualTime) -> None:
+    sessions = Sessions(IDLE, time)
+    one = Caller(Principal("one", Permissions.all()))
+    first = sessions.begin(one)
+    for _ in range(MOST_OF_ONE):
+        sessions.begin(one)
+    assert (len(sessions), sessions.find(first, used=True)) == (MOST_OF_ONE, None)
+    for number in range(MOST):
+        sessions.begin(Caller(Principal(f"p{number}", Permissions.all())))
+    assert len(sessions) == MOST
+
+
+def test_the_sessions_of_a_principal_that_is_removed_end(time: VirtualTime) -> None:
+    sessions, ops = Sessions(IDLE, time), Principal("ops", Permissions.all())
+    cookie = sessions.begin(Caller(ops))
+    ops.exists = False
+    assert sessions.find(cookie, used=True) is None
+
+
+def test_no_cookie_is_kept(callers: Callers) -> None:
+    _name, cookie = logged_in(callers)
+    assert cookie not in repr(vars(callers.sessions))
+    assert len(cookie) >= 43

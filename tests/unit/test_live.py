@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import gevent
 import pytest
 
 from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker.admin.snapshots import Snapshot, Snapshots, View
-from sluicemq_broker.parts.dashboard.live import INTERVAL, LiveFeed
+from sluicemq_broker.parts.dashboard.live import CHECK, INTERVAL, LiveFeed
+from sluicemq_broker.runtime import Count, Gauge
+from sluicemq_broker.security import ANYBODY, Caller, Principal
+from sluicemq_broker.store import SHOWN_STATES
 from support.virtual_time import VirtualTime, come_to_rest
 
 LOOK = View()
@@ -56,7 +61,7 @@ def told(events: Iterator[bytes], time: VirtualTime, *, seconds: float = INTERVA
 
 def listening(feed: LiveFeed) -> Generator[bytes, None, None]:
     """A dashboard that has had its first snapshot."""
-    events = feed.listen(LOOK)
+    events = feed.listen(LOOK, ANYBODY, lambda: True)
     assert next(events).startswith(b"retry: ")
     next(events)
     return events
@@ -101,7 +106,7 @@ def test_a_stopping_broker_ends_them_all(feed: LiveFeed) -> None:
     feed.close()
     assert list(events) == []
     with pytest.raises(Unavailable):
-        feed.listen(LOOK)
+        feed.listen(LOOK, ANYBODY, lambda: True)
 
 
 def test_a_snapshot_that_fails_ends_nothing(
@@ -118,3 +123,44 @@ def test_a_snapshot_that_fails_ends_nothing(
     assert told(events, time, seconds=2 * INTERVAL) == 2
     assert "no snapshot for the dashboards" in caplog.text
     events.close()
+
+
+def test_a_stream_ends_within_a_second_when_its_caller_loses_what_it_had(
+    feed: LiveFeed, time: VirtualTime
+) -> None:
+    # Given two dashboards, the second with permissions that change
+    stays = listening(feed)
+    permitted = [True]
+    ends = feed.listen(LOOK, ANYBODY, lambda: permitted[0])
+    next(ends), next(ends)
+    waiting = gevent.spawn(list, ends)
+    come_to_rest()
+    # When
+    permitted.clear()
+    permitted.append(False)
+    time.passes(CHECK)
+    # Then
+    assert waiting.get(timeout=60) == []
+    assert feed.open == 1
+    assert told(stays, time) == 2
+    stays.close()
+
+
+def test_each_caller_gets_what_it_may_see(time: VirtualTime) -> None:
+    rows = [row(name) for name in ("mail", "sms")]
+    snapshot = Snapshot(rows, {"broker": {"name": "b", "pid": 7}, "counters": {"pushed": 1}}, {"sms": 2})
+    reader = Caller(Principal("reader", Permissions({Action.READ: ("mail",)})))
+    seen = snapshot.of(reader).whole(View(limit=10))
+    assert [each["name"] for each in seen["queues"]] == ["mail"]
+    assert (seen["totals"]["queues"], seen["totals"]["ready"]) == (1, 1)
+    assert (seen["dying"], seen["counters"], seen["broker"]) == ({}, {}, {"name": "b"})
+    # callers with equal permissions share one, and who may see everything has the snapshot itself
+    twin = Caller(Principal("twin", Permissions({Action.READ: ("mail",), Action.PUSH: ("*",)})))
+    assert snapshot.of(twin) is snapshot.of(reader)
+    assert snapshot.of(ANYBODY) is snapshot
+
+
+def row(name: str) -> dict[str, Any]:
+    counts = dict.fromkeys((*SHOWN_STATES, Gauge.WORKERS, Gauge.IN_FLIGHT), 1)
+    rates = dict.fromkeys((Count.PUSHED, Count.DELIVERED, Count.COMMITTED), 1.0)
+    return {"name": name, **counts, "rates": rates, "paused": [], "exact": True, Gauge.OLDEST_READY_AGE: 1.0}

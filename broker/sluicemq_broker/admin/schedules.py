@@ -21,6 +21,10 @@ class ScheduleAdmin:
     def __init__(self, schedules: Schedules) -> None:
         self._schedules = schedules
 
+    def queue_of(self, name: str) -> str:
+        """Return the queue of a schedule; raises NotFound."""
+        return self._schedules.queue_of(name)
+
     def do(self, action: str, about: dict[str, Any]) -> Any:
         """Carry out one action of the verb SCHEDULE; waits for MongoDB. Raises BadFrames."""
         do = _ACTIONS.get(action)

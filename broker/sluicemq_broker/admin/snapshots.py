@@ -8,8 +8,10 @@ from typing import Any, Final, NamedTuple
 
 from sluicemq.protocol.errors import BadFrames
 from sluicemq.protocol.json_values import dumps
+from sluicemq.protocol.permissions import EVERY, Action
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count, Gauge
+from sluicemq_broker.security import Caller, visible
 from sluicemq_broker.store import SHOWN_STATES
 
 #: Rows of queues in one answer.
@@ -42,6 +44,13 @@ _SUMMED: Final = (
 _RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)
 
 
+#: What a caller sees: the patterns of the queues that it may read, and whether it may operate.
+_Sight = tuple[tuple[str, ...], bool]
+_EVERYTHING: Final = ((EVERY,), True)
+#: Facts of the broker that callers without ``operate`` see, too.
+_OF_EVERYBODY: Final = frozenset({"name", "version", Gauge.UPTIME, "store", Gauge.STORE_SILENT})
+
+
 class View(NamedTuple):
     """The queues that one dashboard shows: names with ``contains``, sorted, from ``offset`` on."""
 
@@ -70,6 +79,9 @@ class Snapshot:
 
     def __init__(self, rows: list[dict[str, Any]], about: dict[str, Any], dying: Mapping[str, int]) -> None:
         self._rows = rows
+        self._plain = about
+        self._all_dying = dying
+        self._seen: dict[_Sight, Snapshot] = {}
         most = sorted(dying, key=lambda name: -dying[name])[:_MOST_DYING]
         self._about = {
             **about,
@@ -78,6 +90,31 @@ class Snapshot:
             "dying": {name: dying[name] for name in most},
         }
         self._texts: dict[View, str] = {}
+
+    def of(self, caller: Caller) -> Snapshot:
+        """Return the snapshot as this caller sees it; callers with equal permissions share one.
+
+        Without ``operate`` it has nothing of the broker but its name, version, uptime and health.
+        """
+        sight = caller.principal.permissions.patterns(Action.READ), caller.may(Action.OPERATE)
+        if sight == _EVERYTHING:
+            return self
+        seen = self._seen.get(sight)
+        if seen is None:
+            seen = self._for(caller)
+            if len(self._seen) < _MOST_VIEWS:
+                self._seen[sight] = seen
+        return seen
+
+    def _for(self, caller: Caller) -> Snapshot:
+        may_read = visible.names(caller, Action.READ)
+        rows = visible.queues(caller, self._rows)
+        dying = {name: count for name, count in self._all_dying.items() if may_read(name)}
+        about = self._plain
+        if not caller.may(Action.OPERATE):
+            broker = {name: each for name, each in about["broker"].items() if name in _OF_EVERYBODY}
+            about = {**about, "broker": broker, "counters": {}}
+        return Snapshot(rows, about, dying)
 
     def page(self, view: View) -> dict[str, Any]:
         """Return ``{matching, queues}``: how many queues match a view, and those on its page."""

@@ -66,10 +66,13 @@ class BrokerSettings:
         rules.http_address,
         'the HTTP door: health, metrics, API, dashboard; "" for none; no password guards what is read there',
     )
-    http_token: Secret | None = setting(
+    http_token: Secret | None = live(
         None,
         rules.secret,
-        "the token that allows changes over HTTP; without one nothing can be changed there",
+        "a token that allows everything over HTTP; principals have tokens of their own",
+    )
+    http_idle: float = live(
+        1800.0, rules.seconds(above=0), "seconds without use after which a login to the dashboard ends"
     )
     http_hosts: tuple[str, ...] = setting(
         (),

@@ -1,10 +1,11 @@
 """The HTTP door: health, metrics, the API, and the paths that parts of the broker add."""
 
 from sluicemq_broker.http.answers import Endless
-from sluicemq_broker.http.api import BASE, Answer
+from sluicemq_broker.http.api import Answer
 from sluicemq_broker.http.door import HttpDoor, limited_connections
 from sluicemq_broker.http.fair_turns import HubPace
 from sluicemq_broker.http.metrics import Metrics
+from sluicemq_broker.http.paths import BASE
 from sluicemq_broker.http.queries import Query, view
 from sluicemq_broker.http.routes import Site
 

@@ -1,4 +1,4 @@
-"""``/api/v1``: changes. Each is a POST with JSON, which :mod:`authorization` must allow first.
+"""``/api/v1``: changes. Each is a POST with JSON, which :mod:`authorization` must allow first and reads.
 
 Each calls a method of :class:`~sluicemq_broker.admin.Admin`, as the verbs of SMQ/1 do, and is logged with the
 client's address. A long operation on many jobs is answered with its task.
@@ -7,19 +7,22 @@ client's address. A long operation on many jobs is answered with its task.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import falcon
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.wire import TaskField
 from sluicemq_broker.admin import CHOICE, Admin
 from sluicemq_broker.http.answers import write
-from sluicemq_broker.http.api import BASE
+from sluicemq_broker.http.bodies import text_of
+from sluicemq_broker.http.paths import BASE, Routes
 from sluicemq_broker.queues import Task
-from sluicemq_broker.runtime import read_json
+from sluicemq_broker.security import NOTHING, Need, Needs
 
 log = logging.getLogger("broker.http")
 
@@ -27,7 +30,7 @@ log = logging.getLogger("broker.http")
 _WAIT: Final = 2.0
 
 
-def routes(admin: Admin) -> dict[str, object]:
+def routes(admin: Admin) -> Routes:
     """Return the resources by their paths."""
     queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
     schedule = f"{BASE}/schedules/{{name}}"
@@ -37,22 +40,39 @@ def routes(admin: Admin) -> dict[str, object]:
         return lambda _ignored, name: admin.schedules.do(action, {"name": name})
 
     changes: dict[str, Callable[..., Any]] = {
-        f"{BASE}/token": lambda _ignored: None,
         f"{queue}/pause": lambda body, queue: admin.queues.pause(queue, _what(body)),
         f"{queue}/resume": lambda body, queue: admin.queues.resume(queue, _what(body)),
-        f"{queue}/purge": lambda body, queue: admin.queues.purge(queue, _text(body, "state")),
+        f"{queue}/purge": lambda body, queue: admin.queues.purge(queue, text_of(body, "state")),
         f"{job}/retry": lambda _ignored, queue, job_id: dead.redrive(queue, {"ids": [job_id]}, None),
         f"{job}/promote": lambda _ignored, queue, job_id: admin.jobs.promote(queue, job_id),
         f"{job}/cancel": lambda _ignored, queue, job_id: admin.jobs.cancel(queue, job_id),
         f"{job}/delete": lambda _ignored, queue, job_id: admin.jobs.remove(queue, job_id),
         f"{queue}/dead/redrive": lambda body, queue: dead.redrive(queue, _dead_letters(body), _to(body)),
         f"{queue}/dead/delete": lambda body, queue: dead.discard(queue, _dead_letters(body)),
+    }
+    of_schedules = {
         f"{schedule}/pause": scheduled(wire.SUSPEND),
         f"{schedule}/resume": scheduled(wire.GO_ON),
         f"{schedule}/run": scheduled(wire.RUN),
-        f"{BASE}/tasks/{{task_id}}/cancel": lambda _ignored, task_id: admin.tasks.cancel(task_id),
     }
-    return {path: _Change(change) for path, change in changes.items()}
+    of_task = {f"{BASE}/tasks/{{task_id}}/cancel": lambda _ignored, task_id: admin.tasks.cancel(task_id)}
+    return {
+        f"{BASE}/token": (_Change(lambda _ignored: None), NOTHING),
+        **_needing(Needs(Action.MANAGE, "queue", more=_into), changes),
+        **_needing(Needs(Action.MANAGE, more=partial(_of_schedule, admin)), of_schedules),
+        **_needing(Needs(Action.MANAGE, more=partial(_of_task, admin)), of_task),
+    }
+
+
+def _needing(needs: Needs, changes: dict[str, Callable[..., Any]]) -> Routes:
+    return {path: (_Change(change), needs) for path, change in changes.items()}
+
+
+def _into(request: falcon.Request, queue: str, **_job: str) -> Iterator[Need]:
+    """Yield what a change of a queue needs at another one: dead letters are pushed there."""
+    to = _to(request.context.body) if request.path.endswith("/dead/redrive") else None
+    if to is not None and to != queue:
+        yield Action.PUSH, to
 
 
 class _Change:
@@ -63,25 +83,26 @@ class _Change:
 
     def on_post(self, request: falcon.Request, response: falcon.Response, **parameters: str) -> None:
         """Answer ``{answer}``, or ``{task, done, total}`` of an operation that goes on."""
-        body = _body(request)
+        body = request.context.body
         outcome = self._change(body, **parameters)
         if isinstance(outcome, Task):
             outcome = outcome.outcome(_WAIT)
         about = {"queue": parameters.get("queue"), "job": parameters.get("job_id")}
-        log.info("%s by %s: %s", request.path, request.remote_addr, body or "-", extra=about)
+        caller = request.context.caller
+        log.info("%s by %s at %s: %s", request.path, caller.name, caller.peer, body or "-", extra=about)
         goes_on = isinstance(outcome, dict) and TaskField.TASK in outcome
         write(response, outcome if goes_on else {"answer": outcome})
 
 
-def _body(request: falcon.Request) -> dict[str, Any]:
-    text = request.bounded_stream.read()
-    try:
-        body = read_json(text) if text else {}
-    except ValueError as error:
-        raise BadFrames(f"a request that changes something needs a JSON object: {error}") from error
-    if not isinstance(body, dict):
-        raise BadFrames("a request that changes something needs a JSON object")
-    return body
+def _of_schedule(admin: Admin, _request: falcon.Request, name: str) -> Iterator[Need]:
+    """Yield what a change of a schedule needs: its queue is not in the path."""
+    yield Action.MANAGE, admin.schedules.queue_of(name)
+
+
+def _of_task(admin: Admin, request: falcon.Request, task_id: str) -> Iterator[Need]:
+    """Yield what the end of a task needs: ``operate``, or ``manage`` of its queue."""
+    if not request.context.caller.may(Action.OPERATE):
+        yield Action.MANAGE, admin.tasks.find(task_id)["queue"]
 
 
 def _dead_letters(body: dict[str, Any]) -> dict[str, Any]:
@@ -93,15 +114,8 @@ def _dead_letters(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _to(body: dict[str, Any]) -> str | None:
-    return _text(body, "to") if body.get("to") is not None else None
+    return text_of(body, "to") if body.get("to") is not None else None
 
 
 def _what(body: dict[str, Any]) -> str:
-    return _text(body, "what") if "what" in body else wire.DELIVERY
-
-
-def _text(body: dict[str, Any], name: str) -> str:
-    value = body.get(name)
-    if not isinstance(value, str):
-        raise BadFrames(f"{name} is a string")
-    return value
+    return text_of(body, "what") if "what" in body else wire.DELIVERY

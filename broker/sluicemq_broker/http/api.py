@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from importlib import resources
 from typing import Any, Final
@@ -14,49 +15,68 @@ from typing import Any, Final
 import falcon
 
 from sluicemq.protocol import wire
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.admin import Admin, Snapshots
 from sluicemq_broker.http.answer_memory import AnswerMemory
 from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.fair_turns import FairTurns
 from sluicemq_broker.http.handler import CONNECTION
+from sluicemq_broker.http.paths import BASE, Routes
 from sluicemq_broker.http.queries import cursor, cursor_text, dead_letters, view
 from sluicemq_broker.job import State
+from sluicemq_broker.security import NOTHING, Caller, Needs, visible
 from sluicemq_broker.store import JobPage
 
-BASE: Final = "/api/v1"
 _MOST_PEEKED: Final = 200
 #: Requests that ask MongoDB at one time, for they share its connections with the jobs; and that wait.
 AT_ONCE: Final = 4
 WAITING: Final = 100
 #: Bytes in memory from which on a job is large.
 _LARGE: Final = 256 * 1024
+_READS: Final = Needs(Action.READ, "queue")
+_OPERATES: Final = Needs(Action.OPERATE)
 
 
-def routes(admin: Admin, snapshots: Snapshots, turns: FairTurns, memory: AnswerMemory) -> dict[str, object]:
+def routes(admin: Admin, snapshots: Snapshots, turns: FairTurns, memory: AnswerMemory) -> Routes:
     """Return the resources by their paths."""
     stored = partial(Answer, turns=turns)
 
     return {
-        f"{BASE}/openapi.json": _Document(),
-        f"{BASE}/broker": Answer(lambda _request: admin.broker.about()),
-        f"{BASE}/brokers": stored(lambda _request: {"brokers": admin.broker.brokers()}),
-        f"{BASE}/queues": Answer(lambda request: _queues(admin, snapshots, request)),
+        f"{BASE}/openapi.json": (_Document(), NOTHING),
+        f"{BASE}/broker": (Answer(lambda _request: admin.broker.about()), _OPERATES),
+        f"{BASE}/brokers": (stored(lambda _request: {"brokers": admin.broker.brokers()}), _OPERATES),
+        f"{BASE}/queues": (Answer(lambda request: _queues(admin, snapshots, request)), NOTHING),
         **_of_a_queue(admin, turns, memory),
-        f"{BASE}/workers": Answer(
-            lambda request: {"workers": admin.queues.workers(request.get_param("queue"))}
+        f"{BASE}/workers": (
+            Answer(lambda request: {"workers": admin.queues.workers(request.get_param("queue"))}),
+            Needs(Action.READ, "queue", shows=_within("workers", visible.workers)),
         ),
-        f"{BASE}/devices": Answer(lambda _request: {"devices": admin.devices.all()}),
-        f"{BASE}/schedules": stored(lambda _request: {"schedules": admin.schedules.do(wire.LIST, {})}),
-        f"{BASE}/tasks": stored(lambda _request: {"tasks": admin.tasks.latest()}),
-        f"{BASE}/tasks/{{task_id}}": stored(lambda _request, task_id: admin.tasks.find(task_id)),
+        f"{BASE}/devices": (Answer(lambda _request: {"devices": admin.devices.all()}), _OPERATES),
+        f"{BASE}/schedules": (
+            stored(lambda _request: {"schedules": admin.schedules.do(wire.LIST, {})}),
+            Needs(Action.MANAGE, shows=_within("schedules", visible.schedules)),
+        ),
+        f"{BASE}/tasks": (
+            stored(lambda _request: {"tasks": admin.tasks.latest()}),
+            Needs(Action.OPERATE, shows=_within("tasks", visible.tasks)),
+        ),
+        f"{BASE}/tasks/{{task_id}}": (
+            stored(lambda _request, task_id: admin.tasks.find(task_id)),
+            Needs(Action.OPERATE, shows=visible.task),
+        ),
     }
 
 
-def _of_a_queue(admin: Admin, turns: FairTurns, memory: AnswerMemory) -> dict[str, object]:
+def _within(key: str, shows: Callable[[Caller, Any], Any]) -> Callable[[Caller, Any], Any]:
+    """Return the function that shows of ``{key: rows}`` the rows that a caller may see."""
+    return lambda caller, answer: {**answer, key: shows(caller, answer[key])}
+
+
+def _of_a_queue(admin: Admin, turns: FairTurns, memory: AnswerMemory) -> Routes:
     """Return the resources of one queue and its jobs."""
     stored = partial(Answer, turns=turns)
     queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
-    return {
+    resources: dict[str, object] = {
         queue: stored(lambda _request, queue: admin.queues.one(queue)),
         f"{queue}/jobs": stored(lambda request, queue: _jobs(admin, request, queue)),
         job: _Job(admin, turns, memory),
@@ -73,10 +93,14 @@ def _of_a_queue(admin: Admin, turns: FairTurns, memory: AnswerMemory) -> dict[st
             lambda request, queue: {"reasons": admin.dead_letters.reasons(queue, dead_letters(request))}
         ),
     }
+    return {path: (resource, _READS) for path, resource in resources.items()}
 
 
 class Answer:
-    """A path whose answer is a value; ``turns``: to ask MongoDB, for a few requests at one time."""
+    """A path whose answer is a value, of which each caller gets what it may see.
+
+    ``turns``: to ask MongoDB, for a few requests at one time.
+    """
 
     def __init__(self, answer: Callable[..., Any], turns: FairTurns | None = None) -> None:
         self._answer = answer
@@ -84,11 +108,9 @@ class Answer:
 
     def on_get(self, request: falcon.Request, response: falcon.Response, **parameters: str) -> None:
         """Write the answer as JSON."""
-        if self._turns is None:
-            write(response, self._answer(request, **parameters))
-            return
-        with self._turns.turn(request.env[CONNECTION].served):
-            write(response, self._answer(request, **parameters))
+        turn = self._turns.turn(request.env[CONNECTION].served) if self._turns else nullcontext()
+        with turn:
+            write(response, request.context.show(self._answer(request, **parameters)))
 
 
 class _OneJob:
@@ -156,10 +178,11 @@ def document() -> dict[str, Any]:
 
 
 def _queues(admin: Admin, snapshots: Snapshots, request: falcon.Request) -> dict[str, Any]:
-    """Return all queues, or the page that the parameters choose."""
+    """Return all queues, or the page that the parameters choose, of those that the caller may read."""
+    caller = request.context.caller
     if not request.params:
-        return {"queues": admin.queues.kept_in_turns()}
-    return snapshots.latest().page(view(request))
+        return {"queues": visible.queues(caller, admin.queues.kept_in_turns())}
+    return snapshots.latest().of(caller).page(view(request))
 
 
 def _jobs(admin: Admin, request: falcon.Request, queue: str) -> dict[str, Any]:

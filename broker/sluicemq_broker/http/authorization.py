@@ -1,45 +1,70 @@
-"""HTTP requests that may change something: those with the token, from no page but the dashboard."""
+"""The rule for requests: each path says what it needs, and that is asked before its resource.
+
+A change must come from no page but the dashboard, and from somebody: anonymous clients only read.
+"""
 
 from __future__ import annotations
 
-import hmac
-import logging
-import time
+from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import falcon
 
+from sluicemq.protocol.permissions import Action
+from sluicemq_broker.http.bodies import read_body
+from sluicemq_broker.http.callers import Callers, unauthorized
 from sluicemq_broker.http.host_names import HostNames
-from sluicemq_broker.runtime import Bucket
-
-log = logging.getLogger("broker.http")
+from sluicemq_broker.security import Caller, Needs
 
 #: A header of every request that changes something. Forms of other sites can't set it; scripts of other sites
 #: must ask the door first (CORS), and are refused.
 HEADER: Final = "X-SluiceMQ-Action"
-#: Wrong tokens a second, and in a burst; more are refused without a look.
-_WRONG_EACH_SECOND: Final = 1.0
-_WRONG_AT_ONCE: Final = 20.0
 
 
 class Authorization:
-    """The rule for changes. ``token``: without one nothing can be changed; ``names``: of the door."""
+    """The rule for all requests. ``names``: of the door."""
 
-    def __init__(self, token: str | None, names: HostNames) -> None:
-        self._token = (token or "").encode()
+    def __init__(self, callers: Callers, names: HostNames) -> None:
+        self._callers = callers
         self._names = names
-        self._wrong = Bucket(_WRONG_EACH_SECOND, _WRONG_AT_ONCE)
 
-    @property
-    def any(self) -> bool:
-        """True if changes are allowed at all."""
-        return bool(self._token)
+    def check(self, request: falcon.Request, needs: Needs | None, parameters: Mapping[str, str]) -> None:
+        """Raise an error unless the caller may do this, and leave the caller in the request's context.
 
-    def check(self, request: falcon.Request) -> None:
-        """Raise an HTTPError if this request may not change anything."""
-        if not self._token:
+        ``needs``: of the path; None: everybody may, also before a login. ``parameters``: names in the path.
+        The body of a change is read here, for it may say what else is needed.
+        """
+        if request.method == "POST":
+            self._check_change(request)
+        if needs is None:
+            return
+        self._callers.find(request)
+        caller = request.context.caller
+        self._require_somebody(request, caller, needs)
+        name = needs.name and (parameters.get(str(needs.name)) or request.get_param(str(needs.name)))
+        needs.ask(caller, name)
+        if request.method == "POST":
+            request.context.body = read_body(request)
+        needs.ask_more(caller, request, **parameters)
+        request.context.show = partial(needs.show, caller)
+
+    def _require_somebody(self, request: falcon.Request, caller: Caller, needs: Needs) -> None:
+        """Raise an HTTPError for an anonymous change, and where anonymous clients may do nothing."""
+        if caller.name or (request.method != "POST" and caller.principal.permissions):
+            return
+        caller.report(needs.action or Action.READ, "")
+        if request.method == "POST":
+            raise unauthorized("a change needs a token, that of [broker] http_token or of a principal")
+        raise unauthorized("this needs a token or a login")
+
+    def _check_change(self, request: falcon.Request) -> None:
+        """Raise an HTTPError for a change that comes from another site, or where none is allowed."""
+        if not self._callers.any:
             raise falcon.HTTPForbidden(
-                title="Read only", description="nothing can be changed here: [broker] http_token is not set"
+                title="Read only",
+                description="nothing can be changed here: [broker] http_token is not set, and no principal "
+                "has a token or a password",
             )
         if not self._is_own_page(request):
             raise falcon.HTTPForbidden(
@@ -47,21 +72,6 @@ class Authorization:
             )
         if (request.content_type or "").partition(";")[0].strip() != falcon.MEDIA_JSON:
             raise falcon.HTTPUnsupportedMediaType(description="a request that changes something must be JSON")
-        scheme, _, given = (request.get_header("Authorization") or "").partition(" ")
-        given = given.strip() if scheme.lower() == "bearer" else ""
-        if not hmac.compare_digest(given.encode(), self._token):
-            self._refuse(request, given)
-
-    def _refuse(self, request: falcon.Request, given: str) -> None:
-        if not self._wrong.take(time.monotonic()):
-            raise falcon.HTTPTooManyRequests(description="too many wrong tokens: try again in a moment")
-        what = "a wrong token" if given else "no token"
-        log.warning("%s %s from %s: %s", request.method, request.path, request.remote_addr, what)
-        raise falcon.HTTPUnauthorized(
-            description=("that token is wrong: " if given else "")
-            + "a change needs the token of [broker] http_token",
-            challenges=["Bearer"],
-        )
 
     def _is_own_page(self, request: falcon.Request) -> bool:
         if not request.get_header(HEADER):

@@ -26,10 +26,12 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker import __version__
 from sluicemq_broker.admin import Figures
 from sluicemq_broker.http.exposition import Form, form_for, written
 from sluicemq_broker.runtime import BOUNDS, Count, Gauge, Histogram, Timing
+from sluicemq_broker.security import Caller, visible
 from sluicemq_broker.store import SHOWN_STATES
 from sluicemq_devices.hub import DeviceCount, Metric, Mishap, let_others_run
 
@@ -44,7 +46,13 @@ _SHARE: Final = 0.005
 _SLOWEST: Final = 10.0
 #: Samples that are made in one turn of the hub, about: some milliseconds.
 _TURN: Final = 500
+#: Answers that are kept: in each form, for callers that see different queues.
+_MOST_KEPT: Final = 20
 _PREFIX: Final = "sluicemq_"
+
+#: Patterns of the queues that a caller may read, and of the streams; None: it sees all figures.
+_Sight = tuple[tuple[str, ...], tuple[str, ...]] | None
+_Asked = tuple[Form, _Sight]
 #: Figures that would have the name of another one.
 _NAMES: Final[dict[Metric, str]] = {Count.JOBS_REFUSED: "push_jobs_refused", Gauge.FULL: "is_full"}
 _OF_NO_JOB: Final = {Timing.STATEMENT: "mongodb_statement", Timing.HUB_DELAY: str(Timing.HUB_DELAY)}
@@ -59,24 +67,53 @@ class Metrics:
         self._registry.register(BrokerCollector(figures))
         ProcessCollector(registry=self._registry)
         self._now = now
-        self._latest: dict[Form, tuple[float, bytes]] = {}  # with the time until which each is served
+        self._latest: dict[_Asked, tuple[float, bytes]] = {}  # with the time until which each is served
         self._turn = BoundedSemaphore()
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        """Answer all figures: as OpenMetrics for a client that accepts it, else in the older form."""
+        """Answer all figures: as OpenMetrics for a client that accepts it, else in the older form.
+
+        Without ``operate``: those of queues and streams that the caller may see.
+        """
         form = form_for(request.get_header("Accept") or "")
         response.content_type = form.content_type
         with self._turn:  # two scrapes at one time get one answer
-            response.data = self._text(form)
+            response.data = self._text(form, request.context.caller)
 
-    def _text(self, form: Form) -> bytes:
-        until, text = self._latest.get(form, (float("-inf"), b""))
+    def _text(self, form: Form, caller: Caller) -> bytes:
+        asked = form, _sight(caller)
+        until, text = self._latest.pop(asked, (float("-inf"), b""))
         if self._now() >= until:
             began = time.thread_time()
-            text = written(self._registry.collect(), form)
-            cost = time.thread_time() - began
-            self._latest[form] = self._now() + max(_SHARED, min(_SLOWEST, cost / _SHARE)), text
+            families = self._registry.collect()
+            text = written(families if asked[1] is None else _visible(families, caller), form)
+            until = self._now() + max(_SHARED, min(_SLOWEST, (time.thread_time() - began) / _SHARE))
+        self._latest[asked] = until, text
+        if len(self._latest) > _MOST_KEPT:
+            del self._latest[next(iter(self._latest))]
         return text
+
+
+def _sight(caller: Caller) -> _Sight:
+    """Return what decides which figures a caller sees; None: it sees all."""
+    if caller.may(Action.OPERATE):
+        return None
+    permissions = caller.principal.permissions
+    return permissions.patterns(Action.READ), permissions.patterns(Action.SUBSCRIBE)
+
+
+def _visible(families: Iterable[Family], caller: Caller) -> Iterator[Family]:
+    """Yield the series that have the name of a queue or stream that the caller may see."""
+    may = {"queue": visible.names(caller, Action.READ), "stream": visible.names(caller, Action.SUBSCRIBE)}
+    for family in families:
+        family.samples = [each for each in family.samples if _is_visible(each.labels, may)]
+        if family.samples:
+            yield family
+
+
+def _is_visible(labels: Mapping[str, str], may: Mapping[str, Callable[[str], bool]]) -> bool:
+    name = next((label for label in labels if label in may), None)
+    return name is not None and "device" not in labels and labels[name] != OTHERS and may[name](labels[name])
 
 
 def name_of(figure: Metric) -> str:

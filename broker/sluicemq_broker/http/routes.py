@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
 import falcon
 import falcon.media
 
-from sluicemq.protocol.errors import BadQueue, NotFound, SluiceError, Unavailable
+from sluicemq.protocol.errors import BadQueue, Forbidden, NotFound, SluiceError, Unavailable
 from sluicemq.protocol.json_values import dumps
 from sluicemq_broker.admin import Admin, Snapshots
 from sluicemq_broker.config import BrokerSettings
-from sluicemq_broker.http import actions, api
+from sluicemq_broker.http import actions, api, login
 from sluicemq_broker.http.answer_memory import AnswerMemory
 from sluicemq_broker.http.authorization import Authorization
+from sluicemq_broker.http.callers import Callers, unauthorized
 from sluicemq_broker.http.connections import Connections
 from sluicemq_broker.http.fair_turns import FairTurns
 from sluicemq_broker.http.health import PATHS as HEALTH
 from sluicemq_broker.http.health import Live, Ready
 from sluicemq_broker.http.host_names import HostNames
 from sluicemq_broker.http.metrics import Metrics
-from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.http.paths import BASE
+from sluicemq_broker.runtime import Count, Counters, Timer
+from sluicemq_broker.security import NOTHING, Needs, Security
 from sluicemq_devices.sockets import Outgoing
 
 #: Headers for browsers: no frames, no scripts of other sites, no reading by other sites, no guessing of
@@ -34,9 +37,14 @@ _HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }
+#: Browsers would come over TLS only to all other servers of this machine, too.
+_LOCALHOST: Final = "localhost"
 #: Characters of a path in the log.
 _SHOWN: Final = 200
+#: A year: browsers that have come over TLS come over TLS only.
+_TLS_ONLY: Final = "max-age=31536000"
 _STATUS: Final[dict[type[SluiceError], str]] = {
+    Forbidden: falcon.HTTP_403,
     BadQueue: falcon.HTTP_404,
     NotFound: falcon.HTTP_404,
     Unavailable: falcon.HTTP_503,
@@ -44,9 +52,9 @@ _STATUS: Final[dict[type[SluiceError], str]] = {
 
 
 class Site:
-    """All paths of the door; parts of the broker add theirs by :meth:`add` and :meth:`ask`.
+    """All paths of the door; parts of the broker add theirs by :meth:`add`, :meth:`ask` and :meth:`open`.
 
-    ``connections``: of the door; ``outgoing``: memory that all doors share.
+    ``connections``: of the door; ``outgoing``: memory that all doors share. ``timer``: of the sessions.
     """
 
     def __init__(
@@ -57,28 +65,48 @@ class Site:
         admin: Admin,
         metrics: Metrics,
         outgoing: Outgoing,
+        security: Security,
+        timer: Timer | None = None,
     ) -> None:
         self._counters = counters
         names, memory = HostNames(settings.http, settings.http_hosts), AnswerMemory(connections, outgoing)
-        authorization = Authorization(settings.http_token.text if settings.http_token else None, names)
-        self.snapshots = Snapshots(lambda: admin.snapshot(actions=authorization.any))
+        self.needs: dict[str, Needs | None] = {}
+        """Permission that each path needs; None: everybody may, also before a login."""
+        self._callers = callers = Callers(settings, security, timer)
+        self.snapshots = Snapshots(lambda: admin.snapshot(actions=callers.any))
         self._turns = FairTurns(api.AT_ONCE, api.WAITING)
         self._closing: list[Callable[[], None]] = []
-        self._app = _application(_Guard(names, authorization, memory), self._failed)
-        self.add("/healthz", Live())
-        self.add("/readyz", Ready(admin.broker))
-        self.add("/metrics", metrics)
-        queues = api.routes(admin, self.snapshots, self._turns, memory)
-        for path, resource in {**queues, **actions.routes(admin)}.items():
-            self.add(path, resource)
+        guard = _Guard(names, Authorization(callers, names), memory, self.needs)
+        self._app = _application(guard, self._failed)
+        self.open("/healthz", Live())
+        self.open("/readyz", Ready(admin.broker))
+        self.open(f"{BASE}/login", login.Login(callers))
+        self.add("/metrics", metrics, NOTHING)
+        read = api.routes(admin, self.snapshots, self._turns, memory)
+        for path, route in {**read, **actions.routes(admin), **login.routes(callers)}.items():
+            self.add(path, *route)
 
-    def add(self, path: str, resource: object) -> None:
-        """Let a resource answer a path."""
+    def add(self, path: str, resource: object, needs: Needs) -> None:
+        """Let a resource answer a path, for callers with the permission that it needs.
+
+        The resource finds the caller in ``request.context``, and ``goes_on()``, which says if the caller is
+        still permitted what it was when the request came.
+        """
+        self.needs[path] = needs
         self._app.add_route(path, resource)
 
-    def ask(self, path: str, answer: Callable[..., Any]) -> None:
+    def ask(self, path: str, answer: Callable[..., Any], needs: Needs) -> None:
         """Answer a path of the API with ``answer(request, **names in the path)``, which may ask MongoDB."""
-        self.add(api.BASE + path, api.Answer(answer, self._turns))
+        self.add(BASE + path, api.Answer(answer, self._turns), needs)
+
+    def open(self, path: str, resource: object) -> None:
+        """Let a resource answer a path for everybody, also before a login."""
+        self.needs[path] = None
+        self._app.add_route(path, resource)
+
+    def reconfigure(self, settings: BrokerSettings) -> None:
+        """Use other live settings."""
+        self._callers.reconfigure(settings)
 
     def on_close(self, step: Callable[[], None]) -> None:
         """Call ``step`` when the broker stops."""
@@ -124,10 +152,17 @@ class _Guard:
     Requests for health are always answered.
     """
 
-    def __init__(self, names: HostNames, authorization: Authorization, memory: AnswerMemory) -> None:
+    def __init__(
+        self,
+        names: HostNames,
+        authorization: Authorization,
+        memory: AnswerMemory,
+        needs: Mapping[str, Needs | None],
+    ) -> None:
         self._names = names
         self._authorization = authorization
         self._memory = memory
+        self._needs = needs
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         if request.method not in ("GET", "HEAD", "POST"):
@@ -139,28 +174,31 @@ class _Guard:
                 description="this door has no such host name: use its address or localhost, or add the name "
                 "to [broker] http_hosts"
             )
-        if request.method == "POST":
-            self._authorization.check(request)
         self._memory.for_any()
 
     def process_resource(
-        self, _request: falcon.Request, _response: falcon.Response, _resource: object, params: dict[str, str]
+        self, request: falcon.Request, _response: falcon.Response, _resource: object, params: dict[str, str]
     ) -> None:
-        """Decode ``%XX`` in names of the path, which may have slashes."""
+        """Decode ``%XX`` in names of the path, which may have slashes; ask if the caller may have it."""
         for name, value in params.items():
             params[name] = unquote(value)
+        self._authorization.check(request, self._needs[str(request.uri_template)], params)
 
     def process_response(
-        self, _request: falcon.Request, response: falcon.Response, _resource: object, _succeeded: object
+        self, request: falcon.Request, response: falcon.Response, _resource: object, _succeeded: object
     ) -> None:
         for name, value in _HEADERS.items():
             if response.get_header(name) is None:
                 response.set_header(name, value)
+        if request.scheme == "https" and request.host != _LOCALHOST:
+            response.set_header("Strict-Transport-Security", _TLS_ONLY)
 
 
 def _refuse(
-    _request: falcon.Request, response: falcon.Response, error: SluiceError, _parameters: dict[str, Any]
+    request: falcon.Request, response: falcon.Response, error: SluiceError, _parameters: dict[str, Any]
 ) -> None:
+    if isinstance(error, Forbidden) and not request.context.caller.name:
+        raise unauthorized(f"{error}; a token or a login may help")
     status = (each for kind, each in _STATUS.items() if isinstance(error, kind))
     response.status = next(status, falcon.HTTP_400)
     if isinstance(error, Unavailable):

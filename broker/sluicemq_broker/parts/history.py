@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.doors import AdminVerb
 from sluicemq_broker.history import History, Incidents, Series
 from sluicemq_broker.process.duties import Duty
 from sluicemq_broker.process.foundation import retried
 from sluicemq_broker.process.part import Core, Part
+from sluicemq_broker.security import Needs, visible
 
 if TYPE_CHECKING:
     from sluicemq_broker.http import Query, Site
@@ -45,14 +47,18 @@ class HistoryPart(Part):
 
     def add_paths(self, site: Site) -> None:
         """Add history, curves and incidents."""
-        site.ask("/history/{subject}/{name}", self._read)
-        site.ask("/series/{subject}/{name}", self._curves)
-        site.ask("/recent", self._recent_curves)
+        of_subject = Needs(
+            Action.OPERATE, more=lambda _request, subject, name: [visible.history(subject, name)]
+        )
+        site.ask("/history/{subject}/{name}", self._read, of_subject)
+        site.ask("/series/{subject}/{name}", self._curves, of_subject)
+        site.ask("/recent", self._recent_curves, Needs(Action.READ, shows=visible.recent_curves))
         site.ask(
             "/incidents",
             lambda request: self._incidents.read(
                 request.get_param("span") or "day", request.get_param("queue")
             ),
+            Needs(Action.READ, shows=visible.incidents),
         )
 
     def dying(self) -> Mapping[str, int]:

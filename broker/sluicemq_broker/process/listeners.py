@@ -168,7 +168,9 @@ class Listeners:
         )
         connections = http.limited_connections(ground.counters, outgoing)
         metrics = http.Metrics(figures)
-        site = http.Site(ground.settings, ground.counters, connections, admin, metrics, outgoing)
+        site = http.Site(
+            ground.settings, ground.counters, connections, admin, metrics, outgoing, core.services.security
+        )
         for part in self._parts:
             part.add_paths(site)
         return http.HttpDoor(ground.settings.http, site, ground.counters, connections)

@@ -92,6 +92,10 @@ class Schedules:
         """Return all schedules by name, without their payloads."""
         return self._store.all()
 
+    def queue_of(self, name: str) -> str:
+        """Return the queue of a schedule; raises NotFound."""
+        return self._store.one(name).queue
+
     def put(self, schedule: Schedule) -> Schedule:
         """Make or replace a schedule; returns it as it is stored. Raises what is wrong with it."""
         ready = self._checked(schedule)

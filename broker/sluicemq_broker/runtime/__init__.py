@@ -2,7 +2,7 @@
 
 from sluicemq_broker.runtime.alarm import Alarm
 from sluicemq_broker.runtime.batcher import Batcher
-from sluicemq_broker.runtime.bucket import Bucket
+from sluicemq_broker.runtime.bucket import Bucket, Buckets
 from sluicemq_broker.runtime.budget import Budget
 from sluicemq_broker.runtime.counters import Counters, PartCounters, QueueCounters
 from sluicemq_broker.runtime.counts import BALANCES, Balance, Count, Gauge, Timing
@@ -28,6 +28,7 @@ __all__ = [
     "Balance",
     "Batcher",
     "Bucket",
+    "Buckets",
     "Budget",
     "Count",
     "Counters",

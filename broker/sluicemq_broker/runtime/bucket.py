@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 
 class Bucket:
     """Tokens, ``rate`` more each second up to ``most``; full at first. ``now`` is monotonic seconds."""
@@ -18,8 +20,45 @@ class Bucket:
         self._left -= 1
         return True
 
+    def give_back(self) -> None:
+        """Put back a token that was taken for nothing."""
+        self._left = min(self._most, self._left + 1)
+
     def left(self, now: float) -> float:
         """Return how many tokens there are now."""
         self._left = min(self._most, self._left + self._rate * (now - self._last))
         self._last = now
         return self._left
+
+
+class Buckets:
+    """A bucket for each key, such as an address, and one for all keys together.
+
+    ``each``, ``every``: rate and most of those. The ``known`` keys used last have a bucket; another one has a
+    full bucket, so that strangers with many addresses are bounded by the one for all.
+    """
+
+    def __init__(self, each: tuple[float, float], every: tuple[float, float], known: int = 1000) -> None:
+        self._each = each
+        self._every = Bucket(*every)
+        self._known = known
+        self._buckets: OrderedDict[str, Bucket] = OrderedDict()
+
+    def take(self, key: str, now: float) -> bool:
+        """Take a token of this key, and one of all; False: one of both is missing."""
+        bucket = self._bucket(key)
+        if bucket.left(now) < 1 or not self._every.take(now):
+            return False
+        return bucket.take(now)
+
+    def give_back(self, key: str) -> None:
+        """Put back what :meth:`take` took for nothing."""
+        self._bucket(key).give_back()
+        self._every.give_back()
+
+    def _bucket(self, key: str) -> Bucket:
+        bucket = self._buckets.pop(key, None) or Bucket(*self._each)
+        self._buckets[key] = bucket
+        if len(self._buckets) > self._known:
+            self._buckets.popitem(last=False)
+        return bucket

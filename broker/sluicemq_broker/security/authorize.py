@@ -97,6 +97,10 @@ class Caller:
         """False once its principal or its key was removed: its connections must end."""
         return self.principal.exists and (not self.key or self.key in self.principal.keys)
 
+    def at(self, peer: str) -> Caller:
+        """Return the caller for another request of this principal, from this address."""
+        return Caller(self.principal, peer, self.key, self._refused)
+
     def may(self, action: Action, name: str = "") -> bool:
         """Return whether it may do this, without counting a refusal: to leave out what it may not see."""
         return self.principal.may(action, name)

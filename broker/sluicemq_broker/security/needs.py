@@ -38,9 +38,12 @@ class Needs(NamedTuple):
             return
         authorize(caller, self.action, name if isinstance(name, str) else "")
 
-    def ask_more(self, caller: Caller, *request: Any) -> None:
-        """Raise Forbidden unless the caller may do what depends on the content; may wait for MongoDB."""
-        for action, name in self.more(*request) if self.more else ():
+    def ask_more(self, caller: Caller, *request: Any, **parameters: str) -> None:
+        """Raise Forbidden unless the caller may do what depends on the content; may wait for MongoDB.
+
+        ``parameters``: names in the path of an HTTP request.
+        """
+        for action, name in self.more(*request, **parameters) if self.more else ():
             authorize(caller, action, name)
 
     def show(self, caller: Caller, answer: Any) -> Any:

@@ -24,6 +24,19 @@ class Security:
         """Return the caller for an anonymous request from this address."""
         return Caller(self.anonymous, peer, refused=self.refused)
 
+    @property
+    def has_logins(self) -> bool:
+        """True if a principal has a token or a password."""
+        return False
+
+    def by_token(self, token: str, peer: str) -> Caller | None:  # noqa: ARG002 - no principal has one yet
+        """Return the caller with this bearer token, for a request from ``peer``; None: nobody has it."""
+        return None
+
+    def by_password(self, user: str, password: str, peer: str) -> Caller | None:  # noqa: ARG002 - as above
+        """Return the caller with this password, for a login from ``peer``; None: one of both is wrong."""
+        return None
+
     def refused(self, caller: Caller, action: Action, name: str) -> None:
         """Count a refusal, and log it, once a second."""
         who = caller.name or "an anonymous client"

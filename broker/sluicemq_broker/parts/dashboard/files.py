@@ -36,7 +36,7 @@ class _File(NamedTuple):
 def add_paths(site: Site) -> None:
     """Add a path for each file."""
     for name, each in _files().items():
-        site.add("/" if name == "index.html" else f"/dashboard/{name}", DashboardFile(each))
+        site.open("/" if name == "index.html" else f"/dashboard/{name}", DashboardFile(each))
 
 
 class DashboardFile:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator
-from typing import Final
+from collections.abc import Callable, Generator
+from functools import partial
+from typing import Any, Final
 
 import falcon
 import gevent
@@ -19,6 +20,7 @@ from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.admin import Snapshot, Snapshots, View
 from sluicemq_broker.http import BASE, Answer, Endless, HubPace, Site, view
 from sluicemq_broker.runtime import Timer
+from sluicemq_broker.security import NOTHING, Caller
 
 log = logging.getLogger("broker.http")
 
@@ -27,6 +29,8 @@ log = logging.getLogger("broker.http")
 INTERVAL: Final = 2.0
 _SHARE: Final = 0.005
 _SLOWEST: Final = 6.0
+#: Seconds between two looks for callers whose permissions have changed.
+CHECK: Final = 1.0
 #: Milliseconds after which a browser reconnects.
 _AGAIN: Final = 3000
 
@@ -34,57 +38,90 @@ _AGAIN: Final = 3000
 def add_paths(site: Site) -> None:
     """Add the overview as it is now, and the feed of its changes."""
     feed = LiveFeed(site.snapshots)
-    site.add(f"{BASE}/overview", Answer(lambda request: site.snapshots.latest().whole(view(request))))
-    site.add(f"{BASE}/live", _Live(feed))
+    site.add(f"{BASE}/overview", Answer(partial(_overview, site.snapshots)), NOTHING)
+    site.add(f"{BASE}/live", _Live(feed), NOTHING)
     site.on_close(feed.close)
 
 
+def _overview(snapshots: Snapshots, request: falcon.Request) -> dict[str, Any]:
+    return snapshots.latest().of(request.context.caller).whole(view(request))
+
+
 class LiveFeed:
-    """The event streams of all open dashboards."""
+    """The event streams of all open dashboards.
+
+    A stream ends within :data:`CHECK` seconds when the permissions of its caller change, or the login ends.
+    """
 
     def __init__(self, snapshots: Snapshots, *, timer: Timer | None = None) -> None:
-        self.open = 0
         self._snapshots = snapshots
         self._timer = timer or Timer()
         self._came = Event()
         self._pace = HubPace()
         self._number = 0
         self._latest: Snapshot | None = None
-        self._making = False
+        self._making = self._checking = False
         self._closed = False
+        self._checks: dict[object, Callable[[], bool]] = {}  # of the open streams
 
-    def listen(self, view: View) -> Generator[bytes, None, None]:
-        """Return the events for one dashboard; raises Unavailable while the broker stops."""
+    def listen(self, view: View, caller: Caller, goes_on: Callable[[], bool]) -> Generator[bytes, None, None]:
+        """Return the events for one dashboard; raises Unavailable while the broker stops.
+
+        ``goes_on()``: whether the caller still has the permissions that it had.
+        """
         if self._closed:
             raise Unavailable("the broker stops")
-        return self._listen(view)
+        return self._listen(view, caller, goes_on)
 
     def close(self) -> None:
         """End all event streams: the broker stops."""
         self._closed = True
         self._came.set()
 
-    def _listen(self, view: View) -> Generator[bytes, None, None]:
-        self.open += 1
+    def _listen(
+        self, view: View, caller: Caller, goes_on: Callable[[], bool]
+    ) -> Generator[bytes, None, None]:
+        stream = object()
+        self._checks[stream] = goes_on
         try:
             yield b"retry: %d\n\n" % _AGAIN
-            yield _event(self._snapshots.latest(), view)
+            yield _event(self._snapshots.latest().of(caller), view)
             seen = self._number
             self._begin()
-            while not self._closed:
+            while not self._closed and goes_on():
                 if self._number == seen:
                     self._came.wait()
                 elif self._latest is not None:
                     seen = self._number
                     self._pace.wait(0)  # fifty views of a thousand queues are 0.2 s of work
-                    yield _event(self._latest, view)
+                    yield _event(self._latest.of(caller), view)
         finally:
-            self.open -= 1
+            del self._checks[stream]
+
+    @property
+    def open(self) -> int:
+        """How many dashboards are open."""
+        return len(self._checks)
 
     def _begin(self) -> None:
         if not self._making:
             self._making = True
             gevent.spawn(self._make)
+        if not self._checking:
+            self._checking = True
+            gevent.spawn(self._check)
+
+    def _check(self) -> None:
+        """Wake the streams when one of them must end, while any is open."""
+        while self.open and not self._closed:
+            self._timer.sleep(CHECK)
+            if not all(goes_on() for goes_on in self._checks.values()):
+                self._wake()
+        self._checking = False
+
+    def _wake(self) -> None:
+        came, self._came = self._came, Event()
+        came.set()
 
     def _make(self) -> None:
         """Make snapshots while any dashboard is open."""
@@ -101,8 +138,7 @@ class LiveFeed:
                 continue
             pause = max(INTERVAL, min(_SLOWEST, (time.thread_time() - began) / _SHARE))
             self._number += 1
-            came, self._came = self._came, Event()
-            came.set()
+            self._wake()
         self._making = False
 
 
@@ -113,7 +149,8 @@ class _Live:
         self._feed = feed
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        response.stream = Endless(self._feed.listen(view(request)))
+        context = request.context
+        response.stream = Endless(self._feed.listen(view(request), context.caller, context.goes_on))
         response.content_type = "text/event-stream"
         response.set_header("X-Accel-Buffering", "no")  # nginx would buffer events
 

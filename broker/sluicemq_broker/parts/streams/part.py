@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors import Session
@@ -14,6 +15,7 @@ from sluicemq_broker.parts.streams.sessions import StreamSession, StreamSessions
 from sluicemq_broker.process.duties import Duty, poll
 from sluicemq_broker.process.part import Core, Part
 from sluicemq_broker.runtime import LabelledGauge, Subjects
+from sluicemq_broker.security import Needs, visible
 from sluicemq_broker.store import SubscriptionStore
 from sluicemq_broker.streams import Lags, Route, Stream, Streams, StreamServices, Subscriptions
 from sluicemq_devices.relays import Kind
@@ -77,7 +79,11 @@ class StreamsPart(Part):
 
     def add_paths(self, site: Site) -> None:
         """Add the list of streams, subscriptions and routes."""
-        site.ask("/streams", lambda _request: self._admin.overview())
+        site.ask(
+            "/streams",
+            lambda _request: self._admin.overview(),
+            Needs(Action.SUBSCRIBE, shows=visible.stream_overview),
+        )
 
     def gauges(self) -> Iterable[LabelledGauge]:
         """Return how far each subscription was behind at the last look."""

@@ -1,0 +1,30 @@
+"""Bodies of requests that change something: a JSON object, or nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import falcon
+
+from sluicemq.protocol.errors import BadFrames
+from sluicemq_broker.runtime import read_json
+
+
+def read_body(request: falcon.Request) -> dict[str, Any]:
+    """Read the body of a request; raises BadFrames."""
+    content = request.bounded_stream.read()
+    try:
+        body = read_json(content) if content else {}
+    except ValueError as error:
+        raise BadFrames(f"a request that changes something needs a JSON object: {error}") from error
+    if not isinstance(body, dict):
+        raise BadFrames("a request that changes something needs a JSON object")
+    return body
+
+
+def text_of(body: dict[str, Any], name: str) -> str:
+    """Return a field of a body that must be a string."""
+    value = body.get(name)
+    if not isinstance(value, str):
+        raise BadFrames(f"{name} is a string")
+    return value

@@ -1,0 +1,179 @@
+"""The caller of each HTTP request: by bearer token, by the cookie of a session, or anonymous."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import logging
+from collections.abc import Callable
+from typing import Any, Final
+
+import falcon
+
+from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.permissions import Permissions
+from sluicemq_broker.config import BrokerSettings
+from sluicemq_broker.http.sessions import Session, Sessions
+from sluicemq_broker.runtime import Buckets, Timer
+from sluicemq_broker.security import Caller, Principal, Security
+
+log = logging.getLogger("broker.http")
+
+#: Name of the principal of ``[broker] http_token``.
+HTTP_TOKEN: Final = "http_token"  # noqa: S105 - a name
+#: A header of requests that a page makes by itself: they don't count as use of the session.
+BY_ITSELF: Final = "X-SluiceMQ-Idle"
+#: Wrong tokens and passwords of one address, and of all: each second, and at once. More are not looked at.
+_WRONG_OF_ONE: Final = (1.0, 20.0)
+_WRONG_OF_ALL: Final = (10.0, 200.0)
+#: Characters of a token, a user or a password that are looked at.
+_LONGEST: Final = 1024
+#: Bits of an IPv6 address that name a site: a host has all addresses behind them.
+_SITE_BITS: Final = 64
+#: Characters of a path in the log.
+_SHOWN: Final = 200
+
+
+class Callers:
+    """Finds the callers of requests, logs them in and out. ``timer``: of the sessions."""
+
+    def __init__(self, settings: BrokerSettings, security: Security, timer: Timer | None = None) -> None:
+        self._security = security
+        self._timer = timer or Timer()
+        self._tries = Buckets(_WRONG_OF_ONE, _WRONG_OF_ALL)
+        self._owner = Principal(HTTP_TOKEN, Permissions.all())
+        self.sessions = Sessions(settings.http_idle, timer)
+        self.reconfigure(settings)
+
+    def reconfigure(self, settings: BrokerSettings) -> None:
+        """Use another token and idle time; sessions that were opened with the former token end."""
+        self._token = _digest(settings.http_token.text) if settings.http_token else b""
+        self._owner.change(Permissions.all(), keys=frozenset({self._token.hex()}))
+        self._owner.exists = bool(self._token)
+        self.sessions.idle = settings.http_idle
+
+    @property
+    def any(self) -> bool:
+        """True if there is a token or a password with which something can be changed."""
+        return bool(self._token) or self._security.has_logins
+
+    def find(self, request: falcon.Request) -> None:
+        """Set ``caller``, ``session`` and ``goes_on()`` of a request's context.
+
+        ``goes_on``: whether the caller still has the permissions with which the request began. Raises an
+        HTTPError for a wrong token.
+        """
+        context, peer = request.context, request.remote_addr
+        scheme, _, token = (request.get_header("Authorization") or "").partition(" ")
+        session = None
+        if scheme.lower() == "bearer":
+            caller = self._by_token(request, token.strip())
+        else:  # a proxy may pass on a password of its own
+            session = self._session(request)
+            caller = session.caller.at(peer) if session else self._security.caller(peer)
+        context.caller, context.session = caller, session
+        context.goes_on = self._watch(caller, session)
+
+    def log_in(self, request: falcon.Request, response: falcon.Response, body: dict[str, Any]) -> Caller:
+        """Begin a session by ``{token}`` or ``{user, password}``; raises an HTTPError for wrong ones."""
+        given = {name: body[name] for name in ("token", "user", "password") if name in body}
+        if not all(isinstance(each, str) and len(each) <= _LONGEST for each in given.values()):
+            raise BadFrames(f"token, user and password are strings of up to {_LONGEST} characters")
+        if given.keys() == {"token"}:
+            caller = self._by_token(request, given["token"].strip())
+        elif given.keys() == {"user", "password"}:
+            caller = self._by_password(request, given["user"], given["password"])
+        else:
+            raise BadFrames("a login has a token, or a user and a password")
+        if former := self._session(request):
+            self.sessions.end(former)
+        self._set_cookie(request, response, self.sessions.begin(caller))
+        log.info("%s has logged in from %s", caller.name, caller.peer)
+        return caller
+
+    def log_out(self, request: falcon.Request, response: falcon.Response) -> None:
+        """End the session of a request, if it has one."""
+        if session := request.context.session:
+            self.sessions.end(session)
+            log.info("%s has logged out from %s", session.caller.name, request.remote_addr)
+        response.unset_cookie(_cookie_name(request), same_site="Strict", path="/")
+
+    def _session(self, request: falcon.Request) -> Session | None:
+        cookies = request.get_cookie_values(_cookie_name(request))
+        return self.sessions.find(cookies[0], used=not request.get_header(BY_ITSELF)) if cookies else None
+
+    def _set_cookie(self, request: falcon.Request, response: falcon.Response, cookie: str) -> None:
+        """Set the cookie of a session; for a browser that uses TLS, perhaps to a proxy, only over TLS."""
+        over_tls = "https" in (request.scheme, (request.get_header("Origin") or "").partition(":")[0])
+        response.set_cookie(
+            _cookie_name(request), cookie, secure=over_tls, http_only=True, same_site="Strict", path="/"
+        )
+
+    def _by_token(self, request: falcon.Request, token: str) -> Caller:
+        """Return the caller with this token; who knows one is never refused for the guesses of others."""
+        if self._token and hmac.compare_digest(_digest(token), self._token):
+            return Caller(self._owner, request.remote_addr, self._token.hex(), self._security.refused)
+        caller = self._security.by_token(token, request.remote_addr) if token else None
+        if caller is None:
+            self._count_try(request)
+            raise self._wrong(request, "that token is wrong")
+        return caller
+
+    def _by_password(self, request: falcon.Request, user: str, password: str) -> Caller:
+        """Return the caller with this password; where there are too many wrong ones it is not looked at."""
+        self._count_try(request)
+        caller = self._security.by_password(user, password, request.remote_addr)
+        if caller is None:
+            raise self._wrong(request, "user or password is wrong")
+        self._tries.give_back(_site(request.remote_addr))
+        return caller
+
+    def _count_try(self, request: falcon.Request) -> None:
+        if not self._tries.take(_site(request.remote_addr), self._timer.now()):
+            raise falcon.HTTPTooManyRequests(
+                description="too many wrong tokens or passwords: try again in a moment"
+            )
+
+    def _wrong(self, request: falcon.Request, why: str) -> falcon.HTTPUnauthorized:
+        log.warning("%s %s from %s: %s", request.method, request.path[:_SHOWN], request.remote_addr, why)
+        return unauthorized(why)
+
+    def _watch(self, caller: Caller, session: Session | None) -> Callable[[], bool]:
+        granted = caller.principal.permissions
+
+        def goes_on() -> bool:
+            return (
+                caller.is_known
+                and caller.principal.permissions == granted
+                and (session is None or self.sessions.goes_on(session))
+            )
+
+        return goes_on
+
+
+def unauthorized(why: str) -> falcon.HTTPUnauthorized:
+    """Return the error for a request that needs a token or a login."""
+    return falcon.HTTPUnauthorized(description=why, challenges=["Bearer"])
+
+
+def _cookie_name(request: falcon.Request) -> str:
+    """Return the name of the cookie: browsers share cookies between the ports of a host."""
+    return f"sluicemq-{request.env['SERVER_PORT']}"
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode(errors="replace")).digest()
+
+
+def _site(address: str) -> str:
+    """Return the address by which wrong tries are counted: of IPv6 the network of 64 bits."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv6Address):
+        if ip.ipv4_mapped:
+            return str(ip.ipv4_mapped)
+        return str(ipaddress.ip_network((int(ip) >> _SITE_BITS << _SITE_BITS, _SITE_BITS)))
+    return address

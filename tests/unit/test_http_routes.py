@@ -1,0 +1,200 @@
+"""Every path of the HTTP door, walked by callers who may everything but what it needs, and only that."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+from falcon import testing
+
+from sluicemq.protocol.permissions import EVERY, Action, Permissions
+from sluicemq_broker.config import Config
+from sluicemq_broker.http import BASE, Site
+from sluicemq_broker.http.authorization import HEADER
+from sluicemq_broker.http.connections import Connections
+from sluicemq_broker.http.handler import CONNECTION
+from sluicemq_broker.parts import PARTS
+from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.security import Caller, Principal, Security
+from sluicemq_devices.sockets import Outgoing
+
+#: Names in the paths of these tests.
+NAMES = {
+    "queue": "mail",
+    "subject": "queue",
+    "name": "mail",
+    "task_id": "t",
+    "job_id": "j",
+}
+QUEUE = f"{BASE}/queues/{{queue}}"
+JOB = f"{QUEUE}/jobs/{{job_id}}"
+SCHEDULE = f"{BASE}/schedules/{{name}}"
+#: What must be permitted for each path; None: whoever got in may ask.
+WANTED: dict[str, Action | None] = {
+    **dict.fromkeys(
+        [
+            *("/metrics", f"{BASE}/openapi.json", f"{BASE}/queues", f"{BASE}/workers", f"{BASE}/schedules"),
+            *(f"{BASE}/tasks", f"{BASE}/recent", f"{BASE}/incidents", f"{BASE}/streams", f"{BASE}/overview"),
+            *(f"{BASE}/live", f"{BASE}/token", f"{BASE}/logout", f"{BASE}/me"),
+        ]
+    ),
+    **dict.fromkeys([f"{BASE}/broker", f"{BASE}/brokers", f"{BASE}/devices"], Action.OPERATE),
+    f"{BASE}/tasks/{{task_id}}": Action.MANAGE,
+    f"{BASE}/tasks/{{task_id}}/cancel": Action.MANAGE,
+    **dict.fromkeys(
+        [
+            *(QUEUE, f"{QUEUE}/jobs", JOB, f"{JOB}/payload"),
+            *(f"{QUEUE}/dead", f"{QUEUE}/dead/count", f"{QUEUE}/dead/reasons"),
+            *(f"{BASE}/history/{{subject}}/{{name}}", f"{BASE}/series/{{subject}}/{{name}}"),
+        ],
+        Action.READ,
+    ),
+    **dict.fromkeys(
+        [
+            *(f"{QUEUE}/pause", f"{QUEUE}/resume", f"{QUEUE}/purge"),
+            *(f"{QUEUE}/dead/redrive", f"{QUEUE}/dead/delete"),
+            *(f"{JOB}/retry", f"{JOB}/promote", f"{JOB}/cancel", f"{JOB}/delete"),
+            *(f"{SCHEDULE}/pause", f"{SCHEDULE}/resume", f"{SCHEDULE}/run"),
+        ],
+        Action.MANAGE,
+    ),
+}
+#: Actions that also open a path.
+INSTEAD = dict.fromkeys([f"{BASE}/tasks/{{task_id}}", f"{BASE}/tasks/{{task_id}}/cancel"], Action.OPERATE)
+OPEN = {"/", "/healthz", "/readyz", f"{BASE}/login"}
+CHANGES = {"pause", "resume", "purge", "redrive", "delete", "retry", "promote", "cancel", "run", "token"}
+
+
+class KnownTokens(Security):
+    """Principals in a table: the token of each is its name."""
+
+    def __init__(self, counters: Counters) -> None:
+        super().__init__(counters)
+        self.principals: dict[str, Principal] = {}
+
+    @property
+    def has_logins(self) -> bool:
+        return True
+
+    def by_token(self, token: str, peer: str) -> Caller | None:
+        principal = self.principals.get(token)
+        return Caller(principal, peer, refused=self.refused) if principal else None
+
+
+class Door:
+    """All paths, in this process, with nothing behind them."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.security = KnownTokens(self.counters)
+        outgoing = Outgoing(1 << 20)
+        connections = Connections(10, self.counters, outgoing.ration(None).hold)
+        admin: Any = MagicMock()
+        admin.schedules.queue_of.return_value = "mail"
+        admin.tasks.find.return_value = {"queue": "mail"}
+        metrics: Any = SimpleNamespace(on_get=lambda _request, _response: None)
+        settings = Config.default().broker
+        self.site = Site(settings, self.counters, connections, admin, metrics, outgoing, self.security)
+        for part in PARTS:
+            part.add_paths(MagicMock(), self.site)
+        self.site.close()  # no event stream goes on for ever
+
+    def status(self, path: str, permissions: Permissions | None, body: Any = None) -> int:
+        """Status of the answer to a principal with these permissions; None: to nobody."""
+        headers = {HEADER: "x", "Content-Type": "application/json"}
+        if permissions is not None:
+            self.security.principals["p"] = Principal("p", permissions)
+            headers["Authorization"] = "Bearer p"
+        method = "POST" if path.rpartition("/")[2] in {*CHANGES, "logout"} else "GET"
+        return int(
+            testing.simulate_request(
+                self.site,
+                method,
+                path.format(**NAMES),
+                headers=headers,
+                host="localhost",
+                body=json.dumps(body or {}),
+                extras={CONNECTION: SimpleNamespace(served=0)},
+            ).status_code
+        )
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door()
+
+
+def everything_but(*actions: Action) -> Permissions:
+    return Permissions({each: (EVERY,) for each in Action if each not in actions})
+
+
+def test_each_path_is_in_the_table_of_these_tests(door: Door) -> None:
+    needed = {path for path, needs in door.site.needs.items() if needs is not None}
+    assert needed == WANTED.keys()
+    assert {path for path in door.site.needs.keys() - needed if not path.startswith("/dashboard/")} == OPEN
+
+
+@pytest.mark.parametrize("path", [path for path, action in WANTED.items() if action])
+def test_who_may_everything_but_that_is_refused_and_who_may_only_that_is_not(door: Door, path: str) -> None:
+    wanted = [each for each in (WANTED[path], INSTEAD.get(path)) if each]
+    assert door.status(path, everything_but(*wanted)) == 403
+    assert door.counters.values[Count.FORBIDDEN] == 1
+    for each in wanted:
+        assert door.status(path, Permissions({each: (EVERY,)})) not in (401, 403)
+    if wanted != [Action.OPERATE]:
+        assert door.status(path, Permissions({wanted[0]: ("mail",)})) not in (401, 403)
+        assert door.status(path, Permissions({wanted[0]: ("mails", "mai", "sms.*")})) == 403
+
+
+@pytest.mark.parametrize("path", WANTED)
+def test_nobody_gets_in_where_anonymous_clients_may_nothing(door: Door, path: str) -> None:
+    door.security.anonymous.change(Permissions())
+    assert door.status(path, None) == 401
+    assert door.counters.values[Count.FORBIDDEN] == 1
+
+
+@pytest.mark.parametrize("path", [path for path, action in WANTED.items() if action is None])
+def test_whoever_got_in_may_ask_for_what_it_may_see(door: Door, path: str) -> None:
+    assert door.status(path, Permissions()) not in (401, 403)
+
+
+@pytest.mark.parametrize("path", [path for path, action in WANTED.items() if action])
+def test_nobody_is_asked_for_a_token_where_somebody_would_be_refused(door: Door, path: str) -> None:
+    door.security.anonymous.change(
+        everything_but(*[each for each in (WANTED[path], INSTEAD.get(path)) if each])
+    )
+    assert door.status(path, None) == 401
+
+
+@pytest.mark.parametrize("path", [path for path in WANTED if path.rpartition("/")[2] in CHANGES])
+def test_anonymous_clients_change_nothing_even_where_they_may_everything(door: Door, path: str) -> None:
+    assert door.status(path, None) == 401
+
+
+def test_health_and_the_page_with_the_login_need_nobody(door: Door) -> None:
+    door.security.anonymous.change(Permissions())
+    for path in ("/healthz", "/", "/dashboard/app.js"):
+        assert door.status(path, None) == 200
+
+
+def test_dead_letters_are_redriven_into_another_queue_by_who_may_push_there(door: Door) -> None:
+    path = f"{QUEUE}/dead/redrive"
+    manages = Permissions({Action.MANAGE: ("mail",)})
+    assert door.status(path, manages, {"all": True, "to": "sms"}) == 403
+    assert door.status(path, manages, {"all": True}) != 403
+    both = Permissions({Action.MANAGE: ("mail",), Action.PUSH: ("sms",)})
+    assert door.status(path, both, {"all": True, "to": "sms"}) != 403
+
+
+def test_the_history_of_a_stream_and_of_the_broker_need_what_those_need(door: Door) -> None:
+    for subject, action in (("stream", Action.SUBSCRIBE), ("broker", Action.OPERATE), ("x", Action.OPERATE)):
+        path = f"{BASE}/series/{subject}/mail"
+        assert door.status(path, everything_but(action)) == 403
+        assert door.status(path, Permissions({action: (EVERY,)})) not in (401, 403)
+
+
+def test_the_workers_of_one_queue_are_for_who_may_read_it(door: Door) -> None:
+    assert door.status(f"{BASE}/workers?queue=mail", everything_but(Action.READ)) == 403
