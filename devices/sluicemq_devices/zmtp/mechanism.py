@@ -23,6 +23,8 @@ class Traffic(abc.ABC):
     Once ``error`` is set, nothing more is opened: the connection must be cut.
     """
 
+    __slots__ = ()
+
     error: str
     """Reason why the connection must be cut, for the log."""
     missing: int
@@ -89,6 +91,8 @@ class Mechanism(abc.ABC):
 
     def take(self, body: bytes) -> bytes:
         """Read the body of a command that came; return what to send."""
+        if self.error:
+            return b""
         name, about = split(body)
         if name == b"ERROR":
             self.error = complaint(about)
