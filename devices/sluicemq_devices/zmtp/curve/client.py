@@ -92,7 +92,12 @@ class CurveClient(Mechanism):
         if not self.error:
             self.credentials = Credentials(CURVE, key=self._server)
             self.traffic = CurveTraffic(
-                self._key, FROM_CLIENT, FROM_SERVER, sent=2, heard=nonce, most_bytes=self._most_bytes
+                self._key,
+                FROM_CLIENT,
+                FROM_SERVER,
+                sent=2,
+                heard=int.from_bytes(nonce),
+                most_bytes=self._most_bytes,
             )
             self._awaited = b""
         return b""

@@ -107,7 +107,12 @@ class CurveServer(Mechanism):
     def _admit(self) -> bytes:
         box = seal(self._metadata, b"CurveZMQREADY---" + _FIRST_NONCE, self._key)
         self.traffic = CurveTraffic(
-            self._key, FROM_SERVER, FROM_CLIENT, sent=1, heard=self._heard, most_bytes=self._most_bytes
+            self._key,
+            FROM_SERVER,
+            FROM_CLIENT,
+            sent=1,
+            heard=int.from_bytes(self._heard),
+            most_bytes=self._most_bytes,
         )
         self.done = True
         return command(b"READY", _FIRST_NONCE + box)

@@ -3,7 +3,8 @@
 sealed frame:  header, length of "MESSAGE", "MESSAGE", nonce (8 bytes), Box[flags + body]
 
 Its flags are 0 or LONG, as libzmq and JeroMQ send it; the flags of the plain frame are in the box. Any other
-flag is refused: it is not authenticated, and would mean nothing.
+flag is refused: it is not authenticated, and would mean nothing. Nonces rise by one, as those of all
+implementations do, so that a frame that somebody has taken out is noticed too.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class CurveTraffic(Traffic):
     )
 
     def __init__(
-        self, key: bytes, outward: bytes, inward: bytes, *, sent: int, heard: bytes, most_bytes: int
+        self, key: bytes, outward: bytes, inward: bytes, *, sent: int, heard: int, most_bytes: int
     ) -> None:
         """``outward``, ``inward``: first parts of nonces; ``sent``, ``heard``: nonces of the handshake.
 
@@ -77,7 +78,7 @@ class CurveTraffic(Traffic):
 
     def seal(self, encoded: bytes) -> bytes:
         """Return encoded frames as the bytes that are sent; ``error`` is set if no nonce is left."""
-        if not encoded[0] and encoded[1] == len(encoded) - 2:  # one short frame, as most messages are
+        if encoded and not encoded[0] and encoded[1] == len(encoded) - 2:  # one short frame: most messages
             return self._seal(0, encoded[2:])
         view = memoryview(encoded)
         sealed = [
@@ -152,11 +153,11 @@ class CurveTraffic(Traffic):
         nonce = bytes(body[8:16])
         if body[:8] != _NAME:
             self._refuse(f"{bytes(body[:16])!r} where MESSAGE belongs")
-        elif nonce <= self._heard:
-            self._refuse("a frame whose nonce does not rise: played back, or out of order")
+        elif int.from_bytes(nonce) != self._heard + 1:
+            self._refuse("a frame whose nonce is not the next one: played back, out of order, or one is lost")
         else:
             opened = unseal(cast("bytes", body[16:]), self._inward + nonce, self._key)
-            self._heard = nonce
+            self._heard += 1
             if opened[0] > _INNER_COMMAND:
                 self._refuse(f"a frame with flags {opened[0]:#04x} in its box")
             else:
