@@ -128,8 +128,7 @@ def _fill(broker: BrokerProcess, queues: int, dead: int) -> None:
 
 def _kill(broker: BrokerProcess, dead: int) -> None:
     """As they lie after so many deaths; a thousand of them have a reason of their own, far behind."""
-    port = (broker.folder / "data" / "mongod.port").read_text().strip()
-    client: MongoClient[dict[str, Any]] = MongoClient(f"mongodb://127.0.0.1:{port}/?directConnection=true")
+    client: MongoClient[dict[str, Any]] = MongoClient(broker.embedded_uri)
     jobs, began = client["sluicemq"]["queue.letters"], datetime.fromtimestamp(1_000_000_000, UTC)
     for first in range(0, dead, 5000):
         jobs.insert_many(

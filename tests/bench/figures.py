@@ -62,8 +62,7 @@ def at_rest(broker: BrokerProcess) -> Found:
 
 def insert_one(broker: BrokerProcess) -> Found:
     """The floor: plain majority inserts one by one; how many a second, and median ms at the idle rate."""
-    port = (broker.folder / "data" / "mongod.port").read_text()
-    with pymongo.MongoClient[Found](f"mongodb://127.0.0.1:{port}/?directConnection=true") as client:
+    with pymongo.MongoClient[Found](broker.embedded_uri) as client:
         jobs = client["floor"]["jobs"]
         loop = [_seconds_of_insert(jobs) for _ in range(500)]
         paced = []

@@ -65,8 +65,7 @@ def document(number: int, order: str) -> dict[str, Any]:
 
 def fill(broker: BrokerProcess, order: str, jobs: int) -> None:
     """Put the jobs where the order finds them."""
-    port = (broker.folder / "data" / "mongod.port").read_text()
-    with pymongo.MongoClient[dict[str, Any]](f"mongodb://127.0.0.1:{port}/?directConnection=true") as mongo:
+    with pymongo.MongoClient[dict[str, Any]](broker.embedded_uri) as mongo:
         queue = mongo["sluicemq"][f"queue.{FULL}"]
         for start in range(0, jobs, 5000):
             queue.insert_many([document(start + each, order) for each in range(min(5000, jobs - start))])

@@ -228,9 +228,8 @@ def _systems(
 ) -> dict[str, System | Sluice]:
     """Start our broker with its MongoDB, and the servers of the peers."""
     broker = stack.enter_context(BrokerProcess())
-    port = (broker.folder / "data" / "mongod.port").read_text()
     shared = {
-        "MONGO_URL": f"mongodb://127.0.0.1:{port}/?directConnection=true",
+        "MONGO_URL": broker.embedded_uri,
         "NODE_PATH": str(tools.node_modules),
     }
     systems: dict[str, System | Sluice] = {OURS: Sluice(broker.doors["smq"])}

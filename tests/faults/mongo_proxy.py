@@ -19,7 +19,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Generic, Self, TypeVar
-from urllib.parse import urlsplit
+
+from pymongo.uri_parser import parse_uri
 
 from faults.mongo_messages import OP_MSG, Command, header, read_message
 from support.waiting import TIMEOUT, wait_until
@@ -101,7 +102,7 @@ class Late(Interference):
 
     def land(self) -> dict[str, Any]:
         """Send it to MongoDB now, on a connection of its own; returns MongoDB's answer."""
-        with socket.create_connection(self._splice.upstream, timeout=30) as own:
+        with connected_to(self._splice.upstream, timeout=30) as own:
             own.sendall(self._message)
             return Command(read_message(own)).body
 
@@ -210,8 +211,7 @@ class CuttingProxy:
     """Passes everything on, but for the commands that are chosen."""
 
     def __init__(self, mongodb_uri: str) -> None:
-        parts = urlsplit(mongodb_uri)
-        self._upstream = (parts.hostname or "127.0.0.1", parts.port or 27017)
+        self.upstream: tuple[str, int | None] = parse_uri(mongodb_uri)["nodelist"][0]
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.uri = f"mongodb://127.0.0.1:{self._listener.getsockname()[1]}/?directConnection=true"
         self.flowing = threading.Event()
@@ -326,7 +326,7 @@ class CuttingProxy:
 
     def _take(self, client: socket.socket) -> None:
         try:
-            server = socket.create_connection(self._upstream) if self._connected else None
+            server = connected_to(self.upstream) if self._connected else None
         except OSError:
             server = None
         if server is None:
@@ -352,7 +352,7 @@ class _Splice:
     """One connection, both ways, a thread each."""
 
     def __init__(self, client: socket.socket, server: socket.socket, proxy: CuttingProxy) -> None:
-        self.upstream = server.getpeername()
+        self.upstream = proxy.upstream
         self.ended = threading.Event()
         self._client = client
         self._server = server
@@ -390,6 +390,21 @@ class _Splice:
             if all(each.reply(message) for each in met):
                 self._proxy.flowing.wait()
                 self._client.sendall(message)
+
+
+def connected_to(address: tuple[str, int | None], timeout: float | None = None) -> socket.socket:
+    """A connection to a host and its port, or to a Unix socket, which has none."""
+    path, port = address
+    if port is not None:
+        return socket.create_connection((path, port), timeout)
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(timeout)
+    try:
+        connection.connect(path)
+    except OSError:
+        connection.close()
+        raise
+    return connection
 
 
 def _cut(each: socket.socket) -> None:

@@ -187,6 +187,5 @@ def counter(broker: BrokerProcess, name: str) -> int:
 
 def stored(broker: BrokerProcess, queue: str) -> int:
     """Counted one by one by mongod itself, for the broker answers large counts with an estimate."""
-    port = (broker.folder / "data" / "mongod.port").read_text()
-    with MongoClient[dict[str, object]](f"mongodb://127.0.0.1:{port}/?directConnection=true") as client:
+    with MongoClient[dict[str, object]](broker.embedded_uri) as client:
         return int(client["sluicemq"][f"queue.{queue}"].count_documents({}))

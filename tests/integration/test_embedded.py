@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-import socket
+import stat
 import subprocess
 import sys
 from contextlib import contextmanager, suppress
@@ -18,14 +19,18 @@ from pymongo.errors import AutoReconnect
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.embedded import mongod
+from sluicemq_broker.embedded.data_folder import DataFolder
 from sluicemq_broker.embedded.life import EmbeddedMongo
 from support.long_forms import first_of, long
+from support.ports import free_port
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 Mongo = MongoClient[dict[str, Any]]
+
+FILES = ("lock", "mongo", "mongod.pid", "mongod.log", "mongodb.uri")
 
 OWNER = """
 import select, sys
@@ -71,10 +76,10 @@ def test_a_fresh_folder_gives_a_primary_that_takes_majority_writes(tmp_path: Pat
 
         assert hello["setName"]
         assert hello["isWritablePrimary"]
-        assert listening_addresses(store.pid) == {"127.0.0.1"}
+        assert listening_at(store.pid) == {str(tmp_path / "new" / "folder" / "mongo" / "mongodb-27017.sock")}
 
 
-def test_a_restart_keeps_the_data_and_the_port(tmp_path: Path) -> None:
+def test_a_restart_keeps_the_data_and_the_address(tmp_path: Path) -> None:
     with running(tmp_path) as store:
         first = store.uri
         write_to(store.uri, "kept")
@@ -92,26 +97,126 @@ def test_the_same_object_starts_again_after_it_was_stopped(tmp_path: Path) -> No
         write_to(store.uri, "again")
 
 
-def test_another_port_is_taken_where_the_former_one_is_in_use(tmp_path: Path) -> None:
-    with running(tmp_path) as store:
-        first = store.uri
-        write_to(store.uri, "kept")
+def test_a_folder_of_a_former_version_opens_though_its_replica_set_had_a_port(tmp_path: Path) -> None:
+    port = free_port()
+    (tmp_path / "mongo").mkdir()
+    options = {
+        "--dbpath": tmp_path / "mongo",
+        "--port": port,
+        "--replSet": "sluicemq",
+        "--bind_ip": "127.0.0.1",
+    }
+    words = [str(word) for option in options.items() for word in option]
+    former = mongod.launch([str(mongod.find_mongod()), *words, "--nounixsocket"], tmp_path / "mongod.log")
+    try:
+        uri = f"mongodb://127.0.0.1:{port}/?directConnection=true"
+        with Mongo(uri, serverSelectionTimeoutMS=60_000) as client:
+            members = [{"_id": 0, "host": f"127.0.0.1:{port}"}]
+            client.admin.command("replSetInitiate", {"_id": "sluicemq", "members": members})
+            wait_until(lambda: client.admin.command("hello")["isWritablePrimary"], what="a primary")
+            write(client, "kept")
+    finally:
+        mongod.end(former, 60)
 
-    with occupied(port_of(first)), running(tmp_path) as store:
-        assert store.uri != first
+    with running(tmp_path) as store:
         assert read_from(store.uri) == ["kept"]
         write_to(store.uri, "more")
 
 
-@pytest.mark.full
-def test_a_silent_stranger_on_the_former_port_only_delays_the_start(tmp_path: Path) -> None:
-    with running(tmp_path) as store:
-        first = store.uri
-        write_to(store.uri, "kept")
+@pytest.mark.parametrize("umask", [0o000, 0o077])
+def test_nobody_else_can_read_what_is_in_the_folder_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+    former = os.umask(umask)
+    try:
+        with running(tmp_path / "data") as store:
+            write_to(store.uri, "private")
 
-    with occupied(port_of(first), listening=True), running(tmp_path) as store:
-        assert read_from(store.uri) == ["kept"]
-        write_to(store.uri, "more")
+            modes = modes_of(tmp_path / "data")
+            assert tmp_path / "data" / "mongo" / "mongodb-27017.sock" in modes
+            assert modes.keys() > {tmp_path / "data" / name for name in FILES}
+            assert not {file: oct(mode) for file, mode in modes.items() if mode & 0o077}
+    finally:
+        os.umask(former)
+
+
+def test_an_open_folder_of_a_former_version_is_closed(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    (folder / "mongo").mkdir(parents=True)
+    for name in ("lock", "mongod.port", "mongod.log", "mongod.log.1"):
+        (folder / name).write_text("text")
+    for file in (folder, *folder.iterdir()):
+        file.chmod(0o777)
+
+    with running(folder):
+        assert not {file: oct(mode) for file, mode in modes_of(folder).items() if mode & 0o077}
+
+
+def test_a_folder_with_other_files_keeps_its_mode_and_who_may_write_there_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "letters").touch(0o644)
+    tmp_path.chmod(0o777)
+
+    with running(tmp_path):
+        assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o777
+        assert stat.S_IMODE((tmp_path / "mongo").stat().st_mode) == 0o700
+        assert f"chmod 700 {tmp_path}" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["deep" * 25, "with blanks, and a comma"])
+def test_where_a_path_fits_no_socket_it_is_in_a_private_folder_elsewhere(tmp_path: Path, name: str) -> None:
+    with running(tmp_path / name) as store:
+        write_to(store.uri, "kept")
+        (address,) = listening_at(store.pid)
+        folder = Path(address).parent
+        try:
+            assert (stat.S_IMODE(folder.stat().st_mode), folder.stat().st_uid) == (0o700, os.geteuid())
+            assert (tmp_path / name / "mongodb.uri").read_text() == store.uri + "\n"
+        finally:
+            store.stop()
+            shutil.rmtree(folder)
+
+
+def test_a_link_that_another_one_has_put_in_the_place_of_that_folder_is_refused(tmp_path: Path) -> None:
+    store = DataFolder(tmp_path / ("deep" * 25))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    store.socket.parent.symlink_to(elsewhere)
+    try:
+        with pytest.raises(Unavailable, match="no folder of the user"):
+            store.take()
+    finally:
+        store.release()
+        store.socket.parent.unlink()
+
+
+def test_mongod_gets_none_of_the_brokers_secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICEMQ_HTTP_TOKEN", "the-token-that-nobody-may-see")
+
+    with running(tmp_path) as store:
+        environ = psutil.Process(store.pid).environ()
+
+    assert "PATH" in environ
+    assert "SLUICEMQ_HTTP_TOKEN" not in environ
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
+def test_another_user_of_the_machine_can_connect_to_nothing(tmp_path: Path) -> None:
+    for folder in [tmp_path, *tmp_path.parents[:-2]]:  # only the data folder keeps others out
+        folder.chmod(folder.stat().st_mode | 0o055)
+    with running(tmp_path / "data") as store:
+        (address,) = listening_at(store.pid)
+        program = f"""
+import os, socket
+os.setgroups([]); os.setgid(65534); os.setuid(65534)
+for path in ({str(tmp_path / "data" / "mongodb.uri")!r}, {address!r}):
+    try:
+        open(path) if path.endswith("uri") else socket.socket(socket.AF_UNIX).connect(path)
+    except PermissionError:
+        print("refused")
+"""
+        said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+        assert said.stdout.split() == ["refused", "refused"]
 
 
 def test_a_second_owner_is_refused_and_told_who_holds_the_folder(tmp_path: Path) -> None:
@@ -160,7 +265,7 @@ def test_a_stranger_who_got_the_former_mongods_pid_is_left_alone(tmp_path: Path)
 
 
 @pytest.mark.parametrize("how", first_of(signal.SIGKILL, signal.SIGTERM))
-def test_a_mongod_that_dies_alone_is_back_on_its_port_with_its_data(tmp_path: Path, how: int) -> None:
+def test_a_mongod_that_dies_alone_is_back_at_its_address_with_its_data(tmp_path: Path, how: int) -> None:
     with running(tmp_path) as store:
         uri, pid = store.uri, store.pid
         assert pid
@@ -310,17 +415,6 @@ def owner_process(folder: Path, prologue: str) -> Iterator[tuple[subprocess.Pope
         owner.communicate()
 
 
-@contextmanager
-def occupied(port: int, *, listening: bool = False) -> Iterator[None]:
-    with socket.socket() as squatter:
-        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections in TIME_WAIT
-        squatter.bind(("127.0.0.1", port))
-        squatter.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)  # from here nobody shares it
-        if listening:
-            squatter.listen()
-        yield
-
-
 def put_on_path(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     fake = folder / "bin" / "mongod"
     fake.parent.mkdir()
@@ -354,13 +448,16 @@ def read_from(uri: str) -> list[str]:
     return texts
 
 
-def port_of(uri: str) -> int:
-    return int(uri.removeprefix("mongodb://127.0.0.1:").partition("/")[0])
+def listening_at(pid: int | None) -> set[str]:
+    """Addresses and paths where a process takes connections."""
+    process = psutil.Process(pid)
+    found = [one for one in process.net_connections("inet") if one.status == psutil.CONN_LISTEN]
+    return {str(one.laddr) for one in (*found, *process.net_connections("unix")) if one.laddr}
 
 
-def listening_addresses(pid: int | None) -> set[str]:
-    sockets = psutil.Process(pid).net_connections("tcp")
-    return {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN}
+def modes_of(folder: Path) -> dict[Path, int]:
+    found = (folder, *folder.rglob("*"))
+    return {file: stat.S_IMODE(file.stat().st_mode) for file in found}
 
 
 def serving(folder: Path) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +18,7 @@ from sluicemq_broker.store.connection import connect, require_safe
 from sluicemq_broker.store.errors import UnsafeStore
 from sluicemq_broker.store.no_primary import why_no_primary
 from support.broker_process import BrokerProcess
+from support.ports import free_port
 from support.waiting import wait_until
 
 
@@ -31,20 +32,22 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @contextmanager
 def a_mongod(folder: Path, *options: str) -> Iterator[int]:
     """A mongod of the test's own; its port."""
-    port, log = mongod.free_port(), folder / "mongod.log"
+    port, log = free_port(), folder / "mongod.log"
     (folder / "db").mkdir()
     command = [str(mongod.find_mongod()), "--dbpath", str(folder / "db"), "--port", str(port)]
     command += ["--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25", *options]
     process = mongod.launch(command, log)
     try:
-        assert mongod.wait_for_port(port, process, deadline=_in(30.0)), log.read_text()[-2000:]
+        wait_until(lambda: process.poll() is not None or _listens(port), what="a mongod")
+        assert process.poll() is None, log.read_text()[-2000:]
         yield port
     finally:
         mongod.end(process, 10.0)
 
 
-def _in(seconds: float) -> float:
-    return time.monotonic() + seconds
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_stand_alone_server_is_refused_with_what_to_do(standalone: str) -> None:
@@ -84,7 +87,7 @@ def test_a_replica_set_whose_majority_is_not_journaled_is_refused() -> None:
 
 
 def test_no_mongodb_at_all_is_unavailable_and_not_unsafe() -> None:
-    uri = f"mongodb://127.0.0.1:{mongod.free_port()}/?serverSelectionTimeoutMS=100"
+    uri = f"mongodb://127.0.0.1:{free_port()}/?serverSelectionTimeoutMS=100"
     with MongoClient[dict[str, Any]](uri) as client, pytest.raises(Unavailable) as failure:
         require_safe(client, allow_unsafe=True)
     assert not isinstance(failure.value, UnsafeStore)
@@ -150,7 +153,7 @@ def test_a_broker_that_finds_no_primary_says_why(standalone: str, database: str,
 
 
 def test_where_nobody_answers_there_is_no_more_to_say() -> None:
-    assert why_no_primary(f"mongodb://127.0.0.1:{mongod.free_port()}/?replicaSet=rs0") is None
+    assert why_no_primary(f"mongodb://127.0.0.1:{free_port()}/?replicaSet=rs0") is None
     assert why_no_primary("mongodb+srv://bob:secret@db.invalid/") is None
 
 

@@ -126,6 +126,11 @@ class BrokerProcess:
         return int(self._ready["mongod_pid"])
 
     @property
+    def embedded_uri(self) -> str:
+        """The URI of its embedded MongoDB."""
+        return (self.folder / "data" / "mongodb.uri").read_text().strip()
+
+    @property
     def http(self) -> str:
         """Where its HTTP door is, ``host:port``; empty unless its configuration has one."""
         return str(self._ready["http"])

@@ -108,8 +108,7 @@ def shop() -> Iterator[str]:
         broker = stack.enter_context(BrokerProcess(config=config))
         endpoint = broker.doors["smq"]
         _fill(endpoint)
-        port = (broker.folder / "data" / "mongod.port").read_text().strip()
-        _remember(f"mongodb://127.0.0.1:{port}/?directConnection=true")
+        _remember(broker.embedded_uri)
         for name in NAMES[:6]:
             worker = Worker(endpoint, name, _work, prefetch=8, name=f"{name.partition('.')[0]}-worker")
             stack.enter_context(worker)

@@ -1,32 +1,28 @@
 """A private MongoDB for one broker: started, owned, restarted and stopped with it.
 
-Layout of the data folder::
-
-    lock         held (flock) by the broker that owns the folder; its text is the owner's pid
-    mongo/       the data files
-    mongod.pid   the mongod last started here
-    mongod.port  the port it used, kept across restarts where it is free
-    mongod.log   mongod's log; mongod.log.1 to .3 are what was before, rotated by size and at each start
+It listens on a Unix socket in a folder that only its owner can enter, and on no port: it needs no password,
+and other users of the machine can't reach it. :mod:`~sluicemq_broker.embedded.data_folder` has the layout.
 
 For trying, tests and one small host; production names a replica set with ``mongodb_uri``.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import signal
 import subprocess
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, TextIO
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote
 
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.embedded import mongod
+from sluicemq_broker.embedded.data_folder import DataFolder
 from sluicemq_broker.embedded.shortage import refused, shortages
 
 if TYPE_CHECKING:
@@ -53,7 +49,7 @@ _PARAMETERS: Final = (
 
 
 class EmbeddedMongo:
-    """One mongod, a single-node replica set on 127.0.0.1, in a folder of its own.
+    """One mongod, a single-node replica set on a Unix socket, in a folder of its own.
 
     ``cache_gb`` bounds WiredTiger's cache; by default a quarter of the memory, at most 1 GB. Its log is
     checked every ``log_check`` seconds, and rotated if it has more than ``log_limit`` bytes. A mongod that
@@ -72,24 +68,22 @@ class EmbeddedMongo:
         stop_timeout: float = _STOP_TIMEOUT,
         former_timeout: float = _FORMER_TIMEOUT,
     ) -> None:
-        self._dir = data_dir.absolute()
+        self._folder = DataFolder(data_dir.absolute())
         self._log = log or logging.getLogger("broker.embedded")
         self._cache_gb = max(0.25, cache_gb if cache_gb is not None else _default_cache_gb())
         self._log_limit, self._log_check = log_limit, log_check
-        self._lock: TextIO | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: threading.Thread | None = None
         self._stopping = threading.Event()
         self._timeout = stop_timeout
         self._former_timeout = former_timeout
-        self._port = 0
         self.trouble = ""
         """Reason why mongod has ended by itself, until it is back; else empty."""
 
     @property
     def uri(self) -> str:
-        """URI to connect to; it does not change while this object is started."""
-        return f"mongodb://127.0.0.1:{self._port}/?directConnection=true"
+        """URI to connect to, for this user of the machine."""
+        return f"mongodb://{quote(str(self._folder.socket), safe='')}/?directConnection=true"
 
     @property
     def pid(self) -> int | None:
@@ -104,14 +98,14 @@ class EmbeddedMongo:
         mongod, it lacks a library, it does not come up.
         """
         try:
-            self._lock = _locked(self._dir)
-            for shortage in shortages(self._dir):
-                self._log.warning("%s", shortage)
+            self._folder.take()
+            for warning in (*shortages(self._folder.path), *self._folder.dangers()):
+                self._log.warning("%s", warning)
             self._stopping.clear()
             self._start_owned()
         except OSError as error:
             self.stop()
-            raise Unavailable(refused(self._dir, error)) from error
+            raise Unavailable(refused(self._folder.path, error)) from error
         except BaseException:
             self.stop()
             raise
@@ -128,9 +122,7 @@ class EmbeddedMongo:
             self._watcher.join(0.05)
         self._end_process()
         self._watcher = self._process = None
-        if self._lock:
-            self._lock.close()
-            self._lock = None
+        self._folder.release()
 
     def hurry(self) -> None:
         """Cut short the waits of a start or stop that is under way, and of a later stop."""
@@ -143,36 +135,29 @@ class EmbeddedMongo:
             mongod.end(self._process, self._timeout)
 
     def _start_owned(self) -> None:
-        killed = mongod.await_former(self._dir / "mongod.pid", self._dir / "mongo", self._former_timeout)
+        folder = self._folder
+        killed = mongod.await_former(folder.pid_file, folder.data, self._former_timeout)
         if killed:
             self._log.warning("killed a former broker's mongod that did not end (pid %d)", killed)
         began = time.monotonic()
-        self._log.info("starting MongoDB in %s", self._dir)
-        self._bring_up_on_a_free_port()
+        self._log.info("starting MongoDB in %s", folder.path)
+        self._bring_up(self._launch())
+        folder.write(folder.uri_file, f"{self.uri}\n")
         self._log.info("MongoDB ready in %.1f s: %s", time.monotonic() - began, self.uri)
 
-    def _bring_up_on_a_free_port(self) -> None:
-        preferred = _number_in(self._dir / "mongod.port")
-        for _ in range(5):  # another program may take the port between the probe and mongod
-            self._port = mongod.free_port(preferred)
-            if self._came_up(self._launch()):
-                (self._dir / "mongod.port").write_text(str(self._port))
-                return
-            preferred = None
-        raise Unavailable("no port on 127.0.0.1 stays free long enough for mongod")
-
     def _launch(self) -> subprocess.Popen[bytes]:
-        log = self._dir / "mongod.log"
+        log = self._folder.log
         mongod.rotate(log)
         self._process = mongod.launch(self._command(log), log)
-        (self._dir / "mongod.pid").write_text(str(self._process.pid))
+        self._folder.write(self._folder.pid_file, str(self._process.pid))
         return self._process
 
     def _command(self, log: Path) -> list[str]:
         options = {
-            "dbpath": str(self._dir / "mongo"),
-            "bind_ip": "127.0.0.1",
-            "port": str(self._port),
+            "dbpath": str(self._folder.data),
+            "bind_ip": str(self._folder.socket),  # and no address
+            "unixSocketPrefix": str(self._folder.socket.parent),  # else it makes another one in /tmp
+            "filePermissions": "0600",
             "replSet": _REPLICA_SET,
             "oplogSize": "512",  # MB; the default is 5 % of the disk, and nobody replicates from here
             "wiredTigerCacheSizeGB": f"{self._cache_gb:.2f}",
@@ -180,32 +165,22 @@ class EmbeddedMongo:
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
         words += [word for parameter in _PARAMETERS for word in ("--setParameter", parameter)]
-        return [
-            str(mongod.find_mongod()),
-            *words,
-            "--logappend",
-            "--logRotate",
-            "reopen",
-            "--quiet",
-            "--nounixsocket",
-        ]
+        return [str(mongod.find_mongod()), *words, "--logappend", "--logRotate", "reopen", "--quiet"]
 
-    def _came_up(self, process: subprocess.Popen[bytes]) -> bool:
-        """Return True when mongod takes writes, False if its port was taken; raise Unavailable otherwise."""
+    def _bring_up(self, process: subprocess.Popen[bytes]) -> None:
+        """Return when mongod takes writes; raises Unavailable if it does not."""
         deadline = time.monotonic() + _START_DEADLINE
         try:
-            if mongod.wait_for_port(self._port, process, deadline):
-                _make_primary(self._port, process, deadline)
-                return True
+            if mongod.wait_for_socket(self._folder.socket, process, deadline):
+                _make_primary(self.uri, str(self._folder.socket), process, deadline)
+                return
         except Unavailable:
             if process.poll() is None:
                 raise
         code = process.poll()
         if code is None:
             raise Unavailable(f"mongod did not come up in {_START_DEADLINE:.0f} s")
-        if code == mongod.PORT_TAKEN:
-            return False
-        raise Unavailable(mongod.why_it_ended(code, self._dir / "mongod.log"))
+        raise Unavailable(mongod.why_it_ended(code, self._folder.log))
 
     def _watch(self) -> None:
         while (process := self._process) and not self._stopping.is_set():
@@ -215,23 +190,24 @@ class EmbeddedMongo:
                 self._bound_log(process)
                 continue
             if not self._stopping.is_set():
-                self.trouble = mongod.why_it_ended(code, self._dir / "mongod.log")
+                self.trouble = mongod.why_it_ended(code, self._folder.log)
                 self._log.error("%s; restarting it", self.trouble)
                 self._restart()
 
     def _restart(self) -> None:
-        """Start mongod again on its port, which clients know; try until it works."""
+        """Start mongod again; try until it works."""
         began, pause = time.monotonic(), 0.1
         while not self._stopping.is_set():
             try:
-                if self._came_up(self._launch()):
-                    self.trouble = ""
-                    self._log.warning("MongoDB is back after %.1f s", time.monotonic() - began)
-                    return
-                self._log.error("port %d, which MongoDB had, is taken by another program", self._port)
+                self._bring_up(self._launch())
             except (Unavailable, OSError) as error:
-                self.trouble = refused(self._dir, error) if isinstance(error, OSError) else str(error)
-                self._log.error("MongoDB does not come back: %s", self.trouble)
+                why = refused(self._folder.path, error) if isinstance(error, OSError) else str(error)
+                self.trouble = why
+                self._log.error("MongoDB does not come back: %s", why)
+            else:
+                self.trouble = ""
+                self._log.warning("MongoDB is back after %.1f s", time.monotonic() - began)
+                return
             self._stopping.wait(pause)
             pause = min(pause * 2, _LONGEST_BACKOFF)
 
@@ -242,7 +218,7 @@ class EmbeddedMongo:
         ignores it within a second of the last rotation, so it is sent again while the log is missing. If this
         process is killed between rename and signal, the kernel ends mongod, too.
         """
-        log = self._dir / "mongod.log"
+        log = self._folder.log
         try:
             if log.exists() and log.stat().st_size <= self._log_limit:
                 return
@@ -252,45 +228,16 @@ class EmbeddedMongo:
             self._log.warning("mongod.log can't be rotated: %s", error)
 
 
-def _locked(folder: Path) -> TextIO:
-    """Lock the folder for this process. Python's files are not inherited, so mongod never has the lock."""
-    (folder / "mongo").mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = (folder / "lock").open("a+")
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        owner = lock.read().strip() or "unknown"
-        lock.close()
-        raise Unavailable(
-            f"the data folder {folder} is in use by another broker (pid {owner}); stop it, or start this "
-            "one with a folder and doors of its own: --data-dir FOLDER --ports 6550"
-        ) from None
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
-    return lock
-
-
-def _number_in(file: Path) -> int | None:
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return None
-
-
 def _default_cache_gb() -> float:
     return min(1.0, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 4 / _GIB)
 
 
-def _make_primary(port: int, process: subprocess.Popen[bytes], deadline: float) -> None:
-    """Initiate the replica set, or give it its new port; return when it takes writes.
+def _make_primary(uri: str, host: str, process: subprocess.Popen[bytes], deadline: float) -> None:
+    """Initiate the replica set, or give it its new address; return when it takes writes.
 
-    Tried until it works: a change of state closes connections, and if another program listens on the former
-    port and says nothing, mongod asks it for 30 s if it is the member of that name.
+    Tried until it works: a change of state closes connections.
     """
-    host = f"127.0.0.1:{port}"
-    with MongoClient[dict[str, Any]](host, directConnection=True, serverSelectionTimeoutMS=2000) as client:
+    with MongoClient[dict[str, Any]](uri, serverSelectionTimeoutMS=2000) as client:
         while True:
             try:
                 if _is_writable(client, host):
@@ -299,7 +246,7 @@ def _make_primary(port: int, process: subprocess.Popen[bytes], deadline: float) 
             except PyMongoError as error:
                 trouble = error
             if process.poll() is not None or time.monotonic() > deadline:
-                raise Unavailable(f"mongod on port {port} came up but does not take writes: {trouble}")
+                raise Unavailable(f"mongod came up but does not take writes: {trouble}")
             time.sleep(0.01)
 
 

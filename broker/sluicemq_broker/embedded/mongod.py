@@ -8,7 +8,6 @@ without stopping the hub.
 from __future__ import annotations
 
 import os
-import random
 import shutil
 import signal
 import socket
@@ -22,14 +21,14 @@ from typing import TYPE_CHECKING, Final
 
 from sluicemq.installed import to_install
 from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.secret_files import private
 from sluicemq_broker.embedded.shortage import cause_of, tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: mongod's exit code when its port is taken.
-PORT_TAKEN: Final = 48
-
+#: Beginning of the environment's variables that are for the broker.
+_OF_THE_BROKER: Final = "SLUICEMQ_"
 _WHEEL_FILE: Final = Path("fiftyone", "db", "bin", "mongod")
 
 # Runs in the child, between fork and mongod, so that no Python code runs in a forked copy of a
@@ -77,15 +76,18 @@ def launch(command: list[str], log: Path) -> subprocess.Popen[bytes]:
 
     mongod recovers from its journal, so SIGKILL is safe. It gets a session of its own: Ctrl-C in
     a terminal goes to the broker alone, which still needs its MongoDB to stop in order. What the
-    loader says on stderr (a missing library) goes to ``log``.
+    loader says on stderr (a missing library) goes to ``log``. Secrets of the broker in the environment are
+    not handed on.
     """
     prefix = [sys.executable, "-ISc", _DIE_WITH_PARENT, str(os.getpid())]
-    with log.open("ab") as out:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(_OF_THE_BROKER)}
+    with open(log, "ab", opener=private) as out:
         return subprocess.Popen(  # noqa: S603 - the program found above, arguments are ours
             [*prefix, *command],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
+            env=environ,
             start_new_session=True,
         )
 
@@ -132,29 +134,15 @@ def await_former(pid_file: Path, dbpath: Path, timeout: float) -> int | None:
     return pid
 
 
-def wait_for_port(port: int, process: subprocess.Popen[bytes], deadline: float) -> bool:
-    """Wait until something listens on ``port``; False if the process ended first or time is up."""
+def wait_for_socket(path: Path, process: subprocess.Popen[bytes], deadline: float) -> bool:
+    """Wait until something listens on the socket ``path``; False if the process ended first or time is up."""
     while process.poll() is None and time.monotonic() < deadline:
-        try:
-            socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
-        except OSError:
-            time.sleep(0.01)
-        else:
-            return process.poll() is None
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1.0)
+            if probe.connect_ex(str(path)) == 0:
+                return process.poll() is None
+        time.sleep(0.01)
     return False
-
-
-def free_port(preferred: int | None = None) -> int:
-    """Return ``preferred`` if it is free, else another free port.
-
-    It lies below the range that Linux gives to outgoing connections, so that none of them has it when mongod
-    wants it back.
-    """
-    tries = [preferred] if preferred else []
-    for port in [*tries, *random.sample(range(20_000, 32_000), 100)]:
-        if _is_free(port):
-            return port
-    raise Unavailable("no free port on 127.0.0.1 between 20000 and 32000")
 
 
 def end(process: subprocess.Popen[bytes], timeout: float) -> None:
@@ -165,16 +153,6 @@ def end(process: subprocess.Popen[bytes], timeout: float) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
 
 
 def _installed_in() -> Iterable[str]:

@@ -49,6 +49,21 @@ def write_secret(path: str | os.PathLike[str], text: str) -> None:
         raise
 
 
+def private(path: str, flags: int) -> int:
+    """Open a file for its owner alone, whatever the umask: the ``opener`` of ``open``.
+
+    A file that exists is taken from others, too.
+    """
+    descriptor = os.open(path, flags, stat.S_IRUSR | stat.S_IWUSR)
+    if os.name == "posix":
+        try:
+            os.fchmod(descriptor, stat.S_IRUSR | stat.S_IWUSR)
+        except OSError:
+            os.close(descriptor)
+            raise
+    return descriptor
+
+
 def _refuse_if_exposed(found: os.stat_result, path: str | os.PathLike[str], kind: str) -> None:
     if os.name != "posix":  # its modes say nothing there
         return

@@ -1,0 +1,130 @@
+"""The data folder of an embedded MongoDB: its files, its lock, and who can enter.
+
+::
+
+    lock         held (flock) by the broker that owns the folder; its text is the owner's pid
+    mongo/       the data files, and mongod's socket
+    mongod.pid   the mongod last started here
+    mongod.log   mongod's log; mongod.log.1 to .3 are what was before, rotated by size and at each start
+    mongodb.uri  the URI of the running mongod, for people: mongosh "$(cat mongodb.uri)"
+
+Files have mode 0600 and folders 0700, whatever the umask. Only the data folder keeps its mode, if it exists
+and has files of others.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, TextIO
+
+from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.secret_files import private
+
+#: Bytes of a socket's path, at most: 107 on Linux, 103 on macOS and BSD.
+_LONGEST_PATH: Final = 103
+#: Characters of a path that mongod takes in --bind_ip, and as a member of a replica set.
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_./+-]+")
+#: Name by which mongod, and the driver, know a socket.
+_SOCKET: Final = "mongodb-27017.sock"
+_PRIVATE_FILE: Final = 0o600
+_PRIVATE_FOLDER: Final = 0o700
+_OURS: Final = re.compile(r"lock|mongo|mongod\..+|mongodb\.uri")
+
+
+class DataFolder:
+    """A folder for the data of one MongoDB, of which one process at a time is the owner."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.data = path / "mongo"
+        self.log = path / "mongod.log"
+        self.pid_file = path / "mongod.pid"
+        self.uri_file = path / "mongodb.uri"
+        self.socket = _socket_of(self.data)
+        self._lock: TextIO | None = None
+
+    def take(self) -> None:
+        """Make the folder, become its owner, and shut others out.
+
+        Raises :class:`Unavailable` if another process is its owner, and OSError.
+        """
+        self.path.mkdir(mode=_PRIVATE_FOLDER, parents=True, exist_ok=True)
+        self._lock = _locked(self.path)
+        if self._is_ours():
+            self.path.chmod(_PRIVATE_FOLDER)
+        self.data.mkdir(exist_ok=True)
+        self.data.chmod(_PRIVATE_FOLDER)
+        if self.socket.parent != self.data:
+            _make_private_among_others(self.socket.parent)
+        for file in self.path.glob("mongod.*"):  # former versions left them to the umask
+            file.chmod(_PRIVATE_FILE)
+
+    def release(self) -> None:
+        """Let another process become its owner."""
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+
+    def dangers(self) -> Iterator[str]:
+        """Yield what others may do to the folder, as a sentence with its cure."""
+        mode = stat.S_IMODE(self.path.stat().st_mode)
+        if mode & (stat.S_IWGRP | stat.S_IWOTH) and not mode & stat.S_ISVTX:
+            yield (
+                f"other users may write in {self.path} (mode {mode:04o}), so they can take MongoDB's data "
+                f"away: chmod 700 {self.path}, or move the data to a folder of its own (--data-dir)"
+            )
+
+    def _is_ours(self) -> bool:
+        """Return True if it belongs to this user, and nothing but the data of a MongoDB is in it."""
+        names = os.listdir(self.path)  # noqa: PTH208 - names, not paths
+        return self.path.stat().st_uid == os.geteuid() and all(map(_OURS.fullmatch, names))
+
+    @staticmethod
+    def write(file: Path, text: str) -> None:
+        """Write one of its files, for its owner alone."""
+        with open(file, "w", encoding="utf-8", opener=private) as out:
+            out.write(text)
+
+
+def _locked(folder: Path) -> TextIO:
+    """Lock the folder for this process. Python's files are not inherited, so mongod never has the lock."""
+    lock = open(folder / "lock", "a+", encoding="utf-8", opener=private)  # noqa: SIM115
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        owner = lock.read().strip() or "unknown"
+        lock.close()
+        raise Unavailable(
+            f"the data folder {folder} is in use by another broker (pid {owner}); stop it, or start this "
+            "one with a folder and doors of its own: --data-dir FOLDER --ports 6550"
+        ) from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def _socket_of(data: Path) -> Path:
+    """Return the path of the socket: beside the data, or in a short folder of its own for temporary files."""
+    path = data / _SOCKET
+    if len(os.fsencode(path)) <= _LONGEST_PATH and _PLAIN.fullmatch(str(path)):
+        return path
+    name = hashlib.sha256(os.fsencode(data)).hexdigest()[:16]
+    return Path(tempfile.gettempdir(), f"sluicemq-{os.geteuid()}-{name}", _SOCKET)
+
+
+def _make_private_among_others(folder: Path) -> None:
+    """Make a folder that only this user can enter, where others may have made one of that name before."""
+    folder.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+        raise Unavailable(f"{folder} is no folder of the user that runs the broker: remove it")
+    folder.chmod(_PRIVATE_FOLDER)
