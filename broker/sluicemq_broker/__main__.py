@@ -7,19 +7,24 @@ import sys
 if __name__ == "__main__" and not sys.flags.safe_path:
     del sys.path[0]  # the current folder: a zmq.py or a gevent/ there must not be imported
 
-_FLAG, _VARIABLE, _HIDDEN = "--mongodb-uri", "SLUICEMQ_MONGODB_URI", "***"
+#: Flags whose values may be, or contain, a secret; and what stands in their place.
+_SECRET, _HIDDEN = ("--mongodb-uri", "--http-token", "--event-bus"), "***"
 
 
 def _out_of_sight(words: list[str]) -> list[str]:
-    """Return the command line without the URI, which all users can read; put it into the environment."""
+    """Return the command line, which all users can read, without secrets; put them into the environment."""
     shown = list(words)
     for place, word in enumerate(words):
         flag, equals, value = word.partition("=")
-        if flag == _FLAG and equals and value != _HIDDEN:
-            os.environ[_VARIABLE], shown[place] = value, f"{_FLAG}={_HIDDEN}"
-        elif place and words[place - 1] == _FLAG and word != _HIDDEN:
-            os.environ[_VARIABLE], shown[place] = word, _HIDDEN
+        if flag in _SECRET and equals and value != _HIDDEN:
+            os.environ[_variable(flag)], shown[place] = value, f"{flag}={_HIDDEN}"
+        elif place and words[place - 1] in _SECRET and word != _HIDDEN:
+            os.environ[_variable(words[place - 1])], shown[place] = word, _HIDDEN
     return shown
+
+
+def _variable(flag: str) -> str:
+    return "SLUICEMQ_" + flag.removeprefix("--").replace("-", "_").upper()
 
 
 if __name__ == "__main__" and (_shown := _out_of_sight(sys.orig_argv)) != sys.orig_argv:

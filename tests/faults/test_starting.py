@@ -58,10 +58,11 @@ def test_an_option_of_a_mongodb_uri_that_can_not_be_used_is_one_line(tmp_path: P
     assert "s3cret" not in "".join(lines)
 
 
-def test_a_mongodb_uri_on_the_command_line_goes_out_of_sight(tmp_path: Path) -> None:
+def test_secrets_on_the_command_line_go_out_of_sight(tmp_path: Path) -> None:
     uri = "mongodb://bob:s3cret@127.0.0.1:1/?authMechanismProperties=AWS_SESSION_TOKEN:t0ken"
+    others = ["--http-token", "s3cret-and-long-enough", "--event-bus=redis://:s3cret@127.0.0.1/0"]
     for words in (["--mongodb-uri", uri], [f"--mongodb-uri={uri}"]):
-        broker = BrokerProcess(folder=tmp_path, args=["--log-level", "debug", *words])
+        broker = BrokerProcess(folder=tmp_path, args=["--log-level", "debug", *words, *others])
         broker.launch()
         try:
             seen = wait_until(lambda: shown_as(broker.pid, "***"), what="its command line without the URI")  # noqa: B023

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from sluicemq.protocol.secret_files import private
 from sluicemq_broker import __version__
 from sluicemq_broker.embedded import EmbeddedMongo
 from sluicemq_broker.process.server import Server
@@ -59,7 +60,8 @@ class Readiness:
     def _write(self, report: str) -> None:
         if self._file:
             partial = self._file.with_suffix(".part")
-            partial.write_text(report)
+            with open(partial, "w", encoding="utf-8", opener=private) as file:
+                file.write(report)
             partial.rename(self._file)
             self._told = True
         if self._as_json:

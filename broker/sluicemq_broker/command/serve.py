@@ -52,11 +52,11 @@ _NEW_OBJECTS, _NEW_BLOCKS = 20_000, 25_000
 
 _EPILOG = (
     "Every setting of [broker] is also a key of the file and SLUICEMQ_NAME in the environment; flags win. "
-    "Queues and devices are set in the file. 'sluicemq config check' shows all of them. A --mongodb-uri is "
-    "taken out of the command line, which others can read, as soon as the program runs; better give it in "
-    "the environment."
+    "Queues and devices are set in the file. 'sluicemq config check' shows all of them. Values of "
+    "--mongodb-uri, --http-token and --event-bus leave the command line, which others can read, as "
+    "soon as the program runs; better name a file that has them: --mongodb-uri-file."
 )
-#: Replaces a URI on the command line once it is in the environment.
+#: Replaces a secret on the command line once it is in the environment.
 _HIDDEN = "***"
 _URI = re.compile(r"\S*://\S*")
 _UNITS = {"s": "S", "bytes": "BYTES"}
@@ -82,8 +82,9 @@ def serve(
     SIGTERM or Ctrl-C stops it without losing a job; SIGHUP has it read its file again.
     """
     environ = dict(os.environ)
-    if flags["mongodb_uri"] == _HIDDEN:  # it was a flag: an error must name the flag, not the environment
-        flags["mongodb_uri"] = environ.pop(ENVIRONMENT + "MONGODB_URI", _HIDDEN)
+    for name in [name for name, value in flags.items() if value == _HIDDEN]:
+        # It was a flag: an error must name the flag, not the environment.
+        flags[name] = environ.pop(ENVIRONMENT + name.upper(), _HIDDEN)
     source = Source(config_file, environ, flags)
     try:
         config = source.read()

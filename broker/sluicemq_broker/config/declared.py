@@ -12,19 +12,35 @@ from sluicemq_broker.config import rules
 MIB = 2**20
 
 
-def setting(default: Any, rule: Rule, doc: str, *, key: str | None = None, live: bool = False) -> Any:
+def setting(
+    default: Any,
+    rule: Rule,
+    doc: str,
+    *,
+    key: str | None = None,
+    live: bool = False,
+    holds: str | None = None,
+) -> Any:
     """Declare a setting: its default (MISSING if it must be given), its rule, its purpose.
 
     With a default of None the rule takes None, too. ``key``: its name in the file, where that differs from
-    the attribute's; ``live``: a running broker takes another value when it reads its file again.
+    the attribute's; ``live``: a running broker takes another value when it reads its file again. ``holds``:
+    the setting whose value is the text of the file that this one names.
     """
     rule = _optional(rule) if default is None else rule
-    return field(default=default, metadata={"rule": rule, "doc": doc, "key": key, "live": live})
+    return field(
+        default=default, metadata={"rule": rule, "doc": doc, "key": key, "live": live, "holds": holds}
+    )
 
 
 def live(default: Any, rule: Rule, doc: str) -> Any:
     """Declare a setting of which a running broker takes another value."""
     return setting(default, rule, doc, live=True)
+
+
+def file_of(name: str, what: str) -> Any:
+    """Declare a setting that names a file with the value of another one, which is a secret."""
+    return setting(None, rules.file, f"a file with {what}, which only its owner can read", holds=name)
 
 
 def flag(doc: str, *, default: bool, live: bool = False) -> Any:

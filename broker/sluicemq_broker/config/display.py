@@ -70,16 +70,19 @@ def as_toml(value: Any) -> str:
 
 
 def _table(title: str, settings: Any) -> str:
+    known = settings_of(type(settings))
+    in_files = {each.metadata["holds"] for each in known.values() if getattr(settings, each.name)}
     rows = [
-        _row(key, getattr(settings, each.name), each.metadata["doc"])
-        for key, each in settings_of(type(settings)).items()
+        _row(key, getattr(settings, each.name), each.metadata["doc"], in_file=key in in_files)
+        for key, each in known.items()
         if applies(key, settings)
     ]
     return "\n".join([title, *rows, ""])
 
 
-def _row(key: str, value: Any, doc: str) -> str:
-    shown = f"# {key} =" if value in (None, ()) else f"{key} = {as_toml(value)}"
+def _row(key: str, value: Any, doc: str, *, in_file: bool) -> str:
+    """Return a line of a table: a comment for a value that is in a file, as it can't be given, too."""
+    shown = f"# {key} =" if value in (None, ()) else f"{'# ' if in_file else ''}{key} = {as_toml(value)}"
     return f"{shown}  # {doc}"
 
 

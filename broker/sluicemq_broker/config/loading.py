@@ -14,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
+from sluicemq.protocol.secret_files import read_secret
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, Envelope, applies
@@ -156,6 +157,7 @@ class _Reading:
         self._file = file
         self.problems: list[Problem] = []
         self._refused: set[str] = set()  # names of values that were replaced by their default
+        self._places: dict[str, str] = {}  # places of the values of [broker], the last one of each
 
     def config(
         self, document: Mapping[str, Any], environ: Mapping[str, str], flags: Mapping[str, Any]
@@ -199,12 +201,42 @@ class _Reading:
             if "ports" in source:  # it moves doors that an earlier source has named, too
                 _forget_ports(values)
             values |= source
+        values |= self._of_files(values)
         if "ports" in values:
             values.setdefault("http", f"127.0.0.1:{values['ports'] + HTTP_PORT_AFTER}")
         if values.keys() & {"host", "ports"}:
             values.setdefault("endpoint", door(values.get("ports", PORT), values.get("host", "127.0.0.1")))
         values.setdefault("data_dir", user_data_folder(environ))
         return BrokerSettings(**values)
+
+    def _of_files(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings whose values are in files of their own."""
+        known, found = settings_of(BrokerSettings), {}
+        for name, each in known.items():
+            held = each.metadata["holds"]
+            if held is None or values.get(name) is None:
+                continue
+            place = self._places[name]
+            if held in self._places:
+                self._wrong(place, f"{self._places[held]} is given, too: keep one of them")
+                continue
+            value = self._of_file(values[name], known[held].metadata["rule"], place)
+            if value is not _REFUSED:
+                found[held] = value
+        return found
+
+    def _of_file(self, file: Path, rule: rules.Rule, place: str) -> Any:
+        """Return the value that is in a file; no error repeats it."""
+        try:
+            text = read_secret(file, "file").rstrip("\r\n")
+        except ValueError as error:
+            self._wrong(place, str(error))
+            return _REFUSED
+        try:
+            return rule.of_text(text)
+        except ValueError as error:
+            self._wrong(place, f"expected in {file} {error}; what is there is not shown, for it is a secret")
+        return _REFUSED
 
     def _of_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return the settings among the environment's variables.
@@ -397,6 +429,8 @@ class _Reading:
         """Return the values of a table that pass their rules, by attribute; ``where`` names a key's place."""
         known = settings_of(kind)
         self._known(table, known, place)
+        if kind is BrokerSettings:
+            self._places |= {known[key].name: where(key) for key in table if key in known}
         checked = (
             (known[key].name, self._value(known[key].metadata["rule"], value, where(key), reading))
             for key, value in table.items()

@@ -263,6 +263,14 @@ def folder(value: Any) -> Path:
     return Path(value).expanduser().absolute()
 
 
+@_rule("the path of a file")
+def file(value: Any) -> Path:
+    """Read the path of a file; ``~`` is the user's home. A URI is refused: it belongs into the file."""
+    if not isinstance(value, str | Path) or not str(value).strip() or "://" in str(value):
+        raise ValueError
+    return Path(value).expanduser().absolute()
+
+
 @_rule(uris.EXPECTED)
 def mongodb_uri(value: Any) -> uris.MongoUri:
     """Read where MongoDB is."""

@@ -23,7 +23,7 @@ from typing import Any
 
 from sluicemq.protocol.names import LONGEST_NAME
 from sluicemq_broker.config import rules
-from sluicemq_broker.config.declared import MIB, flag, live, option, setting
+from sluicemq_broker.config.declared import MIB, file_of, flag, live, option, setting
 from sluicemq_broker.config.door_settings import bound_door
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
@@ -74,6 +74,7 @@ class BrokerSettings:
     http_idle: float = live(
         1800.0, rules.seconds(above=0), "seconds without use after which a login to the dashboard ends"
     )
+    http_token_file: Path | None = file_of("http_token", "that token")
     http_hosts: tuple[str, ...] = setting(
         (),
         rules.http_hosts,
@@ -82,6 +83,7 @@ class BrokerSettings:
     mongodb_uri: MongoUri | None = setting(
         None, rules.mongodb_uri, "the MongoDB; without a URI the broker starts an embedded one in data_dir"
     )
+    mongodb_uri_file: Path | None = file_of("mongodb_uri", "that URI")
     database: str = setting("sluicemq", rules.database_name, "the MongoDB database")
     data_dir: Path | None = setting(
         None, rules.folder, "folder of the embedded MongoDB; by default the user's data folder"
@@ -92,6 +94,7 @@ class BrokerSettings:
         "how brokers that share a database hear of each other's jobs, pauses and messages at once: over that "
         "MongoDB (auto, unless it is embedded), within one process (local), over Redis, or not (off)",
     )
+    event_bus_file: Path | None = file_of("event_bus", "the URL of that Redis")
     lease: float = setting(15.0, rules.seconds(above=0), "seconds a silent broker keeps its reservations")
     heartbeat: float = setting(
         2.0, rules.seconds(above=0), "seconds between signs of life to and from workers"

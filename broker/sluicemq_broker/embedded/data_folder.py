@@ -82,7 +82,7 @@ class DataFolder:
             )
 
     def _is_ours(self) -> bool:
-        """Return True if it belongs to this user, and nothing but the data of a MongoDB is in it."""
+        """Return True if it belongs to this user, and only the data of a MongoDB is in it."""
         names = os.listdir(self.path)  # noqa: PTH208 - names, not paths
         return self.path.stat().st_uid == os.geteuid() and all(map(_OURS.fullmatch, names))
 

@@ -17,12 +17,14 @@ _WRITE_AND_OTHERS: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 def read_secret(path: str | os.PathLike[str], kind: str) -> str:
     """Return the text of a file that only its owner can read; ``kind`` is what errors call it, "key file".
 
-    A group may read a file of root's, as PostgreSQL has it: a secret of Kubernetes is such a file. Raises
-    ValueError, with the command that mends it, never with the text.
+    A group may read a file of root's, as PostgreSQL has it. Everybody may read a file in a file system that
+    can't be written: Docker and Kubernetes give secrets to a container in such a one. Raises ValueError, with
+    the command that mends it, never with the text.
     """
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - the open file is examined
-            _refuse_if_exposed(os.fstat(file.fileno()), path, kind)
+            if not _is_mounted_read_only(file.fileno()):
+                _refuse_if_exposed(os.fstat(file.fileno()), path, kind)
             text = file.read(LONGEST + 1)
     except OSError as error:
         raise ValueError(f"can't read the {kind} {os.fspath(path)}: {error.strerror}") from error
@@ -62,6 +64,10 @@ def private(path: str, flags: int) -> int:
             os.close(descriptor)
             raise
     return descriptor
+
+
+def _is_mounted_read_only(descriptor: int) -> bool:
+    return os.name == "posix" and bool(os.fstatvfs(descriptor).f_flag & os.ST_RDONLY)
 
 
 def _refuse_if_exposed(found: os.stat_result, path: str | os.PathLike[str], kind: str) -> None:
