@@ -14,6 +14,7 @@ from sluicemq_broker.config import Config
 from sluicemq_broker.context import Owners
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import LeaseStore, Subscription, SubscriptionStore
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.streams import NEWEST, Streams, StreamServices, Subscriptions, Wish, read_batch
@@ -45,7 +46,9 @@ class SubscriptionsRig:
 
     def publish(self, count: int) -> None:
         stored: list[Any] = []
-        self.streams.for_publish("prices").publish(read_batch(pack(b"eur", b"1") * count, stored.append))
+        self.streams.for_publish("prices", caller=ANYBODY).publish(
+            read_batch(pack(b"eur", b"1") * count, stored.append)
+        )
         with gevent.Timeout(TIMEOUT):
             while not stored:
                 gevent.sleep(0.001)

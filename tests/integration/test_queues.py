@@ -26,6 +26,7 @@ from sluicemq_broker.queues import Census
 from sluicemq_broker.queues.bulk_operations import Delete
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.security import ANYBODY, Caller
 from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.admin.removals import Removals
 from sluicemq_broker.store.errors import Refused, Unclear
@@ -373,7 +374,7 @@ def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its
     # Then
     assert queues.open("mail").paused == {"intake"}
     with pytest.raises(Paused):
-        queues.for_push("mail", by="a test").admit()
+        queues.for_push("mail", by="a test", caller=ANYBODY).admit()
     assert queues.open("other").paused == frozenset()
 
 
@@ -437,15 +438,15 @@ def test_all_who_ask_for_unknown_queues_at_once_share_a_look(
 
 def make_many(queues: Queues, count: int) -> None:
     for number in range(count):
-        queues.for_plain_push(f"error-{number}", auto_create=None, by="a test")
+        queues.for_plain_push(f"error-{number}", auto_create=None, caller=Caller(ANYBODY.principal, "a test"))
 
 
 def test_one_peer_makes_so_many_queues_at_once_and_leaves_some_to_others(queues: Queues) -> None:
     with pytest.raises(QueueFull, match="too many were made just before"):
         make_many(queues, 1000)
     assert 100 <= len(list(queues)) < 900
-    assert queues.for_push("honest", by="a test", peer="another").name == "honest"
-    assert queues.for_push("wanted", by="the operator").name == "wanted"
+    assert queues.for_push("honest", by="a test", caller=ANYBODY, peer="another").name == "honest"
+    assert queues.for_push("wanted", by="the operator", caller=ANYBODY).name == "wanted"
 
 
 def test_a_tenth_of_all_queues_is_left_to_the_library(
@@ -455,9 +456,9 @@ def test_a_tenth_of_all_queues_is_left_to_the_library(
     assert config.broker.max_queues == 20
     make_many(queues, 18)
     with pytest.raises(QueueFull, match="max_queues = 20"):
-        queues.for_plain_push("error", auto_create=None, by="a test")
-    queues.for_push("one", by="a test")
-    queues.for_push("other", by="a test")
+        queues.for_plain_push("error", auto_create=None, caller=Caller(ANYBODY.principal, "a test"))
+    queues.for_push("one", by="a test", caller=ANYBODY)
+    queues.for_push("other", by="a test", caller=ANYBODY)
 
 
 @pytest.mark.parametrize(("device", "broker", "made"), [(False, True, False), (True, False, True)])
@@ -467,7 +468,7 @@ def test_a_device_says_for_itself_whether_its_messages_make_queues(
     settings = replace(FEW_QUEUES, auto_create=broker)
     monkeypatch.setattr(queues, "config", replace(queues.config, broker=settings))
     with nullcontext() if made else pytest.raises(BadQueue, match="auto_create is off"):
-        queues.for_plain_push("new", auto_create=device, by="a test")
+        queues.for_plain_push("new", auto_create=device, caller=Caller(ANYBODY.principal, "a test"))
     assert [queue.name for queue in queues] == (["new"] if made else [])
 
 

@@ -17,6 +17,7 @@ from sluicemq_broker.config import Config, DeviceSettings, StreamSettings
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count
+from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.connection import connect
 from sluicemq_broker.streams import (
@@ -580,6 +581,6 @@ def test_a_stream_that_a_forwarder_has_may_be_made_without_auto_create(
     context = StreamServices(StreamsTime().clock(), Counters(), Retry())
     streams = Streams(config, context, lambda _name: documents)
 
-    assert streams.for_publish("prices").name == "prices"
+    assert streams.for_publish("prices", caller=ANYBODY).name == "prices"
     with pytest.raises(BadStream, match="auto_create is off"):
-        streams.for_publish("others")
+        streams.for_publish("others", caller=ANYBODY)

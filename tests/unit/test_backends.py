@@ -9,6 +9,7 @@ import pytest
 
 from sluicemq_broker.doors.lane_workers import ArrivalWorker, LaneWorker, PopWorker, PullWorker, RepWorker
 from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.security import ANYBODY
 
 
 class Lane:
@@ -17,6 +18,7 @@ class Lane:
     peer = "peer"
     writable = True
     backlog = 0
+    who = ANYBODY
 
     def on(self, **_handlers: object) -> None:
         """Nothing is ever received."""

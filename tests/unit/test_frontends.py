@@ -19,7 +19,7 @@ from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.timer import Timer
-from sluicemq_broker.security import Security
+from sluicemq_broker.security import ANYBODY, Security
 from sluicemq_devices.hub.watermarks import Watermark, boundless
 from sluicemq_devices.sockets.outgoing_budget import Outgoing
 from sluicemq_devices.sockets.switchboard import Switchboard
@@ -90,7 +90,7 @@ class Queues:
     def open(self, name: str) -> KeepingQueue:
         return self.queue
 
-    def for_plain_push(self, name: str, *, auto_create: bool | None, by: str) -> KeepingQueue:
+    def for_plain_push(self, name: str, *, auto_create: bool | None, caller: object) -> KeepingQueue:
         if name == "broken":
             raise RuntimeError("nobody foresaw this")
         return self.queue
@@ -105,6 +105,7 @@ class Lane:
     peer = "127.0.0.1:1"
 
     def __init__(self) -> None:
+        self.who = ANYBODY
         self.sent: list[list[bytes]] = []
         self.blamed: list[bool] = []
         self.held = boundless()
@@ -172,7 +173,7 @@ def test_a_push_on_which_the_broker_fails_takes_no_other_with_it(caplog: pytest.
     rig = FrontendRig()
     frontend = rig.frontend(PushFrontend)
 
-    frontend._receive([[b"first"], [b"broken", b"second"], [b"third"]])
+    frontend._receive(PUSHER, [[b"first"], [b"broken", b"second"], [b"third"]])
 
     assert rig.queue.payloads == [b"first", b"third"]
     (letter,) = rig.queue.unreadable
@@ -187,9 +188,9 @@ def test_unreadable_messages_on_their_way_close_the_gates_as_jobs_do() -> None:
 
     unreadable = [b"", b"{", b"x" * 999]
 
-    frontend._receive([unreadable] * 9)
+    frontend._receive(PUSHER, [unreadable] * 9)
     assert not frontend.is_shut
-    frontend._receive([unreadable])
+    frontend._receive(PUSHER, [unreadable])
 
     assert frontend.is_shut  # each keeps its last frame, and its headers
     assert len(rig.queue.unreadable) == 10
@@ -403,7 +404,7 @@ class ManyQueues(Queues):
         super().__init__()
         self.by_name: dict[str, KeepingQueue] = {}
 
-    def for_plain_push(self, name: str, *, auto_create: bool | None, by: str) -> KeepingQueue:
+    def for_plain_push(self, name: str, *, auto_create: bool | None, caller: object) -> KeepingQueue:
         return self.by_name.setdefault(name, KeepingQueue())
 
 
@@ -474,6 +475,9 @@ class Door:
         self.is_open = True
 
 
+PUSHER: Any = Lane()
+
+
 @pytest.fixture
 def door() -> Door:
     return Door()
@@ -502,7 +506,7 @@ def test_a_push_door_that_is_paused_and_full_opens_when_it_is_neither(door: Door
     rig = FrontendRig(hwm=1)
     frontend = push_frontend(rig, door)
     frontend.start()
-    frontend._receive([[b"first"]])
+    frontend._receive(PUSHER, [[b"first"]])
     assert not door.is_open
 
     rig.queue.pause(wire.INTAKE)
@@ -511,7 +515,7 @@ def test_a_push_door_that_is_paused_and_full_opens_when_it_is_neither(door: Door
     rig.queue.pause()
     assert door.is_open
 
-    frontend._receive([[b"second"]])
+    frontend._receive(PUSHER, [[b"second"]])
     rig.queue.pause(wire.INTAKE)
     rig.queue.pause()
     assert not door.is_open
@@ -526,7 +530,7 @@ def test_a_push_door_is_read_to_its_end_by_a_broker_that_stops_though_intake_is_
     rig.queue.pause(wire.INTAKE)
     frontend.read_all()
     assert door.is_open
-    frontend._receive([[b"last"]])
+    frontend._receive(PUSHER, [[b"last"]])
     assert rig.queue.payloads == [b"last"]
 
 

@@ -21,6 +21,7 @@ from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import Dedupe, Job
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues.queues import check_name
+from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.jobs.documents import QueueDefaults, document, job
 from sluicemq_broker.store.values import date
@@ -31,7 +32,7 @@ MOST = 1000
 
 
 def make(headers: dict[Any, Any] | None = None, payload: bytes = b"x", **queue: Any) -> Job:
-    return JobMaker(Clock(), MOST).make(QueueSettings(**queue), payload, headers or {})
+    return JobMaker(Clock(), MOST).make(ANYBODY, QueueSettings(**queue), payload, headers or {})
 
 
 def read(frames: list[bytes]) -> Job:

@@ -18,6 +18,7 @@ from sluicemq.protocol.options import KEYWORDS, OPTIONS, JobOptions, Option
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job.job import ATTRIBUTES, Job, Parent, Reservation
 from sluicemq_broker.queue import JobMaker, check_headers
+from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store.jobs.documents import HANDED_OUT, HANDED_OUT_FAIRLY, QueueDefaults, document
 from sluicemq_broker.store.jobs.documents import job as loaded
 from sluicemq_broker.store.values import date
@@ -31,13 +32,13 @@ OF_QUEUES = [each for each in ALL if each.setting]
 BESIDE = {"dedupe_id": "d"}
 USUAL = QueueDefaults()
 #: What a job that is handed out is no longer asked for, and what a claim or its history has in its place.
-NOT_READ = {"created_at", "dedupe", "eligible_at", "reservation", "place", "story"}
+NOT_READ = {"created_at", "dedupe", "eligible_at", "reservation", "place", "pushed_by", "story"}
 #: Attributes that are stored under another name.
 ATTRIBUTE_OF = {"suspect": "isolated", "asked": "result_wanted"}
 
 
 def made(headers: dict[str, Any], **queue: Any) -> Job:
-    return JobMaker(Clock(), 1000).make(QueueSettings(**queue), b"x", headers)
+    return JobMaker(Clock(), 1000).make(ANYBODY, QueueSettings(**queue), b"x", headers)
 
 
 def named(options: list[Option]) -> pytest.MarkDecorator:

@@ -20,7 +20,7 @@ from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
 from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.security import Security
+from sluicemq_broker.security import ANYBODY, Security
 from sluicemq_devices.sockets.outgoing_budget import Outgoing
 from sluicemq_devices.sockets.switchboard import Switchboard
 from support.fakes import Clock
@@ -43,6 +43,7 @@ class Lane:
     closed: Callable[[], None]
 
     def __init__(self) -> None:
+        self.who = ANYBODY
         self.sent: list[wire.Message] = []
         self.blamed: list[bool] = []
         self.unheard: list[list[bytes]] = []
@@ -79,7 +80,7 @@ class Lane:
 class Broken:
     """Queues that fail in a way that nobody foresaw."""
 
-    def for_push(self, name: str, *, by: str, peer: str) -> None:
+    def for_push(self, name: str, *, by: str, peer: str, caller: object) -> None:
         raise RuntimeError("nobody foresaw this")
 
 
@@ -290,7 +291,7 @@ def test_a_job_that_is_popped_takes_one_off_the_credit_and_a_grant_is_added(
 class ManyQueues(dict[str, NotingQueue]):
     """Each name is a queue of its own."""
 
-    def for_push(self, name: str, *, by: str, peer: str) -> NotingQueue:
+    def for_push(self, name: str, *, by: str, peer: str, caller: object) -> NotingQueue:
         return self.setdefault(name, NotingQueue())
 
 

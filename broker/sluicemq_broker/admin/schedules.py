@@ -7,37 +7,64 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFrames, NotFound
+from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rules import kept, number, one_of
 from sluicemq_broker.job import Misfire, Timetable
 from sluicemq_broker.queues import Schedules
 from sluicemq_broker.runtime import TEXT, read_options
+from sluicemq_broker.security import ANYBODY, Caller, Need
 from sluicemq_broker.store import Schedule
 
 
 class ScheduleAdmin:
-    """The recurring jobs of all brokers on this database."""
+    """The recurring jobs of all brokers on this database; those added here are of ``caller``."""
 
-    def __init__(self, schedules: Schedules) -> None:
-        self._schedules = schedules
+    def __init__(self, schedules: Schedules, caller: Caller = ANYBODY) -> None:
+        self.schedules = schedules
+        self.caller = caller
+
+    def by(self, caller: Caller) -> ScheduleAdmin:
+        """Return these for a caller."""
+        return ScheduleAdmin(self.schedules, caller)
+
+    def needs(self, action: str, about: dict[str, Any]) -> list[Need]:
+        """Return the permissions that an action needs, on the queues of its schedule; waits for MongoDB.
+
+        A schedule may be replaced by one of another queue: both are asked. Raises NotFound.
+        """
+        if action == wire.LIST or action not in _ACTIONS:
+            return []
+        needs: list[Need] = []
+        try:
+            needs.append((Action.MANAGE, self.queue_of(_named(about))))
+        except NotFound:
+            if action != wire.ADD:
+                raise
+        queue = about.get("queue")
+        if action == wire.ADD and isinstance(queue, str):
+            needs.append((Action.MANAGE, queue))
+            if not self.schedules.is_made(queue):
+                needs.append((Action.CREATE, queue))
+        return needs
 
     def queue_of(self, name: str) -> str:
         """Return the queue of a schedule; raises NotFound."""
-        return self._schedules.queue_of(name)
+        return self.schedules.queue_of(name)
 
     def do(self, action: str, about: dict[str, Any]) -> Any:
         """Carry out one action of the verb SCHEDULE; waits for MongoDB. Raises BadFrames."""
         do = _ACTIONS.get(action)
         if do is None:
             raise BadFrames(f"a SCHEDULE can't {action[:32]!r}, only {', '.join(_ACTIONS)}")
-        return do(self._schedules, about)
+        return do(self, about)
 
 
-def _list(schedules: Schedules, _about: dict[str, Any]) -> list[dict[str, Any]]:
-    return [_row(each) for each in schedules.all()]
+def _list(admin: ScheduleAdmin, _about: dict[str, Any]) -> list[dict[str, Any]]:
+    return [_row(each) for each in admin.schedules.all()]
 
 
-def _add(schedules: Schedules, about: dict[str, Any]) -> dict[str, Any]:
+def _add(admin: ScheduleAdmin, about: dict[str, Any]) -> dict[str, Any]:
     read = read_options(about, _OPTIONS, "a schedule")
     if missing := {"name", "queue", "payload"} - read.keys():
         raise BadFrames(f"a schedule needs a {min(missing)}")
@@ -45,7 +72,8 @@ def _add(schedules: Schedules, about: dict[str, Any]) -> dict[str, Any]:
     misfire = Misfire(read.get("misfire", Misfire.ONE))
     headers = read.pop("options", {})
     of_job = {key: read[key] for key in ("name", "queue", "payload")}
-    return _row(schedules.put(Schedule(**of_job, timetable=when, headers=headers, misfire=misfire)))
+    schedule = Schedule(**of_job, timetable=when, headers=headers, misfire=misfire)
+    return _row(admin.schedules.put(schedule, admin.caller))
 
 
 def _named(about: dict[str, Any]) -> str:
@@ -69,6 +97,7 @@ def _row(schedule: Schedule) -> dict[str, Any]:
         "paused": schedule.paused,
         "options": dict(schedule.headers),
         "from_configuration": schedule.from_configuration,
+        **({"added_by": schedule.added_by} if schedule.added_by else {}),
     }
 
 
@@ -80,11 +109,11 @@ _OPTIONS: Final = {
     "misfire": one_of(*Misfire),
     "options": kept("a map of headers", lambda value: isinstance(value, dict)),
 }
-_ACTIONS: Final[dict[str, Callable[[Schedules, dict[str, Any]], Any]]] = {
+_ACTIONS: Final[dict[str, Callable[[ScheduleAdmin, dict[str, Any]], Any]]] = {
     wire.LIST: _list,
     wire.ADD: _add,
-    wire.REMOVE: lambda schedules, about: schedules.remove(_named(about)),
-    wire.SUSPEND: lambda schedules, about: schedules.pause(_named(about)),
-    wire.GO_ON: lambda schedules, about: _row(schedules.resume(_named(about))),
-    wire.RUN: lambda schedules, about: schedules.run_now(_named(about)),
+    wire.REMOVE: lambda admin, about: admin.schedules.remove(_named(about)),
+    wire.SUSPEND: lambda admin, about: admin.schedules.pause(_named(about)),
+    wire.GO_ON: lambda admin, about: _row(admin.schedules.resume(_named(about))),
+    wire.RUN: lambda admin, about: admin.schedules.run_now(_named(about)),
 }

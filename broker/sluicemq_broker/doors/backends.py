@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.config import Ack, DeviceSettings
 from sluicemq_broker.doors.door_group import DoorGroup
 from sluicemq_broker.doors.frames import FRAME_FACTOR
@@ -19,6 +20,7 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.worker_frames import commit_frames, unreadable
 from sluicemq_broker.queue import Delivery, Settlement, Verdict, Worker
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.security import may_stay
 from sluicemq_devices.hub import Watermark
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor
 
@@ -107,12 +109,16 @@ class Backend:
             self._services.board,
             endpoint,
             self.kind,
-            lambda lane: self.queue.attach(self._worker(lane)),
+            self._came,
             max_frame=self.max_frame,
             heartbeat=settings.heartbeat if self.beats else None,
             silence=settings.silence if self.beats else None,
             guard=self._services.security.guard(),
         )
+
+    def _came(self, lane: Lane) -> None:
+        if may_stay(lane, Action.WORK, self.queue.name):
+            self.queue.attach(self._worker(lane))
 
     def _worker(self, lane: Lane) -> Worker:
         raise NotImplementedError
@@ -154,13 +160,15 @@ class PullBackend(Backend):
         return _WORKERS[self.settings.ack](self, lane)
 
     def _listen(self, lane: Lane) -> None:
-        lane.on(receive=partial(self._verdicts, lane))
+        if may_stay(lane, Action.WORK, self.queue.name):
+            lane.on(receive=partial(self._verdicts, lane))
 
     def _verdicts(self, lane: Lane, messages: list[list[bytes]]) -> None:
         verdicts = [verdict for frames in messages if (verdict := self._verdict(lane, frames))]
         size = sum(each.size for each in verdicts)
         self._mark.take(len(verdicts), size)
-        self.queue.settle(verdicts, Settlement(lambda _: self._mark.give(len(verdicts), size)))
+        durable = Settlement(lambda _: self._mark.give(len(verdicts), size), lane.who)
+        self.queue.settle(verdicts, durable)
 
     def _verdict(self, lane: Lane, frames: list[bytes]) -> Verdict | None:
         """Read a verdict; an unreadable one with a receipt rolls that job back."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol
 
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker import admin
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.backends import Backend, PullBackend, RepBackend
@@ -11,8 +13,9 @@ from sluicemq_broker.doors.device_counters import counts_of_device
 from sluicemq_broker.doors.frontends import Frontend, PushFrontend
 from sluicemq_broker.doors.requests import RequestFrontend
 from sluicemq_broker.doors.services import Services
+from sluicemq_broker.security import may_stay
 from sluicemq_devices.relays import Forwarder, Kind
-from sluicemq_devices.sockets import Switchboard
+from sluicemq_devices.sockets import RawLane
 
 _ENDS: dict[str, tuple[type[Frontend], type[Backend]]] = {
     Kind.STREAMER: (PushFrontend, PullBackend),
@@ -128,14 +131,18 @@ class ForwarderDevice:
     received = 0  # nothing that it relays is stored
     taking_in = False
 
-    def __init__(self, settings: DeviceSettings, board: Switchboard) -> None:
+    def __init__(self, settings: DeviceSettings, services: Services) -> None:
         self._settings = settings
+        guard = services.security.guard
         self._relay = Forwarder(
-            board,
+            services.board,
             list(settings.frontends),
             list(settings.backends),
             hwm=settings.hwm,
             hwm_bytes=settings.hwm_bytes,
+            guards=(guard(), guard()),
+            # It has no stream, so no name: only the pattern * permits it.
+            admits=(partial(_may_stay, Action.PUBLISH), partial(_may_stay, Action.SUBSCRIBE)),
         )
 
     def start(self) -> None:
@@ -176,3 +183,7 @@ class ForwarderDevice:
         addresses, fronts = self._relay.addresses, len(self._settings.frontends)
         ends = {"frontend": addresses[:fronts], "backend": addresses[fronts:], "commit": []}
         return {"kind": Kind.FORWARDER, "queue": "", **ends}
+
+
+def _may_stay(action: Action, lane: RawLane) -> bool:
+    return may_stay(lane, action)

@@ -13,7 +13,8 @@ from functools import partial
 from typing import Any, Final
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadHeaders, Duplicate, SluiceError, TooLarge
+from sluicemq.protocol.errors import BadHeaders, Duplicate, Forbidden, SluiceError, TooLarge
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.door_group import DoorGroup
 from sluicemq_broker.doors.frames import FRAME_FACTOR, split
@@ -22,6 +23,7 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Push, Queue
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.security import Caller, authorize, may_use
 from sluicemq_devices.hub import Fillers, Watermark
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
@@ -82,23 +84,23 @@ class Frontend:
         if not self.is_shut:
             self.doors.resume()
 
-    def _push_to(self, queue: Queue, push: Push, size: int, lane: Lane | None) -> None:
+    def _push_to(self, queue: Queue, push: Push, size: int, lane: Lane) -> None:
         """Hand a producer's jobs to their queue; they leave ``_on_their_way`` when they are stored."""
         self._on_their_way.take(queue, lane, len(push.jobs), size)
         queue.push(push)
-        if lane:
-            queue.capacity.hold(lane, hears=self._answers)
+        queue.capacity.hold(lane, hears=self._answers)
 
     def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
         raise NotImplementedError
 
-    def _read(self, frames: list[bytes], lane: Lane | None) -> tuple[Queue, Job, dict[str, Any]]:
+    def _read(self, frames: list[bytes], caller: Caller) -> tuple[Queue, Job, dict[str, Any]]:
+        """Return the job of a message and its queue; raises what is wrong with it, or Forbidden."""
         plain = split(frames)
         queue = self._queue
+        authorize(caller, Action.PUSH, plain.queue or queue.name)
         if plain.queue:
-            by = lane.peer if lane else "a former worker"
-            queue = self._queues.for_plain_push(plain.queue, auto_create=self._auto_create, by=by)
-        return queue, self._maker.make(queue.settings, plain.payload, plain.headers), plain.headers
+            queue = self._queues.for_plain_push(plain.queue, auto_create=self._auto_create, caller=caller)
+        return queue, self._maker.make(caller, queue.settings, plain.payload, plain.headers), plain.headers
 
 
 class PushFrontend(Frontend):
@@ -143,18 +145,23 @@ class PushFrontend(Frontend):
         return LaneDoor(board, endpoint, "PULL", self._opened, max_frame=longest, guard=self._guard)
 
     def _opened(self, lane: Lane) -> None:
-        lane.on(receive=partial(self._receive, lane=lane))
+        if may_use(lane, Action.PUSH):
+            lane.on(receive=partial(self._receive, lane))
 
-    def _receive(self, messages: list[list[bytes]], lane: Lane | None = None) -> None:
+    def _receive(self, lane: Lane, messages: list[list[bytes]]) -> None:
         self._counters.add(Count.RECEIVED, len(messages))
         batches: dict[Queue, list[Job]] = {}
         for frames in messages:
             try:
-                queue, job = self._read_push(frames, lane)
+                queue, job = self._read_push(frames, lane.who)
+            except Forbidden:
+                self.lost += 1
+                self._counters.add(Count.REFUSED)
+                self._counters.add(Count.JOBS_REFUSED)
+                lane.blame(malformed=False)
             except Exception as error:  # noqa: BLE001 - the jobs around it must not be lost with it
-                self._keep_unreadable(frames, problem := refusal(error))
-                if lane:
-                    lane.blame(malformed=isinstance(problem, MALFORMED))
+                self._keep_unreadable(lane.who, frames, problem := refusal(error))
+                lane.blame(malformed=isinstance(problem, MALFORMED))
             else:
                 batches.setdefault(queue, []).append(job)
         for queue, jobs in batches.items():
@@ -162,8 +169,8 @@ class PushFrontend(Frontend):
             stored = partial(self._stored, queue, lane, len(jobs), size)
             self._push_to(queue, Push(jobs, stored), size, lane)
 
-    def _read_push(self, frames: list[bytes], lane: Lane | None) -> tuple[Queue, Job]:
-        queue, job, headers = self._read(frames, lane)
+    def _read_push(self, frames: list[bytes], caller: Caller) -> tuple[Queue, Job]:
+        queue, job, headers = self._read(frames, caller)
         if "reply" in headers:
             raise BadHeaders("header 'reply' is for REQ and DEALER: a PUSH gets no answer")
         return queue, job
@@ -171,7 +178,7 @@ class PushFrontend(Frontend):
     def _stored(
         self,
         queue: Queue,
-        lane: Lane | None,
+        lane: Lane,
         count: int,
         size: int,
         refused: dict[int, SluiceError],
@@ -182,12 +189,12 @@ class PushFrontend(Frontend):
             self.lost += 1
             self._counters.notice(Count.JOBS_REFUSED, f"a job of a PUSH producer was not stored: {error}")
 
-    def _keep_unreadable(self, frames: list[bytes], error: SluiceError) -> None:
+    def _keep_unreadable(self, caller: Caller, frames: list[bytes], error: SluiceError) -> None:
         size = sum(map(len, frames))
         self._counters.add(Count.UNREADABLE)
-        self._counters.notice(
-            Count.of(error), f"a PUSH message of {size} bytes to queue {self._queue.name}: {error}"
-        )
+        self._counters.refused(error, f"a PUSH message of {size} bytes to queue {self._queue.name}: {error}")
+        if not caller.may(Action.PUSH, self._queue.name):
+            return
         kept = _KEPT_OF_LONG if isinstance(error, TooLarge) else _KEPT
         payload, headers = frames[-1][:kept], frames[1][:_KEPT] if len(frames) > 2 else b""
         dead_letter = {
@@ -196,5 +203,6 @@ class PushFrontend(Frontend):
             "size": size,
             "raw_headers": headers,
             "reason": f"{error.code}: {error}",
+            "pushed_by": caller.name,
         }
         self._queue.keep_unreadable(dead_letter, self.mark, len(payload) + len(headers))

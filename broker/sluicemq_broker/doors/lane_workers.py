@@ -34,7 +34,7 @@ class LaneWorker(Worker):
     """A worker on a connection of its own."""
 
     def __init__(self, backend: Backend, lane: Lane) -> None:
-        super().__init__(lane.peer, backend.prefetch)
+        super().__init__(lane.peer, backend.prefetch, caller=lane.who)
         self._backend = backend
         self._queue = backend.queue
         self._lane = lane

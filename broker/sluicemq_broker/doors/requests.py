@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from sluicemq.protocol.errors import BadFrames, Paused, QueueFull, SluiceError
+from sluicemq.protocol.errors import BadFrames, Forbidden, Paused, QueueFull, SluiceError
 from sluicemq.protocol.options import ACCEPTED, RESULT
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.frames import split_envelope, without_probes
 from sluicemq_broker.doors.frontends import Frontend
@@ -17,6 +18,7 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Outcome, Push, Queue
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.security import Caller, authorize
 from sluicemq_devices.hub import Shares, Watermark, nothing
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
@@ -65,9 +67,9 @@ class RequestFrontend(Frontend):
                 queue, job = request.read(self._read)
                 queue.admit(len(batches.get(queue, ())))
                 self._wait(request)
-            except (Paused, QueueFull) as error:
+            except (Paused, QueueFull, Forbidden) as error:
                 self._counters.add(Count.REFUSED)
-                self._counters.notice(Count.of(error), str(error))
+                self._counters.refused(error, str(error))
                 requester.lane.blame(malformed=False)
                 request.answer(error)
             except Exception as error:  # noqa: BLE001 - the requests around it need their answers
@@ -112,7 +114,7 @@ class RequestFrontend(Frontend):
 
     def _refuse(self, request: Request, error: SluiceError) -> None:
         self._counters.add(Count.UNREADABLE)
-        self._counters.notice(Count.of(error), f"a request to queue {self._queue.name}: {error}")
+        self._counters.refused(error, f"a request to queue {self._queue.name}: {error}")
         request.requester.lane.blame(malformed=isinstance(error, MALFORMED))
         request.answer(error)
 
@@ -202,20 +204,25 @@ class Request:
         self.wants_result = True
 
     def read(
-        self, reader: Callable[[list[bytes], Lane], tuple[Queue, Job, dict[str, Any]]]
+        self, reader: Callable[[list[bytes], Caller], tuple[Queue, Job, dict[str, Any]]]
     ) -> tuple[Queue, Job]:
-        """Read the message; the envelope ends with the first empty frame."""
+        """Read the message; the envelope ends with the first empty frame.
+
+        Raises Forbidden for an id of its own without permission to read: another's result may have that id.
+        """
         frames, self.frames = self.frames, []
         self.envelope, content = split_envelope(frames, "job")
         if len(self.envelope) > _ENVELOPE_FRAMES or sum(map(len, self.envelope)) > _ENVELOPE_BYTES:
             raise BadFrames(
                 f"a return envelope has at most {_ENVELOPE_FRAMES} frames and {_ENVELOPE_BYTES} bytes"
             )
-        queue, job, headers = reader(content, self.requester.lane)
+        caller: Caller = self.requester.lane.who
+        queue, job, headers = reader(content, caller)
         self.wants_result = headers.get("reply", RESULT) != ACCEPTED
         if self.wants_result:
             job.want_result()
         if "id" in headers and self.wants_result:
+            authorize(caller, Action.READ, queue.name)
             job.keep_result(queue.settings.remember)
         self.job_id = job.id
         self.weight = len(job.id) + sum(map(len, self.envelope))

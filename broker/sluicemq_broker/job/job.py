@@ -128,9 +128,10 @@ class Job:
     are delivered one at a time, in the order of their ``place``. ``result_wanted``: a client waits for the
     result at the broker that took the job in; other brokers keep it for :data:`RESULT_WANTED_FOR`. ``size``:
     bytes of payload and headers. ``story``: fields of its document about its life in other queues.
-    ``parent``: the job that waits for it.
+    ``parent``: the job that waits for it. ``pushed_by``: the principal whose job it is, or empty.
 
-    ``dedupe`` and ``place`` are known only where the job was pushed, ``tenant`` there and in fair queues.
+    ``dedupe``, ``place`` and ``pushed_by`` are known only where the job was pushed, ``tenant`` there and in
+    fair queues.
     """
 
     __slots__ = (
@@ -165,6 +166,7 @@ class Job:
     isolated: bool = False
     story: Mapping[str, Any] | None = None
     parent: Parent | None = None
+    pushed_by: str = ""
 
     def __init__(
         self,
@@ -225,6 +227,12 @@ class Job:
     def turn(self) -> str:
         """Name under which it takes turns in a fair queue: its tenant, else its group, else the empty one."""
         return self.tenant or self.group or ""
+
+    def belong_to(self, principal: str, tenant: str | None) -> None:
+        """Set the principal whose job it is, and its tenant, which wins over that of its options."""
+        self.pushed_by = principal
+        if tenant is not None:
+            self.tenant = tenant
 
     def accept(self, seq: int, now: float) -> None:
         """Accept the job: give it its number, and its times from ``now`` on."""

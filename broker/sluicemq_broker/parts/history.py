@@ -19,6 +19,8 @@ from sluicemq_broker.security import Needs, visible
 if TYPE_CHECKING:
     from sluicemq_broker.http import Query, Site
 
+#: A history needs what its subject needs; for that of a broker, ``operate``.
+NEEDS: Final = Needs(Action.READ, more=lambda _history, kind, name, *_: [visible.history(kind, name)])
 #: Seconds between two looks for days that are over.
 _ROLL_UP: Final = 1800.0
 
@@ -40,7 +42,11 @@ class HistoryPart(Part):
         self._incidents = Incidents(queues, census, ground.context, *stored, ground.name)
         self.verbs = {
             wire.HISTORY: AdminVerb(
-                lambda _session: self._history, History.read, (str, str, str | None, str), reads=True
+                lambda _session: self._history,
+                History.read,
+                NEEDS,
+                (str, str, str | None, str),
+                reads=True,
             )
         }
         ground.owners.on_lost(lambda _owner: self._incidents.lease_lost())

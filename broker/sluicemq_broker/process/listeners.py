@@ -132,7 +132,7 @@ class Listeners:
         if settings.stream is not None:
             raise Unavailable(f"device with stream {settings.stream!r}: this broker runs without streams")
         if settings.kind == Kind.FORWARDER:
-            return ForwarderDevice(settings, self._board)
+            return ForwarderDevice(settings, self._core.services)
         return QueueDevice(settings, self._core.services)
 
     def _counters(self) -> Iterable[tuple[str, Mapping[str, int]]]:

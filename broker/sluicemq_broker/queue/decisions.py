@@ -12,6 +12,7 @@ from sluicemq_broker.job import Backoff, Job
 from sluicemq_broker.queue.verdict import Onward, Settlement, Verdict
 from sluicemq_broker.queue.worker import Delivery
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.security import Caller
 from sluicemq_broker.store import RolledBack
 
 DIED: Final = "the worker died"
@@ -91,6 +92,12 @@ class Settled(NamedTuple, Generic[D_co]):
     decision: D_co
     settlement: Settlement | None = None
     position: int = 0
+
+    @property
+    def caller(self) -> Caller:
+        """Caller who gave the verdict: at a commit door another than the worker."""
+        given = self.settlement.caller if self.settlement else None
+        return given or self.delivery.worker.caller
 
 
 def bytes_of(settled: Sequence[Settled[Decision]]) -> int:

@@ -14,6 +14,7 @@ from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.rules import rfc3339
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Backoff, Dedupe, Job
+from sluicemq_broker.security import Caller
 from sluicemq_broker.store import ServerClock, stored_size
 
 _RULES: Final = {each.name: each.rule for each in OPTIONS.values()}
@@ -65,20 +66,35 @@ class JobMaker:
 
     def make(
         self,
+        caller: Caller,
         settings: QueueSettings,
         payload: bytes,
         headers: Mapping[str, Any],
         job_id: str | None = None,
     ) -> Job:
-        """Return a job with these headers, and its queue's settings for all others.
+        """Return a caller's job with these headers, and its queue's settings for all others.
 
-        ``job_id`` wins over an id in the headers. Raises :class:`BadHeaders` and :class:`TooLarge`.
+        ``job_id`` wins over an id in the headers, the caller's tenant over theirs. Raises :class:`BadHeaders`
+        and :class:`TooLarge`.
         """
         size = self._bounded(len(payload))
         if job_id is not None:
             _read("id", job_id)
-        if not headers:
-            return self._plain(settings, payload, job_id)
+        make = self._with_headers if headers else self._plain
+        job = make(settings, payload, headers, job_id, size)
+        principal = caller.principal
+        if principal.marks_jobs:
+            job.belong_to(principal.name, principal.tenant)
+        return job
+
+    def _with_headers(
+        self,
+        settings: QueueSettings,
+        payload: bytes,
+        headers: Mapping[str, Any],
+        job_id: str | None,
+        size: int,
+    ) -> Job:
         headers = check_headers(headers)
         if own := headers.get("headers"):
             size = self._bounded(size + _stored_size(own))
@@ -101,7 +117,14 @@ class JobMaker:
             size=size,
         )
 
-    def _plain(self, settings: QueueSettings, payload: bytes, job_id: str | None) -> Job:
+    def _plain(
+        self,
+        settings: QueueSettings,
+        payload: bytes,
+        _headers: Mapping[str, Any],
+        job_id: str | None,
+        _size: int,
+    ) -> Job:
         return Job(
             job_id or self.new_id(),
             payload,

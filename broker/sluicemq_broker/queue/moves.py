@@ -13,6 +13,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from sluicemq.protocol.errors import BadFrames, BadHeaders, SluiceError, TooLarge
 from sluicemq.protocol.options import MOVE_OPTIONS
+from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rules import LONGEST_ID
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import RESULT_WANTED_FOR, Job, Parent
@@ -21,6 +22,7 @@ from sluicemq_broker.queue.other_queues import OtherQueue, OtherQueues
 from sluicemq_broker.queue.pending_writes import weigh, write_in_portions
 from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.verdict import Onward
+from sluicemq_broker.security import authorize
 from sluicemq_broker.store import Child, FanOut, Forward, Portions, QueueStore, fan_out, forward
 
 #: Jobs that are forwarded in one transaction, at most.
@@ -91,9 +93,11 @@ class Moves(Generic[Moving]):
         """Make the new job that a worker asks for, and find its queue."""
         if unknown := onward.options.keys() - MOVE_OPTIONS:
             raise BadHeaders(f"{what} takes no {', '.join(sorted(map(repr, unknown)))}")
-        worker = settled.delivery.worker
-        queue = self._others.for_push(onward.queue, by=worker.name, peer=worker.peer)
-        return queue, self._others.make(queue.settings, onward.payload or b"", onward.options, job_id)
+        worker, caller = settled.delivery.worker, settled.caller
+        authorize(caller, Action.PUSH, onward.queue)
+        queue = self._others.for_push(onward.queue, by=worker.name, peer=worker.peer, caller=caller)
+        job = self._others.make(caller, queue.settings, onward.payload or b"", onward.options, job_id)
+        return queue, job
 
 
 class Forwards(Moves[PassOn]):
@@ -119,6 +123,7 @@ class Forwards(Moves[PassOn]):
         if self._waiters.wanted_by_others(job):
             job.keep_result(RESULT_WANTED_FOR)
         own = {"payload"} if onward.payload is not None else set()
+        own |= {"tenant"} if settled.caller.tenant is not None else set()
         began = now - self._context.timer.now() + delivery.handed_at
         said = frozenset(onward.options) | own
         entry = Forward(job, queue.store, on, said, delivery.worker.name, began, job.kept_until(now))

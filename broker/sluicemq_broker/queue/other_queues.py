@@ -9,10 +9,11 @@ from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.result_waiters import ResultWaiters
+from sluicemq_broker.security import Caller
 from sluicemq_broker.store import QueueStore
 
-#: Makes a job of its queue's settings, payload, options and id; raises what is wrong with them.
-MakeJob = Callable[[QueueSettings, bytes, Mapping[str, Any], str], Job]
+#: Makes a caller's job of its queue's settings, payload, options and id; raises what is wrong with them.
+MakeJob = Callable[[Caller, QueueSettings, bytes, Mapping[str, Any], str], Job]
 
 
 class OtherQueue(Protocol):
@@ -43,13 +44,19 @@ class OtherQueue(Protocol):
 class OtherQueues(Protocol):
     """The queues of this broker by their names."""
 
-    def for_push(self, name: str, *, by: str, peer: str | None) -> OtherQueue:
+    def for_push(self, name: str, *, by: str, peer: str | None, caller: Caller) -> OtherQueue:
         """Return the queue of this name; it is made if that is allowed, else raises why not."""
 
     def open(self, name: str) -> OtherQueue:
         """Return the queue of this name, known or not."""
 
     def make(
-        self, settings: QueueSettings, payload: bytes, options: Mapping[str, Any], job_id: str, /
+        self,
+        caller: Caller,
+        settings: QueueSettings,
+        payload: bytes,
+        options: Mapping[str, Any],
+        job_id: str,
+        /,
     ) -> Job:
-        """Make a job with these settings of its queue; raises what is wrong with its options."""
+        """Make a caller's job with these settings of its queue; raises what is wrong with its options."""

@@ -233,7 +233,7 @@ class Settler:
         job, worker = delivery.job, delivery.worker.name
         decision = on_refusal(problem, job, worker, self._backoff, self._clock.now())
         about = {"job": job.id, "worker": worker, "reason": decision.entry.reason}
-        self._counters.notice(Count.of(problem), f"job {job.id} is rolled back: {problem}", about=about)
+        self._counters.refused(problem, f"job {job.id} is rolled back: {problem}", about)
         return decision
 
     def _carry_out(self, settled: Iterable[Settled[Any]]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
 from sluicemq_broker.runtime import shielded
+from sluicemq_broker.security import Caller
 
 
 class Onward(NamedTuple):
@@ -37,11 +38,19 @@ class Verdict(NamedTuple):
 
 
 class Settlement:
-    """Verdicts that came together; once all are settled, ``on_durable`` is called with those refused."""
+    """Verdicts that came together; once all are settled, ``on_durable`` is called with those refused.
 
-    __slots__ = ("_on_durable", "_pending", "problems")
+    ``caller``: who gave the verdicts, where that is not the worker on its own connection.
+    """
 
-    def __init__(self, on_durable: Callable[[dict[int, SluiceError]], None] | None = None) -> None:
+    __slots__ = ("_on_durable", "_pending", "caller", "problems")
+
+    def __init__(
+        self,
+        on_durable: Callable[[dict[int, SluiceError]], None] | None = None,
+        caller: Caller | None = None,
+    ) -> None:
+        self.caller = caller
         self._pending = 1  # until close(): no more verdicts come
         self.problems: dict[int, SluiceError] = {}
         """Verdicts that were refused so far, by their positions."""

@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from sluicemq_broker.job import Job
 from sluicemq_broker.runtime import Gauge
+from sluicemq_broker.security import ANYBODY, Caller
 
 
 class DeliveryState(Enum):
@@ -88,8 +89,10 @@ class Worker:
     #: How it works: as a worker of the library, or with a REP or a PULL socket.
     door = ""
 
-    def __init__(self, name: str, prefetch: int, peer: str = "") -> None:
+    def __init__(self, name: str, prefetch: int, peer: str = "", caller: Caller = ANYBODY) -> None:
         self.name = name
+        self.caller = caller
+        """Principal for which it works: its verdicts may move jobs into queues that this may push to."""
         self.peer = peer or name
         """The worker's connection."""
         self.prefetch = prefetch

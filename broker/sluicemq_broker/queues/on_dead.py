@@ -22,6 +22,7 @@ from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import (
     DeadLetters,
     FailedParent,
@@ -181,7 +182,7 @@ class OnDead:
 
     def _move(self, queue: Queue, since: float, until: float | None = None) -> None:
         """Move the dead letters that died from ``since`` on and before ``until``."""
-        target = self._queues.for_push(_goes_to(queue), by=f"on_dead of queue {queue.name}")
+        target = self._queues.for_push(_goes_to(queue), by=f"on_dead of queue {queue.name}", caller=ANYBODY)
         target.prepare(again=True)
         now = self._clock.now()
         dead_letters = DeadLetters(since=since, until=until, unasked=now - RESULT_WANTED_FOR)

@@ -11,6 +11,7 @@ from gevent.lock import BoundedSemaphore
 
 from sluicemq.protocol.errors import BadQueue, NotFound, Unavailable
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, silent
 from sluicemq_broker.config import Config, QueueSettings
 from sluicemq_broker.context import Context
@@ -18,6 +19,7 @@ from sluicemq_broker.queue import MakeJob, Queue
 from sluicemq_broker.queues.names import nearest
 from sluicemq_broker.queues.pauses import Pauses
 from sluicemq_broker.runtime import Batcher, Count, Gauge, Subjects, shielded
+from sluicemq_broker.security import Caller, authorize
 from sluicemq_broker.store import Documents, Inspector, LimitStore, PauseStore, Surveyed, survey_queues
 
 log = logging.getLogger("broker.queue")
@@ -61,6 +63,7 @@ class Queues:
         self._awaited: dict[str, dict[Callable[[Queue], None], None]] = {}
         self._one_look = BoundedSemaphore()
         self._looks_begun = self._looks_done = 0
+        self._looks_again = False  # at the next poll
         #: The names of all databases with queues or streams.
         self.databases = config.databases
         self._pauses = Pauses(database, self.databases)
@@ -164,7 +167,8 @@ class Queues:
 
     def look_for_awaited(self) -> None:
         """Look for awaited queues, which other brokers may have made; called every second or so."""
-        if self._awaited:
+        if self._awaited or self._looks_again:
+            self._looks_again = False
             self.discover()
 
     def settings_for_push(self, name: str) -> QueueSettings:
@@ -173,16 +177,18 @@ class Queues:
             self.get(name)
         return self.config.queue(check_name(name))
 
-    def for_push(self, name: str, *, by: str, peer: str | None = None) -> Queue:
+    def for_push(self, name: str, *, by: str, caller: Caller, peer: str | None = None) -> Queue:
         """Return the queue of this name for a push of the library or a command; made if that is allowed.
 
         ``by``: the producer, for the log. ``peer``: the connection, whose rate of new names is limited; None:
-        the operator. Raises :class:`BadQueue` (a bad name, or unknown while ``auto_create`` is off) and
-        :class:`QueueFull` (``max_queues`` reached, or too many made just before).
+        the operator. Raises :class:`BadQueue` (a bad name, or unknown while ``auto_create`` is off),
+        :class:`Forbidden` (the caller may not make it) and :class:`QueueFull` (``max_queues`` reached, or too
+        many made just before).
         """
-        return self._open.get(name) or self._make(name, by, peer, allowed=self.config.broker.auto_create)
+        allowed = self.config.broker.auto_create
+        return self._open.get(name) or self._make(name, by, peer, caller, allowed=allowed)
 
-    def for_plain_push(self, name: str, *, auto_create: bool | None, by: str) -> Queue:
+    def for_plain_push(self, name: str, *, auto_create: bool | None, caller: Caller) -> Queue:
         """Return the queue of this name for a push of a plain socket, whose every typing error makes a queue.
 
         ``auto_create``: the device's; None: the broker's. Plain sockets leave a tenth of ``max_queues`` to
@@ -192,12 +198,17 @@ class Queues:
         if queue is not None:
             return queue
         allowed = self.config.broker.auto_create if auto_create is None else auto_create
-        return self._make(name, by, by, allowed=allowed, plain=True)
+        return self._make(name, caller.peer, caller.peer, caller, allowed=allowed, plain=True)
 
-    def _make(self, name: str, by: str, peer: str | None, *, allowed: bool, plain: bool = False) -> Queue:
+    def _make(
+        self, name: str, by: str, peer: str | None, caller: Caller, *, allowed: bool, plain: bool = False
+    ) -> Queue:
         check_name(name)
         if not allowed:
             raise BadQueue(f"{self._absent(name)}, and auto_create is off")
+        if not caller.may(Action.CREATE, name):
+            self._looks_again = True  # another broker may have made it
+        authorize(caller, Action.CREATE, name)
         now, most = self.context.timer.now(), self.config.broker.max_queues
         self.context.names.ask(f"queue {name!r}", peer, now, there=len(self._open), most=most, plain=plain)
         text = "queue %s: its first push here comes from %s, and makes it if no other broker has"

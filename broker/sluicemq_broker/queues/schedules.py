@@ -13,7 +13,7 @@ from typing import Final
 import gevent
 from gevent.event import AsyncResult
 
-from sluicemq.protocol.errors import BadHeaders, SluiceError, TooLarge, Unavailable
+from sluicemq.protocol.errors import BadHeaders, NotFound, SluiceError, TooLarge, Unavailable
 from sluicemq.protocol.options import SCHEDULE_OPTIONS
 from sluicemq_broker.config import ScheduleSettings
 from sluicemq_broker.context import Context
@@ -22,6 +22,7 @@ from sluicemq_broker.queue import MakeJob, Push
 from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.queues import Queues, check_name
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.security import ANYBODY, Caller, named
 from sluicemq_broker.store import Aborted, Portions, Schedule, ScheduleStore
 
 log = logging.getLogger("broker.schedules")
@@ -64,14 +65,15 @@ class Schedules:
 
     def _run(self, name: str) -> None:
         schedule = self._store.one(name)
-        queue = self._queues.for_push(schedule.queue, by=f"schedule {name}", peer="schedules")
+        queue = self._queues.for_push(schedule.queue, by=f"schedule {name}", peer="schedules", caller=ANYBODY)
         if schedule.paused or not queue.takes_jobs:
             return  # it stays due
         planned = plan(
             schedule.timetable, schedule.next_at, self._clock.now(), schedule.misfire, self._portions.size
         )
+        by = named(schedule.added_by)
         jobs = [
-            self._make(queue.settings, schedule.payload, schedule.headers, run_id(name, when))
+            self._make(by, queue.settings, schedule.payload, schedule.headers, run_id(name, when))
             for when in planned.runs
         ]
         now = queue.accept(jobs) if jobs else self._clock.now()
@@ -93,11 +95,24 @@ class Schedules:
         return self._store.all()
 
     def queue_of(self, name: str) -> str:
-        """Return the queue of a schedule; raises NotFound."""
+        """Return the queue of a schedule; raises :class:`NotFound`."""
         return self._store.one(name).queue
 
-    def put(self, schedule: Schedule) -> Schedule:
-        """Make or replace a schedule; returns it as it is stored. Raises what is wrong with it."""
+    def is_made(self, queue: str) -> bool:
+        """Return True if the queue exists, at any broker; the first run makes another one."""
+        try:
+            self._queues.get(queue)
+        except NotFound:
+            return False
+        return True
+
+    def put(self, schedule: Schedule, caller: Caller = ANYBODY) -> Schedule:
+        """Make or replace a caller's schedule; returns it as it is stored. Raises what is wrong with it.
+
+        Its jobs have the caller's name and tenant.
+        """
+        own = {"tenant": caller.tenant} if caller.tenant is not None else {}
+        schedule = replace(schedule, headers={**schedule.headers, **own}, added_by=caller.name)
         ready = self._checked(schedule)
         self._store.put(ready)
         return self._store.one(schedule.name)
@@ -151,10 +166,11 @@ class Schedules:
     def run_now(self, name: str) -> str:
         """Push one job of a schedule now; returns the job's id."""
         schedule = self._store.one(name)
-        queue = self._queues.for_push(schedule.queue, by=f"schedule {name}")
+        queue = self._queues.for_push(schedule.queue, by=f"schedule {name}", caller=ANYBODY)
         queue.admit()
         job_id = f"{run_id(name, self._clock.now())}+now"
-        job = self._make(queue.settings, schedule.payload, schedule.headers, job_id)
+        by = named(schedule.added_by)
+        job = self._make(by, queue.settings, schedule.payload, schedule.headers, job_id)
         outcome: AsyncResult[SluiceError | None] = AsyncResult()
         self._counters.add(Count.RECURRED)
         queue.push(Push([job], lambda refused, _existing: outcome.set(refused.get(0))))
@@ -182,7 +198,7 @@ class Schedules:
             raise BadHeaders(str(error)) from error
         now = self._clock.now()
         settings = self._queues.settings_for_push(schedule.queue)
-        self._make(settings, schedule.payload, schedule.headers, run_id(schedule.name, now))
+        self._make(ANYBODY, settings, schedule.payload, schedule.headers, run_id(schedule.name, now))
         timetable = schedule.timetable._replace(begins_at=now)
         return replace(schedule, timetable=timetable, next_at=self._next(timetable))
 

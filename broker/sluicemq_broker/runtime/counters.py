@@ -8,6 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from sluicemq.protocol.errors import Forbidden, SluiceError
 from sluicemq_broker.runtime.counts import Count, Timing
 from sluicemq_broker.runtime.histogram import Histogram
 from sluicemq_devices.hub import About, Notices
@@ -38,6 +39,11 @@ class Counters(Notices):
         self.timings_by_queue: dict[str, dict[Timing, Histogram]] = {}
         #: By MongoDB's name of the command.
         self.statements: defaultdict[str, Histogram] = defaultdict(Histogram)
+
+    def refused(self, error: SluiceError, text: str, about: About | None = None) -> None:
+        """Count and log what was refused with this error; a FORBIDDEN is counted and logged already."""
+        if not isinstance(error, Forbidden):
+            self.notice(Count.of(error), text, about=about)
 
     def took(self, timing: Timing, durations: Sequence[float]) -> None:
         """Record the durations of one batch, in seconds."""

@@ -6,23 +6,38 @@ Its permissions are looked up each time, so that a change holds for connections 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
 
 from sluicemq.protocol.errors import Forbidden
+from sluicemq.protocol.names import LONGEST_NAME
 from sluicemq.protocol.permissions import Action, Permissions
 
+#: An action, and the name of a queue or stream.
+Need = tuple[Action, str]
 #: Answers that a principal remembers. Names come from clients, so there must be a bound.
 _MOST_REMEMBERED: Final = 10_000
+
+
+class Lane(Protocol):
+    """A connection that can be ended. ``who``: its :class:`Caller`."""
+
+    @property
+    def who(self) -> Any: ...  # noqa: D102
+
+    def cut(self, why: str) -> None:
+        """End it at once, and log the reason."""
 
 
 class Principal:
     """A name with permissions. ``tenant``: the tenant of all its jobs; ``limits``: what it may send a second.
 
-    The object stays while the principal exists: :meth:`change` replaces what it may do.
+    The object stays while the principal exists: :meth:`change` replaces what it may do. ``marks_jobs``: its
+    jobs have its name or its tenant.
     """
 
-    __slots__ = ("_answers", "_permissions", "exists", "keys", "name", "tenant")
+    __slots__ = ("_answers", "_kept", "_permissions", "exists", "keys", "marks_jobs", "name", "tenant")
 
     def __init__(
         self,
@@ -35,6 +50,7 @@ class Principal:
         """``keys``: ids of the keys, passwords and tokens by which it is known now."""
         self.name = name
         self.exists = True
+        self._kept: WeakKeyDictionary[Lane, Callable[[], Iterable[Need]]] = WeakKeyDictionary()
         self.change(permissions, tenant=tenant, keys=keys)
 
     @property
@@ -45,20 +61,29 @@ class Principal:
     def change(
         self, permissions: Permissions, *, tenant: str | None = None, keys: frozenset[str] = frozenset()
     ) -> None:
-        """Replace what it may do, and the keys by which it is known."""
+        """Replace what it may do, and the keys by which it is known; end connections that may not go on."""
         self._permissions = permissions
-        self._answers: dict[tuple[Action, str], bool] = {}
+        self._answers: dict[Need, bool] = {}
         self.tenant = tenant
         self.keys = keys
+        self.marks_jobs = bool(self.name or tenant)
+        for lane, needs in list(self._kept.items()):
+            lost = next((need for need in needs() if not self.may(*need)), None)
+            if lost:
+                lane.cut(_may_not(self.name, *lost))
+
+    def keep(self, lane: Lane, needs: Callable[[], Iterable[Need]]) -> None:
+        """Cut a connection at a change that forbids what it needs then; ``needs`` must not hold it."""
+        self._kept[lane] = needs
 
     def may(self, action: Action, name: str = "") -> bool:
         """Return whether it may do this; ``name``: of the queue or stream, "" for what has none."""
-        key = action, name
+        key = action, name if len(name) <= LONGEST_NAME else ""  # no queue has a longer one
         answer = self._answers.get(key)
         if answer is None:
             if len(self._answers) >= _MOST_REMEMBERED:
                 self._answers.clear()
-            answer = self._answers[key] = self._permissions.allow(action, name)
+            answer = self._answers[key] = self._permissions.allow(*key)
         return answer
 
 
@@ -111,6 +136,30 @@ class Caller:
             self._refused(self, action, name)
 
 
+def may_stay(lane: Lane, action: Action, name: str = "") -> bool:
+    """Return whether a connection may stay open for this; one that may not is cut, now or later.
+
+    Ask when it opens: it may do nothing else at its door.
+    """
+    caller: Caller = lane.who
+    if caller.may(action, name):
+        caller.principal.keep(lane, lambda: [(action, name)])
+        return True
+    caller.report(action, name)
+    lane.cut(_may_not(caller.name, action, name))
+    return False
+
+
+def may_use(lane: Lane, action: Action) -> bool:
+    """Return whether a connection may do this on any queue or stream; one that may not is cut."""
+    caller: Caller = lane.who
+    if caller.principal.permissions.patterns(action):
+        return True
+    caller.report(action, "")
+    lane.cut(_may_not(caller.name, action, ""))
+    return False
+
+
 def authorize(caller: Caller, action: Action, name: str = "") -> None:
     """Raise :class:`Forbidden`, and count and log it, unless the caller may do this.
 
@@ -119,8 +168,17 @@ def authorize(caller: Caller, action: Action, name: str = "") -> None:
     if caller.principal.may(action, name):
         return
     caller.report(action, name)
-    who = caller.name or "an anonymous client"
-    raise Forbidden(f"{who} may not {action} {name}".rstrip() + ": its permissions don't allow that")
+    raise Forbidden(_may_not(caller.name, action, name))
+
+
+def _may_not(who: str, action: Action, name: str) -> str:
+    what = f"{who or 'an anonymous client'} may not {action} {name[:LONGEST_NAME]}".rstrip()
+    return f"{what}: its permissions don't allow that"
+
+
+def named(principal: str) -> Caller:
+    """Return a caller for jobs of a principal who is not connected, such as those of its schedules."""
+    return Caller(Principal(principal, Permissions())) if principal else ANYBODY
 
 
 #: The caller where nothing is configured: everything is permitted.

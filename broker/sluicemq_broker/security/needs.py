@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from sluicemq.protocol.permissions import Action
-from sluicemq_broker.security.authorize import Caller, authorize
-
-#: An action, and the name of a queue or stream.
-Need = tuple[Action, str]
+from sluicemq_broker.security.authorize import Caller, Need, authorize
 
 
 class Needs(NamedTuple):
@@ -31,6 +28,11 @@ class Needs(NamedTuple):
 
     A request that names nothing is then answered for everybody, with fewer rows.
     """
+
+    def named_in(self, fields: Sequence[Any]) -> Any:
+        """Return the field that names the queue or stream; None if there is none."""
+        place = self.name
+        return fields[place] if isinstance(place, int) and place < len(fields) else None
 
     def ask(self, caller: Caller, name: object = None) -> None:
         """Raise Forbidden unless the caller may do this; ``name``: what the request names, if anything."""

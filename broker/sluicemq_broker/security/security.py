@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+from typing import Final
+
+from sluicemq.protocol.names import LONGEST_NAME
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.security.authorize import Caller, Principal
 from sluicemq_broker.security.guard import DoorGuard
+from sluicemq_devices.hub import Notices
+
+#: Principals whose refusals are logged apart from those of others.
+_MOST_LOGGED: Final = 1000
+
+log = logging.getLogger("broker")
 
 
 class Security:
@@ -13,6 +23,7 @@ class Security:
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
+        self._lines: dict[str, Notices] = {}
         self.anonymous = Principal("", Permissions.all())
         """The principal of peers that show no key, no password and no token."""
 
@@ -38,6 +49,18 @@ class Security:
         return None
 
     def refused(self, caller: Caller, action: Action, name: str) -> None:
-        """Count a refusal, and log it, once a second."""
+        """Count a refusal, and log it, one line a second for each principal."""
         who = caller.name or "an anonymous client"
-        self._counters.notice(Count.FORBIDDEN, f"{who} from {caller.peer}: {action} {name}".rstrip())
+        self._counters.add(Count.FORBIDDEN)
+        self._lines_of(caller.name).notice(
+            Count.FORBIDDEN, f"{who} from {caller.peer}: {action} {name[:LONGEST_NAME]}".rstrip()
+        )
+
+    def _lines_of(self, name: str) -> Notices:
+        """Return what logs the refusals of one principal: those of others can't hide them."""
+        lines = self._lines.get(name)
+        if lines is None:
+            if len(self._lines) >= _MOST_LOGGED:
+                self._lines.pop(next(iter(self._lines))).say_rest()
+            lines = self._lines[name] = Notices(log)
+        return lines

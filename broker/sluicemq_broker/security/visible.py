@@ -49,9 +49,9 @@ def task(caller: Caller, row: Row) -> Row:
     return row
 
 
-def schedules(caller: Caller, rows: Rows) -> Rows:
-    """Return the schedules of queues that it may manage."""
-    return _of(caller, Action.MANAGE, rows, "queue")
+def schedules(caller: Caller, answer: Any) -> Any:
+    """Return the schedules of queues that it may manage; another answer than a list as it is."""
+    return _of(caller, Action.MANAGE, answer, "queue") if isinstance(answer, list) else answer
 
 
 def streams(caller: Caller, rows: Rows) -> Rows:

@@ -25,6 +25,7 @@ from sluicemq_broker.config import RouteSettings
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import JobMaker, Queue
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import Portions, Refused, RouteStore, Subscription
 from sluicemq_broker.streams.segments import Chosen
 from sluicemq_broker.streams.services import StreamServices
@@ -186,7 +187,7 @@ class Route:
         headers = {**self._headers, "headers": {**self._headers.get("headers", {}), **about}}
         payload = frames[1] if len(frames) == 2 else b"".join(frames[1:])
         job_id = f"{settings.stream}-{number}"
-        return self._maker.make(self._queue.settings, payload, headers, job_id)
+        return self._maker.make(ANYBODY, self._queue.settings, payload, headers, job_id)
 
     def _note_gone(self, reading: Reading) -> None:
         if reading.gone:

@@ -7,9 +7,11 @@ from typing import Any
 
 from sluicemq.protocol.errors import BadStream, Unavailable
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.bus import BusEvent, Channel, silent
 from sluicemq_broker.config import Config
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.security import Caller, authorize
 from sluicemq_broker.store import Documents, StreamStore, stream_names
 from sluicemq_broker.streams.carried import read_carried
 from sluicemq_broker.streams.retention import Retention
@@ -37,6 +39,7 @@ class Streams:
         named = (each.stream for each in config.devices if each.stream)
         routed = (each.stream for each in config.routes)
         self._made: set[str] = {*config.streams, *named, *routed}  # in MongoDB, or in the configuration
+        self._looks_again = False  # at the next poll
         self._retentions: dict[str, Retention] = {}
         self._channel = channel
         self._unread: Callable[[Stream], int | None] = lambda _stream: None
@@ -75,8 +78,8 @@ class Streams:
         """Return the stream of this name, if this broker knows it."""
         return self._open.get(name)
 
-    def for_publish(self, name: str, *, peer: str | None = None) -> Stream:
-        """Return the stream of this name, made if that is allowed; raises :class:`BadStream`.
+    def for_publish(self, name: str, *, caller: Caller, peer: str | None = None) -> Stream:
+        """Return the stream of this name, made if that is allowed; raises :class:`BadStream`, or Forbidden.
 
         ``peer``: the connection that publishes, whose rate of new names is limited (:class:`QueueFull`);
         None: the operator.
@@ -89,6 +92,9 @@ class Streams:
         if not settings.auto_create and name not in self._made:
             raise BadStream(f"there is no stream {name!r} here, and auto_create is off")
         if name not in self._made:
+            if not caller.may(Action.CREATE, name):
+                self._looks_again = True  # another broker may have made it
+            authorize(caller, Action.CREATE, name)
             context = self._context
             there, most = len(self._open), settings.max_queues
             context.names.ask(f"stream {name!r}", peer, context.timer.now(), there=there, most=most)
@@ -100,9 +106,15 @@ class Streams:
         found = (name for each in self._databases() for name in stream_names(self._database(each)))
         return sorted(name for name in set(found) if is_queue_name(name))
 
+    def discover(self) -> list[str]:
+        """Note the names of all streams, and return them; reads MongoDB."""
+        found = self.names()
+        self._made.update(found)
+        return found
+
     def sweep(self) -> None:
         """Apply retention to each stream; called once a lease. An error of one leaves the others theirs."""
-        for name in self.names():
+        for name in self.discover():
             self._sweep(self.open(name))
 
     def look(self) -> None:
@@ -110,6 +122,9 @@ class Streams:
         for stream in self:
             if stream.awaited:
                 stream.look()
+        if self._looks_again:
+            self._looks_again = False
+            self.discover()
 
     def on_stored(self, event: BusEvent) -> None:
         """Look for a segment that another broker has published."""

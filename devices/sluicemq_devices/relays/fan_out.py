@@ -12,11 +12,18 @@ from sluicemq_devices.hub import Mishap, Watermark, in_turns, nothing
 from sluicemq_devices.relays.bounds import BOUNDS, Bounds
 from sluicemq_devices.relays.subscriber import Subscriber, Subscriptions
 from sluicemq_devices.relays.upstream import Upstream
-from sluicemq_devices.sockets import Endpoint, RawDoor, RawLane, Switchboard
+from sluicemq_devices.sockets import OPEN, Endpoint, Guard, RawDoor, RawLane, Switchboard
 
 _FEW = 32  # subscribers to whom a lot of messages goes in one turn
+#: Returns whether a connection may stay; one that may not was cut.
+Admits = Callable[[RawLane], bool]
 _Deliveries = Iterator[tuple[Subscriber, list[bytes]] | None]
 _MOST_DESCRIBED = 1000  # subscribers that are described: those that have lost most
+
+
+def everybody(_lane: RawLane) -> bool:
+    """Return True: a connection may stay."""
+    return True
 
 
 class FanOut:
@@ -28,7 +35,7 @@ class FanOut:
     pipe has been read.)
 
     ``upstream`` passes subscriptions to the publishers. ``subscribed(subscriber, topic)`` is called for each
-    new topic of a subscriber.
+    new topic of a subscriber. ``admits(lane)``: whether a subscriber that got past the guard may stay.
     """
 
     def __init__(
@@ -41,6 +48,8 @@ class FanOut:
         hwm_bytes: int,
         subscribed: Callable[[Subscriber, bytes], None] | None = None,
         bounds: Bounds = BOUNDS,
+        guard: Guard = OPEN,
+        admits: Admits = everybody,
     ) -> None:
         self.sent = 0
         """Messages sent, counted for each subscriber that got them."""
@@ -50,6 +59,8 @@ class FanOut:
         self._marks = (hwm, hwm_bytes)
         self.under_way: deque[tuple[Callable[[], None], _Deliveries]] = deque()
         self._turn = bounds.turn
+        self._guard = guard
+        self._admits = admits
         self.subscriptions = Subscriptions(upstream, subscribed, bounds)
         self.doors = [self._backend(end) for end in backends]
 
@@ -125,9 +136,12 @@ class FanOut:
             self._came,
             max_frame=hwm_bytes,
             held=lambda _: Watermark(hwm, hwm_bytes, nothing, nothing),
+            guard=self._guard,
         )
 
     def _came(self, lane: RawLane) -> None:
+        if not self._admits(lane):
+            return
         subscriber = Subscriber(lane, self.subscriptions, partial(self._refuse, lane.peer))
         self.subscriptions.subscribers.add(subscriber)
         lane.on(receive=subscriber.receive, closed=subscriber.leave)

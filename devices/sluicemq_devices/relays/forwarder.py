@@ -7,9 +7,9 @@ from typing import Any
 
 from sluicemq_devices.relays.bounds import BOUNDS, Bounds
 from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device
-from sluicemq_devices.relays.fan_out import FanOut
+from sluicemq_devices.relays.fan_out import Admits, FanOut, everybody
 from sluicemq_devices.relays.upstream import Upstream
-from sluicemq_devices.sockets import Endpoint, RawDoor, RawLane, Switchboard
+from sluicemq_devices.sockets import OPEN, Endpoint, Guard, RawDoor, RawLane, Switchboard
 
 
 class Forwarder(Device):
@@ -28,13 +28,24 @@ class Forwarder(Device):
         hwm: int = HWM,
         hwm_bytes: int = HWM_BYTES,
         bounds: Bounds = BOUNDS,
+        guards: tuple[Guard, Guard] = (OPEN, OPEN),
+        admits: tuple[Admits, Admits] = (everybody, everybody),
     ) -> None:
+        """``guards`` and ``admits``: of the frontend and of the backend, as :class:`FanOut` takes them."""
         self.upstream = Upstream()
+        self._admits = admits[0]
         self.fan_out = FanOut(
-            board, _as_list(backend), self.upstream, hwm=hwm, hwm_bytes=hwm_bytes, bounds=bounds
+            board,
+            _as_list(backend),
+            self.upstream,
+            hwm=hwm,
+            hwm_bytes=hwm_bytes,
+            bounds=bounds,
+            guard=guards[1],
+            admits=admits[1],
         )
         fronts = [
-            RawDoor(board, end, "XSUB", self._publisher_came, max_frame=hwm_bytes)
+            RawDoor(board, end, "XSUB", self._publisher_came, max_frame=hwm_bytes, guard=guards[0])
             for end in _as_list(frontend)
         ]
         super().__init__(fronts, self.fan_out.doors)
@@ -60,8 +71,9 @@ class Forwarder(Device):
         return self.fan_out.describe()
 
     def _publisher_came(self, lane: RawLane) -> None:
-        lane.on(receive=partial(self._publish, lane))
-        self.upstream.came(lane)
+        if self._admits(lane):
+            lane.on(receive=partial(self._publish, lane))
+            self.upstream.came(lane)
 
     def _publish(self, lane: RawLane, messages: list[bytes]) -> None:
         self.fan_out.pass_on(messages, partial(lane.pause, self), partial(lane.resume, self))

@@ -3,13 +3,14 @@
 from sluicemq_devices.sockets.doors import LaneDoor, RawDoor
 from sluicemq_devices.sockets.endpoints import Endpoint, host_and_port, tcp_address, unix_path
 from sluicemq_devices.sockets.endpoints import parse as parse_endpoint
-from sluicemq_devices.sockets.guard import Decide, Guard
+from sluicemq_devices.sockets.guard import OPEN, Decide, Guard
 from sluicemq_devices.sockets.lane import Lane, RawLane
 from sluicemq_devices.sockets.outgoing_budget import SMALL, Outgoing, Ration
 from sluicemq_devices.sockets.resolving import resolved
 from sluicemq_devices.sockets.switchboard import Switchboard
 
 __all__ = [
+    "OPEN",
     "SMALL",
     "Decide",
     "Endpoint",

@@ -18,6 +18,7 @@ from sluicemq_broker.doors.smq.fields import Fields, error_fields, seconds_to_wa
 from sluicemq_broker.doors.smq.verbs import AdminVerb
 from sluicemq_broker.queues import Task
 from sluicemq_broker.runtime import Batcher, QuerySlots
+from sluicemq_broker.security import Caller
 from sluicemq_devices.sockets import SMALL
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ class AdminRequests:
     def ask(self, number: int, fields: Fields, verb: AdminVerb) -> None:
         """Answer a request after those before it; raises what refuses it."""
         wait = seconds_to_wait(fields[len(verb.types) :]) if verb.takes_long else None
-        request = _Request(number, verb.subject(self._session), verb, take(fields, *verb.types))
+        caller, subject = self._session.caller, verb.subject(self._session)
+        request = _Request(number, caller, subject, verb, take(fields, *verb.types))
         turn = nullcontext if verb.at_once else self._user.slot
         if verb.reads:
             self.later.add(partial(self._read, request, turn))
@@ -132,13 +134,16 @@ class AdminRequests:
 
 
 class _Request(NamedTuple):
-    """One administrative request: its number, the subject that answers, its verb and fields."""
+    """One administrative request: its number, who asks, the subject that answers, its verb and fields."""
 
     number: int
+    caller: Caller
     subject: object
     verb: AdminVerb
     fields: list[Any]
 
     def ask(self) -> Any:
-        """Return the answer; may wait for MongoDB."""
-        return self.verb.method(self.subject, *self.fields)
+        """Return the answer, as far as the caller may see it; may wait for MongoDB."""
+        needs = self.verb.needs
+        needs.ask_more(self.caller, self.subject, *self.fields)
+        return needs.show(self.caller, self.verb.method(self.subject, *self.fields))

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from sluicemq.protocol import wire
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.admin import (
     Admin,
     BrokerAdmin,
@@ -17,44 +18,72 @@ from sluicemq_broker.admin import (
 )
 from sluicemq_broker.doors.smq.verbs import AdminVerb
 from sluicemq_broker.queues import Tasks
+from sluicemq_broker.security import Needs, visible
+
+#: Parts of an answer that only some may see, and requests that name a queue in their content.
+_OF_EVENTS: Final = Needs(
+    Action.READ,
+    more=lambda _broker, options: [(Action.READ, str(options["queue"]))] if "queue" in options else (),
+    shows=visible.events,
+)
+_OF_REDRIVE: Final = Needs(
+    Action.MANAGE, 0, more=lambda _letters, _name, _which, to: () if to is None else [(Action.PUSH, to)]
+)
+_OF_CANCELLED_TASK: Final = Needs(
+    Action.MANAGE, more=lambda tasks, task_id: [(Action.MANAGE, tasks.find(task_id)["queue"])]
+)
+_READ: Final = Needs(Action.READ, 0)
+_MANAGE: Final = Needs(Action.MANAGE, 0)
 
 
-def _reads(subject: str, method: Callable[..., Any], *types: Any) -> AdminVerb:
-    return AdminVerb(attrgetter(subject), method, types, reads=True)
+def _reads(subject: str, method: Callable[..., Any], needs: Needs, *types: Any) -> AdminVerb:
+    return AdminVerb(attrgetter(subject), method, needs, types, reads=True)
 
 
-def _shared(subject: str, method: Callable[..., Any], *types: Any) -> AdminVerb:
-    return AdminVerb(attrgetter(subject), method, types, reads=True, at_once=True)
+def _shared(subject: str, method: Callable[..., Any], needs: Needs, *types: Any) -> AdminVerb:
+    return AdminVerb(attrgetter(subject), method, needs, types, reads=True, at_once=True)
 
 
-def _changes(subject: str, method: Callable[..., Any], *types: Any) -> AdminVerb:
-    return AdminVerb(attrgetter(subject), method, types)
+def _changes(subject: str, method: Callable[..., Any], needs: Needs, *types: Any) -> AdminVerb:
+    return AdminVerb(attrgetter(subject), method, needs, types)
 
 
-def _starts(subject: str, method: Callable[..., Any], *types: Any) -> AdminVerb:
-    return AdminVerb(attrgetter(subject), method, types, takes_long=True)
+def _starts(subject: str, method: Callable[..., Any], needs: Needs, *types: Any) -> AdminVerb:
+    return AdminVerb(attrgetter(subject), method, needs, types, takes_long=True)
+
+
+def _schedules(session: Any) -> ScheduleAdmin:
+    admin: Admin = session.admin
+    return admin.schedules.by(session.caller)
 
 
 ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
-    wire.STATS: _shared("admin", Admin.stats),
-    wire.COUNTERS: _shared("admin.broker", BrokerAdmin.counters),
-    wire.EVENTS: _shared("admin.broker", BrokerAdmin.events, dict),
-    wire.QUEUES: _shared("admin.queues", QueueAdmin.all),
-    wire.QUEUE: _reads("admin.queues", QueueAdmin.one, str),
-    wire.WORKERS: _shared("admin.queues", QueueAdmin.workers, str | None),
-    wire.PAUSE: _changes("admin.queues", QueueAdmin.pause, str, str),
-    wire.RESUME: _changes("admin.queues", QueueAdmin.resume, str, str),
-    wire.PURGE: _starts("admin.queues", QueueAdmin.purge, str, str),
-    wire.DELETE: _starts("admin.queues", QueueAdmin.delete, str),
-    wire.PEEK: _reads("admin.jobs", JobAdmin.peek, str, str, int)._replace(weigh=JobAdmin.weigh_peek),
-    wire.SHOW: _reads("admin.jobs", JobAdmin.show, str, str)._replace(weigh=JobAdmin.weigh_show),
-    wire.CANCEL: _changes("admin.jobs", JobAdmin.cancel, str, str),
-    wire.PROMOTE: _changes("admin.jobs", JobAdmin.promote, str, str),
-    wire.CHANGE: _changes("admin.jobs", JobAdmin.change, str, str, dict),
-    wire.REDRIVE: _starts("admin.dead_letters", DeadLetterAdmin.redrive, str, dict, str | None),
-    wire.DISCARD: _starts("admin.dead_letters", DeadLetterAdmin.discard, str, dict),
-    wire.TASKS: _reads("admin.tasks", Tasks.latest),
-    wire.TASK: _reads("admin.tasks", Tasks.find, str),
-    wire.TCANCEL: _changes("admin.tasks", Tasks.cancel, str),
-    wire.SCHEDULE: _changes("admin.schedules", ScheduleAdmin.do, str, dict),
+    wire.STATS: _shared("admin", Admin.stats, Needs(Action.READ, shows=visible.stats)),
+    wire.COUNTERS: _shared("admin.broker", BrokerAdmin.counters, Needs(Action.OPERATE)),
+    wire.EVENTS: _shared("admin.broker", BrokerAdmin.events, _OF_EVENTS, dict),
+    wire.QUEUES: _shared("admin.queues", QueueAdmin.all, Needs(Action.READ, shows=visible.queues)),
+    wire.QUEUE: _reads("admin.queues", QueueAdmin.one, _READ, str),
+    wire.WORKERS: _shared(
+        "admin.queues", QueueAdmin.workers, Needs(Action.READ, 0, shows=visible.workers), str | None
+    ),
+    wire.PAUSE: _changes("admin.queues", QueueAdmin.pause, _MANAGE, str, str),
+    wire.RESUME: _changes("admin.queues", QueueAdmin.resume, _MANAGE, str, str),
+    wire.PURGE: _starts("admin.queues", QueueAdmin.purge, _MANAGE, str, str),
+    wire.DELETE: _starts("admin.queues", QueueAdmin.delete, _MANAGE, str),
+    wire.PEEK: _reads("admin.jobs", JobAdmin.peek, _READ, str, str, int)._replace(weigh=JobAdmin.weigh_peek),
+    wire.SHOW: _reads("admin.jobs", JobAdmin.show, _READ, str, str)._replace(weigh=JobAdmin.weigh_show),
+    wire.CANCEL: _changes("admin.jobs", JobAdmin.cancel, _MANAGE, str, str),
+    wire.PROMOTE: _changes("admin.jobs", JobAdmin.promote, _MANAGE, str, str),
+    wire.CHANGE: _changes("admin.jobs", JobAdmin.change, _MANAGE, str, str, dict),
+    wire.REDRIVE: _starts("admin.dead_letters", DeadLetterAdmin.redrive, _OF_REDRIVE, str, dict, str | None),
+    wire.DISCARD: _starts("admin.dead_letters", DeadLetterAdmin.discard, _MANAGE, str, dict),
+    wire.TASKS: _reads("admin.tasks", Tasks.latest, Needs(Action.MANAGE, shows=visible.tasks)),
+    wire.TASK: _reads("admin.tasks", Tasks.find, Needs(Action.MANAGE, shows=visible.task), str),
+    wire.TCANCEL: _changes("admin.tasks", Tasks.cancel, _OF_CANCELLED_TASK, str),
+    wire.SCHEDULE: AdminVerb(
+        _schedules,
+        ScheduleAdmin.do,
+        Needs(Action.MANAGE, more=ScheduleAdmin.needs, shows=visible.schedules),
+        (str, dict),
+    ),
 }

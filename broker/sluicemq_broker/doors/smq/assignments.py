@@ -48,6 +48,11 @@ class Assignments:
         self._queues = session.door.queues
         self._absent: dict[str, ReadyRequest | None] = {}  # missing queues; None: being looked for
 
+    @property
+    def queues(self) -> list[str]:
+        """Names of the queues that it works on or waits for."""
+        return [*self.workers, *self._absent]
+
     def ready(self, number: int, wanted: ReadyRequest) -> None:
         """Answer a READY: at once, if the queue is known here."""
         queue = self._queues.known(wanted.queue)

@@ -15,6 +15,7 @@ from sluicemq_broker.job import Job
 from sluicemq_broker.queue import JobMaker, Push, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.security import Caller
 from sluicemq_devices.hub import Fillers, Watermark
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class Pushes:
         except SluiceError:
             self._counters.add(Count.REFUSED, len(entries))
             raise
-        jobs, positions, refused = self._jobs(queue, entries)
+        jobs, positions, refused = self._jobs(queue, entries, session.caller)
         full = self._cut(queue, jobs, positions)
         size = sum(job.size for job in jobs)
         if not jobs:
@@ -71,11 +72,13 @@ class Pushes:
         if not session.door.takes_in:
             raise Unavailable("the broker stops: push again when it is back")
         check_count(entries, MOST_PUSHED, "a PUSH", "jobs")
-        queue = self._queues.for_push(name, by=session.name, peer=session.peer)
+        queue = self._queues.for_push(name, by=session.name, peer=session.peer, caller=session.caller)
         queue.admit()
         return queue
 
-    def _jobs(self, queue: Queue, entries: list[Any]) -> tuple[list[Job], list[int], dict[int, SluiceError]]:
+    def _jobs(
+        self, queue: Queue, entries: list[Any], caller: Caller
+    ) -> tuple[list[Job], list[int], dict[int, SluiceError]]:
         make, settings = self._maker.make, queue.settings
         jobs: list[Job] = []
         positions: list[int] = []
@@ -83,7 +86,7 @@ class Pushes:
         for at, entry in enumerate(entries):
             try:
                 job_id, payload, headers = job_entry(entry)
-                job = make(settings, payload, headers, job_id)
+                job = make(caller, settings, payload, headers, job_id)
                 if headers and headers.get("reply") == RESULT:
                     job.keep_result(settings.remember)
                 jobs.append(job)
@@ -130,6 +133,6 @@ class Pushes:
         problems = unreadable | full | {positions[at]: error for at, error in refused.items()}
         for error in unreadable.values():
             self._counters.add(Count.UNREADABLE)
-            self._counters.notice(Count.of(error), f"a job from {session.name}: {error}")
+            self._counters.refused(error, f"a job from {session.name}: {error}")
         known = [sorted(positions[at] for at in existing)] if existing else []
         session.send(wire.OK, number, listed(problems), *known)

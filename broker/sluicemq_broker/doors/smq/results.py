@@ -71,6 +71,11 @@ class Results:
         return len(self._open)
 
     @property
+    def queues(self) -> set[str]:
+        """Names of the queues whose results are awaited."""
+        return {each.queue.name for each in self._open}
+
+    @property
     def waiting(self) -> int:
         """Requests that are looked up after others."""
         return len(self._next)

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, Final
+from weakref import WeakMethod
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, BadVerb, BadVersion, SluiceError
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker import __version__
 from sluicemq_broker.admin import Admin
 from sluicemq_broker.doors.frames import FRAME_FACTOR, PROBE
@@ -30,6 +32,7 @@ from sluicemq_broker.doors.smq.verdicts import Verdicts
 from sluicemq_broker.queue import Outcome
 from sluicemq_broker.queues import check_name
 from sluicemq_broker.runtime import Count, Pulse
+from sluicemq_broker.security import NOTHING, Caller, Need, Needs
 from sluicemq_devices.hub import Watermark, nothing
 from sluicemq_devices.sockets import Lane, LaneDoor
 
@@ -119,6 +122,7 @@ class Session:
         self.has_left = False
         self.door = door
         self.lane = lane
+        self.caller: Caller = lane.who
         self.counters = door.counters
         self.admin = door.admin
         self._now = door.now
@@ -132,6 +136,8 @@ class Session:
         self.assignments = Assignments(self)
         self.verdicts = Verdicts(self)
         self._states = {each: each.join(self) for each in door.extensions}
+        needs = WeakMethod(self.needs)
+        self.caller.principal.keep(lane, lambda: found() if (found := needs()) else ())
         lane.on(receive=self._receive, closed=self._closed, unblocked=self.read_on)
 
     @property
@@ -191,6 +197,11 @@ class Session:
         self._full.discard(destination)
         self.read_on()
 
+    def needs(self) -> Iterator[Need]:
+        """Yield the permissions without which its connection is cut: it gets jobs and results by them."""
+        yield from ((Action.WORK, name) for name in self.assignments.queues)
+        yield from ((Action.READ, name) for name in self.results.queues)
+
     def hang_up(self) -> None:
         """Close the connection."""
         self.lane.close()
@@ -222,6 +233,7 @@ class Session:
         try:
             verb, number, fields = wire.decode_request(frames)
             known = self.door.verb(verb)
+            known.needs.ask(self.caller, known.needs.named_in(fields))
             if isinstance(known, SessionVerb):
                 known.handle(self, number, fields)
             else:
@@ -234,7 +246,7 @@ class Session:
             self.counters.add(Count.PROBES)
             return
         number = number or wire.number_of(frames)
-        self.counters.notice(Count.of(problem), f"from {self.name}: {problem}")
+        self.counters.refused(problem, f"from {self.name}: {problem}")
         self.lane.blame(malformed=isinstance(problem, MALFORMED))
         self.answer(number, problem)
         if isinstance(problem, BadVersion):
@@ -290,17 +302,22 @@ class Session:
 
 #: The verbs that are handled at once; those of ADMIN_VERBS ask MongoDB.
 _VERBS: Final[Verbs] = {
-    wire.HELLO: SessionVerb(Session.hello, reads=True),
-    wire.PUSH: SessionVerb(lambda session, *request: session.door.pushes.push(session, *request)),
-    wire.READY: SessionVerb(
-        lambda session, number, fields: session.assignments.ready(number, read_ready(fields)), reads=True
+    wire.HELLO: SessionVerb(Session.hello, NOTHING, reads=True),
+    wire.PUSH: SessionVerb(
+        lambda session, *request: session.door.pushes.push(session, *request), Needs(Action.PUSH, 0)
     ),
-    wire.SETTLE: SessionVerb(lambda session, *request: session.verdicts.settle(*request)),
-    wire.EXTEND: SessionVerb(lambda session, *request: session.verdicts.extend(*request)),
-    wire.PROGRESS: SessionVerb(lambda session, *request: session.verdicts.progress(*request)),
-    wire.RESULT: SessionVerb(Session.ask_for_result, reads=True),
-    wire.PING: SessionVerb(Session.ping, reads=True),
-    wire.BYE: SessionVerb(Session.bye),
+    wire.READY: SessionVerb(
+        lambda session, number, fields: session.assignments.ready(number, read_ready(fields)),
+        Needs(Action.WORK, 0),
+        reads=True,
+    ),
+    # These three are about jobs that the session's own workers have.
+    wire.SETTLE: SessionVerb(lambda session, *request: session.verdicts.settle(*request), NOTHING),
+    wire.EXTEND: SessionVerb(lambda session, *request: session.verdicts.extend(*request), NOTHING),
+    wire.PROGRESS: SessionVerb(lambda session, *request: session.verdicts.progress(*request), NOTHING),
+    wire.RESULT: SessionVerb(Session.ask_for_result, Needs(Action.READ, 0), reads=True),
+    wire.PING: SessionVerb(Session.ping, NOTHING, reads=True),
+    wire.BYE: SessionVerb(Session.bye, NOTHING),
 }
 _PIDS: Final = 2**31  # no process id is as large
 

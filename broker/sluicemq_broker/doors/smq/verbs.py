@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sluicemq_broker.doors.smq.fields import Fields
+from sluicemq_broker.security import Needs
 
 if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
@@ -15,6 +16,7 @@ class SessionVerb(NamedTuple):
     """A verb that is handled at once, by ``handle(session, number, fields)``."""
 
     handle: Callable[[Any, int, Fields], None]
+    needs: Needs
     reads: bool = False
     """True for a verb that changes nothing: a client that has left needs no answer."""
 
@@ -22,11 +24,14 @@ class SessionVerb(NamedTuple):
 class AdminVerb(NamedTuple):
     """A verb that waits for MongoDB: ``method`` of ``subject(session)``, with fields of these ``types``.
 
-    ``weigh``: returns about how many bytes an answer takes, where it may be as large as jobs.
+    The caller is asked for what it needs before the request waits, and for what depends on the content before
+    the method is called. ``weigh``: returns about how many bytes an answer takes, where it may be as large as
+    jobs.
     """
 
     subject: Callable[[Any], object]
     method: Callable[..., Any]
+    needs: Needs
     types: tuple[Any, ...] = ()
     weigh: Callable[..., int] | None = None
     reads: bool = False

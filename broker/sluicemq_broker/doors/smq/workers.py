@@ -27,7 +27,7 @@ class SessionWorker(Worker):
     door = "library"
 
     def __init__(self, session: Session, queue: Queue, credit: int) -> None:
-        super().__init__(session.name, credit, session.peer)
+        super().__init__(session.name, credit, session.peer, session.caller)
         self.queue = queue
         self.begins = session.begins
         self._session = session

@@ -16,11 +16,13 @@ from gevent.event import Event
 
 from sluicemq.protocol.errors import SluiceError, TooLarge
 from sluicemq.protocol.packed import extended, scan, slices
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.config import DeviceSettings, Envelope
 from sluicemq_broker.doors import DoorGroup, Services, counts_of_device
 from sluicemq_broker.parts.streams.last_values import LastValues
 from sluicemq_broker.parts.streams.replay import ReplayDoors
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.security import ANYBODY, may_stay
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams import Stored, Stream, Streams, read_batch
 from sluicemq_devices.hub import Watermark, in_turns, let_others_run
@@ -51,7 +53,7 @@ class StreamDevice:
         self._settings = settings
         self._counters = services.counters
         self._longest = services.settings.max_job_bytes
-        self._stream: Stream = streams.for_publish(stream)
+        self._stream: Stream = streams.for_publish(stream, caller=ANYBODY)
         self._latest = LastValues(settings.hwm_bytes) if settings.latest else None
         self._loaded = self._latest is None
         self._early: list[tuple[Subscriber, bytes]] = []  # subscriptions before all was loaded
@@ -66,6 +68,8 @@ class StreamDevice:
             hwm=settings.hwm,
             hwm_bytes=settings.hwm_bytes,
             subscribed=self._subscribed if self._latest else None,
+            guard=services.security.guard(),
+            admits=self._admits,
         )
         self._frontend = DoorGroup(
             RawDoor(
@@ -166,8 +170,13 @@ class StreamDevice:
     # ------------------------------------------------------------------- in
 
     def _publisher_came(self, lane: RawLane) -> None:
-        lane.on(receive=self._publish)
-        self._upstream.came(lane)
+        if may_stay(lane, Action.PUBLISH, self._stream.name):
+            lane.on(receive=self._publish)
+            self._upstream.came(lane)
+
+    def _admits(self, lane: RawLane) -> bool:
+        """Return whether a subscriber may read the stream; one that may not is cut, now or later."""
+        return may_stay(lane, Action.SUBSCRIBE, self._stream.name)
 
     def _publish(self, messages: list[bytes]) -> None:
         batch: list[bytes] = []

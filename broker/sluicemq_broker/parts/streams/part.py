@@ -13,6 +13,7 @@ from sluicemq_broker.parts.streams.admin import StreamAdmin
 from sluicemq_broker.parts.streams.device import StreamDevice
 from sluicemq_broker.parts.streams.sessions import StreamSession, StreamSessions
 from sluicemq_broker.process.duties import Duty, poll
+from sluicemq_broker.process.foundation import retried
 from sluicemq_broker.process.part import Core, Part
 from sluicemq_broker.runtime import LabelledGauge, Subjects
 from sluicemq_broker.security import Needs, visible
@@ -91,6 +92,10 @@ class StreamsPart(Part):
         for key, (name, text) in GAUGES.items():
             values = [((row["stream"], row["name"]), _value(key, row)) for row in rows]
             yield LabelledGauge(f"subscription_{name}", text, ("stream", "subscription"), values)
+
+    def prepare(self) -> None:
+        """Find the streams: to publish into one of them needs no permission to make it."""
+        retried(self._streams.discover)
 
     def start(self) -> None:
         """Begin to make jobs of messages."""

@@ -38,7 +38,7 @@ class Publishing:
             raise Unavailable("the broker stops: publish again when it is back")
         if len(packed) > self._most_bytes:
             raise TooLarge(f"a PUBLISH of {len(packed)} bytes, this broker takes {self._most_bytes}")
-        stream = self._streams.for_publish(name, peer=session.peer)
+        stream = self._streams.for_publish(name, caller=session.caller, peer=session.peer)
         messages = read_batch(packed, lambda _outcome: None)
         if not 1 <= messages.count <= wire.MOST_PUBLISHED:
             raise BadFrames(f"a PUBLISH has 1 to {wire.MOST_PUBLISHED} messages, not {messages.count}")

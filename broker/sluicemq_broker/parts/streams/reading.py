@@ -13,9 +13,11 @@ import gevent
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
+from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rules import number, whole
 from sluicemq_broker.doors import Fields, refusal, take
 from sluicemq_broker.runtime import IS_TRUE, QuerySlots, array_of, read_options
+from sluicemq_broker.security import Caller, authorize
 from sluicemq_broker.streams import Reading, Stream, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.hub import Shares, Watermark, let_others_run, nothing
 from sluicemq_devices.sockets import Lane, Ration
@@ -83,6 +85,12 @@ class Reads:
         self._usage = Usage()
         self._bounds = bounds
         self._answered = answered
+
+    @property
+    def caller(self) -> Caller:
+        """Principal that reads."""
+        caller: Caller = self._lane.who
+        return caller
 
     @property
     def ration(self) -> Ration:
@@ -180,7 +188,8 @@ class Read:
             self._reads.ration.release(size)
 
     def _go_on(self) -> None:
-        """Read a page from memory, or else from MongoDB."""
+        """Read a page from memory, or else from MongoDB; raises Forbidden if that is not permitted now."""
+        authorize(self._reads.caller, Action.SUBSCRIBE, self._name)
         reading = self._stream.read_recent(self._wanted(), waits=not self._over)
         if reading is None:
             gevent.spawn(self._shielded, self._ask)

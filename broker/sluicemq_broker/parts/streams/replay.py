@@ -16,6 +16,7 @@ import gevent
 
 from sluicemq.protocol.errors import BadFrames, BadTopic
 from sluicemq.protocol.packed import unpack
+from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rules import Rule, number, whole
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors import (
@@ -27,6 +28,7 @@ from sluicemq_broker.doors import (
     without_probes,
 )
 from sluicemq_broker.runtime import QuerySlots, SlotUser, read_json, read_options
+from sluicemq_broker.security import authorize
 from sluicemq_broker.streams import Reading, Streams, Topics, Usage, Wanted, check_stream
 from sluicemq_devices.hub import let_others_run
 from sluicemq_devices.sockets import Lane, LaneDoor
@@ -92,6 +94,7 @@ class ReplayDoors:
     def _answer(self, client: _Client, envelope: list[bytes], body: list[bytes]) -> None:
         """Read page after page until one has wanted messages; a client that has left gets no answer."""
         name, options = _read(body, self._default)
+        authorize(client.lane.who, Action.SUBSCRIBE, name)
         topics, limit = _topics(options, client.usage), options.get("limit", _LIMIT)
         after, since = options.get("after", 0), options.get("since")
         with client.user.slot():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sluicemq.protocol import wire
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.doors import AdminVerb, Fields, Session, SessionVerb, Verbs
 from sluicemq_broker.parts.streams.admin import StreamAdmin
@@ -12,6 +13,7 @@ from sluicemq_broker.parts.streams.publishing import Publishing
 from sluicemq_broker.parts.streams.reading import ReadBounds, Reads
 from sluicemq_broker.parts.streams.subscriptions import SessionSubscriptions
 from sluicemq_broker.runtime import Counters
+from sluicemq_broker.security import Needs, visible
 from sluicemq_broker.streams import Streams, Subscriptions
 from sluicemq_devices.hub import Watermark, nothing
 
@@ -70,18 +72,32 @@ class StreamSessions:
             state: StreamSession = session.state(part)
             return state.subscriptions
 
+        subscribe, manage = Needs(Action.SUBSCRIBE, 0), Needs(Action.MANAGE, 0)
         return {
-            wire.PUBLISH: SessionVerb(self._publishing.publish),
-            wire.READ: SessionVerb(read, reads=True),
-            wire.STREAMS: AdminVerb(admin, StreamAdmin.list, reads=True),
-            wire.STREAM: AdminVerb(admin, StreamAdmin.show, (str,), reads=True),
-            wire.TRIM: AdminVerb(admin, StreamAdmin.trim, (str, int)),
-            wire.ERASE: AdminVerb(admin, StreamAdmin.erase, (str,)),
+            wire.PUBLISH: SessionVerb(self._publishing.publish, Needs(Action.PUBLISH, 0)),
+            wire.READ: SessionVerb(read, subscribe, reads=True),
+            wire.STREAMS: AdminVerb(
+                admin, StreamAdmin.list, Needs(Action.SUBSCRIBE, shows=visible.streams), reads=True
+            ),
+            wire.STREAM: AdminVerb(admin, StreamAdmin.show, subscribe, (str,), reads=True),
+            wire.TRIM: AdminVerb(admin, StreamAdmin.trim, manage, (str, int)),
+            wire.ERASE: AdminVerb(admin, StreamAdmin.erase, manage, (str,)),
             # Each holder sends these three now and then; each is one statement.
-            wire.HOLD: AdminVerb(own, SessionSubscriptions.hold, (str, str, str, dict), at_once=True),
-            wire.MARK: AdminVerb(own, SessionSubscriptions.mark, (str, str, int, int), at_once=True),
-            wire.FREE: AdminVerb(own, SessionSubscriptions.free, (str, str, int | None), at_once=True),
-            wire.SUBS: AdminVerb(own, SessionSubscriptions.listed, (str | None,)),
-            wire.SEEK: AdminVerb(own, SessionSubscriptions.seek, (str, str, int)),
-            wire.FORGET: AdminVerb(own, SessionSubscriptions.forget, (str, str)),
+            wire.HOLD: AdminVerb(
+                own, SessionSubscriptions.hold, subscribe, (str, str, str, dict), at_once=True
+            ),
+            wire.MARK: AdminVerb(
+                own, SessionSubscriptions.mark, subscribe, (str, str, int, int), at_once=True
+            ),
+            wire.FREE: AdminVerb(
+                own, SessionSubscriptions.free, subscribe, (str, str, int | None), at_once=True
+            ),
+            wire.SUBS: AdminVerb(
+                own,
+                SessionSubscriptions.listed,
+                Needs(Action.SUBSCRIBE, 0, shows=visible.subscriptions),
+                (str | None,),
+            ),
+            wire.SEEK: AdminVerb(own, SessionSubscriptions.seek, manage, (str, str, int)),
+            wire.FORGET: AdminVerb(own, SessionSubscriptions.forget, manage, (str, str)),
         }

@@ -14,6 +14,8 @@ Each job is one document from its insert to its end::
      asked?,                                           a client waits for its result at some broker
      dedupe_id?, dedupe_until?,                        together, until another job takes them over
      passed?: [{queue, accepted_at, at, attempts, worker, hold?}],   the last 20 queues before this one
+     pushed_by?,                                       the principal whose job it is: who pushed, forwarded
+                                                       or scheduled it
      parent?: {queue, id, seq, by?, told?},            the job that waits for it; told: of its death
      children?: {total, left, by, queues?},            of a parent; the queues that got its children
      forwarded_to?,                                    of a trace: the queue that the job moved to
@@ -191,7 +193,7 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
         stored["expires_at"] = date(job.expires_at)
     if job.remember is not None or job.result_wanted or job.story or job.parent:
         stored |= _beside(job)
-    if job.dedupe or job.group is not None or job.tenant is not None:
+    if job.dedupe or job.group is not None or job.tenant is not None or job.pushed_by:
         stored |= _named(job, fair=defaults.fair)
     return stored
 
@@ -228,7 +230,7 @@ def queue_of(collection: str) -> str:
 
 
 def _named(job: Job, *, fair: bool) -> Document:
-    """Return the fields of jobs with a ``dedupe_id``, a group or a tenant."""
+    """Return the fields of jobs with a ``dedupe_id``, a group, a tenant or a principal."""
     named: Document = {}
     if job.dedupe:
         named = {"dedupe_id": job.dedupe.id, "dedupe_until": date(job.dedupe_until)}
@@ -236,6 +238,8 @@ def _named(job: Job, *, fair: bool) -> Document:
         named |= {"state": _WAITING, "group": job.group, "wait": in_line(job)}
     if job.tenant is not None or (fair and job.turn):
         named["tenant"] = job.turn
+    if job.pushed_by:
+        named["pushed_by"] = job.pushed_by
     return named
 
 

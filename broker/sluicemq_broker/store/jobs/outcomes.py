@@ -262,6 +262,8 @@ def dead_letter(unreadable: Document, now: datetime, defaults: QueueDefaults) ->
     ended = {**dead(seconds(now), defaults), "errors": [entry], "size": unreadable["size"]}
     if unreadable["raw_headers"]:
         ended["raw_headers"] = unreadable["raw_headers"]
+    if unreadable.get("pushed_by"):
+        ended["pushed_by"] = unreadable["pushed_by"]
     return {**document(empty, now, defaults), "eligible_at": now, **ended}
 
 

@@ -3,7 +3,7 @@
 ::
 
     schedules: {_id: name, queue, payload, headers, cron?, timezone?, every?, begins_at, misfire,
-                revision, next_at, paused, last_at?, pushed, from_configuration}
+                revision, next_at, paused, last_at?, pushed, from_configuration, added_by?}
 
 ``next_at`` is the next run. The broker that pushes it moves ``next_at`` on by compare-and-set, in the
 majority transaction that inserts the jobs: of any number of brokers one does, and a crash leaves both or
@@ -46,6 +46,8 @@ class Schedule:
     last_at: float | None = None
     pushed: int = 0
     from_configuration: bool = False
+    added_by: str = ""
+    """Principal whose jobs these are; empty where it has no name."""
     revision: str = ""
     """Tells this schedule from all others that had its name."""
 
@@ -86,7 +88,7 @@ class ScheduleStore:
             begins = date(schedule.timetable.begins_at)
             said = {**_said(schedule), "begins_at": begins, "next_at": date(schedule.next_at)}
             said["revision"] = token_hex(8)
-            gone = {key: "" for key in ("cron", "timezone", "every") if key not in said}
+            gone = {key: "" for key in ("cron", "timezone", "every", "added_by") if key not in said}
             new = {"paused": False, "pushed": 0}
             update: Document = {"$set": said, "$setOnInsert": new, **({"$unset": gone} if gone else {})}
             self.schedules.update_one({"_id": schedule.name}, update, upsert=True)
@@ -168,6 +170,7 @@ def _said(schedule: Schedule) -> Document:
         "headers": dict(schedule.headers),
         "misfire": str(schedule.misfire),
         "from_configuration": schedule.from_configuration,
+        **({"added_by": schedule.added_by} if schedule.added_by else {}),
         **when,
     }
 
@@ -193,5 +196,6 @@ def _read(stored: Document) -> Schedule:
         last_at=None if last is None else seconds(last),
         pushed=stored.get("pushed", 0),
         from_configuration=stored.get("from_configuration", False),
+        added_by=stored.get("added_by", ""),
         revision=stored["revision"],
     )
