@@ -208,6 +208,7 @@ def test_a_job_that_says_nothing_is_treated_by_default_as_in_a_queue_that_says_n
 def with_everything() -> Job:
     job, former = made({each.name: each.example for each in OF_JOBS}), Job("former", b"x")
     former.keep_result(60.0)
+    job.belong_to("eve", None)
     job.accept(7, NOW)
     job.continue_from(former, {*OPTIONS, "payload"}, None, {"passed": [{"queue": "first"}]})
     job.reserve(Reservation("me", 3))
