@@ -295,6 +295,7 @@ def test_a_queue_that_fails_costs_the_others_nothing(
 class LaneThatFills:
     """Takes jobs until one is on its way."""
 
+    who = ANYBODY
     peer = "peer"
     backlog = 0  # nothing was sent
 
