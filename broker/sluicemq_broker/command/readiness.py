@@ -41,7 +41,7 @@ class Readiness:
         log.info("SluiceMQ %s, MongoDB %s, database %s", __version__, store, broker.database)
         log.info("  library, commands (SMQ/1)       %s", doors["endpoint"])
         if doors["http"]:
-            log.info("  dashboard, metrics, API (HTTP)  http://%s", doors["http"])
+            log.info("  dashboard, metrics, API (HTTP)  %s://%s", doors["http_scheme"], doors["http"])
         for device in doors["devices"]:
             for end, text in _DOORS[device["kind"]].items():
                 for address in device[end]:

@@ -29,6 +29,7 @@ from sluicemq_broker.config.settings import (
     ScheduleSettings,
     StreamSettings,
 )
+from sluicemq_broker.config.tls_files import load_certificate
 
 __all__ = [
     "ENVIRONMENT",
@@ -65,6 +66,7 @@ __all__ = [
     "describe",
     "is_local",
     "load",
+    "load_certificate",
     "rule_of",
     "settings_of",
     "taken_over",

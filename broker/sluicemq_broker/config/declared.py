@@ -38,9 +38,11 @@ def live(default: Any, rule: Rule, doc: str) -> Any:
     return setting(default, rule, doc, live=True)
 
 
-def file_of(name: str, what: str) -> Any:
+def file_of(name: str, what: str, *, live: bool = False) -> Any:
     """Declare a setting that names a file with the value of another one, which is a secret."""
-    return setting(None, rules.file, f"a file with {what}, which only its owner can read", holds=name)
+    return setting(
+        None, rules.file, f"a file with {what}, which only its owner can read", live=live, holds=name
+    )
 
 
 def flag(doc: str, *, default: bool, live: bool = False) -> Any:

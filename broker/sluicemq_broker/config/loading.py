@@ -37,6 +37,7 @@ from sluicemq_broker.config.settings import (
     StreamSettings,
     door,
 )
+from sluicemq_broker.config.tls_files import check_certificate
 from sluicemq_devices.relays import Kind
 from sluicemq_devices.sockets import Endpoint
 
@@ -357,6 +358,7 @@ class _Reading:
             self._wrong(
                 "", f"silence = {broker.silence:g} must be longer than heartbeat = {broker.heartbeat:g}"
             )
+        self._compare_tls(broker)
         self._compare_queues(config)
         if self._hold("name"):
             self._compare_routes(config)
@@ -392,6 +394,20 @@ class _Reading:
                 if end.address in seen:
                     self._wrong("", f"{end.address} is bound twice; every door needs an address of its own")
                 seen.add(end.address)
+
+    def _compare_tls(self, broker: BrokerSettings) -> None:
+        """Check that the HTTP door can use its certificate."""
+        certificate, key = broker.http_tls_cert, broker.http_tls_key
+        if not self._hold("http_tls_cert", "http_tls_key"):
+            return
+        if certificate is None or key is None:
+            if certificate != key:
+                self._wrong("", "http_tls_cert and http_tls_key are needed both, or none")
+            return
+        try:
+            check_certificate(certificate, key)
+        except ValueError as error:
+            self._wrong("", f"http_tls_cert, http_tls_key: {error}")
 
     def _compare_queues(self, config: Config) -> None:
         for name in config.queues:

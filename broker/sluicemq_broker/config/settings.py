@@ -71,10 +71,14 @@ class BrokerSettings:
         rules.secret,
         "a token that allows everything over HTTP; principals have tokens of their own",
     )
+    http_token_file: Path | None = file_of("http_token", "that token", live=True)
     http_idle: float = live(
         1800.0, rules.seconds(above=0), "seconds without use after which a login to the dashboard ends"
     )
-    http_token_file: Path | None = file_of("http_token", "that token")
+    http_tls_cert: Path | None = live(
+        None, rules.file, "the certificate of the HTTP door with its chain (PEM): HTTPS only; SIGHUP reads it"
+    )
+    http_tls_key: Path | None = live(None, rules.file, "the key of that certificate (PEM, no password)")
     http_hosts: tuple[str, ...] = setting(
         (),
         rules.http_hosts,

@@ -16,9 +16,11 @@ from typing import Any, Final, Protocol
 import gevent
 from gevent.pywsgi import WSGIServer
 
+from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.http.connections import Connections, ConnectionState
 from sluicemq_broker.http.fair_turns import FairTurns, HubPace
 from sluicemq_broker.http.handler import Handler
+from sluicemq_broker.http.tls import Tls
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_devices.sockets import Outgoing, resolved
 
@@ -38,10 +40,13 @@ _WANTING: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.EN
 
 
 class Application(Protocol):
-    """A WSGI application that can end its endless answers."""
+    """A WSGI application that can end its endless answers, and use other settings."""
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         """Answer one request."""
+
+    def reconfigure(self, settings: BrokerSettings) -> None:
+        """Use other live settings."""
 
     def close(self) -> None:
         """End event streams."""
@@ -61,18 +66,33 @@ class HttpDoor:
     """The HTTP server at ``host:port``; :attr:`address` has the port that it got."""
 
     def __init__(
-        self, address: str, application: Application, counters: Counters, connections: Connections
+        self,
+        settings: BrokerSettings,
+        application: Application,
+        counters: Counters,
+        connections: Connections,
     ) -> None:
-        host, _, port = address.rpartition(":")
+        host, _, port = settings.http.rpartition(":")
         self._place = host.removeprefix("[").removesuffix("]").replace("*", ""), int(port.replace("*", "0"))
         self._application = application
-        self._server = Server(self._place, application, counters, connections)
+        self._tls = Tls(settings)
+        self._server = Server(self._place, application, counters, connections, self._tls)
 
     @property
     def address(self) -> str:
         """The address where it listens."""
         host, port = self._place[0], self._server.server_port or self._place[1]
         return f"[{host}]:{port}" if ":" in host else f"{host or '*'}:{port}"
+
+    @property
+    def scheme(self) -> str:
+        """The scheme of its URL: ``http`` or ``https``."""
+        return "https" if self._tls else "http"
+
+    def reconfigure(self, settings: BrokerSettings) -> None:
+        """Use other live settings, and the certificate as it is in its files now."""
+        self._tls.reconfigure(settings)
+        self._application.reconfigure(settings)
 
     def start(self) -> None:
         """Listen; raises OSError if the address is taken."""
@@ -92,8 +112,14 @@ class Server(WSGIServer):  # type: ignore[misc] # gevent has no types
     max_accept = _AT_ONCE
 
     def __init__(
-        self, place: tuple[str, int], application: Application, counters: Counters, connections: Connections
+        self,
+        place: tuple[str, int],
+        application: Application,
+        counters: Counters,
+        connections: Connections,
+        tls: Tls,
     ) -> None:
+        self.tls = tls
         self.counters = counters
         self.connections = connections
         self.pace = HubPace()

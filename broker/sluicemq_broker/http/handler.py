@@ -4,6 +4,7 @@ gevent's handler knows HTTP. Differences:
 
 - The socket has no file object, so that closing it closes the file descriptor at once.
 - The head of an answer is written with its first piece; each piece must be read within some seconds.
+- With TLS the handshake is a part of the connection: it is bounded in time, and counts as any other.
 - Errors of peers are lines in the log at level debug, no more.
 """
 
@@ -27,6 +28,7 @@ from gevent.pywsgi import WSGIHandler
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.http.connections import ConnectionState
 from sluicemq_broker.http.health import PATHS as HEALTH
+from sluicemq_broker.http.tls import await_hello, say_goodbye, shake_hands
 from sluicemq_broker.runtime import Count
 
 log = logging.getLogger("broker.http")
@@ -67,6 +69,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
     environ: Any
     response_headers: list[tuple[bytes, bytes]]
     _corked: list[Any] | None = None
+    _over_tls = False
 
     def __init__(self, sock: Any, address: Any, server: Any) -> None:
         self._came = _Received(sock)
@@ -79,11 +82,14 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
     def run(self) -> None:
         """Answer requests, one after the other, until one side closes the connection."""
         self._greenlet = gevent.getcurrent()
-        self._socket.settimeout(WRITING)
         try:
+            if self.server.tls:
+                self._shake_hands()
+            self._socket.settimeout(WRITING)
             self.handle()
-        except OSError:
-            pass  # the peer has left, or was cut
+        except OSError as error:  # the peer has left, or was cut
+            if self._over_tls:
+                log.debug("TLS with %s: %s", self.client_address, error)
         except gevent.GreenletExit:
             pass
         except Exception as error:  # noqa: BLE001 - a fault of the broker ends this connection only
@@ -98,6 +104,17 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         self._socket.close()
         if self._waits and self._greenlet is not None:
             self._greenlet.kill(block=False)  # it would not notice that its socket is closed
+
+    def _shake_hands(self) -> None:
+        """Do the handshake of TLS, when the peer has begun it, and one in each turn of the hub."""
+        if not await_hello(self._socket):
+            raise ConnectionResetError
+        self._waits = True
+        self.server.pace.wait(0)
+        self._waits = False
+        self._socket = self.socket = self._came.socket = self.server.tls.wrap(self._socket)
+        self._over_tls = True
+        shake_hands(self._socket)
 
     def handle(self) -> None:
         """Answer requests until the connection is to be closed."""
@@ -149,6 +166,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         """
         environ = super().get_environ()
         environ[CONNECTION] = self._connection
+        environ["wsgi.url_scheme"] = "https" if self._over_tls else "http"
         environ["PATH_INFO"] = _canonical(self.path.partition("?")[0])
         self.wsgi_input.rfile = BytesIO(self._body)
         return environ
@@ -273,8 +291,10 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
     def _close(self) -> None:
         """Close the file; with unread input Linux would reset the connection and drop the last answer."""
         try:
-            self._socket.shutdown(socket.SHUT_WR)
             self._socket.settimeout(0.0)
+            if self._over_tls:
+                say_goodbye(self._socket)
+            self._socket.shutdown(socket.SHUT_WR)
             self._socket.recv(_LEFT)
         except OSError:
             pass
@@ -288,7 +308,7 @@ class _Received:
 
     def __init__(self, sock: Any) -> None:
         self.room = MOST_HEADER_BYTES
-        self._socket = sock
+        self.socket = sock
         self._came = bytearray()
 
     def readline(self, limit: int) -> bytes:
@@ -311,7 +331,7 @@ class _Received:
         return self._take(size)
 
     def _more(self) -> bool:
-        part = self._socket.recv(_RECEIVED)
+        part = self.socket.recv(_RECEIVED)
         self._came += part
         return bool(part)
 

@@ -19,7 +19,7 @@ from sluicemq_broker.admin import (
     QueueAdmin,
     ScheduleAdmin,
 )
-from sluicemq_broker.config import DeviceSettings
+from sluicemq_broker.config import BrokerSettings, DeviceSettings
 from sluicemq_broker.doors import Device, ForwarderDevice, QueueDevice, SessionDoor
 from sluicemq_broker.process.duties import Duty
 from sluicemq_broker.process.foundation import Foundation
@@ -71,6 +71,11 @@ class Listeners:
         if self._http:
             self._http.start()
 
+    def reconfigure(self, settings: BrokerSettings) -> None:
+        """Use other live settings."""
+        if self._http:
+            self._http.reconfigure(settings)
+
     def start(self) -> None:
         """Open the other doors. Raises OSError if an address is taken."""
         self._board.start()
@@ -84,10 +89,11 @@ class Listeners:
         yield Duty("heartbeats of library sessions", heartbeat / 2, self._sessions.beat)
 
     def describe(self) -> dict[str, Any]:
-        """Return the open doors: ``{endpoint, http, devices: [{kind, queue, frontend, backend, ...}]}``."""
+        """Return the open doors: ``{endpoint, http, http_scheme, devices: [{kind, queue, ...}]}``."""
         return {
             "endpoint": self._sessions.door.address,
             "http": self._http.address if self._http else "",
+            "http_scheme": self._http.scheme if self._http else "",
             "devices": [each.describe() for each in self._devices],
         }
 
@@ -173,7 +179,7 @@ class Listeners:
         )
         for part in self._parts:
             part.add_paths(site)
-        return http.HttpDoor(ground.settings.http, site, ground.counters, connections)
+        return http.HttpDoor(ground.settings, site, ground.counters, connections)
 
     def _labelled(self) -> Iterator[LabelledGauge]:
         return (each for part in self._parts for each in part.gauges())

@@ -105,6 +105,7 @@ class Server:
         """Use another configuration, of which only live settings differ."""
         self.config = config
         self._jobs.queues.reconfigure(config)
+        self._listeners.reconfigure(config.broker)
 
     def stop(self) -> None:
         """Stop without losing what was received; returns when stopped. Harmless before start, or twice.
