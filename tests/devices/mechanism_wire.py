@@ -70,7 +70,7 @@ class Wire:
         connection.settimeout(TIMEOUT)
         self.connection, self.mechanism = connection, mechanism
         self.heard = self.said = b""
-        self._plain = b""
+        self._plain = bytearray()
         greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01" + mechanism.name.encode().ljust(20, b"\0")
         connection.sendall(greeting + bytes((server,)) + bytes(31))
         assert self._receive(64)[12:32] == greeting[12:]
@@ -109,20 +109,17 @@ class Wire:
             if len(plain) >= (start := 9 if plain and plain[0] & LONG else 2):
                 stop = start + int.from_bytes(plain[1:start])
                 if len(plain) >= stop:
-                    self._plain = plain[stop:]
-                    return plain[0] & ~LONG, plain[start:stop]
+                    frame = plain[0] & ~LONG, bytes(plain[start:stop])
+                    del plain[:stop]
+                    return frame
             self._hear()
 
     def _hear(self) -> None:
         traffic: Any = self.mechanism.traffic
-        if not traffic:
-            self._plain += self._receive(1)
-            return
-        data = self.connection.recv(min(65_536, traffic.missing or 65_536))
+        data = self.connection.recv(65_536)
         assert data, "the other side has ended the connection"
-        self.heard += data
-        self._plain += traffic.open(data)
-        assert not traffic.error
+        self._plain += traffic.open(data) if traffic else data
+        assert not (traffic and traffic.error)
 
     def _frame(self) -> bytes:
         header = self._receive(2)

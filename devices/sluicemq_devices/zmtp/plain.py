@@ -4,13 +4,21 @@ client:  HELLO user password        INITIATE properties
 server:           WELCOME (or ERROR)            READY properties
 
 User and password have a length of one byte before them.
+
+libzmq (4.3.5) sends and expects "^RROR" where ERROR with its length belongs: C++ reads "E" as part of the
+escape before it. Its clients report our ERROR as a failed protocol, not as a failed authentication. A client
+here understands both.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from sluicemq_devices.zmtp.credentials import PLAIN, Credentials
 from sluicemq_devices.zmtp.frames import command, short
 from sluicemq_devices.zmtp.mechanism import REFUSAL, Mechanism
+
+_ERROR_OF_LIBZMQ: Final = b"^RROR"
 
 
 class PlainServer(Mechanism):
@@ -64,6 +72,12 @@ class PlainClient(Mechanism):
     def begin(self) -> bytes:
         """Return HELLO."""
         return command(b"HELLO", self._hello)
+
+    def take(self, body: bytes) -> bytes:
+        """Read the body of a command that came; return what to send."""
+        if body.startswith(_ERROR_OF_LIBZMQ):
+            body = b"\x05ERROR" + body.removeprefix(_ERROR_OF_LIBZMQ)
+        return super().take(body)
 
     def _read(self, about: bytes) -> bytes:
         return self._welcome(about) if self._awaited == b"WELCOME" else self._ready(about)
