@@ -6,6 +6,7 @@ from sluicemq_broker.admin.dead_letters import CHOICE, DeadLetterAdmin
 from sluicemq_broker.admin.devices import Device, DeviceAdmin
 from sluicemq_broker.admin.figures import Figures
 from sluicemq_broker.admin.jobs import READ_PACKED_SENT, JobAdmin
+from sluicemq_broker.admin.principals import PrincipalAdmin, at_broker, at_store
 from sluicemq_broker.admin.queues import QueueAdmin
 from sluicemq_broker.admin.schedules import ScheduleAdmin
 from sluicemq_broker.admin.snapshots import Snapshot, Snapshots, View
@@ -20,9 +21,12 @@ __all__ = [
     "DeviceAdmin",
     "Figures",
     "JobAdmin",
+    "PrincipalAdmin",
     "QueueAdmin",
     "ScheduleAdmin",
     "Snapshot",
     "Snapshots",
     "View",
+    "at_broker",
+    "at_store",
 ]

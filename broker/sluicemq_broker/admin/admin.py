@@ -10,6 +10,7 @@ from sluicemq_broker.admin.broker import BrokerAdmin
 from sluicemq_broker.admin.dead_letters import DeadLetterAdmin
 from sluicemq_broker.admin.devices import DeviceAdmin
 from sluicemq_broker.admin.jobs import JobAdmin
+from sluicemq_broker.admin.principals import PrincipalAdmin
 from sluicemq_broker.admin.queues import QueueAdmin
 from sluicemq_broker.admin.schedules import ScheduleAdmin
 from sluicemq_broker.admin.snapshots import Snapshot
@@ -28,6 +29,7 @@ class Admin(NamedTuple):
     dead_letters: DeadLetterAdmin
     tasks: Tasks
     schedules: ScheduleAdmin
+    principals: PrincipalAdmin
     devices: DeviceAdmin
     dying: Callable[[], Mapping[str, int]]
 

@@ -32,6 +32,8 @@ class BusKind(StrEnum):
     """Stream ``name`` has a segment that begins with message ``number``."""
     SEGMENT = "segment"
     """Stream ``name`` has the segment in ``data``; sent before the ``STREAM`` event about it."""
+    PRINCIPALS = "principals"
+    """Principals were added, changed or removed."""
     HELLO = "hello"
     """A broker begins to listen."""
 

@@ -83,7 +83,8 @@ def rule_of(security: SecuritySettings, end: Endpoint, device: DeviceSettings | 
     mechanisms = next(each.mechanism for each in levels if each.mechanism is not None)
     anonymous = next((each.anonymous for each in levels if each.anonymous is not None), None)
     if anonymous is None:
-        is_open = mechanisms == security.mechanism == (rules.NULL,)
+        # Whoever has the key of the socket that a door connects to was chosen in the file.
+        is_open = mechanisms == security.mechanism == (rules.NULL,) or own.server_key is not None
         anonymous = Permissions.all() if is_open else Permissions()
     of_device = device.insecure if device else False
     insecure = of_device if own.insecure is None else own.insecure
@@ -100,7 +101,8 @@ def problem_of_door(security: SecuritySettings, end: Endpoint, rule: DoorRule) -
     if not end.bind:
         if rules.CURVE in rule.mechanisms and rule.server_key is None:
             return "curve needs server_key in the table of this door: the public key of the socket there"
-        return "a door that connects speaks one mechanism" if len(rule.mechanisms) > 1 else None
+        one = len(rule.mechanisms) == 1 and rules.PLAIN not in rule.mechanisms
+        return None if one else "a door that connects speaks one mechanism: null or curve"
     if rules.PLAIN in rule.mechanisms and not security.allow_plain and not is_local(end):
         return (
             "plain sends passwords in clear text, and other machines can reach this door: "

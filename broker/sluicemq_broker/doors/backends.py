@@ -113,7 +113,7 @@ class Backend:
             max_frame=self.max_frame,
             heartbeat=settings.heartbeat if self.beats else None,
             silence=settings.silence if self.beats else None,
-            guard=self._services.security.guard(),
+            guard=self._services.security.guard(endpoint, self.settings),
         )
 
     def _came(self, lane: Lane) -> None:
@@ -148,7 +148,7 @@ class PullBackend(Backend):
                 "PULL",
                 self._listen,
                 max_frame=self.max_frame,
-                guard=services.security.guard(),
+                guard=services.security.guard(endpoint, settings),
             )
             for endpoint in settings.commits
         )

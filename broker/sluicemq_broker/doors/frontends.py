@@ -43,7 +43,7 @@ class Frontend:
         self._auto_create = settings.auto_create
         self._maker = services.maker
         self._counters = services.counters
-        self._guard = services.security.guard()
+        self._guard = partial(services.security.guard, device=settings)
         self._closing = False
         self.lost = 0
         """Jobs that were not stored, which only the log says."""
@@ -142,7 +142,7 @@ class PushFrontend(Frontend):
             self._open_gates()
 
     def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
-        return LaneDoor(board, endpoint, "PULL", self._opened, max_frame=longest, guard=self._guard)
+        return LaneDoor(board, endpoint, "PULL", self._opened, max_frame=longest, guard=self._guard(endpoint))
 
     def _opened(self, lane: Lane) -> None:
         if may_use(lane, Action.PUSH):

@@ -109,7 +109,7 @@ class RequestFrontend(Frontend):
             lambda lane: Requester(self, lane).listen(),
             max_frame=longest,
             heartbeat=None,  # a client that is not read would not answer in time
-            guard=self._guard,
+            guard=self._guard(endpoint),
         )
 
     def _refuse(self, request: Request, error: SluiceError) -> None:

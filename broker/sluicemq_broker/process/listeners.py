@@ -16,6 +16,7 @@ from sluicemq_broker.admin import (
     DeviceAdmin,
     Figures,
     JobAdmin,
+    PrincipalAdmin,
     QueueAdmin,
     ScheduleAdmin,
 )
@@ -55,14 +56,20 @@ def switchboard(ground: Foundation) -> Switchboard:
 class Listeners:
     """All doors and devices of one broker. ``is_open``: true while the broker works, for ``/readyz``."""
 
-    def __init__(self, core: Core, parts: Sequence[Part], is_open: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        core: Core,
+        parts: Sequence[Part],
+        principals: PrincipalAdmin,
+        is_open: Callable[[], bool],
+    ) -> None:
         settings = core.config.broker
         self._core = core
         self._parts = parts
         self._board = core.services.board
         self._devices = [self._device(each) for each in core.config.devices]
         core.subjects.append(Subjects("device", self._counters, lambda _name: settings.database))
-        admin = self._admin(is_open)
+        admin = self._admin(principals, is_open)
         self._sessions = SessionDoor(core.services, admin, parts)
         self._http = self._http_door(admin) if settings.http else None
 
@@ -147,7 +154,7 @@ class Listeners:
             counted.setdefault(each.name, Counter()).update(each.counted())
         return counted.items()
 
-    def _admin(self, is_open: Callable[[], bool]) -> Admin:
+    def _admin(self, principals: PrincipalAdmin, is_open: Callable[[], bool]) -> Admin:
         jobs, ground = self._core.jobs, self._core.ground
         context = ground.context
         return Admin(
@@ -157,6 +164,7 @@ class Listeners:
             DeadLetterAdmin(jobs.queues, jobs.census, jobs.tasks, context),
             jobs.tasks,
             ScheduleAdmin(jobs.schedules),
+            principals,
             DeviceAdmin(self._devices),
             self._dying,
         )

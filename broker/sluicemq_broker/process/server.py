@@ -11,17 +11,21 @@ from typing import Any, Final
 import gevent
 
 from sluicemq.protocol.errors import SluiceError
+from sluicemq_broker.admin import at_broker
+from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import Config, ConfigError, Problem
 from sluicemq_broker.doors import Services
 from sluicemq_broker.process.deadline import Deadline
-from sluicemq_broker.process.duties import Duties
-from sluicemq_broker.process.foundation import Foundation
+from sluicemq_broker.process.duties import Duties, poll
+from sluicemq_broker.process.foundation import Foundation, retried
 from sluicemq_broker.process.jobs import Jobs
 from sluicemq_broker.process.listeners import Listeners, switchboard
 from sluicemq_broker.process.part import Core, Part
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.runtime import BALANCES
-from sluicemq_broker.security import Security
+from sluicemq_broker.security import Security, SharedPrincipals
+from sluicemq_broker.store import PrincipalStore
+from sluicemq_devices.sockets import Switchboard
 
 log = logging.getLogger("broker")
 
@@ -37,6 +41,8 @@ _LAST_WRITES: Final = 0.2
 _LEAVING: Final = 1.0
 
 
+#: Why a connection ends whose principal, or key, was removed.
+_UNKNOWN: Final = "its key, or its principal, was removed"
 #: Tables of the configuration that only a part of the broker reads.
 _TABLES: Final = ("streams", "routes")
 
@@ -66,12 +72,14 @@ class Server:
         maker = JobMaker(ground.clock, config.broker.max_job_bytes)
         self._jobs = jobs = Jobs(config, ground, maker, self._duties)
         timer, board = ground.context.timer, switchboard(ground)
-        security = Security(ground.counters)
+        security = self._security = Security(ground.counters, config.security, config.principals)
         services = Services(config.broker, ground.counters, board, jobs.queues, maker, timer, security)
         core = Core(config, ground, jobs, services, [jobs.queues.subjects])
         self._parts = [part(core) for part in parts]
         core.subjects.extend(each for part in self._parts for each in part.subjects)
-        self._listeners = Listeners(core, self._parts, lambda: self._open)
+        self._principals = self._shared_principals(board)
+        administered = at_broker(security, self._principals, ground.clock.now)
+        self._listeners = Listeners(core, self._parts, administered, lambda: self._open)
         self._deadline = Deadline()
         self._started = self._open = False
 
@@ -85,6 +93,7 @@ class Server:
         self._duties.start([self._ground.watching()])
         self._ground.prepare()
         self._jobs.prepare()
+        retried(self._principals.prepare)
         for part in self._parts:
             part.prepare()
         self._jobs.take_over(alone=self._alone)
@@ -92,10 +101,12 @@ class Server:
         self._listeners.start()
         for part in self._parts:
             part.start()
-        duties = [self._ground.duties(), self._jobs.duties(), self._listeners.duties()]
+        following = poll("principals", self.config.broker.poll, self._principals.follow)
+        duties = [self._ground.duties(), self._jobs.duties(), self._listeners.duties(), [following]]
         self._duties.start(chain(*duties, *(part.duties() for part in self._parts)))
         self._ground.turns.start()  # no greenlet: the hub itself measures its turns
         self._open = True
+        self._security.announce()
 
     def describe(self) -> dict[str, Any]:
         """Return the open doors, as :meth:`Listeners.describe` does."""
@@ -105,6 +116,8 @@ class Server:
         """Use another configuration, of which only live settings differ."""
         self.config = config
         self._jobs.queues.reconfigure(config)
+        self._security.reconfigure(config.security, config.principals)
+        self._principals.on_change()
         self._listeners.reconfigure(config.broker)
 
     def stop(self) -> None:
@@ -142,6 +155,19 @@ class Server:
         """End all waits: a second signal came."""
         self._deadline.hurry()
         self._ground.context.retry.give_up()
+
+    def _shared_principals(self, board: Switchboard) -> SharedPrincipals:
+        """Return what follows the principals in MongoDB, and ends connections of those that are removed."""
+        ground, database = self._ground, self.config.broker.database
+        principals = SharedPrincipals(
+            PrincipalStore(ground.database(database)),
+            self._security.principals,
+            lambda: ground.bus.channel(database),
+            ground.counters,
+        )
+        principals.on_change = lambda: board.cut_if(lambda caller: not caller.is_known, _UNKNOWN)
+        ground.bus.on(BusKind.PRINCIPALS, principals.on_event)
+        return principals
 
     # ----------------------------------------------------------- steps of a stop
 

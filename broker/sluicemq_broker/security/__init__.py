@@ -4,6 +4,7 @@ from sluicemq_broker.security import visible
 from sluicemq_broker.security.authorize import (
     ANYBODY,
     Caller,
+    Limits,
     Need,
     Principal,
     authorize,
@@ -13,20 +14,38 @@ from sluicemq_broker.security.authorize import (
 )
 from sluicemq_broker.security.guard import DoorGuard
 from sluicemq_broker.security.needs import NOTHING, Needs
+from sluicemq_broker.security.passwords import LONGEST_PASSWORD, Busy, Passwords, hash_password
+from sluicemq_broker.security.principals import (
+    Principals,
+    password_of,
+    public_key_of,
+    token_of,
+)
 from sluicemq_broker.security.security import Security
+from sluicemq_broker.security.shared import SharedPrincipals
 
 __all__ = [
     "ANYBODY",
+    "LONGEST_PASSWORD",
     "NOTHING",
+    "Busy",
     "Caller",
     "DoorGuard",
+    "Limits",
     "Need",
     "Needs",
+    "Passwords",
     "Principal",
+    "Principals",
     "Security",
+    "SharedPrincipals",
     "authorize",
+    "hash_password",
     "may_stay",
     "may_use",
     "named",
+    "password_of",
+    "public_key_of",
+    "token_of",
     "visible",
 ]

@@ -7,7 +7,7 @@ Its permissions are looked up each time, so that a change holds for connections 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
 from sluicemq.protocol.errors import Forbidden
@@ -30,6 +30,16 @@ class Lane(Protocol):
         """End it at once, and log the reason."""
 
 
+class Limits(NamedTuple):
+    """Jobs and messages, and their bytes, that a principal may send in a second; None: any number."""
+
+    rate: float | None = None
+    bytes_rate: float | None = None
+
+
+NO_LIMITS: Final = Limits()
+
+
 class Principal:
     """A name with permissions. ``tenant``: the tenant of all its jobs; ``limits``: what it may send a second.
 
@@ -37,7 +47,17 @@ class Principal:
     jobs have its name or its tenant.
     """
 
-    __slots__ = ("_answers", "_kept", "_permissions", "exists", "keys", "marks_jobs", "name", "tenant")
+    __slots__ = (
+        "_answers",
+        "_kept",
+        "_permissions",
+        "exists",
+        "keys",
+        "limits",
+        "marks_jobs",
+        "name",
+        "tenant",
+    )
 
     def __init__(
         self,
@@ -59,13 +79,19 @@ class Principal:
         return self._permissions
 
     def change(
-        self, permissions: Permissions, *, tenant: str | None = None, keys: frozenset[str] = frozenset()
+        self,
+        permissions: Permissions,
+        *,
+        tenant: str | None = None,
+        keys: frozenset[str] = frozenset(),
+        limits: Limits = NO_LIMITS,
     ) -> None:
         """Replace what it may do, and the keys by which it is known; end connections that may not go on."""
         self._permissions = permissions
         self._answers: dict[Need, bool] = {}
         self.tenant = tenant
         self.keys = keys
+        self.limits = limits
         self.marks_jobs = bool(self.name or tenant)
         for lane, needs in list(self._kept.items()):
             lost = next((need for need in needs() if not self.may(*need)), None)

@@ -2,21 +2,116 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 
-from sluicemq.protocol.permissions import Action
+import gevent
+
+from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.keys import KeyPair, encode, key_id, read_key
+from sluicemq.protocol.permissions import Action, Permissions
+from sluicemq_broker.config import DoorRule
 from sluicemq_broker.security.authorize import Caller, Principal
-from sluicemq_devices.sockets import Decide, Guard
-from sluicemq_devices.zmtp import Credentials
+from sluicemq_broker.security.passwords import Passwords
+from sluicemq_broker.security.principals import Principals
+from sluicemq_devices.sockets import Decide, Guard, host_and_port
+from sluicemq_devices.zmtp import CURVE, PLAIN, Credentials
+
+_WRONG = "the user, or the password, is not right"
 
 
 class DoorGuard(Guard):
-    """The rule of one door. ``anonymous``: the principal of peers that show no key and no password."""
+    """The rule of one door, as :meth:`use` says; the rule of a running broker may change."""
 
-    def __init__(self, anonymous: Principal, refused: Callable[[Caller, Action, str], None]) -> None:
-        self._anonymous = anonymous
+    def __init__(
+        self,
+        principals: Principals,
+        passwords: Passwords,
+        refused: Callable[[Caller, Action, str], None],
+    ) -> None:
+        self._principals = principals
+        self._passwords = passwords
         self._refused = refused
+        self._anonymous = Principal("", Permissions())
+        self._allow_plain = False
 
-    def admit(self, credentials: Credentials, peer: str, decide: Decide) -> None:  # noqa: ARG002 - NULL shows none
-        """Let the peer in as the anonymous principal."""
-        decide(Caller(self._anonymous, peer, refused=self._refused), "")
+    def use(self, rule: DoorRule, keys: KeyPair | None, *, allow_plain: bool) -> None:
+        """Follow another rule: connections that are open keep their keys, but not what they may do."""
+        self.mechanisms = frozenset(each.upper() for each in rule.mechanisms)
+        self.secret_key = keys.secret if keys else b""
+        self.server_key = read_key(rule.server_key) if rule.server_key and CURVE in self.mechanisms else b""
+        self._allow_plain = allow_plain
+        self._anonymous.change(rule.anonymous)
+        self._anonymous.exists = bool(rule.anonymous)  # connections of a door that lets them in no more end
+
+    @property
+    def strangers_operate(self) -> bool:
+        """True if anonymous clients of this door may change principals."""
+        return self._anonymous.may(Action.OPERATE)
+
+    def admit(self, credentials: Credentials, peer: str, decide: Decide) -> None:
+        """Decide who a peer is, by what it shows; a password is checked in a thread."""
+        if credentials.mechanism not in self.mechanisms:
+            decide(
+                None, f"it speaks {credentials.mechanism}, this door {' or '.join(sorted(self.mechanisms))}"
+            )
+        elif credentials.mechanism == CURVE:
+            self._admit_key(credentials.key, peer, decide)
+        elif credentials.mechanism == PLAIN:
+            self._admit_user(credentials, peer, decide)
+        else:
+            self._admit_anonymous(peer, decide, "it shows no key, which this door requires")
+
+    def _admit_key(self, key: bytes, peer: str, decide: Decide) -> None:
+        shown = self._principals.by_public_key(key)
+        if shown:
+            decide(self._caller(shown.principal, peer, shown.key), "")
+        else:
+            self._admit_anonymous(peer, decide, f"no principal has its key {encode(key)} ({key_id(key)})")
+
+    def _admit_anonymous(self, peer: str, decide: Decide, otherwise: str) -> None:
+        if self._anonymous.permissions:
+            decide(self._caller(self._anonymous, peer), "")
+        else:
+            decide(None, otherwise)
+
+    def _admit_user(self, credentials: Credentials, peer: str, decide: Decide) -> None:
+        if not (self._allow_plain or is_here(peer)):
+            decide(
+                None,
+                "it comes from another machine, and its password came in clear text: allow_plain is false",
+            )
+            return
+        login = self._principals.login(credentials.user)
+        if login and self._passwords.remembers(login.hash, credentials.password):
+            decide(self._caller(login.principal, peer, login.key), "")
+        else:
+            gevent.spawn(self._check, credentials, peer, decide)
+
+    def _check(self, credentials: Credentials, peer: str, decide: Decide) -> None:
+        login = self._principals.login(credentials.user)
+        try:
+            fits = self._passwords.check(login and login.hash, credentials.password)
+        except Unavailable as error:
+            decide(None, str(error))
+            return
+        caller = self._caller(login.principal, peer, login.key) if login and fits else None
+        if caller and caller.is_known:  # it may have been removed meanwhile
+            decide(caller, "")
+        else:
+            decide(None, f"{_WRONG}: {credentials.user[:64]!r}")
+
+    def _caller(self, principal: Principal, peer: str, key: str = "") -> Caller:
+        return Caller(principal, peer, key, self._refused)
+
+
+def is_here(peer: str) -> bool:
+    """Return whether a peer is on this machine, by its address."""
+    if not peer.startswith("tcp://"):
+        return True
+    try:
+        address = ipaddress.ip_address(host_and_port(peer)[0])
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

@@ -3,50 +3,96 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
+from sluicemq.protocol.keys import encode
 from sluicemq.protocol.names import LONGEST_NAME
-from sluicemq.protocol.permissions import Action, Permissions
+from sluicemq.protocol.permissions import Action
+from sluicemq_broker.config import (
+    DeviceSettings,
+    PrincipalSettings,
+    SecuritySettings,
+    anonymous_of,
+    rule_of,
+)
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.security.authorize import Caller, Principal
 from sluicemq_broker.security.guard import DoorGuard
+from sluicemq_broker.security.passwords import LONGEST_PASSWORD, Passwords
+from sluicemq_broker.security.principals import Principals
 from sluicemq_devices.hub import Notices
+from sluicemq_devices.sockets import Endpoint
 
+log = logging.getLogger("broker.security")
+
+_DEFAULT: Final = SecuritySettings()
 #: Principals whose refusals are logged apart from those of others.
 _MOST_LOGGED: Final = 1000
-
-log = logging.getLogger("broker")
 
 
 class Security:
     """The principals of a broker, and the guards of its doors."""
 
-    def __init__(self, counters: Counters) -> None:
+    def __init__(
+        self,
+        counters: Counters,
+        settings: SecuritySettings = _DEFAULT,
+        principals: Mapping[str, PrincipalSettings] | None = None,
+    ) -> None:
         self._counters = counters
         self._lines: dict[str, Notices] = {}
-        self.anonymous = Principal("", Permissions.all())
-        """The principal of peers that show no key, no password and no token."""
+        self._settings = settings
+        self.principals = Principals()
+        self.principals.use_file(principals or {})
+        self.passwords = Passwords()
+        self.anonymous = Principal("", anonymous_of(settings))
+        """The principal of HTTP requests that show no token."""
+        self._guards: list[tuple[DoorGuard, Endpoint, DeviceSettings | None]] = []
 
-    def guard(self) -> DoorGuard:
-        """Return the guard of a door."""
-        return DoorGuard(self.anonymous, self.refused)
+    def guard(self, end: Endpoint, device: DeviceSettings | None = None) -> DoorGuard:
+        """Return the guard of a door; ``end``: its endpoint as the configuration has it."""
+        guard = DoorGuard(self.principals, self.passwords, self.refused)
+        self._guards.append((guard, end, device))
+        self._instruct(guard, end, device)
+        return guard
 
     def caller(self, peer: str) -> Caller:
         """Return the caller for an anonymous request from this address."""
         return Caller(self.anonymous, peer, refused=self.refused)
 
+    def by_token(self, token: str, peer: str) -> Caller | None:
+        """Return the caller with this token; None: no principal has it. Never waits."""
+        shown = self.principals.by_token(token)
+        return Caller(shown.principal, peer, shown.key, self.refused) if shown else None
+
+    def by_password(self, user: str, password: str, peer: str) -> Caller | None:
+        """Return the caller with this name and password, None if they are not right; waits for a thread.
+
+        Raises :class:`~sluicemq_broker.security.passwords.Busy` if too many wait.
+        """
+        login = self.principals.login(user)
+        fits = self.passwords.check(login and login.hash, password[: LONGEST_PASSWORD + 1])
+        caller = Caller(login.principal, peer, login.key, self.refused) if login and fits else None
+        return caller if caller and caller.is_known else None
+
     @property
     def has_logins(self) -> bool:
-        """True if a principal has a token or a password."""
-        return False
+        """True if any principal has a token or a password."""
+        return self.principals.has_logins
 
-    def by_token(self, token: str, peer: str) -> Caller | None:  # noqa: ARG002 - no principal has one yet
-        """Return the caller with this bearer token, for a request from ``peer``; None: nobody has it."""
-        return None
+    @property
+    def strangers_operate(self) -> bool:
+        """True if anonymous clients of the library's door may change principals."""
+        return any(guard.strangers_operate for guard, _end, device in self._guards if device is None)
 
-    def by_password(self, user: str, password: str, peer: str) -> Caller | None:  # noqa: ARG002 - as above
-        """Return the caller with this password, for a login from ``peer``; None: one of both is wrong."""
-        return None
+    def reconfigure(self, settings: SecuritySettings, principals: Mapping[str, PrincipalSettings]) -> None:
+        """Use other settings: new handshakes meet the new keys, open connections the new permissions."""
+        self._settings = settings
+        self.anonymous.change(anonymous_of(settings))
+        self.principals.use_file(principals)
+        for each in self._guards:
+            self._instruct(*each)
 
     def refused(self, caller: Caller, action: Action, name: str) -> None:
         """Count a refusal, and log it, one line a second for each principal."""
@@ -64,3 +110,14 @@ class Security:
                 self._lines.pop(next(iter(self._lines))).say_rest()
             lines = self._lines[name] = Notices(log)
         return lines
+
+    def announce(self) -> None:
+        """Log the broker's public key, which clients need."""
+        file = self._settings.secret_key_file
+        if file:
+            log.info("clients with a key need this broker's: server_key = %s", encode(file.keys.public))
+
+    def _instruct(self, guard: DoorGuard, end: Endpoint, device: DeviceSettings | None) -> None:
+        settings = self._settings
+        keys = settings.secret_key_file.keys if settings.secret_key_file else None
+        guard.use(rule_of(settings, end, device), keys, allow_plain=settings.allow_plain)

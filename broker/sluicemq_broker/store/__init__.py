@@ -8,6 +8,13 @@ from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
 from sluicemq_broker.store.admin.inspector import Inspector, NewerSchema
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_broker.store.admin.listing import JobPage, Listing
+from sluicemq_broker.store.admin.principals import (
+    MOST_KEYS,
+    KeyKind,
+    PrincipalKey,
+    PrincipalRecord,
+    PrincipalStore,
+)
 from sluicemq_broker.store.admin.redrives import Redriven, Redrives
 from sluicemq_broker.store.admin.removals import Removals
 from sluicemq_broker.store.admin.tasks import TaskStore
@@ -56,6 +63,7 @@ __all__ = [
     "COUNTED_EXACTLY",
     "EVERY",
     "GUARD",
+    "MOST_KEYS",
     "SHOWN_STATES",
     "Aborted",
     "Appended",
@@ -79,6 +87,7 @@ __all__ = [
     "IncidentStore",
     "Inspector",
     "JobPage",
+    "KeyKind",
     "LeaseStore",
     "LimitStore",
     "Listing",
@@ -86,6 +95,9 @@ __all__ = [
     "NewerSchema",
     "PauseStore",
     "Portions",
+    "PrincipalKey",
+    "PrincipalRecord",
+    "PrincipalStore",
     "Progressed",
     "Promoted",
     "Pushed",

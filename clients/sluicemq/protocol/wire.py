@@ -90,6 +90,14 @@ From the client::
                                                            every?, misfire?, options?} and ``resume`` ->
                                                            {name, next_at, ...}, ``remove``, ``pause`` ->
                                                            nil, ``run`` -> id of the job
+    USERS   [n, action, {name?, ...}]                   -> principals: ``list`` {after?, limit?} -> [{name,
+                                                           keys, permissions, ...}, ...], by name; ``show``,
+                                                           ``add`` {name, permissions, key?, password?,
+                                                           token?, tenant?, limits?, note?}, ``permit`` {name,
+                                                           permissions?, tenant?, limits?} and ``rotate``
+                                                           {name, kind, key?, password?, drop?} or {name, id}
+                                                           -> {name, ...}, ``token`` if one was made;
+                                                           ``remove`` -> nil
 
 From the broker, without a request::
 
@@ -198,6 +206,7 @@ SUBS: Final = b"SUBS"
 SEEK: Final = b"SEEK"
 FORGET: Final = b"FORGET"
 SCHEDULE: Final = b"SCHEDULE"
+USERS: Final = b"USERS"
 TASKS: Final = b"TASKS"
 TASK: Final = b"TASK"
 TCANCEL: Final = b"TCANCEL"
@@ -218,6 +227,11 @@ REMOVE: Final = "remove"
 SUSPEND: Final = "pause"
 GO_ON: Final = "resume"
 RUN: Final = "run"
+
+#: Actions of a USERS, beside list, add and remove.
+ONE: Final = "show"
+ROTATE: Final = "rotate"
+PERMIT: Final = "permit"
 
 
 class TaskState(StrEnum):

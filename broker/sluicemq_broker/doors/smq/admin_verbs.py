@@ -13,6 +13,7 @@ from sluicemq_broker.admin import (
     BrokerAdmin,
     DeadLetterAdmin,
     JobAdmin,
+    PrincipalAdmin,
     QueueAdmin,
     ScheduleAdmin,
 )
@@ -86,4 +87,5 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
         Needs(Action.MANAGE, more=ScheduleAdmin.needs, shows=visible.schedules),
         (str, dict),
     ),
+    wire.USERS: _changes("admin.principals", PrincipalAdmin.do, Needs(Action.OPERATE), str, dict),
 }

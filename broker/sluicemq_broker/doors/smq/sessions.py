@@ -78,7 +78,7 @@ class SessionDoor:
             silence=None,
             kept=True,
             answers=True,
-            guard=services.security.guard(),
+            guard=services.security.guard(settings.endpoint),
         )
 
     def start(self) -> None:

@@ -78,7 +78,7 @@ class StreamDevice:
                 "XSUB",
                 self._publisher_came,
                 max_frame=2 * self._longest,
-                guard=services.security.guard(),
+                guard=services.security.guard(end, settings),
             )
             for end in settings.frontends
         )

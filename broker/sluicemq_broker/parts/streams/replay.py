@@ -61,7 +61,7 @@ class ReplayDoors:
                 "ROUTER",
                 self._came,
                 max_frame=_LONGEST_REQUEST,
-                guard=services.security.guard(),
+                guard=services.security.guard(end, settings),
             )
             for end in settings.replays
         )

@@ -1,0 +1,329 @@
+"""Principals: listed, added, removed, given other keys and other permissions."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, NotFound
+from sluicemq.protocol.keys import read_key
+from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
+from sluicemq.protocol.options import OPTIONS
+from sluicemq.protocol.permissions import Permissions
+from sluicemq.protocol.rules import Rule, kept, number, one_of, whole
+from sluicemq_broker.runtime import FLAG, IS_TRUE, read_options
+from sluicemq_broker.security import (
+    LONGEST_PASSWORD,
+    Security,
+    SharedPrincipals,
+    password_of,
+    public_key_of,
+    token_of,
+)
+from sluicemq_broker.store import MOST_KEYS, KeyKind, PrincipalKey, PrincipalRecord, PrincipalStore
+
+#: Principals in one list, at most; characters of a password, at least, and of a note, at most.
+MOST_LISTED: Final = 1000
+SHORTEST_PASSWORD: Final = 8
+_LONGEST_NOTE: Final = 200
+
+#: Makes a changed principal of the stored one, None if there is none; or None: it is removed.
+Change = Callable[[PrincipalRecord | None], PrincipalRecord | None]
+
+
+class Surroundings(NamedTuple):
+    """Principals as a broker has them, or the store alone.
+
+    ``record``, ``records(after, most)``: what is known. ``of_file(name)``: whether the configuration file has
+    it. ``change(name, change, keep_operator)``: stores it. ``hash(password)``: its argon2 hash.
+    ``taken(value)``: the principal of the file with this key, or hash of a token.
+    """
+
+    record: Callable[[str], PrincipalRecord | None]
+    records: Callable[[str, int], list[PrincipalRecord]]
+    of_file: Callable[[str], bool]
+    change: Callable[[str, Change, bool], PrincipalRecord | None]
+    hash: Callable[[str], str]
+    taken: Callable[[str], str | None]
+    now: Callable[[], float]
+
+
+class PrincipalAdmin:
+    """The principals of all brokers on this database."""
+
+    def __init__(self, around: Surroundings) -> None:
+        self._around = around
+
+    def do(self, action: str, about: dict[str, Any]) -> Any:
+        """Carry out one action of the verb USERS; waits for MongoDB.
+
+        Raises BadFrames, NotFound, and Forbidden where nobody could change principals any more.
+        """
+        do = _ACTIONS.get(action)
+        if do is None:
+            raise BadFrames(f"USERS can't {action[:32]!r}, only {', '.join(_ACTIONS)}")
+        return do(self, read_options(about, _FIELDS, "a principal"))
+
+    def rows(self, read: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return principals by name: those behind ``after``, ``limit`` of them at most."""
+        around = self._around
+        return [
+            self._row(each) for each in around.records(read.get("after", ""), read.get("limit", MOST_LISTED))
+        ]
+
+    def show(self, read: dict[str, Any]) -> dict[str, Any]:
+        """Return one principal."""
+        name = _name(read)
+        record = self._around.record(name)
+        if record is None:
+            raise _not_found(name)
+        return self._row(record)
+
+    def add(self, read: dict[str, Any]) -> dict[str, Any]:
+        """Add a principal; returns it, with its token if one was asked for."""
+        name = _name(read)
+        if "permissions" not in read:
+            raise BadFrames("a new principal needs permissions")
+        keys, token = self._new_keys(read)
+
+        def change(before: PrincipalRecord | None) -> PrincipalRecord:
+            if before:
+                raise BadFrames(
+                    f"there is a principal {name} already: rotate changes its keys, permit the rest"
+                )
+            return _with_settings(PrincipalRecord(name=name, keys=keys), read)
+
+        return self._changed(name, change, force=True) | token
+
+    def remove(self, read: dict[str, Any]) -> None:
+        """Remove a principal; its connections end."""
+        name = _name(read)
+
+        def change(before: PrincipalRecord | None) -> None:
+            if before is None:
+                raise _not_found(name)
+
+        self._store(name, change, force=read.get("force", False))
+
+    def rotate(self, read: dict[str, Any]) -> dict[str, Any]:
+        """Add a key, password or token; or end one of them. A principal has one password."""
+        name, kind, dropped = _name(read), read.get("kind"), read.get("id")
+        if (kind is None) == (dropped is None):
+            raise BadFrames("rotate needs the kind of the new key, or the id of a key that ends")
+        keys, token = ((), {}) if kind is None else self._new_keys({**read, **_wanted(kind, read)})
+        ends_others = bool(read.get("drop")) or kind == KeyKind.PASSWORD
+
+        def stays(key: PrincipalKey) -> bool:
+            return key.id != dropped and not (ends_others and key.kind == kind)
+
+        def change(before: PrincipalRecord | None) -> PrincipalRecord:
+            if before is None:
+                raise _not_found(name)
+            if dropped and not any(each.id == dropped for each in before.keys):
+                raise NotFound(f"principal {name} has no key {dropped}")
+            former = tuple(each for each in before.keys if stays(each))
+            new = tuple(each for each in keys if each.id not in {one.id for one in former})
+            if len(former) + len(new) > MOST_KEYS:
+                raise BadFrames(f"principal {name} has {MOST_KEYS} keys already: end some of them")
+            return replace(before, keys=former + new)
+
+        return self._changed(name, change, force=read.get("force", False)) | token
+
+    def permit(self, read: dict[str, Any]) -> dict[str, Any]:
+        """Replace what a principal may do: permissions, tenant, limits, as far as they are given."""
+        name = _name(read)
+
+        def change(before: PrincipalRecord | None) -> PrincipalRecord:
+            if before is None:
+                raise _not_found(name)
+            return _with_settings(before, read)
+
+        return self._changed(name, change, force=read.get("force", False))
+
+    def _changed(self, name: str, change: Change, *, force: bool) -> dict[str, Any]:
+        record = self._store(name, change, force=force)
+        if record is None:  # removed at once by another broker
+            raise _not_found(name)
+        return self._row(record)
+
+    def _store(self, name: str, change: Change, *, force: bool) -> PrincipalRecord | None:
+        if self._around.of_file(name):
+            raise BadFrames(
+                f"principal {name} is one of the configuration file: change it there, then SIGHUP"
+            )
+        return self._around.change(name, change, not force)
+
+    def _new_keys(self, read: Mapping[str, Any]) -> tuple[tuple[PrincipalKey, ...], dict[str, str]]:
+        """Return the keys that were given, and the token that was asked for, which nobody sees again."""
+        now, note = self._around.now(), read.get("note", "")
+        keys, made = [], {}
+        if "key" in read:
+            keys.append(public_key_of(read["key"], now, note))
+        if "password" in read:
+            keys.append(password_of(self._around.hash(read["password"]), now, note))
+        if read.get("token"):
+            made["token"] = new_token()
+            keys.append(token_of(made["token"], now, note))
+        for each in keys:
+            if other := self._around.taken(each.value):
+                raise BadFrames(f"principal {other} of the configuration file has this key")
+        return tuple(keys), made
+
+    def _row(self, record: PrincipalRecord) -> dict[str, Any]:
+        limits = {"max_rate": record.max_rate, "max_bytes_rate": record.max_bytes_rate}
+        return {
+            "name": record.name,
+            "keys": [_key_row(each) for each in record.keys],
+            "permissions": record.permissions.plain(),
+            "tenant": record.tenant,
+            "limits": {key: value for key, value in limits.items() if value is not None},
+            "changed_at": record.changed_at,
+            "from_configuration": self._around.of_file(record.name),
+        }
+
+
+def at_broker(security: Security, shared: SharedPrincipals, now: Callable[[], float]) -> PrincipalAdmin:
+    """Return the administration of principals at a running broker."""
+    known = security.principals
+
+    def change(name: str, change: Change, keep_operator: bool) -> PrincipalRecord | None:  # noqa: FBT001
+        must_keep = keep_operator and not (security.strangers_operate or known.file_operates)
+        return shared.change(name, change, now(), keep_operator=must_keep)
+
+    return PrincipalAdmin(
+        Surroundings(
+            record=known.record,
+            records=known.records,
+            of_file=known.is_of_file,
+            change=change,
+            hash=security.passwords.hash,
+            taken=known.holder_in_file,
+            now=now,
+        )
+    )
+
+
+def at_store(store: PrincipalStore, hash_password: Callable[[str], str]) -> PrincipalAdmin:
+    """Return the administration of principals without a broker, which knows none of a file."""
+
+    def records(after: str, most: int) -> list[PrincipalRecord]:
+        there = sorted((each for each in store.read() if not each.removed), key=lambda each: each.name)
+        return [each for each in there if each.name > after][:most]
+
+    def change(name: str, change: Change, keep_operator: bool) -> PrincipalRecord | None:  # noqa: FBT001
+        return store.change(name, change, time.time(), keep_operator=keep_operator)
+
+    return PrincipalAdmin(
+        Surroundings(
+            record=store.one,
+            records=records,
+            of_file=lambda _name: False,
+            change=change,
+            hash=hash_password,
+            taken=lambda _value: None,
+            now=time.time,
+        )
+    )
+
+
+def new_token() -> str:
+    """Return a new token, which nobody can guess."""
+    return secrets.token_urlsafe(32)
+
+
+def _with_settings(record: PrincipalRecord, read: Mapping[str, Any]) -> PrincipalRecord:
+    given = {key: read[key] for key in ("permissions", "tenant") if key in read}
+    if read.get("tenant") == "":
+        given["tenant"] = None
+    if "limits" in read:
+        limits = read_options(read["limits"], _LIMITS, "limits")
+        given |= {key: limits.get(key) for key in _LIMITS}
+    return replace(record, **given)
+
+
+def _wanted(kind: str, read: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a new key of this kind needs; raises BadFrames if it is not given."""
+    if kind == KeyKind.TOKEN:
+        return {"token": True}
+    need = "key" if kind == KeyKind.CURVE else "password"
+    if need not in read:
+        raise BadFrames(f"a new {need} is missing")
+    return {}
+
+
+def _name(read: Mapping[str, Any]) -> str:
+    if "name" not in read:
+        raise BadFrames("the name of a principal is missing")
+    return str(read["name"])
+
+
+def _not_found(name: str) -> NotFound:
+    return NotFound(f"there is no principal {name!r}")
+
+
+def _key_row(key: PrincipalKey) -> dict[str, Any]:
+    public = {"public": key.value} if key.kind == KeyKind.CURVE else {}
+    note = {"note": key.note} if key.note else {}
+    return {"id": key.id, "kind": str(key.kind), **public, "added_at": key.added_at, **note}
+
+
+def _is_key(value: Any) -> bool:
+    try:
+        read_key(value)
+    except ValueError:
+        return False
+    return True
+
+
+def _text(expected: str, least: int, most: int) -> Rule:
+    return kept(expected, lambda value: isinstance(value, str) and least <= len(value) <= most)
+
+
+def _hidden(rule: Rule) -> Rule:
+    """Return the rule whose refusal does not repeat the value, which may be a secret."""
+
+    def read(value: Any) -> Any:
+        if not rule.holds(value):
+            raise BadFrames(f"expected {rule.expected}")
+        return rule(value)
+
+    return rule._replace(read=read)
+
+
+_LIMITS: Final = {"max_rate": number(0.001, 1_000_000), "max_bytes_rate": whole(1)}
+_FIELDS: Final = {
+    "name": kept(f"a principal's name: {QUEUE_NAME_RULE}", is_queue_name),
+    "key": _hidden(kept("a public key of 40 characters in Z85", _is_key)),
+    "password": _hidden(
+        _text(
+            f"a password of {SHORTEST_PASSWORD} to {LONGEST_PASSWORD} characters",
+            SHORTEST_PASSWORD,
+            LONGEST_PASSWORD,
+        )
+    ),
+    "token": IS_TRUE,
+    "permissions": Rule("permissions", Permissions.read),
+    "tenant": Rule(
+        OPTIONS["tenant"].rule.expected, lambda value: value if value == "" else OPTIONS["tenant"].rule(value)
+    ),
+    "limits": kept("a map of max_rate and max_bytes_rate", lambda value: isinstance(value, dict)),
+    "note": _text(f"a note of up to {_LONGEST_NOTE} characters", 0, _LONGEST_NOTE),
+    "kind": one_of(*KeyKind),
+    "id": _text("the id of a key", 1, 64),
+    "drop": FLAG,
+    "force": FLAG,
+    "after": _text("a name", 0, 128),
+    "limit": whole(1, MOST_LISTED),
+}
+_ACTIONS: Final[dict[str, Callable[[PrincipalAdmin, dict[str, Any]], Any]]] = {
+    wire.LIST: PrincipalAdmin.rows,
+    wire.ONE: PrincipalAdmin.show,
+    wire.ADD: PrincipalAdmin.add,
+    wire.REMOVE: PrincipalAdmin.remove,
+    wire.ROTATE: PrincipalAdmin.rotate,
+    wire.PERMIT: PrincipalAdmin.permit,
+}
