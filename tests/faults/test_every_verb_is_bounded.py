@@ -78,6 +78,7 @@ VERBS: dict[bytes, Entry] = {
     wire.SEEK: Entry(("news", "sums", 0), _FEW),
     wire.FORGET: Entry(("news", "none"), _FEW),
     wire.SCHEDULE: Entry(("list", {}), _FEW),
+    wire.USERS: Entry(("list", {}), _FEW),
     wire.TASKS: Entry(()),
     wire.TASK: Entry(("none",)),
     wire.TCANCEL: Entry(("none",), _FEW),

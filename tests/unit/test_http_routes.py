@@ -73,14 +73,14 @@ class KnownTokens(Security):
 
     def __init__(self, counters: Counters) -> None:
         super().__init__(counters)
-        self.principals: dict[str, Principal] = {}
+        self.table: dict[str, Principal] = {}
 
     @property
     def has_logins(self) -> bool:
         return True
 
     def by_token(self, token: str, peer: str) -> Caller | None:
-        principal = self.principals.get(token)
+        principal = self.table.get(token)
         return Caller(principal, peer, refused=self.refused) if principal else None
 
 
@@ -106,7 +106,7 @@ class Door:
         """Status of the answer to a principal with these permissions; None: to nobody."""
         headers = {HEADER: "x", "Content-Type": "application/json"}
         if permissions is not None:
-            self.security.principals["p"] = Principal("p", permissions)
+            self.security.table["p"] = Principal("p", permissions)
             headers["Authorization"] = "Bearer p"
         method = "POST" if path.rpartition("/")[2] in {*CHANGES, "logout"} else "GET"
         return int(

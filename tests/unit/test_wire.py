@@ -339,6 +339,14 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
             "726f6ea9302033202a202a202a"
         ),
     ),
+    "users": (
+        (*(wire.USERS, 26, wire.ADD), {"name": "mailer", "token": True, "permissions": "push=mail.*"}),
+        b"USERS",
+        (
+            "931aa361646483a46e616d65a66d61696c6572a5746f6b656ec3ab7065726d697373696f6e73ab70757368"
+            "3d6d61696c2e2a"
+        ),
+    ),
     "error": (
         (wire.ERROR, 15, "BAD_QUEUE", "no"),
         b"ERROR",

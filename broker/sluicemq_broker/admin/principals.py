@@ -192,7 +192,7 @@ def at_broker(security: Security, shared: SharedPrincipals, now: Callable[[], fl
 
     def change(name: str, change: Change, keep_operator: bool) -> PrincipalRecord | None:  # noqa: FBT001
         must_keep = keep_operator and not (security.strangers_operate or known.file_operates)
-        return shared.change(name, change, now(), keep_operator=must_keep)
+        return shared.change(name, change, _stored(now), keep_operator=must_keep)
 
     return PrincipalAdmin(
         Surroundings(
@@ -202,7 +202,7 @@ def at_broker(security: Security, shared: SharedPrincipals, now: Callable[[], fl
             change=change,
             hash=security.passwords.hash,
             taken=known.holder_in_file,
-            now=now,
+            now=lambda: _stored(now),
         )
     )
 
@@ -215,7 +215,7 @@ def at_store(store: PrincipalStore, hash_password: Callable[[str], str]) -> Prin
         return [each for each in there if each.name > after][:most]
 
     def change(name: str, change: Change, keep_operator: bool) -> PrincipalRecord | None:  # noqa: FBT001
-        return store.change(name, change, time.time(), keep_operator=keep_operator)
+        return store.change(name, change, _stored(time.time), keep_operator=keep_operator)
 
     return PrincipalAdmin(
         Surroundings(
@@ -225,9 +225,14 @@ def at_store(store: PrincipalStore, hash_password: Callable[[str], str]) -> Prin
             change=change,
             hash=hash_password,
             taken=lambda _value: None,
-            now=time.time,
+            now=lambda: _stored(time.time),
         )
     )
+
+
+def _stored(now: Callable[[], float]) -> float:
+    """Return the time as MongoDB keeps it, in milliseconds."""
+    return round(now(), 3)
 
 
 def new_token() -> str:
