@@ -83,7 +83,7 @@ def rule_of(security: SecuritySettings, end: Endpoint, device: DeviceSettings | 
     mechanisms = next(each.mechanism for each in levels if each.mechanism is not None)
     anonymous = next((each.anonymous for each in levels if each.anonymous is not None), None)
     if anonymous is None:
-        # Whoever has the key of the socket that a door connects to was chosen in the file.
+        # The file itself names the key of the socket that a door connects to.
         is_open = mechanisms == security.mechanism == (rules.NULL,) or own.server_key is not None
         anonymous = Permissions.all() if is_open else Permissions()
     of_device = device.insecure if device else False

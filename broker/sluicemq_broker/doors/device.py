@@ -133,14 +133,13 @@ class ForwarderDevice:
 
     def __init__(self, settings: DeviceSettings, services: Services) -> None:
         self._settings = settings
-        guard = services.security.guard
         self._relay = Forwarder(
             services.board,
             list(settings.frontends),
             list(settings.backends),
             hwm=settings.hwm,
             hwm_bytes=settings.hwm_bytes,
-            guards=(guard(), guard()),
+            guard=lambda end: services.security.guard(end, settings),
             # It has no stream, so no name: only the pattern * permits it.
             admits=(partial(_may_stay, Action.PUBLISH), partial(_may_stay, Action.SUBSCRIBE)),
         )

@@ -69,7 +69,7 @@ class Passwords:
             if len(self._checks) >= _AT_ONCE + _MOST_WAITING:
                 raise Busy("too many passwords are checked at the moment; try again")
             check = self._checks[mark] = AsyncResult()
-            gevent.spawn(self._carry_out, mark, against, password, check)  # whoever waits for it may leave
+            gevent.spawn(self._carry_out, mark, against, password, check)  # the first that waits may leave
         fits = bool(check.get()) and stored is not None
         if fits:
             self._remember(mark)

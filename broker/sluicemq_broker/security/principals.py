@@ -75,7 +75,7 @@ class Principals:
         return self._of_file.get(name) or self._stored.get(name)
 
     def records(self, after: str = "", most: int | None = None) -> list[PrincipalRecord]:
-        """Return principals by name, those behind a name, at most so many."""
+        """Return principals by name: those behind ``after``, ``most`` of them at most."""
         names = sorted(name for name in self._known if name > after)
         return [self._known[name].record for name in names[:most]]
 

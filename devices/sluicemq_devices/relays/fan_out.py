@@ -12,7 +12,7 @@ from sluicemq_devices.hub import Mishap, Watermark, in_turns, nothing
 from sluicemq_devices.relays.bounds import BOUNDS, Bounds
 from sluicemq_devices.relays.subscriber import Subscriber, Subscriptions
 from sluicemq_devices.relays.upstream import Upstream
-from sluicemq_devices.sockets import OPEN, Endpoint, Guard, RawDoor, RawLane, Switchboard
+from sluicemq_devices.sockets import Endpoint, Guard, Guards, RawDoor, RawLane, Switchboard, open_to_all
 
 _FEW = 32  # subscribers to whom a lot of messages goes in one turn
 #: Returns whether a connection may stay; one that may not was cut.
@@ -35,7 +35,8 @@ class FanOut:
     pipe has been read.)
 
     ``upstream`` passes subscriptions to the publishers. ``subscribed(subscriber, topic)`` is called for each
-    new topic of a subscriber. ``admits(lane)``: whether a subscriber that got past the guard may stay.
+    new topic of a subscriber. ``guard(end)``: guard of the door at this end.
+    ``admits(lane)``: whether a subscriber that got past the guard may stay.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class FanOut:
         hwm_bytes: int,
         subscribed: Callable[[Subscriber, bytes], None] | None = None,
         bounds: Bounds = BOUNDS,
-        guard: Guard = OPEN,
+        guard: Guards = open_to_all,
         admits: Admits = everybody,
     ) -> None:
         self.sent = 0
@@ -59,10 +60,9 @@ class FanOut:
         self._marks = (hwm, hwm_bytes)
         self.under_way: deque[tuple[Callable[[], None], _Deliveries]] = deque()
         self._turn = bounds.turn
-        self._guard = guard
         self._admits = admits
         self.subscriptions = Subscriptions(upstream, subscribed, bounds)
-        self.doors = [self._backend(end) for end in backends]
+        self.doors = [self._backend(end, guard(end)) for end in backends]
 
     @property
     def backlog(self) -> int:
@@ -127,7 +127,7 @@ class FanOut:
             go_on()
         return False
 
-    def _backend(self, end: Endpoint) -> RawDoor:
+    def _backend(self, end: Endpoint, guard: Guard) -> RawDoor:
         hwm, hwm_bytes = self._marks
         return RawDoor(
             self._board,
@@ -136,7 +136,7 @@ class FanOut:
             self._came,
             max_frame=hwm_bytes,
             held=lambda _: Watermark(hwm, hwm_bytes, nothing, nothing),
-            guard=self._guard,
+            guard=guard,
         )
 
     def _came(self, lane: RawLane) -> None:

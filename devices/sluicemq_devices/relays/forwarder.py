@@ -9,7 +9,7 @@ from sluicemq_devices.relays.bounds import BOUNDS, Bounds
 from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device
 from sluicemq_devices.relays.fan_out import Admits, FanOut, everybody
 from sluicemq_devices.relays.upstream import Upstream
-from sluicemq_devices.sockets import OPEN, Endpoint, Guard, RawDoor, RawLane, Switchboard
+from sluicemq_devices.sockets import Endpoint, Guards, RawDoor, RawLane, Switchboard, open_to_all
 
 
 class Forwarder(Device):
@@ -28,10 +28,10 @@ class Forwarder(Device):
         hwm: int = HWM,
         hwm_bytes: int = HWM_BYTES,
         bounds: Bounds = BOUNDS,
-        guards: tuple[Guard, Guard] = (OPEN, OPEN),
+        guard: Guards = open_to_all,
         admits: tuple[Admits, Admits] = (everybody, everybody),
     ) -> None:
-        """``guards`` and ``admits``: of the frontend and of the backend, as :class:`FanOut` takes them."""
+        """``guard`` as :class:`FanOut` takes it; so ``admits``: of the frontend and of the backend."""
         self.upstream = Upstream()
         self._admits = admits[0]
         self.fan_out = FanOut(
@@ -41,11 +41,11 @@ class Forwarder(Device):
             hwm=hwm,
             hwm_bytes=hwm_bytes,
             bounds=bounds,
-            guard=guards[1],
+            guard=guard,
             admits=admits[1],
         )
         fronts = [
-            RawDoor(board, end, "XSUB", self._publisher_came, max_frame=hwm_bytes, guard=guards[0])
+            RawDoor(board, end, "XSUB", self._publisher_came, max_frame=hwm_bytes, guard=guard(end))
             for end in _as_list(frontend)
         ]
         super().__init__(fronts, self.fan_out.doors)

@@ -3,7 +3,7 @@
 from sluicemq_devices.sockets.doors import LaneDoor, RawDoor
 from sluicemq_devices.sockets.endpoints import Endpoint, host_and_port, tcp_address, unix_path
 from sluicemq_devices.sockets.endpoints import parse as parse_endpoint
-from sluicemq_devices.sockets.guard import OPEN, Decide, Guard
+from sluicemq_devices.sockets.guard import OPEN, Decide, Guard, Guards, open_to_all
 from sluicemq_devices.sockets.lane import Lane, RawLane
 from sluicemq_devices.sockets.outgoing_budget import SMALL, Outgoing, Ration
 from sluicemq_devices.sockets.resolving import resolved
@@ -15,6 +15,7 @@ __all__ = [
     "Decide",
     "Endpoint",
     "Guard",
+    "Guards",
     "Lane",
     "LaneDoor",
     "Outgoing",
@@ -23,6 +24,7 @@ __all__ = [
     "RawLane",
     "Switchboard",
     "host_and_port",
+    "open_to_all",
     "parse_endpoint",
     "resolved",
     "tcp_address",

@@ -68,7 +68,7 @@ class StreamDevice:
             hwm=settings.hwm,
             hwm_bytes=settings.hwm_bytes,
             subscribed=self._subscribed if self._latest else None,
-            guard=services.security.guard(),
+            guard=lambda end: services.security.guard(end, settings),
             admits=self._admits,
         )
         self._frontend = DoorGroup(
