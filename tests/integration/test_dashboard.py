@@ -81,11 +81,11 @@ class Dashboard:
         self.page.wait_for_function("() => !window.awaited")
         return self.page
 
-    def unlock(self) -> None:
-        self.page.get_by_role("button", name="Unlock actions").click()
+    def log_in(self) -> None:
+        self.page.get_by_role("button", name="Log in").click()
         self.page.get_by_label("Token").fill(TOKEN)
-        self.page.get_by_role("button", name="Unlock", exact=True).click()
-        expect(self.page.get_by_role("button", name="Lock", exact=True)).to_be_visible()
+        self.page.get_by_role("dialog").get_by_role("button", name="Log in", exact=True).click()
+        expect(self.page.get_by_role("button", name="Log out")).to_be_visible()
 
 
 @pytest.fixture
@@ -206,14 +206,14 @@ def test_queues_are_sorted_and_filtered_by_keyboard(dashboard: Dashboard, jobs: 
 
 
 @_full
-def test_an_order_asks_for_the_token_then_whether_it_is_meant(dashboard: Dashboard, jobs: OwnQueue) -> None:
+def test_an_order_asks_for_a_login_then_whether_it_is_meant(dashboard: Dashboard, jobs: OwnQueue) -> None:
     jobs.push()
     page = dashboard.show(f"queues/{jobs.queue}")
     pause = page.get_by_role("button", name="Pause delivery")
     pause.click()
     page.get_by_label("Token").fill("wrong-but-long-enough")
-    page.get_by_role("button", name="Unlock", exact=True).click()
-    expect(page.get_by_text("that token is wrong: a change needs the token")).to_be_visible()
+    page.get_by_role("dialog").get_by_role("button", name="Log in", exact=True).click()
+    expect(page.get_by_text("that token is wrong")).to_be_visible()
     page.get_by_label("Token").fill(TOKEN)
     page.keyboard.press("Enter")
     expect(page.get_by_role("dialog")).to_contain_text("No broker gives its jobs to workers")
@@ -237,7 +237,7 @@ def test_dead_letters_are_redriven_and_deleted_with_their_count_before(
     kill(jobs, "d1", "d2", "d3", reason="disk full")
     page = dashboard.show(f"dead?queue={jobs.queue}")
     expect(page.get_by_text("5 dead letters in all")).to_be_visible()
-    dashboard.unlock()
+    dashboard.log_in()
     page.get_by_role("button", name="disk full 3").click()
     expect(page.get_by_text("3 dead letters match")).to_be_visible()
     page.get_by_label("choose job d2").check()
@@ -275,7 +275,7 @@ def test_one_job_is_shown_and_retried_promoted_cancelled(dashboard: Dashboard, j
     kill(jobs, "dead", payload=b'{"to": "ada"}')
     jobs.push(b"\x00\x01\xff", id="later", delay=1000)
     page = dashboard.show(f"queues/{jobs.queue}/jobs/dead")
-    dashboard.unlock()
+    dashboard.log_in()
     expect(page.locator("pre.content").first).to_have_text('{\n  "to": "ada"\n}')
     page.get_by_role("button", name="Hex").click()
     expect(page.locator("pre.content").first).to_contain_text("7b 22 74 6f 22")

@@ -24,6 +24,8 @@ log = logging.getLogger("broker.http")
 HTTP_TOKEN: Final = "http_token"  # noqa: S105 - a name
 #: A header of requests that a page makes by itself: they don't count as use of the session.
 BY_ITSELF: Final = "X-SluiceMQ-Idle"
+#: An event stream is opened again by the browser itself.
+_EVENTS: Final = "text/event-stream"
 #: Wrong tokens and passwords of one address, and of all: each second, and at once. More are not looked at.
 _WRONG_OF_ONE: Final = (1.0, 20.0)
 _WRONG_OF_ALL: Final = (10.0, 200.0)
@@ -101,7 +103,8 @@ class Callers:
 
     def _session(self, request: falcon.Request) -> Session | None:
         cookies = request.get_cookie_values(_cookie_name(request))
-        return self.sessions.find(cookies[0], used=not request.get_header(BY_ITSELF)) if cookies else None
+        by_itself = request.get_header(BY_ITSELF) or request.accept == _EVENTS
+        return self.sessions.find(cookies[0], used=not by_itself) if cookies else None
 
     def _set_cookie(self, request: falcon.Request, response: falcon.Response, cookie: str) -> None:
         """Set the cookie of a session; for a browser that uses TLS, perhaps to a proxy, only over TLS."""

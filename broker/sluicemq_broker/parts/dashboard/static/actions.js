@@ -1,10 +1,12 @@
-// What changes something: it is asked for first, needs the token, and says what came of it.
+// What changes something: it is asked for first, needs a login, and says what came of it.
 
-import { get, hasToken, post, useToken } from "./api.js";
+import { get } from "./api.js";
 import { h } from "./dom.js";
 import { count } from "./format.js";
+import { loginFields } from "./login.js";
+import { logOut, may, refresh, who } from "./session.js";
 
-let allowed = false; // whether http_token is set at the broker
+const READ_ONLY = "read only: no token and no password is configured at the broker";
 let quiet = null;
 
 /** Say something in the corner, for a moment and to those who listen. */
@@ -16,49 +18,57 @@ export function tell(words) {
   quiet = setTimeout(() => place.classList.remove("shown"), 5000);
 }
 
-/** The button in the head: read only, locked, or unlocked. */
-export function rights(possible) {
-  allowed = possible;
-  const button = document.getElementById("unlock");
+/** Who is logged in, in the head, and the button beside it. */
+export function rights() {
+  const { name, actions, session } = who();
+  const button = document.getElementById("login");
+  document.getElementById("who").textContent = name;
   button.hidden = false;
-  button.textContent = !possible ? "Read only" : hasToken() ? "Lock" : "Unlock actions";
-  button.title = possible ? "" : "read only: [broker] http_token is not set";
-  button.disabled = !possible;
-  document.documentElement.dataset.actions = String(possible);
+  button.textContent = session ? "Log out" : actions ? "Log in" : "Read only";
+  button.title = actions ? "" : READ_ONLY;
+  button.disabled = !actions;
 }
 
 export function prepare() {
-  document.getElementById("unlock").addEventListener("click", async () => {
-    if (hasToken()) { useToken(""); rights(allowed); tell("locked"); } else { await unlock(); }
+  document.getElementById("login").addEventListener("click", async () => {
+    if (!who().session) { await askForLogin(); return; }
+    await logOut();
+    tell("logged out");
   });
 }
 
 /**
  * A button that changes something. `ask()` returns the question to confirm, {title, text, yes, danger}, or null for
  * nothing to do; it may ask the broker first. `order()` sends the request; `done(answer)` is called afterwards.
+ * `on` is the queue that it changes: there is no button for who is logged in and may not manage it.
  */
-export function button(words, { ask, order, done = () => {}, danger = false, label = null }) {
+export function button(words, { on, ask, order, done = () => {}, danger = false, label = null }) {
+  if (!permitted(on)) return null;
   return h("button", {
     type: "button", class: `act${danger ? " danger" : ""}`, "aria-label": label,
     onclick: async (event) => {
       const pressed = event.currentTarget;
       pressed.disabled = true;
-      try { await carryOut(ask, order, done); } finally { pressed.disabled = false; pressed.focus(); }
+      try { await carryOut(on, ask, order, done); } finally { pressed.disabled = false; pressed.focus(); }
     },
   }, words);
 }
 
-async function carryOut(ask, order, done) {
-  if (!allowed) { tell("read only: [broker] http_token is not set"); return; }
+/** Anybody is asked for a login first, and may do it then. */
+const permitted = (queue) => !who().name || may("manage", queue);
+
+async function carryOut(on, ask, order, done) {
+  if (!who().actions) { tell(READ_ONLY); return; }
   try {
-    if (!hasToken() && !(await unlock())) return;
+    if (!who().name && !(await askForLogin())) return;
+    if (!permitted(on)) { tell(`${who().name} may not manage ${on}`); return; }
     const question = await ask();
     if (!question || !(await confirm(question))) return;
     const answer = await follow(await order());
     tell(question.after ? question.after(answer) : "done");
     await done(answer);
   } catch (error) {
-    if (error.status === 401) { useToken(""); rights(allowed); }
+    if (error.status === 401) await refresh();
     tell(error.message);
   }
 }
@@ -85,33 +95,25 @@ function confirm({ title, text, yes, danger = false }) {
   ], () => true);
 }
 
-/** Ask for the token until it is right, or the dialog is closed. */
-async function unlock() {
-  for (let problem = ""; ;) {
-    const field = h("input", { type: "password", id: "token", autocomplete: "off", required: true, "aria-describedby": "token-why" });
-    const given = await shown((dialog, close) => [
-      h("h2", { id: "asks" }, "Unlock actions"),
-      h("p", { id: "token-why", class: "small" }, problem || "The token is http_token in the broker's configuration. It is kept until this tab is closed."),
-      h("label", { for: "token", class: "small" }, "Token"), field,
-      h("div", { class: "acts" },
-        h("button", { type: "button", onclick: () => close(false) }, "Cancel"),
-        h("button", { type: "submit", class: "main" }, "Unlock")),
-    ], () => field.value);
-    if (given === false) return false;
-    useToken(given.trim());
-    try { await post("/token"); rights(allowed); tell("unlocked"); return true; } catch (error) { useToken(""); problem = error.message; }
-  }
+/** Ask for a login until there is one, or the dialog is closed. */
+function askForLogin() {
+  let form = null;
+  return shown((dialog, close) => {
+    form = loginFields(() => { tell(`logged in as ${who().name}`); close(true); }, h("button", { type: "button", onclick: () => close(false) }, "Cancel"));
+    return [h("h2", { id: "asks" }, "Log in"), form.parts];
+  }, null, (event) => form.submit(event), () => form.focus());
 }
 
-function shown(make, value) {
+function shown(make, value, submit = null, opened = () => {}) {
   return new Promise((settled) => {
     const before = document.activeElement;
     const dialog = h("dialog", { "aria-labelledby": "asks" });
     const close = (what) => { dialog.close(); dialog.remove(); before?.focus?.(); settled(what); };
-    const form = h("form", { method: "dialog", onsubmit: (event) => { event.preventDefault(); close(value()); } }, make(dialog, close));
+    const form = h("form", { method: "dialog", onsubmit: submit || ((event) => { event.preventDefault(); close(value()); }) }, make(dialog, close));
     dialog.append(form);
     dialog.addEventListener("cancel", (event) => { event.preventDefault(); close(false); });
     document.body.append(dialog);
     dialog.showModal();
+    opened();
   });
 }

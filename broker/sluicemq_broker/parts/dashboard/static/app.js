@@ -6,14 +6,18 @@ import { fill, h, say } from "./dom.js";
 import { count, span } from "./format.js";
 import { dead } from "./dead.js";
 import { job } from "./job.js";
+import { loginPage } from "./login.js";
 import { overview } from "./overview.js";
 import { queue } from "./queue.js";
 import { queues } from "./queues.js";
 import { schedules, streams, tasks, workers } from "./others.js";
+import { may, maySome, needsLogin, onchange, refresh, who } from "./session.js";
 
+const reads = () => maySome("read");
 const PAGES = [
-  ["", "Overview", overview], ["queues", "Queues", queues], ["dead", "Dead letters", dead], ["workers", "Workers", workers],
-  ["schedules", "Schedules", schedules], ["streams", "Streams", streams], ["tasks", "Tasks", tasks],
+  ["", "Overview", overview, () => true], ["queues", "Queues", queues, reads], ["dead", "Dead letters", dead, reads],
+  ["workers", "Workers", workers, reads], ["schedules", "Schedules", schedules, () => maySome("manage")],
+  ["streams", "Streams", streams, () => maySome("subscribe")], ["tasks", "Tasks", tasks, () => maySome("manage") || may("operate")],
 ];
 
 const main = document.getElementById("main");
@@ -23,16 +27,18 @@ let latest = null;
 let heard = 0;
 
 const live = new Live((snapshot) => {
-  if (snapshot) { latest = snapshot; heard = Date.now(); rights(snapshot.actions); }
+  if (snapshot) { latest = snapshot; heard = Date.now(); }
+  if (snapshot && snapshot.actions !== who().actions) refresh();
   head(snapshot);
   if (snapshot) page?.update?.(snapshot);
-});
+}, refresh);
 
 document.getElementById("pages").append(...PAGES.map(([path, title]) => {
   const counted = h("span", { class: "count" });
   const link = h("a", { href: `#/${path}` }, title, counted);
-  links.set(path, { link, counted });
-  return h("li", {}, link);
+  const item = h("li", {}, link);
+  links.set(path, { link, counted, item });
+  return item;
 }));
 
 /** On a narrow screen the pages are one line that scrolls: show where we are. */
@@ -43,6 +49,7 @@ function here() {
 }
 
 function route() {
+  if (needsLogin()) { showLogin(); return; }
   const [path, query = ""] = location.hash.replace(/^#\/?/, "").split("?");
   const parts = path.split("/").map((part) => { try { return decodeURIComponent(part); } catch { return part; } });
   const asked = new URLSearchParams(query);
@@ -64,6 +71,29 @@ function route() {
   moved = true;
 }
 let moved = false;
+
+/** Nothing but the form: nobody may see anything before a login. */
+function showLogin() {
+  page?.close?.();
+  const login = loginPage();
+  page = { element: login.element };
+  latest = null;
+  live.stop();
+  document.title = "Log in – SluiceMQ";
+  fill(main, login.element);
+  login.focus();
+}
+
+/** Somebody else looks, or may do something else: `permitted` says whether what is shown depends on it. */
+function changed(permitted) {
+  rights();
+  document.body.classList.toggle("outside", needsLogin());
+  for (const [path, , , shown] of PAGES) links.get(path).item.hidden = !shown();
+  if (!permitted) return;
+  latest = null;
+  live.stop(); // the page looks again, as somebody else
+  route();
+}
 
 /** One colour: good, something waits for you, or jobs can't be handed out. */
 function head(snapshot) {
@@ -92,5 +122,6 @@ function health(snapshot) {
 }
 
 prepare();
+onchange(changed);
 window.addEventListener("hashchange", route);
-route();
+refresh().then(() => { if (!page) route(); }); // where the broker does not answer the head says so

@@ -88,8 +88,8 @@ function letters(name, asked) {
     };
     const what = some ? `${chosen.size} chosen` : Object.keys(filtered).length ? "all that match" : "all";
     fill(acts,
-      button(`Redrive ${what}`, { ask: ask("Redrive", `They become ready in ${name}, the oldest first. Their attempts and times to live start again; their history is kept. A job that dies again meanwhile is not redriven twice.`), order: () => post(`${path}/redrive`, body()), done: search }),
-      button(`Delete ${what}`, { danger: true, ask: ask("Delete", "They are removed with their payloads and histories. This can't be undone.", true), order: () => post(`${path}/delete`, body()), done: search }));
+      button(`Redrive ${what}`, { on: name, ask: ask("Redrive", `They become ready in ${name}, the oldest first. Their attempts and times to live start again; their history is kept. A job that dies again meanwhile is not redriven twice.`), order: () => post(`${path}/redrive`, body()), done: search }),
+      button(`Delete ${what}`, { on: name, danger: true, ask: ask("Delete", "They are removed with their payloads and histories. This can't be undone.", true), order: () => post(`${path}/delete`, body()), done: search }));
   }
 
   for (const field of [reason, since, until]) field.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(search, 350); });

@@ -43,7 +43,7 @@ export function job({ queue, id }) {
 function orders(queue, id, found, done) {
   const path = `/queues/${enc(queue)}/jobs/${enc(id)}`;
   const make = (words, verb, title, text, danger = false) => button(words, {
-    danger, done, ask: () => ({ title, text, yes: words, danger, after: () => `job ${id}: ${verb} done` }), order: () => post(`${path}/${verb}`),
+    on: queue, danger, done, ask: () => ({ title, text, yes: words, danger, after: () => `job ${id}: ${verb} done` }), order: () => post(`${path}/${verb}`),
   });
   return [
     found.state === "dead" && make("Retry", "retry", "Retry this job?", "It becomes ready again: its attempts and its time to live start again; its history is kept."),

@@ -49,7 +49,7 @@ export function schedules() {
   let reload = () => {};
   const buttons = (row) => {
     const path = `/schedules/${enc(row.name)}`;
-    const make = (words, verb, text) => button(words, { label: `${words} ${row.name}`, ask: () => ({ title: `${words} ${row.name}?`, text, yes: words, after: () => `${row.name}: done` }), order: () => post(`${path}/${verb}`), done: () => reload() });
+    const make = (words, verb, text) => button(words, { on: row.queue, label: `${words} ${row.name}`, ask: () => ({ title: `${words} ${row.name}?`, text, yes: words, after: () => `${row.name}: done` }), order: () => post(`${path}/${verb}`), done: () => reload() });
     return h("span", { class: "acts" },
       row.paused ? make("Resume", "resume", "It goes on with its next run; missed runs are skipped.") : make("Pause", "pause", "No job of it is pushed until it is resumed."),
       make("Run now", "run", "One job of it is pushed now."));
@@ -115,7 +115,7 @@ export function tasks() {
     { title: "Begun", cell: (row) => ago(row.started_at, Date.now() / 1000) },
     { title: "At", more: true, cell: (row) => row.broker },
     { title: "", hidden: "Actions", kind: "grow", cell: (row) => (row.state === "running"
-      ? button("Cancel", { danger: true, ask: () => ({ title: `Cancel ${row.kind} of ${row.queue}?`, text: "It ends after the jobs that it is working on; nothing is undone.", yes: "Cancel it", danger: true }), order: () => post(`/tasks/${row.id}/cancel`), done: () => reload() })
+      ? button("Cancel", { on: row.queue, danger: true, ask: () => ({ title: `Cancel ${row.kind} of ${row.queue}?`, text: "It ends after the jobs that it is working on; nothing is undone.", yes: "Cancel it", danger: true }), order: () => post(`/tasks/${row.id}/cancel`), done: () => reload() })
       : h("span", { class: "small" }, row.error ? row.error.message : "")) },
   ], { key: (row) => row.id, empty: "no tasks in the last day" });
   const part = { element: card("Tasks for many jobs", { bare: list.element }), show: (found) => list.update(found.tasks) };

@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { charts } from "./charts.js";
 import { card, fill, h, table, tiles } from "./dom.js";
 import { count, rate, span, time } from "./format.js";
+import { may } from "./session.js";
 import { address, queueColumns, withDying } from "./queues.js";
 
 export function overview() {
@@ -14,7 +15,8 @@ export function overview() {
     { name: "dead", label: "Dead letters", href: "#/dead" }, { name: "workers", label: "Workers", href: "#/workers" },
   ]);
   const notices = h("ul", { class: "notices", hidden: true });
-  const drawn = charts("broker", "*");
+  const operates = may("operate"); // who may not sees queues, and nothing of the brokers
+  const drawn = operates ? charts("broker", "*") : { element: null, happened: null, close() {} };
   const busiest = table("The busiest queues", queueColumns({ sparks: false }), { empty: "no queues yet: the first push makes one" });
   const brokers = table("Brokers", [
     { title: "Broker", kind: "name", cell: (row) => (row.here ? { text: `${row.name} (this one)` } : row.name) },
@@ -32,7 +34,7 @@ export function overview() {
     notices, figures.element, drawn.element, drawn.happened,
     h("div", { class: "columns" },
       card("Busiest queues", { acts: h("a", { href: "#/queues" }, "all queues"), bare: busiest.element }),
-      h("div", {}, card("To look at", { bare: attention.element }), card("Brokers on this database", { bare: brokers.element }))));
+      h("div", {}, card("To look at", { bare: attention.element }), operates && card("Brokers on this database", { bare: brokers.element }))));
   let closed = false;
   let timer = null;
 
@@ -40,7 +42,7 @@ export function overview() {
     try { const found = await get("/brokers"); if (!closed) brokers.update(found.brokers); } catch { /* the head says so */ }
     if (!closed) timer = setTimeout(loadBrokers, 10000);
   }
-  loadBrokers();
+  if (operates) loadBrokers();
 
   function update({ totals, queues, broker, problems, attention: found, dying }) {
     attention.update(withDying(found, dying));
@@ -53,7 +55,7 @@ export function overview() {
     figures.update("dead", count(totals.dead), "", totals.dead ? "bad" : "");
     figures.update("workers", count(totals.workers));
     busiest.update(withDying(queues, dying));
-    const words = `${broker.name}, version ${broker.version}, up ${span(broker.uptime)}, ${count(broker.connections)} connections, ${count(totals.queues)} queues`;
+    const words = `${broker.name}, version ${broker.version}, up ${span(broker.uptime)}, ${operates ? `${count(broker.connections)} connections, ` : ""}${count(totals.queues)} queues`;
     if (about.textContent !== words) about.textContent = words;
     notice(notices, totals, problems);
   }

@@ -134,6 +134,7 @@ export function pauseButton(name, what, paused, short = false, done = () => {}) 
     ? (paused ? "Workers get its jobs again." : "No broker gives its jobs to workers until it is resumed. Jobs at workers go on.")
     : (paused ? "Jobs are accepted again." : "All brokers refuse pushes, and plain PUSH producers block, until it is resumed.");
   return button(short ? verb : `${verb} ${what}`, {
+    on: name,
     label: `${verb} ${what} of ${name}`,
     ask: () => ({ title: `${verb} ${what} of ${name}?`, text: happens, yes: verb, after: () => `${what} of ${name} is ${paused ? "resumed" : "paused"}` }),
     order: () => post(`/queues/${enc(name)}/${verb.toLowerCase()}`, { what }),
