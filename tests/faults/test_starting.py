@@ -96,14 +96,27 @@ def test_a_door_that_is_taken_is_told_before_mongodb_is_started(tmp_path: Path) 
     assert len(lines) == 2
 
 
+def test_doors_that_everybody_could_enter_are_refused_before_anything_is_started(tmp_path: Path) -> None:
+    broker = BrokerProcess(folder=tmp_path, args=["--endpoint", "tcp://0.0.0.0:0"])
+    broker.launch()
+    try:
+        assert broker.process.wait(60) == 2
+        assert (
+            "other machines can reach tcp://0.0.0.0:0, and everybody may do everything" in broker.log_text()
+        )
+        assert not (tmp_path / "data").exists()
+    finally:
+        broker.close()
+
+
 def test_a_door_that_can_not_be_opened_stops_what_was_started_quietly(
     mongo_uri: str, database: str, tmp_path: Path
 ) -> None:
     here = {"kind": "streamer", "frontend": tcp(), "backend": tcp()}
     nowhere = {"kind": "streamer", "frontend": "tcp://192.0.2.1:5551", "backend": tcp()}
-    config = {"devices": [here, nowhere]}
+    config = {"broker": {"insecure": True}, "devices": [here, nowhere]}
     lines = refusal(BrokerProcess(mongo_uri, database, config=config, folder=tmp_path))
-    assert "tcp://192.0.2.1:5551 is open to the network without a password" in lines[0]
+    assert "other machines can reach tcp://192.0.2.1:5551, and clients need no key there" in lines[0]
     assert "tcp://192.0.2.1:5551 can't be bound" in lines[1]
     assert [line.split()[2:] for line in lines[2:]] == [["INFO", "broker:", "stopped"]]
 

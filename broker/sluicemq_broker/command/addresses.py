@@ -1,8 +1,7 @@
-"""The addresses of the doors: whether they are free, and whether other machines can reach them."""
+"""The addresses of the doors: whether they are free."""
 
 from __future__ import annotations
 
-import ipaddress
 import shlex
 import socket
 from collections.abc import Iterator
@@ -23,11 +22,6 @@ def require_free(config: Config) -> None:
     for address in _bound(config):
         if _is_taken(address):
             raise Unavailable(f"{address} is taken, perhaps by another broker; {_way_out(config)}")
-
-
-def exposed(config: Config) -> list[str]:
-    """Return the addresses that other machines can reach."""
-    return [address for address in _bound(config) if _is_tcp(address) and not _is_loopback(address)]
 
 
 def _way_out(config: Config) -> str:
@@ -64,13 +58,6 @@ def _is_taken(address: str) -> bool:
     except OSError as error:
         return error.errno == EADDRINUSE
     return False
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(resolved(*host_and_port(address))[0][1][0]).is_loopback
-    except OSError:
-        return False
 
 
 def _is_tcp(address: str) -> bool:

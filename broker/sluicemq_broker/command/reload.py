@@ -10,7 +10,7 @@ from typing import Any
 import gevent
 
 from sluicemq_broker.command import logs
-from sluicemq_broker.config import Config, ConfigError, changes, load, taken_over
+from sluicemq_broker.config import Config, ConfigError, changes, load, problems_of_exposure, taken_over
 from sluicemq_broker.process.server import Server
 
 log = logging.getLogger("broker")
@@ -25,8 +25,11 @@ class Source:
         self._flags = dict(flags)
 
     def read(self) -> Config:
-        """Read the configuration; raises :class:`ConfigError`."""
-        return load(self.file, self._environ, self._flags)
+        """Read the configuration; raises :class:`ConfigError`, also for doors that must not be open so."""
+        config = load(self.file, self._environ, self._flags)
+        if problems := problems_of_exposure(config):
+            raise ConfigError(problems)
+        return config
 
 
 def reload(source: Source, server: Server) -> None:

@@ -30,6 +30,8 @@ from sluicemq_broker.config import (
     ConfigError,
     Problem,
     describe,
+    exposed,
+    http_exposure,
     settings_of,
 )
 from sluicemq_broker.config import as_json as shown_as_json
@@ -178,8 +180,10 @@ class _Process:
     def _start(self) -> Server | None:
         config = self._config
         addresses.require_free(config)
-        for address in addresses.exposed(config):
-            log.warning("%s is open to the network without a password", address)
+        for door in exposed(config):
+            log.warning("other machines can reach %s, and clients need no key there", door.address)
+        if http := http_exposure(config):
+            log.warning("other machines can reach the HTTP door %s, and %s", config.broker.http, http)
         uri = config.broker.mongodb_uri
         address = uri.text if uri else self._embedded.start() if self._embedded else ""
         if self._asked.is_set():

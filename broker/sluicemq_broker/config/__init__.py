@@ -4,6 +4,7 @@ from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, Envelope
 from sluicemq_broker.config.display import as_json, as_toml, describe
 from sluicemq_broker.config.door_settings import Door, DoorSettings
+from sluicemq_broker.config.exposure import exposed, http_exposure, problems_of_exposure
 from sluicemq_broker.config.key_file import KeyFile
 from sluicemq_broker.config.loading import Config, ConfigError, Problem, default_devices, load
 from sluicemq_broker.config.mongo_uri import MongoUri
@@ -64,9 +65,12 @@ __all__ = [
     "changes",
     "default_devices",
     "describe",
+    "exposed",
+    "http_exposure",
     "is_local",
     "load",
     "load_certificate",
+    "problems_of_exposure",
     "rule_of",
     "settings_of",
     "taken_over",

@@ -60,11 +60,14 @@ class BrokerSettings:
     )
     endpoint: Endpoint = setting(door(PORT), bound_door, "the door of the library and the commands")
     host: str = setting("127.0.0.1", rules.host, "where the default doors listen")
+    insecure: bool = flag(
+        "other machines may reach all doors but HTTP although clients need no key there", default=False
+    )
     devices: bool = flag("open the doors of [[devices]], or of the default ones; false: none", default=True)
     http: str = setting(
         f"127.0.0.1:{PORT + HTTP_PORT_AFTER}",
         rules.http_address,
-        'the HTTP door: health, metrics, API, dashboard; "" for none; no password guards what is read there',
+        'the HTTP door: health, metrics, API, dashboard; "" for none',
     )
     http_token: Secret | None = live(
         None,
@@ -83,6 +86,9 @@ class BrokerSettings:
         (),
         rules.http_hosts,
         "names of a reverse proxy by which browsers reach the HTTP door, beside addresses and localhost",
+    )
+    http_insecure: bool = flag(
+        "other machines may reach the HTTP door without TLS, and read there without a token", default=False
     )
     mongodb_uri: MongoUri | None = setting(
         None, rules.mongodb_uri, "the MongoDB; without a URI the broker starts an embedded one in data_dir"

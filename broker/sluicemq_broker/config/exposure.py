@@ -1,0 +1,98 @@
+"""Doors that other machines can reach although clients need no key there: refused, unless it is said so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from sluicemq.protocol.permissions import Action, Permissions
+from sluicemq_broker.config import rules
+from sluicemq_broker.config.loading import Config, Problem
+from sluicemq_broker.config.security_settings import anonymous_of, is_local, rule_of
+from sluicemq_devices.sockets import parse_endpoint
+
+#: Actions by which something can be read over HTTP.
+_READS = (Action.READ, Action.SUBSCRIBE, Action.OPERATE)
+
+_KEYS = """\
+Make a key with `sluicemq key new --out broker.key`, and put these lines into the file of --config:
+    [security]
+    mechanism = "curve"
+    secret_key_file = "broker.key"
+Then clients need a key each: `sluicemq user add`. Or keep the doors on this machine: host = "127.0.0.1". \
+Or say that everybody in this network may do everything: insecure = true in [broker] (--insecure)."""
+_TLS = """\
+Put these lines into the file of --config:
+    [broker]
+    http_tls_cert = "certificate.pem"
+    http_tls_key = "key.pem"
+    [security]
+    anonymous = "none"
+Or keep it on this machine: http = "127.0.0.1:5580". Or say that this network may be trusted, or that a \
+reverse proxy has TLS: http_insecure = true in [broker] (--http-insecure)."""
+
+
+class Exposed(NamedTuple):
+    """A door that other machines can reach, and what clients may do there that show no key.
+
+    ``accepted``: the configuration says that this is meant.
+    """
+
+    place: str
+    address: str
+    permissions: Permissions
+    accepted: bool
+
+
+def exposed(config: Config) -> Iterator[Exposed]:
+    """Yield the doors but HTTP that other machines can reach, where clients need no key to do something."""
+    for place, end, device in config.doors:
+        rule = rule_of(config.security, end, device)
+        if end.bind and rule.anonymous and not is_local(end):
+            accepted = rule.insecure or config.broker.insecure
+            yield Exposed(place, end.address, rule.anonymous, accepted)
+
+
+def http_exposure(config: Config) -> str:
+    """Return what is open to other machines at the HTTP door; empty if nothing is."""
+    address = config.broker.http
+    if not address or is_local(parse_endpoint(f"@tcp://{address}")):
+        return ""
+    wrong = (
+        []
+        if config.broker.http_tls_cert
+        else ["passwords, tokens and jobs go over the network in clear text"]
+    )
+    anonymous = anonymous_of(config.security)
+    if any(map(anonymous.patterns, _READS)):
+        wrong.append("everybody may read there")
+    return " and ".join(wrong)
+
+
+def problems_of_exposure(config: Config) -> list[Problem]:
+    """Return what must be said before such doors are opened, with the lines that mend it."""
+    found = [each for each in exposed(config) if not each.accepted]
+    problems = [] if not found else _problems(config, found)
+    http = http_exposure(config)
+    if http and not config.broker.http_insecure:
+        said = f"other machines can reach the HTTP door {config.broker.http}, and {http}. {_TLS}"
+        problems.append(Problem("", said))
+    return problems
+
+
+def _problems(config: Config, found: Sequence[Exposed]) -> list[Problem]:
+    """Return one problem where nothing is configured, else one for each door."""
+    security = config.security
+    if security.mechanism == (rules.NULL,) and security.anonymous is None:
+        others = len(found) - 1
+        where = found[0].address + (f" and {others} more door{'s' * (others > 1)}" if others else "")
+        may = f"other machines can reach {where}, and everybody may do everything there."
+        return [Problem("", f"{may} {_KEYS}")]
+    return [
+        Problem(
+            each.place,
+            f"other machines can reach {each.address}, and clients without a key may do this there: "
+            f'{each.permissions}. Say anonymous = "none", or insecure = true',
+        )
+        for each in found
+    ]
