@@ -55,7 +55,10 @@ def main(
 
     ``devices``: the class of each kind of device.
     """
-    options = _parser().parse_args(arguments)
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if not options.insecure:
+        _refuse_exposed(parser, options.frontend, options.backend)
     _set_up_log()
     notices = Notices(logging.getLogger("devices"))
     board = Switchboard(notice=notices.notice, count=notices.add, outgoing=Outgoing(2 * options.hwm_bytes))
@@ -67,6 +70,16 @@ def main(
         return _run(options.device, device, notices, as_json=options.json)
     finally:
         board.stop()
+
+
+def _refuse_exposed(parser: argparse.ArgumentParser, *ends: Endpoint) -> None:
+    """End with wrong usage if other machines can reach a door where clients need no key."""
+    exposed = [each.address for each in ends if each.is_exposed]
+    if exposed:
+        parser.error(
+            f"other machines can reach {' and '.join(exposed)}, and clients need no key there: listen on "
+            "127.0.0.1, or say that this network may read and send everything: --insecure"
+        )
 
 
 def _set_up_log() -> None:
@@ -116,6 +129,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hwm", type=_positive, default=HWM, help="messages held at most (%(default)s)")
     parser.add_argument(
         "--hwm-bytes", type=_positive, default=HWM_BYTES, help="bytes held at most (%(default)s)"
+    )
+    parser.add_argument(
+        "--insecure", action="store_true", help="other machines may reach its doors although they need no key"
     )
     parser.add_argument(
         "--json", action="store_true", help="print pid and ends as one JSON object when ready"

@@ -614,3 +614,12 @@ def test_a_device_that_can_not_open_one_door_opens_none(
     with pytest.raises(OSError, match="can't be bound"):
         device.start()
     eventually(lambda: open_files() == files)
+
+
+def test_a_door_that_other_machines_can_reach_is_refused_unless_it_is_meant(alone: Run) -> None:
+    words = [sys.executable, "-m", "sluicemq_devices", "streamer", "tcp://*:*", "tcp://127.0.0.1:*"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.returncode == 2
+    assert "other machines can reach tcp://*:*, and clients need no key there" in done.stderr
+    assert alone("streamer", "tcp://*:*", "tcp://127.0.0.1:*", "--insecure").doors()

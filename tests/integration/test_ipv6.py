@@ -101,7 +101,7 @@ def test_the_default_doors_are_at_the_host(mongo_uri: str, host: str) -> None:
 
 @pytest.mark.parametrize("host", ["[::1]", "localhost", "lo", "*", "[::]"])
 def test_http_is_where_it_is_told_to_be(mongo_uri: str, host: str) -> None:
-    config = {"broker": {"http": f"{host}:0"}, "devices": []}
+    config = {"broker": {"http": f"{host}:0", "http_insecure": True}, "devices": []}
     with BrokerProcess(mongo_uri, "test_ipv6_http", config=config) as process:
         port = process.http.rpartition(":")[2]
         reached = {"[::1]": ["[::1]"], "*": ["127.0.0.1", "[::1]"], "[::]": ["127.0.0.1", "[::1]"]}

@@ -17,7 +17,6 @@ from sluicemq_broker.config.security_settings import (
     PrincipalSettings,
     SecuritySettings,
     anonymous_of,
-    is_local,
     rule_of,
 )
 from sluicemq_broker.config.settings import (
@@ -67,7 +66,6 @@ __all__ = [
     "describe",
     "exposed",
     "http_exposure",
-    "is_local",
     "load",
     "load_certificate",
     "problems_of_exposure",

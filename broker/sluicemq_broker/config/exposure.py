@@ -8,7 +8,7 @@ from typing import NamedTuple
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.loading import Config, Problem
-from sluicemq_broker.config.security_settings import anonymous_of, is_local, rule_of
+from sluicemq_broker.config.security_settings import anonymous_of, rule_of
 from sluicemq_devices.sockets import parse_endpoint
 
 #: Actions by which something can be read over HTTP.
@@ -48,7 +48,7 @@ def exposed(config: Config) -> Iterator[Exposed]:
     """Yield the doors but HTTP that other machines can reach, where clients need no key to do something."""
     for place, end, device in config.doors:
         rule = rule_of(config.security, end, device)
-        if end.bind and rule.anonymous and not is_local(end):
+        if end.is_exposed and rule.anonymous:
             accepted = rule.insecure or config.broker.insecure
             yield Exposed(place, end.address, rule.anonymous, accepted)
 
@@ -56,7 +56,7 @@ def exposed(config: Config) -> Iterator[Exposed]:
 def http_exposure(config: Config) -> str:
     """Return what is open to other machines at the HTTP door; empty if nothing is."""
     address = config.broker.http
-    if not address or is_local(parse_endpoint(f"@tcp://{address}")):
+    if not address or not parse_endpoint(f"@tcp://{address}").is_exposed:
         return ""
     wrong = (
         []

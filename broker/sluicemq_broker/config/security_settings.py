@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from typing import NamedTuple
@@ -15,7 +14,7 @@ from sluicemq_broker.config.device_settings import DeviceSettings
 from sluicemq_broker.config.door_settings import own_settings
 from sluicemq_broker.config.key_file import KeyFile
 from sluicemq_broker.config.secret import Secret
-from sluicemq_devices.sockets import Endpoint, host_and_port
+from sluicemq_devices.sockets import Endpoint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +102,7 @@ def problem_of_door(security: SecuritySettings, end: Endpoint, rule: DoorRule) -
             return "curve needs server_key in the table of this door: the public key of the socket there"
         one = len(rule.mechanisms) == 1 and rules.PLAIN not in rule.mechanisms
         return None if one else "a door that connects speaks one mechanism: null or curve"
-    if rules.PLAIN in rule.mechanisms and not security.allow_plain and not is_local(end):
+    if rules.PLAIN in rule.mechanisms and not security.allow_plain and end.is_exposed:
         return (
             "plain sends passwords in clear text, and other machines can reach this door: "
             "use curve, or allow_plain = true in [security]"
@@ -111,17 +110,6 @@ def problem_of_door(security: SecuritySettings, end: Endpoint, rule: DoorRule) -
     if rule.mechanisms == (rules.NULL,) != security.mechanism and not rule.anonymous:
         return 'nobody gets in here: with mechanism = "null" say anonymous = "all", or what clients may do'
     return None
-
-
-def is_local(end: Endpoint) -> bool:
-    """Return whether only this machine can reach a door; a name is one of other machines, but localhost."""
-    if not end.address.startswith("tcp://"):
-        return True
-    host = host_and_port(end.address)[0]
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host in ("localhost", "lo")
 
 
 def anonymous_of(security: SecuritySettings) -> Permissions:

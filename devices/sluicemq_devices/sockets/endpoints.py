@@ -10,12 +10,15 @@ ipc:///run/jobs         ipc://jobs: in the working directory   ipc://@jobs: abst
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 
 from sluicemq.protocol import hosts
 
 _EXAMPLES = "write tcp://HOST:PORT or ipc:///PATH, with @ before it to bind or > to connect"
 _ANY_IPC = "ipc://*"
+#: Names of this machine's loopback: a host and an interface.
+_HERE = ("localhost", "lo")
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,18 @@ class Endpoint:
         if self.address.startswith("tcp://"):
             return self.bind and host_and_port(self.address)[1] == 0
         return self.address == _ANY_IPC
+
+    @property
+    def is_exposed(self) -> bool:
+        """True if it binds where other machines may reach it. A name is such a place, but for localhost."""
+        if not self.bind or not self.address.startswith("tcp://"):
+            return False
+        host = host_and_port(self.address)[0]
+        try:
+            found = ipaddress.ip_address(host)
+        except ValueError:
+            return host not in _HERE
+        return not (getattr(found, "ipv4_mapped", None) or found).is_loopback
 
     def __str__(self) -> str:
         return ("@" if self.bind else ">") + self.address
