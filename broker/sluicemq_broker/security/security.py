@@ -88,7 +88,9 @@ class Security:
 
     def reconfigure(self, settings: SecuritySettings, principals: Mapping[str, PrincipalSettings]) -> None:
         """Use other settings: new handshakes meet the new keys, open connections the new permissions."""
-        self._settings = settings
+        former, self._settings = self._settings, settings
+        if settings.secret_key_file != former.secret_key_file:
+            self.announce()
         self.anonymous.change(anonymous_of(settings))
         self.principals.use_file(principals)
         for each in self._guards:
