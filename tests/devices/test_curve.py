@@ -18,7 +18,7 @@ from sluicemq_devices.zmtp.curve import curve_client, curve_server
 from sluicemq_devices.zmtp.curve.client import CurveClient
 from sluicemq_devices.zmtp.curve.server import CurveServer
 from sluicemq_devices.zmtp.curve.sodium import public_of, seal, shared_key, unseal
-from sluicemq_devices.zmtp.curve.traffic import CurveTraffic
+from sluicemq_devices.zmtp.curve.traffic import FROM_CLIENT, CurveTraffic
 from sluicemq_devices.zmtp.frames import COMMAND, LARGE, MORE, command, encode, ping
 from sluicemq_devices.zmtp.mechanism import REFUSAL
 
@@ -293,6 +293,45 @@ def test_a_hello_of_another_version_or_with_padding_is_refused(at: int) -> None:
     assert "not empty" in side.error
 
 
+def test_a_hello_whose_box_is_not_empty_is_refused() -> None:
+    ours, theirs = client(), server()
+    hello = body_of(ours.begin())
+    box = seal(bytes(63) + b"\1", b"CurveZMQHELLO---" + hello[112:120], ours._key)
+    theirs.take(hello[:120] + box)
+    assert "not empty" in theirs.error
+
+
+def test_boxes_that_are_authentic_and_too_short_are_refused() -> None:
+    ours, theirs = client(), server()
+    hello = body_of(ours.begin())
+    welcome = body_of(theirs.take(hello))
+    short = copy.deepcopy(ours)
+    short.take(b"\x07WELCOME" + bytes(16) + seal(b"", b"WELCOME-" + bytes(16), ours._key))
+    assert "not 160" in short.error
+    ours.take(welcome)
+    nonce = (2).to_bytes(8)
+    cookie = unseal(welcome[24:], b"WELCOME-" + welcome[8:24], shared_key(public_of(S), ours._passing))[32:]
+    theirs.take(b"\x08INITIATE" + cookie + nonce + seal(b"", b"CurveZMQINITIATE" + nonce, ours._key))
+    assert "less than 248" in theirs.error
+    a, b = connected()
+    nonce = (3).to_bytes(8)
+    b.open(encode([b"\x07MESSAGE" + nonce + seal(b"", FROM_CLIENT + nonce, a._key)]))
+    assert "32 bytes" in b.error
+
+
+def test_a_nonce_of_zero_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sluicemq_devices.zmtp.curve.client._HELLO_NONCE", bytes(8))
+    theirs = server()
+    theirs.take(body_of(client().begin()))
+    assert "does not rise" in theirs.error
+    monkeypatch.undo()
+    monkeypatch.setattr("sluicemq_devices.zmtp.curve.server._FIRST_NONCE", bytes(8))
+    ours, theirs, said = under_way()
+    theirs.take(said[2])
+    ours.take(body_of(theirs.decide("")))
+    assert "without a nonce" in ours.error
+
+
 def test_a_handshake_whose_nonces_do_not_rise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluicemq_devices.zmtp.curve.client._INITIATE_NONCE", (1).to_bytes(8))
     _, theirs, said = under_way()
@@ -332,6 +371,13 @@ def test_messages_played_back_or_out_of_order_or_lost_are_refused() -> None:
         opened = side.open(b"".join(order))
         assert "nonce is not the next one" in side.error
         assert len(opened) == 3 * (len(order) - 1) * (order[0] == first)
+
+
+def test_nothing_is_opened_after_an_error() -> None:
+    a, b = connected()
+    first, second = a.encode([b"1"]), a.encode([b"2"])
+    assert b.open(first + first) == encode([b"1"])
+    assert b.open(second) == b""
 
 
 def test_what_a_side_has_sealed_is_refused_by_itself() -> None:
@@ -425,6 +471,29 @@ def test_a_flipped_bit_of_a_large_frame_is_refused() -> None:
     assert not b.error
     assert b.open(bytes(sealed[-1:])) == b""
     assert "not authentic" in b.error
+
+
+def test_bytes_of_an_incomplete_frame_are_counted() -> None:
+    a, b = connected()
+    sealed = a.encode([b"a" * 300])
+    b.open(sealed[:100])
+    assert (b.held, b.missing) == (100, 0)
+    b.open(sealed[100:])
+    assert (b.held, b.missing) == (0, 0)
+
+
+def test_without_memory_for_a_large_frame_the_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = connected()
+
+    def no_memory(*_: object) -> None:
+        raise OSError("no memory")
+
+    monkeypatch.setattr("sluicemq_devices.zmtp.large_frame._mapped", no_memory)
+    b._most_sealed = 4 * MOST
+    sealed = a.encode([bytes(2 * MOST)])
+    for at in range(0, 2 * MOST, MOST):
+        b.open(sealed[at : at + MOST])
+    assert "no memory for a frame" in b.error
 
 
 def test_a_size_alone_takes_no_memory() -> None:
