@@ -470,7 +470,7 @@ def test_a_slow_subscriber_loses_what_goes_beyond_its_mark_counted_and_others_lo
 
 @pytest.mark.parametrize("options", [{"hwm": 200}, {"hwm_bytes": 200_000}], ids=["by count", "by bytes"])
 def test_what_no_worker_takes_is_held_up_to_the_mark_then_the_producer_waits(
-    board: Switchboard, started: Started, clients: Clients, options: dict[str, int]
+    board: Switchboard, started: Started, clients: Clients, options: dict[str, Any]
 ) -> None:
     streamer = started(Streamer(board, ANY_PORT, ANY_PORT, **options))
     front, back = streamer.addresses

@@ -9,7 +9,7 @@ from itertools import islice
 
 from sluicemq_devices.hub import Watermark, nothing
 from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device
-from sluicemq_devices.sockets import Endpoint, RawDoor, RawLane, Switchboard
+from sluicemq_devices.sockets import Endpoint, Guards, RawDoor, RawLane, Switchboard, open_to_all
 
 _RUN = 65_536  # bytes of held messages dealt at once: messages that a lane can't send wait in the lane
 
@@ -30,14 +30,23 @@ class HoldingDevice(Device):
         *,
         hwm: int = HWM,
         hwm_bytes: int = HWM_BYTES,
+        guard: Guards = open_to_all,
     ) -> None:
+        """``guard(end)``: guard of the door at this end."""
         front, back = self.kinds
         self._board = board
         self._held: deque[bytes] = deque()
         self.mark = Watermark(hwm, hwm_bytes, full=self._pause, drained=self._resume)
         self._team: set[RawLane] = set()
         self.free: OrderedDict[RawLane, None] = OrderedDict()
-        self.workers = RawDoor(board, backend, back, self.on_worker, max_frame=hwm_bytes + self.envelope)
+        self.workers = RawDoor(
+            board,
+            backend,
+            back,
+            self.on_worker,
+            max_frame=hwm_bytes + self.envelope,
+            guard=guard(backend),
+        )
         self.clients = RawDoor(
             board,
             frontend,
@@ -45,6 +54,7 @@ class HoldingDevice(Device):
             self._client_came,
             max_frame=hwm_bytes,
             held=lambda _: Watermark(hwm, hwm_bytes, nothing, nothing),
+            guard=guard(frontend),
         )
         super().__init__([self.clients], [self.workers])
 

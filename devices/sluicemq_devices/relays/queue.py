@@ -8,7 +8,7 @@ from functools import partial
 from sluicemq_devices.hub import Mishap
 from sluicemq_devices.relays.backlog import HoldingDevice
 from sluicemq_devices.relays.device import HWM, HWM_BYTES
-from sluicemq_devices.sockets import Endpoint, RawDoor, RawLane, Switchboard
+from sluicemq_devices.sockets import Endpoint, Guards, RawDoor, RawLane, Switchboard, open_to_all
 from sluicemq_devices.zmtp import LONG, MORE
 
 _LONGEST_IDENTITY = 255  # bytes
@@ -41,9 +41,13 @@ class Queue(HoldingDevice):
         hwm: int = HWM,
         hwm_bytes: int = HWM_BYTES,
         answering: float = 1.0,
+        guard: Guards = open_to_all,
     ) -> None:
-        """``answering``: seconds that workers have, at a stop, to answer the requests they got."""
-        super().__init__(board, frontend, backend, hwm=hwm, hwm_bytes=hwm_bytes)
+        """``answering``: seconds that workers have, at a stop, to answer the requests they got.
+
+        ``guard(end)``: guard of the door at this end.
+        """
+        super().__init__(board, frontend, backend, hwm=hwm, hwm_bytes=hwm_bytes, guard=guard)
         self.clients_by_envelope: dict[bytes, RawLane] = {}
         self._numbers = itertools.count(1)
         self._answering = answering

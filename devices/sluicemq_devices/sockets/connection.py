@@ -391,6 +391,8 @@ class Connection(SendingHalf, Generic[M]):
 
     def _open(self) -> None:
         self._is_open = True
+        if self.zmtp.traffic:
+            self._seal(self.zmtp.traffic)
         self.life.end_handshake()
         shielded(self._opened, self)
         self._watch()

@@ -16,6 +16,7 @@ from sluicemq_devices.sockets.guard import OPEN, Guard
 from sluicemq_devices.sockets.lane import Lane, RawLane
 from sluicemq_devices.sockets.listener import Entrance
 from sluicemq_devices.sockets.switchboard import Switchboard
+from sluicemq_devices.zmtp import CURVE, load_curve
 
 __all__ = ["Lane", "LaneDoor", "RawDoor", "RawLane"]
 
@@ -49,7 +50,7 @@ class _Door(Generic[_AnyLane]):
         which the connection is cut. ``held(peer)``: makes the mark that counts a lane's backlog.
         ``kept``: some connections are kept for this door, which others can't use up. ``answers``: a peer that
         leaves too much of what it is sent unread is not read either, as at every ROUTER. ``guard``: the
-        mechanisms that are spoken, and who gets in.
+        mechanisms that are spoken, and who gets in. Raises Unavailable if one is CURVE and PyNaCl is missing.
         """
         self._board = board
         self._kind = kind
@@ -61,6 +62,8 @@ class _Door(Generic[_AnyLane]):
         self._answers = answers
         self._guard = guard
         self._dials = not endpoint.bind
+        if CURVE in guard.spoken(dials=self._dials):
+            load_curve()
         self.lanes: dict[_AnyLane, Callable[[], None]] = {}
         self._received = 0
         self._paused = False

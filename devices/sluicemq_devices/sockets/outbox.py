@@ -38,6 +38,11 @@ class Outbox:
         self._sendmsg = socket.sendmsg
         self._parts: deque[_Part] = deque()
 
+    @property
+    def parts(self) -> deque[_Part]:
+        """Bytes that wait to be sent, in order."""
+        return self._parts
+
     def __bool__(self) -> bool:
         """True if bytes wait to be sent, or new ones would have to."""
         return bool(self._parts) or self.broken

@@ -12,7 +12,9 @@ from sluicemq_devices.hub import Watermark, boundless, nothing, shielded, switch
 from sluicemq_devices.sockets.kernel_state import half_close, has_left, outstanding
 from sluicemq_devices.sockets.outbox import Outbox
 from sluicemq_devices.sockets.outgoing_budget import Ration
+from sluicemq_devices.sockets.sealed_outbox import SealedOutbox
 from sluicemq_devices.sockets.switchboard import Switchboard
+from sluicemq_devices.zmtp import Traffic
 
 _WRITE = 2  # libev's EV_WRITE
 _UNREAD = object()  # pauses a connection that has not taken its answers
@@ -106,6 +108,10 @@ class SendingHalf(abc.ABC):
     @abc.abstractmethod
     def _takes_nothing(self) -> None:
         """Handle that the connection takes no bytes any more, because the peer has left."""
+
+    def _seal(self, traffic: Traffic) -> None:
+        """Seal from now on what is sent."""
+        self._outbox = SealedOutbox(self._socket, self._outbox, traffic)
 
     def _stuck(self) -> None:
         """Wait for the kernel to take more of what is held, or read what is left if it never will."""

@@ -1,6 +1,7 @@
 """ZeroMQ's protocol, ZMTP 3.0 and 3.1: greeting, mechanisms, frames, messages."""
 
 from sluicemq_devices.zmtp.credentials import CURVE, NULL, PLAIN, Credentials
+from sluicemq_devices.zmtp.curve import load as load_curve
 from sluicemq_devices.zmtp.frames import (
     LARGE,
     LONG,
@@ -37,5 +38,6 @@ __all__ = [
     "encode",
     "encode_large",
     "first_frame",
+    "load_curve",
     "ping",
 ]

@@ -8,9 +8,12 @@ ours has named by then the mechanism that it wants, or the older ZMTP that it sp
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
-from sluicemq_devices.zmtp.credentials import NULL, Credentials
+from sluicemq.protocol.keys import KEY_BYTES
+from sluicemq_devices.zmtp.credentials import CURVE, NULL, PLAIN, Credentials
+from sluicemq_devices.zmtp.curve import curve_client, curve_server
 from sluicemq_devices.zmtp.frames import COMMAND, LONG, command, short
 from sluicemq_devices.zmtp.greeting import (
     GREETING_SIZE,
@@ -24,6 +27,7 @@ from sluicemq_devices.zmtp.greeting import (
 )
 from sluicemq_devices.zmtp.mechanism import Mechanism, Traffic
 from sluicemq_devices.zmtp.null import Null
+from sluicemq_devices.zmtp.plain import PlainClient, PlainServer
 from sluicemq_devices.zmtp.terms import Terms
 
 _LONGEST_IDENTITY = 255
@@ -67,7 +71,7 @@ class Handshake:
     def __init__(
         self, kind: str, most_bytes: int, say: Callable[[bytes], None], terms: Terms, *, dials: bool
     ) -> None:
-        """``kind``: type of this end's socket; ``most_bytes``: limit of one message; ``say``: sends bytes."""
+        """``kind``: type of this end's socket; ``most_bytes``: limit of a frame; ``say``: sends bytes."""
         self.error = ""
         """Reason why the connection must be cut, for the log."""
         self.failed = False
@@ -119,7 +123,11 @@ class Handshake:
     @property
     def offered(self) -> str:
         """Description of what came of an unfinished handshake; empty if nothing did."""
-        return offered_by(self._greeting, self._mechanism.awaited if self._mechanism else "READY")
+        mechanism = self._mechanism
+        text = offered_by(self._greeting, mechanism.awaited if mechanism else "READY")
+        if self._dials and mechanism and mechanism.name == CURVE:
+            text += ": the server key that is configured may be another one's"
+        return text
 
     def greet(self) -> None:
         """Send the first part of the greeting; call this first."""
@@ -237,5 +245,12 @@ class Handshake:
 
     def _made(self) -> Mechanism:
         """Return our side of the mechanism that was named."""
-        metadata = self._properties()
-        return Null(metadata)
+        metadata, most_bytes, terms, dials = self._properties(), self._most_bytes, self._terms, self._dials
+        if self._named == NULL:
+            return Null(metadata)
+        if self._named == PLAIN:
+            return PlainClient(metadata, terms.user, terms.password) if dials else PlainServer(metadata)
+        if dials:
+            secret_key = terms.secret_key or os.urandom(KEY_BYTES)
+            return curve_client(metadata, most_bytes, secret_key, terms.server_key)
+        return curve_server(metadata, most_bytes, terms.secret_key)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
+from mmap import mmap
 from typing import ClassVar, Generic, TypeVar
 
 from sluicemq_devices.zmtp.credentials import Credentials
 from sluicemq_devices.zmtp.frames import COMMAND, LONG, command, encode
 from sluicemq_devices.zmtp.greeting import complaint, split
 from sluicemq_devices.zmtp.handshake import Handshake
+from sluicemq_devices.zmtp.large_frame import LargeFrame
 from sluicemq_devices.zmtp.mechanism import Traffic
 from sluicemq_devices.zmtp.terms import NULL_TERMS, Terms
 
@@ -24,7 +25,6 @@ MOST_FRAMES = 65_536
 
 _MOST_COMMAND = 65_536  # bytes
 _MOST_SUBSCRIPTION = 1 << 20  # bytes of a command at XPUB: topics that are too long are refused, not cut
-_GROWN = 1 << 20  # bytes of a large frame that must have come before it is received into a mapping
 _FRAME = 64  # bytes that a frame takes beyond its own: as an object, and its place in a list
 
 _SUBSCRIBE, _CANCEL = b"SUBSCRIBE", b"CANCEL"  # RFC 37, ZMTP 3.1
@@ -107,10 +107,11 @@ class Peer(abc.ABC, Generic[M]):
         self._kind = kind
         self._most_bytes = most_bytes
         self._say = say
-        self._handshake: Handshake | None = Handshake(kind, most_bytes, say, terms, dials=dials)
+        most_of_frame = max(most_bytes, _most_command(kind))
+        self._handshake: Handshake | None = Handshake(kind, most_of_frame, say, terms, dials=dials)
         self._rest = b""
         self._minor = 0
-        self._large: bytearray | mmap = bytearray()  # what has come of a large frame, and room for the rest
+        self._large = LargeFrame()
         self._large_has_more = False
         self._size = 0  # bytes of the frames of a message, the large one that is coming included
 
@@ -171,12 +172,13 @@ class Peer(abc.ABC, Generic[M]):
         if self.missing:
             return self.take_of_large(data)
         if self._handshake is not None:
-            data = self._shake_hands(self._handshake, data)
+            self._shake_hands(self._handshake, data)
+            return []
         if self.traffic is not None:
             return self._take_sealed(self.traffic, data)
         if self._rest:
             data = self._rest + data
-        return self._read(data, 0) if self.ready else []
+        return self._read(data, 0)
 
     def take_of_large(self, data: bytes | memoryview) -> list[M]:
         """Read the next bytes of a large frame (while some are ``missing``); they are copied."""
@@ -193,7 +195,8 @@ class Peer(abc.ABC, Generic[M]):
     def forget(self) -> None:
         """Free what is incomplete, and the callbacks: the connection has ended."""
         self._say = self.answered = _unheard
-        self._rest, self._large = b"", bytearray()
+        self._rest = b""
+        self._large.clear()
         self._handshake = self.traffic = None
         self.missing = self.unfinished = 0
 
@@ -219,62 +222,55 @@ class Peer(abc.ABC, Generic[M]):
 
     def _weigh(self) -> None:
         """Note the memory of the incomplete message."""
-        self.unfinished = self._size - self.missing + _FRAME * self._frames_begun
+        self.unfinished = self._size - self._large.missing + _FRAME * self._frames_begun
 
     def _begin_large(self, size: int, beginning: bytes, *, has_more: bool) -> None:
-        """Take the next bytes as the rest of a large frame.
-
-        Memory grows with the bytes that come: a size alone, which anybody can name, takes none.
-        """
+        """Take the next bytes as the rest of a large frame."""
         self._large_has_more = has_more
-        self._large = bytearray(beginning)
-        self.missing = size - len(beginning)
+        self._large.begin(size, beginning)
+        self.missing = self._large.missing
 
     def _add_to_large(self, data: bytes | memoryview) -> list[M]:
-        large, missing = self._large, self.missing - len(data)
-        if isinstance(large, mmap):
-            at = len(large) - self.missing
-            large[at : at + len(data)] = data
-        else:
-            large += data
-            if missing and len(large) >= _GROWN:
-                self._large = _mapped(large, len(large) + missing)
-        self.missing = missing
-        if missing:
-            return []
-        self._large = bytearray()
-        return self._end_large(large, has_more=self._large_has_more)
+        large = self._large.add(data)
+        self.missing = self._large.missing
+        return [] if large is None else self._end_large(large, has_more=self._large_has_more)
 
     # ------------------------------------------------------------- handshake
 
-    def _shake_hands(self, handshake: Handshake, data: bytes) -> bytes:
-        """Read what belongs to the handshake; return what follows it."""
-        data = handshake.take(data)
+    def _shake_hands(self, handshake: Handshake, data: bytes) -> None:
+        """Read what belongs to the handshake; what follows it is read by the next :meth:`take`."""
+        rest = handshake.take(data)
         self.error = handshake.error
-        if handshake.done:
-            self.ready = True
-            self.traffic = handshake.traffic
-            self.identity = handshake.identity
-            self._minor = handshake.minor
-            self.knows_ping = self._minor > 0
-            self._handshake = None  # and with it the keys of the handshake
-            self._introduced(self.identity)
-        return data
+        if not handshake.done:
+            return
+        self.ready = True
+        self.traffic = handshake.traffic
+        self.identity = handshake.identity
+        self._minor = handshake.minor
+        self.knows_ping = self._minor > 0
+        self._handshake = None  # and with it the keys of the handshake
+        self._introduced(self.identity)
+        self._rest = self._opened(self.traffic, rest) if self.traffic and rest else rest
+        self.behind = bool(self._rest)
 
     # ---------------------------------------------------------------- traffic
 
     def _take_sealed(self, traffic: Traffic, data: bytes | memoryview) -> list[M]:
         """Open sealed bytes and read the frames in them."""
-        plain = traffic.open(data) if data else b""
-        self.missing = 0
+        plain = self._opened(traffic, data) if data else b""
         messages = self._read(self._rest + plain if self._rest else plain, 0)
         if traffic.held:
             self._weigh()
             self.unfinished += traffic.held
-        self.missing = traffic.missing
         if traffic.error and not self.behind:
             self.error = self.error or traffic.error
         return messages
+
+    def _opened(self, traffic: Traffic, data: bytes | memoryview) -> bytes:
+        """Return the frames that are complete with these bytes."""
+        plain = traffic.open(data)
+        self.missing = traffic.missing
+        return plain
 
     # -------------------------------------------------------------- commands
 
@@ -282,7 +278,7 @@ class Peer(abc.ABC, Generic[M]):
         """True if this frame can be a command; else ``error`` says why not."""
         if flags & ~LONG != COMMAND:
             self.error = f"broken ZMTP: a frame with flags {flags:#04x}"
-        elif length > (most := _MOST_SUBSCRIPTION if self._kind == "XPUB" else _MOST_COMMAND):
+        elif length > (most := _most_command(self._kind)):
             self.error = f"a command of {length} bytes, more than {most}: a frame over the limit"
         return not self.error
 
@@ -304,15 +300,12 @@ class Peer(abc.ABC, Generic[M]):
         return []
 
 
+def _most_command(kind: str) -> int:
+    return _MOST_SUBSCRIPTION if kind == "XPUB" else _MOST_COMMAND
+
+
 def _unheard(_context: bytes) -> None:
     """Ignore a PONG."""
-
-
-def _mapped(beginning: bytearray, size: int) -> mmap:
-    """Return a mapping of ``size`` bytes, of which only filled pages take memory."""
-    mapping = mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
-    mapping[: len(beginning)] = beginning
-    return mapping
 
 
 def too_large(size: int, most_bytes: int) -> str:
