@@ -32,7 +32,7 @@ OF_QUEUES = [each for each in ALL if each.setting]
 BESIDE = {"dedupe_id": "d"}
 USUAL = QueueDefaults()
 #: What a job that is handed out is no longer asked for, and what a claim or its history has in its place.
-NOT_READ = {"created_at", "dedupe", "eligible_at", "reservation", "place", "pushed_by", "story"}
+NOT_READ = {"created_at", "dedupe", "eligible_at", "reservation", "place", "story"}
 #: Attributes that are stored under another name.
 ATTRIBUTE_OF = {"suspect": "isolated", "asked": "result_wanted"}
 

@@ -93,11 +93,17 @@ class Frontend:
     def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
         raise NotImplementedError
 
-    def _read(self, frames: list[bytes], caller: Caller) -> tuple[Queue, Job, dict[str, Any]]:
-        """Return the job of a message and its queue; raises what is wrong with it, or Forbidden."""
+    def _read(
+        self, caller: Caller, frames: list[bytes], *, may_push: bool
+    ) -> tuple[Queue, Job, dict[str, Any]]:
+        """Return the job of a message and its queue; raises what is wrong with it, or Forbidden.
+
+        ``may_push``: into the device's queue, as is asked once for many messages.
+        """
         plain = split(frames)
         queue = self._queue
-        authorize(caller, Action.PUSH, plain.queue or queue.name)
+        if plain.queue or not may_push:
+            authorize(caller, Action.PUSH, plain.queue or queue.name)
         if plain.queue:
             queue = self._queues.for_plain_push(plain.queue, auto_create=self._auto_create, caller=caller)
         return queue, self._maker.make(caller, queue.settings, plain.payload, plain.headers), plain.headers
@@ -150,17 +156,19 @@ class PushFrontend(Frontend):
 
     def _receive(self, lane: Lane, messages: list[list[bytes]]) -> None:
         self._counters.add(Count.RECEIVED, len(messages))
+        caller: Caller = lane.who
+        may_push = caller.may(Action.PUSH, self._queue.name)
         batches: dict[Queue, list[Job]] = {}
         for frames in messages:
             try:
-                queue, job = self._read_push(frames, lane.who)
+                queue, job = self._read_push(caller, frames, may_push=may_push)
             except Forbidden:
                 self.lost += 1
                 self._counters.add(Count.REFUSED)
                 self._counters.add(Count.JOBS_REFUSED)
                 lane.blame(malformed=False)
             except Exception as error:  # noqa: BLE001 - the jobs around it must not be lost with it
-                self._keep_unreadable(lane.who, frames, problem := refusal(error))
+                self._keep_unreadable(caller, frames, problem := refusal(error))
                 lane.blame(malformed=isinstance(problem, MALFORMED))
             else:
                 batches.setdefault(queue, []).append(job)
@@ -169,8 +177,8 @@ class PushFrontend(Frontend):
             stored = partial(self._stored, queue, lane, len(jobs), size)
             self._push_to(queue, Push(jobs, stored), size, lane)
 
-    def _read_push(self, frames: list[bytes], caller: Caller) -> tuple[Queue, Job]:
-        queue, job, headers = self._read(frames, caller)
+    def _read_push(self, caller: Caller, frames: list[bytes], *, may_push: bool) -> tuple[Queue, Job]:
+        queue, job, headers = self._read(caller, frames, may_push=may_push)
         if "reply" in headers:
             raise BadHeaders("header 'reply' is for REQ and DEALER: a PUSH gets no answer")
         return queue, job

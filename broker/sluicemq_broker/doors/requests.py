@@ -60,11 +60,13 @@ class RequestFrontend(Frontend):
         """Take in requests; unreadable ones are answered at once."""
         messages = without_probes(messages, self._counters)
         self._counters.add(Count.RECEIVED, len(messages))
+        caller: Caller = requester.lane.who
+        reader = partial(self._read, caller, may_push=caller.may(Action.PUSH, self._queue.name))
         batches: dict[Queue, list[tuple[Request, Job]]] = {}
         for frames in messages:
             request = Request(self, requester, frames)
             try:
-                queue, job = request.read(self._read)
+                queue, job = request.read(reader)
                 queue.admit(len(batches.get(queue, ())))
                 self._wait(request)
             except (Paused, QueueFull, Forbidden) as error:
@@ -203,9 +205,7 @@ class Request:
         self.weight = 0  # bytes that are kept while it waits
         self.wants_result = True
 
-    def read(
-        self, reader: Callable[[list[bytes], Caller], tuple[Queue, Job, dict[str, Any]]]
-    ) -> tuple[Queue, Job]:
+    def read(self, reader: Callable[[list[bytes]], tuple[Queue, Job, dict[str, Any]]]) -> tuple[Queue, Job]:
         """Read the message; the envelope ends with the first empty frame.
 
         Raises Forbidden for an id of its own without permission to read: another's result may have that id.
@@ -216,13 +216,12 @@ class Request:
             raise BadFrames(
                 f"a return envelope has at most {_ENVELOPE_FRAMES} frames and {_ENVELOPE_BYTES} bytes"
             )
-        caller: Caller = self.requester.lane.who
-        queue, job, headers = reader(content, caller)
+        queue, job, headers = reader(content)
         self.wants_result = headers.get("reply", RESULT) != ACCEPTED
         if self.wants_result:
             job.want_result()
         if "id" in headers and self.wants_result:
-            authorize(caller, Action.READ, queue.name)
+            authorize(self.requester.lane.who, Action.READ, queue.name)
             job.keep_result(queue.settings.remember)
         self.job_id = job.id
         self.weight = len(job.id) + sum(map(len, self.envelope))

@@ -127,11 +127,11 @@ class Job:
     ``dedupe_until``: when another job may have its ``dedupe_id`` (0: it has none). ``group``: jobs of a group
     are delivered one at a time, in the order of their ``place``. ``result_wanted``: a client waits for the
     result at the broker that took the job in; other brokers keep it for :data:`RESULT_WANTED_FOR`. ``size``:
-    bytes of payload and headers. ``story``: fields of its document about its life in other queues.
-    ``parent``: the job that waits for it. ``pushed_by``: the principal whose job it is, or empty.
+    bytes of payload and headers. ``story``: fields of its document about where it comes from: whose it
+    is, and its life in other queues. ``parent``: the job that waits for it.
 
-    ``dedupe``, ``place`` and ``pushed_by`` are known only where the job was pushed, ``tenant`` there and in
-    fair queues.
+    ``dedupe``, ``place`` and ``story`` are known only where the job was pushed, ``tenant`` there and in fair
+    queues.
     """
 
     __slots__ = (
@@ -166,7 +166,6 @@ class Job:
     isolated: bool = False
     story: Mapping[str, Any] | None = None
     parent: Parent | None = None
-    pushed_by: str = ""
 
     def __init__(
         self,
@@ -230,7 +229,8 @@ class Job:
 
     def belong_to(self, principal: str, tenant: str | None) -> None:
         """Set the principal whose job it is, and its tenant, which wins over that of its options."""
-        self.pushed_by = principal
+        if principal:
+            self.story = {"pushed_by": principal}
         if tenant is not None:
             self.tenant = tenant
 
@@ -290,7 +290,7 @@ class Job:
         """Copy from the forwarded job what is not given for this one.
 
         ``said``: names of the options that are given, or ``payload``. ``ttl``: its time to live in the former
-        queue, which begins again.
+        queue, which begins again. ``story``: fields about its life there; whose it is is known of this one.
         """
         own = self.size - len(self.payload) if "headers" in said else former.size - len(former.payload)
         if "payload" not in said:
@@ -300,7 +300,8 @@ class Job:
                 setattr(self, option, getattr(former, option))
         if "ttl" not in said and ttl is not None:
             self.expires_at = self.created_at + ttl
-        self.remember, self.result_wanted, self.story = former.remember, former.result_wanted, story
+        self.remember, self.result_wanted = former.remember, former.result_wanted
+        self.story = {**story, **(self.story or {})}
         self.parent = former.parent
         self.size = len(self.payload) + own
 

@@ -80,11 +80,12 @@ class JobMaker:
         size = self._bounded(len(payload))
         if job_id is not None:
             _read("id", job_id)
-        make = self._with_headers if headers else self._plain
-        job = make(settings, payload, headers, job_id, size)
-        principal = caller.principal
-        if principal.marks_jobs:
-            job.belong_to(principal.name, principal.tenant)
+        if headers:
+            job = self._with_headers(settings, payload, headers, job_id, size)
+        else:
+            job = self._plain(settings, payload, job_id)
+        if caller.principal.marks_jobs:
+            job.belong_to(caller.name, caller.tenant)
         return job
 
     def _with_headers(
@@ -117,14 +118,7 @@ class JobMaker:
             size=size,
         )
 
-    def _plain(
-        self,
-        settings: QueueSettings,
-        payload: bytes,
-        _headers: Mapping[str, Any],
-        job_id: str | None,
-        _size: int,
-    ) -> Job:
+    def _plain(self, settings: QueueSettings, payload: bytes, job_id: str | None) -> Job:
         return Job(
             job_id or self.new_id(),
             payload,

@@ -167,6 +167,7 @@ def _row(job: Mapping[str, Any], state: str, now: float) -> dict[str, Any]:
         "age": None if created is None else span(now - created),
         "ended": None if ended is None else f"{span(now - ended)} ago",
         "due": f"in {span(due - now)}" if due is not None and waits else None,
+        "pushed by": job.get("pushed_by"),
         "headers": job.get("headers"),
         "payload": job.get("payload"),
         "result": job.get("result"),

@@ -55,7 +55,7 @@ _SHOWN: Final[Document] = {
         (
             *("state", "priority", "eligible_at", "seq", "attempts", "max_attempts", "created_at"),
             *("reserved_at", "ended_at", "expires_at", "worker", "done_by", "losses", "unreadable"),
-            *("group", "tenant", "wait", "head", "children"),
+            *("group", "tenant", "wait", "head", "children", "pushed_by"),
         ),
         1,
     ),

@@ -193,7 +193,7 @@ def document(job: Job, now: datetime, defaults: QueueDefaults) -> Document:
         stored["expires_at"] = date(job.expires_at)
     if job.remember is not None or job.result_wanted or job.story or job.parent:
         stored |= _beside(job)
-    if job.dedupe or job.group is not None or job.tenant is not None or job.pushed_by:
+    if job.dedupe or job.group is not None or job.tenant is not None:
         stored |= _named(job, fair=defaults.fair)
     return stored
 
@@ -207,7 +207,7 @@ def in_line(job: Job) -> Document:
 
 
 def _beside(job: Job) -> Document:
-    """Return the fields of rare jobs: those with a result to keep, a parent or a history in other queues."""
+    """Return the fields of rare jobs: of a principal, with a result to keep, a parent, or a history."""
     fields = dict(job.story or {})
     if job.parent:
         fields["parent"] = job.parent._asdict()
@@ -230,7 +230,7 @@ def queue_of(collection: str) -> str:
 
 
 def _named(job: Job, *, fair: bool) -> Document:
-    """Return the fields of jobs with a ``dedupe_id``, a group, a tenant or a principal."""
+    """Return the fields of jobs with a ``dedupe_id``, a group or a tenant."""
     named: Document = {}
     if job.dedupe:
         named = {"dedupe_id": job.dedupe.id, "dedupe_until": date(job.dedupe_until)}
@@ -238,8 +238,6 @@ def _named(job: Job, *, fair: bool) -> Document:
         named |= {"state": _WAITING, "group": job.group, "wait": in_line(job)}
     if job.tenant is not None or (fair and job.turn):
         named["tenant"] = job.turn
-    if job.pushed_by:
-        named["pushed_by"] = job.pushed_by
     return named
 
 
