@@ -58,11 +58,11 @@ def routes(admin: Admin, snapshots: Snapshots, turns: FairTurns, memory: AnswerM
         ),
         f"{BASE}/tasks": (
             stored(lambda _request: {"tasks": admin.tasks.latest()}),
-            Needs(Action.OPERATE, shows=_within("tasks", visible.tasks)),
+            Needs(Action.MANAGE, shows=_within("tasks", visible.tasks)),
         ),
         f"{BASE}/tasks/{{task_id}}": (
             stored(lambda _request, task_id: admin.tasks.find(task_id)),
-            Needs(Action.OPERATE, shows=visible.task),
+            Needs(Action.MANAGE, shows=visible.task),
         ),
     }
 

@@ -34,7 +34,7 @@ class Action(StrEnum):
     READ = "read"
     """Peek at a queue, show its jobs, their results and its counts; list it."""
     MANAGE = "manage"
-    """Pause, purge, redrive, delete, change; recurring jobs of a queue; trim and erase a stream."""
+    """Pause, purge, redrive, delete, change; recurring jobs and tasks of a queue; trim and erase a stream."""
     PUBLISH = "publish"
     """Publish into a stream."""
     SUBSCRIBE = "subscribe"
@@ -42,7 +42,7 @@ class Action(StrEnum):
     CREATE = "create"
     """Make a queue or stream by the first push or message into it."""
     OPERATE = "operate"
-    """See statistics, configuration, tasks and metrics of the broker, and change principals."""
+    """See statistics, configuration and metrics of the broker, and change principals."""
 
 
 class Permissions:

@@ -61,10 +61,10 @@ class SessionDoor:
             self.counters,
             Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing),
         )
-        self._verbs: dict[bytes, SessionVerb | AdminVerb] = {**ADMIN_VERBS, **_VERBS}
+        self.verbs: dict[bytes, SessionVerb | AdminVerb] = {**ADMIN_VERBS, **_VERBS}
         for each in extensions:
-            self._verbs.update(each.verbs)
-        self.only_answered = frozenset(name for name, verb in self._verbs.items() if verb.reads)
+            self.verbs.update(each.verbs)
+        self.only_answered = frozenset(name for name, verb in self.verbs.items() if verb.reads)
         """Verbs that only make an answer: they are not handled for a client that has left."""
         self._pulse = Pulse(settings.silence, self.now)
         # No ZMTP heartbeats: a session that is not read for a while would not answer them in time.
@@ -106,7 +106,7 @@ class SessionDoor:
 
     def verb(self, name: bytes) -> SessionVerb | AdminVerb:
         """Return a verb by its name; raises BadVerb for one that neither queues nor parts have."""
-        found = self._verbs.get(name)
+        found = self.verbs.get(name)
         if found is None:
             raise BadVerb(f"unknown verb {name[:32]!r}")
         return found

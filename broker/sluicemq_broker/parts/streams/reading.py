@@ -188,8 +188,7 @@ class Read:
             self._reads.ration.release(size)
 
     def _go_on(self) -> None:
-        """Read a page from memory, or else from MongoDB; raises Forbidden if that is not permitted now."""
-        authorize(self._reads.caller, Action.SUBSCRIBE, self._name)
+        """Read a page from memory, or else from MongoDB."""
         reading = self._stream.read_recent(self._wanted(), waits=not self._over)
         if reading is None:
             gevent.spawn(self._shielded, self._ask)
@@ -206,6 +205,7 @@ class Read:
         if self not in self._reads.under_way:
             self._give_back()
             return
+        authorize(self._reads.caller, Action.SUBSCRIBE, self._name)  # it may have waited for long
         gone = 0 if self._options.from_oldest else reading.gone
         at_end = not reading.more
         size = sum(len(each.packed) for each in reading.chosen)

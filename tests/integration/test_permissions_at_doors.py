@@ -1,0 +1,683 @@
+"""Permissions at every verb and every plain door of a real broker, for connections that are open, too."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+
+import pytest
+import zmq
+from pymongo import MongoClient
+
+from faults.test_every_verb_is_bounded import VERBS
+from integration.broker_of_many import NAMES, NEEDS, PERMIT
+from sluicemq.protocol import wire
+from sluicemq.protocol.packed import pack
+from sluicemq.protocol.permissions import Action
+from sluicemq_broker.doors import AdminVerb, SessionVerb
+from support.broker_process import BrokerProcess
+from support.broker_under_test import ANY_PORT, AT_ONCE, BrokerUnderTest
+from support.raw_sockets import Smq, code, message, receive
+from support.waiting import wait_until
+
+FORBIDDEN = "FORBIDDEN"
+ADDRESSES = {name: address for address, name in NAMES.items()}
+DEVICES: list[dict[str, Any]] = [
+    {"kind": "streamer", "queue": "mail", "frontend": ANY_PORT, "backend": ANY_PORT, "ack": "explicit"},
+    {"kind": "queue", "queue": "ask", "frontend": ANY_PORT, "backend": ANY_PORT},
+    {"kind": "forwarder", "stream": "news", "frontend": ANY_PORT, "backend": ANY_PORT, "replay": ANY_PORT},
+    {"kind": "forwarder", "frontend": ANY_PORT, "backend": ANY_PORT},
+    {"kind": "queue", "queue": "serves", "frontend": ANY_PORT, "backend": ANY_PORT},
+]
+DEVICES[0]["commit"] = ANY_PORT
+
+
+class ManyBroker(BrokerProcess):
+    """A broker whose clients are principals by their address."""
+
+    program = (str(Path(__file__).parent / "broker_of_many.py"),)
+
+
+class Many(BrokerUnderTest):
+    """That broker, and clients of each principal."""
+
+    def __init__(self, process: BrokerProcess, jobs: Any) -> None:
+        super().__init__(process, jobs)
+        self.database = jobs
+        self.operator = Smq(self._context.socket(zmq.DEALER))
+        self.operator.plain.linger = 0
+        self.operator.plain.connect(self.doors["smq"])
+        self._own += 1
+
+    def permit(self, permissions: str, *, tenant: str | None = None, name: str = "eve") -> None:
+        """Change what a principal may do, now."""
+        assert self.operator.ask(PERMIT, name, permissions, tenant).verb == wire.OK
+
+    def of(self, kind: int, address: str, name: str = "eve", **options: Any) -> zmq.Socket[bytes]:
+        """A plain socket of a principal."""
+        return self.socket(kind, f"tcp://{ADDRESSES[name]}:0;{address.removeprefix('tcp://')}", **options)
+
+    def smq_of(self, name: str = "eve") -> Smq:
+        """A raw SMQ/1 connection of a principal."""
+        return Smq(self.of(zmq.DEALER, self.doors["smq"], name))
+
+    def device(self, number: int) -> dict[str, str]:
+        """The address at each end of a device."""
+        return {
+            end: each[0]
+            for end, each in self.process.devices[number].items()
+            if isinstance(each, list) and each
+        }
+
+    def push_one(
+        self, queue: str, payload: bytes = b"job", job_id: str | None = None, **headers: Any
+    ) -> None:
+        """Push a job as the operator."""
+        answer = self.operator.ask(wire.PUSH, queue, [[job_id, payload, headers or None]])
+        assert answer.fields == [[]], answer
+
+    def document(self, queue: str, **where: Any) -> dict[str, Any]:
+        """The one document of a queue that is like this, once it is there."""
+        found: dict[str, Any] = wait_until(
+            lambda: self.collection(queue).find_one(where), what=f"{where} in {queue}"
+        )
+        return found
+
+
+@pytest.fixture(scope="module")
+def process(mongo_uri: str) -> Iterator[Many]:
+    name = f"test_{token_hex(6)}"
+    config = {
+        "broker": {"stop_timeout": 3, "silence": 300, "history": True, "http": ""},
+        "queues": AT_ONCE,
+        "devices": DEVICES,
+    }
+    with MongoClient[dict[str, Any]](mongo_uri, serverSelectionTimeoutMS=60_000) as mongo:
+        try:
+            with ManyBroker(mongo_uri, name, config=config) as running:
+                many = Many(running, mongo[name])
+                try:
+                    many.connect_proof()
+                    yield many
+                finally:
+                    many.close()
+        finally:
+            mongo.drop_database(name)
+
+
+@pytest.fixture
+def many(process: Many) -> Iterator[Many]:
+    """The broker; nobody else's permissions and connections are left from the test before."""
+    yield process
+    process.close_sockets()
+    for name in ADDRESSES:
+        process.permit("none", name=name)
+
+
+@pytest.fixture
+def eve(many: Many) -> Smq:
+    return many.smq_of()
+
+
+@pytest.fixture
+def queue() -> str:
+    """The name of a queue that nobody has used."""
+    return token_hex(6)
+
+
+def all_but(action: str | None) -> str:
+    return " ".join(f"{each}=*" for each in Action if each != action)
+
+
+def outcome(answer: wire.Message) -> str:
+    """The code of an error, or OK."""
+    return "OK" if answer.verb == wire.OK else str(answer.fields[0])
+
+
+# ------------------------------------------------------------------------------ verbs
+
+
+#: Requests in place of those of :data:`VERBS`, which name a queue in their content.
+SAID: dict[bytes, tuple[Any, ...]] = {
+    wire.DELETE: ("gone",),
+    wire.ERASE: ("gone",),
+    wire.SCHEDULE: ("pause", {"name": "nightly"}),
+    wire.TASK: ("purged",),
+    wire.TCANCEL: ("purged",),
+    wire.EVENTS: ({"queue": "victim"},),
+    wire.WORKERS: ("victim",),
+    wire.SUBS: ("news",),
+    wire.HISTORY: ("queue", "large", None, "hour"),
+    wire.PUBLISH: ("news", pack(b"topic", b"text"), {}),
+}
+#: Verbs without a name, whose answers have fewer rows for those who may not see them.
+LISTS = {wire.QUEUES, wire.STATS, wire.STREAMS, wire.TASKS}
+
+
+@pytest.fixture(scope="module")
+def filled(process: Many) -> Many:
+    """The broker, with something for each verb: queues, a stream, a schedule, a task."""
+    for name in ("pushed", "taken", "large", "victim"):
+        process.push_one(name)
+    process.operator.ask(wire.PUBLISH, "news", pack(b"topic", b"first"), {})
+    process.operator.ask(wire.PUBLISH, "others", pack(b"topic", b"first"), {})
+    about = {"name": "nightly", "queue": "victim", "payload": b"go", "cron": "0 3 * * *"}
+    assert process.operator.ask(wire.SCHEDULE, "add", about).verb == wire.OK
+    process.database["tasks"].insert_one(
+        {
+            "_id": "purged",
+            "kind": "purge",
+            "queue": "victim",
+            "order": {},
+            "now": 1.0,
+            "state": "done",
+            "done": 1,
+            "looked": 1,
+            "total": 1,
+            "owner": "",
+            "broker": "b",
+            "answer": 1,
+            "started_at": process.collection("victim").find_one()["created_at"],  # type: ignore[index]
+        }
+    )
+    return process
+
+
+def needs_of(many: Many) -> dict[bytes, str | None]:
+    """The action that each verb of the door needs; None: whoever got in may ask."""
+    rows = many.operator.ask(NEEDS).fields[0]
+    return {each if isinstance(each, bytes) else each.encode(): action for each, action in rows}
+
+
+def test_each_verb_of_the_door_is_walked(filled: Many) -> None:
+    assert needs_of(filled).keys() <= VERBS.keys() | {b"USERS"}
+    assert len(needs_of(filled)) > 40
+
+
+def test_a_verb_without_needs_can_not_be_made() -> None:
+    with pytest.raises(TypeError, match="needs"):
+        SessionVerb(lambda *_: None)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="needs"):
+        AdminVerb(lambda _: None, lambda _: None)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("verb", [each for each in VERBS if each not in LISTS], ids=bytes.decode)
+def test_a_verb_is_forbidden_without_its_action_and_needs_no_other(
+    many: Many, filled: Many, verb: bytes
+) -> None:
+    action = needs_of(filled)[verb]
+    fields = SAID.get(verb, VERBS[verb].fields)
+
+    many.permit(all_but(action))
+    without = outcome(many.smq_of().ask(verb, *fields))
+    many.permit(f"{action}=*" if action else "none")
+    with_it = outcome(many.smq_of().ask(verb, *fields))
+
+    assert without == (FORBIDDEN if action else with_it)
+    assert with_it != FORBIDDEN
+
+
+@pytest.mark.parametrize(
+    ("verb", "fields"),
+    [
+        (wire.PUSH, ("sms", [[None, b"x", None]])),
+        (wire.READY, ("sms", 1)),
+        (wire.RESULT, ("sms", "id", 0.0)),
+        (wire.PEEK, ("sms", "ready", 1)),
+        (wire.PAUSE, ("sms", "delivery")),
+        (wire.READ, ("sms", {})),
+        (wire.PUBLISH, ("sms", pack(b"t", b"x"), {})),
+        (wire.HOLD, ("sms", "sums", "update", {})),
+        (wire.TRIM, ("sms", 1)),
+    ],
+)
+def test_a_permission_is_for_names_that_match(
+    many: Many, eve: Smq, verb: bytes, fields: tuple[Any, ...]
+) -> None:
+    many.permit(" ".join(f"{each}=mail.*,news" for each in Action))
+
+    assert outcome(eve.ask(verb, *fields)) == FORBIDDEN
+    assert outcome(eve.ask(verb, "x" * 60_000, *fields[1:])) == FORBIDDEN
+    assert outcome(eve.ask(verb, None, *fields[1:])) == FORBIDDEN
+
+
+def test_lists_have_only_what_may_be_seen(many: Many, filled: Many, eve: Smq) -> None:
+    many.operator.ask(wire.HOLD, "news", "sums", "update", {})
+    many.operator.ask(wire.HOLD, "others", "sums", "update", {})
+    many.operator.ask(wire.READY, "taken", 0)
+
+    many.permit("read=victim,taken manage=victim subscribe=news")
+
+    (stats,) = eve.ask(wire.STATS).fields
+    assert {each["name"] for each in eve.ask(wire.QUEUES).fields[0]} == {"victim", "taken"}
+    assert {each["name"] for each in stats["queues"]} == {"victim", "taken"}
+    assert (stats["counters"], stats["broker"], stats["forwarders"]) == ({}, {}, [])
+    assert {each["queue"] for each in eve.ask(wire.WORKERS, None).fields[0]} == {"taken"}
+    assert {each["name"] for each in eve.ask(wire.STREAMS).fields[0]} == {"news"}
+    assert {each["stream"] for each in eve.ask(wire.SUBS, None).fields[0]} == {"news"}
+    assert {each["name"] for each in eve.ask(wire.SCHEDULE, "list", {}).fields[0]} == {"nightly"}
+    assert {each["id"] for each in eve.ask(wire.TASKS).fields[0]} == {"purged"}
+    many.permit("push=*")
+    for verb, fields in ((wire.QUEUES, ()), (wire.WORKERS, (None,)), (wire.STREAMS, ()), (wire.SUBS, (None,)),
+                         (wire.SCHEDULE, ("list", {})), (wire.TASKS, ())):  # fmt: skip
+        assert eve.ask(verb, *fields).fields == [[]]
+
+
+def test_events_have_only_those_of_queues_that_may_be_read(many: Many, eve: Smq) -> None:
+    many.permit("read=seen")
+    begin = eve.ask(wire.EVENTS, {}).fields[0]["after"]
+    many.push_one("seen")
+    many.push_one("unseen")
+
+    def seen() -> Any:
+        return eve.ask(wire.EVENTS, {"after": begin}).fields[0]["events"]
+
+    assert {each["queue"] for each in wait_until(seen)} == {"seen"}
+
+
+def test_what_names_a_queue_in_its_content_is_asked_for_that(many: Many, eve: Smq, filled: Many) -> None:
+    many.permit("manage=mine read=victim create=*")
+    add = {"name": "weekly", "queue": "mine", "payload": b"go", "every": 3600}
+    steal = {**add, "name": "nightly"}
+
+    assert outcome(eve.ask(wire.SCHEDULE, "add", {**add, "queue": "victim"})) == FORBIDDEN
+    assert outcome(eve.ask(wire.SCHEDULE, "add", steal)) == FORBIDDEN
+    for action in ("remove", "pause", "resume", "run"):
+        assert outcome(eve.ask(wire.SCHEDULE, action, {"name": "nightly"})) == FORBIDDEN
+    assert outcome(eve.ask(wire.SCHEDULE, "add", add)) == "OK"
+    many.permit("manage=mine,victim")
+    assert outcome(eve.ask(wire.SCHEDULE, "add", {**add, "queue": "mine"})) == FORBIDDEN  # its run makes it
+    assert outcome(eve.ask(wire.REDRIVE, "victim", {}, "large")) == FORBIDDEN
+    many.permit("manage=victim push=large")
+    assert outcome(eve.ask(wire.REDRIVE, "victim", {}, "large")) == "OK"
+    assert outcome(eve.ask(wire.HISTORY, "broker", "b", None, "hour")) == FORBIDDEN
+    assert outcome(eve.ask(wire.HISTORY, "stream", "news", None, "hour")) == FORBIDDEN
+
+
+# --------------------------------------------------------------------------- create
+
+
+def test_a_push_that_makes_a_queue_needs_create(many: Many, eve: Smq, queue: str) -> None:
+    many.permit("push=*")
+    assert outcome(eve.ask(wire.PUSH, queue, [[None, b"x", None]])) == FORBIDDEN
+    many.permit(f"push=* create={queue}")
+    assert eve.ask(wire.PUSH, queue, [[None, b"x", None]]).fields == [[]]
+    many.permit("push=*")
+    assert eve.ask(wire.PUSH, queue, [[None, b"x", None]]).fields == [[]]
+
+
+def test_a_queue_that_another_broker_has_made_needs_no_create(many: Many, eve: Smq, queue: str) -> None:
+    many.permit("push=*")
+    many.make(queue)
+
+    wait_until(lambda: eve.ask(wire.PUSH, queue, [[None, b"x", None]]).verb == wire.OK)
+
+
+def test_a_message_that_makes_a_stream_needs_create(many: Many, eve: Smq, queue: str) -> None:
+    many.permit("publish=*")
+    assert outcome(eve.ask(wire.PUBLISH, queue, pack(b"t", b"x"), {})) == FORBIDDEN
+    many.permit("publish=* create=*")
+    assert outcome(eve.ask(wire.PUBLISH, queue, pack(b"t", b"x"), {})) == "OK"
+
+
+# ------------------------------------------------------------------------- verdicts
+
+
+def reserved(many: Many, eve: Smq, queue: str) -> bytes:
+    """Let eve reserve a job of a queue; its receipt."""
+    many.push_one(queue, b"payload", "job")
+    assert outcome(eve.ask(wire.READY, queue, 1)) == "OK"
+    receipt: bytes = eve.delivery()[0][0]
+    return receipt
+
+
+@pytest.mark.parametrize("kind", [wire.FORWARD, wire.FAN_OUT])
+def test_a_job_goes_on_into_queues_that_its_worker_may_push_to(
+    many: Many, eve: Smq, queue: str, kind: str
+) -> None:
+    to = f"{queue}-next"
+    many.permit(f"work={queue} create=*")
+    receipt = reserved(many, eve, queue)
+    onward: Any = [to, b"on", None] if kind == wire.FORWARD else [[to, b"on", None]]
+    before = many.counter("forbidden")
+
+    # When it may not
+    (problems,) = eve.ask(wire.SETTLE, [[receipt, kind, None, None, onward]]).fields
+    # Then the job is rolled back with that reason
+    assert [each[:2] for each in problems] == [[0, FORBIDDEN]]
+    assert many.counter("forbidden") == before + 1
+    failed = many.document(queue, errors={"$exists": True})
+    assert failed["errors"][-1]["reason"].startswith(f"FORBIDDEN: eve may not push {to}")
+    # When it may push, but not make the queue; and when it may both
+    (again,) = eve.delivery()
+    many.permit(f"work={queue} push={to}")
+    (problems,) = eve.ask(wire.SETTLE, [[again[0], kind, None, None, onward]]).fields
+    assert problems[0][1:] == [FORBIDDEN, f"eve may not create {to}: its permissions don't allow that"]
+    (again,) = eve.delivery()
+    many.permit(f"work={queue} push={to} create={to}")
+    assert eve.ask(wire.SETTLE, [[again[0], kind, None, None, onward]]).fields == [[]]
+    assert many.document(to)["pushed_by"] == "eve"
+
+
+def test_a_plain_worker_forwards_into_queues_that_it_may_push_to(many: Many, queue: str) -> None:
+    doors = many.device(1)
+    many.permit("work=ask")
+    worker = many.of(zmq.REP, doors["backend"])
+    many.push_one("ask", b"x", queue)
+    receive(worker)
+    worker.send_multipart([b"FORWARD", queue.encode()])
+    receive(worker)  # the job again
+    assert many.document("ask", _id=queue)["errors"][-1]["reason"].startswith("FORBIDDEN")
+    many.permit("work=ask push=* create=*")
+    worker.send_multipart([b"FORWARD", queue.encode()])
+    assert many.document(queue)["pushed_by"] == "eve"
+
+
+def test_a_verdict_at_a_commit_door_is_that_of_who_gives_it(many: Many, queue: str) -> None:
+    doors = many.device(0)
+    many.permit("work=mail push=* create=*", name="bob")
+    many.permit("work=mail")
+    worker, commits = many.of(zmq.PULL, doors["backend"], "bob"), many.of(zmq.PUSH, doors["commit"])
+    many.push_one("mail", b"x", queue)
+    receipt, _ = receive(worker)
+
+    commits.send_multipart([b"FORWARD", receipt, queue.encode()])
+
+    receive(worker)
+    assert many.document("mail", _id=queue)["errors"][-1]["reason"].startswith("FORBIDDEN: eve may not push")
+    many.operator.ask(wire.PURGE, "mail", "ready")
+
+
+# --------------------------------------------------------------------- plain doors
+
+
+def test_a_forbidden_push_is_dropped_and_counted_and_those_around_it_are_stored(
+    many: Many, queue: str
+) -> None:
+    many.permit(f"push=mail,{queue}")
+    producer = many.of(zmq.PUSH, many.device(0)["frontend"])
+    before = {name: many.counter(name) for name in ("forbidden", "jobs_refused", "refused")}
+
+    producer.send_multipart([b"ask", b"forbidden"])
+    producer.send_multipart([queue.encode(), b"may not make it"])
+    producer.send(queue.encode())
+
+    assert many.document("mail", payload=queue.encode())["pushed_by"] == "eve"
+    wait_until(lambda: many.counter("forbidden") == before["forbidden"] + 2)
+    assert {name: many.counter(name) - count for name, count in before.items()} == dict.fromkeys(before, 2)
+    assert many.collection("ask").find_one({"payload": b"forbidden"}) is None
+    many.operator.ask(wire.PURGE, "mail", "ready")
+
+
+def test_an_unreadable_push_is_kept_only_where_its_sender_may_push(many: Many, queue: str) -> None:
+    producer = many.of(zmq.PUSH, many.device(0)["frontend"])
+    many.permit(f"push={queue} create=*")
+    producer.send_multipart([b"", b"{", b"may not " + queue.encode()])
+    producer.send_multipart([queue.encode(), b"readable"])
+    many.document(queue, payload=b"readable")
+    many.permit("push=mail")
+    producer.send_multipart([b"", b"{", b"may " + queue.encode()])
+
+    assert many.document("mail", payload=b"may " + queue.encode())["pushed_by"] == "eve"
+    assert many.collection("mail").find_one({"payload": b"may not " + queue.encode()}) is None
+
+
+def test_a_request_is_answered_that_it_is_forbidden(many: Many, queue: str) -> None:
+    doors = many.device(1)
+    asker, worker = many.of(zmq.REQ, doors["frontend"]), many.socket(zmq.REP, doors["backend"])
+
+    def ask(*frames: bytes) -> list[bytes]:
+        asker.send_multipart(frames)
+        return receive(asker)
+
+    accepted = b'{"reply": "accepted"}'
+    assert code(ask(b"job")) == FORBIDDEN
+    many.permit("push=ask")
+    assert code(answer := ask(b"mail", b"job")) == FORBIDDEN
+    assert message(answer) == "eve may not push mail: its permissions don't allow that"
+    asker.send(b"job")
+    assert receive(worker) == [b"job"]
+    worker.send(b"done")
+    assert receive(asker) == [b"done"]  # the answer to one's own request needs no permission
+    own = json.dumps({"id": queue}).encode()
+    assert code(ask(b"", own, b"job")) == FORBIDDEN  # an id may be another's, with its result
+    many.permit("push=ask read=ask")
+    asker.send_multipart([b"", own, b"job"])
+    receive(worker)
+    worker.send(b"read")
+    assert receive(asker) == [b"read"]
+    many.permit("push=*")
+    assert code(ask(queue.encode(), accepted, b"job")) == FORBIDDEN  # it would make the queue
+
+
+def logged(many: Many, who: str) -> str:
+    """The last line about a refusal of somebody, without how many more there were."""
+    lines = [each for each in many.process.log_text().splitlines() if f"forbidden: {who} from" in each]
+    return lines[-1].partition(" (and ")[0] if lines else ""
+
+
+def queue_of(number: int) -> str:
+    """The queue or stream of a device; empty for a forwarder."""
+    return str(DEVICES[number].get("queue") or DEVICES[number].get("stream") or "")
+
+
+PLAIN_DOORS = [
+    ("PUSH", 0, "frontend", zmq.PUSH, "push"),
+    ("PULL", 0, "backend", zmq.PULL, "work"),
+    ("commit", 0, "commit", zmq.PUSH, "work"),
+    ("REP", 1, "backend", zmq.REP, "work"),
+    ("XSUB", 2, "frontend", zmq.PUB, "publish"),
+    ("XPUB", 2, "backend", zmq.SUB, "subscribe"),
+    ("forwarder XSUB", 3, "frontend", zmq.PUB, "publish"),
+    ("forwarder XPUB", 3, "backend", zmq.SUB, "subscribe"),
+]
+
+
+@pytest.mark.parametrize(
+    ("number", "end", "kind", "action"),
+    [each[1:] for each in PLAIN_DOORS],
+    ids=[each[0] for each in PLAIN_DOORS],
+)
+def test_who_may_do_nothing_at_a_door_is_cut(
+    many: Many, number: int, end: str, kind: int, action: str
+) -> None:
+    before = many.counter("connections_cut"), many.counter("forbidden")
+    many.permit(all_but(action))
+
+    many.of(kind, many.device(number)[end], reconnect_ivl=-1)
+
+    wait_until(lambda: many.counter("connections_cut") == before[0] + 1)
+    assert many.counter("forbidden") == before[1] + 1
+    wait_until(lambda: logged(many, "eve").endswith((f": {action}", f": {action} {queue_of(number)}")))
+
+
+def test_a_replay_door_answers_those_who_may_subscribe_to_the_stream(many: Many) -> None:
+    reader = many.of(zmq.REQ, many.device(2)["replay"])
+    many.operator.ask(wire.PUBLISH, "news", pack(b"topic", b"text"), {})
+
+    def ask(stream: bytes) -> list[bytes]:
+        reader.send_multipart([stream])
+        return receive(reader)
+
+    many.permit("subscribe=others")
+    assert code(ask(b"news")) == code(ask(b"")) == FORBIDDEN
+    many.permit("subscribe=news")
+    assert json.loads(ask(b"news")[0])["count"] >= 1
+
+
+# ------------------------------------------------------------ revoked while connected
+
+
+@pytest.mark.parametrize(("number", "kind"), [(1, zmq.REP), (0, zmq.PULL)], ids=["REP", "PULL"])
+def test_a_plain_worker_that_may_no_longer_work_gets_no_more_jobs(many: Many, number: int, kind: int) -> None:
+    doors, queue = many.device(number), queue_of(number)
+    many.permit(f"work={queue}")
+    worker = many.of(kind, doors["backend"], reconnect_ivl=-1)
+    wait_until(lambda: many.workers(queue) == 1)
+
+    many.permit(f"read={queue}")
+
+    wait_until(lambda: many.workers(queue) == 0)
+    many.push_one(queue, b"later")
+    came = []
+    while worker.poll(200):
+        came += worker.recv_multipart()
+    assert b"later" not in came
+    many.operator.ask(wire.PURGE, queue, "ready")
+
+
+def test_a_session_that_may_no_longer_work_is_cut_and_its_job_goes_to_another(
+    many: Many, eve: Smq, queue: str
+) -> None:
+    many.permit(f"work={queue}")
+    reserved(many, eve, queue)
+
+    many.permit("none")
+
+    assert outcome(many.operator.ask(wire.READY, queue, 1)) == "OK"
+    assert many.operator.delivery()[0][1] == "job"
+    many.operator.ask(wire.BYE)
+
+
+def test_a_reader_that_waits_gets_nothing_that_it_may_no_longer_read(
+    many: Many, eve: Smq, queue: str
+) -> None:
+    many.operator.ask(wire.PUBLISH, queue, pack(b"t", b"1"), {})
+    many.permit(f"subscribe={queue}")
+    eve.plain.send_multipart(wire.encode(wire.READ, 77, queue, {"after": 1, "wait": 60.0}))
+    eve.ask(wire.PING)
+
+    many.permit("none")
+    many.operator.ask(wire.PUBLISH, queue, pack(b"t", b"2"), {})
+
+    assert outcome(eve.answer(77)) == FORBIDDEN
+
+
+def test_who_waits_for_a_result_that_it_may_no_longer_read_is_cut(many: Many, eve: Smq, queue: str) -> None:
+    many.push_one(queue, b"x", "job", reply="result")
+    many.permit(f"read={queue}")
+    eve.plain.send_multipart(wire.encode(wire.RESULT, 77, queue, "job", 60.0))
+    eve.ask(wire.PING)
+    before = many.counter("connections_cut")
+
+    many.permit("none")
+
+    assert many.counter("connections_cut") == before + 1
+
+
+def test_a_subscriber_that_may_no_longer_subscribe_gets_nothing_more(many: Many) -> None:
+    doors = many.device(2)
+    many.permit("subscribe=news")
+    subscriber = many.of(zmq.SUB, doors["backend"], reconnect_ivl=-1)
+    subscriber.subscribe(b"")
+    publisher = many.socket(zmq.PUB, doors["frontend"])
+
+    def heard() -> int:
+        publisher.send_multipart([b"topic", b"text"])
+        return subscriber.poll(100)
+
+    wait_until(heard)
+    many.permit("none")
+    while subscriber.poll(200):
+        subscriber.recv_multipart()
+    many.operator.ask(wire.PUBLISH, "news", pack(b"topic", b"later"), {})
+    assert not subscriber.poll(200)
+
+
+# -------------------------------------------------------------------------- whose job
+
+
+def test_each_way_in_gives_a_job_its_principal_and_its_tenant_whatever_it_says(
+    many: Many, eve: Smq, queue: str
+) -> None:
+    said = {"tenant": "another"}
+    many.permit("all", tenant="acme")
+
+    eve.ask(wire.PUSH, queue, [["smq", b"x", said], ["plain smq", b"x", None]])
+    many.of(zmq.PUSH, many.device(0)["frontend"]).send_multipart(
+        [queue.encode(), json.dumps({"id": "push", **said}).encode(), b"x"]
+    )
+    asker = many.of(zmq.REQ, many.device(1)["frontend"])
+    asker.send_multipart(
+        [queue.encode(), json.dumps({"id": "req", "reply": "accepted", **said}).encode(), b"x"]
+    )
+    receive(asker)
+    about = {"name": queue, "queue": queue, "payload": b"x", "every": 3600, "options": said}
+    row = eve.ask(wire.SCHEDULE, "add", about).fields[0]
+    run = many.operator.ask(wire.SCHEDULE, "run", {"name": queue}).fields[0]
+
+    assert row["added_by"] == "eve"
+    for job_id in ("smq", "plain smq", "push", "req", run):
+        stored = many.document(queue, _id=job_id)
+        assert (stored["tenant"], stored["pushed_by"]) == ("acme", "eve"), job_id
+    assert many.operator.ask(wire.SHOW, queue, "smq").fields[0]["pushed_by"] == "eve"
+    assert {each["pushed_by"] for each in many.operator.ask(wire.PEEK, queue, "ready", 9).fields[0]} == {
+        "eve"
+    }
+    many.operator.ask(wire.SCHEDULE, "remove", {"name": queue})
+
+
+def test_a_job_that_goes_on_and_its_children_are_of_the_worker_s_principal_and_tenant(
+    many: Many, eve: Smq, queue: str
+) -> None:
+    many.permit("all", tenant="acme")
+    many.push_one(queue, b"payload", "job", tenant="first")
+    eve.ask(wire.READY, queue, 1)
+    ((receipt, *_),) = eve.delivery()
+    eve.ask(wire.SETTLE, [[receipt, wire.FORWARD, None, None, [f"{queue}-on", None, None]]])
+    on = many.document(f"{queue}-on")
+    eve.ask(wire.READY, f"{queue}-on", 1)
+    ((receipt, *_),) = eve.delivery()
+    eve.ask(wire.SETTLE, [[receipt, wire.FAN_OUT, None, None, [[f"{queue}-child", None, None]]]])
+    child = many.document(f"{queue}-child")
+
+    for stored in (on, child):
+        assert (stored["tenant"], stored["pushed_by"], stored["payload"]) == ("acme", "eve", b"payload")
+    assert on["passed"][0]["queue"] == queue
+
+
+def test_a_job_keeps_its_tenant_when_a_worker_of_no_tenant_forwards_it(
+    many: Many, eve: Smq, queue: str
+) -> None:
+    many.permit("all")
+    many.push_one(queue, b"payload", "job", tenant="first")
+    eve.ask(wire.READY, queue, 1)
+    ((receipt, *_),) = eve.delivery()
+    eve.ask(wire.SETTLE, [[receipt, wire.FORWARD, None, None, [f"{queue}-on", None, None]]])
+
+    assert many.document(f"{queue}-on")["tenant"] == "first"
+
+
+def test_a_dead_letter_says_whose_job_it_was(many: Many, eve: Smq, queue: str) -> None:
+    many.permit("all")
+    eve.ask(wire.PUSH, queue, [["job", b"x", None]])
+    eve.ask(wire.READY, queue, 1)
+    ((receipt, *_),) = eve.delivery()
+    eve.ask(wire.SETTLE, [[receipt, wire.REJECT, "no", None]])
+
+    assert many.document(queue, state="dead")["pushed_by"] == "eve"
+    assert many.operator.ask(wire.PEEK, queue, "dead", 1).fields[0][0]["pushed_by"] == "eve"
+
+
+def test_jobs_of_clients_without_a_name_have_no_field_for_it(many: Many, queue: str) -> None:
+    many.push_one(queue)
+
+    assert "pushed_by" not in many.document(queue)
+
+
+# -------------------------------------------------------------------------------- log
+
+
+def test_a_flood_of_refusals_of_one_does_not_hide_those_of_another(many: Many, eve: Smq, queue: str) -> None:
+    bob, before = many.smq_of("bob"), many.counter("forbidden")
+    for _ in range(50):
+        eve.ask(wire.PEEK, queue, "ready", 1)
+    bob.ask(wire.PEEK, f"{queue}-of-bob", "ready", 1)
+
+    many.process.wait_log(f"bob from tcp://{ADDRESSES['bob']}")
+    assert f"read {queue}-of-bob" in many.process.log_text()
+    assert many.counter("forbidden") == before + 51
+    assert many.process.log_text().count(f"read {queue}\n") < 20
