@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterator
@@ -11,10 +12,12 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from sluicemq import Client, Publisher, Reject, Worker
+from sluicemq import Client, Producer, Publisher, Reject, Worker
+from sluicemq_broker.security.passwords import hash_password
 from support.broker_process import BrokerProcess
 from support.broker_under_test import BrokerUnderTest
 from support.browser import chromium, path_of_chromium
+from support.certificates import Authority
 from support.own_queue import TOKEN, OwnQueue
 from support.ports import free_port
 from support.waiting import wait_until
@@ -58,7 +61,9 @@ def browser() -> Iterator[Browser]:
 class Dashboard:
     """One tab, and what went wrong in it."""
 
-    def __init__(self, browser: Browser, address: str, queue: str, **context: Any) -> None:
+    def __init__(
+        self, browser: Browser, address: str, queue: str, scheme: str = "http", **context: Any
+    ) -> None:
         self.context = browser.new_context(**{"viewport": {"width": 1600, "height": 900}, **context})
         self.context.add_init_script(COUNTING)
         self.page: Page = self.context.new_page()
@@ -67,7 +72,7 @@ class Dashboard:
         self.wrong: list[str] = []
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
         self.page.on("console", lambda line: self._note(line.type, line.text))
-        self._address = address
+        self._address = f"{scheme}://{address}"
 
     def _note(self, kind: str, text: str) -> None:
         if kind == "error" and "status of 4" not in text:  # a refusal is an answer
@@ -75,7 +80,7 @@ class Dashboard:
 
     def show(self, place: str) -> Page:
         """A page, when it has drawn all that it asked for."""
-        self.page.goto(f"http://{self._address}/#/{place}")
+        self.page.goto(f"{self._address}/#/{place}")
         self.page.wait_for_selector("h1")
         self.page.evaluate("() => new Promise(requestAnimationFrame)")  # it has heard where it is
         self.page.wait_for_function("() => !window.awaited")
@@ -324,7 +329,7 @@ def test_no_page_is_wider_than_its_window_and_all_that_can_be_used_has_a_name(
         client.add_schedule("heartbeat-of-a-shop", jobs.queue, b"x", every=3600)
         publisher.publish("shop", "orders", b"x").wait(60)
         client.seek("shop", "invoices-of-the-shop", 0)
-    screen = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
+    screen: dict[str, Any] = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
     dashboard = Dashboard(browser, shared_broker.process.http, jobs.queue, **screen)
     job = f"queues/{jobs.queue}/jobs/{'long-id-' * 15}"
     for place in (*PAGES, f"queues/{jobs.queue}?state=dead", f"dead?queue={jobs.queue}", job):
@@ -356,6 +361,100 @@ def test_the_first_tab_stop_leads_to_the_content_and_focus_is_seen(dashboard: Da
     expect(page.get_by_role("link", name="To the content")).to_be_focused()
     page.keyboard.press("Tab")
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+
+READER, OPERATOR = "a-token-of-the-reader", "the password of ops"
+
+
+@pytest.fixture(scope="module")
+def closed_broker(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker with TLS where nobody sees anything before a login; its database has two queues."""
+    certificate = Authority(tmp_path_factory.mktemp("ca")).certificate("127.0.0.1")
+    hashed = hashlib.sha256(READER.encode()).hexdigest()
+    people = {
+        "reader": {"tokens": f"sha256:{hashed}", "permissions": "read=mail"},
+        "ops": {"password": hash_password(OPERATOR), "permissions": "all"},
+    }
+    broker = {
+        "endpoint": {"endpoint": "tcp://127.0.0.1:0", "anonymous": "all"},
+        "http": "127.0.0.1:0",
+        "http_tls_cert": str(certificate.chain),
+        "http_tls_key": str(certificate.key),
+        "history": True,
+    }
+    config = {
+        "broker": broker,
+        "security": {"anonymous": "none", "principals": people},
+        "queues": {"mail": {}, "sms": {}},
+        "devices": [],
+    }
+    with BrokerProcess(mongo_uri, "test_dashboard_closed", config=config) as process:
+        with Client(process.doors["smq"]) as client, Producer(process.doors["smq"]) as producer:
+            for queue in ("mail", "sms"):
+                producer.push(queue, b"job").wait(60)
+                client.queue(queue)
+        yield process
+
+
+@pytest.fixture
+def closed(browser: Browser, closed_broker: BrokerProcess) -> Iterator[Dashboard]:
+    dashboard = Dashboard(browser, closed_broker.http, "mail", "https", ignore_https_errors=True)
+    yield dashboard
+    dashboard.context.close()
+    assert dashboard.wrong == []
+
+
+def test_nobody_sees_anything_before_a_login_and_then_what_is_permitted(closed: Dashboard) -> None:
+    # Given
+    page = closed.show("queues")
+    expect(page.get_by_role("heading", name="Log in to SluiceMQ")).to_be_visible()
+    expect(page.get_by_role("navigation")).not_to_be_visible()
+    # When the token is wrong
+    page.get_by_label("Token").fill("a-guess-of-some-length")
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("that token is wrong")).to_be_visible()
+    # When it is right
+    page.get_by_label("Token").fill(READER)
+    page.get_by_role("button", name="Log in", exact=True).click()
+    # Then
+    expect(page.locator("tbody th")).to_have_text(["mail"])
+    expect(page.locator("#who")).to_have_text("reader")
+    expect(page.locator("nav li:visible")).to_have_text(["Overview", "Queues", "Dead letters", "Workers"])
+    expect(page.get_by_role("button", name="Pause")).to_have_count(0)
+    (cookie,) = closed.context.cookies()
+    assert (cookie["httpOnly"], cookie["secure"], cookie["sameSite"]) == (True, True, "Strict")
+    for place in ("", "queues/mail", "dead?queue=mail", "workers"):
+        closed.show(place)
+    assert READER not in json.dumps(page.evaluate("[{...sessionStorage}, {...localStorage}]"))
+    # When
+    page.get_by_role("button", name="Log out").click()
+    # Then
+    expect(page.get_by_role("heading", name="Log in to SluiceMQ")).to_be_visible()
+    assert "mail" not in page.inner_text("main")
+
+
+def test_a_user_logs_in_by_password_and_may_change_what_is_permitted(closed: Dashboard) -> None:
+    page = closed.show("queues/sms")
+    page.get_by_role("button", name="By password").click()
+    page.get_by_label("User").fill("ops")
+    page.get_by_label("Password", exact=True).fill(OPERATOR)
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Pause delivery").click()
+    page.get_by_role("dialog").get_by_role("button", name="Pause").click()
+    expect(page.get_by_text("delivery paused")).to_be_visible()
+    page.get_by_role("button", name="Resume delivery").click()
+    page.get_by_role("dialog").get_by_role("button", name="Resume").click()
+    expect(page.get_by_text("delivery of sms is resumed")).to_be_visible()
+
+
+def test_a_login_that_ends_leads_back_to_the_form(closed: Dashboard) -> None:
+    page = closed.show("")
+    page.get_by_label("Token").fill(READER)
+    page.keyboard.press("Enter")
+    expect(page.locator("#health")).to_have_attribute("data-health", "good")
+    closed.context.clear_cookies()
+    page.get_by_role("link", name="Queues", exact=True).click()  # the page looks again
+    expect(page.get_by_role("heading", name="Log in to SluiceMQ")).to_be_visible()
 
 
 @_full

@@ -1,0 +1,370 @@
+"""HTTP with principals at a real broker: tokens, logins, what each may do and see, and how it ends."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from sluicemq import Client, Producer, Worker
+from sluicemq.protocol.permissions import Action
+from sluicemq_broker.http import BASE as V1
+from sluicemq_broker.security.passwords import hash_password
+from support.broker_process import BrokerProcess
+from support.http_reader import Answer, Web
+from support.http_site import all_needs
+from support.waiting import TIMEOUT, wait_until
+
+PASSWORD = "correct horse battery"  # noqa: S105 - of a broker of tests
+#: Seconds within which a live stream ends when its caller may no longer have it; and what a machine may add.
+SOON = 30.0
+#: Names in the paths.
+NAMES = {"queue": "mail", "job_id": "one", "subject": "queue", "name": "mail", "task_id": "nosuch"}
+
+
+def token(name: str) -> str:
+    return f"token-of-{name}-for-tests"
+
+
+def principal(name: str, permissions: Any, **more: Any) -> dict[str, Any]:
+    hashed = hashlib.sha256(token(name).encode()).hexdigest()
+    return {"tokens": [f"sha256:{hashed}"], "permissions": permissions, **more}
+
+
+def principals() -> dict[str, Any]:
+    found = {
+        "all": principal("all", "all", password=hash_password(PASSWORD)),
+        "none": principal("none", "none"),
+        "reader": principal("reader", "read=mail*"),
+        "manager": principal("manager", "read=mail manage=mail"),
+    }
+    for action in Action:
+        found[f"only-{action}"] = principal(f"only-{action}", {str(action): True})
+        others = {str(each): True for each in Action if each != action}
+        found[f"but-{action}"] = principal(f"but-{action}", others)
+    return found
+
+
+@pytest.fixture(scope="module")
+def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
+    library = {"endpoint": "tcp://127.0.0.1:0", "anonymous": "all"}  # for these tests
+    config = {
+        "broker": {"endpoint": library, "http": "127.0.0.1:0", "history": True, "poll": 0.1},
+        "security": {"anonymous": "none", "principals": principals()},
+        "devices": [],
+        "schedules": {"nightly": {"queue": "mail", "payload": "x", "every": 86400}},
+        "queues": {"mail": {}, "mail.slow": {}, "sms": {}},
+    }
+    with BrokerProcess(mongo_uri, "test_http_principals", config=config) as broker:
+        endpoint = broker.doors["smq"]
+        with Producer(endpoint) as producer:
+            for queue in ("mail", "mail.slow", "sms"):
+                producer.push(queue, b"{}", id="one").wait(TIMEOUT)
+        with Client(endpoint) as client:
+            for queue in ("mail", "mail.slow", "sms"):
+                client.queue(queue)  # counted
+        yield broker
+
+
+@pytest.fixture
+def web(broker: BrokerProcess) -> Web:
+    return Web(broker.http)
+
+
+def bearer(name: str) -> Any:  # headers
+    return {"Authorization": f"Bearer {token(name)}"}
+
+
+def cookie_of(answer: Answer) -> str:
+    return answer.headers["set-cookie"].partition(";")[0]
+
+
+# ---------------------------------------------------------------- every path
+
+
+def address(path: str) -> str:
+    names = {**NAMES, "name": "nightly"} if "/schedules/" in path else NAMES
+    return path.format(**names)
+
+
+def status(web: Web, path: str, **headers: Any) -> int:
+    """Status of an answer; a change is sent without what it needs, so that nothing is changed."""
+    method = "POST" if path in POSTS else "GET"
+    if path == f"{V1}/live":
+        return live_status(web, **headers)
+    if method == "GET":
+        return web.get(address(path), **headers).status
+    return web.post(address(path), {"what": "nothing", "state": "nothing"}, **headers).status
+
+
+def live_status(web: Web, **headers: str) -> int:
+    connection = http.client.HTTPConnection(web.address, timeout=TIMEOUT)
+    try:
+        connection.request("GET", f"{V1}/live", headers=headers)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+NEEDING = [path for path, needs in all_needs().items() if needs is not None]
+LAST = {
+    "pause",
+    "resume",
+    "purge",
+    "redrive",
+    "delete",
+    "retry",
+    "promote",
+    "cancel",
+    "run",
+    "token",
+    "logout",
+}
+POSTS = [path for path in NEEDING if path.rpartition("/")[2] in LAST]
+WITH_ACTION = [
+    path
+    for path in NEEDING
+    if (action := all_needs()[path].action) and not all_needs()[path].shows  # type: ignore[union-attr]
+    if "task" not in path and not (action == Action.OPERATE and "{" in path)  # those are of queues here
+]
+
+
+@pytest.mark.parametrize("path", WITH_ACTION)
+def test_who_may_everything_but_that_gets_403_and_who_may_only_that_does_not(web: Web, path: str) -> None:
+    needs = all_needs()[path]
+    assert needs is not None
+    answer = status(web, path, **bearer(f"but-{needs.action}"))
+    assert answer == 403
+    assert status(web, path, **bearer(f"only-{needs.action}")) not in (401, 403)
+
+
+@pytest.mark.parametrize("path", NEEDING)
+def test_nobody_gets_401_where_anonymous_clients_may_nothing(web: Web, path: str) -> None:
+    assert status(web, path) == 401
+
+
+def test_health_and_the_page_with_the_login_need_nobody(web: Web) -> None:
+    for path in ("/healthz", "/readyz", "/", "/dashboard/login.js"):
+        assert web.get(path).status == 200
+
+
+def test_a_refusal_says_what_is_not_permitted_and_is_counted_and_logged(
+    web: Web, broker: BrokerProcess
+) -> None:
+    answer = web.get(f"{V1}/queues/sms", **bearer("reader"))
+    assert (answer.status, answer.json["code"]) == (403, "FORBIDDEN")
+    assert "reader may not read sms" in answer.json["message"]
+    counted = web.get(f"{V1}/broker", **bearer("all")).json["counters"]["forbidden"]
+    assert counted >= 1
+    broker.wait_log("forbidden")
+
+
+# ---------------------------------------------------------------- what is seen
+
+
+def test_lists_counts_and_figures_have_what_the_caller_may_see(web: Web, broker: BrokerProcess) -> None:
+    def names(path: str, key: str = "queues", **caller: Any) -> set[str]:
+        rows = web.get(f"{V1}/{path}", **caller).json[key]
+        return {each["queue"] if "queue" in each else each["name"] for each in rows}
+
+    reader, everything = bearer("reader"), bearer("all")
+    with (
+        Worker(broker.doors["smq"], "sms", lambda _job: None),
+        Worker(broker.doors["smq"], "mail", lambda _job: None),
+    ):
+        wait_until(lambda: len(names("workers", "workers", **everything)) == 2, what="workers")
+        assert names("workers", "workers", **reader) == {"mail"}
+    assert names("queues", **reader) == {"mail", "mail.slow"}
+    assert names("queues", **everything) == {"mail", "mail.slow", "sms"}
+    seen = web.get(f"{V1}/overview?limit=10", **reader).json
+    assert (seen["totals"]["queues"], seen["matching"], seen["counters"]) == (2, 2, {})
+    assert "pid" not in seen["broker"]
+    assert names("queues?limit=10&contains=s", **reader) == {"mail.slow"}
+    assert web.get(f"{V1}/schedules", **bearer("manager")).json["schedules"][0]["queue"] == "mail"
+    assert web.get(f"{V1}/schedules", **reader).json == {"schedules": []}
+    assert web.get(f"{V1}/recent?queue=mail,sms", **reader).json["queues"].keys() <= {"mail"}
+    happened = web.get(f"{V1}/incidents", **reader).json["incidents"]
+    assert all(each["queue"].startswith("mail") for each in happened)
+
+
+def test_metrics_have_the_series_of_visible_queues_or_all(web: Web) -> None:
+    text = web.get("/metrics", **bearer("reader")).body.decode()
+    assert 'queue="mail"' in text
+    for hidden in ("sms", 'queue="*"', "process_", "sluicemq_hub", "sluicemq_broker_info"):
+        assert hidden not in text
+    whole = web.get("/metrics", **bearer("only-operate")).body.decode()
+    assert all(each in whole for each in ('queue="sms"', "process_cpu", "sluicemq_hub"))
+    assert web.get("/metrics", **bearer("reader")).body.decode().count("sms") == 0  # after who sees all
+
+
+def test_the_queue_of_a_schedule_decides_who_may_run_it(web: Web) -> None:
+    assert web.post(f"{V1}/schedules/nightly/pause", **bearer("manager")).status == 200
+    assert web.post(f"{V1}/schedules/nightly/resume", **bearer("reader")).status == 403
+
+
+# ---------------------------------------------------------------------- logins
+
+
+@pytest.mark.parametrize("shown", [{"token": token("all")}, {"user": "all", "password": PASSWORD}])
+def test_a_login_by_token_or_password_is_kept_in_a_cookie_until_logout(web: Web, shown: Any) -> None:
+    # When
+    answer = web.post(f"{V1}/login", shown)
+    # Then
+    assert (answer.status, answer.json["name"], answer.json["session"]) == (200, "all", True)
+    attributes = {each.strip().lower() for each in answer.headers["set-cookie"].split(";")[1:]}
+    assert attributes == {"httponly", "samesite=strict", "path=/"}  # not Secure: this is no TLS
+    cookie = cookie_of(answer)
+    assert web.get(f"{V1}/me", Cookie=cookie).json["permissions"]["read"] == ["*"]
+    assert web.post(f"{V1}/queues/mail/pause", Cookie=cookie).status == 200
+    assert web.post(f"{V1}/queues/mail/resume", Cookie=cookie).status == 200
+    # When
+    out = web.post(f"{V1}/logout", Cookie=cookie)
+    # Then
+    assert out.status == 200
+    assert cookie_of(out).endswith('=""')
+    assert "expires=" in out.headers["set-cookie"].lower()
+    assert web.get(f"{V1}/me", Cookie=cookie).status == 401
+
+
+def test_behind_a_proxy_with_tls_the_cookie_is_sent_over_tls_only(web: Web) -> None:
+    answer = web.post(
+        f"{V1}/login", {"token": token("all")}, Origin=f"https://{web.address}", Host=web.address
+    )
+    assert "secure" in {each.strip().lower() for each in answer.headers["set-cookie"].split(";")}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec_Fetch_Site": "same-site"},
+        {"X_SluiceMQ_Action": ""},
+    ],
+)
+def test_another_site_neither_logs_in_nor_uses_a_login(web: Web, headers: dict[str, str]) -> None:
+    cookie = cookie_of(web.post(f"{V1}/login", {"token": token("all")}))
+    assert web.post(f"{V1}/login", {"token": token("all")}, **headers).status == 403
+    assert web.post(f"{V1}/queues/mail/pause", Cookie=cookie, **headers).status == 403
+    assert web.post(f"{V1}/logout", Cookie=cookie, **headers).status == 403
+    assert web.get(f"{V1}/me", Cookie=cookie).status == 200
+
+
+@pytest.mark.parametrize(
+    ("shown", "refused"),
+    [
+        ({"token": "a-token-that-nobody-has"}, 401),
+        ({"user": "all", "password": "wrong"}, 401),
+        ({"user": "nobody", "password": PASSWORD}, 401),
+        ({"user": "reader", "password": ""}, 401),
+        ({"token": ""}, 401),
+        ({}, 400),
+        ({"token": 7}, 400),
+        ({"user": "all"}, 400),
+        ({"token": token("all"), "user": "all", "password": PASSWORD}, 400),
+        ({"token": "x" * 5000}, 400),
+    ],
+)
+def test_a_wrong_login_gets_no_cookie(web: Web, shown: Any, refused: int) -> None:
+    answer = web.post(f"{V1}/login", shown)
+    assert (answer.status, answer.headers.get("set-cookie")) == (refused, None)
+
+
+def test_made_up_cookies_are_nobodys(web: Web, broker: BrokerProcess) -> None:
+    name = f"sluicemq-{broker.http.rpartition(':')[2]}"
+    for value in ("", "x", "x" * 5000, "a b", "%00", '"', "é"):
+        assert web.get(f"{V1}/me", Cookie=f"{name}={value}".encode().decode("latin-1")).status == 401
+
+
+# ------------------------------------------------------------- changes of principals
+
+
+@contextmanager
+def following(web: Web, **headers: str) -> Iterator[http.client.HTTPResponse]:
+    """An open stream of live events that has had its first one."""
+    connection = http.client.HTTPConnection(web.address, timeout=SOON)
+    try:
+        connection.request("GET", f"{V1}/live?limit=10", headers=headers)
+        response = connection.getresponse()
+        assert response.status == 200
+        event(response)
+        yield response
+    finally:
+        connection.close()
+
+
+def event(response: http.client.HTTPResponse) -> Any:
+    while line := response.readline():
+        if line.startswith(b"data: "):
+            return json.loads(line[6:])
+    return None
+
+
+def rest(response: http.client.HTTPResponse) -> None:
+    """Read until the broker ends the stream; TimeoutError if it goes on."""
+    while event(response) is not None:
+        pass
+
+
+def test_what_a_changed_principal_had_open_ends(broker: BrokerProcess, web: Web) -> None:
+    # Given: a login, and streams of a principal that changes and of one that stays
+    cookie = cookie_of(web.post(f"{V1}/login", {"token": token("reader")}))
+    with (
+        following(web, Cookie=cookie) as by_cookie,
+        following(web, **bearer("reader")) as by_token,
+        following(web, **bearer("manager")) as stays,
+        # When it may read another queue
+        configured(broker, reader=principal("reader", "read=sms")),
+    ):
+        rest(by_cookie)
+        rest(by_token)
+        # Then its login goes on, and sees that one
+        rows = web.get(f"{V1}/overview?limit=10", Cookie=cookie).json["queues"]
+        assert [each["name"] for each in rows] == ["sms"]
+        assert [each["name"] for each in event(stays)["queues"]] == ["mail"]
+
+
+def test_the_logins_by_a_token_that_is_replaced_end(broker: BrokerProcess, web: Web) -> None:
+    cookie = cookie_of(web.post(f"{V1}/login", {"token": token("reader")}))
+    with (
+        following(web, Cookie=cookie) as open_one,
+        configured(broker, reader=principal("another", "read=sms")),
+    ):
+        rest(open_one)
+        assert web.get(f"{V1}/me", Cookie=cookie).status == 401
+        assert web.get(f"{V1}/me", **bearer("reader")).status == 401
+        assert web.get(f"{V1}/me", **bearer("another")).json["name"] == "reader"
+
+
+def test_a_logout_ends_what_is_open(web: Web) -> None:
+    cookie = cookie_of(web.post(f"{V1}/login", {"token": token("reader")}))
+    with following(web, Cookie=cookie) as open_one:
+        assert web.post(f"{V1}/logout", Cookie=cookie).status == 200
+        rest(open_one)
+
+
+@contextmanager
+def configured(broker: BrokerProcess, **changed: Any) -> Iterator[None]:
+    """Other principals until the end of the body."""
+    before = broker.config["security"]
+    try:
+        _configure(broker, {**before, "principals": {**before["principals"], **changed}})
+        yield
+    finally:
+        _configure(broker, before)
+
+
+def _configure(broker: BrokerProcess, security: dict[str, Any]) -> None:
+    broker.config["security"] = security
+    (Path(broker.folder) / "broker.toml").write_text(tomli_w.dumps(broker.config))
+    read = broker.log_text().count("SIGHUP: read")
+    broker.send_signal(signal.SIGHUP)
+    wait_until(lambda: broker.log_text().count("SIGHUP: read") > read, what="the other principals")
