@@ -21,10 +21,13 @@ import logging  # noqa: E402
 import os  # noqa: E402
 import signal  # noqa: E402
 from collections.abc import Callable, Mapping  # noqa: E402
+from pathlib import Path  # noqa: E402
 
 import gevent  # noqa: E402
 from gevent.event import Event  # noqa: E402
 
+from sluicemq.protocol.errors import Unavailable  # noqa: E402
+from sluicemq.protocol.keys import KeyPair, read_key, read_key_file  # noqa: E402
 from sluicemq.standard_streams import guarded  # noqa: E402
 from sluicemq_devices.hub import (  # noqa: E402
     Notices,
@@ -34,7 +37,16 @@ from sluicemq_devices.hub import (  # noqa: E402
     unblock_stderr,
 )
 from sluicemq_devices.relays import HWM, HWM_BYTES, Device, Forwarder, Kind, Queue, Streamer  # noqa: E402
-from sluicemq_devices.sockets import Endpoint, Outgoing, Switchboard, parse_endpoint  # noqa: E402
+from sluicemq_devices.sockets import (  # noqa: E402
+    OPEN,
+    AllowList,
+    Dialling,
+    Endpoint,
+    Guard,
+    Outgoing,
+    Switchboard,
+    parse_endpoint,
+)
 
 _DEVICES: dict[str, Callable[..., Device]] = {
     Kind.STREAMER: Streamer,
@@ -57,14 +69,24 @@ def main(
     """
     parser = _parser()
     options = parser.parse_args(arguments)
-    if not options.insecure:
-        _refuse_exposed(parser, options.frontend, options.backend)
+    allow, guards = _guards(parser, options)
     _set_up_log()
     notices = Notices(logging.getLogger("devices"))
     board = Switchboard(notice=notices.notice, count=notices.add, outgoing=Outgoing(2 * options.hwm_bytes))
-    device = devices[options.device](
-        board, options.frontend, options.backend, hwm=options.hwm, hwm_bytes=options.hwm_bytes
-    )
+    try:
+        device = devices[options.device](
+            board,
+            options.frontend,
+            options.backend,
+            hwm=options.hwm,
+            hwm_bytes=options.hwm_bytes,
+            guard=guards.__getitem__,
+        )
+    except Unavailable as error:
+        _say(f"{options.device}: {error}")
+        return 1
+    if allow:
+        gevent.signal_handler(signal.SIGHUP, _read_again, allow, board)
     board.start()
     try:
         return _run(options.device, device, notices, as_json=options.json)
@@ -72,14 +94,54 @@ def main(
         board.stop()
 
 
-def _refuse_exposed(parser: argparse.ArgumentParser, *ends: Endpoint) -> None:
-    """End with wrong usage if other machines can reach a door where clients need no key."""
-    exposed = [each.address for each in ends if each.is_exposed]
+def _guards(
+    parser: argparse.ArgumentParser, options: argparse.Namespace
+) -> tuple[AllowList | None, dict[Endpoint, Guard]]:
+    """Return the list of keys that get in, if there is one, and the guard of each end.
+
+    Ends with wrong usage if an end is open to other machines, or connects without a key although others have
+    one.
+    """
+    keys, server = options.curve_secret_key_file, options.server_key
+    if (options.allow is None) != (keys is None) and not (keys and server):
+        parser.error("--curve-secret-key-file and --allow belong together: without them no key is asked for")
+    try:
+        allow = AllowList(keys, options.allow) if options.allow else None
+    except ValueError as error:
+        parser.error(str(error))
+    dialled = Dialling(server, keys) if server else OPEN
+    ends = (options.frontend, options.backend)
+    guards = {end: (allow or OPEN) if end.bind else dialled for end in ends}
+    if not options.insecure:
+        _refuse_open(parser, [end for end in ends if guards[end] is OPEN], has_keys=bool(allow or server))
+    return allow, guards
+
+
+def _refuse_open(parser: argparse.ArgumentParser, ends: list[Endpoint], *, has_keys: bool) -> None:
+    """End with wrong usage if one of these ends, which have no key, must have one."""
+    exposed = [end.address for end in ends if end.is_exposed]
     if exposed:
         parser.error(
             f"other machines can reach {' and '.join(exposed)}, and clients need no key there: listen on "
-            "127.0.0.1, or say that this network may read and send everything: --insecure"
+            "127.0.0.1, ask for keys with --curve-secret-key-file and --allow, or say that this network may "
+            "read and send everything: --insecure"
         )
+    dialled = [end.address for end in ends if has_keys and not end.bind]
+    if dialled:
+        parser.error(
+            f"{' and '.join(dialled)} would be connected to without a key: give --server-key, or say that it "
+            "is meant: --insecure"
+        )
+
+
+def _read_again(allow: AllowList, board: Switchboard) -> None:
+    """Read the keys that get in again, and cut the connections of keys that are gone."""
+    try:
+        allow.read_again()
+    except ValueError as error:
+        _say(f"{error}; the keys that were read before still get in")
+        return
+    board.cut_if(allow.is_over, "its key is not allowed any more")
 
 
 def _set_up_log() -> None:
@@ -131,6 +193,24 @@ def _parser() -> argparse.ArgumentParser:
         "--hwm-bytes", type=_positive, default=HWM_BYTES, help="bytes held at most (%(default)s)"
     )
     parser.add_argument(
+        "--curve-secret-key-file",
+        metavar="FILE",
+        type=_key_file,
+        help="key file of this device: ends that bind speak CURVE, and let in the keys of --allow",
+    )
+    parser.add_argument(
+        "--allow",
+        metavar="FILE",
+        type=Path,
+        help="public keys that get in, one in a line with a name behind it; SIGHUP reads it again",
+    )
+    parser.add_argument(
+        "--server-key",
+        metavar="KEY",
+        type=_key,
+        help="public key of the server to which an end connects: it speaks CURVE",
+    )
+    parser.add_argument(
         "--insecure", action="store_true", help="other machines may reach its doors although they need no key"
     )
     parser.add_argument(
@@ -144,6 +224,20 @@ def _endpoint(text: str) -> Endpoint:
         return parse_endpoint(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _key_file(text: str) -> KeyPair:
+    try:
+        return read_key_file(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _key(text: str) -> bytes:
+    try:
+        return read_key(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not {error}") from error
 
 
 def _positive(text: str) -> int:

@@ -417,6 +417,22 @@ def test_a_decision_about_a_peer_that_has_left_is_ignored(
     assert "was not decided" in notices.of("connections_cut")[0]
 
 
+def test_a_peer_that_is_refused_for_now_is_not_told_and_tries_again(
+    board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started, clients: Clients
+) -> None:
+    guard = LateGuard()
+    door = started(lane_door(board, recorder, "PULL", guard=guard))
+    plain = clients.connect(zmq.PUSH, door.address, reconnect_ivl=10, **as_client())
+    for _ in range(2):
+        _, decide = eventually(lambda: guard.asked and guard.asked.pop())
+        decide(None, "too many at once", for_now=True)
+    _, decide = eventually(lambda: guard.asked and guard.asked.pop())
+    decide("me", "")
+    send(plain, b"at last")
+    eventually(lambda: recorder.messages == [[b"at last"]])
+    assert len(notices.of("handshakes_refused")) == 2
+
+
 def test_connections_are_cut_whose_owner_may_stay_no_longer(
     board: Switchboard, recorder: LaneRecorder, notices: Notices, started: Started, clients: Clients
 ) -> None:

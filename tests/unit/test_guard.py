@@ -42,7 +42,7 @@ def secured(**settings: Any) -> Security:
 def admitted(guard: DoorGuard, credentials: Credentials, peer: str = HERE) -> tuple[Caller | None, str]:
     """Return what the guard decides."""
     answer: AsyncResult[tuple[Caller | None, str]] = AsyncResult()
-    guard.admit(credentials, peer, lambda who, why: answer.set((who, why)))
+    guard.admit(credentials, peer, lambda who, why, **_: answer.set((who, why)))
     decision: tuple[Caller | None, str] = answer.get(timeout=30)
     return decision
 
@@ -154,7 +154,7 @@ def test_a_principal_that_is_removed_while_its_password_is_checked_does_not_get_
     security = secured()
     answer: AsyncResult[tuple[Caller | None, str]] = AsyncResult()
 
-    security.guard(END).admit(RIGHT, HERE, lambda who, why: answer.set((who, why)))
+    security.guard(END).admit(RIGHT, HERE, lambda who, why, **_: answer.set((who, why)))
     security.passwords.check(HASH, "right")  # the check has begun
     security.reconfigure(SecuritySettings(), {})
 

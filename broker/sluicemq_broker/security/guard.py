@@ -93,7 +93,7 @@ class DoorGuard(Guard):
         try:
             fits = self._passwords.check(login and login.hash, credentials.password)
         except Unavailable as error:
-            decide(None, str(error))
+            decide(None, str(error), for_now=True)
             return
         caller = self._caller(login.principal, peer, login.key) if login and fits else None
         if caller and caller.is_known:  # it may have been removed meanwhile

@@ -1,5 +1,6 @@
 """Doors, lanes and connections."""
 
+from sluicemq_devices.sockets.allow_list import AllowList, Dialling
 from sluicemq_devices.sockets.doors import LaneDoor, RawDoor
 from sluicemq_devices.sockets.endpoints import Endpoint, host_and_port, tcp_address, unix_path
 from sluicemq_devices.sockets.endpoints import parse as parse_endpoint
@@ -12,7 +13,9 @@ from sluicemq_devices.sockets.switchboard import Switchboard
 __all__ = [
     "OPEN",
     "SMALL",
+    "AllowList",
     "Decide",
+    "Dialling",
     "Endpoint",
     "Guard",
     "Guards",

@@ -368,12 +368,15 @@ class Connection(SendingHalf, Generic[M]):
             shielded(self._guard.admit, credentials, self.peer, self._decide)
             self._watch()
 
-    def _decide(self, who: Any, why: str) -> None:
+    def _decide(self, who: Any, why: str, *, for_now: bool = False) -> None:
         """Go on with the handshake as the guard has decided, and with what has come meanwhile."""
         if not self._awaits_decision or self._ended:
             return
         self._awaits_decision = False
         self.who = who
+        if for_now:
+            self._end(Mishap.HANDSHAKES_REFUSED, why)
+            return
         self.zmtp.decide(why)
         if why:
             self._refuse(why)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from sluicemq_devices.sockets.endpoints import Endpoint
 from sluicemq_devices.zmtp import Credentials, Terms
 
-#: Takes the decision about a peer: who it is for the door's owner, and why it does not get in, or "".
-Decide = Callable[[Any, str], None]
+
+class Decide(Protocol):
+    """Takes the decision about a peer."""
+
+    def __call__(self, who: Any, why: str, *, for_now: bool = False) -> None:
+        """Let the peer in as ``who``, or refuse it for a reason, ``why``.
+
+        ``for_now``: the peer hears nothing of that and tries again. A ZeroMQ that hears of it does not.
+        """
 
 
 class Guard(Terms):
