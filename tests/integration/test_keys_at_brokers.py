@@ -1,0 +1,275 @@
+"""Keys and passwords at a running broker: who gets in, at which brokers, and when their connections end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from faults.mongo_proxy import CuttingProxy
+from sluicemq.protocol import wire
+from sluicemq.protocol.keys import KeyPair, encode, read_key, write_key_file
+from sluicemq_broker.command import users
+from support.broker_process import BrokerProcess
+from support.raw_sockets import Smq
+from support.waiting import TIMEOUT, wait_until
+
+REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+
+
+def new_pair() -> KeyPair:
+    public, secret = zmq.curve_keypair()
+    return KeyPair(read_key(public.decode()), read_key(secret.decode()))
+
+
+SERVER, OTHER_SERVER, OPERATOR, MAILER, SPARE, STRANGER = (new_pair() for _ in range(6))
+
+
+class Client:
+    """A client of a broker's library door, with a key, a user and password, or neither."""
+
+    def __init__(self, context: zmq.Context[Any], endpoint: str, **options: Any) -> None:
+        self.plain = context.socket(zmq.DEALER)
+        self.plain.linger = 0
+        for name, value in options.items():
+            setattr(self.plain, name, value)
+        events = REFUSED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+        self._monitor = self.plain.get_monitor_socket(events)
+        self.plain.connect(endpoint)
+
+    def got_in(self) -> bool:
+        """Whether the next handshake ends well."""
+        return bool(self._next() == zmq.EVENT_HANDSHAKE_SUCCEEDED)
+
+    def await_end(self) -> None:
+        """Wait until the broker has ended the connection."""
+        while self._next() != zmq.EVENT_DISCONNECTED:
+            pass
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether it is answered over the connection that it has."""
+        assert Smq(self.plain).ask(wire.PING).verb in (wire.OK, wire.ERROR)
+        return not self._monitor.poll(0)
+
+    def users(self, action: str, **fields: Any) -> Any:
+        """The answer to USERS; the code of an error."""
+        answer = self._smq.ask(wire.USERS, action, fields)
+        return answer.fields[0]
+
+    def hello(self) -> Client:
+        assert self.got_in()
+        self._smq = Smq(self.plain)
+        assert self._smq.ask(wire.HELLO, {"client": "test"}).verb == wire.OK
+        return self
+
+    def _next(self) -> int:
+        assert self._monitor.poll(TIMEOUT * 1000), "nothing happens"
+        return int(recv_monitor_message(self._monitor)["event"])
+
+
+Clients = Callable[..., Client]
+
+
+@pytest.fixture
+def client() -> Iterator[Clients]:
+    """Make clients."""
+    context: zmq.Context[Any] = zmq.Context()
+    made: list[Client] = []
+
+    def make(broker: BrokerProcess, **options: Any) -> Client:
+        made.append(Client(context, broker.doors["smq"], **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.plain.disable_monitor()
+    context.destroy(linger=0)
+
+
+def keyed(pair: KeyPair, server: KeyPair = SERVER) -> dict[str, Any]:
+    """Options of a socket that shows this key."""
+    keys = {"publickey": pair.public, "secretkey": pair.secret, "serverkey": server.public}
+    return {f"curve_{name}": encode(key).encode() for name, key in keys.items()}
+
+
+def named(user: str, password: str) -> dict[str, Any]:
+    return {"plain_username": user.encode(), "plain_password": password.encode()}
+
+
+def secured(folder: Path, **settings: Any) -> dict[str, Any]:
+    """A configuration with keys, and an operator in the file."""
+    file = folder / "broker.key"
+    if not file.exists():
+        write_key_file(file, SERVER)
+    operator = {"keys": [encode(OPERATOR.public)], "permissions": "operate"}
+    own = {
+        "mechanism": ["curve", "plain"],
+        "secret_key_file": str(file),
+        "principals": {"operator": operator},
+    }
+    return {"security": {**own, **settings}, "broker": {"poll": 0.2}}
+
+
+class Reloaded(BrokerProcess):
+    """A broker whose file is written anew while it runs."""
+
+    def reload(self, config: dict[str, Any]) -> None:
+        known = self.log_text().count("SIGHUP: read ")
+        (self.folder / "broker.toml").write_text(tomli_w.dumps({**self.config, **config}))
+        self.send_signal(signal.SIGHUP)
+        wait_until(lambda: self.log_text().count("SIGHUP: read ") > known, what="the new configuration")
+
+
+@pytest.mark.parametrize(
+    "bus", [{"event_bus": "auto", "poll": 600.0}, {"event_bus": "off", "poll": 0.2}], ids=str
+)
+def test_a_key_is_added_and_revoked_at_one_broker_for_all(
+    mongo_uri: str, database: str, tmp_path: Path, client: Clients, bus: dict[str, Any]
+) -> None:
+    config = {**secured(tmp_path), "broker": bus}
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(BrokerProcess(mongo_uri, database, config=config)) for _ in "12"]
+        operator = client(brokers[0], **keyed(OPERATOR)).hello()
+        row = operator.users("add", name="mailer", key=encode(MAILER.public), permissions="push=mail")
+        operator.users("rotate", name="mailer", kind="curve", key=encode(SPARE.public))
+        other_operator = client(brokers[1], **keyed(OPERATOR)).hello()
+        wait_until(
+            lambda: (
+                [len(each["keys"]) for each in other_operator.users("list") if each["name"] == "mailer"]
+                == [2]
+            ),
+            what="both keys at the other broker",
+        )
+        stolen = [client(each, **keyed(MAILER)).hello() for each in brokers]
+        spare = [client(each, **keyed(SPARE)).hello() for each in brokers]
+
+        operator.users("rotate", name="mailer", id=row["keys"][0]["id"])
+
+        for each in stolen:
+            each.await_end()
+            assert not each.got_in()
+        assert all(each.is_connected for each in spare)
+        other_operator.users("remove", name="mailer")
+        for each in spare:
+            each.await_end()
+            assert not each.got_in()
+        assert "its key, or its principal, was removed" in brokers[1].log_text()
+
+
+def test_strangers_do_not_get_in_and_the_log_names_their_key(
+    mongo_uri: str, database: str, tmp_path: Path, client: Clients
+) -> None:
+    with BrokerProcess(mongo_uri, database, config=secured(tmp_path)) as broker:
+        assert not client(broker, **keyed(STRANGER)).got_in()
+        assert not client(broker, **keyed(OPERATOR, OTHER_SERVER)).got_in()
+        assert client(broker, **keyed(OPERATOR)).got_in()
+        wait_until(
+            lambda: f"no principal has its key {encode(STRANGER.public)}" in broker.log_text(),
+            what="the key in the log",
+        )
+
+
+def test_a_user_gets_in_with_the_password_until_it_is_another(
+    mongo_uri: str, database: str, tmp_path: Path, client: Clients
+) -> None:
+    with BrokerProcess(mongo_uri, database, config=secured(tmp_path)) as broker:
+        operator = client(broker, **keyed(OPERATOR)).hello()
+        operator.users("add", name="mailer", password="correct horse", permissions="push=mail")  # noqa: S106
+        user = client(broker, **named("mailer", "correct horse")).hello()
+        assert not client(broker, **named("mailer", "battery staple")).got_in()
+        assert not client(broker, **named("nobody", "correct horse")).got_in()
+        assert user.users("list") == "FORBIDDEN"
+
+        operator.users("rotate", name="mailer", kind="password", password="battery staple")  # noqa: S106
+
+        user.await_end()
+        assert not user.got_in()
+        assert client(broker, **named("mailer", "battery staple")).got_in()
+        assert "correct horse" not in broker.log_text()
+        assert "battery staple" not in broker.log_text()
+
+
+def test_the_last_operator_can_not_be_removed_but_by_force(
+    mongo_uri: str, database: str, tmp_path: Path, client: Clients
+) -> None:
+    users.act(
+        mongo_uri,
+        database,
+        "add",
+        {"name": "owner", "key": encode(OPERATOR.public), "permissions": "operate"},
+    )
+    with BrokerProcess(mongo_uri, database, config=secured(tmp_path, principals={})) as broker:
+        owner = client(broker, **keyed(OPERATOR)).hello()
+
+        for action, fields in (("remove", {}), ("permit", {"permissions": "push"})):
+            assert owner.users(action, name="owner", **fields) == "FORBIDDEN"
+        key = owner.users("show", name="owner")["keys"][0]["id"]
+        assert owner.users("rotate", name="owner", id=key) == "FORBIDDEN"
+
+        owner.users("permit", name="owner", permissions="push", force=True)
+        assert owner.users("list") == "FORBIDDEN"
+        users.act(mongo_uri, database, "permit", {"name": "owner", "permissions": "operate"})
+        wait_until(lambda: owner.users("list") != "FORBIDDEN", what="the permission from the store")
+
+
+def test_keys_that_are_known_get_in_while_mongodb_is_away(
+    mongo_uri: str, database: str, tmp_path: Path, client: Clients
+) -> None:
+    users.act(mongo_uri, database, "add", {"name": "m", "key": encode(MAILER.public), "permissions": "all"})
+    with (
+        CuttingProxy(mongo_uri) as proxy,
+        BrokerProcess(proxy.uri, database, config=secured(tmp_path)) as broker,
+    ):
+        away = proxy.hold(lambda command: command.collection == "principals")
+        assert away.wait()
+
+        assert client(broker, **keyed(MAILER)).got_in()
+        assert not client(broker, **keyed(STRANGER)).got_in()
+
+
+def test_sighup_takes_principals_and_a_new_key_of_the_broker(
+    mongo_uri: str, database: str, tmp_path: Path, client: Clients
+) -> None:
+    config = secured(tmp_path)
+    mailer = {"keys": [encode(MAILER.public)], "permissions": "push=mail"}
+    operator = config["security"]["principals"]["operator"]
+    with Reloaded(mongo_uri, database, config=config, folder=tmp_path) as broker:
+        old = client(broker, **keyed(OPERATOR)).hello()
+        assert not client(broker, **keyed(MAILER)).got_in()
+
+        broker.reload(secured(tmp_path, principals={"operator": operator, "mailer": mailer}))
+        assert client(broker, **keyed(MAILER)).got_in()
+        (tmp_path / "broker.key").unlink()
+        write_key_file(tmp_path / "broker.key", OTHER_SERVER)
+        broker.reload(secured(tmp_path, principals={"operator": operator}))
+
+        assert old.is_connected
+        assert not client(broker, **keyed(OPERATOR)).got_in()
+        assert client(broker, **keyed(OPERATOR, OTHER_SERVER)).got_in()
+        assert not client(broker, **keyed(MAILER, OTHER_SERVER)).got_in()
+        assert encode(OTHER_SERVER.public) in broker.log_text()
+        for secret in (SERVER, OTHER_SERVER, OPERATOR, MAILER):
+            assert encode(secret.secret) not in broker.log_text()
+
+
+def test_connections_of_anonymous_clients_end_when_they_may_do_nothing_any_more(
+    mongo_uri: str, database: str, tmp_path: Path, client: Clients
+) -> None:
+    settings = {"mechanism": ["null", "curve"]}
+    with Reloaded(
+        mongo_uri, database, config=secured(tmp_path, anonymous="read", **settings), folder=tmp_path
+    ) as broker:
+        stranger, owner = client(broker).hello(), client(broker, **keyed(OPERATOR)).hello()
+
+        broker.reload(secured(tmp_path, anonymous="none", **settings))
+
+        stranger.await_end()
+        assert owner.is_connected
