@@ -64,6 +64,10 @@ class Client:
         answer = self._smq.ask(wire.USERS, action, fields)
         return answer.fields[0]
 
+    def push(self, queue: str, payload: bytes) -> None:
+        """Push a job, durably."""
+        assert self._smq.ask(wire.PUSH, queue, [[None, payload, None]]).verb == wire.OK
+
     def hello(self) -> Client:
         assert self.got_in()
         self._smq = Smq(self.plain)
@@ -116,6 +120,11 @@ def secured(folder: Path, **settings: Any) -> dict[str, Any]:
         "principals": {"operator": operator},
     }
     return {"security": {**own, **settings}, "broker": {"poll": 0.2}}
+
+
+def address(plain: zmq.Socket[bytes]) -> str:
+    """Where a socket is bound."""
+    return bytes(plain.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
 
 
 class Reloaded(BrokerProcess):
@@ -273,3 +282,29 @@ def test_connections_of_anonymous_clients_end_when_they_may_do_nothing_any_more(
 
         stranger.await_end()
         assert owner.is_connected
+
+
+def test_a_door_that_connects_shows_the_brokers_key_and_knows_that_of_the_other_side(
+    mongo_uri: str, database: str, tmp_path: Path, client: Clients
+) -> None:
+    with zmq.Context() as context, context.socket(zmq.REP) as worker, context.socket(zmq.REP) as impostor:
+        for plain, pair in ((worker, MAILER), (impostor, STRANGER)):
+            plain.linger, plain.curve_server, plain.rcvtimeo = 0, 1, int(TIMEOUT * 1000)
+            plain.curve_secretkey = encode(pair.secret).encode()
+            plain.bind("tcp://127.0.0.1:*")
+        ends = [
+            {"endpoint": f">{address(plain)}", "server_key": encode(MAILER.public)}
+            for plain in (worker, impostor)
+        ]
+        device = {"kind": "queue", "queue": "mail", "backend": ends}
+        config = {**secured(tmp_path), "devices": [device]}
+        config["security"]["principals"]["operator"]["permissions"] = "all"
+        with BrokerProcess(mongo_uri, database, config=config) as broker:
+            producer = client(broker, **keyed(OPERATOR)).hello()
+            producer.push("mail", b"job")
+
+            assert worker.recv() == b"job"
+            worker.send(b"")
+            refusal = f"{address(impostor)}: it left within its handshake"
+            wait_until(lambda: refusal in broker.log_text(), what="the refusal of the other server")
+            assert not impostor.poll(0)

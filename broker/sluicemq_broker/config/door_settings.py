@@ -28,7 +28,9 @@ class DoorSettings:
         None, rules.flag, "other machines may reach this door although it needs no key"
     )
     server_key: str | None = setting(
-        None, rules.public_key, "where the door connects (>) with curve: the public key of the socket there"
+        None,
+        rules.public_key,
+        "where the door connects (>): the public key of the socket there, which must speak curve",
     )
 
 

@@ -80,6 +80,8 @@ def rule_of(security: SecuritySettings, end: Endpoint, device: DeviceSettings | 
     own = own_settings(end)
     levels = (own, device, security) if device else (own, security)
     mechanisms = next(each.mechanism for each in levels if each.mechanism is not None)
+    if own.server_key is not None and own.mechanism is None:
+        mechanisms = (rules.CURVE,)
     anonymous = next((each.anonymous for each in levels if each.anonymous is not None), None)
     if anonymous is None:
         # The file itself names the key of the socket that a door connects to.
@@ -101,7 +103,11 @@ def problem_of_door(security: SecuritySettings, end: Endpoint, rule: DoorRule) -
         if rules.CURVE in rule.mechanisms and rule.server_key is None:
             return "curve needs server_key in the table of this door: the public key of the socket there"
         one = len(rule.mechanisms) == 1 and rules.PLAIN not in rule.mechanisms
-        return None if one else "a door that connects speaks one mechanism: null or curve"
+        return (
+            None
+            if one
+            else 'a door that connects speaks one mechanism: mechanism = "null" or "curve" in its table'
+        )
     if rules.PLAIN in rule.mechanisms and not security.allow_plain and end.is_exposed:
         return (
             "plain sends passwords in clear text, and other machines can reach this door: "
