@@ -29,7 +29,10 @@ from sluicemq_broker.config import (
     as_toml,
     settings_of,
 )
+from sluicemq_broker.doors import ADMIN_VERBS, VERBS
+from sluicemq_broker.parts import NEEDS
 from sluicemq_broker.runtime import BALANCES, Count, Gauge, Timing
+from sluicemq_broker.security import Needs
 from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 
 COMMAND: Final = "python -m sluicemq_broker.command.reference docs"
@@ -147,11 +150,30 @@ def counters() -> str:
     )
 
 
+def permissions() -> str:
+    """Return the page of the permission that each verb of SMQ/1 needs."""
+    own = {name: each.needs for name, each in {**VERBS, **ADMIN_VERBS}.items()}
+    verbs = {**own, **NEEDS}
+    return _page(
+        "Permissions of verbs",
+        "The action that each verb of [SMQ/1](smq1.md) needs, and on which name. Plain doors and HTTP: "
+        "[security](security.md#permissions).",
+        _table(_verb(name.decode(), needs) for name, needs in verbs.items()),
+        "- *what it names*: the queue or stream in its first field.\n"
+        "- *what its content names*: such as the queue of a schedule, or the subject of a history.\n"
+        "- *each row*: rows of queues and streams without this permission are left out of the answer.\n"
+        "- *the pattern `*`*: it names nothing.\n"
+        "- A verb without an action is for every client that got in. SETTLE, EXTEND and PROGRESS are about "
+        "jobs that workers of their own session have; FORWARD and FANOUT need `push` on the next queue.",
+    )
+
+
 #: The pages by the name of their file.
 PAGES: Final[dict[str, Callable[[], str]]] = {
     "configuration.md": configuration,
     "job-options.md": job_options,
     "counters.md": counters,
+    "permissions.md": permissions,
 }
 
 
@@ -211,6 +233,20 @@ def _option(option: Option) -> _Row:
         "stored as": ", ".join(f"`{field}`{mark}" for field in option.stored),
         "example": f"`{_json(option.example)}`",
         "meaning": option.doc,
+    }
+
+
+def _verb(name: str, needs: Needs) -> _Row:
+    on = [
+        "what it names" if needs.name is not None else "",
+        "what its content names" if needs.more else "",
+        "each row" if needs.shows else "",
+    ]
+    where = ", ".join(filter(None, on)) or "the pattern `*`"
+    return {
+        "verb": f"`{name}`",
+        "action": f"`{needs.action}`" if needs.action else "-",
+        "on": where if needs.action else "",
     }
 
 

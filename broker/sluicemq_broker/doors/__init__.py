@@ -6,11 +6,14 @@ from sluicemq_broker.doors.door_group import DoorGroup
 from sluicemq_broker.doors.frames import split_envelope, without_probes
 from sluicemq_broker.doors.refusals import error_frames, refusal
 from sluicemq_broker.doors.services import Services
+from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
 from sluicemq_broker.doors.smq.fields import Fields, error_fields, take
-from sluicemq_broker.doors.smq.sessions import Session, SessionDoor
+from sluicemq_broker.doors.smq.sessions import VERBS, Session, SessionDoor
 from sluicemq_broker.doors.smq.verbs import AdminVerb, SessionState, SessionVerb, Verbs
 
 __all__ = [
+    "ADMIN_VERBS",
+    "VERBS",
     "AdminVerb",
     "Device",
     "DoorGroup",

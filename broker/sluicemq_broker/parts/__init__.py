@@ -1,9 +1,12 @@
 """The parts of a broker, in the order in which they are put together."""
 
+from sluicemq_broker.parts import history, streams
 from sluicemq_broker.parts.dashboard import DashboardPart
 from sluicemq_broker.parts.history import HistoryPart
 from sluicemq_broker.parts.streams import StreamsPart
 
 PARTS = (StreamsPart, HistoryPart, DashboardPart)
+#: Permissions that the verbs of parts need.
+NEEDS = {**history.NEEDS, **streams.NEEDS}
 
-__all__ = ["PARTS", "DashboardPart", "HistoryPart", "StreamsPart"]
+__all__ = ["NEEDS", "PARTS", "DashboardPart", "HistoryPart", "StreamsPart"]

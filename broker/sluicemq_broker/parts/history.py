@@ -19,8 +19,10 @@ from sluicemq_broker.security import Needs, visible
 if TYPE_CHECKING:
     from sluicemq_broker.http import Query, Site
 
-#: A history needs what its subject needs; for that of a broker, ``operate``.
-NEEDS: Final = Needs(Action.READ, more=lambda _history, kind, name, *_: [visible.history(kind, name)])
+#: A history needs what its subject needs: of a stream ``subscribe``, of a broker ``operate``.
+NEEDS: Final = {
+    wire.HISTORY: Needs(Action.READ, more=lambda _history, kind, name, *_: [visible.history(kind, name)])
+}
 #: Seconds between two looks for days that are over.
 _ROLL_UP: Final = 1800.0
 
@@ -44,7 +46,7 @@ class HistoryPart(Part):
             wire.HISTORY: AdminVerb(
                 lambda _session: self._history,
                 History.read,
-                NEEDS,
+                NEEDS[wire.HISTORY],
                 (str, str, str | None, str),
                 reads=True,
             )

@@ -61,7 +61,7 @@ class SessionDoor:
             self.counters,
             Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing),
         )
-        self.verbs: dict[bytes, SessionVerb | AdminVerb] = {**ADMIN_VERBS, **_VERBS}
+        self.verbs: dict[bytes, SessionVerb | AdminVerb] = {**ADMIN_VERBS, **VERBS}
         for each in extensions:
             self.verbs.update(each.verbs)
         self.only_answered = frozenset(name for name, verb in self.verbs.items() if verb.reads)
@@ -301,7 +301,7 @@ class Session:
 
 
 #: The verbs that are handled at once; those of ADMIN_VERBS ask MongoDB.
-_VERBS: Final[Verbs] = {
+VERBS: Final[Verbs] = {
     wire.HELLO: SessionVerb(Session.hello, NOTHING, reads=True),
     wire.PUSH: SessionVerb(
         lambda session, *request: session.door.pushes.push(session, *request), Needs(Action.PUSH, 0)

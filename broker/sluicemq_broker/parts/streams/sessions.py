@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from sluicemq.protocol import wire
@@ -19,6 +20,23 @@ from sluicemq_devices.hub import Watermark, nothing
 
 #: Messages on their way to MongoDB, at most, as a multiple of ``hwm``: they come and go by the thousand.
 _MESSAGES: Final = 10
+_SUBSCRIBE: Final = Needs(Action.SUBSCRIBE, 0)
+_MANAGE: Final = Needs(Action.MANAGE, 0)
+#: Permissions that the verbs of streams need.
+NEEDS: Final[Mapping[bytes, Needs]] = {
+    wire.PUBLISH: Needs(Action.PUBLISH, 0),
+    wire.READ: _SUBSCRIBE,
+    wire.STREAMS: Needs(Action.SUBSCRIBE, shows=visible.streams),
+    wire.STREAM: _SUBSCRIBE,
+    wire.TRIM: _MANAGE,
+    wire.ERASE: _MANAGE,
+    wire.HOLD: _SUBSCRIBE,
+    wire.MARK: _SUBSCRIBE,
+    wire.FREE: _SUBSCRIBE,
+    wire.SUBS: Needs(Action.SUBSCRIBE, 0, shows=visible.subscriptions),
+    wire.SEEK: _MANAGE,
+    wire.FORGET: _MANAGE,
+}
 
 
 class StreamSession:
@@ -72,32 +90,24 @@ class StreamSessions:
             state: StreamSession = session.state(part)
             return state.subscriptions
 
-        subscribe, manage = Needs(Action.SUBSCRIBE, 0), Needs(Action.MANAGE, 0)
         return {
-            wire.PUBLISH: SessionVerb(self._publishing.publish, Needs(Action.PUBLISH, 0)),
-            wire.READ: SessionVerb(read, subscribe, reads=True),
-            wire.STREAMS: AdminVerb(
-                admin, StreamAdmin.list, Needs(Action.SUBSCRIBE, shows=visible.streams), reads=True
-            ),
-            wire.STREAM: AdminVerb(admin, StreamAdmin.show, subscribe, (str,), reads=True),
-            wire.TRIM: AdminVerb(admin, StreamAdmin.trim, manage, (str, int)),
-            wire.ERASE: AdminVerb(admin, StreamAdmin.erase, manage, (str,)),
+            wire.PUBLISH: SessionVerb(self._publishing.publish, NEEDS[wire.PUBLISH]),
+            wire.READ: SessionVerb(read, NEEDS[wire.READ], reads=True),
+            wire.STREAMS: AdminVerb(admin, StreamAdmin.list, NEEDS[wire.STREAMS], reads=True),
+            wire.STREAM: AdminVerb(admin, StreamAdmin.show, NEEDS[wire.STREAM], (str,), reads=True),
+            wire.TRIM: AdminVerb(admin, StreamAdmin.trim, NEEDS[wire.TRIM], (str, int)),
+            wire.ERASE: AdminVerb(admin, StreamAdmin.erase, NEEDS[wire.ERASE], (str,)),
             # Each holder sends these three now and then; each is one statement.
             wire.HOLD: AdminVerb(
-                own, SessionSubscriptions.hold, subscribe, (str, str, str, dict), at_once=True
+                own, SessionSubscriptions.hold, NEEDS[wire.HOLD], (str, str, str, dict), at_once=True
             ),
             wire.MARK: AdminVerb(
-                own, SessionSubscriptions.mark, subscribe, (str, str, int, int), at_once=True
+                own, SessionSubscriptions.mark, NEEDS[wire.MARK], (str, str, int, int), at_once=True
             ),
             wire.FREE: AdminVerb(
-                own, SessionSubscriptions.free, subscribe, (str, str, int | None), at_once=True
+                own, SessionSubscriptions.free, NEEDS[wire.FREE], (str, str, int | None), at_once=True
             ),
-            wire.SUBS: AdminVerb(
-                own,
-                SessionSubscriptions.listed,
-                Needs(Action.SUBSCRIBE, 0, shows=visible.subscriptions),
-                (str | None,),
-            ),
-            wire.SEEK: AdminVerb(own, SessionSubscriptions.seek, manage, (str, str, int)),
-            wire.FORGET: AdminVerb(own, SessionSubscriptions.forget, manage, (str, str)),
+            wire.SUBS: AdminVerb(own, SessionSubscriptions.listed, NEEDS[wire.SUBS], (str | None,)),
+            wire.SEEK: AdminVerb(own, SessionSubscriptions.seek, NEEDS[wire.SEEK], (str, str, int)),
+            wire.FORGET: AdminVerb(own, SessionSubscriptions.forget, NEEDS[wire.FORGET], (str, str)),
         }
