@@ -1,4 +1,5 @@
-/* Plain ZeroMQ programs as any textbook has them; each knows only an endpoint.
+/* Plain ZeroMQ programs as any textbook has them; each knows only an endpoint,
+ * and keys if CURVE_SERVER_KEY, CURVE_PUBLIC_KEY and CURVE_SECRET_KEY name some.
  *
  *   plain ask ENDPOINT TEXT...     REQ: print each reply
  *   plain answer ENDPOINT          REP: reply "C:" and the request
@@ -11,6 +12,7 @@
  *   plain subscribe ENDPOINT TOPIC SUB: print the first message
  */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include <zmq.h>
@@ -21,6 +23,15 @@ static int receive(void *socket, char *text, int size)
     if (length >= 0)
         text[length] = 0;
     return length;
+}
+
+static void use_keys(void *socket)
+{
+    const char *names[] = {"CURVE_SERVER_KEY", "CURVE_PUBLIC_KEY", "CURVE_SECRET_KEY"};
+    const int options[] = {ZMQ_CURVE_SERVERKEY, ZMQ_CURVE_PUBLICKEY, ZMQ_CURVE_SECRETKEY};
+    for (int i = 0; i < 3; i++)
+        if (getenv(names[i]) && zmq_setsockopt(socket, options[i], getenv(names[i]), 41))
+            _exit(3);
 }
 
 static void wait_until_told(const char *text)
@@ -46,6 +57,7 @@ int main(int argc, char **argv)
     void *socket = zmq_socket(context, types[role]);
     if (types[role] == ZMQ_SUB)
         zmq_setsockopt(socket, ZMQ_SUBSCRIBE, argv[3], strlen(argv[3]));
+    use_keys(socket);
     if (zmq_connect(socket, argv[2]))
         return 1;
     setvbuf(stdout, NULL, _IOLBF, 0);
@@ -72,6 +84,7 @@ int main(int argc, char **argv)
     case ZMQ_PULL:
         if (role == 6) {
             void *commit = zmq_socket(context, ZMQ_PUSH);
+            use_keys(commit);
             if (zmq_connect(commit, argv[3]))
                 return 1;
             for (;;) {

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import zmq
 
+from devices.keyed_sockets import CLIENT, SERVER
 from sluicemq import Client
+from sluicemq.protocol.keys import encode, write_key_file
 from support.broker_process import BrokerProcess
 from support.broker_under_test import ANY_PORT
 from support.ports import free_port
@@ -64,20 +66,41 @@ class AnsweringPeer:
             self._socket.sendall(b"\x04\x05\x04PONG" * count)
 
 
+@pytest.fixture(scope="module", params=["NULL", "CURVE"])
+def mechanism(request: pytest.FixtureRequest) -> str:
+    """The mechanism of all doors but the library's, and those of the queue "watched"."""
+    return str(request.param)
+
+
 @pytest.fixture(scope="module")
-def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
-    ends = {"frontend": ANY_PORT, "backend": ANY_PORT}
+def environment(mechanism: str) -> dict[str, str]:
+    keys = {"SERVER": SERVER.public, "PUBLIC": CLIENT.public, "SECRET": CLIENT.secret}
+    ours = {f"CURVE_{name}_KEY": encode(key) for name, key in keys.items()} if mechanism == "CURVE" else {}
+    return {**ENVIRONMENT, **ours}
+
+
+@pytest.fixture(scope="module")
+def broker(
+    mongo_uri: str, mechanism: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrokerProcess]:
+    key_file = tmp_path_factory.mktemp("keys") / "broker.key"
+    write_key_file(key_file, SERVER)
+    ends = {"frontend": ANY_PORT, "backend": ANY_PORT, "mechanism": [mechanism.lower()]}
     devices = [
         {"kind": "streamer", "queue": "received", **ends},
         {"kind": "streamer", "queue": "committed", "ack": "explicit", "commit": ANY_PORT, **ends},
         {"kind": "queue", "queue": "asked", **ends},
-        {"kind": "queue", "queue": "watched", **ends},
+        {"kind": "queue", "queue": "watched", **ends, "mechanism": ["null"]},
         {"kind": "forwarder", **ends},
     ]
-    beats = {"heartbeat": 0.25, "silence": 2.5}
-    with BrokerProcess(
-        mongo_uri, f"foreign-{free_port()}", config={"broker": beats, "devices": devices}
-    ) as process:
+    anything = {"push": "*", "work": "*", "read": "*", "publish": "*", "subscribe": "*", "create": "*"}
+    principals = {"programs": {"keys": [encode(CLIENT.public)], "permissions": anything}}
+    config = {
+        "broker": {"heartbeat": 0.25, "silence": 2.5},
+        "devices": devices,
+        "security": {"secret_key_file": str(key_file), "principals": principals},
+    }
+    with BrokerProcess(mongo_uri, f"foreign-{free_port()}", config=config) as process:
         yield process
 
 
@@ -99,7 +122,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 
 
 @pytest.fixture
-def start(programs: dict[str, list[str]]) -> Iterator[Start]:
+def start(programs: dict[str, list[str]], environment: dict[str, str]) -> Iterator[Start]:
     running: list[subprocess.Popen[str]] = []
 
     def begin(language: str, *arguments: str) -> subprocess.Popen[str]:
@@ -109,7 +132,7 @@ def start(programs: dict[str, list[str]]) -> Iterator[Start]:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
-                env=ENVIRONMENT,
+                env=environment,
             )
         )
         return running[-1]
@@ -217,17 +240,17 @@ def test_publishers_and_subscribers_meet(
 # ------------------------------------------------------------------ who is refused
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "CURVE"])
-def test_clients_with_another_mechanism_are_counted_and_named(broker: BrokerProcess, mechanism: str) -> None:
+@pytest.mark.parametrize("other", ["PLAIN", "CURVE"])
+def test_clients_with_another_mechanism_are_counted_and_named(broker: BrokerProcess, other: str) -> None:
     before = cut(broker)
     context = zmq.Context()
     client = context.socket(zmq.REQ)
-    if mechanism == "PLAIN":
+    if other == "PLAIN":
         client.plain_username, client.plain_password = b"me", b"secret"
     else:
         client.curve_publickey, client.curve_secretkey = zmq.curve_keypair()
         client.curve_serverkey, _ = zmq.curve_keypair()
-    client.connect(door(broker, "asked", "frontend"))
+    client.connect(door(broker, "watched", "frontend"))
     wait_until(lambda: cut(broker) > before)
     context.destroy(0)
     broker.wait_log("and only NULL is spoken here")
