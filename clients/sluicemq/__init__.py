@@ -32,6 +32,7 @@ from sluicemq.protocol.errors import (
     Gap,
     Held,
     LeaseLost,
+    NotAdmitted,
     NotFound,
     Paused,
     QueueFull,
@@ -51,9 +52,11 @@ from sluicemq.reader import Reader
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
 from sluicemq.subscription import Batch, Subscription
+from sluicemq.transport.access import Access
 from sluicemq.worker import Worker
 
 __all__ = [
+    "Access",
     "BadFrames",
     "BadHeaders",
     "BadQueue",
@@ -81,6 +84,7 @@ __all__ = [
     "LeaseLost",
     "Message",
     "NewJob",
+    "NotAdmitted",
     "NotFound",
     "Paused",
     "Producer",

@@ -28,6 +28,7 @@ from sluicemq.protocol.errors import (
 from sluicemq.protocol.options import JobOptions, Seconds
 from sluicemq.protocol.readable import said
 from sluicemq.transport import exits
+from sluicemq.transport.access import Access
 from sluicemq.transport.job_fetch import JobFetch
 
 
@@ -82,15 +83,15 @@ class Claim:
     :class:`~sluicemq.Forked`, and leaving the block gives nothing back.
     """
 
-    def __init__(self, endpoint: str, queue: str, *, timeout: float, patient: bool) -> None:
+    def __init__(self, access: Access, queue: str, *, timeout: float, patient: bool) -> None:
         self.queue = queue
-        self._endpoint = endpoint
+        self._endpoint = access.endpoint
         self.jobs: list[ClaimedJob] = []
         """All jobs of the claim, settled or not."""
         self._timeout = timeout
         self._unsettled: dict[bytes, ClaimedJob] = {}
         self._progress_at: dict[bytes, float] = {}
-        self._fetch = JobFetch(endpoint, queue, self._made, pop=False, patient=patient)
+        self._fetch = JobFetch(access, queue, self._made, pop=False, patient=patient)
 
     @property
     def unsettled(self) -> list[ClaimedJob]:

@@ -17,8 +17,9 @@ from sluicemq.protocol.durations import in_seconds
 from sluicemq.protocol.errors import Unfinished, from_code
 from sluicemq.protocol.options import JobOptions, Seconds
 from sluicemq.protocol.wire import TaskField
+from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.connection import Connection
-from sluicemq.transport.endpoints import chosen
+from sluicemq.transport.credentials import AccessOptions
 from sluicemq.transport.job_fetch import pop_jobs
 from sluicemq.transport.questions import Questions
 
@@ -44,9 +45,16 @@ class Client:
     first use.
     """
 
-    def __init__(self, endpoint: str | None = None, *, timeout: float = 10.0, patient: bool = True) -> None:
+    def __init__(
+        self,
+        endpoint: Broker = None,
+        *,
+        timeout: float = 10.0,
+        patient: bool = True,
+        **access: Unpack[AccessOptions],
+    ) -> None:
         self.timeout = timeout
-        self._endpoint = chosen(endpoint)
+        self._access = Access.chosen(endpoint, access)
         self._patient = patient
         self._closed = False
         self._begin()
@@ -347,7 +355,7 @@ class Client:
         Returns when there are ``limit`` jobs, or after ``wait`` seconds with the jobs so far, also none.
         Raises :class:`~sluicemq.NotFound` if there is no such queue.
         """
-        claim = Claim(self._endpoint, queue, timeout=self.timeout, patient=self._patient)
+        claim = Claim(self._access, queue, timeout=self.timeout, patient=self._patient)
         return claim.fill(limit, in_seconds(wait))
 
     def pop(self, queue: str, limit: int = 1, wait: Seconds = 0.0) -> list[Job]:
@@ -356,7 +364,7 @@ class Client:
         Waits as :meth:`reserve` does. Jobs under way when the connection is lost are gone.
         """
         return pop_jobs(
-            self._endpoint, queue, limit, in_seconds(wait), timeout=self.timeout, patient=self._patient
+            self._access, queue, limit, in_seconds(wait), timeout=self.timeout, patient=self._patient
         )
 
     def ping(self, timeout: float | None = None) -> float:
@@ -386,7 +394,7 @@ class Client:
 
     def _begin(self) -> None:
         self._questions = Questions()
-        self._connection = Connection(self._endpoint, self._questions, patient=self._patient)
+        self._connection = Connection(self._access, self._questions, patient=self._patient)
         self._questions.attach(self._connection)
 
     def _forked(self) -> None:

@@ -14,6 +14,7 @@ from sluicemq.complaints import complain, log
 from sluicemq.confirmation import Confirmation
 from sluicemq.protocol.errors import SluiceError, Timeout
 from sluicemq.transport import exits
+from sluicemq.transport.access import Access
 from sluicemq.transport.connection import Connection
 
 _REFUSALS_KEPT = 1000
@@ -37,7 +38,7 @@ class Confirming(Generic[R]):
 
     def __init__(
         self,
-        endpoint: str | None,
+        broker: Access,
         window: int,
         window_bytes: int,
         room_timeout: float | None,
@@ -45,7 +46,7 @@ class Confirming(Generic[R]):
         on_refused: Callable[[R, SluiceError], None] | None,
     ) -> None:
         """``room_timeout``: seconds to wait for room, at most; None: without limit."""
-        self._endpoint = endpoint
+        self._access = broker
         self._window, self._window_bytes = window, window_bytes
         self._room_timeout, self._close_timeout = room_timeout, close_timeout
         self._on_refused = on_refused
@@ -63,7 +64,9 @@ class Confirming(Generic[R]):
         """
         with self._room:
             if not self._room.wait_for(lambda: not self._unconfirmed, timeout):
-                raise Timeout(f"{self._unconfirmed} {self._things} are not confirmed after {timeout:g} s")
+                what = f"{self._unconfirmed} {self._things} are not confirmed after {timeout:g} s"
+                why = self._connection.not_admitted
+                raise Timeout(f"{what}: {why}" if why else what)
         self._refusals.raise_unseen()
 
     def close(self, timeout: float | None = None) -> None:
@@ -102,7 +105,7 @@ class Confirming(Generic[R]):
         self._room = threading.Condition(self._lock)
 
     def _connect(self, role: Any) -> None:
-        self._connection = Connection(self._endpoint, role)
+        self._connection = Connection(self._access, role)
         role.attach(self._connection)
 
     def _named(self, receipt: R) -> str:

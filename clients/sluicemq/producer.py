@@ -18,6 +18,8 @@ from sluicemq.protocol.options import RESULT, JobOptions, NewJob
 from sluicemq.protocol.readable import brief, escaped, said
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
+from sluicemq.transport.access import Access, Broker
+from sluicemq.transport.credentials import AccessOptions
 from sluicemq.transport.replies import ResultReceipt
 from sluicemq.transport.send_buffer import PushBatch, SendBuffer
 
@@ -61,7 +63,7 @@ class Producer(Confirming[Receipt]):
 
     def __init__(
         self,
-        endpoint: str | None = None,
+        endpoint: Broker = None,
         *,
         window: int = 20_000,
         window_bytes: int = 64 << 20,
@@ -69,9 +71,11 @@ class Producer(Confirming[Receipt]):
         close_timeout: float = 60.0,
         on_refused: Callable[[Receipt, SluiceError], None] | None = None,
         now: Callable[[], int] = time_ns,
+        **access: Unpack[AccessOptions],
     ) -> None:
         self._now = now
-        super().__init__(endpoint, window, window_bytes, push_timeout, close_timeout, on_refused)
+        broker = Access.chosen(endpoint, access)
+        super().__init__(broker, window, window_bytes, push_timeout, close_timeout, on_refused)
 
     @property
     def unconfirmed(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 from sluicemq import arguments
 from sluicemq.confirming import Confirming
@@ -13,6 +13,8 @@ from sluicemq.protocol.errors import BadStream, BadTopic, SluiceError, TooLarge
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.packed import LONGEST_TOPIC, pack, topic_bytes
 from sluicemq.protocol.readable import brief
+from sluicemq.transport.access import Access, Broker
+from sluicemq.transport.credentials import AccessOptions
 from sluicemq.transport.publishing import PublishBatch, Publishing
 
 #: Bytes that a message counts beside its own, so that empty ones count too.
@@ -40,16 +42,18 @@ class Publisher(Confirming[Published]):
 
     def __init__(
         self,
-        endpoint: str | None = None,
+        endpoint: Broker = None,
         *,
         window: int = 50_000,
         window_bytes: int = 64 << 20,
         publish_timeout: float | None = None,
         close_timeout: float = 60.0,
         on_refused: Callable[[Published, SluiceError], None] | None = None,
+        **access: Unpack[AccessOptions],
     ) -> None:
         self._names: set[str] = set()
-        super().__init__(endpoint, window, window_bytes, publish_timeout, close_timeout, on_refused)
+        broker = Access.chosen(endpoint, access)
+        super().__init__(broker, window, window_bytes, publish_timeout, close_timeout, on_refused)
 
     @property
     def unconfirmed(self) -> int:

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from time import monotonic
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from sluicemq import forks
 from sluicemq.arguments import checked
@@ -15,7 +15,9 @@ from sluicemq.message import Message
 from sluicemq.protocol.errors import BadStream, Forked, Gap, SluiceError
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.packed import topic_bytes, unpack
+from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.connection import Connection
+from sluicemq.transport.credentials import AccessOptions
 from sluicemq.transport.reading import Page, Reading
 
 #: Seconds that the broker waits for messages in one READ.
@@ -42,7 +44,7 @@ class Reader:
 
     def __init__(
         self,
-        endpoint: str | None,
+        endpoint: Broker,
         stream: str,
         after: int = 0,
         *,
@@ -52,6 +54,7 @@ class Reader:
         follow: bool = False,
         on_gap: Callable[[Gap], None] | None = None,
         page_bytes: int = 1 << 20,
+        **access: Unpack[AccessOptions],
     ) -> None:
         if not is_queue_name(stream):
             raise BadStream(f"{stream!r} is no name of a stream: {QUEUE_NAME_RULE}")
@@ -74,7 +77,7 @@ class Reader:
             options["wait"] = _WAIT
         self._reading = Reading(stream, options, self._on_page)
         self._stream = stream
-        self._connection = Connection(endpoint, self._reading)
+        self._connection = Connection(Access.chosen(endpoint, access), self._reading)
         self._reading.attach(self._connection)
         self._connection.start()
         forks.on_fork(self, Reader._forked)

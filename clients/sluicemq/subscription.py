@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, Self, cast, overload
+from typing import Any, Final, NamedTuple, Self, Unpack, cast, overload
 
 from sluicemq.arguments import checked
 from sluicemq.complaints import complain, log
 from sluicemq.handlers import check
 from sluicemq.message import Message
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadStream, Gap, Held, LeaseLost, SluiceError, Timeout, Unavailable
+from sluicemq.protocol.errors import (
+    BadStream,
+    Gap,
+    Held,
+    LeaseLost,
+    NotAdmitted,
+    SluiceError,
+    Timeout,
+    Unavailable,
+)
 from sluicemq.protocol.names import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue_name
 from sluicemq.protocol.readable import said
 from sluicemq.reader import Reader
+from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.connection import Connection
+from sluicemq.transport.credentials import AccessOptions
 from sluicemq.transport.questions import Questions
 
 #: The kind of a worker that follows a stream; other words are kinds of their own.
@@ -106,7 +117,7 @@ class Subscription:
 
     def __init__(
         self,
-        endpoint: str | None,
+        endpoint: Broker,
         stream: str,
         name: str,
         handler: Callable[[Batch], Any],
@@ -122,6 +133,7 @@ class Subscription:
         wait: bool = True,
         on_gap: Callable[[Gap], None] | None = None,
         timeout: float = 10.0,
+        **access: Unpack[AccessOptions],
     ) -> None:
         check(cast("Any", handler))
         _check_names(stream, name)
@@ -129,7 +141,7 @@ class Subscription:
             raise BadStream(f"{kind!r} is no kind of a subscription: {KIND_RULE}")
         if not 1 <= batch <= wire.MOST_READ:
             raise ValueError(f"batch is 1 to {wire.MOST_READ} messages, not {batch}")
-        self.endpoint = endpoint
+        self._access = Access.chosen(endpoint, access)
         self.stream = stream
         self.name = name
         self.kind = kind
@@ -161,7 +173,7 @@ class Subscription:
         refusals of the broker.
         """
         self._questions = Questions()
-        self._connection = Connection(self.endpoint, self._questions)
+        self._connection = Connection(self._access, self._questions)
         self._questions.attach(self._connection)
         self._connection.start()
         try:
@@ -226,7 +238,7 @@ class Subscription:
         except LeaseLost:
             log.warning("subscription %s of stream %s: another has taken over", self.name, self.stream)
             return False
-        except (Timeout, Unavailable) as error:
+        except (NotAdmitted, Timeout, Unavailable) as error:
             log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
             self._stop.wait(_STANDBY)
             return False
@@ -252,7 +264,7 @@ class Subscription:
                     log.warning("%s. Subscription %s waits for it", error, self.name)
                 missed = True
                 self._stop.wait(_STANDBY)
-            except (Timeout, Unavailable) as error:
+            except (NotAdmitted, Timeout, Unavailable) as error:
                 log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
                 self._stop.wait(_STANDBY)
         return None
@@ -263,7 +275,7 @@ class Subscription:
             self._again(self._begin, hold.fence)
         at = hold.watermark if self._watermark is None else self._again(self._watermark)
         with Reader(
-            self.endpoint, self.stream, at, topics=self._topics, follow=self._follows, on_gap=self._on_gap
+            self._access, self.stream, at, topics=self._topics, follow=self._follows, on_gap=self._on_gap
         ) as reader:
             while not self._stop.is_set() and self._connection.epoch == epoch:
                 messages = reader.read_batch(self._batch, _LOOK)
@@ -301,7 +313,7 @@ class Subscription:
             try:
                 self._ask(wire.MARK, self.stream, self.name, hold.fence, watermark)
                 self.position = watermark
-            except (Timeout, Unavailable) as error:
+            except (NotAdmitted, Timeout, Unavailable) as error:
                 if self._connection.epoch != epoch or not self._connection.greeted or self._stop.is_set():
                     raise
                 log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Final, Self
+from typing import Any, Final, Self, Unpack
 
 from sluicemq import forks, handlers
 from sluicemq.arguments import checked
@@ -18,8 +18,10 @@ from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.readable import said
 from sluicemq.stop_signals import StopSignals
 from sluicemq.transport import exits
+from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.assignment import Assignment, JobVerdict
 from sluicemq.transport.connection import Connection
+from sluicemq.transport.credentials import AccessOptions
 from sluicemq.transport.pop import PopAssignment
 from sluicemq.verdicts import Verdicts
 
@@ -74,7 +76,7 @@ class Worker:
 
     def __init__(
         self,
-        endpoint: str | None,
+        endpoint: Broker,
         queue: str,
         handler: Handler,
         *,
@@ -85,12 +87,13 @@ class Worker:
         wait_for_queue: bool = True,
         on_stop: Callable[[], None] | None = None,
         name: str | None = None,
+        **access: Unpack[AccessOptions],
     ) -> None:
         if prefetch < 1 or concurrency < 1:
             raise ValueError("prefetch and concurrency are at least 1")
         handlers.check(handler)
         self.queue = queue
-        self._endpoint = endpoint
+        self._access = Access.chosen(endpoint, access)
         self._handler = handler
         self._prefetch = max(prefetch, concurrency)
         self._concurrency = concurrency
@@ -129,7 +132,7 @@ class Worker:
         )
         self._inbox = self._assignment.inbox
         about = {"concurrency": self._concurrency, **({} if self._name is None else {"name": self._name})}
-        self._connection = Connection(self._endpoint, self._assignment, about=about)
+        self._connection = Connection(self._access, self._assignment, about=about)
         self._assignment.attach(self._connection)
         self._verdicts = Verdicts(
             self._handler, self._connection.endpoint, pop=self._pop, on_unusable=self._on_unusable

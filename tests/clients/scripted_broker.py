@@ -68,6 +68,8 @@ class ScriptedBroker:
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.linger = 0
         self._socket.rcvhwm = self._socket.sndhwm = 0
+        self._guards: list[zmq.Socket[bytes]] = []
+        self._guard(self._socket)
         self._socket.ipv6 = self.host.startswith("[")
         if self.host.startswith("ipc://"):
             self._socket.bind(self.host)
@@ -129,6 +131,12 @@ class ScriptedBroker:
         """Verdict, detail and delay by receipt."""
         return {row[0]: row[1:] for message in self.of(wire.SETTLE) for row in message.fields[0]}
 
+    def _guard(self, door: zmq.Socket[bytes]) -> None:
+        """Set who may connect; everybody here."""
+
+    def _admit(self) -> None:
+        """Decide about those who connect."""
+
     def _call(self, call: Callable[[], None]) -> None:
         self._calls.append(call)
         self._wakeup.ring()
@@ -138,9 +146,12 @@ class ScriptedBroker:
         poller.register(self._socket, zmq.POLLIN)
         poller.register(self._wakeup.fd, zmq.POLLIN)
         pinged = monotonic()
+        for source in self._guards:
+            poller.register(source, zmq.POLLIN)
         while not self._over:
             poller.poll(self.hello["heartbeat"] * 1000)
             self._wakeup.answer()
+            self._admit()
             while self._calls:
                 self._calls.popleft()()
             self._read()
@@ -148,7 +159,8 @@ class ScriptedBroker:
                 pinged = monotonic()
                 for peer in {message.peer for message in self.received}:
                     self._send(peer, wire.encode(wire.PING, 0))
-        self._socket.close()
+        for source in (self._socket, *self._guards):
+            source.close()
         self._context.term()
 
     def _read(self) -> None:

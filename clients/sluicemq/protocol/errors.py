@@ -117,6 +117,10 @@ class Forbidden(SluiceError):
     code = "FORBIDDEN"
 
 
+class NotAdmitted(Forbidden):
+    """The broker does not let this client in; the text says what it wants: a key, another one, a password."""
+
+
 class NotFound(SluiceError):
     """There is no such job or queue."""
 

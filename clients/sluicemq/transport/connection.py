@@ -29,9 +29,11 @@ import zmq
 
 from sluicemq.complaints import log
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import Forked, SluiceError, TooLarge, Unavailable, from_code
+from sluicemq.protocol.errors import Forked, NotAdmitted, SluiceError, TooLarge, Unavailable, from_code
 from sluicemq.protocol.readable import escaped
 from sluicemq.transport import endpoints, native
+from sluicemq.transport.access import Access, Broker
+from sluicemq.transport.entry import explained
 from sluicemq.transport.link import Link
 from sluicemq.transport.role import Role
 from sluicemq.version import VERSION
@@ -44,6 +46,7 @@ DEFAULT_SILENCE = 6.0
 NOBODY_ANSWERS = "no broker answers at"
 
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_LONGEST_PAUSE_NOT_ADMITTED = 10.0  # nobody waits for a door to open: somebody must add a key
 _LONGEST_POLL = 3600.0
 _WARN_EACH = 30.0  # seconds between two warnings that there is no broker
 _BESIDE_JOBS = 2 << 20  # bytes of a frame beyond twice the largest job: more cuts the connection
@@ -56,10 +59,11 @@ class Connection:
     """One endpoint, kept connected. ``start`` it once; ``close`` may be called again."""
 
     def __init__(
-        self, endpoint: str | None, role: Role, *, patient: bool = True, about: dict[str, Any] | None = None
+        self, broker: Broker, role: Role, *, patient: bool = True, about: dict[str, Any] | None = None
     ) -> None:
         """``about``: fields of HELLO, besides host and pid."""
-        self.endpoint = endpoints.chosen(endpoint)
+        self._access = Access.chosen(broker)
+        self.endpoint = self._access.endpoint
         self._dialled = endpoints.dialled(self.endpoint)
         self._families = endpoints.families(self._dialled)
         self._tries = 0
@@ -73,6 +77,8 @@ class Connection:
             f"the connection to {self.endpoint} was lost before the answer came"
         )
         self.failure: SluiceError | None = None
+        self.not_admitted: NotAdmitted | None = None
+        """Why the broker did not let this client in, at the last try."""
         self.signalled: Callable[[int], None] = _ignore_signal
         """Called through the mailbox for each signal that was written to ``signal_fd``."""
         self._role = role
@@ -279,7 +285,8 @@ class Connection:
         if now >= (self._connect_at or 0.0):
             self._connect_at = None
             self._received_at = now
-            self._link.connect(self._dialled, ipv6=self._families[self._tries % len(self._families)])
+            ipv6 = self._families[self._tries % len(self._families)]
+            self._link.connect(self._access, self._dialled, ipv6=ipv6)
             self.request(wire.HELLO, self._about(), answered=self._greet)
 
     def _about(self) -> dict[str, Any]:
@@ -318,17 +325,26 @@ class Connection:
         if self.epoch:
             self.post(log.warning, "connected to %s again", self.endpoint)
         self.greeted, self.epoch, self._pause = True, self.epoch + 1, 0.0
-        self._obstacle, self._warn_at = None, 0.0
+        self._obstacle, self._warn_at, self.not_admitted = None, 0.0, None
         self._role.connected()
 
     def _disconnect(self, why: str, obstacle: str | None = None) -> None:
         if self.greeted:
             self.post(log.warning, "connection to %s lost: %s", self.endpoint, why)
         else:
-            self._obstacle = obstacle or self._unexpected_peer()
-            self._warn_unreachable()
+            self._note_obstacle(obstacle)
             self._tries += not self._link.handshaken
-        self._reconnect()
+        if self.not_admitted and not self._patient and not self.epoch:
+            self._fail(self.not_admitted)
+        else:
+            self._reconnect()
+
+    def _note_obstacle(self, obstacle: str | None) -> None:
+        failure = self._link.failure
+        refusal = explained(self._access, failure) if failure else None
+        self.not_admitted = refusal if isinstance(refusal, NotAdmitted) else None
+        self._obstacle = obstacle or (str(refusal) if refusal else self._unexpected_peer())
+        self._warn_unreachable()
 
     def _reconnect(self) -> None:
         """Replace this link by a new one, after a pause once every address was tried."""
@@ -338,15 +354,20 @@ class Connection:
         if self._tries % len(self._families) == 0:
             self._connect_at = now + self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             # No pause after a good connection, a longer one after each try without a greeting.
-            self._pause = min(_LONGEST_PAUSE, max(_SHORTEST_PAUSE, 2 * self._pause))
+            self._pause = min(self._longest_pause, max(_SHORTEST_PAUSE, 2 * self._pause))
         self.greeted = False
         self._answer_all(self.disconnect_error)
         self._role.disconnected()
         self._over = self._close_by is not None
 
+    @property
+    def _longest_pause(self) -> float:
+        return _LONGEST_PAUSE_NOT_ADMITTED if self.not_admitted else _LONGEST_PAUSE
+
     def _try_next_address(self) -> None:
         """Try the host's other address, as nothing listens here; libzmq repeats a single one by itself."""
         self._tries += 1
+        self._obstacle = self.not_admitted = None
         if self._tries % len(self._families) == 0:
             if not self._patient and not self.epoch:
                 self._fail(Unavailable(self.obstacle))
@@ -366,7 +387,8 @@ class Connection:
             return None
         what = "it does not greet as an SMQ/1 door (5550 by default)"
         if not self._link.handshaken:
-            what = "hangs up before any greeting: a broker that has no connection left, or no SMQ/1 door"
+            what = "hangs up before any greeting: a broker that has no connection left or wants a key,"
+            what = f"{what} or no SMQ/1 door"
         return f"something answers at {self.endpoint}, but {what}"
 
     def _answer_all(self, error: SluiceError) -> None:

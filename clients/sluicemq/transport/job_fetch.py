@@ -12,6 +12,7 @@ from sluicemq import forks, tracing
 from sluicemq.job import Job, clock_offset
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, Forked, SluiceError, Unavailable
+from sluicemq.transport.access import Access
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pop import ignore_progress, refuse_extend
 from sluicemq.transport.questions import Questions
@@ -25,7 +26,7 @@ class JobFetch(Questions):
 
     def __init__(
         self,
-        endpoint: str,
+        access: Access,
         queue: str,
         made: Callable[[Sequence[Any], int, float], Any],
         *,
@@ -40,7 +41,7 @@ class JobFetch(Questions):
         self._jobs: list[Any] = []
         self._disconnected = False
         self._change = threading.Condition()
-        self.attach(Connection(endpoint, self, patient=patient))
+        self.attach(Connection(access, self, patient=patient))
         self._connection.start()
         forks.on_fork(self, JobFetch._forked)
 
@@ -179,15 +180,15 @@ def _given_back(_value: Any, _error: SluiceError | None) -> None:
 
 
 def pop_jobs(
-    endpoint: str, queue: str, limit: int, wait: float, *, timeout: float, patient: bool
+    access: Access, queue: str, limit: int, wait: float, *, timeout: float, patient: bool
 ) -> list[Job]:
     """Take up to ``limit`` jobs at most once, for ``Client.pop``."""
 
     def made(row: Sequence[Any], epoch: int, offset: float) -> Job:
         return Job.delivered(queue, row, epoch, refuse_extend, ignore_progress, offset)
 
-    fetch = JobFetch(endpoint, queue, made, pop=True, patient=patient)
+    fetch = JobFetch(access, queue, made, pop=True, patient=patient)
     try:
-        return tracing.receive(partial(fetch.take, limit, wait, timeout), queue, endpoint)
+        return tracing.receive(partial(fetch.take, limit, wait, timeout), queue, access.endpoint)
     finally:
         fetch.close()

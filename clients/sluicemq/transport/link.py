@@ -14,6 +14,9 @@ from typing import Any, Final
 
 import zmq
 
+from sluicemq.transport.access import Access
+from sluicemq.transport.entry import Failure
+
 _ROUND = 200  # messages taken before timers and sends get their turn
 _names = itertools.count(1)
 #: An event of a monitor: a zmq.EVENT_ number and its value; the address comes in a frame of its own.
@@ -28,6 +31,12 @@ _EVENTS = (
     | zmq.EVENT_HANDSHAKE_SUCCEEDED
     | zmq.EVENT_DISCONNECTED
 )
+#: Why a handshake failed, each followed by the end of the connection.
+_REFUSALS: Final = (
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
+)
 
 
 class Link:
@@ -40,6 +49,8 @@ class Link:
         """Something listens there: it has shaken hands, or hung up."""
         self.handshaken = False
         """The peer has shaken hands: it speaks ZMTP."""
+        self.failure: Failure | None = None
+        """Why the handshake failed."""
         self._cut = False
         self._connected: tuple[int, Any] | None = None  # the number of its TCP socket, and its own address
         self._ready: set[object] = set()  # readable sources of the last poll
@@ -50,10 +61,11 @@ class Link:
         for source in (self._socket, self._monitor, wakeup_fd):
             self._poller.register(source, zmq.POLLIN)
 
-    def connect(self, endpoint: str, *, ipv6: bool) -> None:
+    def connect(self, access: Access, address: str, *, ipv6: bool) -> None:
         """Begin to connect; libzmq tries again by itself until it has been accepted once."""
         self._socket.ipv6 = ipv6
-        self._socket.connect(endpoint)
+        access.secure(self._socket)
+        self._socket.connect(address)
 
     def wait(self, seconds: float) -> None:
         """Return when something has arrived, the wake-up has been rung, or the time is over."""
@@ -89,6 +101,8 @@ class Link:
             if event == zmq.EVENT_CONNECTED:
                 self._connected = value, _own_address(value)
                 continue
+            if event in _REFUSALS:
+                self.failure = Failure(event, value)
             broken = broken or event == zmq.EVENT_DISCONNECTED
             self.refused = event in _FAILED
             self.reached = self.reached or event not in _FAILED
@@ -138,7 +152,7 @@ def _configure(socket: zmq.Socket[bytes]) -> None:
 
 def _watch(context: zmq.Context[zmq.Socket[bytes]], socket: zmq.Socket[bytes]) -> zmq.Socket[bytes]:
     address = f"inproc://sluicemq-monitor-{next(_names)}"
-    socket.monitor(address, _EVENTS)
+    socket.monitor(address, _EVENTS | sum(_REFUSALS))
     monitor = context.socket(zmq.PAIR)
     # With a bound, an unread monitor would stop libzmq's own I/O thread.
     monitor.rcvhwm = 0

@@ -8,7 +8,7 @@ from math import inf
 from typing import Any
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import SluiceError, Timeout
+from sluicemq.protocol.errors import NotAdmitted, SluiceError, Timeout
 from sluicemq.transport.connection import Connection
 
 
@@ -34,6 +34,8 @@ class Question:
         """Return the answer's value; raises its error, or :class:`Timeout`."""
         if not self._answered.wait(timeout):
             self.given_up = True
+            if connection.not_admitted:
+                raise NotAdmitted(str(connection.not_admitted))
             raise Timeout(_what_is_missing(self.verb, timeout, connection))
         if self._error is not None:
             raise self._error
@@ -83,9 +85,13 @@ class Questions:
         """Ignore a message: brokers send none here; a newer one may."""
 
     def disconnected(self) -> None:
-        """Keep questions that may be repeated, in their old order, before later ones."""
+        """Keep questions that may be repeated, before later ones; answer all if the broker lets none in."""
         self._unsent.extendleft(reversed(self._to_repeat))
         self._to_repeat = []
+        if self._connection.not_admitted:
+            unsent, self._unsent = self._unsent, deque()
+            for question in unsent:
+                self._connection.post(question.answer, None, self._connection.not_admitted)
 
     def ended(self, error: SluiceError) -> None:
         """Answer everything that waits, now and later, with ``error``."""

@@ -1,0 +1,62 @@
+"""Places of what a client needs to get into a broker: keywords, the environment, a profile."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from sluicemq.transport import endpoints, profiles
+
+#: The variable of each value; the endpoint's is in ``endpoints``, the profile's in ``profiles``.
+VARIABLES: Final = {
+    "key_file": "SLUICEMQ_KEY_FILE",
+    "server_key": "SLUICEMQ_SERVER_KEY",
+    "user": "SLUICEMQ_USER",
+    "password_file": "SLUICEMQ_PASSWORD_FILE",
+}
+
+
+class Source:
+    """One place: its values, and how errors call them."""
+
+    def __init__(self, values: Mapping[str, Any], called: Callable[[str], str]) -> None:
+        self.values = values
+        self._called = called
+
+    def wrong(self, key: str, why: object) -> ValueError:
+        """Return the error for one of its values."""
+        return ValueError(f"{self._called(key)}: {why}")
+
+
+def sources_of(endpoint: str | None, given: Mapping[str, Any]) -> list[Source]:
+    """Return all places, the strongest first: keywords, the environment, the profile if one applies.
+
+    A profile applies that is named. The default profile applies where no endpoint is named: a password for
+    one broker must not go to another.
+    """
+    environment = {key: os.environ[name] for key, name in VARIABLES.items() if os.environ.get(name)}
+    found = [Source(given, str), Source(environment, VARIABLES.__getitem__)]
+    name = given.get("profile") or os.environ.get(profiles.VARIABLE) or None
+    if name is not None or not (endpoint or os.environ.get(endpoints.VARIABLE)):
+        profile = profiles.find(name)
+        if profile is not None:
+            found.append(Source(profile.values, profile.called))
+    return found
+
+
+def first(sources: Sequence[Source], *keys: str) -> tuple[Source, str] | None:
+    """Return the strongest place that has one of these values, and which one."""
+    return next(((each, key) for each in sources for key in keys if key in each.values), None)
+
+
+def endpoint_of(endpoint: str | None, sources: Sequence[Source]) -> str:
+    """Return the endpoint to connect to: the program's own, the environment's, the profile's, the default."""
+    found = first(sources, "endpoint")
+    if found is None or endpoint is not None or os.environ.get(endpoints.VARIABLE):
+        return endpoints.chosen(endpoint)
+    source, key = found
+    try:
+        return endpoints.checked(source.values[key])
+    except ValueError as error:
+        raise source.wrong(key, error) from None

@@ -1,0 +1,261 @@
+"""Keys and passwords of the library: who gets in at libzmq's own servers, and who is told why not."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from clients.guarded_broker import CURVE, NULL, PLAIN, GuardedBroker, new_key
+from clients.scripted_broker import SECONDS
+from sluicemq import (
+    Access,
+    BadStream,
+    Client,
+    Forbidden,
+    NotAdmitted,
+    Producer,
+    Publisher,
+    Reader,
+    Subscription,
+    Timeout,
+    Worker,
+)
+from sluicemq.protocol import wire
+from sluicemq.protocol.keys import key_id, read_key
+from sluicemq.transport import connection
+from support.waiting import wait_until
+
+Guarded = Callable[[str], GuardedBroker]
+
+
+@pytest.fixture
+def guarded() -> Iterator[Guarded]:
+    """Start brokers that let some in."""
+    started: list[GuardedBroker] = []
+
+    def start(mechanism: str) -> GuardedBroker:
+        started.append(GuardedBroker(mechanism))
+        started[-1].start()
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+@pytest.fixture
+def broker(guarded: Guarded) -> GuardedBroker:
+    """A broker of CURVE, that knows no key."""
+    return guarded(CURVE)
+
+
+@pytest.fixture
+def key_file(tmp_path: Path) -> Path:
+    return tmp_path / "client.key"
+
+
+@pytest.fixture
+def key(key_file: Path) -> str:
+    """The public key of that file."""
+    return new_key(key_file)
+
+
+@pytest.fixture
+def access(broker: GuardedBroker, key_file: Path, key: str) -> dict[str, Any]:
+    """Keywords for that broker."""
+    return {"key_file": key_file, "server_key": broker.server_key}
+
+
+_MAKE: dict[str, Any] = {
+    "Producer": Producer,
+    "Publisher": Publisher,
+    "Reader": lambda where, **access: Reader(where, "stream", **access),
+    "Worker": lambda where, **access: Worker(where, "queue", print, **access),
+    "Subscription": lambda where, **access: Subscription(where, "stream", "name", print, **access),
+}
+
+
+def _whole(broker: GuardedBroker, access: Any) -> Access:
+    return Access.chosen(broker.endpoint, access)
+
+
+class TestGettingIn:
+    def test_a_client_with_a_key_gets_in_where_that_is_known(
+        self, broker: GuardedBroker, key: str, access: dict[str, Any]
+    ) -> None:
+        broker.keys.add(key)
+        with Client(broker.endpoint, timeout=SECONDS, **access) as client:
+            client.ping()
+
+    def test_a_client_with_a_password_gets_in_where_that_is_known(self, guarded: Guarded) -> None:
+        broker = guarded(PLAIN)
+        broker.passwords["ann"] = "s3cret"
+        with Client(broker.endpoint, user="ann", password="s3cret", timeout=SECONDS) as client:  # noqa: S106
+            client.ping()
+
+    @pytest.mark.parametrize("name", ["Producer", "Publisher", "Reader", "Worker", "Subscription"])
+    @pytest.mark.parametrize("whole", [False, True], ids=["keywords", "an Access"])
+    def test_everything_that_connects_takes_a_key(
+        self,
+        broker: GuardedBroker,
+        key: str,
+        access: dict[str, Any],
+        name: str,
+        *,
+        whole: bool,
+    ) -> None:
+        # Given
+        broker.keys.add(key)
+        broker.on[wire.HOLD] = lambda _message: BadStream("there is none yet")
+        # When
+        made = _MAKE[name](_whole(broker, access)) if whole else _MAKE[name](broker.endpoint, **access)
+        # Then
+        runs = isinstance(made, Worker | Subscription)
+        try:
+            if runs:
+                made.start()
+            broker.wait_for(wire.HELLO)
+        finally:
+            (made.stop if runs else made.close)()
+
+    def test_jobs_that_are_fetched_over_a_connection_of_their_own_take_the_key_too(
+        self, broker: GuardedBroker, key: str, access: dict[str, Any]
+    ) -> None:
+        broker.keys.add(key)
+        with Client(broker.endpoint, timeout=SECONDS, **access) as client:
+            assert client.pop("queue") == []
+            assert client.reserve("queue", 1).jobs == []
+
+    def test_a_server_key_alone_encrypts_and_shows_no_key_that_is_known(self, broker: GuardedBroker) -> None:
+        with (
+            Client(broker.endpoint, server_key=broker.server_key, timeout=SECONDS) as client,
+            pytest.raises(NotAdmitted, match="wants a key that it knows: give a key_file"),
+        ):
+            client.ping()
+
+
+class TestStayingOut:
+    """A refusal comes at once, from each call, and is logged once."""
+
+    def test_a_key_that_the_broker_does_not_know_is_named(
+        self, broker: GuardedBroker, key: str, access: dict[str, Any], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        # When
+        with Client(broker.endpoint, timeout=SECONDS, **access) as client:
+            with pytest.raises(NotAdmitted) as raised:
+                client.ping()
+            wait_until(lambda: broker.refused >= 3, what="three tries")
+        # Then
+        named = key_id(read_key(key))
+        said = f"can't enter {broker.endpoint}: the broker refused this key (id {named})"
+        assert str(raised.value).startswith(said)
+        assert isinstance(raised.value, Forbidden)
+        warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
+        assert warnings == [str(raised.value)]
+
+    def test_a_wrong_password_is_said(self, guarded: Guarded) -> None:
+        broker = guarded(PLAIN)
+        broker.passwords["ann"] = "s3cret"
+        with (
+            Client(broker.endpoint, user="ann", password="wrong", timeout=SECONDS) as client,  # noqa: S106
+            pytest.raises(NotAdmitted, match=r"can't enter .*: the broker refused user 'ann'") as raised,
+        ):
+            client.ping()
+        assert "wrong" not in str(raised.value)
+
+    @pytest.mark.parametrize("mechanism", [CURVE, PLAIN, NULL])
+    def test_a_client_without_a_key_is_told_that_the_broker_wants_one(
+        self, guarded: Guarded, mechanism: str
+    ) -> None:
+        with (
+            Client(guarded(mechanism).endpoint, timeout=SECONDS) as client,
+            pytest.raises(NotAdmitted, match="the broker wants a key: give key_file and server_key"),
+        ):
+            client.ping()
+
+    @pytest.mark.parametrize("mechanism", [PLAIN, NULL])
+    def test_a_door_that_takes_no_keys_says_so(self, guarded: Guarded, mechanism: str) -> None:
+        with (
+            Client(guarded(mechanism).endpoint, server_key="0" * 40, timeout=SECONDS) as client,
+            pytest.raises(NotAdmitted, match=r"this door of the broker takes no key \(CURVE\)"),
+        ):
+            wait_until(client.queues)
+
+    def test_a_door_that_takes_no_passwords_says_so(self, broker: GuardedBroker) -> None:
+        with (
+            Client(broker.endpoint, user="ann", password="x", timeout=SECONDS) as client,  # noqa: S106
+            pytest.raises(NotAdmitted, match=r"takes no user and password \(PLAIN\)"),
+        ):
+            wait_until(client.queues)
+
+    def test_a_wrong_server_key_is_said_within_the_time_out(
+        self, broker: GuardedBroker, key: str, access: dict[str, Any]
+    ) -> None:
+        broker.keys.add(key)
+        other = zmq.curve_keypair()[0].decode()
+        with (
+            Client(broker.endpoint, timeout=0.5, **access | {"server_key": other}) as client,
+            pytest.raises(Timeout) as raised,
+        ):
+            client.ping()
+        assert f"can't enter {broker.endpoint}: it hangs up" in str(raised.value)
+        named = key_id(read_key(other))
+        assert f"its key is another one than server_key (id {named})" in str(raised.value)
+
+    def test_a_broker_that_can_not_decide_now_is_tried_again(
+        self, broker: GuardedBroker, key: str, access: dict[str, Any]
+    ) -> None:
+        broker.status = b"500"
+        with Client(broker.endpoint, timeout=0.5, **access) as client:
+            with pytest.raises(Timeout, match="can't decide now"):
+                client.ping()
+            broker.keys.add(key)
+            client.ping(SECONDS)
+
+    def test_a_client_that_is_not_patient_fails_at_the_first_refusal(
+        self, broker: GuardedBroker, access: dict[str, Any]
+    ) -> None:
+        with Client(broker.endpoint, patient=False, **access) as client:
+            for _ in range(2):
+                with pytest.raises(NotAdmitted):
+                    client.ping()
+        assert broker.refused == 1
+
+    def test_a_key_that_is_added_later_lets_the_client_in(
+        self, broker: GuardedBroker, key: str, access: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Given
+        monkeypatch.setattr(connection, "_LONGEST_PAUSE_NOT_ADMITTED", 0.2)
+        with Producer(broker.endpoint, **access) as producer:
+            receipt = producer.push("queue", b"x")
+            wait_until(lambda: broker.refused, what="a refusal")
+            # When
+            broker.keys.add(key)
+            # Then
+            receipt.wait(SECONDS)
+
+    def test_a_key_that_is_removed_keeps_the_client_out(
+        self, broker: GuardedBroker, key: str, access: dict[str, Any]
+    ) -> None:
+        broker.keys.add(key)
+        with Client(broker.endpoint, timeout=SECONDS, **access) as client:
+            client.ping()
+            broker.stop()
+            broker.keys.clear()
+            broker.start()
+            with pytest.raises(NotAdmitted, match="refused this key"):
+                client.queues()
+
+    def test_a_flush_says_why_nothing_is_confirmed(
+        self, broker: GuardedBroker, access: dict[str, Any]
+    ) -> None:
+        producer = Producer(broker.endpoint, **access)
+        producer.push("queue", b"x")
+        wait_until(lambda: broker.refused, what="a refusal")
+        with pytest.raises(Timeout, match=r"1 jobs are not confirmed after 0\.5 s: can't enter .* refused"):
+            producer.close(0.5)
