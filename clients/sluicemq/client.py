@@ -381,6 +381,14 @@ class Client:
         """
         return dict(self._questions.ask(wire.PING, True, timeout=timeout or self.timeout) or {})  # noqa: FBT003
 
+    def users(self, action: str = "list", **fields: Any) -> Any:
+        """Carry out one action on principals: list, show, add, remove, rotate or permit.
+
+        Its fields and its answer are those of the verb USERS in docs/smq1.md. Needs the permission operate.
+        """
+        looks = action in (wire.LIST, wire.ONE)
+        return self._questions.ask(wire.USERS, action, fields, timeout=self.timeout, repeat=looks)
+
     def close(self) -> None:
         """Disconnect from the broker; may be called again."""
         self._closed = True

@@ -2,7 +2,7 @@
 
 The library knows them by entry points of the group ``sluicemq.commands`` only. The value of ``serve`` and
 ``device`` is a module to run, whose distribution lists its requirements under the extra ``broker``; the value
-of ``bench`` is a command of click.
+of ``bench`` is a command of click, that of ``users`` the broker's module that changes principals in MongoDB.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 import sys
 from typing import Any
 
-SERVE, DEVICE, BENCH = "serve", "device", "bench"
+SERVE, DEVICE, BENCH, USERS = "serve", "device", "bench", "users"
 #: What pip installs: the checkout, until a release is published.
 SOURCE = "."
 
@@ -49,7 +49,7 @@ def module_command(name: str = SERVE) -> list[str] | None:
 
 
 def command_of(name: str) -> Any:
-    """Return the click command of another package; None where that is not installed."""
+    """Return the object that another package names; None where that is not installed."""
     from importlib import metadata  # noqa: PLC0415 - as above
 
     return next((point.load() for point in metadata.entry_points(group=_GROUP, name=name)), None)

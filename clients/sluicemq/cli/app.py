@@ -1,7 +1,7 @@
 """The commands of ``sluicemq``, their common options, and their exit codes.
 
 0: done. 1: the broker refused, or you did. 2: usage. 3: no broker answers. 4: it does, but its MongoDB does
-not.
+not. 5: it does not let this client in.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import wraps
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -19,9 +19,11 @@ from sluicemq.cli import completion
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.reached import reached
-from sluicemq.protocol.errors import BadHeaders, SluiceError, Timeout, Unavailable
+from sluicemq.protocol.errors import BadHeaders, NotAdmitted, SluiceError, Timeout, Unavailable
 from sluicemq.protocol.readable import brief, is_utf8
 from sluicemq.transport.endpoints import DEFAULT_ENDPOINT, VARIABLE, checked
+from sluicemq.transport.profiles import VARIABLE as PROFILE_VARIABLE
+from sluicemq.transport.sources import VARIABLES
 
 REFUSED, USAGE = 1, 2
 
@@ -45,13 +47,15 @@ _HOMES = {
         "tasks": ["tasks", "task"],
         "bench": ["bench"],
         "completion": ["completion"],
+        "keys": ["key"],
+        "users": ["user"],
     }.items()
     for command in commands
 }
 #: Arguments that are sent, or run, as bytes without a check.
 _MAY_BE_BYTES = ("payload", "payloads", "topic", "topics", "command")
 #: Commands that need no broker.
-_ALONE = ("serve", "device", "config", "bench", "completion")
+_ALONE = ("serve", "device", "config", "bench", "completion", "key")
 
 
 class _Commands(click.Group):
@@ -81,7 +85,7 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (Timeout, Unavailable) as error:
+        except (NotAdmitted, Timeout, Unavailable) as error:
             code, known = reached(ctx.obj, error)
             ctx.obj.error(error, known)
             ctx.exit(code)
@@ -108,27 +112,48 @@ _JSON_HELP = "Print the result as one JSON object."
 _seconds = timespan(above=True)
 
 
+#: Options of the connection, beside the endpoint: names, placeholder and help.
+_ACCESS: Final = {
+    "--key-file": ("FILE", f"This client's key pair, of `sluicemq key new`.  [{VARIABLES['key_file']}]"),
+    "--server-key": ("KEY", f"The broker's public key.  [{VARIABLES['server_key']}]"),
+    "--user": (
+        "NAME",
+        f"A user, whose password is asked for.  [{VARIABLES['user']}, {VARIABLES['password_file']}]",
+    ),
+    "--profile": ("NAME", f"A profile of ~/.config/sluicemq/config.toml.  [{PROFILE_VARIABLE}]"),
+}
+
+
+def _access_options(**more: Any) -> list[click.Option]:
+    return [click.Option([flag], metavar=name, help=text, **more) for flag, (name, text) in _ACCESS.items()]
+
+
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--endpoint", type=_Endpoint(), help=_ENDPOINT_HELP)
 @click.option("--timeout", type=_seconds, metavar="S", default=5.0, show_default=True, help=_TIMEOUT_HELP)
 @click.option("--json", "as_json", is_flag=True, help=_JSON_HELP)
 @click.version_option(None, "-V", "--version", package_name="sluicemq", prog_name="sluicemq")
 @click.pass_context
-def app(ctx: click.Context, endpoint: str | None, timeout: float, *, as_json: bool) -> None:
+def app(
+    ctx: click.Context, /, endpoint: str | None, timeout: float, *, as_json: bool, **access: str | None
+) -> None:
     """SluiceMQ, a durable job broker: run it, push jobs, work on them, look at its queues.
 
     The options below may also follow the command.
     """
     # The command itself prints each error once; the library would log it again.
     logging.getLogger("sluicemq").addHandler(logging.NullHandler())
-    ctx.obj = Invocation(endpoint, timeout, as_json)
+    ctx.obj = Invocation(endpoint, timeout, as_json, **access)
+
+
+app.params[1:1] = _access_options()
 
 
 def _set(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
     if parameter.name == "endpoint":
         ctx.meta[completion.ENDPOINT] = value  # for a shell that completes the line, and has none yet
     if value not in (None, False):
-        setattr(ctx.obj, str(parameter.name), value)
+        setattr(ctx.obj, "named" if parameter.name == "endpoint" else str(parameter.name), value)
 
 
 def _with_broker_options(command: click.Command) -> click.Command:
@@ -142,6 +167,7 @@ def _with_broker_options(command: click.Command) -> click.Command:
     passed_on: Any = {"callback": _set, "expose_value": False}
     command.params += [
         click.Option(["--endpoint"], type=_Endpoint(), help=_ENDPOINT_HELP, **passed_on),
+        *_access_options(**passed_on),
         click.Option(["--timeout"], type=_seconds, metavar="S", help=_TIMEOUT_HELP, **passed_on),
         click.Option(["--json", "as_json"], is_flag=True, help=_JSON_HELP, **passed_on),
     ]

@@ -20,7 +20,8 @@ from sluicemq.client import Client
 from sluicemq.protocol.errors import Duplicate, SluiceError
 from sluicemq.protocol.json_values import dumps
 from sluicemq.standard_streams import is_utf8
-from sluicemq.transport.endpoints import chosen
+from sluicemq.transport.access import Access
+from sluicemq.transport.credentials import AccessOptions
 
 if TYPE_CHECKING:  # commands load rich when they need it: without a table they start 40 ms earlier
     from rich.console import Console
@@ -40,6 +41,10 @@ class Invocation:
     named: str | None
     timeout: float
     as_json: bool
+    key_file: str | None = None
+    server_key: str | None = None
+    user: str | None = None
+    profile: str | None = None
 
     @cached_property
     def out(self) -> Console:
@@ -51,21 +56,28 @@ class Invocation:
         """Return the console of stderr."""
         return _console(stderr=True)
 
-    @property
-    def endpoint(self) -> str:
-        """Return the broker's endpoint; read late, since not every command has one."""
+    @cached_property
+    def access(self) -> Access:
+        """Return the broker and how to get in; chosen late, since not every command has one."""
+        options: AccessOptions = {
+            "key_file": self.key_file,
+            "server_key": self.server_key,
+            "user": self.user,
+            "profile": self.profile,
+        }
         try:
-            return chosen(self.named)
+            return Access.chosen(self.named, options, _ask if sys.stdin.isatty() else None)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
 
-    @endpoint.setter
-    def endpoint(self, named: str) -> None:
-        self.named = named
+    @property
+    def endpoint(self) -> str:
+        """Return the broker's endpoint."""
+        return self.access.endpoint
 
     def client(self, *, patient: bool = False) -> Client:
         """Return a client of the broker; ``patient``: it waits for a broker that does not run yet."""
-        return Client(self.endpoint, timeout=self.timeout, patient=patient)
+        return Client(self.access, timeout=self.timeout, patient=patient)
 
     def result(self, text: str, **values: Any) -> None:
         """Show one sentence, or with ``--json`` the values."""
@@ -119,6 +131,10 @@ class Invocation:
         if self.as_json:
             first = {"id": error.id} if isinstance(error, Duplicate) else {}
             self.json({"error": {"code": error.code, "message": str(error), **first}})
+
+
+def _ask(user: str) -> str:
+    return str(click.prompt(f"Password of {user}", hide_input=True, err=True))
 
 
 def printable(text: str) -> str:

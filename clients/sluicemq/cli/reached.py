@@ -10,25 +10,28 @@ from sluicemq.cli.output import Invocation
 from sluicemq.client import Client
 from sluicemq.producer import Producer
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import SluiceError, Timeout, Unavailable
+from sluicemq.protocol.errors import NotAdmitted, SluiceError, Timeout, Unavailable
 from sluicemq.transport.connection import NOBODY_ANSWERS
+from sluicemq.transport.entry import CANT_ENTER
 
-#: Exit codes: no broker answers; one does, but its store (MongoDB) does not.
-NO_BROKER, NO_STORE = 3, 4
+#: Exit codes: no broker answers; one does, but its store (MongoDB) does not; one does not let this client in.
+NO_BROKER, NO_STORE, NOT_ADMITTED = 3, 4, 5
 
 _START_ONE = "start one with `sluicemq serve`, or name another with --endpoint"
 _ASKED_FOR = 3.0  # seconds for the test, at most
 
 
-def reached(invocation: Invocation, error: Timeout | Unavailable) -> tuple[int, str]:
+def reached(invocation: Invocation, error: NotAdmitted | Timeout | Unavailable) -> tuple[int, str]:
     """Return the exit code for this error, and what the user should know."""
+    if CANT_ENTER in str(error):
+        return NOT_ADMITTED, ""
     if NOBODY_ANSWERS in str(error):
         return NO_BROKER, _START_ONE
     try:
-        with Client(
-            invocation.endpoint, timeout=min(invocation.timeout, _ASKED_FOR), patient=False
-        ) as client:
+        with Client(invocation.access, timeout=min(invocation.timeout, _ASKED_FOR), patient=False) as client:
             health = client.health()
+    except NotAdmitted as refusal:
+        return NOT_ADMITTED, str(refusal)
     except SluiceError:
         return NO_BROKER, ""
     if problem := store_problem(health):
@@ -60,7 +63,7 @@ def last_counts(client: Client, failure: Timeout | Unavailable) -> tuple[list[di
     raise failure
 
 
-def _what_to_do(error: Timeout | Unavailable) -> str:
+def _what_to_do(error: SluiceError) -> str:
     if error.changes_nothing:
         return ""
     if isinstance(error, Timeout) and error.id is not None:

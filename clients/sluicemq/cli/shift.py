@@ -40,7 +40,7 @@ class Shift:
         self._counts: Counter[str] = Counter()
         self._was_busy = False
         self._worker = Worker(
-            invocation.endpoint, queue, self._handle, prefetch=prefetch, concurrency=concurrency, pop=pop,
+            invocation.access, queue, self._handle, prefetch=prefetch, concurrency=concurrency, pop=pop,
             wait_for_queue=wait_for_queue, on_stop=on_stop,
         )  # fmt: skip
 

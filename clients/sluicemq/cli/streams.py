@@ -74,7 +74,7 @@ def publish(
     """
     if lines == (payload is not None):
         raise click.UsageError("give one of PAYLOAD and --lines")
-    with Publisher(invocation.endpoint, close_timeout=invocation.timeout) as publisher:
+    with Publisher(invocation.access, close_timeout=invocation.timeout) as publisher:
         if lines:
             receipts = [publisher.publish(stream, topic, each.rstrip(b"\n")) for each in sys.stdin.buffer]
         else:
@@ -106,7 +106,7 @@ def read(
     begin = None if since is None else time() - since
     found: list[Message] = []
     chosen: dict[str, Any] = {"since": begin, "topics": topics, "on_gap": _on_gap(invocation)}
-    with Reader(invocation.endpoint, stream, after or 0, **chosen) as reader:
+    with Reader(invocation.access, stream, after or 0, **chosen) as reader:
         while len(found) < limit and (message := reader.read(invocation.timeout)):
             found.append(message)
     if invocation.as_json:
@@ -123,7 +123,7 @@ def read(
 def tail(invocation: Invocation, /, stream: str, *, topics: tuple[str, ...]) -> None:
     """Print what is published to STREAM from now on, until Ctrl-C."""
     chosen: dict[str, Any] = {"new": True, "follow": True, "topics": topics, "on_gap": _on_gap(invocation)}
-    with Reader(invocation.endpoint, stream, **chosen) as reader:
+    with Reader(invocation.access, stream, **chosen) as reader:
         for each in reader:
             if invocation.as_json:
                 invocation.json(_row(each))

@@ -1,0 +1,91 @@
+"""Where ``sluicemq user`` changes principals: at a broker, or in MongoDB itself."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Final
+
+import click
+
+from sluicemq.cli.output import Invocation
+from sluicemq.installed import ABSENT, USERS, command_of
+from sluicemq.protocol.secret_files import read_secret
+
+_URI: Final = "SLUICEMQ_MONGODB_URI"
+_FLAG: Final = "--mongodb-uri"
+_HIDDEN: Final = "***"
+
+_uri = click.option(_FLAG, "uri", metavar="URI", help=f"Without a broker: the MongoDB where the principals are.  [{_URI}, unless --endpoint or --profile is given]")  # noqa: E501 # fmt: skip
+_uri_file = click.option("--mongodb-uri-file", "uri_file", metavar="FILE", help="A file with that URI.")
+_database = click.option("--database", metavar="NAME", default="sluicemq", show_default=True, help="Its database there.")  # noqa: E501 # fmt: skip
+
+
+def principals(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command its options, and ``act(action, **fields)``, which does what the verb USERS does."""
+
+    @_uri
+    @_uri_file
+    @_database
+    @click.pass_obj
+    @wraps(command)
+    def run(
+        invocation: Invocation, /, uri: str | None, uri_file: str | None, database: str, **given: Any
+    ) -> Any:
+        where = _chosen_uri(invocation, uri, uri_file)
+        if where is not None:
+            invocation.note(f"without a broker, in database {database} of MongoDB itself")
+
+        def act(action: str, **fields: Any) -> Any:
+            if where is not None:
+                return of_broker().act(where, database, action, fields)
+            with invocation.client() as client:
+                return client.users(action, **fields)
+
+        return command(act, invocation, **given)
+
+    return run
+
+
+def of_broker() -> Any:
+    """Return the module of the broker that changes principals."""
+    try:
+        module = command_of(USERS)
+    except ImportError:
+        module = None
+    if module is None:
+        raise click.ClickException(ABSENT)
+    return module
+
+
+def _chosen_uri(invocation: Invocation, uri: str | None, file: str | None) -> str | None:
+    if uri is not None and file is not None:
+        raise click.UsageError(f"give one of {_FLAG} and --mongodb-uri-file")
+    if file is not None:
+        try:
+            return read_secret(os.path.expanduser(file), "file of the URI").strip()  # noqa: PTH111
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+    if uri is not None:
+        return _out_of_sight(uri)
+    return None if invocation.named or invocation.profile else os.environ.get(_URI) or None
+
+
+def _out_of_sight(uri: str) -> str:
+    """Run this command again without the URI, as all users can read its arguments; return the URI then."""
+    if uri == _HIDDEN:
+        return os.environ.get(_URI, "")
+    words = [_hidden(word, uri) for word in sys.orig_argv]
+    if words != sys.orig_argv:
+        os.environ[_URI] = uri
+        sys.stdout.flush()
+        os.execv(sys.executable, words)  # noqa: S606 - this command again, before it has done anything
+    return uri
+
+
+def _hidden(word: str, uri: str) -> str:
+    if word == uri:
+        return _HIDDEN
+    return f"{_FLAG}={_HIDDEN}" if word == f"{_FLAG}={uri}" else word

@@ -1,0 +1,288 @@
+"""A broker that wants keys: library and commands get in, are refused by name, and change principals."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any, NamedTuple
+
+import pytest
+import zmq
+
+from sluicemq import (
+    Access,
+    Client,
+    Forbidden,
+    NotAdmitted,
+    Producer,
+    Publisher,
+    Reader,
+    Timeout,
+    Worker,
+)
+from sluicemq.protocol.keys import KeyPair, key_id, read_key, write_key_file
+from support.broker_process import BrokerProcess
+from support.waiting import TIMEOUT, wait_until
+
+
+def new_key(file: Path) -> str:
+    """Make a key file; its public key."""
+    public, secret = (each.decode() for each in zmq.curve_keypair())
+    write_key_file(file, KeyPair(read_key(public), read_key(secret)))
+    return public
+
+
+class Keyed(NamedTuple):
+    """A broker that wants keys, and that of an administrator."""
+
+    process: BrokerProcess
+    server_key: str
+    folder: Path
+
+    @property
+    def endpoint(self) -> str:
+        return self.process.doors["smq"]
+
+    def access(self, name: str = "admin") -> Any:
+        """Keywords of the library, with the key of this name."""
+        return {"key_file": self.folder / f"{name}.key", "server_key": self.server_key}
+
+    def admin(self) -> Client:
+        return Client(self.endpoint, **self.access())
+
+
+@pytest.fixture(scope="module")
+def keyed(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
+    folder = tmp_path_factory.mktemp("keys")
+    server_key, admin = new_key(folder / "broker.key"), new_key(folder / "admin.key")
+    security = {
+        "mechanism": ["curve", "plain"],
+        "secret_key_file": str(folder / "broker.key"),
+        "principals": {"admin": {"keys": [admin], "permissions": "all"}},
+    }
+    database = f"keyed_{os.getpid()}"
+    with BrokerProcess(mongo_uri, database, config={"security": security}) as process:
+        yield Keyed(process, server_key, folder)
+
+
+Command = Callable[..., "CompletedProcess[str]"]
+
+
+@pytest.fixture
+def sluicemq(keyed: Keyed) -> Command:
+    """Run a command as the administrator."""
+
+    def run(*words: str, stdin: str | None = None) -> CompletedProcess[str]:
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith("SLUICEMQ_")},
+            "SLUICEMQ_ENDPOINT": keyed.endpoint,
+            "SLUICEMQ_KEY_FILE": str(keyed.folder / "admin.key"),
+            "SLUICEMQ_SERVER_KEY": keyed.server_key,
+        }
+        command = [sys.executable, "-P", "-m", "sluicemq", *words]
+        return subprocess.run(
+            command,
+            env=environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=False,
+        )
+
+    return run
+
+
+def test_everything_of_the_library_works_with_a_key(keyed: Keyed, queue: str) -> None:
+    access = Access.chosen(keyed.endpoint, keyed.access())
+    with Producer(access) as producer, Worker(access, queue, lambda job: job.payload * 2):
+        assert producer.call(queue, b"ab", timeout=TIMEOUT) == b"abab"
+        producer.push(queue, bytes(5 << 20)).wait(TIMEOUT)
+    with Publisher(access) as publisher:
+        publisher.publish(f"s-{queue}", "topic", b"one").wait(TIMEOUT)
+    with Reader(access, f"s-{queue}") as reader:
+        assert [message.payload for message in reader] == [b"one"]
+    with Client(access) as client:
+        client.pop(queue)
+        assert client.stats()["broker"]
+
+
+def test_a_key_that_nobody_has_listed_is_refused_by_its_id(keyed: Keyed, tmp_path: Path) -> None:
+    public = new_key(tmp_path / "stranger.key")
+    with (
+        Client(keyed.endpoint, key_file=tmp_path / "stranger.key", server_key=keyed.server_key) as client,
+        pytest.raises(NotAdmitted, match=f"the broker refused this key .id {key_id(read_key(public))}"),
+    ):
+        client.ping()
+
+
+def test_a_client_without_a_key_is_told_to_have_one(keyed: Keyed) -> None:
+    with (
+        Client(keyed.endpoint) as client,
+        pytest.raises(NotAdmitted, match="the broker wants a key: give key_file and server_key"),
+    ):
+        client.ping()
+
+
+def test_a_wrong_server_key_is_said_within_the_time_out(keyed: Keyed) -> None:
+    other = zmq.curve_keypair()[0].decode()
+    with (
+        Client(keyed.endpoint, timeout=1, **keyed.access() | {"server_key": other}) as client,
+        pytest.raises(Timeout, match=r"can't enter .*: it hangs up: its key is another one than server_key"),
+    ):
+        client.ping()
+
+
+def test_a_password_gets_in_and_a_wrong_one_does_not(keyed: Keyed) -> None:
+    with keyed.admin() as admin:
+        admin.users("add", name="ann", password="correct horse", permissions="operate")  # noqa: S106
+    with Client(keyed.endpoint, user="ann", password="correct horse") as client:  # noqa: S106
+        assert client.stats()
+    with (
+        Client(keyed.endpoint, user="ann", password="wrong horse") as client,  # noqa: S106
+        pytest.raises(NotAdmitted, match="the broker refused user 'ann'"),
+    ):
+        client.ping()
+
+
+def test_a_principal_that_may_not_do_something_is_told_so(keyed: Keyed, queue: str) -> None:
+    public = new_key(keyed.folder / f"{queue}.key")
+    with keyed.admin() as admin:
+        admin.users("add", name=f"p-{queue}", key=public, permissions=f"push={queue} create=*")
+    with Client(keyed.endpoint, **keyed.access(queue)) as client, pytest.raises(Forbidden) as raised:
+        client.users("list")
+    assert not isinstance(raised.value, NotAdmitted)
+
+
+def test_a_key_that_is_added_lets_a_waiting_worker_in_and_one_that_ends_puts_it_out(
+    keyed: Keyed, queue: str, sluicemq: Command
+) -> None:
+    # Given: a client that is refused
+    name, public = f"p-{queue}", new_key(keyed.folder / f"{queue}.key")
+    with Client(keyed.endpoint, **keyed.access(queue)) as client:
+        with pytest.raises(NotAdmitted):
+            client.ping()
+        # When
+        added = sluicemq("user", "add", name, "push=*", "read=*", "--key", public, "--note", "laptop")
+        assert (added.returncode, added.stdout) == (0, f"added {name}\n"), added.stderr
+        # Then
+        wait_until(lambda: _enters(client), what="the client, let in")
+        # When
+        ended = sluicemq("user", "rotate", name, "--end", key_id(read_key(public)))
+        assert ended.returncode == 0, ended.stderr
+        # Then
+        wait_until(lambda: not _enters(client), what="the client, put out")
+
+
+def _enters(client: Client) -> bool:
+    try:
+        client.ping()
+    except NotAdmitted:
+        return False
+    return True
+
+
+class TestUserCommand:
+    def test_a_principal_is_added_shown_changed_and_removed(self, sluicemq: Command, queue: str) -> None:
+        name = f"p-{queue}"
+        public = zmq.curve_keypair()[0].decode()
+        added = sluicemq("user", "add", name, "push=mail.*", "operate", "--key", public, "--token", "--json")
+        row = json.loads(added.stdout)
+        assert row["permissions"] == {"push": ["mail.*"], "operate": ["*"]}
+        assert {each["kind"] for each in row["keys"]} == {"curve", "token"}
+        assert row["token"] in added.stdout
+        # shown
+        assert name in sluicemq("user", "list").stdout
+        shown = sluicemq("user", "show", name)
+        assert "push=mail.* operate" in shown.stdout
+        assert public in shown.stdout
+        assert row["token"] not in shown.stdout
+        # changed
+        assert (
+            sluicemq("user", "permit", name, "work=*", "--tenant", "acme", "--max-rate", "10").returncode == 0
+        )
+        changed = json.loads(sluicemq("user", "show", name, "--json").stdout)
+        assert (changed["permissions"], changed["tenant"]) == ({"work": ["*"]}, "acme")
+        assert changed["limits"] == {"max_rate": 10}
+        # removed
+        assert sluicemq("user", "remove", name, "--yes").stdout == f"removed {name}\n"
+        gone = sluicemq("user", "show", name)
+        assert (gone.returncode, "there is no principal" in gone.stderr) == (1, True)
+
+    def test_a_token_is_printed_alone_and_once(self, sluicemq: Command, queue: str) -> None:
+        name = f"p-{queue}"
+        assert sluicemq("user", "add", name, "read", "--token").returncode == 0
+        made = sluicemq("user", "rotate", name, "--token", "--drop")
+        assert len(made.stdout.strip()) >= 40
+        assert "shown only now" in made.stderr
+
+    def test_a_password_comes_from_stdin_and_never_from_an_argument(
+        self, keyed: Keyed, sluicemq: Command, queue: str
+    ) -> None:
+        name = f"p-{queue}"
+        added = sluicemq("user", "add", name, "operate", "--password-file", "-", stdin="battery staple\n")
+        assert added.returncode == 0, added.stderr
+        with Client(keyed.endpoint, user=name, password="battery staple") as client:  # noqa: S106
+            client.ping()
+
+    @pytest.mark.parametrize(
+        ("words", "says"),
+        [
+            (["add", "x", "push"], "give its --key, --password, --password-file or --token"),
+            (["add", "x", "fly", "--token"], "actions are push, work"),
+            (["rotate", "x"], "give one of --key"),
+            (["permit", "x"], "give PERMISSIONS"),
+            (["add", "x", "push", "--password-file", "/none"], "can't read the password file /none"),
+        ],
+    )
+    def test_wrong_usage_is_said_before_anything_is_sent(
+        self, sluicemq: Command, words: list[str], says: str
+    ) -> None:
+        refused = sluicemq("user", *words)
+        assert (refused.returncode, says in refused.stderr) == (2, True), refused.stderr
+
+    def test_a_password_is_hashed_for_the_configuration_file(self, sluicemq: Command) -> None:
+        assert sluicemq("user", "hash", "--password-file", "-", stdin="x" * 20).stdout.startswith(
+            "$argon2id$"
+        )
+
+
+class TestAtTheStore:
+    """The way back in when nobody may operate any more."""
+
+    def test_a_principal_is_added_without_a_broker(
+        self, mongo_uri: str, database: str, sluicemq: Command
+    ) -> None:
+        store = ["--mongodb-uri", mongo_uri, "--database", database]
+        added = sluicemq("user", "add", "back", "all", "--token", *store)
+        assert added.returncode == 0, added.stderr
+        assert "without a broker" in added.stderr
+        assert [each["name"] for each in json.loads(sluicemq("user", "list", "--json", *store).stdout)["principals"]] == ["back"]  # fmt: skip # noqa: E501
+        assert "back" not in sluicemq("user", "list").stdout
+
+    def test_its_uri_can_stand_in_a_file(
+        self, mongo_uri: str, database: str, sluicemq: Command, tmp_path: Path
+    ) -> None:
+        (tmp_path / "uri").touch(0o600)
+        (tmp_path / "uri").write_text(f"{mongo_uri}\n")
+        store = ["--mongodb-uri-file", str(tmp_path / "uri"), "--database", database]
+        assert sluicemq("user", "list", *store).returncode == 0
+
+    def test_its_uri_leaves_the_command_line(self) -> None:
+        uri = "mongodb://ann:planted-secret@127.0.0.1:1/"
+        command = [sys.executable, "-P", "-m", "sluicemq", "user", "list", "--mongodb-uri", uri]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+            try:
+                shown = Path(f"/proc/{process.pid}/cmdline")
+                wait_until(lambda: b"***" in shown.read_bytes(), what="the hidden URI")
+                assert b"planted-secret" not in shown.read_bytes()
+                output = process.communicate(timeout=TIMEOUT)[0]
+            finally:
+                process.kill()
+        assert b"planted-secret" not in output
+        assert process.returncode not in (0, None)
