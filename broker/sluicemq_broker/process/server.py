@@ -210,6 +210,7 @@ class Server:
     def _log_counters(self) -> None:
         """Log jobs that came in with their outcomes, and deliveries with theirs."""
         self.counters.say_rest()
+        self._security.say_rest()
         figures = {**self.counters.values, **self._jobs.queues.under_way()}
         names = dict.fromkeys(each for balance in BALANCES for side in balance for each in side)
         log.info("counted: %s", " ".join(f"{name}={figures.get(name, 0)}" for name in names))

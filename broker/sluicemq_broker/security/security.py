@@ -104,6 +104,11 @@ class Security:
             Count.FORBIDDEN, f"{who} from {caller.peer}: {action} {name[:LONGEST_NAME]}".rstrip()
         )
 
+    def say_rest(self) -> None:
+        """Log the refusals that are counted and not logged yet; called at the end."""
+        for lines in self._lines.values():
+            lines.say_rest()
+
     def _lines_of(self, name: str) -> Notices:
         """Return what logs the refusals of one principal: those of others can't hide them."""
         lines = self._lines.get(name)
