@@ -136,6 +136,20 @@ def test_a_change_holds_here_before_it_is_answered_and_other_brokers_hear_of_it(
     assert broker.told == [BusEvent(BusKind.PRINCIPALS)]
 
 
+def test_a_change_is_answered_although_mongodb_goes_away_behind_it() -> None:
+    broker = Broker()
+    broker.shared.prepare()
+    broker.store.away = True
+
+    changed = broker.shared.change("a", lambda before: before, 0.0, keep_operator=False)
+
+    assert changed is not None
+    assert broker.told == [BusEvent(BusKind.PRINCIPALS)]
+    broker.store.away = False
+    broker.shared.follow()
+    assert broker.names == ["a"]
+
+
 def test_a_broker_alone_reports_to_nobody() -> None:
     broker = Broker()
     alone = SharedPrincipals(cast("PrincipalStore", broker.store), broker.known, silent, broker.counters)

@@ -67,9 +67,13 @@ class SharedPrincipals:
         *,
         keep_operator: bool,
     ) -> PrincipalRecord | None:
-        """Change a principal as :meth:`PrincipalStore.change`; returns when it holds at this broker."""
+        """Change a principal as :meth:`PrincipalStore.change`; returns when it holds at this broker.
+
+        If MongoDB goes away right behind the change, it holds from the next look on; an error would lose a
+        new token.
+        """
         changed = self._store.change(name, change, now, keep_operator=keep_operator)
-        self.follow()
+        self._look()
         self._channel().announce(BusEvent(BusKind.PRINCIPALS))
         return changed
 
@@ -77,5 +81,5 @@ class SharedPrincipals:
         try:
             self.follow()
         except Unavailable as error:
-            text = f"a change of principals at another broker is not read yet: {error}"
+            text = f"a change of principals is not read yet: {error}"
             self._counters.notice(Count.STORE_UNAVAILABLE, text)
