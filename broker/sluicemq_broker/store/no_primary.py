@@ -6,53 +6,104 @@ The driver has one sentence for all causes, "no replica set members found yet".
 from __future__ import annotations
 
 from typing import Any, Final
+from urllib.parse import quote
 
 import pymongo
 from pymongo import errors as mongo_errors
 from pymongo.uri_parser import parse_uri
 
 from sluicemq_broker.config import MongoUri
+from sluicemq_broker.store.errors import brief
+from sluicemq_broker.store.no_tls import why_no_tls
 
 #: Seconds for one host, and how many hosts are asked.
 _PATIENCE: Final = 2.0
 _MOST_ASKED: Final = 5
 #: Options that describe the replica set, not how to reach one host of it.
-_OF_THE_WHOLE: Final = {"replicaset", "directconnection", "loadbalanced", "authsource", "authmechanism"}
+_OF_THE_WHOLE: Final = frozenset({"replicaset", "directconnection", "loadbalanced"})
+#: Options of a login.
+_OF_LOGINS: Final = frozenset({"authsource", "authmechanism", "authmechanismproperties"})
+#: The server's code for a login that failed.
+_NO_LOGIN: Final = 18
 
 
 def why_no_primary(text: str) -> str | None:
     """Return what is wrong with the hosts of a URI and what to do, as they say; None if they don't say."""
     uri = MongoUri.read(text)
-    wanted = next((value for name, value in uri.parts.options if name.lower() == "replicaset"), None)
     for host in _hosts(text)[:_MOST_ASKED]:
-        said = _hello(uri, host)
-        if said and (why := _why(host, wanted, said)):
+        if why := _what_it_says(uri, host, _hello(uri, host)):
             return why
     return None
+
+
+def _what_it_says(uri: MongoUri, host: str, said: dict[str, Any] | Exception) -> str | None:
+    if isinstance(said, Exception):
+        return why_no_tls(uri, host, said)
+    refused = _why_no_login(uri, host) if said.get("isWritablePrimary") else None
+    return refused or _why(host, _replica_set(uri), said)
+
+
+def _replica_set(uri: MongoUri) -> str | None:
+    return next((value for name, value in uri.parts.options if name.lower() == "replicaset"), None)
 
 
 def _hosts(text: str) -> list[str]:
     if not text.startswith("mongodb://"):
         return []  # its hosts are in the DNS
     found = parse_uri(text, validate=False, warn=False)["nodelist"]
-    return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in found]
+    return [_host(*place) for place in found]
 
 
-def _hello(uri: MongoUri, host: str) -> dict[str, Any] | None:
-    """Return the ``hello`` of one host, which needs no login; None if it does not answer."""
-    options = [f"{name}={value}" for name, value in uri.parts.options if name.lower() not in _OF_THE_WHOLE]
-    alone = f"mongodb://{host}/?{'&'.join(['directConnection=true', *options])}"
-    milliseconds = int(_PATIENCE * 1000)
+def _host(host: str, port: int | None) -> str:
+    """Return a host as a URI has it; a Unix socket has no port."""
+    if port is None:
+        return quote(host, safe="")
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _hello(uri: MongoUri, host: str) -> dict[str, Any] | Exception:
+    """Return the ``hello`` of one host, which needs no login; the error if it does not answer."""
     try:
-        with pymongo.MongoClient[dict[str, Any]](
-            alone,
-            serverSelectionTimeoutMS=milliseconds,
-            connectTimeoutMS=milliseconds,
-            socketTimeoutMS=milliseconds,
-        ) as client:
+        with _client(uri, host, "", _OF_THE_WHOLE | _OF_LOGINS) as client:
             return client.admin.command("hello")
+    except (mongo_errors.PyMongoError, ValueError, OSError) as error:
+        return error
+
+
+def _why_no_login(uri: MongoUri, host: str) -> str | None:
+    """Return that a host which answers refuses the user of the URI."""
+    parts = uri.parts
+    password = "" if parts.password is None else f":{parts.password}"
+    login = "" if parts.user is None else f"{parts.user}{password}@"
+    try:
+        with _client(uri, host, login, _OF_THE_WHOLE) as client:
+            client.admin.command("ping")
+    except mongo_errors.OperationFailure as error:
+        if error.code != _NO_LOGIN:
+            return None
+        who = "the certificate of the URI" if parts.user is None else f"user {parts.user} of the URI"
+        return (
+            f"MongoDB refuses {who} ({brief(error)}): look at its password, at authSource, the database in "
+            "which the user was made, and at authMechanism"
+        )
     except (mongo_errors.PyMongoError, ValueError, OSError):
-        return None
+        pass
+    return None
+
+
+def _client(
+    uri: MongoUri, host: str, login: str, left_out: frozenset[str]
+) -> pymongo.MongoClient[dict[str, Any]]:
+    """Return a client of one host, with a login or without, that waits for a short time."""
+    options = [f"{name}={value}" for name, value in uri.parts.options if name.lower() not in left_out]
+    database = uri.parts.database or "" if login else ""
+    milliseconds = int(_PATIENCE * 1000)
+    return pymongo.MongoClient(
+        f"mongodb://{login}{host}/{database}?{'&'.join(['directConnection=true', *options])}",
+        serverSelectionTimeoutMS=milliseconds,
+        connectTimeoutMS=milliseconds,
+        socketTimeoutMS=milliseconds,
+    )
 
 
 def _why(host: str, wanted: str | None, said: dict[str, Any]) -> str | None:
