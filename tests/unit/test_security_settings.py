@@ -251,6 +251,14 @@ def test_a_running_broker_takes_principals_anonymous_and_keys(tmp_path: Path) ->
     }
 
 
+def test_a_key_file_that_can_not_be_read_is_one_problem(tmp_path: Path) -> None:
+    """What each door lacks by it is not said, too."""
+    with pytest.raises(ConfigError) as refused:
+        read(tmp_path, '[security]\nmechanism = "curve"\nsecret_key_file = "/nowhere"')
+
+    assert len(refused.value.problems) == 1
+
+
 def test_a_door_with_a_table_is_an_endpoint(tmp_path: Path) -> None:
     """All that knows endpoints knows doors with settings."""
     config = read(tmp_path, '[broker]\nendpoint = { endpoint = "@tcp://127.0.0.1:7000", anonymous = "all" }')

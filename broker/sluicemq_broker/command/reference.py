@@ -96,7 +96,7 @@ def configuration() -> str:
         "([security](security.md)).",
         _table(_setting(key, each) for key, each in settings_of(SecuritySettings).items()),
         "## [security.principals.NAME]\n\nA client, or a group of clients with one name. Others are kept in "
-        "MongoDB (`user add`); a principal of the file wins over one of its name there.",
+        "MongoDB (`sluicemq user add`); a principal of the file wins over one of its name there.",
         _table(_setting(key, each) for key, each in settings_of(PrincipalSettings).items()),
     )
 

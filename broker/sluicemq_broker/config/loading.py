@@ -364,6 +364,7 @@ class _Reading:
             self._compare_routes(config)
         if self._hold("host", "endpoint", "frontends", "backends", "commits", "replays"):
             self._compare_ends(config)
+        if self._hold("endpoint", "frontends", "backends", "commits", "replays", *_OF_DOORS):
             self._compare_doors(config)
         for key, names in shared_keys(config.principals).items():
             self._wrong(f"{self._file}: [security.principals]", f"{' and '.join(names)} have one key: {key}")
@@ -487,6 +488,8 @@ class _Reading:
 
 
 _REFUSED = object()
+#: Settings of security on which the rule of a door depends.
+_OF_DOORS = ("mechanism", "anonymous", "secret_key_file", "allow_plain")
 _TABLES = frozenset({"broker", "queues", "streams", "routes", "schedules", "devices", "security"})
 
 #: ``SLUICEMQ_PORT=tcp://10.0.0.1:5550``, ``SLUICEMQ_SERVICE_HOST=10.0.0.1``, ...

@@ -202,7 +202,7 @@ permissions = Rule(
 )
 
 
-@_rule("a key file, as `key new --out FILE` makes it")
+@_rule("a key file, as `sluicemq key new --out FILE` makes it")
 def key_file(value: Any) -> KeyFile:
     """Read a key file."""
     if isinstance(value, KeyFile):

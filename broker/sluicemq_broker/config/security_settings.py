@@ -28,7 +28,7 @@ class SecuritySettings:
         "has neither",
     )
     secret_key_file: KeyFile | None = live(
-        None, rules.key_file, "the broker's own key pair, for curve; `key new --out FILE` makes one"
+        None, rules.key_file, "the broker's own key pair, for curve; `sluicemq key new --out FILE` makes one"
     )
     anonymous: Permissions | None = live(
         None,
@@ -48,7 +48,7 @@ class PrincipalSettings:
     password: Secret | None = live(
         None,
         rules.password_hash,
-        "the argon2 hash of its password, for plain and for the login; `user hash` makes one",
+        "the argon2 hash of its password, for plain and for the login; `sluicemq user hash` makes one",
     )
     tokens: tuple[str, ...] = live(
         (), rules.token_hashes, "its tokens for HTTP, each as sha256: and the SHA-256 of the token"
@@ -97,7 +97,7 @@ def problem_of_door(security: SecuritySettings, end: Endpoint, rule: DoorRule) -
     if rules.CURVE in rule.mechanisms and security.secret_key_file is None:
         return (
             "curve needs secret_key_file in [security], with the broker's own keys: "
-            "key new --out FILE makes them"
+            "sluicemq key new --out FILE makes them"
         )
     if not end.bind:
         if rules.CURVE in rule.mechanisms and rule.server_key is None:
