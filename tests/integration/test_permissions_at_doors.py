@@ -681,3 +681,47 @@ def test_a_flood_of_refusals_of_one_does_not_hide_those_of_another(many: Many, e
     assert f"read {queue}-of-bob" in many.process.log_text()
     assert many.counter("forbidden") == before + 51
     assert many.process.log_text().count(f"read {queue}\n") < 20
+
+
+# ------------------------------------------------------- principals with passwords
+
+
+def test_a_principal_with_a_password_works_until_that_is_no_longer_permitted(
+    mongo_uri: str, database: str, mongo: MongoClient[dict[str, Any]]
+) -> None:
+    # Given a principal at the doors of a broker that also lets in anonymous clients
+    security = {"mechanism": ["null", "plain"], "anonymous": "all"}
+    config = {"security": security, "devices": [DEVICES[1]]}
+    with BrokerProcess(mongo_uri, database, config=config) as running, zmq.Context() as context:
+        doors = running.doors
+
+        def connected(kind: int, address: str, **options: Any) -> zmq.Socket[bytes]:
+            plain = context.socket(kind)
+            plain.linger = 0
+            for name, value in options.items():
+                setattr(plain, name, value)
+            plain.connect(address)
+            return plain
+
+        operator = Smq(connected(zmq.DEALER, doors["smq"]))
+        eve = {"name": "eve", "password": "long enough", "permissions": "push=ask work=ask", "tenant": "acme"}
+        added = operator.ask(wire.USERS, "add", eve)
+        assert added.verb == wire.OK, added.fields
+        shows = {"plain_username": b"eve", "plain_password": b"long enough", "reconnect_ivl": -1}
+        worker = connected(zmq.REP, doors["rep"], **shows)
+        asker = connected(zmq.REQ, doors["req"], **shows)
+        # When it pushes and works
+        asker.send_multipart([b"", b'{"tenant": "another"}', b"job"])
+        assert receive(worker) == [b"job"]
+        stored = mongo[database]["queue.ask"].find_one()
+        # Then its jobs have its name and tenant
+        assert stored
+        assert (stored["pushed_by"], stored["tenant"]) == ("eve", "acme")
+        worker.send(b"done")
+        assert receive(asker) == [b"done"]
+        # When it may no longer work, nor push, its worker gets no more and its request is refused
+        operator.ask(wire.USERS, "permit", {"name": "eve", "permissions": "read=ask"})
+        wait_until(lambda: operator.ask(wire.QUEUE, "ask").fields[0]["workers"] == 0)
+        asker.send(b"job")
+        assert code(receive(asker)) == FORBIDDEN
+        context.destroy(0)
