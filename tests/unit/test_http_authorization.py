@@ -43,7 +43,7 @@ def security() -> Security:
 
 @pytest.fixture
 def callers(security: Security, time: VirtualTime) -> Callers:
-    return Callers(settings(), security, time)
+    return Callers(settings(), security, Counters(), time)
 
 
 def asked(token: str = "", body: bytes = b"", **headers: str) -> falcon.Request:
@@ -85,7 +85,7 @@ def test_who_guesses_is_refused_for_a_moment_and_who_knows_is_not(callers: Calle
 
 def test_no_token_opens_a_door_that_has_none(security: Security) -> None:
     for token in (None, ""):
-        callers = Callers(settings(token), security)
+        callers = Callers(settings(token), security, Counters())
         assert not callers.any
         with pytest.raises(falcon.HTTPForbidden):
             check(callers, asked("x"))

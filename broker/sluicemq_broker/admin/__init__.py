@@ -9,7 +9,7 @@ from sluicemq_broker.admin.jobs import READ_PACKED_SENT, JobAdmin
 from sluicemq_broker.admin.principals import PrincipalAdmin, at_broker, at_store
 from sluicemq_broker.admin.queues import QueueAdmin
 from sluicemq_broker.admin.schedules import ScheduleAdmin
-from sluicemq_broker.admin.snapshots import Snapshot, Snapshots, View
+from sluicemq_broker.admin.snapshots import Snapshot, Snapshots, View, visible_in_turns
 
 __all__ = [
     "CHOICE",
@@ -29,4 +29,5 @@ __all__ = [
     "View",
     "at_broker",
     "at_store",
+    "visible_in_turns",
 ]

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from gevent.lock import BoundedSemaphore
+
 from sluicemq.protocol.errors import BadFrames
 from sluicemq.protocol.json_values import dumps
 from sluicemq.protocol.permissions import EVERY, Action
@@ -13,6 +15,7 @@ from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count, Gauge
 from sluicemq_broker.security import Caller, visible
 from sluicemq_broker.store import SHOWN_STATES
+from sluicemq_devices.hub import let_others_run
 
 #: Rows of queues in one answer.
 MOST_ROWS: Final = 200
@@ -22,6 +25,8 @@ _MOST_DYING: Final = 100
 #: Views whose JSON is kept for others with an equal view, while a snapshot is the latest one.
 _MOST_VIEWS: Final = 50
 _LONG: Final = 60.0
+#: Queues whose names are held against patterns in one turn of the hub: up to some milliseconds.
+_ROWS_A_TURN: Final = 1000
 #: Seconds for which a snapshot answers single questions.
 FRESH: Final = 1.0
 
@@ -82,6 +87,7 @@ class Snapshot:
         self._plain = about
         self._all_dying = dying
         self._seen: dict[_Sight, Snapshot] = {}
+        self._one_at_a_time = BoundedSemaphore()
         most = sorted(dying, key=lambda name: -dying[name])[:_MOST_DYING]
         self._about = {
             **about,
@@ -99,16 +105,15 @@ class Snapshot:
         sight = caller.principal.permissions.patterns(Action.READ), caller.may(Action.OPERATE)
         if sight == _EVERYTHING:
             return self
-        seen = self._seen.get(sight)
-        if seen is None:
-            seen = self._for(caller)
+        with self._one_at_a_time:  # those that wait find it made
+            seen = self._seen.get(sight) or self._for(caller)
             if len(self._seen) < _MOST_VIEWS:
                 self._seen[sight] = seen
         return seen
 
     def _for(self, caller: Caller) -> Snapshot:
         may_read = visible.names(caller, Action.READ)
-        rows = visible.queues(caller, self._rows)
+        rows = visible_in_turns(caller, self._rows)
         dying = {name: count for name, count in self._all_dying.items() if may_read(name)}
         about = self._plain
         if not caller.may(Action.OPERATE):
@@ -160,6 +165,16 @@ class Snapshots:
         """Make a new snapshot."""
         self._latest, self._at = self._make(), time.monotonic()
         return self._latest
+
+
+def visible_in_turns(caller: Caller, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the queues that a caller may read, with pauses for other greenlets."""
+    shown: list[dict[str, Any]] = []
+    for first in range(0, len(rows), _ROWS_A_TURN):
+        if first:
+            let_others_run()
+        shown += visible.queues(caller, rows[first : first + _ROWS_A_TURN])
+    return shown
 
 
 def _attention(rows: list[dict[str, Any]], dying: Mapping[str, int]) -> list[dict[str, Any]]:

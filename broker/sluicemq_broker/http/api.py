@@ -16,7 +16,7 @@ import falcon
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.permissions import Action
-from sluicemq_broker.admin import Admin, Snapshots
+from sluicemq_broker.admin import Admin, Snapshots, visible_in_turns
 from sluicemq_broker.http.answer_memory import AnswerMemory
 from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.fair_turns import FairTurns
@@ -181,7 +181,7 @@ def _queues(admin: Admin, snapshots: Snapshots, request: falcon.Request) -> dict
     """Return all queues, or the page that the parameters choose, of those that the caller may read."""
     caller = request.context.caller
     if not request.params:
-        return {"queues": visible.queues(caller, admin.queues.kept_in_turns())}
+        return {"queues": visible_in_turns(caller, admin.queues.kept_in_turns())}
     return snapshots.latest().of(caller).page(view(request))
 
 

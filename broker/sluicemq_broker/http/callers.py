@@ -15,7 +15,7 @@ from sluicemq.protocol.errors import BadFrames
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.http.sessions import Session, Sessions
-from sluicemq_broker.runtime import Buckets, Timer
+from sluicemq_broker.runtime import Buckets, Count, Counters, Timer
 from sluicemq_broker.security import Caller, Principal, Security
 
 log = logging.getLogger("broker.http")
@@ -40,8 +40,15 @@ _SHOWN: Final = 200
 class Callers:
     """Finds the callers of requests, logs them in and out. ``timer``: of the sessions."""
 
-    def __init__(self, settings: BrokerSettings, security: Security, timer: Timer | None = None) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        security: Security,
+        counters: Counters,
+        timer: Timer | None = None,
+    ) -> None:
         self._security = security
+        self._counters = counters
         self._timer = timer or Timer()
         self._tries = Buckets(_WRONG_OF_ONE, _WRONG_OF_ALL)
         self._owner = Principal(HTTP_TOKEN, Permissions.all())
@@ -139,7 +146,8 @@ class Callers:
             )
 
     def _wrong(self, request: falcon.Request, why: str) -> falcon.HTTPUnauthorized:
-        log.warning("%s %s from %s: %s", request.method, request.path[:_SHOWN], request.remote_addr, why)
+        about = f"{request.method} {request.path[:_SHOWN]} from {request.remote_addr}: {why}"
+        self._counters.notice(Count.HTTP_LOGINS_REFUSED, about)
         return unauthorized(why)
 
     def _watch(self, caller: Caller, session: Session | None) -> Callable[[], bool]:

@@ -72,7 +72,7 @@ class Site:
         names, memory = HostNames(settings.http, settings.http_hosts), AnswerMemory(connections, outgoing)
         self.needs: dict[str, Needs | None] = {}
         """Permission that each path needs; None: everybody may, also before a login."""
-        self._callers = callers = Callers(settings, security, timer)
+        self._callers = callers = Callers(settings, security, counters, timer)
         self.snapshots = Snapshots(lambda: admin.snapshot(actions=callers.any))
         self._turns = FairTurns(api.AT_ONCE, api.WAITING)
         self._closing: list[Callable[[], None]] = []

@@ -131,6 +131,7 @@ class Count(Metric):
         "connections",
     )
     HTTP_FAILURES = "http_failures", "HTTP requests on which the broker failed", "requests"
+    HTTP_LOGINS_REFUSED = "http_logins_refused", "wrong tokens and passwords over HTTP", "times"
     SLOW_TURNS = "slow_turns", "turns of the hub that took too long", "turns"
 
     # Refusals by the code of their error.
