@@ -157,6 +157,12 @@ def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_mar
         jobs.client.remove_schedule(schedule)
 
 
+def test_the_charts_of_the_history_are_drawn(dashboard: Dashboard) -> None:
+    page = dashboard.show("")
+    expect(page.locator(".chart canvas")).to_have_count(3)
+    expect(page.get_by_text("no history")).to_have_count(0)
+
+
 def test_no_two_labels_of_an_axis_are_alike_whatever_is_shown(dashboard: Dashboard) -> None:
     axes = dashboard.show("").evaluate(
         """async () => {

@@ -78,8 +78,8 @@ export function charts(subject, name) {
 }
 
 function drawOne(place, { title, form, curves }, series, incidents) {
-  const steps = series.curves.pushed.length - 1; // the last one is not over yet
-  const times = Array.from({ length: steps }, (_, at) => series.since + at * series.step);
+  const over = series.curves.pushed.length - 1; // the last one goes on
+  const times = Array.from({ length: over }, (_, at) => series.since + at * series.step);
   const values = curves.map((curve) => times.map((_, at) => curve.of(series, at)));
   const hidden = place.chart ? place.chart.series.slice(1).map((each) => !each.show) : [];
   place.chart?.destroy();
