@@ -13,16 +13,19 @@ from typing import Any
 
 import pytest
 import tomli_w
+from jsonschema import Draft202012Validator
 
 from sluicemq import Client, Producer, Worker
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.http import BASE as V1
+from sluicemq_broker.http.api import document
 from sluicemq_broker.security.passwords import hash_password
 from support.broker_process import BrokerProcess
 from support.http_reader import Answer, Web
 from support.http_site import all_needs
 from support.waiting import TIMEOUT, wait_until
 
+DOCUMENT = document()
 PASSWORD = "correct horse battery"  # noqa: S105 - of a broker of tests
 #: Seconds within which a live stream ends when its caller may no longer have it; and what a machine may add.
 SOON = 30.0
@@ -149,6 +152,34 @@ def test_who_may_everything_but_that_gets_403_and_who_may_only_that_does_not(web
 @pytest.mark.parametrize("path", NEEDING)
 def test_nobody_gets_401_where_anonymous_clients_may_nothing(web: Web, path: str) -> None:
     assert status(web, path) == 401
+
+
+def test_what_is_refused_is_as_the_document_says(web: Web) -> None:
+    for status, caller in ((401, {}), (403, bearer("none"))):
+        answer = web.get(f"{V1}/queues/sms", **caller)
+        assert answer.status == status
+        described = DOCUMENT["paths"][f"{V1}/queues/{{queue}}"]["get"]["responses"][str(status)]
+        schema = described["content"]["application/json"]["schema"]
+        Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(answer.json)
+    assert web.get(f"{V1}/queues/sms").headers["www-authenticate"] == "Bearer"
+    me = web.get(f"{V1}/me", **bearer("reader")).json
+    Draft202012Validator(DOCUMENT["components"]["schemas"]["Me"]).validate(me)
+    assert me["permissions"] == {"read": ["mail*"]}
+
+
+def test_no_secret_that_is_sent_stands_in_the_log(web: Web, broker: BrokerProcess) -> None:
+    secrets = [f"a-secret-number-{number}" for number in range(6)]
+    web.get(f"{V1}/queues", Authorization=f"Bearer {secrets[0]}")
+    web.post(f"{V1}/login", {"token": secrets[1]})
+    web.post(f"{V1}/login", {"user": "all", "password": secrets[2]})
+    web.post(f"{V1}/token", {"token": secrets[3]}, **bearer("all"))
+    web.post(f"{V1}/queues/mail/pause", {"what": "delivery", "token": secrets[4]}, **bearer("all"))
+    web.post(f"{V1}/queues/mail/resume", {}, **bearer("all"))
+    web.get(f"{V1}/me", Cookie=f"sluicemq-{web.address.rpartition(':')[2]}={secrets[5]}")
+    cookie = cookie_of(web.post(f"{V1}/login", {"token": token("all")}))
+    broker.wait_log("all has logged in from 127.0.0.1")
+    log = broker.log_text()
+    assert not [each for each in (*secrets, PASSWORD, token("all"), cookie.partition("=")[2]) if each in log]
 
 
 def test_health_and_the_page_with_the_login_need_nobody(web: Web) -> None:

@@ -28,6 +28,8 @@ log = logging.getLogger("broker.http")
 
 #: Seconds to wait for an operation on many jobs before the answer is its task.
 _WAIT: Final = 2.0
+#: Fields that stand in the log; what else is sent, perhaps by mistake a token, does not.
+_LOGGED: Final = frozenset({*CHOICE, "what", "state", "to", "all"})
 
 
 def routes(admin: Admin) -> Routes:
@@ -89,7 +91,8 @@ class _Change:
             outcome = outcome.outcome(_WAIT)
         about = {"queue": parameters.get("queue"), "job": parameters.get("job_id")}
         caller = request.context.caller
-        log.info("%s by %s at %s: %s", request.path, caller.name, caller.peer, body or "-", extra=about)
+        said = {name: each for name, each in body.items() if name in _LOGGED}
+        log.info("%s by %s at %s: %s", request.path, caller.name, caller.peer, said or "-", extra=about)
         goes_on = isinstance(outcome, dict) and TaskField.TASK in outcome
         write(response, outcome if goes_on else {"answer": outcome})
 

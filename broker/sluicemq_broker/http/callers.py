@@ -142,7 +142,7 @@ class Callers:
     def _count_try(self, request: falcon.Request) -> None:
         if not self._tries.take(_site(request.remote_addr), self._timer.now()):
             raise falcon.HTTPTooManyRequests(
-                description="too many wrong tokens or passwords: try again in a moment"
+                description="too many wrong tokens or passwords: try again in a moment", retry_after=1
             )
 
     def _wrong(self, request: falcon.Request, why: str) -> falcon.HTTPUnauthorized:

@@ -11,13 +11,13 @@ import { overview } from "./overview.js";
 import { queue } from "./queue.js";
 import { queues } from "./queues.js";
 import { schedules, streams, tasks, workers } from "./others.js";
-import { may, maySome, needsLogin, onchange, refresh, who } from "./session.js";
+import { maySome, needsLogin, onchange, refresh, who } from "./session.js";
 
 const reads = () => maySome("read");
 const PAGES = [
   ["", "Overview", overview, () => true], ["queues", "Queues", queues, reads], ["dead", "Dead letters", dead, reads],
   ["workers", "Workers", workers, reads], ["schedules", "Schedules", schedules, () => maySome("manage")],
-  ["streams", "Streams", streams, () => maySome("subscribe")], ["tasks", "Tasks", tasks, () => maySome("manage") || may("operate")],
+  ["streams", "Streams", streams, () => maySome("subscribe")], ["tasks", "Tasks", tasks, () => maySome("manage")],
 ];
 
 const main = document.getElementById("main");
