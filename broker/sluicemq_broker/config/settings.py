@@ -120,6 +120,18 @@ class BrokerSettings:
     max_connections: int | None = setting(
         None, rules.whole(1), "connections at once, at most; by default what the limit of open files allows"
     )
+    max_connections_per_address: int | None = setting(
+        None,
+        rules.whole(1),
+        "connections of one IPv4 address, or of 64 bits of IPv6, at most; by default any number, for a "
+        "proxy, or a network behind one address, has many clients",
+    )
+    max_handshakes: int | None = setting(
+        None,
+        rules.whole(1),
+        "unfinished handshakes at once, at most; by default a quarter of max_connections. One more ends the "
+        "oldest of the address with the most",
+    )
     allow_unsafe_store: bool = flag("accept a MongoDB that may lose confirmed jobs", default=False)
     log_level: str = live(
         "info", rules.one_of("debug", "info", "warning", "error"), "least level that is logged"

@@ -40,6 +40,8 @@ def switchboard(ground: Foundation) -> Switchboard:
         notice=counters.notice,
         count=counters.add,
         max_connections=settings.max_connections,
+        max_connections_per_address=settings.max_connections_per_address,
+        max_handshakes=settings.max_handshakes,
         keep=True,
         unfinished_bytes=settings.hwm_bytes // 2,
         outgoing=memory.outgoing,

@@ -6,7 +6,7 @@ from sluicemq_devices.hub.cycles import look_for_cycles
 from sluicemq_devices.hub.fair_line import Line
 from sluicemq_devices.hub.large_memory import give_back_large_memory
 from sluicemq_devices.hub.notices import About, Notices
-from sluicemq_devices.hub.spare_time import SpareTime
+from sluicemq_devices.hub.spare_time import SpareTime, StrangersTime
 from sluicemq_devices.hub.stderr import LONGEST_TRACEBACK, OneLine, shortened, unblock_stderr
 from sluicemq_devices.hub.time_used import HEAVY, Standing
 from sluicemq_devices.hub.turn_time import TurnTime
@@ -29,6 +29,7 @@ __all__ = [
     "Shares",
     "SpareTime",
     "Standing",
+    "StrangersTime",
     "TurnTime",
     "Watermark",
     "boundless",

@@ -58,6 +58,11 @@ class Mishap(Metric):
         "connections",
     )
     DIAL_FAILED = "dial_failed", "tries to connect to an address that failed", "tries"
+    HANDSHAKES_ENDED = (
+        "handshakes_ended",
+        "unfinished handshakes that were ended because there were too many, of the address with the most",
+        "connections",
+    )
     HANDSHAKES_FAILED = (
         "handshakes_failed",
         "handshakes of ZMTP that were not done: the peer left, or its key is a wrong one",

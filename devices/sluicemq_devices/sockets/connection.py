@@ -21,6 +21,7 @@ from sluicemq_devices.hub import (
     shielded,
     switch,
 )
+from sluicemq_devices.sockets.addresses import Address
 from sluicemq_devices.sockets.arrivals import Arrivals
 from sluicemq_devices.sockets.conduct import MOST_MALFORMED, MOST_UNHEARD, WITHIN, Conduct
 from sluicemq_devices.sockets.guard import OPEN, Guard
@@ -98,6 +99,7 @@ class Connection(SendingHalf, Generic[M]):
         self.who: Any = None
         """Identity of the peer, as the door's guard says; set before ``opened``."""
         self._guard = guard
+        self._dials = dials
         self._on_receive: Callable[[list[M]], None] = _ignore
         self._on_closed: Callable[[], None] = nothing
         self.received = 0
@@ -114,6 +116,7 @@ class Connection(SendingHalf, Generic[M]):
         self._counted = 0  # bytes of an incomplete message that are counted there
         self._paused_by: set[object] = set()
         self._turn_time = board.turn_time
+        self._stranger: Address | None = None  # of a client, until its handshake is done
         self._waits = False  # for its turn, or for spare time
         self._standing = Standing()
         self.conduct = Conduct(MOST_UNHEARD if kind == "PULL" else MOST_MALFORMED)
@@ -130,6 +133,8 @@ class Connection(SendingHalf, Generic[M]):
 
     def start(self, handshake: float) -> None:
         """Begin the handshake, which may take ``handshake`` seconds."""
+        if not self._dials:
+            self._stranger = self._board.addresses.begin(self)
         self.life.begin_handshake(handshake)
         self.zmtp.greet()
         self._watch()
@@ -218,6 +223,10 @@ class Connection(SendingHalf, Generic[M]):
         """End the connection at once, and log the reason."""
         self._end(Mishap.CONNECTIONS_CUT, why)
 
+    def give_way(self, why: str) -> None:
+        """End the connection, whose handshake is not done: another one needs its place."""
+        self._end(Mishap.HANDSHAKES_ENDED, why)
+
     def stalled(self, why: str) -> None:
         """End the connection with this reason, unless bytes have arrived that were not read yet."""
         if not unread(self._socket):
@@ -242,14 +251,25 @@ class Connection(SendingHalf, Generic[M]):
             self._read_or_wait()
 
     def _read_or_wait(self) -> None:
-        """Read now, or when its turn comes: in spare time if its conduct is bad."""
-        time: SpareTime | TurnTime = self._board.spare if self.conduct.is_bad else self._turn_time
-        if self.conduct.is_bad or self._turn_time.is_over:
+        """Read now, or when its turn comes."""
+        if not (self._stranger or self.conduct.is_bad or self._turn_time.is_over):
+            self._timed(self._read)
+            return
+        time = self._time
+        if time.is_over or self._turn_time.is_over:
             self._waits = True
             self._watch()
             time.wait(self._its_turn, self._standing)
         else:
             self._timed(self._read)
+            self._board.strangers_time.used(self._standing.latest)
+
+    @property
+    def _time(self) -> SpareTime | TurnTime:
+        """The time in which it is read: that of strangers until it is known, spare time if it is bad."""
+        if self.conduct.is_bad or (self._stranger and self._stranger.is_suspect):
+            return self._board.spare
+        return self._board.strangers_time if self._stranger else self._turn_time
 
     def _take_behind(self) -> list[M]:
         returned, self._returned = self._returned, []
@@ -394,11 +414,20 @@ class Connection(SendingHalf, Generic[M]):
 
     def _open(self) -> None:
         self._is_open = True
+        self._shook_hands()
         if self.zmtp.traffic:
             self._seal(self.zmtp.traffic)
         self.life.end_handshake()
         shielded(self._opened, self)
         self._watch()
+
+    def _shook_hands(self, *, failed: bool = False) -> None:
+        """Count the end of its handshake."""
+        stranger, self._stranger = self._stranger, None
+        if stranger:
+            self._board.addresses.end(stranger, self)
+            if failed:
+                stranger.failed()
 
     def _watch(self) -> None:
         """Watch the socket for reading, or stop that, as the state says."""
@@ -469,6 +498,7 @@ class Connection(SendingHalf, Generic[M]):
         if self._arrivals:
             self._arrivals.stop()
         self._socket.close()
+        self._shook_hands(failed=bool(kind) and kind != Mishap.HANDSHAKES_ENDED)
         self._count(0)
         self._gone(self, kind, why)
         if self._is_open:

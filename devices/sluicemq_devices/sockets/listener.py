@@ -6,12 +6,13 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
+from time import thread_time
 
 import gevent
 from gevent import socket as sockets
 from gevent.event import Event
 
-from sluicemq_devices.hub import NEXT_TURN, Mishap, nothing
+from sluicemq_devices.hub import NEXT_TURN, Mishap, Standing, nothing
 from sluicemq_devices.sockets import resolving
 from sluicemq_devices.sockets.endpoints import Endpoint, tcp_address
 from sluicemq_devices.sockets.switchboard import Switchboard
@@ -39,6 +40,7 @@ class Entrance:
         self._welcome = welcome
         self._kept = kept
         self._connections = 0
+        self._standing = Standing()
         self._lost_at: float | None = None  # when the connection to a dialled address was lost
         self._greenlet: gevent.Greenlet[..., None] | None = None
         self._listener: sockets.socket | None = None
@@ -82,19 +84,30 @@ class Entrance:
                 self._board.notice(Mishap.CONNECTIONS_REFUSED, f"{self.address}: {error.strerror}")
                 gevent.sleep(_BREATH)
                 continue
+            began = thread_time()
             self._admit(outside, _peer_name(outside, address), nothing)
-            gevent.sleep(
-                NEXT_TURN
-            )  # its files are open before the next is accepted, and a crowd starves no other greenlet
+            self._board.strangers_time.used(thread_time() - began)
+            self._wait_for_a_turn()
+
+    def _wait_for_a_turn(self) -> None:
+        """Wait until the files of a connection are open, and a crowd starves nobody else."""
+        time = self._board.strangers_time
+        if time.is_over:
+            turn = Event()
+            time.wait(turn.set, self._standing)
+            turn.wait()
+        else:
+            gevent.sleep(NEXT_TURN)
 
     def _admit(self, outside: sockets.socket, peer: str, ended: Callable[[], None]) -> bool:
-        why = self._board.admit(outside.fileno(), self._connections, kept=self._kept)
+        client = peer if self._endpoint.bind else ""
+        why = self._board.admit(outside.fileno(), self._connections, kept=self._kept, peer=client)
         if why:
             outside.close()
             self._board.notice(Mishap.CONNECTIONS_REFUSED, f"{peer} at {self.address}: {why}")
             return False
         self._connections += 1
-        left = partial(self._left, ended)
+        left = partial(self._left, client, ended)
         try:
             _tune(outside)
         except OSError as error:  # it has gone already
@@ -105,9 +118,9 @@ class Entrance:
             self._welcome(outside, peer, left)
         return True
 
-    def _left(self, ended: Callable[[], None]) -> None:
+    def _left(self, client: str, ended: Callable[[], None]) -> None:
         self._connections -= 1
-        self._board.release()
+        self._board.release(client)
         ended()
 
     def _dial(self) -> None:

@@ -10,13 +10,16 @@ from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
-from sluicemq_devices.hub import Mishap, Notices, SpareTime, TurnTime, in_turns
+from sluicemq_devices.hub import Mishap, Notices, SpareTime, StrangersTime, TurnTime, in_turns
+from sluicemq_devices.sockets.addresses import Addresses
 from sluicemq_devices.sockets.incomplete import MOST_BYTES, Unfinished
 from sluicemq_devices.sockets.outgoing_budget import Outgoing
 
 _log = logging.getLogger("devices")
 #: Connections kept for the door of the library and the commands: a twentieth of all, and 8 at least.
 _KEPT_PART, _LEAST_KEPT = 20, 8
+#: Handshakes that may be unfinished by default: a quarter of all connections, and 256 at least.
+_UNFINISHED_PART, _LEAST_UNFINISHED = 4, 256
 _MOST_CONNECTIONS = 30_000  # however many files may be open: each connection takes memory
 _CUT_AT_ONCE = 32  # connections looked at in one turn: the end of one may cost 0.2 ms at its door
 
@@ -54,6 +57,8 @@ class Switchboard:
         notice: Callable[[str, str], None] | None = None,
         count: Callable[..., None] | None = None,
         max_connections: int | None = None,
+        max_connections_per_address: int | None = None,
+        max_handshakes: int | None = None,
         reserve_fds: int = 256,
         handshake: float = 10.0,
         flush: float = 1.0,
@@ -64,6 +69,7 @@ class Switchboard:
     ) -> None:
         """``handshake``: seconds in which a client must have finished its ZMTP handshake.
 
+        ``max_handshakes``: unfinished handshakes of all clients; by default a quarter of ``max_connections``.
         ``flush``: seconds for what a connection holds, and for the peer's own end, when it is closed.
         ``glance``: seconds between two checks for the end of a paused connection's peer.
         ``unfinished_bytes``: memory of all messages that are not complete.
@@ -86,9 +92,12 @@ class Switchboard:
         self.handshake = handshake
         self.flush = flush
         self.glance = glance
+        self.addresses = Addresses(max_connections_per_address)
         self.spare = SpareTime()
+        self.strangers_time = StrangersTime()
         self.turn_time = TurnTime()
         self._wanted = max_connections
+        self._wanted_handshakes = max_handshakes
         self._reserve_fds = reserve_fds
         self._last_file = 0
         self._keep = keep
@@ -104,16 +113,20 @@ class Switchboard:
         files = _raise_limit_of_files()
         self._last_file = files - self._reserve_fds // 4
         self.max_connections = self._wanted or max(1, min(_MOST_CONNECTIONS, files - self._reserve_fds))
+        self.addresses.most_handshakes = self._wanted_handshakes or max(
+            _LEAST_UNFINISHED, self.max_connections // _UNFINISHED_PART
+        )
 
     def stop(self) -> None:
         """Admit no connection any more."""
         self.max_connections = 0
 
-    def admit(self, file: int, there: int = 0, *, kept: bool = False) -> str:
+    def admit(self, file: int, there: int = 0, *, kept: bool = False, peer: str = "") -> str:
         """Take a connection out of the budget; return "" or the reason why it is refused.
 
         ``file``: its file number. The system gives the lowest free number, so a high one says that nearly all
         files are open. ``there``: connections that its door has; ``kept``: its door must stay reachable.
+        ``peer``: the client's address; "" for a server that was dialled.
         """
         most, open_now = self.max_connections, f"{self.connections} connections are open"
         if file >= self._last_file:
@@ -122,12 +135,18 @@ class Switchboard:
             return f"{open_now} of {most}" + ("" if kept or not self.kept else f", {self.kept} are kept")
         if self._keep and there >= max(1, most * 4 // 5):
             return f"{open_now} of {most}, and {there} at this door"
+        if why := self.addresses.refusal(peer):
+            return why
         self.connections += 1
+        if peer:
+            self.addresses.came(peer)
         return ""
 
-    def release(self) -> None:
-        """Give back what :meth:`admit` took."""
+    def release(self, peer: str = "") -> None:
+        """Give back what :meth:`admit` took for this peer."""
         self.connections -= 1
+        if peer:
+            self.addresses.left(peer)
 
     def cut_if(self, is_over: Callable[[Any], bool], why: str) -> None:
         """Cut the connections at all doors whose ``who`` may stay no longer; some in each turn of the hub."""
