@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <zmq.h>
+#include "keys.h"
 
 int main(int argc, char **argv)
 {
@@ -11,6 +12,8 @@ int main(int argc, char **argv)
     }
     void *context = zmq_ctx_new();
     void *push = zmq_socket(context, ZMQ_PUSH);
+    if (use_keys(push) != 0)
+        return 1;
     if (zmq_connect(push, argv[1]) != 0) {
         fprintf(stderr, "%s: %s\n", argv[1], zmq_strerror(zmq_errno()));
         return 1;

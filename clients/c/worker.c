@@ -1,6 +1,7 @@
 /* Work: print each job and commit it: ./worker ENDPOINT */
 #include <stdio.h>
 #include <zmq.h>
+#include "keys.h"
 
 int main(int argc, char **argv)
 {
@@ -10,6 +11,8 @@ int main(int argc, char **argv)
     }
     void *context = zmq_ctx_new();
     void *rep = zmq_socket(context, ZMQ_REP);
+    if (use_keys(rep) != 0)
+        return 1;
     if (zmq_connect(rep, argv[1]) != 0) {
         fprintf(stderr, "%s: %s\n", argv[1], zmq_strerror(zmq_errno()));
         return 1;

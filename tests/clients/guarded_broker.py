@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import zmq
 from zmq.utils import z85
 
 from clients.scripted_broker import ScriptedBroker
-from sluicemq.protocol.keys import KeyPair, read_key, write_key_file
 
 CURVE, PLAIN, NULL = "CURVE", "PLAIN", "NULL"
 
@@ -54,10 +51,3 @@ class GuardedBroker(ScriptedBroker):
             user, password = (each.decode() for each in shown)
             return self.passwords.get(user) == password
         return False
-
-
-def new_key(file: Path) -> str:
-    """Make a key file; its public key."""
-    public, secret = (each.decode() for each in zmq.curve_keypair())
-    write_key_file(file, KeyPair(read_key(public), read_key(secret)))
-    return public

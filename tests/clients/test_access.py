@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import zmq
 
-from clients.guarded_broker import CURVE, NULL, PLAIN, GuardedBroker, new_key
+from clients.guarded_broker import CURVE, NULL, PLAIN, GuardedBroker
 from clients.scripted_broker import SECONDS
 from sluicemq import (
     Access,
@@ -28,6 +28,7 @@ from sluicemq import (
 from sluicemq.protocol import wire
 from sluicemq.protocol.keys import key_id, read_key
 from sluicemq.transport import connection
+from support.keyed_broker import new_key
 from support.waiting import wait_until
 
 Guarded = Callable[[str], GuardedBroker]

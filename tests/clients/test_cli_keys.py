@@ -11,9 +11,10 @@ import pytest
 import zmq
 from click.testing import CliRunner, Result
 
-from clients.guarded_broker import CURVE, PLAIN, GuardedBroker, new_key
+from clients.guarded_broker import CURVE, PLAIN, GuardedBroker
 from sluicemq.cli.app import app
 from sluicemq.protocol.keys import encode, key_id, read_key, read_key_file
+from support.keyed_broker import new_key
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import zmq
 
-from clients.guarded_broker import new_key
 from clients.scripted_broker import SECONDS, ScriptedBroker
 from sluicemq import Access, Client
 from sluicemq.protocol.keys import KeyPair, read_key, write_key_file
+from support.keyed_broker import new_key
 
 KEY = "0" * 40  # a key in Z85
 PROFILES = f"""

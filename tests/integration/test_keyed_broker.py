@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from subprocess import CompletedProcess
-from typing import Any, NamedTuple
 
 import pytest
 import zmq
@@ -25,64 +24,30 @@ from sluicemq import (
     Timeout,
     Worker,
 )
-from sluicemq.protocol.keys import KeyPair, key_id, read_key, write_key_file
-from support.broker_process import BrokerProcess
+from sluicemq.protocol.keys import key_id, read_key
+from support.keyed_broker import KeyedBroker, keyed_broker, new_key
 from support.waiting import TIMEOUT, wait_until
 
 
-def new_key(file: Path) -> str:
-    """Make a key file; its public key."""
-    public, secret = (each.decode() for each in zmq.curve_keypair())
-    write_key_file(file, KeyPair(read_key(public), read_key(secret)))
-    return public
-
-
-class Keyed(NamedTuple):
-    """A broker that wants keys, and that of an administrator."""
-
-    process: BrokerProcess
-    server_key: str
-    folder: Path
-
-    @property
-    def endpoint(self) -> str:
-        return self.process.doors["smq"]
-
-    def access(self, name: str = "admin") -> Any:
-        """Keywords of the library, with the key of this name."""
-        return {"key_file": self.folder / f"{name}.key", "server_key": self.server_key}
-
-    def admin(self) -> Client:
-        return Client(self.endpoint, **self.access())
-
-
 @pytest.fixture(scope="module")
-def keyed(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyed]:
-    folder = tmp_path_factory.mktemp("keys")
-    server_key, admin = new_key(folder / "broker.key"), new_key(folder / "admin.key")
-    security = {
-        "mechanism": ["curve", "plain"],
-        "secret_key_file": str(folder / "broker.key"),
-        "principals": {"admin": {"keys": [admin], "permissions": "all"}},
-    }
-    database = f"keyed_{os.getpid()}"
-    with BrokerProcess(mongo_uri, database, config={"security": security}) as process:
-        yield Keyed(process, server_key, folder)
+def keyed(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedBroker]:
+    with keyed_broker(mongo_uri, f"keyed_{os.getpid()}", tmp_path_factory.mktemp("keys")) as keyed:
+        yield keyed
 
 
 Command = Callable[..., "CompletedProcess[str]"]
 
 
 @pytest.fixture
-def sluicemq(keyed: Keyed) -> Command:
+def sluicemq(keyed: KeyedBroker) -> Command:
     """Run a command as the administrator."""
 
-    def run(*words: str, stdin: str | None = None) -> CompletedProcess[str]:
+    def run(*words: str, stdin: str | None = None, **variables: str) -> CompletedProcess[str]:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("SLUICEMQ_")},
             "SLUICEMQ_ENDPOINT": keyed.endpoint,
-            "SLUICEMQ_KEY_FILE": str(keyed.folder / "admin.key"),
-            "SLUICEMQ_SERVER_KEY": keyed.server_key,
+            **keyed.variables(),
+            **variables,
         }
         command = [sys.executable, "-P", "-m", "sluicemq", *words]
         return subprocess.run(
@@ -98,7 +63,7 @@ def sluicemq(keyed: Keyed) -> Command:
     return run
 
 
-def test_everything_of_the_library_works_with_a_key(keyed: Keyed, queue: str) -> None:
+def test_everything_of_the_library_works_with_a_key(keyed: KeyedBroker, queue: str) -> None:
     access = Access.chosen(keyed.endpoint, keyed.access())
     with Producer(access) as producer, Worker(access, queue, lambda job: job.payload * 2):
         assert producer.call(queue, b"ab", timeout=TIMEOUT) == b"abab"
@@ -112,7 +77,7 @@ def test_everything_of_the_library_works_with_a_key(keyed: Keyed, queue: str) ->
         assert client.stats()["broker"]
 
 
-def test_a_key_that_nobody_has_listed_is_refused_by_its_id(keyed: Keyed, tmp_path: Path) -> None:
+def test_a_key_that_nobody_has_listed_is_refused_by_its_id(keyed: KeyedBroker, tmp_path: Path) -> None:
     public = new_key(tmp_path / "stranger.key")
     with (
         Client(keyed.endpoint, key_file=tmp_path / "stranger.key", server_key=keyed.server_key) as client,
@@ -121,7 +86,7 @@ def test_a_key_that_nobody_has_listed_is_refused_by_its_id(keyed: Keyed, tmp_pat
         client.ping()
 
 
-def test_a_client_without_a_key_is_told_to_have_one(keyed: Keyed) -> None:
+def test_a_client_without_a_key_is_told_to_have_one(keyed: KeyedBroker) -> None:
     with (
         Client(keyed.endpoint) as client,
         pytest.raises(NotAdmitted, match="the broker wants a key: give key_file and server_key"),
@@ -129,7 +94,7 @@ def test_a_client_without_a_key_is_told_to_have_one(keyed: Keyed) -> None:
         client.ping()
 
 
-def test_a_wrong_server_key_is_said_within_the_time_out(keyed: Keyed) -> None:
+def test_a_wrong_server_key_is_said_within_the_time_out(keyed: KeyedBroker) -> None:
     other = zmq.curve_keypair()[0].decode()
     with (
         Client(keyed.endpoint, timeout=1, **keyed.access() | {"server_key": other}) as client,
@@ -138,7 +103,7 @@ def test_a_wrong_server_key_is_said_within_the_time_out(keyed: Keyed) -> None:
         client.ping()
 
 
-def test_a_password_gets_in_and_a_wrong_one_does_not(keyed: Keyed) -> None:
+def test_a_password_gets_in_and_a_wrong_one_does_not(keyed: KeyedBroker) -> None:
     with keyed.admin() as admin:
         admin.users("add", name="ann", password="correct horse", permissions="operate")  # noqa: S106
     with Client(keyed.endpoint, user="ann", password="correct horse") as client:  # noqa: S106
@@ -150,7 +115,7 @@ def test_a_password_gets_in_and_a_wrong_one_does_not(keyed: Keyed) -> None:
         client.ping()
 
 
-def test_a_principal_that_may_not_do_something_is_told_so(keyed: Keyed, queue: str) -> None:
+def test_a_principal_that_may_not_do_something_is_told_so(keyed: KeyedBroker, queue: str) -> None:
     public = new_key(keyed.folder / f"{queue}.key")
     with keyed.admin() as admin:
         admin.users("add", name=f"p-{queue}", key=public, permissions=f"push={queue} create=*")
@@ -160,7 +125,7 @@ def test_a_principal_that_may_not_do_something_is_told_so(keyed: Keyed, queue: s
 
 
 def test_a_key_that_is_added_lets_a_waiting_worker_in_and_one_that_ends_puts_it_out(
-    keyed: Keyed, queue: str, sluicemq: Command
+    keyed: KeyedBroker, queue: str, sluicemq: Command
 ) -> None:
     # Given: a client that is refused
     name, public = f"p-{queue}", new_key(keyed.folder / f"{queue}.key")
@@ -222,7 +187,7 @@ class TestUserCommand:
         assert "shown only now" in made.stderr
 
     def test_a_password_comes_from_stdin_and_never_from_an_argument(
-        self, keyed: Keyed, sluicemq: Command, queue: str
+        self, keyed: KeyedBroker, sluicemq: Command, queue: str
     ) -> None:
         name = f"p-{queue}"
         added = sluicemq("user", "add", name, "operate", "--password-file", "-", stdin="battery staple\n")
@@ -272,6 +237,16 @@ class TestAtTheStore:
         (tmp_path / "uri").write_text(f"{mongo_uri}\n")
         store = ["--mongodb-uri-file", str(tmp_path / "uri"), "--database", database]
         assert sluicemq("user", "list", *store).returncode == 0
+
+    def test_its_uri_comes_from_the_environment_where_that_is_wanted(
+        self, mongo_uri: str, database: str, sluicemq: Command
+    ) -> None:
+        missing = sluicemq("user", "list", "--mongodb-uri")
+        assert (missing.returncode, "or in SLUICEMQ_MONGODB_URI" in missing.stderr) == (2, True)
+        found = sluicemq(
+            *("user", "list", "--database", database, "--mongodb-uri"), SLUICEMQ_MONGODB_URI=mongo_uri
+        )
+        assert (found.returncode, "without a broker" in found.stderr) == (0, True)
 
     def test_its_uri_leaves_the_command_line(self) -> None:
         uri = "mongodb://ann:planted-secret@127.0.0.1:1/"

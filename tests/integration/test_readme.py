@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from sluicemq.protocol import wire
 from sluicemq_broker.config import load
 from sluicemq_broker.job.job import State
 from support.broker_process import BrokerProcess
+from support.keyed_broker import keyed_broker
 from support.ports import free_port
 from support.raw_sockets import receive
 from support.waiting import wait_until
@@ -62,10 +65,11 @@ def client(broker: BrokerProcess) -> Iterator[Client]:
         yield client
 
 
-def program(broker: BrokerProcess, name: str) -> subprocess.Popen[str]:
+def program(broker: BrokerProcess, name: str, variables: Mapping[str, str] = {}) -> subprocess.Popen[str]:
     """Run a block as it stands, but for the ports of this broker."""
     code = re.sub(r"tcp://127\.0\.0\.1:(\d+)", lambda found: broker.doors[DOORS[int(found[1])]], block(name))
-    return subprocess.Popen([sys.executable, "-u", "-c", code], stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-u", "-c", code]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **variables})
 
 
 @contextmanager
@@ -212,6 +216,40 @@ def test_the_example_of_a_dealer_shows_a_rejection_too(broker: BrokerProcess, cl
     assert [line.split()[:2] for line in output.splitlines()] == [
         [f"b'{number}'", "b'ERROR'"] for number in range(3)
     ]
+
+
+def test_the_example_of_a_plain_socket_with_keys_gets_in(
+    mongo_uri: str, database: str, tmp_path: Path
+) -> None:
+    with keyed_broker(mongo_uri, database, tmp_path) as keyed:
+        assert program(keyed.process, "security: pyzmq", keyed.variables()).wait(60) == 0
+        with keyed.admin() as admin:
+            assert [job.payload for job in admin.pop("default", wait=60)] == [b"cat.jpg"]
+
+
+def test_the_first_broker_that_leaves_its_host_and_its_first_client(
+    mongo_uri: str, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given: the broker of the page, with a MongoDB and ports of the test
+    monkeypatch.setenv("PATH", f"{sysconfig.get_path('scripts')}:{os.environ['PATH']}")
+    port = str(free_port())
+    serve, clients = (block(f"security: {name}").replace("5550", port) for name in ("broker", "clients"))
+    serve = serve.replace("sluicemq serve", "exec sluicemq serve --no-devices")
+    env = os.environ | {"SLUICEMQ_MONGODB_URI": mongo_uri, "SLUICEMQ_DATABASE": database}
+    env["SLUICEMQ_HTTP"] = "127.0.0.1:0"
+    with subprocess.Popen(["sh", "-ec", serve], cwd=tmp_path, env=env, stderr=subprocess.DEVNULL) as broker:
+        try:
+            # When: the client of the page comes; the broker may not be there yet
+            wait_until((tmp_path / "sluicemq.toml").exists, what="the configuration")
+            ready = {"SLUICEMQ_KEY_FILE": "admin.key", "SLUICEMQ_ENDPOINT": f"tcp://127.0.0.1:{port}"}
+            ping = 'SLUICEMQ_SERVER_KEY="$(sluicemq key show broker.key)" sluicemq ping --wait 60'
+            subprocess.run(["sh", "-ec", ping], cwd=tmp_path, env=os.environ | ready, check=True)
+            done = subprocess.run(["sh", "-ec", clients], cwd=tmp_path, capture_output=True, check=False)
+            # Then
+            assert done.returncode == 0, done.stderr
+            assert b"added mailer" in done.stdout
+        finally:
+            broker.terminate()
 
 
 def test_the_examples_of_publisher_and_subscriber_meet(broker: BrokerProcess) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from sluicemq import Client, Publisher
+from sluicemq import Client, Producer, Publisher
 from support.broker_process import BrokerProcess
+from support.keyed_broker import KeyedBroker, keyed_broker, new_key
 from support.ports import free_port, tcp
 from support.waiting import TIMEOUT, wait_until
 
@@ -41,6 +42,13 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
 
 
 @pytest.fixture(scope="module")
+def keyed(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedBroker]:
+    folder = tmp_path_factory.mktemp("keys")
+    with keyed_broker(mongo_uri, f"interop-keyed-{free_port()}", folder) as keyed:
+        yield keyed
+
+
+@pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     folder = tmp_path_factory.mktemp("interop")
     built = folder / "plain"
@@ -68,9 +76,10 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
 def start(programs: dict[str, list[str]]) -> Iterator[Start]:
     running: list[subprocess.Popen[str]] = []
 
-    def begin(language: str, *arguments: str) -> "subprocess.Popen[str]":
+    def begin(language: str, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
         command = [*programs[language], *arguments]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
+        environment = ENVIRONMENT | variables
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         running.append(process)
         return process
 
@@ -147,6 +156,27 @@ def test_the_smallest_clients_push_and_work(broker: BrokerProcess, start: Start,
     assert start(f"{language} producer", broker.doors["push"], "a", "b").wait(60) == 0
     pulling = start("Python", "pull", broker.doors["pull"])
     assert [line(pulling), line(pulling)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("language", ["C", "Node"])
+def test_the_smallest_clients_push_and_work_with_keys(
+    keyed: KeyedBroker, start: Start, language: str
+) -> None:
+    # Given: a worker with a key, and one with a key that the broker does not know
+    doors, keys = keyed.process.doors, keyed.variables
+    new_key(keyed.folder / f"{language}.key")
+    stranger = start(f"{language} worker", doors["rep"], **keys(language))
+    worker = start(f"{language} worker", doors["rep"], **keys())
+    # When: a program pushes, and the library asks
+    assert start(f"{language} producer", doors["push"], "a", "b", **keys()).wait(60) == 0
+    with Producer(doors["smq"], **keyed.access()) as producer:
+        assert producer.call("default", b"first", timeout=TIMEOUT) == b"done"
+    # Then: the worker whose key is known has them all
+    assert {line(worker) for _ in range(3)} == {"a", "b", "first"}
+    keyed.process.wait_log("handshake")
+    stranger.kill()
+    assert stranger.stdout
+    assert stranger.stdout.read() == ""
 
 
 def test_a_program_in_c_has_past_and_present_of_a_stream_without_a_hole(

@@ -18,7 +18,14 @@ _URI: Final = "SLUICEMQ_MONGODB_URI"
 _FLAG: Final = "--mongodb-uri"
 _HIDDEN: Final = "***"
 
-_uri = click.option(_FLAG, "uri", metavar="URI", help=f"Without a broker: the MongoDB where the principals are.  [{_URI}, unless --endpoint or --profile is given]")  # noqa: E501 # fmt: skip
+_uri = click.option(
+    _FLAG,
+    "uri",
+    is_flag=False,
+    flag_value=_HIDDEN,
+    metavar="[URI]",
+    help=f"Without a broker: the MongoDB where the principals are.  [{_URI}]",
+)
 _uri_file = click.option("--mongodb-uri-file", "uri_file", metavar="FILE", help="A file with that URI.")
 _database = click.option("--database", metavar="NAME", default="sluicemq", show_default=True, help="Its database there.")  # noqa: E501 # fmt: skip
 
@@ -34,7 +41,7 @@ def principals(command: Callable[..., Any]) -> Callable[..., Any]:
     def run(
         invocation: Invocation, /, uri: str | None, uri_file: str | None, database: str, **given: Any
     ) -> Any:
-        where = _chosen_uri(invocation, uri, uri_file)
+        where = _chosen_uri(uri, uri_file)
         if where is not None:
             invocation.note(f"without a broker, in database {database} of MongoDB itself")
 
@@ -60,7 +67,7 @@ def of_broker() -> Any:
     return module
 
 
-def _chosen_uri(invocation: Invocation, uri: str | None, file: str | None) -> str | None:
+def _chosen_uri(uri: str | None, file: str | None) -> str | None:
     if uri is not None and file is not None:
         raise click.UsageError(f"give one of {_FLAG} and --mongodb-uri-file")
     if file is not None:
@@ -68,15 +75,15 @@ def _chosen_uri(invocation: Invocation, uri: str | None, file: str | None) -> st
             return read_secret(os.path.expanduser(file), "file of the URI").strip()  # noqa: PTH111
         except ValueError as error:
             raise click.UsageError(str(error)) from None
-    if uri is not None:
-        return _out_of_sight(uri)
-    return None if invocation.named or invocation.profile else os.environ.get(_URI) or None
+    return None if uri is None else _out_of_sight(uri)
 
 
 def _out_of_sight(uri: str) -> str:
     """Run this command again without the URI, as all users can read its arguments; return the URI then."""
     if uri == _HIDDEN:
-        return os.environ.get(_URI, "")
+        if not os.environ.get(_URI):
+            raise click.UsageError(f"{_FLAG} needs a URI, there or in {_URI}")
+        return os.environ[_URI]
     words = [_hidden(word, uri) for word in sys.orig_argv]
     if words != sys.orig_argv:
         os.environ[_URI] = uri
