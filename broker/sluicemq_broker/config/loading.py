@@ -141,6 +141,8 @@ def _read(file: Path) -> dict[str, Any]:
         raise ConfigError([Problem(str(file), f"can't be read: {error.strerror}")]) from error
     except ValueError as error:  # of TOML or UTF-8; its text names the place and shows one character at most
         raise ConfigError([Problem(str(file), f"is not TOML: {error}")]) from error
+    except RecursionError:
+        raise ConfigError([Problem(str(file), "is nested too deeply")]) from None
 
 
 def _as_it_is(rule: rules.Rule, value: Any) -> Any:

@@ -207,10 +207,9 @@ def key_file(value: Any) -> KeyFile:
     """Read a key file."""
     if isinstance(value, KeyFile):
         return value
-    if not isinstance(value, str | Path) or not str(value).strip():
-        raise ValueError
+    path = _path(value)
     try:
-        return KeyFile.read(Path(value).expanduser().absolute())
+        return KeyFile.read(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"a key file: {error}") from None
 
@@ -258,17 +257,15 @@ HIDDEN: Final = frozenset(
 @_rule("a folder")
 def folder(value: Any) -> Path:
     """Read the path of a folder; ``~`` is the user's home."""
-    if isinstance(value, str) and not value.strip():
-        raise ValueError("a string")
-    return Path(value).expanduser().absolute()
+    return _path(value)
 
 
 @_rule("the path of a file")
 def file(value: Any) -> Path:
     """Read the path of a file; ``~`` is the user's home. A URI is refused: it belongs into the file."""
-    if not isinstance(value, str | Path) or not str(value).strip() or "://" in str(value):
+    if "://" in str(value):
         raise ValueError
-    return Path(value).expanduser().absolute()
+    return _path(value)
 
 
 @_rule(uris.EXPECTED)
@@ -339,6 +336,16 @@ def _options(given: Mapping[str, Any], refusal: str) -> dict[str, Any]:
         except ValueError as error:
             raise ValueError(refusal.format(key=key, expected=error)) from None
     return read
+
+
+def _path(value: Any) -> Path:
+    """Return an absolute path; ``~`` is the user's home, ``~name`` that of another user."""
+    if not isinstance(value, str | Path) or not str(value).strip():
+        raise ValueError
+    try:
+        return Path(value).expanduser().absolute()
+    except RuntimeError:  # there is no such user
+        raise ValueError from None
 
 
 def _all_read(rule: Rule, value: Any) -> tuple[Any, ...]:

@@ -78,7 +78,7 @@ def read_key_file(path: str | os.PathLike[str]) -> KeyPair:
     text = read_secret(path, "key file")
     try:
         found = tomllib.loads(text)
-    except tomllib.TOMLDecodeError:  # its sentence may repeat the text
+    except (tomllib.TOMLDecodeError, RecursionError):  # a sentence of TOML's may repeat the text
         raise ValueError(f"the key file {os.fspath(path)} is no TOML") from None
     pair = []
     for name in ("public_key", "secret_key"):
