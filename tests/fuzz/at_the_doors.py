@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any, Final, cast
 
+import bson
 import falcon
 import msgpack
 from falcon import testing
@@ -30,6 +31,7 @@ from sluicemq.protocol.permissions import EVERY, Action, Permissions
 from sluicemq_broker.admin import CHOICE
 from sluicemq_broker.admin.dead_letters import DeadLetterAdmin
 from sluicemq_broker.admin.jobs import JobAdmin
+from sluicemq_broker.admin.principals import Change, PrincipalAdmin, Surroundings
 from sluicemq_broker.admin.queues import QueueAdmin
 from sluicemq_broker.admin.schedules import ScheduleAdmin
 from sluicemq_broker.config import BrokerSettings, Config, QueueSettings
@@ -43,6 +45,7 @@ from sluicemq_broker.http.connections import Connections
 from sluicemq_broker.http.door import Server
 from sluicemq_broker.http.handler import MOST_BODY_BYTES, Handler
 from sluicemq_broker.http.queries import cursor, cursor_text, dead_letters, view
+from sluicemq_broker.http.tls import Tls
 from sluicemq_broker.parts import PARTS
 from sluicemq_broker.parts.streams import replay
 from sluicemq_broker.parts.streams.sessions import StreamSessions
@@ -50,10 +53,14 @@ from sluicemq_broker.queue import JobMaker, Queue, Verdict
 from sluicemq_broker.queues import Schedules, check_name
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import ANYBODY, Caller, Principal, Security
+from sluicemq_broker.store import PrincipalRecord
+from sluicemq_broker.store.admin import principals
+from sluicemq_broker.store.values import date
 from sluicemq_broker.streams import Usage, check_stream
 from sluicemq_devices.sockets import Outgoing
 from sluicemq_devices.sockets.switchboard import Switchboard
 from support.fakes import Clock, FakeGroups, FakeStore, a_context, go_on
+from support.jobs import NOW
 from support.virtual_time import VirtualTime
 
 #: Texts that mean something in requests.
@@ -125,6 +132,16 @@ class NoMongo:
 
 NO_MONGO: Final[Any] = NoMongo()
 _MAKER: Final = JobMaker(Clock(), 1 << 20)
+
+
+class _Time(VirtualTime):
+    """Time that passes only where somebody waits, after all others have done what they can."""
+
+    def wait(self, event: Any, seconds: float) -> bool:
+        go_on()
+        if not event.is_set():
+            self.value += seconds
+        return bool(event.is_set())
 
 
 class _Groups(FakeGroups):
@@ -230,6 +247,51 @@ class _Lane:
         return lambda *_arguments, **_named: None
 
 
+class _Principals:
+    """Principals in memory, of which each must be one that MongoDB can hold."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, PrincipalRecord] = {}
+        self.around = Surroundings(
+            record=self.records.get,
+            records=lambda after, most: [self.records[name] for name in sorted(self.records) if name > after][
+                :most
+            ],
+            of_file=lambda name: name == "of-file",
+            change=self._change,
+            hash=lambda password: f"hash of {len(password.encode())} bytes",
+            taken=lambda _value: None,
+            now=lambda: NOW,
+        )
+
+    def _change(self, name: str, change: Change, _keep_operator: object) -> PrincipalRecord | None:
+        changed = change(self.records.get(name))
+        if changed is None:
+            self.records.pop(name, None)
+        else:
+            self.records[name] = changed
+            stored = {**principals._document(changed), "changed_at": date(NOW)}
+            again = principals._read({**bson.decode(bson.encode(stored), _WITH_ZONES), "_id": name})
+            assert (again.keys, again.permissions) == (changed.keys, changed.permissions)
+        return changed
+
+
+@target("principal-requests", BadFrames, NotFound)
+def principal_requests(data: bytes) -> None:
+    """Principals are added and changed, with fields that are nearly right."""
+    given = Choices(data)
+    admin = PrincipalAdmin(_Principals().around)
+    while given.left:
+        action = given.one_of((*("add", "add", "rotate", "permit", "remove", "list", "show"), given.text()))
+        about = {given.one_of(_WORDS): given.value(_WORDS) for _ in range(given.byte() % 4)}
+        if given.byte() % 4:
+            about |= {"name": "p", "kind": given.one_of(("token", "curve", "password")), "key": _KEY}
+            about["permissions"] = given.one_of(("all", "push=a", given.value(_WORDS)))
+        json.dumps(admin.do(action, about))
+
+
+_WITH_ZONES: Final[Any] = bson.CodecOptions(tz_aware=True)
+_KEY: Final = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 _RETRY: Final = Retry()
 _RETRY.give_up()
 _SOME: Final = Principal("p", Permissions({Action.PUSH: ("mail",), Action.WORK: (EVERY,)}))
@@ -237,7 +299,7 @@ _SOME: Final = Principal("p", Permissions({Action.PUSH: ("mail",), Action.WORK: 
 
 def _session(who: Caller) -> tuple[Session, _Lane]:
     """Make a session at a door with all verbs of a broker, streams too."""
-    time, counters, streams = VirtualTime(), Counters(), OneStream()
+    time, counters, streams = _Time(), Counters(), OneStream()
     context = a_context(counters=counters, timer=time, retry=_RETRY)
     queues: Any = OneQueue(context)
     services = Services(BrokerSettings(), counters, Switchboard(), queues, _MAKER, time, Security(counters))
@@ -247,6 +309,7 @@ def _session(who: Caller) -> tuple[Session, _Lane]:
         "jobs": JobAdmin(queues, NO_MONGO, context),
         "dead_letters": DeadLetterAdmin(queues, NO_MONGO, NO_MONGO, context),
         "schedules": ScheduleAdmin(schedules),
+        "principals": PrincipalAdmin(_Principals().around),
     }
     admin: Any = _Admin(subjects)
     sessions = StreamSessions(BrokerSettings(), cast("Any", streams), NO_MONGO, NO_MONGO, counters)
@@ -270,7 +333,7 @@ class _Admin:
         return NO_MONGO
 
 
-_VERBS: Final = sorted(_session(ANYBODY)[0].door._verbs)
+_VERBS: Final = sorted(_session(ANYBODY)[0].door.verbs)
 
 
 @target("smq-requests")
@@ -466,7 +529,8 @@ class _Http:
             part.add_paths(NO_MONGO, site)
         self.paths = sorted(site.needs)
         site.close()
-        self.server = Server(("127.0.0.1", 0), site, self.counters, self.connections)
+        settings = Config.default().broker
+        self.server = Server(("127.0.0.1", 0), site, self.counters, self.connections, Tls(settings))
         self.server.environ.update(SERVER_NAME="localhost", SERVER_PORT="5580")
 
 

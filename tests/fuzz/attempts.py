@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import gevent
+
 #: Seconds of this process's own CPU time that one case may take; on a busy machine they last longer.
 MOST_SECONDS: Final = 1.0
 
@@ -61,7 +63,7 @@ class Finding(NamedTuple):
 
 
 class _Log(logging.Handler):
-    """Keeps the errors that were logged with a traceback: nobody foresaw them."""
+    """Keeps the errors that were logged with a traceback, or ended a greenlet: nobody foresaw them."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -82,10 +84,14 @@ def watched() -> Iterator[None]:
     level, handlers = root.level, root.handlers[:]
     root.handlers[:] = [_LOG]
     root.setLevel(logging.ERROR)
+    hub = gevent.get_hub()
+    handle_error = hub.handle_error
+    hub.handle_error = lambda _greenlet, _kind, error, _trace: _LOG.errors.append(error)
     signal.signal(signal.SIGVTALRM, _too_long)
     try:
         yield
     finally:
+        hub.handle_error = handle_error
         signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
         signal.signal(signal.SIGVTALRM, began)
         root.handlers[:] = handlers
@@ -130,11 +136,6 @@ def shrunk(finding: Finding, which: Target, tries: int = 2000) -> Finding:
 
 def _too_long(_signal: int, frame: Any) -> None:
     raise TooLong(f"more than {MOST_SECONDS:g} s of CPU time").with_traceback(None) from None
-
-
-def note_of_hub(error: BaseException) -> None:
-    """Note an error that ended a greenlet."""
-    _LOG.errors.append(error)
 
 
 def peak_bytes() -> int:

@@ -15,7 +15,8 @@ import tomli_w
 from fuzz.attempts import target
 from fuzz.choices import Choices
 from fuzz.of_the_protocol import WORDS as OF_JOBS
-from sluicemq.protocol.keys import KeyPair, key_file, read_key_file
+from sluicemq.protocol.keys import KeyPair, key_file, read_key, read_key_file
+from sluicemq.transport import profiles
 from sluicemq_broker.config import ConfigError, load, rules
 from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.device_settings import DeviceSettings
@@ -28,6 +29,7 @@ from sluicemq_broker.config.settings import (
     ScheduleSettings,
     StreamSettings,
 )
+from sluicemq_devices.sockets.allow_list import AllowList
 
 _TABLES: Final = (
     *(BrokerSettings, QueueSettings, StreamSettings, RouteSettings, ScheduleSettings),
@@ -144,6 +146,26 @@ def key_files(data: bytes) -> None:
     assert len(pair.public) == len(pair.secret) == 32
     with _file(key_file(pair).encode()) as path:
         assert read_key_file(path) == KeyPair(pair.public, pair.secret)
+
+
+@target("allow-list", ValueError)
+def allow_list(data: bytes) -> None:
+    """The file of those that get in at a device; a line that can't be read lets nobody in."""
+    with _file(data) as path:
+        allowed = AllowList(KeyPair(bytes(32), bytes(32)), path)
+    named = {line.split()[0] for line in data.decode().splitlines() if line.strip()}
+    assert allowed.is_over(bytes(31))
+    assert all(each.startswith("#") or not allowed.is_over(read_key(each)) for each in named)
+
+
+@target("profiles", ValueError)
+def profile(data: bytes) -> None:
+    """The file of profiles of clients."""
+    with _file(data) as path:
+        content = profiles._read(str(path)) or {}
+        found = profiles._profile(str(path), content.get("profiles", {}), content.get("default"))
+    assert all(isinstance(each, str) for each in found.values.values())
+    assert set(found.values) <= set(profiles.KEYS)
 
 
 @target("mongodb-uri", ValueError)

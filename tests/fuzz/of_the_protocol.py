@@ -168,6 +168,7 @@ def permission_tables(data: bytes) -> None:
     """Permissions as TOML, JSON and msgpack have them."""
     mine = Permissions.read(Choices(data).value((*Action, "*", "mail.*", "all", "none")))
     assert Permissions.read(mine.plain()) == mine
+    assert Permissions.read(str(mine)) == mine
     mine.allow(Action.PUSH, "mail")
 
 

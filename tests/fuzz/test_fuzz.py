@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
+import gevent
 import pytest
 
 from fuzz import corpus, targets
@@ -53,12 +54,18 @@ def _logs(_data: bytes) -> None:
     logging.getLogger("broker.doors").error("a message could not be read", exc_info=KeyError("unforeseen"))
 
 
+def _ends_a_greenlet(_data: bytes) -> None:
+    gevent.spawn(lambda: {}["nobody foresaw it"])
+    gevent.idle()
+
+
 def _raises(data: bytes) -> None:
     raise ValueError(data)
 
 
 @pytest.mark.parametrize(
-    ("run", "error"), [(_endless, "TooLong"), (_logs, "KeyError"), (_raises, "ValueError")]
+    ("run", "error"),
+    [(_endless, "TooLong"), (_logs, "KeyError"), (_ends_a_greenlet, "KeyError"), (_raises, "ValueError")],
 )
 def test_a_case_that_lasts_or_logs_an_error_or_raises_one_is_a_finding(run: object, error: str) -> None:
     (found,) = attempt_all(Target("it", run, (TypeError,)), [b"x"])  # type: ignore[arg-type]

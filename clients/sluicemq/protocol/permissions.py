@@ -94,7 +94,7 @@ class Permissions:
         if self == Permissions.all():
             return ALL
         words = [
-            str(action) if action is Action.OPERATE else f"{action}={','.join(each)}"
+            str(action) if action is Action.OPERATE and each == (EVERY,) else f"{action}={','.join(each)}"
             for action, each in self._patterns.items()
         ]
         return " ".join(words) or NONE
@@ -153,6 +153,13 @@ def _read_patterns(key: Any, value: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or len(given) > MOST_PATTERNS:
         raise ValueError(f"a list of up to {MOST_PATTERNS} patterns for {key}")
     for each in given:
-        if not isinstance(each, str) or not each or len(each) > LONGEST_PATTERN:
-            raise ValueError(f"patterns of 1 to {LONGEST_PATTERN} characters for {key}")
+        if not isinstance(each, str) or not each or len(each) > LONGEST_PATTERN or _divides(each):
+            raise ValueError(
+                f"patterns of 1 to {LONGEST_PATTERN} characters, no spaces and commas, for {key}"
+            )
     return tuple(given)
+
+
+def _divides(pattern: str) -> bool:
+    """Return whether a pattern would be several in a text; no name has such characters."""
+    return "," in pattern or pattern.split() != [pattern]

@@ -97,7 +97,11 @@ def _read(file: str) -> dict[str, Any] | None:
         return None
     except OSError as error:
         raise ValueError(f"can't read the file of profiles {file}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError):  # its sentence may repeat a password
+    except (
+        tomllib.TOMLDecodeError,
+        UnicodeDecodeError,
+        RecursionError,
+    ):  # its sentence may repeat a password
         raise ValueError(f"the file of profiles {file} is no TOML") from None
 
 
