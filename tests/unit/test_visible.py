@@ -62,6 +62,18 @@ def test_incidents_of_a_broker_need_operate() -> None:
     assert visible.incidents(ANYBODY, answer) == answer
 
 
+def test_a_route_is_shown_to_who_may_see_its_stream_and_its_queue() -> None:
+    routes = [{"stream": stream, "queue": queue} for stream in ("mail", "sms") for queue in ("mail", "sms")]
+    answer = {"streams": ROWS, "subscriptions": ROWS, "routes": routes}
+
+    assert visible.stream_overview(SEES_MAIL, answer) == {
+        "streams": ROWS[:1],
+        "subscriptions": ROWS[:1],
+        "routes": routes[:1],
+    }
+    assert visible.stream_overview(ANYBODY, answer) == answer
+
+
 def test_curves_of_other_queues_are_left_out() -> None:
     shown = visible.recent_curves(SEES_MAIL, {"since": 0, "step": 60, "queues": {"mail": 1, "sms": 2}})
 

@@ -64,11 +64,14 @@ def subscriptions(caller: Caller, rows: Rows) -> Rows:
 
 
 def stream_overview(caller: Caller, answer: Row) -> Row:
-    """Return ``{streams, subscriptions, routes}`` of streams that it may subscribe to."""
+    """Return ``{streams, subscriptions, routes}`` of streams that it may subscribe to.
+
+    A route is shown to a caller that may read its queue, too.
+    """
     return {
         "streams": streams(caller, answer["streams"]),
         "subscriptions": subscriptions(caller, answer["subscriptions"]),
-        "routes": subscriptions(caller, answer["routes"]),
+        "routes": _of(caller, Action.READ, subscriptions(caller, answer["routes"]), "queue"),
     }
 
 
