@@ -242,6 +242,21 @@ def test_a_killed_owner_takes_its_mongod_with_it_and_the_folder_opens_again(
             assert not alive(pid)
 
 
+@pytest.mark.parametrize("moment", ["lock", "mongod.pid", "mongo/mongodb-27017.sock", "mongodb.uri"])
+def test_a_folder_whose_owner_was_killed_while_it_made_it_opens_the_next_time(
+    tmp_path: Path, moment: str
+) -> None:
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, tmp_path], stdin=subprocess.PIPE)
+    try:
+        wait_until((tmp_path / moment).exists, what=moment)
+    finally:
+        owner.kill()
+        owner.communicate()
+
+    with running(tmp_path) as store:
+        write_to(store.uri, "all is well")
+
+
 def test_a_former_mongod_that_does_not_end_is_killed(tmp_path: Path) -> None:
     (tmp_path / "mongo").mkdir()
     stuck = subprocess.Popen([sys.executable, "-c", "input()", tmp_path / "mongo"], stdin=subprocess.PIPE)

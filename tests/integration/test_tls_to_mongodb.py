@@ -13,6 +13,7 @@ import pytest
 
 from faults.mongo_proxy import CuttingProxy
 from sluicemq import Client, Producer, Worker
+from sluicemq_broker.command.users import act
 from sluicemq_broker.store.connection import connect, connect_for_leases
 from sluicemq_broker.store.no_primary import why_no_primary
 from support.broker_process import BrokerProcess
@@ -53,6 +54,12 @@ def test_both_kinds_of_connections_take_its_options(mongodb: TlsMongoDB) -> None
     for client in (connect(mongodb.x509), connect_for_leases(mongodb.x509, 3.0)):
         with client:
             assert client[DATABASE]["test"].count_documents({}) == 0
+
+
+def test_principals_are_changed_over_it_without_a_broker(mongodb: TlsMongoDB) -> None:
+    act(mongodb.x509, DATABASE, "add", {"name": "me", "password": "a long password", "permissions": "all"})
+
+    assert "me" in {row["name"] for row in act(mongodb.x509, DATABASE, "list", {})}
 
 
 def test_each_kind_of_trouble_is_named(mongodb: TlsMongoDB, tmp_path: Path) -> None:

@@ -12,16 +12,17 @@ from support.waiting import TIMEOUT, wait_until
 
 
 class RedisServer:
-    """Runs while the ``with`` block does; ``url`` says where."""
+    """Runs while the ``with`` block does; ``url`` says where, with the password if it has one."""
 
-    def __init__(self) -> None:
+    def __init__(self, password: str = "") -> None:
         self._port = free_port()
-        self.url = f"redis://127.0.0.1:{self._port}/0"
+        self._password = password
+        self.url = f"redis://{f':{password}@' if password else ''}127.0.0.1:{self._port}/0"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, and wait until it answers."""
-        keeps_nothing = ("--save", "", "--appendonly", "no")
+        keeps_nothing = ("--save", "", "--appendonly", "no", "--requirepass", self._password)
         command = ["redis-server", "--bind", "127.0.0.1", "--port", str(self._port), *keeps_nothing]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         wait_until(self._answers, what="the start of Redis")

@@ -81,7 +81,7 @@ def _initiate(made: TlsMongoDB, database: str) -> None:
         members = [{"_id": 0, "host": f"localhost:{made.port}"}]
         client.admin.command("replSetInitiate", {"_id": "rs0", "members": members})
         wait_until(lambda: client.admin.command("hello")["isWritablePrimary"], what="a primary")
-        client.admin.command("createUser", USER, pwd=PASSWORD, roles=["root"])
+        client.admin.command("createUser", USER, pwd=PASSWORD, roles=["root", "__system"])
     with MongoClient[dict[str, Any]](made.uri(made.tls, user=f"{USER}:{PASSWORD}@")) as client:
         roles = [{"role": "readWrite", "db": database}, {"role": "clusterMonitor", "db": "admin"}]
         client["$external"].command("createUser", made.client.subject, roles=roles)

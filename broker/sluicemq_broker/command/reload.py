@@ -37,12 +37,11 @@ def reload(source: Source, server: Server) -> None:
 
     Another thread reads it: a file with a thousand queues takes longer than a turn of the hub may.
     """
-    try:
-        new = gevent.get_hub().threadpool.apply(source.read)
-    except ConfigError as error:
-        for problem in error.problems:
-            log.error("SIGHUP: %s", problem)  # noqa: TRY400 - the text says what to do
-        log.error("SIGHUP: the configuration is not valid, the former one stays")  # noqa: TRY400
+    new = gevent.get_hub().threadpool.apply(_read, (source,))
+    if isinstance(new, ConfigError):
+        for problem in new.problems:
+            log.error("SIGHUP: %s", problem)
+        log.error("SIGHUP: the configuration is not valid, the former one stays")
         return
     old = server.config
     found = changes(old, new)
@@ -57,6 +56,14 @@ def reload(source: Source, server: Server) -> None:
     read = source.file or "no file, the environment as it was"
     log.info("SIGHUP: read %s: %d settings changed, %d need a restart", read, count, len(found) - count)
     _log_as(server.config)
+
+
+def _read(source: Source) -> Config | ConfigError:
+    """Return the error instead of raising it, which gevent would log as one of its own."""
+    try:
+        return source.read()
+    except ConfigError as error:
+        return error
 
 
 def _log_as(config: Config, at_least: str = "error") -> None:
