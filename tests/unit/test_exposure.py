@@ -12,6 +12,7 @@ import tomli_w
 from click.testing import CliRunner
 
 from sluicemq.protocol.keys import KeyPair, write_key_file
+from sluicemq.protocol.secret_files import write_secret
 from sluicemq_broker.command.serve import serve
 from sluicemq_broker.config import exposed, http_exposure, load, problems_of_exposure
 from support.certificates import Authority
@@ -41,6 +42,25 @@ def test_all_doors_that_a_host_opens_are_one_problem() -> None:
     assert said.startswith(
         "other machines can reach tcp://0.0.0.0:5550 and 7 more doors, and everybody may do everything there."
     )
+    assert "--mongodb-uri-file" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "file"),
+    [
+        ('data_dir = "/srv/mq"', "/srv/mq/mongodb.uri`"),
+        ('mongodb_uri = "mongodb://a/"', "FILE`"),
+        ('mongodb_uri_file = "uri"', "/uri`"),
+    ],
+)
+def test_a_refusal_names_the_file_with_the_uri_by_which_the_first_client_is_let_in(
+    given: str, file: str
+) -> None:
+    write_secret("uri", "mongodb://a/")
+
+    (said,) = refusals(OPEN + given)
+
+    assert file in said
 
 
 @pytest.mark.parametrize("text", [OPEN, HTTP, OPEN + 'http = "0.0.0.0:5580"\n'])

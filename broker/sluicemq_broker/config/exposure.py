@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -19,8 +20,10 @@ Make a key with `sluicemq key new --out broker.key`, and put these lines into th
     [security]
     mechanism = "curve"
     secret_key_file = "broker.key"
-Then clients need a key each: `sluicemq user add`. Or keep the doors on this machine: host = "127.0.0.1". \
-Or say that everybody in this network may do everything: insecure = true in [broker] (--insecure)."""
+Then let in each client by its key, the first one with \
+`sluicemq user add NAME all --key KEY --mongodb-uri-file {file}`. Or keep the doors on this machine: \
+host = "127.0.0.1". Or say that everybody in this network may do everything: insecure = true in [broker] \
+(--insecure)."""
 _TLS = """\
 Put these lines into the file of --config:
     [broker]
@@ -87,7 +90,7 @@ def _problems(config: Config, found: Sequence[Exposed]) -> list[Problem]:
         others = len(found) - 1
         where = found[0].address + (f" and {others} more door{'s' * (others > 1)}" if others else "")
         may = f"other machines can reach {where}, and everybody may do everything there."
-        return [Problem("", f"{may} {_KEYS}")]
+        return [Problem("", f"{may} {_KEYS.format(file=_uri_file(config))}")]
     return [
         Problem(
             each.place,
@@ -96,3 +99,10 @@ def _problems(config: Config, found: Sequence[Exposed]) -> list[Problem]:
         )
         for each in found
     ]
+
+
+def _uri_file(config: Config) -> str:
+    """Return the file with the URI of MongoDB, by which the first principal is made."""
+    broker = config.broker
+    own = None if broker.mongodb_uri else broker.data_dir and broker.data_dir / "mongodb.uri"
+    return shlex.quote(str(broker.mongodb_uri_file or own or "FILE"))
