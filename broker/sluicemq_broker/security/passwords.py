@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 import secrets
+import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from time import monotonic
-from typing import Final
+from typing import Any, Final
 
 import gevent
 from argon2 import PasswordHasher
@@ -27,6 +30,7 @@ _MOST_WAITING: Final = 64
 #: Seconds for which a right password is remembered, and how many are.
 _REMEMBERED: Final = 60.0
 _MOST_REMEMBERED: Final = 10_000
+_LOWEST: Final = 19  # priority, as of nice
 #: Characters of a password, at most: PLAIN has 255 bytes.
 LONGEST_PASSWORD: Final = 255
 #: Hash of a password that nobody knows, with the costs of a new one: a user who does not exist takes as long.
@@ -77,11 +81,11 @@ class Passwords:
 
     def hash(self, password: str) -> str:
         """Return the argon2id hash of a new password; waits for a thread."""
-        return str(self._pool.apply(_hasher.hash, (password,)))
+        return str(self._pool.apply(_in_the_background, (_hasher.hash, password)))
 
     def _carry_out(self, mark: bytes, against: str, password: str, check: AsyncResult[bool]) -> None:
         try:
-            check.set(bool(self._pool.apply(fits_hash, (against, password))))
+            check.set(bool(self._pool.apply(_in_the_background, (fits_hash, against, password))))
         except BaseException as error:
             check.set_exception(error)
             raise
@@ -98,6 +102,12 @@ class Passwords:
         self._right.move_to_end(mark)
         while len(self._right) > _MOST_REMEMBERED:
             self._right.popitem(last=False)
+
+
+def _in_the_background(work: Callable[..., Any], *arguments: str) -> Any:
+    """Do what takes a core in a thread of the lowest priority: a flood of passwords delays no job."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)  # Linux: of this thread alone
+    return work(*arguments)
 
 
 def hash_password(password: str) -> str:
