@@ -261,6 +261,7 @@ class _Principals:
             change=self._change,
             hash=lambda password: f"hash of {len(password.encode())} bytes",
             taken=lambda _value: None,
+            throttled=lambda _name: 0,
             now=lambda: NOW,
         )
 

@@ -35,3 +35,12 @@ def test_keys_beyond_the_known_ones_are_forgotten() -> None:
         assert buckets.take(key, 5.0)
     assert buckets.take("a", 5.0)
     assert not buckets.take("c", 5.0)
+
+
+def test_tokens_that_are_not_there_yet_can_be_spent_and_must_come_first() -> None:
+    bucket = Bucket(rate=10.0, most=10.0)
+    bucket.spend(30.0, 50.0)
+    assert bucket.wait(50.0) == 2.0
+    assert bucket.wait(51.0) == 1.0
+    assert not bucket.take(52.05)
+    assert bucket.take(52.2)

@@ -40,7 +40,8 @@ class Surroundings(NamedTuple):
 
     ``record``, ``records(after, most)``: what is known. ``of_file(name)``: whether the configuration file has
     it. ``change(name, change, keep_operator)``: stores it. ``hash(password)``: its argon2 hash.
-    ``taken(value)``: the principal of the file with this key, or hash of a token.
+    ``taken(value)``: the principal of the file with this key, or hash of a token. ``throttled(name)``: times
+    that this broker did not read one of its connections for a while.
     """
 
     record: Callable[[str], PrincipalRecord | None]
@@ -49,6 +50,7 @@ class Surroundings(NamedTuple):
     change: Callable[[str, Change, bool], PrincipalRecord | None]
     hash: Callable[[str], str]
     taken: Callable[[str], str | None]
+    throttled: Callable[[str], int]
     now: Callable[[], float]
 
 
@@ -181,6 +183,7 @@ class PrincipalAdmin:
             "permissions": record.permissions.plain(),
             "tenant": record.tenant,
             "limits": {key: value for key, value in limits.items() if value is not None},
+            "throttled": self._around.throttled(record.name),
             "changed_at": record.changed_at,
             "from_configuration": self._around.of_file(record.name),
         }
@@ -202,6 +205,7 @@ def at_broker(security: Security, shared: SharedPrincipals, now: Callable[[], fl
             change=change,
             hash=security.passwords.hash,
             taken=known.holder_in_file,
+            throttled=known.throttled,
             now=lambda: _stored(now),
         )
     )
@@ -225,6 +229,7 @@ def at_store(store: PrincipalStore, hash_password: Callable[[str], str]) -> Prin
             change=change,
             hash=hash_password,
             taken=lambda _value: None,
+            throttled=lambda _name: 0,
             now=lambda: _stored(time.time),
         )
     )

@@ -13,7 +13,8 @@ from sluicemq_broker.doors.device_counters import counts_of_device
 from sluicemq_broker.doors.frontends import Frontend, PushFrontend
 from sluicemq_broker.doors.requests import RequestFrontend
 from sluicemq_broker.doors.services import Services
-from sluicemq_broker.security import may_stay
+from sluicemq_broker.runtime import Counters
+from sluicemq_broker.security import charge, may_stay
 from sluicemq_devices.relays import Forwarder, Kind
 from sluicemq_devices.sockets import RawLane
 
@@ -142,6 +143,7 @@ class ForwarderDevice:
             guard=lambda end: services.security.guard(end, settings),
             # It has no stream, so no name: only the pattern * permits it.
             admits=(partial(_may_stay, Action.PUBLISH), partial(_may_stay, Action.SUBSCRIBE)),
+            published=partial(_charge, services.counters),
         )
 
     def start(self) -> None:
@@ -182,6 +184,10 @@ class ForwarderDevice:
         addresses, fronts = self._relay.addresses, len(self._settings.frontends)
         ends = {"frontend": addresses[:fronts], "backend": addresses[fronts:], "commit": []}
         return {"kind": Kind.FORWARDER, "queue": "", **ends}
+
+
+def _charge(counters: Counters, lane: RawLane, messages: list[bytes]) -> None:
+    charge(lane, len(messages), sum(map(len, messages)), counters)
 
 
 def _may_stay(action: Action, lane: RawLane) -> bool:

@@ -23,7 +23,7 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Push, Queue
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import Caller, authorize, may_use
+from sluicemq_broker.security import Caller, authorize, charge, may_use
 from sluicemq_devices.hub import Fillers, Watermark
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
@@ -88,6 +88,7 @@ class Frontend:
         """Hand a producer's jobs to their queue; they leave ``_on_their_way`` when they are stored."""
         self._on_their_way.take(queue, lane, len(push.jobs), size)
         queue.push(push)
+        charge(lane, len(push.jobs), size, self._counters)
         queue.capacity.hold(lane, hears=self._answers)
 
     def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:

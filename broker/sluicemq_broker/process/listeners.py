@@ -110,6 +110,7 @@ class Listeners:
 
     def read_all(self) -> None:
         """Let devices read all that has come, whatever holds them back."""
+        self._core.services.security.principals.read_all()
         for device in self._devices:
             device.read_all()
 

@@ -20,6 +20,15 @@ class Bucket:
         self._left -= 1
         return True
 
+    def spend(self, tokens: float, now: float) -> None:
+        """Take tokens, also those that are not there yet."""
+        self.left(now)
+        self._left -= tokens
+
+    def wait(self, now: float) -> float:
+        """Return the seconds until all that was spent is there."""
+        return max(0.0, -self.left(now) / self._rate)
+
     def give_back(self) -> None:
         """Put back a token that was taken for nothing."""
         self._left = min(self._most, self._left + 1)

@@ -148,6 +148,11 @@ class Count(Metric):
     UNCERTAIN = "uncertain", "refused as UNCERTAIN", "times"
     DUPLICATE = "duplicate", "refused as DUPLICATE", "times"
     FORBIDDEN = "forbidden", "refused as FORBIDDEN: permissions don't allow it", "times"
+    THROTTLED = (
+        "throttled",
+        "times that a connection was not read for a while: its principal sends more than its limits allow",
+        "times",
+    )
     NOT_FOUND = "not_found", "refused as NOT_FOUND", "times"
     BAD_STREAM = "bad_stream", "refused as BAD_STREAM", "times"
     BAD_TOPIC = "bad_topic", "refused as BAD_TOPIC", "times"

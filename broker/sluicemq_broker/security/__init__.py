@@ -4,7 +4,6 @@ from sluicemq_broker.security import visible
 from sluicemq_broker.security.authorize import (
     ANYBODY,
     Caller,
-    Limits,
     Need,
     Principal,
     authorize,
@@ -21,6 +20,7 @@ from sluicemq_broker.security.principals import (
     public_key_of,
     token_of,
 )
+from sluicemq_broker.security.rates import Limits, charge
 from sluicemq_broker.security.security import Security
 from sluicemq_broker.security.shared import SharedPrincipals
 
@@ -40,6 +40,7 @@ __all__ = [
     "Security",
     "SharedPrincipals",
     "authorize",
+    "charge",
     "hash_password",
     "may_stay",
     "may_use",

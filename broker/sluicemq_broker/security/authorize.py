@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
 from sluicemq.protocol.errors import Forbidden
 from sluicemq.protocol.names import LONGEST_NAME
 from sluicemq.protocol.permissions import Action, Permissions
+from sluicemq_broker.security.rates import NO_LIMITS, Limits, Rates
 from sluicemq_devices.hub import in_turns
 
 #: An action, and the name of a queue or stream.
@@ -35,16 +36,6 @@ class Lane(Protocol):
         """End it at once, and log the reason."""
 
 
-class Limits(NamedTuple):
-    """Jobs and messages, and their bytes, that a principal may send in a second; None: any number."""
-
-    rate: float | None = None
-    bytes_rate: float | None = None
-
-
-NO_LIMITS: Final = Limits()
-
-
 class Principal:
     """A name with permissions. ``tenant``: the tenant of all its jobs; ``limits``: what it may send a second.
 
@@ -61,6 +52,7 @@ class Principal:
         "limits",
         "marks_jobs",
         "name",
+        "rates",
         "tenant",
     )
 
@@ -75,6 +67,8 @@ class Principal:
         """``keys``: ids of the keys, passwords and tokens by which it is known now."""
         self.name = name
         self.exists = True
+        self.rates: Rates | None = None
+        """Rates of all its connections; None: they may send any number."""
         self._kept: WeakKeyDictionary[Lane, Callable[[], Iterable[Need]]] = WeakKeyDictionary()
         self.change(permissions, tenant=tenant, keys=keys)
 
@@ -100,6 +94,9 @@ class Principal:
         self.tenant = tenant
         self.keys = keys
         self.limits = limits
+        if self.rates or limits != NO_LIMITS:
+            self.rates = self.rates or Rates()
+            self.rates.use(limits)
         self.marks_jobs = bool(self.name or tenant)
         in_turns(partial(self._cut_some, iter(list(self._kept.items()))))
 

@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 from sluicemq.protocol.keys import encode, key_id, read_key
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config import PrincipalSettings
-from sluicemq_broker.security.authorize import Limits, Principal
+from sluicemq_broker.security.authorize import Principal
+from sluicemq_broker.security.rates import Limits
 from sluicemq_broker.store import KeyKind, PrincipalKey, PrincipalRecord
 from sluicemq_devices.hub import let_others_run
 
@@ -78,6 +79,17 @@ class Principals:
         """Return principals by name: those behind ``after``, ``most`` of them at most."""
         names = sorted(name for name in self._known if name > after)
         return [self._known[name].record for name in names[:most]]
+
+    def read_all(self) -> None:
+        """Read all connections, whatever their principals have sent: the broker stops."""
+        for known in self._known.values():
+            if known.principal.rates:
+                known.principal.rates.open()
+
+    def throttled(self, name: str) -> int:
+        """Return how often connections of a principal were not read for a while, as it sent too much."""
+        known = self._known.get(name)
+        return known.principal.rates.held if known and known.principal.rates else 0
 
     def is_of_file(self, name: str) -> bool:
         """Return whether the configuration file has this principal."""

@@ -219,5 +219,10 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
     keys = [f"{each['id']} ({each['kind']})" for each in row["keys"]]
     limits = [f"{key}={value:g}" for key, value in row["limits"].items()]
     shown = {"name": row["name"], "permissions": str(Permissions.read(row["permissions"])), "keys": keys}
-    rest = {"tenant": row["tenant"], "limits": limits, "changed_at": row["changed_at"]}
+    rest = {
+        "tenant": row["tenant"],
+        "limits": limits,
+        "throttled": row["throttled"],
+        "changed_at": row["changed_at"],
+    }
     return shown | rest | {"in the configuration": row["from_configuration"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,12 @@ from sluicemq_devices.relays.device import HWM, HWM_BYTES, Device
 from sluicemq_devices.relays.fan_out import Admits, FanOut, everybody
 from sluicemq_devices.relays.upstream import Upstream
 from sluicemq_devices.sockets import Endpoint, Guards, RawDoor, RawLane, Switchboard, open_to_all
+
+Published = Callable[[RawLane, list[bytes]], None]
+
+
+def _pass(_lane: RawLane, _messages: list[bytes]) -> None:
+    pass
 
 
 class Forwarder(Device):
@@ -30,8 +37,13 @@ class Forwarder(Device):
         bounds: Bounds = BOUNDS,
         guard: Guards = open_to_all,
         admits: tuple[Admits, Admits] = (everybody, everybody),
+        published: Published = _pass,
     ) -> None:
-        """``guard`` as :class:`FanOut` takes it; so ``admits``: of the frontend and of the backend."""
+        """``guard`` as :class:`FanOut` takes it; so ``admits``: of the frontend and of the backend.
+
+        ``published(lane, messages)`` is called for what comes in.
+        """
+        self._published = published
         self.upstream = Upstream()
         self._admits = admits[0]
         self.fan_out = FanOut(
@@ -76,6 +88,7 @@ class Forwarder(Device):
             self.upstream.came(lane)
 
     def _publish(self, lane: RawLane, messages: list[bytes]) -> None:
+        self._published(lane, messages)
         self.fan_out.pass_on(messages, partial(lane.pause, self), partial(lane.resume, self))
 
 

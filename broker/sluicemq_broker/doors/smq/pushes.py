@@ -15,7 +15,7 @@ from sluicemq_broker.job import Job
 from sluicemq_broker.queue import JobMaker, Push, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Counters
-from sluicemq_broker.security import Caller
+from sluicemq_broker.security import Caller, charge
 from sluicemq_devices.hub import Fillers, Watermark
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ class Pushes:
         self._on_their_way.take(queue, session, len(jobs), size)
         answer = partial(self._answer, session, number, positions, refused, full)
         queue.push(Push(jobs, partial(self._stored, queue, session, len(jobs), size, answer)))
+        charge(session.lane, len(jobs), size, self._counters)
         queue.capacity.hold(session.lane, hears=True)
 
     def _open(self, name: str, entries: list[Any], session: Session) -> Queue:

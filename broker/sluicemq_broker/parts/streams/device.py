@@ -22,7 +22,7 @@ from sluicemq_broker.doors import DoorGroup, Services, counts_of_device
 from sluicemq_broker.parts.streams.last_values import LastValues
 from sluicemq_broker.parts.streams.replay import ReplayDoors
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import ANYBODY, may_stay
+from sluicemq_broker.security import ANYBODY, charge, may_stay
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams import Stored, Stream, Streams, read_batch
 from sluicemq_devices.hub import Watermark, in_turns, let_others_run
@@ -171,14 +171,15 @@ class StreamDevice:
 
     def _publisher_came(self, lane: RawLane) -> None:
         if may_stay(lane, Action.PUBLISH, self._stream.name):
-            lane.on(receive=self._publish)
+            lane.on(receive=partial(self._publish, lane))
             self._upstream.came(lane)
 
     def _admits(self, lane: RawLane) -> bool:
         """Return whether a subscriber may read the stream; one that may not is cut, now or later."""
         return may_stay(lane, Action.SUBSCRIBE, self._stream.name)
 
-    def _publish(self, messages: list[bytes]) -> None:
+    def _publish(self, lane: RawLane, messages: list[bytes]) -> None:
+        charge(lane, len(messages), sum(map(len, messages)), self._counters)
         batch: list[bytes] = []
         size = 0
         for each in messages:

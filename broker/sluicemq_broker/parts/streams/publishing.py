@@ -11,6 +11,7 @@ from sluicemq.protocol.packed import LONGEST_TOPIC
 from sluicemq.protocol.rules import IDENTIFIER, Rule, whole
 from sluicemq_broker.doors import Fields, Session, error_fields, take
 from sluicemq_broker.runtime import IS_TRUE, Count, Counters, read_options
+from sluicemq_broker.security import charge
 from sluicemq_broker.streams import Batch, Expected, Stored, Stream, Streams, read_batch
 from sluicemq_devices.hub import Fillers, Watermark
 
@@ -47,6 +48,7 @@ class Publishing:
         messages.done = partial(self._answer, session, number, stream, messages.count, len(packed))
         self._on_their_way.take(stream, session, messages.count, len(packed))
         stream.publish(messages)
+        charge(session.lane, messages.count, len(packed), self._counters)
 
     def _answer(
         self,

@@ -1,0 +1,198 @@
+"""Limits of a principal at every way in: its connections wait, all of them, and nothing is lost."""
+
+from __future__ import annotations
+
+import socket as sockets
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from secrets import token_hex
+from typing import Any
+
+import pytest
+import zmq
+
+from sluicemq.protocol import wire
+from sluicemq.protocol.packed import pack
+from sluicemq_broker.security import hash_password
+from support.broker_process import BrokerProcess
+from support.broker_under_test import ANY_PORT
+from support.raw_sockets import GREETING, Smq, dial
+from support.waiting import TIMEOUT, wait_until
+
+ADMIN, OTHERS = "of-the-admin", "of-the-others"
+DEVICES: list[dict[str, Any]] = [
+    {"kind": "streamer", "queue": "pushed", "frontend": ANY_PORT, "backend": ANY_PORT},
+    {"kind": "queue", "queue": "asked", "frontend": ANY_PORT, "backend": ANY_PORT},
+    {"kind": "forwarder", "stream": "news", "frontend": ANY_PORT, "backend": ANY_PORT},
+    {"kind": "forwarder", "frontend": ANY_PORT, "backend": ANY_PORT},
+]
+
+
+class Limited:
+    """A broker, and its principals."""
+
+    def __init__(self, process: BrokerProcess, stack: ExitStack) -> None:
+        self.process = process
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        stack.callback(self._context.destroy, linger=0)
+        self.admin = self.smq("admin", ADMIN)
+
+    def socket(self, kind: int, address: str, user: str, password: str = OTHERS) -> zmq.Socket[bytes]:
+        plain = self._context.socket(kind)
+        plain.linger = 0
+        plain.plain_username, plain.plain_password = user.encode(), password.encode()
+        plain.connect(address)
+        return plain
+
+    def smq(self, user: str, password: str = OTHERS) -> Smq:
+        return Smq(self.socket(zmq.DEALER, self.process.doors["smq"], user, password))
+
+    def user(self, action: str, **fields: Any) -> Any:
+        answer = self.admin.ask(wire.USERS, action, fields)
+        assert answer.verb == wire.OK, answer
+        return answer.fields[0]
+
+    def counter(self, name: str) -> int:
+        return int(self.admin.ask(wire.STATS).fields[0]["counters"].get(name, 0))
+
+    def ready(self, queue: str) -> int:
+        answer = self.admin.ask(wire.QUEUE, queue)
+        return int(answer.fields[0]["ready"]) if answer.verb == wire.OK else 0
+
+    def device(self, number: int, end: str) -> str:
+        return str(self.process.devices[number][end][0])
+
+
+@pytest.fixture(scope="module")
+def limited(mongo_uri: str) -> Iterator[Limited]:
+    security = {
+        "mechanism": ["plain"],
+        "principals": {"admin": {"password": hash_password(ADMIN), "permissions": "all"}},
+    }
+    database = f"rates_{token_hex(4)}"
+    config = {"security": security, "devices": DEVICES}
+    with BrokerProcess(mongo_uri, database, config=config) as process, ExitStack() as stack:
+        yield Limited(process, stack)
+
+
+#: Sends one job or message.
+Send = Callable[[], object]
+
+
+def _library(verb: bytes, *fields: Any) -> Callable[[Limited, str], Send]:
+    def sender(limited: Limited, user: str) -> Send:
+        plain = limited.smq(user).plain
+        return lambda: plain.send_multipart(wire.encode(verb, 1, *fields))
+
+    return sender
+
+
+def _plain(kind: int, device: int, *frames: bytes) -> Callable[[Limited, str], Send]:
+    def sender(limited: Limited, user: str) -> Send:
+        plain = limited.socket(kind, limited.device(device, "frontend"), user)
+        if kind == zmq.XPUB:  # it sends nothing before it has heard of a subscriber
+            assert plain.poll(int(TIMEOUT * 1000))
+        return lambda: plain.send_multipart(frames)
+
+    return sender
+
+
+_BATCH = pack(b"topic", b"message")
+WAYS: dict[str, tuple[Callable[[Limited, str], Send], str | int]] = {
+    "PUSH of the library": (_library(wire.PUSH, "library", [[None, b"job", None]]), "library"),
+    "PUBLISH of the library": (_library(wire.PUBLISH, "news", _BATCH, {}), 2),
+    "a PUSH socket": (_plain(zmq.PUSH, 0, b"job"), "pushed"),
+    "a DEALER socket": (_plain(zmq.DEALER, 1, b"", b"", b'{"reply": "accepted"}', b"job"), "asked"),
+    "a PUB socket and a stream": (_plain(zmq.XPUB, 2, b"topic", b"message"), 2),
+    "a PUB socket and a relay": (_plain(zmq.XPUB, 3, b"topic", b"message"), 3),
+}
+
+
+def _arrivals(limited: Limited, place: str | int) -> Callable[[], int]:
+    """Return what says how many have come in: to a queue, or to a subscriber of a device."""
+    if isinstance(place, str):
+        return lambda: limited.ready(place)
+    subscriber = limited.socket(zmq.SUB, limited.device(place, "backend"), "admin", ADMIN)
+    subscriber.subscribe(b"topic")
+    subscriber.subscribe(b"probe")
+    publisher = limited.socket(zmq.XPUB, limited.device(place, "frontend"), "admin", ADMIN)
+    while not subscriber.poll(20):
+        publisher.send_multipart([b"probe", b""])
+    came: list[object] = []
+
+    def arrived() -> int:
+        while subscriber.poll(0):
+            frames = subscriber.recv_multipart()
+            if frames[0] == b"topic":
+                came.append(frames)
+        return len(came)
+
+    return arrived
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_connections_of_a_principal_beyond_its_rate_wait_and_lose_nothing(limited: Limited, way: str) -> None:
+    # Given a principal that may send next to nothing, with two connections
+    name = f"slow-{token_hex(4)}"
+    limited.user("add", name=name, password=OTHERS, permissions="all", limits={"max_rate": 0.001})
+    sender, place = WAYS[way]
+    arrived = _arrivals(limited, place)
+    first, second = sender(limited, name), sender(limited, name)
+    throttled = limited.counter("throttled")
+
+    def held() -> int:
+        return int(limited.user("show", name=name)["throttled"])
+
+    # When one sends one, and is held
+    first()
+    wait_until(lambda: held() == 1, what="the first connection to be held")
+    wait_until(lambda: arrived() == 1, what="its message")
+    # Then what it sends next is not read, and the other one is held after its first message
+    first()
+    second()
+    wait_until(lambda: held() == 2, what="the second connection to be held")
+    wait_until(lambda: arrived() == 2, what="the message of the second")
+    assert limited.counter("throttled") - throttled == 2
+    assert arrived() == 2
+    # And without limits the rest comes
+    limited.user("permit", name=name, limits={})
+    wait_until(lambda: arrived() == 3, what="the message that waited")
+    assert "sends more than 0.001 jobs or messages a second" in limited.process.log_text()
+
+
+def test_a_broker_that_stops_takes_what_a_held_producer_has_sent(mongo_uri: str, database: str) -> None:
+    # Given a PUSH producer that is held, with jobs on the way
+    security = {
+        "mechanism": ["plain"],
+        "principals": {
+            "admin": {"password": hash_password(ADMIN), "permissions": "all"},
+            "slow": {"password": hash_password(OTHERS), "permissions": "push", "max_rate": 0.001},
+        },
+    }
+    config = {"security": security, "devices": DEVICES[:1]}
+    with BrokerProcess(mongo_uri, database, config=config) as process, ExitStack() as stack:
+        limited = Limited(process, stack)
+        producer = stack.enter_context(_bare_push(limited.device(0, "frontend")))
+        producer.sendall(b"\0\1a")
+        wait_until(lambda: limited.counter("throttled") == 1, what="the producer to be held")
+        producer.sendall(b"\0\1b" * 10)
+        # When the broker stops and starts
+        process.terminate()
+        process.restart()
+        # Then they are there
+        assert Limited(process, stack).ready("pushed") == 11
+
+
+def _bare_push(address: str) -> sockets.socket:
+    """A bare connection of a PUSH socket of the slow one: what it sends is in the broker's socket at once."""
+    one = dial(address)
+    one.sendall(GREETING[:12] + b"PLAIN" + GREETING[17:])
+    for body in (
+        b"\5HELLO\4slow" + bytes([len(OTHERS)]) + OTHERS.encode(),
+        b"\x08INITIATE\x0bSocket-Type\0\0\0\4PUSH",
+    ):
+        one.sendall(b"\4" + bytes([len(body)]) + body)
+    heard = b""
+    while b"READY" not in heard:
+        heard += one.recv(4096)
+    return one
