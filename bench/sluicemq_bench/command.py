@@ -93,6 +93,7 @@ def _headers(
 @click.option("--rate", type=_rate, metavar="N", help="Jobs a second; in latency 100 by default.")
 @click.option("--iterations", type=_count, help="Rounds of simulate, a second each.  [25]")
 @click.option("--device", type=click.Choice(DEVICES), help="What relay measures.  [streamer]")
+@click.option("--curve", is_flag=True, help="Of relay: all sockets have keys, and all is encrypted.")
 @click.option("--endpoint", help="A broker that runs already: its SMQ/1 door.")
 @click.option(
     "--queue", help="Its queue to use; it must be empty.  [a new one, or of the other doors: default]"

@@ -76,7 +76,8 @@ class Plan:
     (1: one by one). ``rate``: jobs a second over all producers, None for as fast as they can. ``duration``
     ends the run after these seconds in any case. ``workers`` share ``worker_processes`` evenly. With several
     ``queues``, jobs and workers are dealt in turn. ``ack``: of the device of PULL workers. ``headers``: of
-    every job of a library producer: ``priority``, ``delay``, ``ttl``, ``keep_done``.
+    every job of a library producer: ``priority``, ``delay``, ``ttl``, ``keep_done``. ``curve``: a
+    relay and its sockets have keys.
     """
 
     scenario: str
@@ -96,6 +97,7 @@ class Plan:
     worker_processes: int
     queues: int
     headers: dict[str, Any]
+    curve: bool = False
 
     def described(self) -> dict[str, Any]:
         """Return the settings that counted in this run."""
@@ -107,6 +109,7 @@ class Plan:
         unused |= {"worker_processes"} if self.worker_processes == self.workers else set()
         unused |= {"queues"} if self.queues == 1 else set()
         unused |= set() if self.headers else {"headers"}
+        unused |= set() if self.curve else {"curve"}
         unused |= {"jobs"} if self.jobs == ENDLESS else set()
         unused |= _NOT_OF_STREAMS if self.scenario == "stream" else set()
         return {
@@ -169,6 +172,8 @@ def _check(plan: Plan) -> None:
         )
     if plan.headers and (plan.door not in ("library", "rep") or plan.scenario == "relay"):
         raise ValueError("only the library's producers send headers")
+    if plan.curve and plan.scenario != "relay":
+        raise ValueError("only a relay is measured with keys")
     if plan.queues > 1 and (plan.door != "library" or plan.scenario == "relay"):
         raise ValueError("only the library's producers and workers can have several queues")
     if plan.queues > plan.workers and plan.scenario != "push":

@@ -10,8 +10,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import zmq
 
 from sluicemq.installed import DEVICE, module_command, to_install
+from sluicemq.protocol.keys import KeyPair, read_key, write_key_file
 from sluicemq_bench.measure import Programs, Watch, measure
 from sluicemq_bench.outcome import Outcome
 from sluicemq_bench.plan import Plan
@@ -28,14 +33,32 @@ def run_relay(plan: Plan, watch: Watch) -> Outcome:
     device = module_command(DEVICE)
     if device is None:
         raise BenchFailed(f"the devices are not installed here: {to_install('broker')}")
-    outcome = _measured(plan, [*device, plan.device, _ANY_PORT, _ANY_PORT], watch)
-    proxy = _measured(plan, [sys.executable, "-P", "-m", "sluicemq_bench.proxy", plan.device], watch)
-    return replace(outcome, proxy_per_s=proxy.jobs_per_s)
+    proxy = [sys.executable, "-P", "-m", "sluicemq_bench.proxy", plan.device]
+    with _keys(plan) as (keys, options, key_file):
+        outcome = _measured(plan, [*device, plan.device, _ANY_PORT, _ANY_PORT, *options], keys, watch)
+        beside = _measured(plan, [*proxy, *key_file], keys, watch)
+    return replace(outcome, proxy_per_s=beside.jobs_per_s)
 
 
-def _measured(plan: Plan, command: list[str], watch: Watch) -> Outcome:
+@contextmanager
+def _keys(plan: Plan) -> Iterator[tuple[dict[str, str], list[str], list[str]]]:
+    """Make keys, if the plan says so; give those of the clients, and options of the device and the proxy."""
+    if not plan.curve:
+        yield {}, [], []
+        return
+    (server, own), (public, secret) = ([text.decode() for text in zmq.curve_keypair()] for _ in range(2))
+    with TemporaryDirectory() as folder:
+        key_file, allow = f"{folder}/device.key", f"{folder}/allow"
+        write_key_file(key_file, KeyPair(read_key(server), read_key(own)))
+        Path(allow).write_text(public)
+        keys = {"server_key": server, "public_key": public, "secret_key": secret}
+        yield keys, ["--curve-secret-key-file", key_file, "--allow", allow], [key_file]
+
+
+def _measured(plan: Plan, command: list[str], keys: dict[str, str], watch: Watch) -> Outcome:
     producing, working = _PROGRAMS[plan.device]
-    with _relay(command) as (pid, site):
+    with _relay(command) as (pid, ends):
+        site = replace(ends, **keys)
         return measure(
             Programs(plan, site, {"relay": pid}, producing, working, plan.device == "queue"), watch
         )

@@ -11,7 +11,7 @@ import zmq
 import zmq.backend
 
 from sluicemq_bench.shared_counts import SharedCounts
-from sluicemq_bench.task import Task, await_go, report
+from sluicemq_bench.task import Site, Task, await_go, report
 
 # Methods of the C class: those of zmq.Socket wrap them at twice the cost, and two cores do all the work.
 _put = zmq.backend.Socket.send
@@ -31,7 +31,7 @@ _TIMEOUT_MS = 10_000
 
 def flood(task: Task, counts: SharedCounts) -> None:
     """Send through a PUSH socket."""
-    with _socket(zmq.PUSH, task.site.frontend) as socket:
+    with _socket(zmq.PUSH, task.site.frontend, task.site) as socket:
         await_go()
         message = bytes(task.plan.size)
         for _ in range(task.jobs):
@@ -42,14 +42,14 @@ def flood(task: Task, counts: SharedCounts) -> None:
 
 def sink(task: Task, counts: SharedCounts) -> None:
     """Receive through a PULL socket, until all of them together have everything."""
-    with _socket(zmq.PULL, task.site.backend) as socket:
+    with _socket(zmq.PULL, task.site.backend, task.site) as socket:
         await_go()
         _receive(socket, counts, 0)
 
 
 def broadcast(task: Task, counts: SharedCounts) -> None:
     """Send through a PUB socket that waits for its subscribers, so that nothing is dropped."""
-    with _socket(zmq.PUB, task.site.frontend) as socket:
+    with _socket(zmq.PUB, task.site.frontend, task.site) as socket:
         while counts.worked() < task.plan.workers:  # until all have heard a probe
             socket.send(_PROBE)
             time.sleep(0.01)
@@ -65,7 +65,7 @@ def broadcast(task: Task, counts: SharedCounts) -> None:
 
 def listen(task: Task, counts: SharedCounts) -> None:
     """Receive through a SUB socket."""
-    with _socket(zmq.SUB, task.site.backend) as socket:
+    with _socket(zmq.SUB, task.site.backend, task.site) as socket:
         socket.subscribe(b"")
         socket.recv()
         counts.set(1)
@@ -76,7 +76,7 @@ def listen(task: Task, counts: SharedCounts) -> None:
 
 def call(task: Task, counts: SharedCounts) -> None:
     """Ask through a DEALER socket with many questions in flight; an answer counts."""
-    with _socket(zmq.DEALER, task.site.frontend) as socket:
+    with _socket(zmq.DEALER, task.site.frontend, task.site) as socket:
         await_go()
         question = bytes(task.plan.size)
         for _ in range(min(task.jobs, _IN_FLIGHT)):
@@ -95,7 +95,7 @@ def call(task: Task, counts: SharedCounts) -> None:
 def echo(task: Task, counts: SharedCounts) -> None:
     """Answer through a REP socket."""
     done = 0
-    with _socket(zmq.REP, task.site.backend) as socket:
+    with _socket(zmq.REP, task.site.backend, task.site) as socket:
         await_go()
         while not counts.is_over():
             done += _echo_all(socket)
@@ -142,8 +142,12 @@ def _let_them_follow(counts: SharedCounts, sent: int, readers: int) -> None:
 
 
 @contextmanager
-def _socket(kind: int, address: str) -> Iterator[zmq.Socket[bytes]]:
+def _socket(kind: int, address: str, site: Site) -> Iterator[zmq.Socket[bytes]]:
     with zmq.Context() as context, context.socket(kind) as socket:
         socket.set_hwm(_OWN_HWM)
+        if site.server_key:
+            socket.curve_serverkey = site.server_key.encode()
+            socket.curve_publickey = site.public_key.encode()
+            socket.curve_secretkey = site.secret_key.encode()
         socket.connect(address)
         yield socket

@@ -18,7 +18,10 @@ from sluicemq_bench.shared_counts import SharedCounts
 
 @dataclass(frozen=True)
 class Site:
-    """Destination of the jobs: a broker's addresses and the queue behind them; or the ends of a relay."""
+    """Destination of the jobs: a broker's addresses and the queue behind them; or the ends of a relay.
+
+    With CURVE there are the server's public key, and the clients' public and secret one, as text.
+    """
 
     endpoint: str = ""
     queue: str = ""
@@ -26,6 +29,9 @@ class Site:
     backend: str = ""
     commit: str = ""
     http: str = ""
+    server_key: str = ""
+    public_key: str = ""
+    secret_key: str = ""
 
     def queues(self, plan: Plan) -> list[str]:
         """Return the names of the plan's queues; only the queue itself if there is one."""

@@ -221,9 +221,9 @@ def test_stream_runs_a_broker_of_its_own() -> None:
     assert "of its own" in result.output
 
 
-@pytest.mark.parametrize("device", first_of("forwarder", "streamer", "queue"))
+@pytest.mark.parametrize("device", first_of("forwarder", "streamer --curve", "streamer", "queue --curve"))
 def test_relay_measures_a_device_alone_and_nothing_is_lost(device: str) -> None:
-    result = bench("relay", "--device", device, "--jobs", 5_000, "--json")
+    result = bench("relay", "--jobs", 5_000, "--json", "--device", *device.split())
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["jobs"] == 5_000
@@ -289,6 +289,7 @@ def test_a_queue_that_holds_jobs_is_not_touched(broker: BrokerProcess) -> None:
         (("drain", "--jobs", 100, "--backlog", 10), "does not hold"),
         (("both", "--size", 7), "at least 8 bytes"),
         (("relay", "--duration", 1), "not after a --duration"),
+        (("both", "--curve"), "only a relay"),
         (("both", "--processes", 2), "1 workers of both can't share 2 processes"),
         (("simulate", "--workers", 4, "--processes", 2), "can't share 2 processes"),
         (("both", "--door", "rep", "--queues", 2), "several queues"),

@@ -11,7 +11,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from devices.plain_sockets import dial, eventually
 from sluicemq.protocol.keys import KeyPair, encode, key_id, read_key
-from sluicemq_devices.sockets import Decide, Guard
+from sluicemq_devices.sockets import Decide, Guard, unix_path
 from sluicemq_devices.zmtp import CURVE, PLAIN, Credentials, FramePeer, Message, Terms
 
 FAILED: Final = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
@@ -94,7 +94,7 @@ class KeyedPeer:
     def __init__(self, address: str, kind: str, terms: Terms = DIALLING) -> None:
         self.sent: list[bytes] = []
         self.messages: list[Message] = []
-        self.socket = dial(address)
+        self.socket = _dial_path(address) if address.startswith("ipc:") else dial(address)
         self.zmtp = FramePeer(kind, 64 << 20, self.say, terms, dials=True)
         self.zmtp.greet()
 
@@ -130,6 +130,12 @@ class KeyedPeer:
         if self.zmtp.credentials:
             self.zmtp.decide("")
             self._took(self.zmtp.take())
+
+
+def _dial_path(address: str) -> sockets.socket:
+    client = sockets.socket(sockets.AF_UNIX)
+    client.connect(unix_path(address))
+    return client
 
 
 def read_all(client: sockets.socket) -> bytes:

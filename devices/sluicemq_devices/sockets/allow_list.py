@@ -39,10 +39,8 @@ class AllowList(Guard):
         """Let the peer in if its key is in the file."""
         del peer
         key = credentials.key
-        decide(
-            key,
-            "" if key in self._allowed else f"its key {encode(key)} ({key_id(key)}) is not in {self._path}",
-        )
+        known = key in self._allowed
+        decide(key, "" if known else f"its key {encode(key)} ({key_id(key)}) is not in {self._path}")
 
 
 class Dialling(Guard):
