@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,8 @@ import click
 from sluicemq.cli.options import Ruled, timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.protocol.rules import number
+from sluicemq.transport.sources import VARIABLES
+from sluicemq_bench.access import use_only
 from sluicemq_bench.plan import ACKS, DEVICES, DOORS, SCENARIOS, Plan, planned
 
 if TYPE_CHECKING:
@@ -95,6 +98,9 @@ def _headers(
 @click.option("--device", type=click.Choice(DEVICES), help="What relay measures.  [streamer]")
 @click.option("--curve", is_flag=True, help="Of relay: all sockets have keys, and all is encrypted.")
 @click.option("--endpoint", help="A broker that runs already: its SMQ/1 door.")
+@click.option("--key-file", metavar="FILE", help="The key pair for it, of `sluicemq key new`.")
+@click.option("--server-key", metavar="KEY", help="Its public key.")
+@click.option("--profile", metavar="NAME", help="A profile with these, and its user and password.")
 @click.option(
     "--queue", help="Its queue to use; it must be empty.  [a new one, or of the other doors: default]"
 )
@@ -109,10 +115,20 @@ def _headers(
 @click.pass_context
 def bench(  # noqa: D103 - its help is above
     context: click.Context, /, scenario: str, plot_file: Path | None, endpoint: str | None, queue: str | None,
-    frontend: str | None, backend: str | None, commit: str | None, *, as_json: bool, **given: Any,
+    frontend: str | None, backend: str | None, commit: str | None, *, as_json: bool, key_file: str | None,
+    server_key: str | None, profile: str | None, **given: Any,
 ) -> None:  # fmt: skip
-    # Only an endpoint on the command line: the environment may name a broker in production.
+    # Only what the command line says: the environment may name a broker in production, and its keys.
     invocation = context.obj
+    use_only(
+        {
+            "key_file": key_file or invocation.key_file,
+            "server_key": server_key or invocation.server_key,
+            "user": invocation.user,
+            "password_file": os.environ.get(VARIABLES["password_file"]) if invocation.user else None,
+            "profile": profile or invocation.profile,
+        }
+    )
     try:
         plan = planned(scenario, **given)
     except ValueError as error:

@@ -10,6 +10,7 @@ from typing import Protocol, Self
 import zmq
 
 from sluicemq.producer import Producer
+from sluicemq_bench.access import connect
 from sluicemq_bench.due_times import Times
 from sluicemq_bench.task import Task
 
@@ -95,7 +96,7 @@ class _SocketSource:
         self._sent = 0
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(kind)
-        self._socket.connect(address)
+        connect(self._socket, address)
 
     def confirmed(self) -> int:
         """Return how many jobs were sent."""

@@ -16,6 +16,7 @@ import zmq
 
 from sluicemq.protocol.errors import Release
 from sluicemq.worker import Worker
+from sluicemq_bench.access import connect
 from sluicemq_bench.shared_counts import SharedCounts
 from sluicemq_bench.task import Task
 
@@ -141,7 +142,7 @@ def _connected(task: Task, kind: int, tally: Tally, await_go: AwaitGo) -> Iterat
     with _sockets(kind, len(task.worker_numbers)) as sockets:
         start = 0 if task.early else await_go()
         for socket in sockets:
-            socket.connect(task.site.backend)
+            connect(socket, task.site.backend)
         tally.started(start or await_go())
         yield sockets
 
@@ -149,7 +150,7 @@ def _connected(task: Task, kind: int, tally: Tally, await_go: AwaitGo) -> Iterat
 @contextmanager
 def _committing(task: Task) -> Iterator[Socket]:
     with _sockets(zmq.PUSH, 1) as [commits]:
-        commits.connect(task.site.commit)
+        connect(commits, task.site.commit)
         yield commits
 
 

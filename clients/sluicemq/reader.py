@@ -39,7 +39,8 @@ class Reader:
 
     If messages were removed before this reader had them, the iteration raises :class:`~sluicemq.Gap` once,
     and then goes on behind them. With ``on_gap``, that is called with the Gap instead. In the child of a fork
-    it raises :class:`~sluicemq.Forked`. ``endpoint``: None as for a client.
+    it raises :class:`~sluicemq.Forked`. If the broker does not let it in, it raises
+    :class:`~sluicemq.NotAdmitted`. ``endpoint``: None as for a client.
     """
 
     def __init__(

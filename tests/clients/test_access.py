@@ -252,6 +252,13 @@ class TestStayingOut:
             with pytest.raises(NotAdmitted, match="refused this key"):
                 client.queues()
 
+    def test_a_reader_raises_it(self, broker: GuardedBroker, access: dict[str, Any]) -> None:
+        with (
+            Reader(broker.endpoint, "stream", follow=True, **access) as reader,
+            pytest.raises(NotAdmitted, match="refused this key"),
+        ):
+            reader.read(SECONDS)
+
     def test_a_flush_says_why_nothing_is_confirmed(
         self, broker: GuardedBroker, access: dict[str, Any]
     ) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import zmq
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from clients.guarded_broker import CURVE, PLAIN, GuardedBroker
 from sluicemq.cli.app import app
+from sluicemq.protocol import wire
 from sluicemq.protocol.keys import encode, key_id, read_key, read_key_file
 from support.keyed_broker import new_key
 
@@ -109,13 +111,13 @@ class TestConnecting:
         refused = sluicemq("ping", "--profile", "there")
         assert (refused.exit_code, "there is no profile 'there'" in refused.stderr) == (2, True)
 
-    @pytest.mark.parametrize("words", [["ping"], ["push", "q", "x"], ["work", "q", "--print"], ["queues"]])
+    @pytest.mark.parametrize("line", ["ping", "push q x", "work q --print", "stream read s", "stream tail s"])
     def test_a_key_that_is_refused_has_an_exit_code_of_its_own(
-        self, broker: GuardedBroker, tmp_path: Path, words: list[str]
+        self, broker: GuardedBroker, tmp_path: Path, line: str
     ) -> None:
         public = new_key(tmp_path / "key")
         where = ["--endpoint", broker.endpoint, "--server-key", broker.server_key]
-        refused = sluicemq(*where, "--key-file", tmp_path / "key", *words)
+        refused = sluicemq(*where, "--key-file", tmp_path / "key", *line.split())
         assert refused.exit_code == 5
         assert f"can't enter {broker.endpoint}: the broker refused this key" in refused.stderr
         assert key_id(read_key(public)) in refused.stderr
@@ -131,6 +133,18 @@ class TestConnecting:
         refused = sluicemq("--endpoint", broker.endpoint, "--json", "ping")
         assert (refused.exit_code, "give key_file and server_key" in refused.stderr) == (5, True)
         assert json.loads(refused.stdout)["error"]["code"] == "FORBIDDEN"
+
+    @pytest.mark.parametrize("first", [True, False], ids=["before the command", "behind it"])
+    def test_a_shell_completes_queues_with_the_key_of_the_line(
+        self, broker: GuardedBroker, tmp_path: Path, *, first: bool
+    ) -> None:
+        broker.keys.add(new_key(tmp_path / "key"))
+        broker.on[wire.QUEUES] = lambda _message: [{"name": "mail"}]
+        options = ["--endpoint", broker.endpoint, "--key-file", str(tmp_path / "key")]
+        options += ["--server-key", broker.server_key]
+        shell = ShellComplete(app, {}, "sluicemq", "_SLUICEMQ_COMPLETE")
+        line = [*options, "peek"] if first else ["peek", *options]
+        assert [each.value for each in shell.get_completions(line, "ma")] == ["mail"]
 
     def test_a_user_takes_its_password_from_a_file(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

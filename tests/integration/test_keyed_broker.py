@@ -261,3 +261,16 @@ class TestAtTheStore:
                 process.kill()
         assert b"planted-secret" not in output
         assert process.returncode not in (0, None)
+
+
+@pytest.mark.parametrize("door", ["library", "rep"])
+def test_the_bench_measures_a_broker_that_wants_keys(
+    keyed: KeyedBroker, sluicemq: Command, door: str
+) -> None:
+    ends = ["--frontend", keyed.process.doors["req"], "--backend", keyed.process.doors["rep"]]
+    measured = sluicemq(
+        *("bench", "both", "--jobs", "50", "--door", door, "--endpoint", keyed.endpoint, "--json"),
+        *("--key-file", str(keyed.folder / "admin.key"), "--server-key", keyed.server_key),
+        *(ends if door == "rep" else ()),
+    )
+    assert measured.returncode == 0, measured.stderr

@@ -150,9 +150,9 @@ app.params[1:1] = _access_options()
 
 
 def _set(ctx: click.Context, parameter: click.Parameter, value: Any) -> None:
-    if parameter.name == "endpoint":
-        ctx.meta[completion.ENDPOINT] = value  # for a shell that completes the line, and has none yet
     if value not in (None, False):
+        # for a shell that completes the line, and has no invocation yet
+        ctx.meta.setdefault(completion.OPTIONS, {})[parameter.name] = value
         setattr(ctx.obj, "named" if parameter.name == "endpoint" else str(parameter.name), value)
 
 

@@ -10,9 +10,10 @@ from click.shell_completion import CompletionItem, get_completion_class
 from sluicemq.cli.output import Invocation
 from sluicemq.client import Client
 from sluicemq.protocol.errors import SluiceError
+from sluicemq.transport.access import Access
 
-#: Key of a context for the ``--endpoint`` after the command.
-ENDPOINT = "sluicemq.endpoint"
+#: Key of a context for the options of the connection that stand after the command.
+OPTIONS = "sluicemq.options"
 
 _SECONDS = 1.0  # that a key press may wait for a broker
 _PROGRAM, _VARIABLE = "sluicemq", "_SLUICEMQ_COMPLETE"
@@ -35,7 +36,7 @@ class QueueName(click.ParamType[str]):
     ) -> list[CompletionItem]:
         """Return the queues that begin with the text; none if no broker answers at once."""
         try:
-            with Client(_endpoint(ctx), timeout=_SECONDS, patient=False) as client:
+            with Client(_access(ctx), timeout=_SECONDS, patient=False) as client:
                 names = [str(row["name"]) for row in client.queues()]
         except (SluiceError, ValueError):
             return []
@@ -64,7 +65,8 @@ def completion(invocation: Invocation, shell: str) -> None:
     invocation.line(kind(click.get_current_context().find_root().command, {}, _PROGRAM, _VARIABLE).source())
 
 
-def _endpoint(ctx: click.Context) -> str | None:
-    """Return the endpoint of the line: after the command, before it, or None."""
-    given = ctx.meta.get(ENDPOINT) or ctx.find_root().params.get("endpoint")
-    return str(given) if given else None
+def _access(ctx: click.Context) -> Access:
+    """Return the broker that the line names, by options after the command or before it."""
+    given = {**ctx.find_root().params, **ctx.meta.get(OPTIONS, {})}
+    options: Any = {name: given.get(name) for name in ("key_file", "server_key", "user", "profile")}
+    return Access.chosen(given.get("endpoint"), options)

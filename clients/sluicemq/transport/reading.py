@@ -66,7 +66,9 @@ class Reading:
         """Ignore a message: a reader only gets answers."""
 
     def disconnected(self) -> None:
-        """Do nothing: the next connection repeats the request."""
+        """Repeat the request on the next connection; end if the broker has never let this reader in."""
+        if self._connection.not_admitted and not self._connection.epoch:
+            self.ended(self._connection.not_admitted)
 
     def ended(self, error: SluiceError) -> None:
         """End the reading: nobody will answer."""
