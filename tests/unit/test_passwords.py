@@ -94,7 +94,7 @@ def test_clients_that_come_together_with_one_password_wait_for_one_check(
 def test_more_passwords_than_can_wait_are_refused(slow: Callable[[], None]) -> None:
     """Passwords that nobody can know cost no more than a bound, and others are refused meanwhile."""
     checked = Passwords()
-    waiting = [gevent.spawn(checked.check, HASH, f"guess {n}") for n in range(66)]
+    waiting = [gevent.spawn(checked.check, f"user {n % 6}", f"guess {n}") for n in range(66)]
     gevent.idle()
 
     with pytest.raises(Busy):
@@ -103,6 +103,25 @@ def test_more_passwords_than_can_wait_are_refused(slow: Callable[[], None]) -> N
     slow()
     gevent.joinall(waiting, timeout=30, raise_error=True)
     assert checked.check(HASH, "right")
+
+
+def test_guesses_for_one_user_leave_room_for_others(checks: list[str], slow: Callable[[], None]) -> None:
+    checked = Passwords()
+    guesses = [gevent.spawn(checked.check, "a hash", f"guess {n}") for n in range(40)]
+    strangers = [gevent.spawn(checked.check, None, f"guess {n}") for n in range(40)]
+    gevent.idle()
+    honest = gevent.spawn(checked.check, HASH, "right")
+    gevent.idle()
+
+    slow()
+    gevent.joinall([*guesses, *strangers, honest], timeout=60)
+
+    assert honest.value
+    assert [sum(isinstance(each.exception, Busy) for each in crowd) for crowd in (guesses, strangers)] == [
+        24,
+        24,
+    ]
+    assert checked.check("a hash", "a guess") is False
 
 
 def test_a_client_that_leaves_does_not_spoil_the_check_of_others(slow: Callable[[], None]) -> None:

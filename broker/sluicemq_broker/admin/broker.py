@@ -94,6 +94,7 @@ class BrokerAdmin:
             Gauge.UPTIME: round(self._context.timer.now() - self._started, 3),
             Gauge.BROKERS: 1 + self._context.owners.others,
             Gauge.CONNECTIONS: self._board.connections,
+            Gauge.HANDSHAKES: self._board.addresses.handshakes,
             **self._queues.under_way(),
         }
 

@@ -190,6 +190,7 @@ class Gauge(Metric):
     UPTIME = "uptime", "since the broker's start", "s"
     BROKERS = "brokers", "brokers on its database, this one included", "brokers"
     CONNECTIONS = "connections", "connections open at all doors", "connections"
+    HANDSHAKES = "handshakes", "connections of clients whose ZMTP handshake is not done", "connections"
     LONGEST_TURN = "longest_turn", "longest turn of its hub since the last request for it", "s"
     LONGEST_TURN_CPU = "longest_turn_cpu", "CPU time of the turn that computed longest since then", "s"
     STORE_SILENT = "store_silent", "time for which MongoDB has not answered a check; 0: it answers", "s"

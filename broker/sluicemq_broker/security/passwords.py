@@ -11,7 +11,7 @@ import hmac
 import os
 import secrets
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, Final
@@ -24,9 +24,10 @@ from gevent.threadpool import ThreadPool
 
 from sluicemq.protocol.errors import Unavailable
 
-#: Checks at one time, and those that wait for their turn, at most.
+#: Checks at one time; those that wait for their turn, at most; and those of one user, of both.
 _AT_ONCE: Final = 2
 _MOST_WAITING: Final = 64
+_MOST_OF_ONE: Final = 16
 #: Seconds for which a right password is remembered, and how many are.
 _REMEMBERED: Final = 60.0
 _MOST_REMEMBERED: Final = 10_000
@@ -53,6 +54,7 @@ class Passwords:
         self._secret = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, float] = OrderedDict()
         self._checks: dict[bytes, AsyncResult[bool]] = {}
+        self._against: Counter[str] = Counter()  # checks by hash: guesses for one user leave room for others
 
     def remembers(self, stored: str, password: str) -> bool:
         """Return whether this password was right for this hash a moment ago; never blocks."""
@@ -62,7 +64,8 @@ class Passwords:
     def check(self, stored: str | None, password: str) -> bool:
         """Return whether a password fits its hash; None: nobody's, which takes as long and never fits.
 
-        Waits for a thread. Checks of one password are one. Raises :class:`Busy` if too many wait.
+        Waits for a thread. Checks of one password are one. Raises :class:`Busy` if too many wait, or too many
+        of one user.
         """
         against = stored or NOBODYS
         if stored and self.remembers(stored, password):
@@ -70,9 +73,10 @@ class Passwords:
         mark = self._mark(against, password)
         check = self._checks.get(mark)
         if check is None:
-            if len(self._checks) >= _AT_ONCE + _MOST_WAITING:
+            if len(self._checks) >= _AT_ONCE + _MOST_WAITING or self._against[against] >= _MOST_OF_ONE:
                 raise Busy("too many passwords are checked at the moment; try again")
             check = self._checks[mark] = AsyncResult()
+            self._against[against] += 1
             gevent.spawn(self._carry_out, mark, against, password, check)  # the first that waits may leave
         fits = bool(check.get()) and stored is not None
         if fits:
@@ -91,6 +95,9 @@ class Passwords:
             raise
         finally:
             del self._checks[mark]
+            self._against[against] -= 1
+            if not self._against[against]:
+                del self._against[against]
 
     def _mark(self, stored: str, password: str) -> bytes:
         """Return what is remembered of a password: a hash under a key that this process alone has."""
