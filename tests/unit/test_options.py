@@ -34,7 +34,7 @@ USUAL = QueueDefaults()
 #: What a job that is handed out is no longer asked for, and what a claim or its history has in its place.
 NOT_READ = {"created_at", "dedupe", "eligible_at", "reservation", "place", "story"}
 #: Attributes that are stored under another name.
-ATTRIBUTE_OF = {"suspect": "isolated", "asked": "result_wanted"}
+ATTRIBUTE_OF = {"suspect": "isolated", "asked": "result_wanted", "pushed_by": "story"}
 
 
 def made(headers: dict[str, Any], **queue: Any) -> Job:
@@ -173,6 +173,15 @@ def test_of_a_job_that_has_everything_all_is_read_that_a_broker_asks_for_later()
 
 def test_what_is_read_of_a_job_is_what_a_job_has() -> None:
     assert {ATTRIBUTE_OF.get(each, each) for each in HANDED_OUT} <= {*dir(Job)}
+
+
+def test_whose_a_job_is_is_stored_and_read_and_nothing_else_changes() -> None:
+    pushed, nobodys = made({}), made({})
+    pushed.belong_to("eve", None)
+    own, plain = stored(pushed), stored(nobodys)
+    assert own == {**plain, "_id": pushed.id, "pushed_by": "eve"}
+    assert handed_out(own).story == pushed.story == {"pushed_by": "eve"}
+    assert handed_out({**own, "pushed_by": 7}).story is None  # somebody wrote it by hand
 
 
 def test_a_result_that_is_wanted_is_stored_and_read() -> None:

@@ -130,8 +130,8 @@ class Job:
     bytes of payload and headers. ``story``: fields of its document about where it comes from: whose it
     is, and its life in other queues. ``parent``: the job that waits for it.
 
-    ``dedupe``, ``place`` and ``story`` are known only where the job was pushed, ``tenant`` there and in fair
-    queues.
+    ``dedupe`` and ``place`` are known only where the job was pushed, ``tenant`` there and in fair queues; of
+    its ``story`` others know only whose it is.
     """
 
     __slots__ = (

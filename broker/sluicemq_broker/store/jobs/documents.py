@@ -134,7 +134,7 @@ _NOT_READ: Final = frozenset({"_id", "eligible_at", "dedupe_id", "state", "wait"
 #: projection costs the server half as much again for each job.
 HANDED_OUT: Final = dict.fromkeys(
     (
-        *("payload", "seq", "attempts", "losses", "suspect", "parent"),
+        *("payload", "seq", "attempts", "losses", "suspect", "parent", "pushed_by"),
         *(field for option in OPTIONS.values() for field in option.stored if field not in _NOT_READ),
     ),
     1,
@@ -296,6 +296,8 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
         tenant=_tenant(stored),
         size=len(payload) + (_deliverable_size(headers) if headers is not None else 0),
     )
+    if isinstance(by := stored.get("pushed_by"), str):  # of a popped job that is pushed again
+        loaded.belong_to(by, None)
     if not _RECALLED.isdisjoint(stored):
         until = stored.get("dedupe_until")
         loaded.restore_rare(
