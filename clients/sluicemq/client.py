@@ -389,6 +389,30 @@ class Client:
         looks = action in (wire.LIST, wire.ONE)
         return self._questions.ask(wire.USERS, action, fields, timeout=self.timeout, repeat=looks)
 
+    def audit(
+        self,
+        *,
+        principal: str | None = None,
+        action: str | None = None,
+        name: str | None = None,
+        outcome: str | None = None,
+        since: float | None = None,
+        until: float | None = None,
+        after: str | None = None,
+        limit: int = 100,
+    ) -> tuple[list[dict[str, Any]], str | None]:
+        """Return administrative acts, logins and refusals, the newest first, and where the next page begins.
+
+        ``action``: such as ``purge``; ``users`` is all that begin with it. ``name``: of the queue, stream,
+        schedule or principal. ``outcome``: done, begun or refused. ``since``, ``until``: Unix seconds.
+        ``after``: the second value of the page before; None: there are no more. Needs the permission operate.
+        """
+        chosen = {"principal": principal, "action": action, "name": name, "outcome": outcome}
+        answer = self._read(
+            wire.AUDIT, {**chosen, "since": since, "until": until, "after": after, "limit": limit}
+        )
+        return answer["records"], answer["next"]
+
     def close(self) -> None:
         """Disconnect from the broker; may be called again."""
         self._closed = True

@@ -79,6 +79,7 @@ VERBS: dict[bytes, Entry] = {
     wire.FORGET: Entry(("news", "none"), _FEW),
     wire.SCHEDULE: Entry(("list", {}), _FEW),
     wire.USERS: Entry(("list", {}), _FEW),
+    wire.AUDIT: Entry(({"limit": 1000},)),
     wire.TASKS: Entry(()),
     wire.TASK: Entry(("none",)),
     wire.TCANCEL: Entry(("none",), _FEW),

@@ -138,7 +138,7 @@ def test_a_schedule_is_paused_resumed_and_run(order: Order, jobs: OwnQueue) -> N
 def test_an_order_stands_in_the_log_with_who_gave_it(order: Order, jobs: OwnQueue) -> None:
     jobs.push()
     order("/queues/{queue}/pause")
-    jobs.broker.process.wait_log(f"/api/v1/queues/{jobs.queue}/pause by http_token at 127.0.0.1")
+    jobs.broker.process.wait_log(f"http_token from 127.0.0.1 (http): pause {jobs.queue}: done")
 
 
 # ------------------------------------------------------------------- what is refused

@@ -42,6 +42,7 @@ WANTED: dict[str, Action | None] = {
         ]
     ),
     **dict.fromkeys([f"{BASE}/broker", f"{BASE}/brokers", f"{BASE}/devices"], Action.OPERATE),
+    f"{BASE}/audit": Action.OPERATE,
     f"{BASE}/tasks/{{task_id}}": Action.MANAGE,
     f"{BASE}/tasks/{{task_id}}/cancel": Action.MANAGE,
     **dict.fromkeys(

@@ -347,6 +347,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
             "3d6d61696c2e2a"
         ),
     ),
+    "audit": (
+        (wire.AUDIT, 27, {"action": "purge", "limit": 20}),
+        b"AUDIT",
+        "921b82a6616374696f6ea57075726765a56c696d697414",
+    ),
     "error": (
         (wire.ERROR, 15, "BAD_QUEUE", "no"),
         b"ERROR",

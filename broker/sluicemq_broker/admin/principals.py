@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, NotFound
@@ -56,6 +56,9 @@ class Surroundings(NamedTuple):
 
 class PrincipalAdmin:
     """The principals of all brokers on this database."""
+
+    actions: ClassVar[frozenset[str]]
+    """Names of what :meth:`do` can."""
 
     def __init__(self, around: Surroundings) -> None:
         self._around = around
@@ -337,3 +340,4 @@ _ACTIONS: Final[dict[str, Callable[[PrincipalAdmin, dict[str, Any]], Any]]] = {
     wire.ROTATE: PrincipalAdmin.rotate,
     wire.PERMIT: PrincipalAdmin.permit,
 }
+PrincipalAdmin.actions = frozenset(_ACTIONS)

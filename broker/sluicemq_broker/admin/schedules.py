@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, NotFound
@@ -19,6 +19,9 @@ from sluicemq_broker.store import Schedule
 
 class ScheduleAdmin:
     """The recurring jobs of all brokers on this database; those added here are of ``caller``."""
+
+    actions: ClassVar[frozenset[str]]
+    """Names of what :meth:`do` can."""
 
     def __init__(self, schedules: Schedules, caller: Caller = ANYBODY) -> None:
         self.schedules = schedules
@@ -117,3 +120,4 @@ _ACTIONS: Final[dict[str, Callable[[ScheduleAdmin, dict[str, Any]], Any]]] = {
     wire.GO_ON: lambda admin, about: _row(admin.schedules.resume(_named(about))),
     wire.RUN: lambda admin, about: admin.schedules.run_now(_named(about)),
 }
+ScheduleAdmin.actions = frozenset(_ACTIONS)

@@ -42,9 +42,11 @@ def reload(source: Source, server: Server) -> None:
         for problem in new.problems:
             log.error("SIGHUP: %s", problem)
         log.error("SIGHUP: the configuration is not valid, the former one stays")
+        server.audit.note("reload", {}, code="BAD_CONFIGURATION")
         return
     old = server.config
     found = changes(old, new)
+    server.audit.note("reload", {change.place: True for change in found})
     server.reconfigure(taken_over(old, new))
     _log_as(server.config, at_least=old.broker.log_level)
     for change in found:

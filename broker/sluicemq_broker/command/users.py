@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
+from getpass import getuser
+from socket import gethostname
 from typing import Any
 
+from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.wire import ONLY_LOOK
 from sluicemq_broker.admin import at_store
-from sluicemq_broker.security import hash_password
-from sluicemq_broker.store import PrincipalStore, connect, require_safe
+from sluicemq_broker.runtime import Counters
+from sluicemq_broker.security import ANYBODY, Audit, Caller, Door, hash_password
+from sluicemq_broker.store import AuditStore, PrincipalStore, connect, require_safe
 
 __all__ = ["act", "hash_password"]
 
@@ -19,6 +26,25 @@ def act(uri: str, database: str, action: str, fields: dict[str, Any]) -> Any:
     """
     with closing(connect(uri)) as mongo:
         require_safe(mongo, allow_unsafe=False)
-        store = PrincipalStore(mongo[database])
+        store, records = PrincipalStore(mongo[database]), AuditStore(mongo[database])
         store.prepare()
-        return at_store(store, hash_password).do(action, fields)
+        admin = at_store(store, hash_password)
+        if action in ONLY_LOOK:
+            return admin.do(action, fields)
+        return _recorded(records, action, fields, lambda: admin.do(action, fields))
+
+
+def _recorded(records: AuditStore, action: str, fields: dict[str, Any], change: Callable[[], Any]) -> Any:
+    """Change a principal, and record that in the audit of the brokers on this database."""
+    records.prepare()
+    audit = Audit(Counters())
+    audit.begin(records, "", time.time, retention=1)  # brokers remove old records
+    caller = Caller(ANYBODY.principal, f"{getuser()}@{gethostname()}")
+    try:
+        with audit.act(caller, Door.STORE, f"users {action}", str(fields.get("name", "")), fields) as act:
+            answer = change()
+        act.done()
+    finally:
+        with suppress(SluiceError):  # the principal is changed, and its new token must be shown
+            audit.flush()
+    return answer

@@ -117,6 +117,11 @@ class BrokerSettings:
     hwm_bytes: int = setting(64 * MIB, rules.size(), "their bytes, at most")
     stop_timeout: float = live(30.0, rules.seconds(), "seconds a stop waits for running jobs")
     history: bool = flag("keep what is counted in each minute, hour and day, in MongoDB", default=True)
+    audit_retention: float = live(
+        90 * 86_400.0,
+        rules.seconds(),
+        "seconds for which administrative acts, logins and refusals are kept in MongoDB; 0: not at all",
+    )
     max_connections: int | None = setting(
         None, rules.whole(1), "connections at once, at most; by default what the limit of open files allows"
     )

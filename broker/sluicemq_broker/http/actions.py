@@ -1,13 +1,12 @@
 """``/api/v1``: changes. Each is a POST with JSON, which :mod:`authorization` must allow first and reads.
 
-Each calls a method of :class:`~sluicemq_broker.admin.Admin`, as the verbs of SMQ/1 do, and is logged with the
-client's address. A long operation on many jobs is answered with its task.
+Each calls a method of :class:`~sluicemq_broker.admin.Admin`, as the verbs of SMQ/1 do, and is an act of the
+audit (:mod:`recorded`). A long operation on many jobs is answered with its task.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -24,12 +23,8 @@ from sluicemq_broker.http.paths import BASE, Routes
 from sluicemq_broker.queues import Task
 from sluicemq_broker.security import NOTHING, Need, Needs
 
-log = logging.getLogger("broker.http")
-
 #: Seconds to wait for an operation on many jobs before the answer is its task.
 _WAIT: Final = 2.0
-#: Fields that stand in the log; what else is sent, perhaps by mistake a token, does not.
-_LOGGED: Final = frozenset({*CHOICE, "what", "state", "to", "all"})
 
 
 def routes(admin: Admin) -> Routes:
@@ -41,33 +36,62 @@ def routes(admin: Admin) -> Routes:
     def scheduled(action: str) -> Callable[..., Any]:
         return lambda _ignored, name: admin.schedules.do(action, {"name": name})
 
-    changes: dict[str, Callable[..., Any]] = {
-        f"{queue}/pause": lambda body, queue: admin.queues.pause(queue, _what(body)),
-        f"{queue}/resume": lambda body, queue: admin.queues.resume(queue, _what(body)),
-        f"{queue}/purge": lambda body, queue: admin.queues.purge(queue, text_of(body, "state")),
-        f"{job}/retry": lambda _ignored, queue, job_id: dead.redrive(queue, {"ids": [job_id]}, None),
-        f"{job}/promote": lambda _ignored, queue, job_id: admin.jobs.promote(queue, job_id),
-        f"{job}/cancel": lambda _ignored, queue, job_id: admin.jobs.cancel(queue, job_id),
-        f"{job}/delete": lambda _ignored, queue, job_id: admin.jobs.remove(queue, job_id),
-        f"{queue}/dead/redrive": lambda body, queue: dead.redrive(queue, _dead_letters(body), _to(body)),
-        f"{queue}/dead/delete": lambda body, queue: dead.discard(queue, _dead_letters(body)),
+    changes = {
+        f"{queue}/pause": Change("pause", lambda body, queue: admin.queues.pause(queue, _what(body))),
+        f"{queue}/resume": Change("resume", lambda body, queue: admin.queues.resume(queue, _what(body))),
+        f"{queue}/purge": Change(
+            "purge", lambda body, queue: admin.queues.purge(queue, text_of(body, "state"))
+        ),
+        f"{job}/retry": Change(
+            "redrive", lambda _ignored, queue, job_id: dead.redrive(queue, {"ids": [job_id]}, None)
+        ),
+        f"{job}/promote": Change(
+            "promote", lambda _ignored, queue, job_id: admin.jobs.promote(queue, job_id)
+        ),
+        f"{job}/cancel": Change("cancel", lambda _ignored, queue, job_id: admin.jobs.cancel(queue, job_id)),
+        f"{job}/delete": Change("remove", lambda _ignored, queue, job_id: admin.jobs.remove(queue, job_id)),
+        f"{queue}/dead/redrive": Change(
+            "redrive", lambda body, queue: dead.redrive(queue, _dead_letters(body), _to(body))
+        ),
+        f"{queue}/dead/delete": Change(
+            "discard", lambda body, queue: dead.discard(queue, _dead_letters(body))
+        ),
     }
     of_schedules = {
-        f"{schedule}/pause": scheduled(wire.SUSPEND),
-        f"{schedule}/resume": scheduled(wire.GO_ON),
-        f"{schedule}/run": scheduled(wire.RUN),
+        f"{schedule}/{action}": Change(f"schedule {action}", scheduled(action))
+        for action in (wire.SUSPEND, wire.GO_ON, wire.RUN)
     }
-    of_task = {f"{BASE}/tasks/{{task_id}}/cancel": lambda _ignored, task_id: admin.tasks.cancel(task_id)}
+    of_task = {
+        f"{BASE}/tasks/{{task_id}}/cancel": Change(
+            "tcancel", lambda _ignored, task_id: admin.tasks.cancel(task_id)
+        )
+    }
     return {
-        f"{BASE}/token": (_Change(lambda _ignored: None), NOTHING),
+        f"{BASE}/token": (Change("token", lambda _ignored: None), NOTHING),
         **_needing(Needs(Action.MANAGE, "queue", more=_into), changes),
         **_needing(Needs(Action.MANAGE, more=partial(_of_schedule, admin)), of_schedules),
         **_needing(Needs(Action.MANAGE, more=partial(_of_task, admin)), of_task),
     }
 
 
-def _needing(needs: Needs, changes: dict[str, Callable[..., Any]]) -> Routes:
-    return {path: (_Change(change), needs) for path, change in changes.items()}
+def _needing(needs: Needs, changes: Mapping[str, Change]) -> Routes:
+    return {path: (change, needs) for path, change in changes.items()}
+
+
+class Change:
+    """A path that changes something; ``action``: its name in the audit, that of the verb of SMQ/1."""
+
+    def __init__(self, action: str, change: Callable[..., Any]) -> None:
+        self.action = action
+        self._change = change
+
+    def on_post(self, request: falcon.Request, response: falcon.Response, **parameters: str) -> None:
+        """Answer ``{answer}``, or ``{task, done, total}`` of an operation that goes on."""
+        outcome = request.context.answer = self._change(request.context.body, **parameters)
+        if isinstance(outcome, Task):
+            outcome = outcome.outcome(_WAIT)
+        goes_on = isinstance(outcome, dict) and TaskField.TASK in outcome
+        write(response, outcome if goes_on else {"answer": outcome})
 
 
 def _into(request: falcon.Request, queue: str, **_job: str) -> Iterator[Need]:
@@ -75,26 +99,6 @@ def _into(request: falcon.Request, queue: str, **_job: str) -> Iterator[Need]:
     to = _to(request.context.body) if request.path.endswith("/dead/redrive") else None
     if to is not None and to != queue:
         yield Action.PUSH, to
-
-
-class _Change:
-    """A path that changes something."""
-
-    def __init__(self, change: Callable[..., Any]) -> None:
-        self._change = change
-
-    def on_post(self, request: falcon.Request, response: falcon.Response, **parameters: str) -> None:
-        """Answer ``{answer}``, or ``{task, done, total}`` of an operation that goes on."""
-        body = request.context.body
-        outcome = self._change(body, **parameters)
-        if isinstance(outcome, Task):
-            outcome = outcome.outcome(_WAIT)
-        about = {"queue": parameters.get("queue"), "job": parameters.get("job_id")}
-        caller = request.context.caller
-        said = {name: each for name, each in body.items() if name in _LOGGED}
-        log.info("%s by %s at %s: %s", request.path, caller.name, caller.peer, said or "-", extra=about)
-        goes_on = isinstance(outcome, dict) and TaskField.TASK in outcome
-        write(response, outcome if goes_on else {"answer": outcome})
 
 
 def _of_schedule(admin: Admin, _request: falcon.Request, name: str) -> Iterator[Need]:

@@ -16,7 +16,7 @@ from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.http.sessions import Session, Sessions
 from sluicemq_broker.runtime import Buckets, Count, Counters, Timer
-from sluicemq_broker.security import Caller, Principal, Security
+from sluicemq_broker.security import NOT_ADMITTED, Caller, Door, Principal, Security
 
 log = logging.getLogger("broker.http")
 
@@ -29,6 +29,8 @@ _EVENTS: Final = "text/event-stream"
 #: Wrong tokens and passwords of one address, and of all: each second, and at once. More are not looked at.
 _WRONG_OF_ONE: Final = (1.0, 20.0)
 _WRONG_OF_ALL: Final = (10.0, 200.0)
+#: Code of a login that is not looked at, in the audit.
+TOO_MANY: Final = "TOO_MANY_TRIES"
 #: Characters of a token, a user or a password that are looked at.
 _LONGEST: Final = 1024
 #: Bits of an IPv6 address that name a site: a host has all addresses behind them.
@@ -98,6 +100,7 @@ class Callers:
         if former := self._session(request):
             self.sessions.end(former)
         self._set_cookie(request, response, self.sessions.begin(caller))
+        self._security.audit.login(caller, Door.HTTP)
         log.info("%s has logged in from %s", caller.name, caller.peer)
         return caller
 
@@ -135,17 +138,20 @@ class Callers:
         self._count_try(request)
         caller = self._security.by_password(user, password, request.remote_addr)
         if caller is None:
-            raise self._wrong(request, "user or password is wrong")
+            raise self._wrong(request, "user or password is wrong", user)
         self._tries.give_back(_site(request.remote_addr))
         return caller
 
     def _count_try(self, request: falcon.Request) -> None:
         if not self._tries.take(_site(request.remote_addr), self._timer.now()):
+            self._security.audit.failed_login(request.remote_addr, Door.HTTP, "", TOO_MANY)
             raise falcon.HTTPTooManyRequests(
                 description="too many wrong tokens or passwords: try again in a moment", retry_after=1
             )
 
-    def _wrong(self, request: falcon.Request, why: str) -> falcon.HTTPUnauthorized:
+    def _wrong(self, request: falcon.Request, why: str, user: str = "") -> falcon.HTTPUnauthorized:
+        known = user if self._security.principals.login(user) else ""  # a password may stand in its place
+        self._security.audit.failed_login(request.remote_addr, Door.HTTP, known, NOT_ADMITTED)
         about = f"{request.method} {request.path[:_SHOWN]} from {request.remote_addr}: {why}"
         self._counters.notice(Count.HTTP_LOGINS_REFUSED, about)
         return unauthorized(why)

@@ -24,6 +24,7 @@ from sluicemq_broker.http.health import Live, Ready
 from sluicemq_broker.http.host_names import HostNames
 from sluicemq_broker.http.metrics import Metrics
 from sluicemq_broker.http.paths import BASE
+from sluicemq_broker.http.recorded import Recorded
 from sluicemq_broker.runtime import Count, Counters, Timer
 from sluicemq_broker.security import NOTHING, Needs, Security
 from sluicemq_devices.sockets import Outgoing
@@ -76,7 +77,8 @@ class Site:
         self.snapshots = Snapshots(lambda: admin.snapshot(actions=callers.any))
         self._turns = FairTurns(api.AT_ONCE, api.WAITING)
         self._closing: list[Callable[[], None]] = []
-        guard = _Guard(names, Authorization(callers, names), memory, self.needs)
+        recorded = Recorded(security.audit, self.needs)
+        guard = _Guard(names, Authorization(callers, names), memory, self.needs, recorded)
         self._app = _application(guard, self._failed)
         self.open("/healthz", Live())
         self.open("/readyz", Ready(admin.broker))
@@ -158,7 +160,9 @@ class _Guard:
         authorization: Authorization,
         memory: AnswerMemory,
         needs: Mapping[str, Needs | None],
+        recorded: Recorded,
     ) -> None:
+        self._recorded = recorded
         self._names = names
         self._authorization = authorization
         self._memory = memory
@@ -182,11 +186,13 @@ class _Guard:
         """Decode ``%XX`` in names of the path, which may have slashes; ask if the caller may have it."""
         for name, value in params.items():
             params[name] = unquote(value)
+        request.context.parameters = params
         self._authorization.check(request, self._needs[str(request.uri_template)], params)
 
     def process_response(
-        self, request: falcon.Request, response: falcon.Response, _resource: object, _succeeded: object
+        self, request: falcon.Request, response: falcon.Response, resource: object, _succeeded: object
     ) -> None:
+        self._recorded.answered(request, response, resource)
         for name, value in _HEADERS.items():
             if response.get_header(name) is None:
                 response.set_header(name, value)

@@ -1,12 +1,13 @@
 """The parts of a broker, in the order in which they are put together."""
 
-from sluicemq_broker.parts import history, streams
+from sluicemq_broker.parts import audit, history, streams
+from sluicemq_broker.parts.audit import AuditPart
 from sluicemq_broker.parts.dashboard import DashboardPart
 from sluicemq_broker.parts.history import HistoryPart
 from sluicemq_broker.parts.streams import StreamsPart
 
-PARTS = (StreamsPart, HistoryPart, DashboardPart)
+PARTS = (StreamsPart, HistoryPart, AuditPart, DashboardPart)
 #: Permissions that the verbs of parts need.
-NEEDS = {**history.NEEDS, **streams.NEEDS}
+NEEDS = {**audit.NEEDS, **history.NEEDS, **streams.NEEDS}
 
-__all__ = ["NEEDS", "PARTS", "DashboardPart", "HistoryPart", "StreamsPart"]
+__all__ = ["NEEDS", "PARTS", "AuditPart", "DashboardPart", "HistoryPart", "StreamsPart"]

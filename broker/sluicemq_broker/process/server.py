@@ -23,7 +23,7 @@ from sluicemq_broker.process.listeners import Listeners, switchboard
 from sluicemq_broker.process.part import Core, Part
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.runtime import BALANCES
-from sluicemq_broker.security import Security, SharedPrincipals
+from sluicemq_broker.security import Audit, Security, SharedPrincipals
 from sluicemq_broker.store import PrincipalStore
 from sluicemq_devices.sockets import Switchboard
 
@@ -115,10 +115,16 @@ class Server:
     def reconfigure(self, config: Config) -> None:
         """Use another configuration, of which only live settings differ."""
         self.config = config
+        self._security.audit.retention = config.broker.audit_retention
         self._jobs.queues.reconfigure(config)
         self._security.reconfigure(config.security, config.principals)
         self._principals.on_change()
         self._listeners.reconfigure(config.broker)
+
+    @property
+    def audit(self) -> Audit:
+        """Records of what is done to this broker."""
+        return self._security.audit
 
     def stop(self) -> None:
         """Stop without losing what was received; returns when stopped. Harmless before start, or twice.

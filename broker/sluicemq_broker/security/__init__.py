@@ -1,6 +1,8 @@
 """Security: principals, their permissions, and the one question that every door asks."""
 
 from sluicemq_broker.security import visible
+from sluicemq_broker.security.acts import Act, Door, Outcome
+from sluicemq_broker.security.audit import Audit
 from sluicemq_broker.security.authorize import (
     ANYBODY,
     Caller,
@@ -11,7 +13,7 @@ from sluicemq_broker.security.authorize import (
     may_use,
     named,
 )
-from sluicemq_broker.security.guard import DoorGuard
+from sluicemq_broker.security.guard import NOT_ADMITTED, DoorGuard
 from sluicemq_broker.security.needs import NOTHING, Needs
 from sluicemq_broker.security.passwords import LONGEST_PASSWORD, Busy, Passwords, hash_password
 from sluicemq_broker.security.principals import (
@@ -28,12 +30,17 @@ __all__ = [
     "ANYBODY",
     "LONGEST_PASSWORD",
     "NOTHING",
+    "NOT_ADMITTED",
+    "Act",
+    "Audit",
     "Busy",
     "Caller",
+    "Door",
     "DoorGuard",
     "Limits",
     "Need",
     "Needs",
+    "Outcome",
     "Passwords",
     "Principal",
     "Principals",

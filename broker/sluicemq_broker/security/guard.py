@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from typing import Final
 
 import gevent
 
@@ -11,12 +12,15 @@ from sluicemq.protocol.errors import Unavailable
 from sluicemq.protocol.keys import KeyPair, encode, key_id, read_key
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker.config import DoorRule
+from sluicemq_broker.security.audit import Audit
 from sluicemq_broker.security.authorize import Caller, Principal
 from sluicemq_broker.security.passwords import Passwords
 from sluicemq_broker.security.principals import Principals
 from sluicemq_devices.sockets import Decide, Guard, host_and_port
 from sluicemq_devices.zmtp import CURVE, PLAIN, Credentials
 
+#: Code of a login that is refused, in the audit; the client hears what its mechanism has for that.
+NOT_ADMITTED: Final = "NOT_ADMITTED"
 _WRONG = "the user, or the password, is not right"
 
 
@@ -28,7 +32,12 @@ class DoorGuard(Guard):
         principals: Principals,
         passwords: Passwords,
         refused: Callable[[Caller, Action, str], None],
+        audit: Audit,
+        door: str,
     ) -> None:
+        """``door``: its name in the audit."""
+        self._audit = audit
+        self._door = door
         self._principals = principals
         self._passwords = passwords
         self._refused = refused
@@ -56,11 +65,26 @@ class DoorGuard(Guard):
                 None, f"it speaks {credentials.mechanism}, this door {' or '.join(sorted(self.mechanisms))}"
             )
         elif credentials.mechanism == CURVE:
-            self._admit_key(credentials.key, peer, decide)
+            self._admit_key(credentials.key, peer, self._noting(peer, "", decide))
         elif credentials.mechanism == PLAIN:
-            self._admit_user(credentials, peer, decide)
+            self._admit_user(credentials, peer, self._noting(peer, credentials.user, decide))
         else:
             self._admit_anonymous(peer, decide, "it shows no key, which this door requires")
+
+    def _noting(self, peer: str, user: str, decide: Decide) -> Decide:
+        """Return the function that decides, and counts the login in the audit."""
+
+        def noting(who: Caller | None, why: str, *, for_now: bool = False) -> None:
+            if who is None:
+                known = user if self._principals.login(user) else ""  # a password may stand in its place
+                self._audit.failed_login(
+                    peer, self._door, known, Unavailable.code if for_now else NOT_ADMITTED
+                )
+            elif who.key:
+                self._audit.login(who, self._door)
+            decide(who, why, for_now=for_now)
+
+        return noting
 
     def _admit_key(self, key: bytes, peer: str, decide: Decide) -> None:
         shown = self._principals.by_public_key(key)

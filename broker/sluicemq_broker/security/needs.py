@@ -29,6 +29,11 @@ class Needs(NamedTuple):
     A request that names nothing is then answered for everybody, with fewer rows.
     """
 
+    @property
+    def administers(self) -> bool:
+        """True if a change with this line is an administrative act, which the audit records."""
+        return self.action in (Action.MANAGE, Action.OPERATE)
+
     def named_in(self, fields: Sequence[Any]) -> Any:
         """Return the field that names the queue or stream; None if there is none."""
         place = self.name

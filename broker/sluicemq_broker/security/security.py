@@ -17,6 +17,8 @@ from sluicemq_broker.config import (
     rule_of,
 )
 from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.security.acts import Door
+from sluicemq_broker.security.audit import Audit
 from sluicemq_broker.security.authorize import Caller, Principal
 from sluicemq_broker.security.guard import DoorGuard
 from sluicemq_broker.security.passwords import LONGEST_PASSWORD, Passwords
@@ -41,6 +43,7 @@ class Security:
         principals: Mapping[str, PrincipalSettings] | None = None,
     ) -> None:
         self._counters = counters
+        self.audit = Audit(counters)
         self._lines: dict[str, Notices] = {}
         self._settings = settings
         self.principals = Principals()
@@ -52,7 +55,8 @@ class Security:
 
     def guard(self, end: Endpoint, device: DeviceSettings | None = None) -> DoorGuard:
         """Return the guard of a door; ``end``: its endpoint as the configuration has it."""
-        guard = DoorGuard(self.principals, self.passwords, self.refused)
+        name = f"{device.kind}.{device.stream or device.queue}" if device else Door.SMQ
+        guard = DoorGuard(self.principals, self.passwords, self.refused, self.audit, name)
         self._guards.append((guard, end, device))
         self._instruct(guard, end, device)
         return guard

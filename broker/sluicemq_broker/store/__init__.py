@@ -1,5 +1,6 @@
 """MongoDB: all statements, its errors, and connections to it."""
 
+from sluicemq_broker.store.admin.audit import AuditChoice, AuditRecord, AuditStore
 from sluicemq_broker.store.admin.changes import Changes
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
@@ -67,6 +68,9 @@ __all__ = [
     "SHOWN_STATES",
     "Aborted",
     "Appended",
+    "AuditChoice",
+    "AuditRecord",
+    "AuditStore",
     "Changes",
     "Child",
     "Claim",

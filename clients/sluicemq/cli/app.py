@@ -49,6 +49,7 @@ _HOMES = {
         "completion": ["completion"],
         "keys": ["key"],
         "users": ["user"],
+        "audit": ["audit"],
     }.items()
     for command in commands
 }

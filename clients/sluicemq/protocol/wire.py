@@ -98,6 +98,10 @@ From the client::
                                                            {name, kind, key?, password?, drop?} or {name, id}
                                                            -> {name, ...}, ``token`` if one was made;
                                                            ``remove`` -> nil
+    AUDIT   [n, {principal?, action?, name?, outcome?, since?, until?, after?, limit?}]
+                                                        -> {records, next}: administrative acts, logins and
+                                                           refusals, the newest first; ``after``: the next of
+                                                           the page before
 
 From the broker, without a request::
 
@@ -207,6 +211,7 @@ SEEK: Final = b"SEEK"
 FORGET: Final = b"FORGET"
 SCHEDULE: Final = b"SCHEDULE"
 USERS: Final = b"USERS"
+AUDIT: Final = b"AUDIT"
 TASKS: Final = b"TASKS"
 TASK: Final = b"TASK"
 TCANCEL: Final = b"TCANCEL"
@@ -232,6 +237,8 @@ RUN: Final = "run"
 ONE: Final = "show"
 ROTATE: Final = "rotate"
 PERMIT: Final = "permit"
+#: Actions that change nothing.
+ONLY_LOOK: Final = (LIST, ONE)
 
 
 class TaskState(StrEnum):
@@ -326,7 +333,7 @@ class Message(NamedTuple):
 LOOKS: Final = frozenset(
     (
         *(QUEUES, QUEUE, STATS, HISTORY, COUNTERS, WORKERS, EVENTS, PEEK, SHOW, TASKS, TASK, RESULT, PING),
-        *(READ, STREAMS, STREAM, SUBS),
+        *(READ, STREAMS, STREAM, SUBS, AUDIT),
     )
 )
 

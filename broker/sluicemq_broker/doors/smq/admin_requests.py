@@ -18,7 +18,7 @@ from sluicemq_broker.doors.smq.fields import Fields, error_fields, seconds_to_wa
 from sluicemq_broker.doors.smq.verbs import AdminVerb
 from sluicemq_broker.queues import Task
 from sluicemq_broker.runtime import Batcher, QuerySlots
-from sluicemq_broker.security import Caller
+from sluicemq_broker.security import Act, Caller, Door
 from sluicemq_devices.sockets import SMALL
 
 if TYPE_CHECKING:
@@ -64,11 +64,14 @@ class AdminRequests:
         self._bounds = session.door.admin_bounds
         self._user = self._bounds.slots.user()
 
-    def ask(self, number: int, fields: Fields, verb: AdminVerb) -> None:
-        """Answer a request after those before it; raises what refuses it."""
-        wait = seconds_to_wait(fields[len(verb.types) :]) if verb.takes_long else None
+    def ask(self, name: bytes, number: int, fields: Fields, verb: AdminVerb) -> None:
+        """Answer a request after those before it; raises what refuses it. ``name``: of the verb."""
         caller, subject = self._session.caller, verb.subject(self._session)
-        request = _Request(number, caller, subject, verb, take(fields, *verb.types))
+        act = self._act(name, fields, verb) if verb.is_act(fields) else None
+        with act or nullcontext():
+            verb.needs.ask(caller, verb.needs.named_in(fields))
+            wait = seconds_to_wait(fields[len(verb.types) :]) if verb.takes_long else None
+            request = _Request(number, caller, subject, verb, take(fields, *verb.types), act)
         turn = nullcontext if verb.at_once else self._user.slot
         if verb.reads:
             self.later.add(partial(self._read, request, turn))
@@ -80,6 +83,20 @@ class AdminRequests:
     def answer(self, number: int, question: Callable[[], Any], wait: float | None = None) -> None:
         """Answer what ``question()`` returns or raises; of a task, its outcome within ``wait`` seconds."""
         self._shielded(number, partial(self._answer_or_fail, number, question, wait))
+
+    def _act(self, name: bytes, fields: Fields, verb: AdminVerb) -> Act:
+        """Return the administrative act that a request is."""
+        queue, said = verb.needs.named_in(fields), verb.said(fields)
+        about = said.get("about")
+        subject = queue if queue is not None else about.get("name") if isinstance(about, dict) else None
+        return self._session.door.audit.act(
+            self._session.caller,
+            Door.SMQ,
+            verb.called(name, fields),
+            subject if isinstance(subject, str) else "",
+            said,
+            queue if isinstance(queue, str) else None,
+        )
 
     def _change(self, request: _Request, turn: Turn, wait: float | None) -> None:
         """Carry out a change when it is its turn, also for a client that has left."""
@@ -134,16 +151,31 @@ class AdminRequests:
 
 
 class _Request(NamedTuple):
-    """One administrative request: its number, who asks, the subject that answers, its verb and fields."""
+    """One administrative request: its number, who asks, the subject that answers, its verb and fields.
+
+    ``act``: what the audit records of it; None: nothing.
+    """
 
     number: int
     caller: Caller
     subject: object
     verb: AdminVerb
     fields: list[Any]
+    act: Act | None = None
 
     def ask(self) -> Any:
         """Return the answer, as far as the caller may see it; may wait for MongoDB."""
+        if self.act is None:
+            return self._answer()
+        with self.act:
+            answer = self._answer()
+        if isinstance(answer, Task):
+            self.act.begun(answer.id, answer.outcome)
+        else:
+            self.act.done(answer)
+        return answer
+
+    def _answer(self) -> Any:
         needs = self.verb.needs
         needs.ask_more(self.caller, self.subject, *self.fields)
         return needs.show(self.caller, self.verb.method(self.subject, *self.fields))

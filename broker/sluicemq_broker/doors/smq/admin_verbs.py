@@ -86,6 +86,9 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
         ScheduleAdmin.do,
         Needs(Action.MANAGE, more=ScheduleAdmin.needs, shows=visible.schedules),
         (str, dict),
+        actions=ScheduleAdmin.actions,
     ),
-    wire.USERS: _changes("admin.principals", PrincipalAdmin.do, Needs(Action.OPERATE), str, dict),
+    wire.USERS: _changes("admin.principals", PrincipalAdmin.do, Needs(Action.OPERATE), str, dict)._replace(
+        actions=PrincipalAdmin.actions
+    ),
 }

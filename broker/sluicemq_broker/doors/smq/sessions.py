@@ -49,6 +49,7 @@ class SessionDoor:
         self.extensions = extensions
         self.admin = admin
         self.counters = services.counters
+        self.audit = services.security.audit
         self.now = services.timer.now
         self.sessions: set[Session] = set()
         self.takes_in = True
@@ -233,11 +234,11 @@ class Session:
         try:
             verb, number, fields = wire.decode_request(frames)
             known = self.door.verb(verb)
-            known.needs.ask(self.caller, known.needs.named_in(fields))
             if isinstance(known, SessionVerb):
+                known.needs.ask(self.caller, known.needs.named_in(fields))
                 known.handle(self, number, fields)
             else:
-                self.requests.ask(number, fields, known)
+                self.requests.ask(verb, number, fields, known)
         except Exception as error:  # noqa: BLE001 - this request and those behind it need their answers
             self._refuse(frames, number, refusal(error))
 

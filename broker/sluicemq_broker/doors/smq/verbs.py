@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
+from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from sluicemq.protocol import wire
 from sluicemq_broker.doors.smq.fields import Fields
 from sluicemq_broker.security import Needs
 
@@ -40,6 +43,30 @@ class AdminVerb(NamedTuple):
     """True for a verb that waits for no other session: its cost is small, or shared by many requests."""
     takes_long: bool = False
     """True for a verb that returns a task; one more field says how many seconds to wait for it."""
+    actions: frozenset[str] = frozenset()
+    """Actions of a verb whose first field is one; with those of ``wire.ONLY_LOOK`` it changes nothing."""
+
+    def is_act(self, fields: Fields) -> bool:
+        """Return whether a request is an administrative act."""
+        looks = bool(self.actions) and bool(fields) and fields[0] in wire.ONLY_LOOK
+        return self.needs.administers and not self.reads and not looks
+
+    def called(self, name: bytes, fields: Fields) -> str:
+        """Return how the audit names an act: ``purge``, ``users add``."""
+        words = [each for each in fields[:1] if isinstance(each, str) and each in self.actions]
+        return " ".join([name.decode().lower(), *words])
+
+    def said(self, fields: Fields) -> dict[str, Any]:
+        """Return the fields of a request but its subject, by the names that its method has for them."""
+        named = 0 if self.actions else self.needs.name
+        parameters = enumerate(zip(_parameters(self.method), fields, strict=False))
+        return dict(pair for place, pair in parameters if place != named)
+
+
+@cache
+def _parameters(method: Callable[..., Any]) -> list[str]:
+    """Return the names of a method's parameters, but its subject."""
+    return list(signature(method).parameters)[1:]
 
 
 #: Verbs by their names on the wire.

@@ -1,0 +1,121 @@
+"""The audit as a part of the broker: it is written, read and bounded here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames, SluiceError
+from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rules import Rule, kept, number, whole
+from sluicemq_broker import __version__
+from sluicemq_broker.doors import AdminVerb
+from sluicemq_broker.process.duties import Duty
+from sluicemq_broker.process.foundation import retried
+from sluicemq_broker.process.part import Core, Part
+from sluicemq_broker.runtime import read_options
+from sluicemq_broker.security import Needs, Outcome
+from sluicemq_broker.store import AuditChoice, AuditStore
+
+if TYPE_CHECKING:
+    from sluicemq_broker.http import Query, Site
+
+NEEDS: Final = {wire.AUDIT: Needs(Action.OPERATE)}
+#: Records in one answer: at most, and by default.
+MOST_READ: Final = 1000
+_READ: Final = 100
+#: Seconds between two writes of what was counted, and between two looks for old records.
+_WRITTEN: Final = 5.0
+_TRIMMED: Final = 1800.0
+#: Largest time in Unix seconds: the end of the year 9999, MongoDB's dates and Python's end there.
+_LATEST: Final = 253_402_300_799
+
+
+class AuditPart(Part):
+    """Records of administrative acts, logins and refusals."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        ground = core.ground
+        self._store = AuditStore(ground.database(ground.settings.database))
+        self._audit = core.services.security.audit
+        self._audit.begin(self._store, ground.name, ground.clock.now, ground.settings.audit_retention)
+        self._there = False
+        self.verbs = {
+            wire.AUDIT: AdminVerb(lambda _: self, AuditPart.read, NEEDS[wire.AUDIT], (dict,), reads=True)
+        }
+
+    def add_paths(self, site: Site) -> None:
+        """Add the list of records."""
+        site.ask("/audit", self._of_query, NEEDS[wire.AUDIT])
+
+    def prepare(self) -> None:
+        """Make the indexes, and record that the broker has started."""
+        retried(self._store.prepare)
+        self._there = True
+        self._audit.note("start", {"version": __version__, "pid": os.getpid()})
+
+    def duties(self) -> Iterator[Duty]:
+        """Return what writes counted records, and removes old ones."""
+        yield Duty("records of the audit", _WRITTEN, self._audit.tick)
+        yield Duty("old records of the audit", _TRIMMED, self._audit.trim)
+
+    def leave(self) -> None:
+        """Record that the broker stops, and write what is left."""
+        if self._there:
+            self._audit.note("stop", {"pid": os.getpid()})
+            with suppress(SluiceError):
+                self._audit.flush()
+
+    def read(self, options: dict[str, Any]) -> dict[str, Any]:
+        """Return ``{records, next}``, the newest first; ``next``: for the next page, None: there is none."""
+        given = read_options(options, _OPTIONS, "an AUDIT")
+        most = given.pop("limit", _READ)
+        with suppress(SluiceError):
+            self._audit.flush()
+        rows = self._store.page(AuditChoice(**given), most)
+        last = rows[-1] if len(rows) == most else None
+        return {"records": rows, "next": last and f"{round(last['at'] * 1000)}-{last['id']}"}
+
+    def _of_query(self, request: Query) -> dict[str, Any]:
+        return self.read({name: _value(name, request.get_param(name)) for name in _OPTIONS})
+
+
+def _value(name: str, text: str | None) -> Any:
+    """Return a parameter of HTTP as the verb has it."""
+    if not text or name not in _NUMBERS:
+        return text or None
+    try:
+        return _NUMBERS[name](text)
+    except ValueError:
+        raise BadFrames(f"{name} is a number") from None
+
+
+def _place(value: Any) -> tuple[float, str]:
+    """Return time and id of the last record of a page, from its ``next``."""
+    at, _, last = value.partition("-") if isinstance(value, str) else ("", "", "")
+    if not (at.isascii() and at.isdecimal() and len(at) <= _DIGITS and last):
+        raise ValueError
+    return min(int(at) / 1000, _LATEST), last
+
+
+_DIGITS: Final = 15
+_NUMBERS: Final[Mapping[str, type[int | float]]] = {"since": float, "until": float, "limit": int}
+_TEXT: Final = kept(
+    "a text of up to 128 characters", lambda value: isinstance(value, str) and len(value) <= 128
+)
+_TIME: Final = number(0, _LATEST, "Unix seconds")
+_OUTCOMES: Final = tuple(str(each) for each in Outcome)
+_OPTIONS: Final[dict[str, Rule]] = {
+    "principal": _TEXT,
+    "action": _TEXT,
+    "name": _TEXT,
+    "outcome": kept(" or ".join(_OUTCOMES), lambda value: value in _OUTCOMES),
+    "since": _TIME,
+    "until": _TIME,
+    "after": Rule("the next of the page before", _place),
+    "limit": whole(1, MOST_READ),
+}

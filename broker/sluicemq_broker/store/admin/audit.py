@@ -1,0 +1,154 @@
+"""The audit in MongoDB: administrative acts, logins and refusals, in the broker's own database; no secrets.
+
+::
+
+    audit: {_id: "9f2c…", at, principal, key, peer, door, broker, action, name, about: {...}, outcome,
+            code?, counted, until?, count?}
+
+One document for each act. Logins and refusals that are alike within some time are one document, with
+``counted: true``: it is written whole each time it goes on. Writing a document twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pymongo import IndexModel, ReplaceOne
+
+from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.values import Document, date, seconds
+
+#: Documents in one reply: a few milliseconds of the hub.
+_AT_ONCE: Final = 200
+#: By principal and by kind, and all of them, the newest first.
+_NEWEST: Final = [("at", -1), ("_id", -1)]
+#: Fields that are texts, and empty where there is nothing to say.
+_TEXTS: Final = ("principal", "key", "peer", "door", "broker", "action", "name", "outcome", "code")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRecord:
+    """One act; ``counted``: ``count`` acts that are alike, the last at ``until``. Times in Unix seconds."""
+
+    id: str
+    at: float
+    principal: str = ""
+    key: str = ""
+    peer: str = ""
+    door: str = ""
+    broker: str = ""
+    action: str = ""
+    name: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)
+    outcome: str = ""
+    code: str = ""
+    counted: bool = False
+    until: float = 0.0
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditChoice:
+    """Choice of records; None: any. ``action`` with its first word alone chooses all that begin with it.
+
+    ``after``: time and id of the last record of the page before.
+    """
+
+    principal: str | None = None
+    action: str | None = None
+    name: str | None = None
+    outcome: str | None = None
+    since: float | None = None
+    until: float | None = None
+    after: tuple[float, str] | None = None
+
+
+class AuditStore:
+    """The records of one database."""
+
+    def __init__(self, database: Documents) -> None:
+        self._records = durable(database)["audit"]
+
+    def prepare(self) -> None:
+        """Make the indexes; repeating it is harmless."""
+        with translated():
+            self._records.create_indexes(
+                [
+                    IndexModel(_NEWEST, name="newest"),
+                    IndexModel([("principal", 1), *_NEWEST], name="principal"),
+                    IndexModel([("counted", 1), *_NEWEST], name="counted"),
+                ]
+            )
+
+    def write(self, records: Iterable[AuditRecord]) -> None:
+        """Write records as they are now.
+
+        Crash before: they are not there. After: they are. Reply lost: written again, which changes nothing.
+        """
+        statements = [ReplaceOne({"_id": each.id}, _document(each), upsert=True) for each in records]
+        if statements:
+            with translated():
+                self._records.bulk_write(statements, ordered=False)
+
+    def page(self, choice: AuditChoice, most: int) -> list[dict[str, Any]]:
+        """Return records as clients see them, the newest first, ``most`` at most."""
+        with translated():
+            found = self._records.find(_filter(choice)).sort(_NEWEST).limit(most).batch_size(_AT_ONCE)
+            return [_row(each) for each in found]
+
+    def trim(self, before: float, most: int) -> int:
+        """Remove records from before this time, and the oldest of more than ``most``; returns how many.
+
+        Acts are counted apart from logins and refusals, so that a flood of these pushes no act out. Crash: a
+        part is removed, and the next trim goes on.
+        """
+        with translated():
+            gone = self._records.delete_many({"at": {"$lt": date(before)}}).deleted_count
+            for counted in (False, True):
+                kind = {"counted": counted}
+                first = self._records.find(kind, {"at": 1, "_id": 0}).sort(_NEWEST).skip(most).limit(1)
+                for each in first:
+                    gone += self._records.delete_many({**kind, "at": {"$lte": each["at"]}}).deleted_count
+        return gone
+
+
+def _document(record: AuditRecord) -> Document:
+    texts = {name: text for name in _TEXTS if (text := getattr(record, name)) or name == "principal"}
+    counts = {"until": date(record.until), "count": record.count} if record.counted else {}
+    return {
+        "at": date(record.at),
+        **texts,
+        "about": dict(record.about),
+        "counted": record.counted,
+        **counts,
+    }
+
+
+def _filter(choice: AuditChoice) -> Document:
+    chosen = {"principal": choice.principal, "name": choice.name, "outcome": choice.outcome}
+    found: Document = {key: value for key, value in chosen.items() if value is not None}
+    if choice.action is not None:
+        found["action"] = {"$regex": f"^{re.escape(choice.action)}( |$)"}
+    conditions: list[Document] = [{"at": {"$gte": date(choice.since)}}] if choice.since is not None else []
+    if choice.until is not None:
+        conditions.append({"at": {"$lte": date(choice.until)}})
+    if choice.after:
+        at, last = date(choice.after[0]), choice.after[1]
+        conditions += [{"at": {"$lte": at}}, {"$or": [{"at": {"$lt": at}}, {"_id": {"$lt": last}}]}]
+    return {**found, "$and": conditions} if conditions else found
+
+
+def _row(stored: Document) -> dict[str, Any]:
+    at = seconds(stored["at"])
+    return {
+        "id": stored["_id"],
+        "at": at,
+        "until": seconds(stored["until"]) if "until" in stored else at,
+        "count": stored.get("count", 1),
+        **{name: stored.get(name, "") for name in _TEXTS},
+        "about": stored.get("about", {}),
+    }

@@ -1,0 +1,115 @@
+"""``sluicemq audit``: administrative acts, logins and refusals at all brokers of a database."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from time import sleep, time
+from typing import Any, Final
+
+import click
+
+from sluicemq.cli.options import timespan
+from sluicemq.cli.output import Invocation, printable
+from sluicemq.client import Client
+
+#: Records in one question; seconds between two with --follow, and by which one may come late.
+_AT_ONCE: Final = 1000
+_LOOK: Final = 1.0
+_LATE: Final = 60.0
+
+
+@click.command()
+@click.option("--principal", metavar="NAME", help="Of this principal; '' is anonymous clients.")
+@click.option("--action", metavar="ACTION", help="Such as purge; users is all that begin with it.")
+@click.option("--name", metavar="NAME", help="About this queue, stream, schedule or principal.")
+@click.option("--outcome", type=click.Choice(["done", "begun", "refused"]), help="That ended so.")
+@click.option("--newer-than", type=timespan(), metavar="S", help="Of the last seconds.")
+@click.option("--older-than", type=timespan(), metavar="S", help="From before that.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", default=50, show_default=True, help="At most.")
+@click.option("--follow", "-f", is_flag=True, help="What comes from now on, until Ctrl-C.")
+@click.pass_obj
+def audit(
+    invocation: Invocation,
+    /,
+    newer_than: float | None,
+    older_than: float | None,
+    limit: int,
+    *,
+    follow: bool,
+    **choice: str | None,
+) -> None:
+    """Show who changed what, who logged in, and what was refused: the newest first."""
+    times = {"since": _before(newer_than), "until": _before(older_than)}
+    with invocation.client() as client:
+        if follow:
+            _follow(invocation, client, choice)
+        else:
+            _show(invocation, _pages(client, limit, {**choice, **times}))
+
+
+def _pages(client: Client, limit: int, choice: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    after = None
+    while len(found) < limit:
+        rows, after = client.audit(**choice, after=after, limit=min(_AT_ONCE, limit - len(found)))
+        found += rows
+        if after is None:
+            break
+    return found
+
+
+def _show(invocation: Invocation, rows: list[dict[str, Any]]) -> None:
+    if invocation.as_json:
+        invocation.json({"records": rows})
+    elif rows:
+        invocation.table("", [_line(each) for each in rows])
+    else:
+        invocation.note("no records")
+
+
+def _follow(invocation: Invocation, client: Client, choice: Mapping[str, Any]) -> None:
+    """Write each new record, and each that was counted on, on a line of its own."""
+    for row in _news(client, choice):
+        if invocation.as_json:
+            invocation.json(row)
+        else:
+            shown = _line(row)
+            when = datetime.fromtimestamp(shown.pop("until_at"), UTC).isoformat(sep=" ", timespec="seconds")
+            invocation.line(f"{when}  {'  '.join(printable(str(each)) for each in shown.values() if each)}")
+
+
+def _news(client: Client, choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    known: dict[str, int] | None = None
+    since = max((each["at"] for each in client.audit(limit=1, **choice)[0]), default=0.0)
+    while True:
+        rows = _pages(client, sys.maxsize, {**choice, "since": max(0.0, since - _LATE)})
+        if known is not None:
+            yield from (each for each in reversed(rows) if known.get(each["id"]) != each["count"])
+        known = {each["id"]: each["count"] for each in rows}
+        since = max((each["at"] for each in rows), default=since)
+        sleep(_LOOK)
+
+
+def _line(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record as a line of a table."""
+    times = f"{row['count']} times" if row["count"] > 1 else ""
+    about = " ".join(f"{key}={_plain(value)}" for key, value in row["about"].items())
+    return {
+        "until_at": row["until"],
+        "who": row["principal"] or "-",
+        "from": f"{row['peer']} {row['door']}".strip(),
+        "action": row["action"],
+        "name": row["name"],
+        "outcome": " ".join(filter(None, (row["outcome"], row["code"], times))),
+        "about": about,
+    }
+
+
+def _plain(value: Any) -> str:
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _before(seconds: float | None) -> float | None:
+    return None if seconds is None else max(0.0, time() - seconds)

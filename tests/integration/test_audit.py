@@ -1,0 +1,390 @@
+"""The audit at real brokers: what is recorded at each door, what is not, and how it is read."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+import zmq
+from pymongo import MongoClient
+
+from faults.test_every_verb_is_bounded import VERBS
+from sluicemq import Client, NotAdmitted, NotFound, Producer
+from sluicemq.protocol import wire
+from sluicemq_broker.command import users
+from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
+from sluicemq_broker.doors.smq.sessions import VERBS as OF_SESSIONS
+from sluicemq_broker.http import BASE as V1
+from sluicemq_broker.parts import NEEDS
+from sluicemq_broker.security import Needs, hash_password
+from support.broker_process import BrokerProcess
+from support.http_reader import Web
+from support.http_site import all_needs
+from support.keyed_broker import KeyedBroker, keyed_broker, new_key
+from support.raw_sockets import Smq
+from support.waiting import TIMEOUT, wait_until
+
+TOKEN = "token-of-the-owner-for-tests"  # noqa: S105 - of a broker of tests
+WRONG = "a-wrong-token-for-tests"
+PASSWORD = "correct horse battery"  # noqa: S105
+SHORT = "hunter2-hunter2"
+REFUSED = 400
+
+Row = dict[str, Any]
+
+
+def config() -> dict[str, Any]:
+    reader = {
+        "tokens": [f"sha256:{hashlib.sha256(b'token-of-the-reader').hexdigest()}"],
+        "permissions": "read",
+    }
+    return {
+        "broker": {"http": "127.0.0.1:0", "http_token": TOKEN},
+        "schedules": {"nightly": {"queue": "victim", "payload": "x", "every": 86400}},
+        "queues": {name: {} for name in ("victim", "pages", "over-http")},
+        "security": {
+            "anonymous": "all",
+            "principals": {
+                "reader": reader,
+                "owner": {"password": hash_password(PASSWORD), "permissions": "all"},
+            },
+        },
+    }
+
+
+@pytest.fixture(scope="module")
+def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
+    with BrokerProcess(mongo_uri, "test_audit", config=config()) as broker:
+        with Producer(broker.doors["smq"]) as producer:
+            producer.push("victim", b"job", id="one").wait(TIMEOUT)
+        yield broker
+    with MongoClient[Row](mongo_uri) as mongo:
+        mongo.drop_database("test_audit")
+
+
+@pytest.fixture
+def client(broker: BrokerProcess) -> Iterator[Client]:
+    with Client(broker.doors["smq"]) as client:
+        yield client
+
+
+@pytest.fixture
+def smq(broker: BrokerProcess) -> Iterator[Smq]:
+    with zmq.Context() as context, context.socket(zmq.DEALER) as plain:
+        plain.linger = 0
+        plain.connect(broker.doors["smq"])
+        yield Smq(plain)
+
+
+@pytest.fixture
+def web(broker: BrokerProcess) -> Web:
+    return Web(broker.http)
+
+
+def newest(client: Client, **choice: Any) -> Row:
+    rows, _ = client.audit(limit=1, **choice)
+    return rows[0] if rows else {}
+
+
+def recorded(client: Client, **choice: Any) -> int:
+    """How many acts are recorded, with those that are counted together."""
+    return sum(int(each["count"]) for each in client.audit(limit=1000, **choice)[0])
+
+
+def texts(row: Row) -> Row:
+    """The fields of a record that are always the same for one act."""
+    names = ("principal", "peer", "door", "action", "name", "about", "outcome", "code")
+    return {name: row[name] for name in names if row[name] not in ("", {})}
+
+
+# ------------------------------------------------------------------- every verb, every path
+
+
+#: Requests in place of those of :data:`VERBS`, which only look.
+CHANGES: dict[bytes, tuple[Any, ...]] = {
+    wire.SCHEDULE: ("pause", {"name": "none"}),
+    wire.USERS: ("remove", {"name": "none"}),
+}
+
+
+def needs_of(verb: bytes) -> Needs:
+    return NEEDS[verb] if verb in NEEDS else (ADMIN_VERBS.get(verb) or OF_SESSIONS[verb]).needs
+
+
+@pytest.mark.parametrize("verb", VERBS, ids=bytes.decode)
+def test_each_verb_that_changes_something_is_recorded_and_no_other(
+    client: Client, smq: Smq, verb: bytes
+) -> None:
+    changes = needs_of(verb).administers and verb not in wire.LOOKS
+    action = verb.decode().lower()
+
+    smq.ask(verb, *CHANGES.get(verb, VERBS[verb].fields))
+
+    assert recorded(client, action=action) == changes
+
+
+@pytest.mark.parametrize("verb", [wire.SCHEDULE, wire.USERS])
+def test_a_list_is_not_recorded(client: Client, smq: Smq, verb: bytes) -> None:
+    before = recorded(client)
+
+    assert smq.ask(verb, wire.LIST, {}).verb == wire.OK
+    smq.ask(verb, wire.ONE, {"name": "none"})
+
+    assert recorded(client) == before
+
+
+PATHS = {path: needs for path, needs in all_needs().items() if needs is not None}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_path_that_changes_something_is_recorded_and_no_other(
+    client: Client, web: Web, path: str
+) -> None:
+    names = {"queue": "victim", "job_id": "none", "name": "none", "task_id": "none", "subject": "queue"}
+    before = recorded(client)
+
+    answer = web.post(path.format(**names), {"what": "nothing", "state": "nothing"}, TOKEN)
+    only_reads = answer.headers.get("allow", "").startswith("GET") or answer.status == 405
+    changes = PATHS[path].administers and not only_reads
+
+    assert recorded(client) - before == changes
+
+
+# ------------------------------------------------------------------------- what is recorded
+
+
+def test_a_record_says_who_from_where_what_and_when(broker: BrokerProcess, client: Client, web: Web) -> None:
+    with Producer(broker.doors["smq"]) as producer:
+        producer.push("victim", b"job", id="another").wait(TIMEOUT)
+    client.pause("victim")
+    web.post(f"{V1}/queues/victim/resume", {}, TOKEN)
+    client.change("victim", "another", priority=7)
+    client.purge("victim")
+
+    rows = client.audit(name="victim", outcome="done", limit=4)[0]
+    purged, changed, resumed, paused = rows
+
+    of_smq = {"peer": "127.0.0.1", "door": "smq", "name": "victim"}
+    assert texts(paused) == {**of_smq, "action": "pause", "about": {"what": "delivery"}, "outcome": "done"}
+    assert texts(resumed) == {
+        **of_smq, "door": "http", "principal": "http_token", "action": "resume", "outcome": "done"
+    }  # fmt: skip
+    assert texts(changed)["about"] == {"job_id": "another", "priority": 7}
+    assert purged["outcome"] in ("done", "begun")
+    assert resumed["key"]
+    assert paused["broker"].endswith(f":{broker.pid}")
+    assert paused["at"] < resumed["at"] < changed["at"] < purged["at"]
+
+
+def test_a_bulk_operation_is_recorded_with_its_task_and_its_end(client: Client) -> None:
+    client.purge("victim", state="dead")
+
+    row = wait_until(lambda: newest(client, action="purge", outcome="done"), what="its end")
+    assert row["about"]["state"] == "dead"
+    assert row["about"]["count"] == 0
+    assert row["about"]["task"]
+
+
+def test_refusals_are_recorded_and_those_that_are_alike_are_counted(client: Client, web: Web) -> None:
+    before = len(client.audit(limit=1000)[0])
+    headers: Any = {"Authorization": "Bearer token-of-the-reader"}
+
+    for _ in range(30):
+        web.post(f"{V1}/queues/victim/pause", {}, **headers)
+    for _ in range(20):
+        with suppress(NotFound):
+            client.cancel("victim", "unknown")
+
+    rows = client.audit(limit=1000)[0]
+    forbidden = newest(client, principal="reader")
+    assert texts(forbidden) == {
+        "principal": "reader",
+        "peer": "127.0.0.1",
+        "door": "http",
+        "action": "pause",
+        "name": "victim",
+        "outcome": "refused",
+        "code": "FORBIDDEN",
+    }
+    assert sum(each["count"] for each in rows if each["principal"] == "reader") == 30
+    assert len(rows) - before <= 4  # a minute may end between two of them
+    assert newest(client, action="cancel")["code"] == "NOT_FOUND"
+
+
+def test_logins_are_recorded_and_what_was_typed_is_not(client: Client, web: Web) -> None:
+    login = f"{V1}/login"
+    web.post(login, {"user": "owner", "password": PASSWORD})
+    web.post(login, {"user": "owner", "password": "wrong-typed-text"})
+    web.post(login, {"user": "secret-typed-as-user", "password": "x"})
+    web.get(f"{V1}/queues", Authorization=f"Bearer {WRONG}")
+
+    rows = client.audit(action="login")[0]
+
+    assert [(each["principal"], each["peer"]) for each in rows if each["outcome"] == "done"] == [
+        ("owner", "127.0.0.1")
+    ]
+    refused = {(each["name"], each["code"]): each["count"] for each in rows if each["outcome"] == "refused"}
+    assert refused[("owner", "NOT_ADMITTED")] == 1
+    assert refused[("", "NOT_ADMITTED")] >= 2
+    assert "typed" not in str(rows)
+
+
+def test_changes_of_principals_are_recorded_without_their_secrets(
+    client: Client, broker: BrokerProcess, mongo_uri: str
+) -> None:
+    token = client.users(
+        "add", name="mailer", permissions="push=mail.*", password=SHORT, token=True, note="laptop"
+    )["token"]
+    other = client.users("rotate", name="mailer", kind="token")["token"]
+    client.users("remove", name="mailer")
+
+    removed, rotated, added = client.audit(action="users", name="mailer")[0]
+
+    assert (added["action"], added["about"]["permissions"]) == ("users add", "push=mail.*")
+    assert added["about"]["fields"] == ["note", "password", "token"]
+    assert (rotated["action"], rotated["about"]) == ("users rotate", {"kind": "token"})
+    assert removed["action"] == "users remove"
+    with MongoClient[Row](mongo_uri) as mongo:
+        everything = str(list(mongo["test_audit"]["audit"].find())) + broker.log_text()
+    for secret in (token, other, SHORT, "laptop", TOKEN, WRONG, PASSWORD):
+        assert secret not in everything
+
+
+def test_an_unknown_action_of_a_verb_leaves_nothing_that_a_client_chose(client: Client, smq: Smq) -> None:
+    smq.ask(wire.USERS, "chosen-by-a-client", {"chosen-by-a-client": 1})
+
+    assert "chosen" not in str(client.audit()[0])
+    assert newest(client, action="users")["code"] == "BAD_FRAMES"
+
+
+def test_pages_follow_each_other(client: Client) -> None:
+    for _ in range(7):
+        client.pause("pages")
+        client.resume("pages")
+
+    whole, nothing = client.audit(name="pages")
+    first, after = client.audit(name="pages", limit=10)
+    rest, end = client.audit(name="pages", limit=10, after=after)
+
+    assert nothing is None
+    assert end is None
+    assert [each["id"] for each in first + rest] == [each["id"] for each in whole]
+    assert len(whole) == 14
+    since = whole[3]["at"]
+    assert {each["id"] for each in client.audit(name="pages", since=since)[0]} >= {
+        each["id"] for each in whole[:4]
+    }
+    assert client.audit(name="pages", until=whole[-1]["at"] - 1)[0] == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"after": "x"}, {"after": "1" * 16 + "-a"}, {"limit": 0}, {"since": -1}, {"outcome": "x"}, {"x": 1}],
+)
+def test_a_wrong_choice_is_refused(smq: Smq, options: dict[str, Any]) -> None:
+    assert smq.ask(wire.AUDIT, options).fields[0] == "BAD_FRAMES"
+
+
+def test_it_is_read_over_http_with_operate_alone(client: Client, web: Web) -> None:
+    owner: Any = {"Authorization": f"Bearer {TOKEN}"}
+    reader: Any = {"Authorization": "Bearer token-of-the-reader"}
+    client.pause("over-http")
+
+    answer = web.get(f"{V1}/audit?name=over-http&limit=1", **owner)
+
+    assert answer.status < REFUSED, answer.body
+    assert [each["action"] for each in answer.json["records"]] == ["pause"]
+    at, _, last = answer.json["next"].partition("-")
+    assert (int(at), last) == (round(answer.json["records"][0]["at"] * 1000), answer.json["records"][0]["id"])
+    assert web.get(f"{V1}/audit?after={answer.json['next']}&name=over-http", **owner).json["records"] == []
+    assert web.get(f"{V1}/audit?since=yesterday", **owner).status == REFUSED
+    assert web.get(f"{V1}/audit", **reader).status == 403
+
+
+# ------------------------------------------------------------------------- other brokers
+
+
+def test_starts_and_reloads_are_recorded(mongo_uri: str, database: str) -> None:
+    settings = config()
+    with BrokerProcess(mongo_uri, database, config=settings) as broker:
+        file = Path(broker.folder) / "broker.toml"
+        changed = {**broker.config, "broker": {**broker.config["broker"], "stop_timeout": 7}}
+        with Client(broker.doors["smq"]) as client:
+            file.write_text(tomli_w.dumps(changed))
+            broker.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: newest(client, action="reload"), what="the reload")
+            file.write_text("[broker]\nnonsense = 1\n")
+            broker.process.send_signal(signal.SIGHUP)
+            wait_until(lambda: newest(client, action="reload", outcome="refused"), what="the refusal")
+            rows = client.audit()[0]
+        file.write_text(tomli_w.dumps(broker.config))
+        broker.terminate()
+        broker.restart()
+        with Client(broker.doors["smq"]) as client:
+            after = [each["action"] for each in client.audit()[0]]
+
+    assert [each["action"] for each in rows] == ["reload", "reload", "start"]
+    assert rows[1]["about"] == {"fields": ["[broker] stop_timeout"]}
+    assert rows[0]["code"] == "BAD_CONFIGURATION"
+    assert after == ["start", "stop", "reload", "reload", "start"]
+
+
+@pytest.fixture
+def keyed(mongo_uri: str, database: str, tmp_path: Path) -> Iterator[KeyedBroker]:
+    with keyed_broker(mongo_uri, database, tmp_path) as keyed:
+        yield keyed
+
+
+def test_keys_that_get_in_and_those_that_do_not_are_recorded(keyed: KeyedBroker) -> None:
+    new_key(keyed.folder / "stranger.key")
+    for _ in range(3):
+        with (
+            Client(keyed.endpoint, timeout=TIMEOUT, **keyed.access("stranger")) as stranger,
+            pytest.raises(NotAdmitted),
+        ):
+            stranger.ping()
+
+    with keyed.admin() as client:
+        rows = client.audit(action="login")[0]
+
+    (admitted,) = [each for each in rows if each["outcome"] == "done"]
+    refused = [each for each in rows if each["outcome"] == "refused"]
+    assert (admitted["principal"], admitted["door"], admitted["peer"]) == ("admin", "smq", "127.0.0.1")
+    assert len(admitted["key"]) == 12
+    assert sum(each["count"] for each in refused) >= 3
+    assert {each["code"] for each in refused} == {"NOT_ADMITTED"}
+
+
+def test_a_change_in_the_store_itself_is_recorded(mongo_uri: str, database: str) -> None:
+    made = users.act(mongo_uri, database, "add", {"name": "ops", "permissions": "all", "token": True})
+    with pytest.raises(NotFound):
+        users.act(mongo_uri, database, "remove", {"name": "nobody"})
+    users.act(mongo_uri, database, "list", {})
+
+    with MongoClient[Row](mongo_uri) as mongo:
+        added, refused = mongo[database]["audit"].find().sort("at", 1)
+
+    assert (added["door"], added["action"], added["name"], added["outcome"]) == (
+        "store", "users add", "ops", "done"
+    )  # fmt: skip
+    assert "@" in added["peer"]
+    assert (refused["action"], refused["code"]) == ("users remove", "NOT_FOUND")
+    assert made["token"] not in str(added)
+
+
+def test_without_retention_nothing_is_recorded(mongo_uri: str, database: str) -> None:
+    settings = {"broker": {"audit_retention": 0}, "queues": {"mail": {}}}
+    with (
+        BrokerProcess(mongo_uri, database, config=settings) as broker,
+        Client(broker.doors["smq"]) as client,
+    ):
+        client.pause("mail")
+
+        assert client.audit() == ([], None)
+        broker.wait_log("an anonymous client from 127.0.0.1 (smq): pause mail: done what=delivery")
