@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 import gevent
@@ -118,13 +119,12 @@ def attempt_all(which: Target, cases: Sequence[bytes]) -> list[Finding]:
         return [found for each in cases if (found := attempt(which, each))]
 
 
-def shrunk(finding: Finding, which: Target, tries: int = 2000) -> Finding:
-    """Return a shorter case with the same finding: pieces of it are left out, large ones first."""
-    size = len(finding.data) // 2
-    while size and tries > 0:
+def shrunk(finding: Finding, which: Target, seconds: float = 10.0) -> Finding:
+    """Return a shorter case of a finding: pieces of it are left out, large ones first, for some seconds."""
+    size, until = len(finding.data) // 2, monotonic() + seconds
+    while size and monotonic() < until:
         at = 0
-        while at < len(finding.data) and tries > 0:
-            tries -= 1
+        while at < len(finding.data) and monotonic() < until:
             found = attempt(which, finding.data[:at] + finding.data[at + size :])
             if found and found.place == finding.place:
                 finding = found

@@ -178,7 +178,7 @@ def matches(data: bytes) -> None:
     given = Choices(data)
     pattern, name = given.piece().decode("latin-1")[:128], given.rest().decode("latin-1")
     found = permissions.matches(pattern, name)
-    if pattern.count("*") < 6:
+    if pattern.count("*") < 4 and len(name) <= 128:  # else the expression takes too long, not the pattern
         expression = ".*".join(map(re.escape, pattern.split("*")))
         assert found == bool(re.fullmatch(expression, name, re.DOTALL))
 

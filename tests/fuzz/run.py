@@ -26,6 +26,7 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -42,6 +43,7 @@ _LOOK: Final = 1024
 _MOST_FINDINGS: Final = 10  # of one target, each at another place
 _LONGEST: Final = 4096  # bytes of a case
 _INSTRUMENTED: Final = ("sluicemq", "sluicemq_broker", "sluicemq_devices")
+_HEAD: Final = struct.Struct("QQ")
 #: Seconds beyond its share that a process has to import what it tests, and to end.
 _BESIDE: Final = 180.0
 
@@ -114,13 +116,15 @@ class _Hunt:
             (folder / each).mkdir(parents=True)
         for case, data in corpus.read(name).items():
             (folder / "seeds" / case).write_bytes(data)
-        count = folder / "count"
-        count.write_bytes(bytes(8))
         began = time.monotonic()
         ended = self._run_child(name, folder)
         took = time.monotonic() - began
-        cases = struct.unpack("Q", count.read_bytes())[0]
-        found = self._report(name, folder, ended)
+        with closing(_Diary(folder)) as diary:
+            cases, last = diary.read()
+        if ended:
+            (folder / "findings" / "last.txt").write_text(f"its process did not end well: {ended}\n")
+            (folder / "findings" / "last.case").write_bytes(last)
+        found = self._report(name, folder)
         print(f"{name:26} {cases:9} cases {cases / took:8.0f}/s {found or ''}", flush=True)
         if self._options.keep:
             keep(name, folder / "found")
@@ -137,14 +141,14 @@ class _Hunt:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False)
         except subprocess.TimeoutExpired as late:
-            return f"it hangs\n{(late.stderr or b'').decode(errors='replace')[-4000:]}"
+            return f"it hangs\n{(late.stderr or b'').decode(errors='replace')[-1000:]}"
         return (
             ""
             if done.returncode == 0
             else f"exit code {done.returncode}\n{(done.stdout + done.stderr)[-4000:]}"
         )
 
-    def _report(self, name: str, folder: Path, ended: str) -> int:
+    def _report(self, name: str, folder: Path) -> int:
         """Say what was found, and how to run it again; return how much."""
         found = sorted((folder / "findings").glob("*.case"))
         for case in found:
@@ -153,12 +157,28 @@ class _Hunt:
             shutil.copyfile(case, kept)
             print(f"FINDING {name}: {case.read_bytes()[:200]!r}\n{case.with_suffix('.txt').read_text()}")
             print(f"again: ./deploy/test fuzz --target {name} --replay {kept}\n", flush=True)
-        if ended:
-            last = (folder / "last").read_bytes() if (folder / "last").exists() else b""
-            print(
-                f"FINDING {name}: its process did not end well, {ended}\nits last case: {last!r}", flush=True
-            )
-        return len(found) + bool(ended)
+        return len(found)
+
+
+class _Diary:
+    """The number of cases of a target and the last one, in a file: they outlive the process that writes."""
+
+    def __init__(self, folder: Path) -> None:
+        file = folder / "diary"
+        if not file.exists():
+            file.write_bytes(bytes(_HEAD.size + 16 * _LONGEST))
+        with file.open("r+b") as opened:
+            self._memory = mmap.mmap(opened.fileno(), 0)
+        self.close = self._memory.close
+
+    def note(self, number: int, data: bytes) -> None:
+        data = data[: 16 * _LONGEST]
+        _HEAD.pack_into(self._memory, 0, number, len(data))
+        self._memory[_HEAD.size : _HEAD.size + len(data)] = data
+
+    def read(self) -> tuple[int, bytes]:
+        number, size = _HEAD.unpack_from(self._memory)
+        return number, self._memory[_HEAD.size : _HEAD.size + size]
 
 
 class _Child:
@@ -171,8 +191,7 @@ class _Child:
         self._options = options
         self._places: set[tuple[str, ...]] = set()
         self._cases = self._first_peak = 0
-        self._file = (self._folder / "count").open("r+b")
-        self._count = mmap.mmap(self._file.fileno(), 8)
+        self._diary = _Diary(self._folder)
         self._target: Target
 
     def run(self) -> int:
@@ -206,7 +225,7 @@ class _Child:
 
     def _try(self, data: bytes) -> None:
         self._cases += 1
-        struct.pack_into("Q", self._count, 0, self._cases)
+        self._diary.note(self._cases, data)
         if self._cases % _LOOK == 0:
             self._check_growth(data)
         found = attempt(self._target, data)

@@ -14,6 +14,7 @@ from sluicemq.protocol.keys import read_key
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.permissions import Permissions
+from sluicemq.protocol.readable import is_utf8
 from sluicemq.protocol.rules import Rule, kept, number, one_of, whole
 from sluicemq_broker.runtime import FLAG, IS_TRUE, read_options
 from sluicemq_broker.security import (
@@ -293,7 +294,9 @@ def _is_key(value: Any) -> bool:
 
 
 def _text(expected: str, least: int, most: int) -> Rule:
-    return kept(expected, lambda value: isinstance(value, str) and least <= len(value) <= most)
+    return kept(
+        expected, lambda value: isinstance(value, str) and least <= len(value) <= most and is_utf8(value)
+    )
 
 
 def _hidden(rule: Rule) -> Rule:

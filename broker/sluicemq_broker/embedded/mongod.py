@@ -179,7 +179,7 @@ def serves(pid: int, dbpath: Path) -> bool:
             return os.fsencode(dbpath) in Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             return False
-    shown = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)  # noqa: S603, S607
+    shown = subprocess.run(["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, check=False)  # noqa: S603, S607 - as the shell of this user finds it
     return os.fsencode(dbpath) in shown.stdout
 
 

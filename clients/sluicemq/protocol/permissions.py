@@ -153,13 +153,15 @@ def _read_patterns(key: Any, value: Any) -> tuple[str, ...]:
     if not isinstance(given, list | tuple) or len(given) > MOST_PATTERNS:
         raise ValueError(f"a list of up to {MOST_PATTERNS} patterns for {key}")
     for each in given:
-        if not isinstance(each, str) or not each or len(each) > LONGEST_PATTERN or _divides(each):
+        if not _is_pattern(each):
             raise ValueError(
-                f"patterns of 1 to {LONGEST_PATTERN} characters, no spaces and commas, for {key}"
+                f"patterns of 1 to {LONGEST_PATTERN} visible characters of ASCII, without commas, for {key}"
             )
     return tuple(given)
 
 
-def _divides(pattern: str) -> bool:
-    """Return whether a pattern would be several in a text; no name has such characters."""
-    return "," in pattern or pattern.split() != [pattern]
+def _is_pattern(value: Any) -> bool:
+    """Return whether this is one pattern, also within a text; names have ASCII only."""
+    if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_PATTERN:
+        return False
+    return value.isascii() and value.isprintable() and not set(value) & {" ", ","}
