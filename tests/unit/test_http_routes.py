@@ -101,13 +101,15 @@ class Door:
             part.add_paths(MagicMock(), self.site)
         self.site.close()  # no event stream goes on for ever
 
-    def status(self, path: str, permissions: Permissions | None, body: Any = None) -> int:
+    def status(
+        self, path: str, permissions: Permissions | None, body: Any = None, method: str | None = None
+    ) -> int:
         """Status of the answer to a principal with these permissions; None: to nobody."""
         headers = {HEADER: "x", "Content-Type": "application/json"}
         if permissions is not None:
             self.security.table["p"] = Principal("p", permissions)
             headers["Authorization"] = "Bearer p"
-        method = "POST" if path.rpartition("/")[2] in {*CHANGES, "logout"} else "GET"
+        method = method or ("POST" if path.rpartition("/")[2] in {*CHANGES, "logout"} else "GET")
         return int(
             testing.simulate_request(
                 self.site,
@@ -184,6 +186,11 @@ def test_dead_letters_are_redriven_into_another_queue_by_who_may_push_there(door
     assert door.status(path, manages, {"all": True}) != 403
     both = Permissions({Action.MANAGE: ("mail",), Action.PUSH: ("sms",)})
     assert door.status(path, both, {"all": True, "to": "sms"}) != 403
+
+
+def test_a_path_that_changes_something_is_not_read(door: Door) -> None:
+    for path in (each for each in WANTED if each.rpartition("/")[2] in CHANGES):
+        assert door.status(path, Permissions.all(), method="GET") == 405
 
 
 def test_the_history_of_a_stream_and_of_the_broker_need_what_those_need(door: Door) -> None:

@@ -44,8 +44,7 @@ class Authorization:
         self._require_somebody(request, caller, needs)
         name = needs.name and (parameters.get(str(needs.name)) or request.get_param(str(needs.name)))
         needs.ask(caller, name)
-        if request.method == "POST":
-            request.context.body = read_body(request)
+        request.context.body = read_body(request) if request.method == "POST" else {}
         needs.ask_more(caller, request, **parameters)
         request.context.show = partial(needs.show, caller)
 
