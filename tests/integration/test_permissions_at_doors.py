@@ -302,6 +302,26 @@ def test_what_names_a_queue_in_its_content_is_asked_for_that(many: Many, eve: Sm
     assert outcome(eve.ask(wire.HISTORY, "stream", "news", None, "hour")) == FORBIDDEN
 
 
+def test_errors_say_no_name_that_the_request_does_not_say(many: Many, eve: Smq, filled: Many) -> None:
+    many.permit("manage=mine read=victi,vict")
+    add = {"name": "nightly", "queue": "mine", "payload": b"go", "every": 3600}
+
+    for verb, *fields in (
+        (wire.SCHEDULE, "pause", {"name": "nightly"}),
+        (wire.SCHEDULE, "add", add),
+        (wire.TASK, "purged"),
+        (wire.TCANCEL, "purged"),
+        (wire.QUEUE, "victi"),
+        (wire.RESULT, "vict", "id", 0.0),
+    ):
+        answer = eve.ask(verb, *fields)
+        assert answer.verb == wire.ERROR
+        assert "victim" not in answer.fields[1], verb
+
+    many.permit("read=victi push=victim")
+    assert "did you mean 'victim'?" in eve.ask(wire.QUEUE, "victi").fields[1]
+
+
 # --------------------------------------------------------------------------- create
 
 
@@ -565,6 +585,20 @@ def test_a_reader_that_waits_gets_nothing_that_it_may_no_longer_read(
     many.operator.ask(wire.PUBLISH, queue, pack(b"t", b"2"), {})
 
     assert outcome(eve.answer(77)) == FORBIDDEN
+
+
+def test_who_holds_a_subscription_that_it_may_no_longer_read_is_cut_and_another_gets_it(
+    many: Many, eve: Smq, queue: str
+) -> None:
+    many.operator.ask(wire.PUBLISH, queue, pack(b"t", b"1"), {})
+    many.permit(f"subscribe={queue}")
+    assert outcome(eve.ask(wire.HOLD, queue, "sums", "update", {})) == "OK"
+    before = many.counter("connections_cut")
+
+    many.permit("push=*")
+
+    assert many.counter("connections_cut") == before + 1
+    wait_until(lambda: outcome(many.operator.ask(wire.HOLD, queue, "sums", "update", {})) == "OK")
 
 
 def test_who_waits_for_a_result_that_it_may_no_longer_read_is_cut(many: Many, eve: Smq, queue: str) -> None:

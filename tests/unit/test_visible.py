@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from sluicemq.protocol.errors import Forbidden
+from sluicemq.protocol.errors import Forbidden, NotFound
 from sluicemq.protocol.permissions import Action, Permissions
-from sluicemq_broker.security import ANYBODY, NOTHING, Caller, Needs, Principal, visible
+from sluicemq_broker.security import ANYBODY, NOTHING, Caller, Needs, Principal, told, visible
 
 
 def _caller(permissions: str) -> Caller:
@@ -82,8 +82,18 @@ def test_curves_of_other_queues_are_left_out() -> None:
 
 def test_a_task_of_another_queue_is_forbidden() -> None:
     assert visible.task(SEES_MAIL, ROWS[0]) == ROWS[0]
-    with pytest.raises(Forbidden):
+    with pytest.raises(Forbidden) as refused:
         visible.task(SEES_MAIL, ROWS[1])
+    assert "sms" not in str(refused.value)  # the request did not say that name
+
+
+@pytest.mark.parametrize("action", Action)
+def test_the_queue_that_was_meant_is_told_to_whoever_may_do_anything_there(action: Action) -> None:
+    error = NotFound("there is no queue 'mial'")
+    error.meant = "mail"
+
+    assert str(told(_caller(f"{action}=mail"), error)) == f"{error}; did you mean 'mail'?"
+    assert told(_caller(f"{action}=sms,mial"), error) is error
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from sluicemq_broker.doors.frames import split_envelope, without_probes
 from sluicemq_broker.doors.refusals import error_frames, refusal
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
-from sluicemq_broker.doors.smq.fields import Fields, error_fields, take
+from sluicemq_broker.doors.smq.fields import Fields, take
 from sluicemq_broker.doors.smq.sessions import VERBS, Session, SessionDoor
 from sluicemq_broker.doors.smq.verbs import AdminVerb, SessionState, SessionVerb, Verbs
 
@@ -27,7 +27,6 @@ __all__ = [
     "SessionVerb",
     "Verbs",
     "counts_of_device",
-    "error_fields",
     "error_frames",
     "refusal",
     "split_envelope",

@@ -18,7 +18,7 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Outcome, Push, Queue
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import Caller, authorize
+from sluicemq_broker.security import Caller, authorize, told
 from sluicemq_devices.hub import Shares, Watermark, nothing
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
@@ -233,5 +233,6 @@ class Request:
 
     def send(self, outcome: bytes | SluiceError) -> None:
         """Send the answer."""
-        body = [outcome] if isinstance(outcome, bytes) else error_frames(outcome)
+        who = self.requester.lane.who
+        body = [outcome] if isinstance(outcome, bytes) else error_frames(told(who, outcome))
         self.requester.send([*self.envelope, *body])

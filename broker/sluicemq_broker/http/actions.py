@@ -69,8 +69,8 @@ def routes(admin: Admin) -> Routes:
     return {
         f"{BASE}/token": (Change("token", lambda _ignored: None), NOTHING),
         **_needing(Needs(Action.MANAGE, "queue", more=_into), changes),
-        **_needing(Needs(Action.MANAGE, more=partial(_of_schedule, admin)), of_schedules),
-        **_needing(Needs(Action.MANAGE, more=partial(_of_task, admin)), of_task),
+        **_needing(Needs(Action.MANAGE, more=partial(_of_schedule, admin), hidden=True), of_schedules),
+        **_needing(Needs(Action.MANAGE, more=partial(_of_task, admin), hidden=True), of_task),
     }
 
 

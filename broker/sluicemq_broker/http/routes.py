@@ -26,7 +26,7 @@ from sluicemq_broker.http.metrics import Metrics
 from sluicemq_broker.http.paths import BASE
 from sluicemq_broker.http.recorded import Recorded
 from sluicemq_broker.runtime import Count, Counters, Timer
-from sluicemq_broker.security import NOTHING, Needs, Security
+from sluicemq_broker.security import NOTHING, Caller, Needs, Security, told
 from sluicemq_devices.sockets import Outgoing
 
 #: Headers for browsers: no frames, no scripts of other sites, no reading by other sites, no guessing of
@@ -203,7 +203,9 @@ class _Guard:
 def _refuse(
     request: falcon.Request, response: falcon.Response, error: SluiceError, _parameters: dict[str, Any]
 ) -> None:
-    if isinstance(error, Forbidden) and not request.context.caller.name:
+    caller: Caller | None = request.context.get("caller")
+    error = told(caller, error) if caller else error
+    if isinstance(error, Forbidden) and caller and not caller.name:
         raise unauthorized(f"{error}; a token or a login may help")
     status = (each for kind, each in _STATUS.items() if isinstance(error, kind))
     response.status = next(status, falcon.HTTP_400)

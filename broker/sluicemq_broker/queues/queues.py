@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gevent.lock import BoundedSemaphore
 
-from sluicemq.protocol.errors import BadQueue, NotFound, Unavailable
+from sluicemq.protocol.errors import BadQueue, NotFound, SluiceError, Unavailable
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, silent
@@ -141,7 +141,8 @@ class Queues:
             self._discover_together()
         queue = self._open.get(name)
         if queue is None:
-            raise NotFound(f"{self._absent(check_name(name))}: the first push makes it, or [queues.{name}]")
+            absent = f"there is no queue {check_name(name)!r}"
+            raise self._near(NotFound(f"{absent}: the first push makes it, or [queues.{name}]"), name)
         return queue
 
     def _discover_together(self) -> None:
@@ -205,7 +206,7 @@ class Queues:
     ) -> Queue:
         check_name(name)
         if not allowed:
-            raise BadQueue(f"{self._absent(name)}, and auto_create is off")
+            raise self._near(BadQueue(f"there is no queue {name!r}, and auto_create is off"), name)
         if not caller.may(Action.CREATE, name):
             self._looks_again = True  # another broker may have made it
         authorize(caller, Action.CREATE, name)
@@ -215,9 +216,10 @@ class Queues:
         log.info(text, name, by, extra={"queue": name})
         return self.open(name)
 
-    def _absent(self, name: str) -> str:
-        meant = nearest(name, self._open)
-        return f"there is no queue {name!r}" + (f" (did you mean {meant!r}?)" if meant else "")
+    def _near(self, error: SluiceError, name: str) -> SluiceError:
+        """Return an error about a queue that is not there, with the queue that may have been meant."""
+        error.meant = nearest(name, self._open) or ""
+        return error
 
     def removed(self, queue: Queue) -> None:
         """Release a queue's jobs, and answer clients that wait for them: its collection was removed."""

@@ -12,6 +12,8 @@ from sluicemq_broker.security.authorize import (
     may_stay,
     may_use,
     named,
+    require_known,
+    told,
 )
 from sluicemq_broker.security.guard import NOT_ADMITTED, DoorGuard
 from sluicemq_broker.security.needs import NOTHING, Needs
@@ -54,6 +56,8 @@ __all__ = [
     "named",
     "password_of",
     "public_key_of",
+    "require_known",
     "token_of",
+    "told",
     "visible",
 ]

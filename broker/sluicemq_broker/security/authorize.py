@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from sluicemq.protocol.errors import Forbidden
+from sluicemq.protocol.errors import Forbidden, SluiceError
 from sluicemq.protocol.names import LONGEST_NAME
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker.security.rates import NO_LIMITS, Limits, Rates
@@ -163,6 +163,10 @@ class Caller:
         """Return the caller for another request of this principal, from this address."""
         return Caller(self.principal, peer, self.key, self._refused)
 
+    def as_now(self) -> Caller:
+        """Return a caller that keeps the present permissions: for answers that equal callers share."""
+        return Caller(Principal(self.name, self.principal.permissions), self.peer)
+
     def may(self, action: Action, name: str = "") -> bool:
         """Return whether it may do this, without counting a refusal: to leave out what it may not see."""
         return self.principal.may(action, name)
@@ -197,15 +201,30 @@ def may_use(lane: Lane, action: Action) -> bool:
     return False
 
 
-def authorize(caller: Caller, action: Action, name: str = "") -> None:
+def authorize(caller: Caller, action: Action, name: str = "", *, hidden: bool = False) -> None:
     """Raise :class:`Forbidden`, and count and log it, unless the caller may do this.
 
-    ``name``: of the queue or stream; "" for what has no name, which needs the pattern ``*``.
+    ``name``: of the queue or stream; "" for what has no name, which needs the pattern ``*``. ``hidden``: the
+    request does not name it, so that the error does not either.
     """
     if caller.principal.may(action, name):
         return
     caller.report(action, name)
-    raise Forbidden(_may_not(caller.name, action, name))
+    raise Forbidden(_may_not(caller.name, action, "its queue" if hidden else name))
+
+
+def require_known(caller: Caller) -> None:
+    """Raise :class:`Forbidden` for a caller whose connection is about to be cut."""
+    if not caller.is_known:
+        raise Forbidden(f"{caller.name or 'an anonymous client'} gets in no more: its key was removed")
+
+
+def told(caller: Caller, error: SluiceError) -> SluiceError:
+    """Return an error as a caller reads it: with the queue that was meant, if it may do anything there."""
+    meant = error.meant
+    if not meant or not any(caller.may(action, meant) for action in Action):
+        return error
+    return type(error)(f"{error}; did you mean {meant!r}?")
 
 
 def _may_not(who: str, action: Action, name: str) -> str:

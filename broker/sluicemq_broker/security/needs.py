@@ -28,6 +28,8 @@ class Needs(NamedTuple):
 
     A request that names nothing is then answered for everybody, with fewer rows.
     """
+    hidden: bool = False
+    """True if ``more`` finds names that the request does not say: errors don't say them either."""
 
     @property
     def administers(self) -> bool:
@@ -51,7 +53,7 @@ class Needs(NamedTuple):
         ``parameters``: names in the path of an HTTP request.
         """
         for action, name in self.more(*request, **parameters) if self.more else ():
-            authorize(caller, action, name)
+            authorize(caller, action, name, hidden=self.hidden)
 
     def show(self, caller: Caller, answer: Any) -> Any:
         """Return the answer without what the caller may not see; raises Forbidden if nothing is left."""

@@ -44,7 +44,7 @@ def tasks(caller: Caller, rows: Rows) -> Rows:
 
 def task(caller: Caller, row: Row) -> Row:
     """Return a task; raises Forbidden unless :func:`tasks` would show it."""
-    authorize(caller, Action.MANAGE, row["queue"])
+    authorize(caller, Action.MANAGE, row["queue"], hidden=True)
     return row
 
 

@@ -15,6 +15,8 @@ class SluiceError(Exception):
     """Base of all errors; ``code`` goes over the wire, with ``detail`` if there is one."""
 
     code = "UNAVAILABLE"
+    meant = ""
+    """Name of a queue that may have been meant: for those only who may know of that queue."""
     changes_nothing = False
     """True for a request that only reads: nothing of it can still be under way."""
 

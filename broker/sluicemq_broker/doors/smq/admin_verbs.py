@@ -24,14 +24,16 @@ from sluicemq_broker.security import Needs, visible
 #: Parts of an answer that only some may see, and requests that name a queue in their content.
 _OF_EVENTS: Final = Needs(
     Action.READ,
-    more=lambda _broker, options: [(Action.READ, str(options["queue"]))] if "queue" in options else (),
+    more=lambda _broker, options: (
+        () if options.get("queue") is None else [(Action.READ, str(options["queue"]))]
+    ),
     shows=visible.events,
 )
 _OF_REDRIVE: Final = Needs(
     Action.MANAGE, 0, more=lambda _letters, _name, _which, to: () if to is None else [(Action.PUSH, to)]
 )
 _OF_CANCELLED_TASK: Final = Needs(
-    Action.MANAGE, more=lambda tasks, task_id: [(Action.MANAGE, tasks.find(task_id)["queue"])]
+    Action.MANAGE, more=lambda tasks, task_id: [(Action.MANAGE, tasks.find(task_id)["queue"])], hidden=True
 )
 _READ: Final = Needs(Action.READ, 0)
 _MANAGE: Final = Needs(Action.MANAGE, 0)
@@ -84,7 +86,7 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.SCHEDULE: AdminVerb(
         _schedules,
         ScheduleAdmin.do,
-        Needs(Action.MANAGE, more=ScheduleAdmin.needs, shows=visible.schedules),
+        Needs(Action.MANAGE, more=ScheduleAdmin.needs, shows=visible.schedules, hidden=True),
         (str, dict),
         actions=ScheduleAdmin.actions,
     ),

@@ -13,6 +13,7 @@ from sluicemq_broker.doors.smq.workers import PoppingWorker, SessionWorker
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import check_name
 from sluicemq_broker.runtime import FLAG, read_options
+from sluicemq_broker.security import told
 
 if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
@@ -107,7 +108,7 @@ class Assignments:
                 raise
             if not self._session.has_left:
                 self._wait_for(wanted)
-            return str(error)
+            return str(told(self._session.caller, error))
         except Exception:
             self._forget(name)
             raise

@@ -24,7 +24,7 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.smq.admin_requests import AdminBounds, AdminRequests
 from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
 from sluicemq_broker.doors.smq.assignments import Assignments, read_ready
-from sluicemq_broker.doors.smq.fields import LONGEST_DELAY, Fields, check_id, take
+from sluicemq_broker.doors.smq.fields import LONGEST_DELAY, Fields, check_id, error_fields, take
 from sluicemq_broker.doors.smq.pushes import Pushes
 from sluicemq_broker.doors.smq.results import LookUps, Results
 from sluicemq_broker.doors.smq.verbs import AdminVerb, Extension, SessionVerb, Verbs
@@ -32,7 +32,7 @@ from sluicemq_broker.doors.smq.verdicts import Verdicts
 from sluicemq_broker.queue import Outcome
 from sluicemq_broker.queues import check_name
 from sluicemq_broker.runtime import Count, Pulse
-from sluicemq_broker.security import NOTHING, Caller, Need, Needs
+from sluicemq_broker.security import NOTHING, Caller, Need, Needs, told
 from sluicemq_devices.hub import Watermark, nothing
 from sluicemq_devices.sockets import Lane, LaneDoor
 
@@ -160,7 +160,7 @@ class Session:
     def answer(self, number: int, outcome: bytes | dict[str, Any] | SluiceError) -> None:
         """Answer a request with a value or an error."""
         if isinstance(outcome, SluiceError):
-            self.send(wire.ERROR, number, outcome.code, str(outcome))
+            self.send(wire.ERROR, number, *error_fields(told(self.caller, outcome)))
         else:
             self.send(wire.OK, number, outcome)
 
@@ -202,6 +202,8 @@ class Session:
         """Yield the permissions without which its connection is cut: it gets jobs and results by them."""
         yield from ((Action.WORK, name) for name in self.assignments.queues)
         yield from ((Action.READ, name) for name in self.results.queues)
+        for state in filter(None, self._states.values()):
+            yield from state.needs()
 
     def hang_up(self) -> None:
         """Close the connection."""

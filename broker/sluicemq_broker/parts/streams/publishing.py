@@ -9,7 +9,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, BadTopic, SluiceError, TooLarge, Unavailable
 from sluicemq.protocol.packed import LONGEST_TOPIC
 from sluicemq.protocol.rules import IDENTIFIER, Rule, whole
-from sluicemq_broker.doors import Fields, Session, error_fields, take
+from sluicemq_broker.doors import Fields, Session, take
 from sluicemq_broker.runtime import IS_TRUE, Count, Counters, read_options
 from sluicemq_broker.security import charge
 from sluicemq_broker.streams import Batch, Expected, Stored, Stream, Streams, read_batch
@@ -64,7 +64,7 @@ class Publishing:
             session.send(wire.OK, number, outcome.first, *there)
         else:
             self._counters.add(Count.of(outcome))
-            session.send(wire.ERROR, number, *error_fields(outcome))
+            session.answer(number, outcome)
         self._on_their_way.give(stream, session, count, size)
 
 
