@@ -180,3 +180,17 @@ def test_fifty_dashboards_of_one_caller_cost_one_look_at_the_queues(
     # Then
     assert len({id(each.get(timeout=60)) for each in asking}) == 1
     assert len(looks) == 3
+
+
+def test_what_others_see_is_not_what_a_caller_may_see_since_its_permissions_have_changed() -> None:
+    # Given a caller for whom more queues are looked at than in one turn of the hub
+    snapshot = Snapshot([row(f"q{number}") for number in range(2500)], {"broker": {}, "counters": {}}, {})
+    mail, all_queues = (Permissions({Action.READ: (each,)}) for each in ("q1", "q*"))
+    grows, twin = Principal("grows", mail), Caller(Principal("twin", mail))
+    asking = gevent.spawn(snapshot.of, Caller(grows))
+    gevent.sleep(0)
+    # When it is permitted more meanwhile
+    grows.change(all_queues)
+    asking.get(timeout=60)
+    # Then
+    assert [each["name"] for each in snapshot.of(twin).page(View(limit=10))["queues"]] == ["q1"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from sluicemq.protocol import wire
+from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config import BrokerSettings, QueueSettings
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.smq.sessions import Session, SessionDoor
@@ -20,11 +22,11 @@ from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
 from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.security import ANYBODY, Security
+from sluicemq_broker.security import ANYBODY, Caller, Principal, Security
 from sluicemq_devices.sockets.outgoing_budget import Outgoing
 from sluicemq_devices.sockets.switchboard import Switchboard
 from support.fakes import Clock
-from support.virtual_time import VirtualTime
+from support.virtual_time import VirtualTime, come_to_rest
 
 LARGE_RESULT = 1 << 20
 
@@ -173,6 +175,28 @@ def test_a_request_on_which_the_broker_fails_is_answered_like_those_after_it(
     assert lane.sent[0].fields[0] == "UNAVAILABLE"
     assert session.counters.values["unavailable"] == 2
     assert "nobody foresaw this" in caplog.text
+
+
+@pytest.mark.parametrize("lost", ["permission", "key"])
+def test_a_request_that_waits_is_refused_when_its_client_may_no_longer_do_it(
+    session: Session, lost: str
+) -> None:
+    # Given a change of a principal that waits for its turn
+    lane: Any = Lane()
+    principal = Principal("eve", Permissions.read("manage=*"))
+    lane.who, subject = Caller(principal), MagicMock()
+    session.door.admin = SimpleNamespace(queues=subject)  # type: ignore[assignment]
+    Session(session.door, lane)
+    lane.receive([wire.encode(wire.PAUSE, 1, "mail", "delivery")])
+    # When
+    if lost == "key":
+        principal.exists = False
+    else:
+        principal.change(Permissions())
+    come_to_rest()
+    # Then
+    assert lane.sent[0].fields[0] == "FORBIDDEN"
+    assert not subject.mock_calls
 
 
 def test_of_a_client_that_has_left_only_what_changes_something_is_looked_at(

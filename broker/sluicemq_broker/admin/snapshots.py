@@ -102,6 +102,7 @@ class Snapshot:
 
         Without ``operate`` it has nothing of the broker but its name, version, uptime and health.
         """
+        caller = caller.as_now()
         sight = caller.principal.permissions.patterns(Action.READ), caller.may(Action.OPERATE)
         if sight == _EVERYTHING:
             return self

@@ -81,6 +81,7 @@ class Metrics:
             response.data = self._text(form, request.context.caller)
 
     def _text(self, form: Form, caller: Caller) -> bytes:
+        caller = caller.as_now()
         asked = form, _sight(caller)
         until, text = self._latest.pop(asked, (float("-inf"), b""))
         if self._now() >= until:

@@ -14,11 +14,11 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.admin import READ_PACKED_SENT
 from sluicemq_broker.doors.requests import MOST_UNREAD
-from sluicemq_broker.doors.smq.fields import Fields, error_fields, seconds_to_wait, take
+from sluicemq_broker.doors.smq.fields import Fields, seconds_to_wait, take
 from sluicemq_broker.doors.smq.verbs import AdminVerb
 from sluicemq_broker.queues import Task
 from sluicemq_broker.runtime import Batcher, QuerySlots
-from sluicemq_broker.security import Act, Caller, Door
+from sluicemq_broker.security import Act, Caller, Door, require_known
 from sluicemq_devices.sockets import SMALL
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ class AdminRequests:
         try:
             step()
         except SluiceError as error:
-            session.send(wire.ERROR, number, *error_fields(error))
+            session.answer(number, error)
         except Exception:  # the client must have an answer
             log.exception("an administrative request of %s failed", session.name)
             session.send(wire.ERROR, number, Unavailable.code, "the broker failed on this; its log says why")
@@ -176,6 +176,12 @@ class _Request(NamedTuple):
         return answer
 
     def _answer(self) -> Any:
+        """Return the answer, as far as the caller may see it.
+
+        It may have waited for long: what the caller needs is asked again.
+        """
         needs = self.verb.needs
+        require_known(self.caller)
+        needs.ask(self.caller, needs.named_in(self.fields))
         needs.ask_more(self.caller, self.subject, *self.fields)
         return needs.show(self.caller, self.verb.method(self.subject, *self.fields))

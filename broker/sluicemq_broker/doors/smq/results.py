@@ -63,6 +63,7 @@ class Results:
         self._drained = drained
         self._gone = False
         self._open: set[_Request] = set()
+        self._sought: list[str] = []  # queues that MongoDB is asked for
         self._looked_up: set[_Request] = set()  # MongoDB is being asked for these
         self._next: deque[_Request] = deque()  # those that are looked up after these
 
@@ -73,7 +74,7 @@ class Results:
     @property
     def queues(self) -> set[str]:
         """Names of the queues whose results are awaited."""
-        return {each.queue.name for each in self._open}
+        return {*self._sought, *(each.queue.name for each in self._open)}
 
     @property
     def waiting(self) -> int:
@@ -89,6 +90,7 @@ class Results:
         if queue:
             self._ask(number, queue, job_id, until)
         else:
+            self._sought.append(name)
             self._later.add(partial(self._ask_unknown, number, name, job_id, until))
 
     def forget(self) -> None:
@@ -146,6 +148,8 @@ class Results:
                 self._ask(number, queue, job_id, until)
         except Exception as error:  # noqa: BLE001 - the client must have an answer
             self._reply(number, refusal(error))
+        finally:
+            self._sought.remove(name)
 
 
 class _Request:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from sluicemq.protocol import wire
 from sluicemq_broker.doors.smq.fields import Fields
-from sluicemq_broker.security import Needs
+from sluicemq_broker.security import Need, Needs
 
 if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
@@ -75,6 +75,9 @@ Verbs = Mapping[bytes, SessionVerb | AdminVerb]
 
 class SessionState(Protocol):
     """State that a part of the broker keeps of one session."""
+
+    def needs(self) -> Iterable[Need]:
+        """Return the permissions without which the session is cut: those for what it holds."""
 
     def leave(self) -> None:
         """Release it: the session has ended."""

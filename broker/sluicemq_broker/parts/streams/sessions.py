@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from sluicemq.protocol import wire
@@ -14,7 +14,7 @@ from sluicemq_broker.parts.streams.publishing import Publishing
 from sluicemq_broker.parts.streams.reading import ReadBounds, Reads
 from sluicemq_broker.parts.streams.subscriptions import SessionSubscriptions
 from sluicemq_broker.runtime import Counters
-from sluicemq_broker.security import Needs, visible
+from sluicemq_broker.security import Need, Needs, visible
 from sluicemq_broker.streams import Streams, Subscriptions
 from sluicemq_devices.hub import Watermark, nothing
 
@@ -45,6 +45,10 @@ class StreamSession:
     def __init__(self, subscriptions: SessionSubscriptions, reads: Reads) -> None:
         self.subscriptions = subscriptions
         self.reads = reads
+
+    def needs(self) -> Iterator[Need]:
+        """Yield what it needs to hold its subscriptions: others of their kinds wait for them."""
+        return ((Action.SUBSCRIBE, stream) for stream in self.subscriptions.streams)
 
     def leave(self) -> None:
         """End them: the session has ended."""

@@ -29,6 +29,11 @@ class SessionSubscriptions:
         self._held: dict[tuple[str, str], Subscription] = {}
         self._gone = False
 
+    @property
+    def streams(self) -> set[str]:
+        """Names of the streams of which it holds subscriptions."""
+        return {stream for stream, _name in self._held}
+
     def hold(self, stream: str, name: str, kind: str, options: dict[str, Any]) -> dict[str, Any]:
         """Hold a subscription; one that the session holds already gets a new fence."""
         wish = Wish(
