@@ -32,9 +32,9 @@ def test_a_peer_that_null_refuses_gets_nothing() -> None:
 @pytest.mark.parametrize(
     ("body", "error"),
     [
-        (b"", "broken ZMTP: b'' where READY belongs"),
-        (b"\x09READY", "broken ZMTP: b'\\tREADY' where READY belongs"),
-        (b"\x05HELLO", "broken ZMTP: b'\\x05HELLO' where READY belongs"),
+        (b"", "broken ZMTP: a command b'' where READY belongs"),
+        (b"\x09READY", "broken ZMTP: a command b'' where READY belongs"),
+        (b"\x05HELLO\x01u\x06secret", "broken ZMTP: a command b'HELLO' where READY belongs"),
         (READY + REP[:-1], "broken ZMTP: a READY command whose properties can't be read"),
         (b"\x05ERROR\x03400", "it says ERROR: '400'"),
     ],

@@ -72,6 +72,7 @@ def test_what_is_no_initiate_is_refused_where_one_belongs(body: bytes) -> None:
     server = under_way()
     assert server.take(body) == b""
     assert server.error
+    assert "secret" not in server.error
     assert not server.done
 
 

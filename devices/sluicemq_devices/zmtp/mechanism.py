@@ -99,7 +99,8 @@ class Mechanism(abc.ABC):
         elif self._awaited and name == self._awaited:
             return self._read(about)
         else:
-            self.error = f"broken ZMTP: {body[:24]!r} where {self.awaited or 'nothing'} belongs"
+            # Its name only: a HELLO of PLAIN has a password.
+            self.error = f"broken ZMTP: a command {name[:24]!r} where {self.awaited or 'nothing'} belongs"
         return b""
 
     def decide(self, why: str) -> bytes:
