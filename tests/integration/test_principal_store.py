@@ -160,6 +160,50 @@ def test_a_damaged_document_is_nobody(store: PrincipalStore, documents: Database
     assert store.one("owner") is None
 
 
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tenant": 5},
+        {"tenant": "x" * 10_000},
+        {"limits": {"max_rate": "x"}},
+        {"limits": {"max_rate": float("nan")}},
+        {"limits": {"max_bytes_rate": -5}},
+        {"limits": []},
+        {"keys.0.id": 5},
+        {"keys.0.hash": 5},
+        {"keys.0.added_at": "yesterday"},
+    ],
+)
+def test_a_document_with_a_wrong_value_is_nobody(
+    store: PrincipalStore, documents: Database[dict[str, Any]], damage: dict[str, Any]
+) -> None:
+    put(store, OWNER)
+    documents["principals"].update_one({"_id": "owner"}, {"$set": damage})
+
+    assert [(each.keys, each.operates) for each in store.read()] == [((), False)]
+
+
+@pytest.mark.parametrize("name", [5, {"a": 1}, "a name", "a\nb", None])
+def test_a_document_that_no_principal_can_be_keeps_no_other_from_being_read(
+    store: PrincipalStore, documents: Database[dict[str, Any]], name: object
+) -> None:
+    # Given a principal, a document that somebody has put there, and a removal behind it
+    known = Principals()
+    put(store, OWNER)
+    known.use_stored(store.read())
+    stored = documents["principals"].find_one({"_id": "owner"})
+    assert stored
+    documents["principals"].insert_one({**stored, "_id": name, "keys": [], "revision": 2})
+    documents["principals"].update_one({"_id": ""}, {"$set": {"last": 2}})
+    remove(store, "owner")
+    # When
+    records = list(store.read(1))
+    known.use_stored(records)
+    # Then
+    assert [each.revision for each in records] == [2, 3]
+    assert known.records() == []
+
+
 def test_a_look_with_ten_thousand_principals_reads_no_key_and_no_document(mongo_uri: str) -> None:
     """Each broker looks each second; all of them are read once, at its start, in turns of the hub."""
     explainer, name = Explainer(mongo_uri), f"test_{token_hex(6)}"

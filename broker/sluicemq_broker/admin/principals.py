@@ -15,7 +15,7 @@ from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.permissions import Permissions
 from sluicemq.protocol.readable import is_utf8
-from sluicemq.protocol.rules import Rule, kept, number, one_of, whole
+from sluicemq.protocol.rules import Rule, kept, one_of, whole
 from sluicemq_broker.runtime import FLAG, IS_TRUE, read_options
 from sluicemq_broker.security import (
     LONGEST_PASSWORD,
@@ -25,7 +25,7 @@ from sluicemq_broker.security import (
     public_key_of,
     token_of,
 )
-from sluicemq_broker.store import MOST_KEYS, KeyKind, PrincipalKey, PrincipalRecord, PrincipalStore
+from sluicemq_broker.store import LIMITS, MOST_KEYS, KeyKind, PrincipalKey, PrincipalRecord, PrincipalStore
 
 #: Principals in one list, at most; characters of a password, at least, and of a note, at most.
 MOST_LISTED: Final = 1000
@@ -254,8 +254,8 @@ def _with_settings(record: PrincipalRecord, read: Mapping[str, Any]) -> Principa
     if read.get("tenant") == "":
         given["tenant"] = None
     if "limits" in read:
-        limits = read_options(read["limits"], _LIMITS, "limits")
-        given |= {key: limits.get(key) for key in _LIMITS}
+        limits = read_options(read["limits"], LIMITS, "limits")
+        given |= {key: limits.get(key) for key in LIMITS}
     return replace(record, **given)
 
 
@@ -310,7 +310,6 @@ def _hidden(rule: Rule) -> Rule:
     return rule._replace(read=read)
 
 
-_LIMITS: Final = {"max_rate": number(0.001, 1_000_000), "max_bytes_rate": whole(1)}
 _FIELDS: Final = {
     "name": kept(f"a principal's name: {QUEUE_NAME_RULE}", is_queue_name),
     "key": _hidden(kept("a public key of 40 characters in Z85", _is_key)),

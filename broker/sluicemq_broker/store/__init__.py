@@ -10,6 +10,7 @@ from sluicemq_broker.store.admin.inspector import Inspector, NewerSchema
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_broker.store.admin.listing import JobPage, Listing
 from sluicemq_broker.store.admin.principals import (
+    LIMITS,
     MOST_KEYS,
     KeyKind,
     PrincipalKey,
@@ -64,6 +65,7 @@ __all__ = [
     "COUNTED_EXACTLY",
     "EVERY",
     "GUARD",
+    "LIMITS",
     "MOST_KEYS",
     "SHOWN_STATES",
     "Aborted",

@@ -29,7 +29,10 @@ from pymongo.errors import DuplicateKeyError
 from pymongo.read_concern import ReadConcern
 
 from sluicemq.protocol.errors import BadFrames, Forbidden, QueueFull
+from sluicemq.protocol.names import is_queue_name
+from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
+from sluicemq.protocol.rules import kept, number, whole
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.transactions import transact
@@ -46,6 +49,10 @@ REMOVALS_KEPT: Final = timedelta(days=1).total_seconds()
 _AT_ONCE: Final = 200
 #: The document with the last revision; no principal has an empty name.
 _LAST: Final = ""
+#: Rules of what a principal may send in a second, of its tenant, and of texts.
+LIMITS: Final = {"max_rate": number(0.001, 1_000_000), "max_bytes_rate": whole(1)}
+_TENANT: Final = OPTIONS["tenant"].rule
+_TEXT: Final = kept("a text", lambda value: isinstance(value, str))
 
 
 class KeyKind(StrEnum):
@@ -223,16 +230,20 @@ def _place_of(kind: KeyKind) -> str:
 def _read(stored: Document) -> PrincipalRecord:
     """Return a principal; one that somebody has damaged by hand may do nothing, and nobody is it."""
     name, revision = stored["_id"], stored.get("revision", 0)
+    if not (isinstance(name, str) and is_queue_name(name)):
+        log.warning("a document of principals in MongoDB is ignored: %.200r is no name of one", name)
+        return PrincipalRecord(name=_LAST, revision=revision, removed=True)
     if "removed_at" in stored:
         return PrincipalRecord(name=name, revision=revision, removed=True)
     try:
+        given, tenant = stored.get("limits", {}), stored.get("tenant")
+        limits = {key: rule(given[key]) for key, rule in LIMITS.items() if given.get(key) is not None}
         return PrincipalRecord(
             name=name,
             keys=tuple(_read_key(each) for each in stored["keys"]),
             permissions=Permissions.read(stored["permissions"]),
-            tenant=stored.get("tenant"),
-            max_rate=stored.get("limits", {}).get("max_rate"),
-            max_bytes_rate=stored.get("limits", {}).get("max_bytes_rate"),
+            tenant=None if tenant is None else _TENANT(tenant),
+            **limits,
             changed_at=seconds(stored["changed_at"]),
             revision=revision,
         )
@@ -244,9 +255,9 @@ def _read(stored: Document) -> PrincipalRecord:
 def _read_key(stored: Any) -> PrincipalKey:
     added, kind = stored.get("added_at"), KeyKind(stored["kind"])
     return PrincipalKey(
-        id=stored["id"],
+        id=_TEXT(stored["id"]),
         kind=kind,
-        value=stored[_place_of(kind)],
+        value=_TEXT(stored[_place_of(kind)]),
         added_at=None if added is None else seconds(added),
-        note=stored.get("note", ""),
+        note=_TEXT(stored.get("note", "")),
     )
