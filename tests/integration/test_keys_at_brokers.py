@@ -54,10 +54,15 @@ class Client:
             pass
 
     @property
+    def has_ended(self) -> bool:
+        """Whether something happened to the connection that it has."""
+        return bool(self._monitor.poll(0))
+
+    @property
     def is_connected(self) -> bool:
         """Whether it is answered over the connection that it has."""
         assert Smq(self.plain).ask(wire.PING).verb in (wire.OK, wire.ERROR)
-        return not self._monitor.poll(0)
+        return not self.has_ended
 
     def users(self, action: str, **fields: Any) -> Any:
         """The answer to USERS; the code of an error."""
@@ -88,8 +93,8 @@ def client() -> Iterator[Clients]:
     context: zmq.Context[Any] = zmq.Context()
     made: list[Client] = []
 
-    def make(broker: BrokerProcess, **options: Any) -> Client:
-        made.append(Client(context, broker.doors["smq"], **options))
+    def make(broker: BrokerProcess, at: str = "smq", **options: Any) -> Client:
+        made.append(Client(context, broker.doors.get(at, at), **options))
         return made[-1]
 
     yield make
@@ -130,11 +135,12 @@ def address(plain: zmq.Socket[bytes]) -> str:
 class Reloaded(BrokerProcess):
     """A broker whose file is written anew while it runs."""
 
-    def reload(self, config: dict[str, Any]) -> None:
-        known = self.log_text().count("SIGHUP: read ")
+    def reload(self, config: dict[str, Any], *, refused: bool = False) -> None:
+        said = ", the former one stays" if refused else "SIGHUP: read "
+        known = self.log_text().count(said)
         (self.folder / "broker.toml").write_text(tomli_w.dumps({**self.config, **config}))
         self.send_signal(signal.SIGHUP)
-        wait_until(lambda: self.log_text().count("SIGHUP: read ") > known, what="the new configuration")
+        wait_until(lambda: self.log_text().count(said) > known, what="the new configuration")
 
 
 @pytest.mark.parametrize(
@@ -282,6 +288,68 @@ def test_connections_of_anonymous_clients_end_when_they_may_do_nothing_any_more(
 
         stranger.await_end()
         assert owner.is_connected
+
+
+def test_sighup_takes_the_security_of_devices_and_doors(
+    mongo_uri: str, database: str, tmp_path: Path, client: Clients
+) -> None:
+    door: dict[str, Any] = {"endpoint": "tcp://127.0.0.1:*", "mechanism": ["null", "curve"]}
+    door["anonymous"] = "push"
+    ends = [dict(door), {**door, "endpoint": "ipc://*"}]
+    device = {"kind": "queue", "queue": "mail", "frontend": ends}
+    config = {**secured(tmp_path), "devices": [device]}
+    config["security"]["principals"]["operator"]["permissions"] = "all"
+    with Reloaded(mongo_uri, database, config=config, folder=tmp_path) as broker:
+        closed, other = broker.devices[0]["frontend"]
+        stranger, owner = client(broker, at=closed), client(broker, at=closed, **keyed(OPERATOR))
+        elsewhere = client(broker, at=other)
+        assert stranger.got_in()
+        assert owner.got_in()
+        assert elsewhere.got_in()
+
+        ends[0]["anonymous"] = "none"
+        broker.reload({"devices": [device]})
+        stranger.await_end()
+        stranger.await_end()  # with NULL it is cut behind its handshake
+        assert client(broker, at=closed, **keyed(OPERATOR)).got_in()
+
+        ends[0] |= {"mechanism": ["null"], "anonymous": "push"}
+        broker.reload({"devices": [device]})
+        owner.await_end()
+        assert not owner.got_in()
+        assert client(broker, at=closed).got_in()
+        assert not elsewhere.has_ended
+
+
+def test_sighup_takes_mechanisms_of_all_doors_and_those_without_keys_end(
+    mongo_uri: str, database: str, tmp_path: Path, client: Clients
+) -> None:
+    with Reloaded(mongo_uri, database, config={"broker": {"poll": 0.2}}, folder=tmp_path) as broker:
+        stranger = client(broker).hello()
+
+        broker.reload(secured(tmp_path))
+
+        stranger.await_end()
+        assert not client(broker).got_in()
+        assert client(broker, **keyed(OPERATOR)).got_in()
+        assert "SIGHUP: now [security] mechanism: " in broker.log_text()
+
+
+def test_sighup_opens_no_door_to_other_machines_by_the_change_that_needs_a_restart(
+    mongo_uri: str, database: str, tmp_path: Path, client: Clients
+) -> None:
+    open_to_others = {"kind": "queue", "queue": "mail", "frontend": "tcp://*:*"}
+    config = {**secured(tmp_path, mechanism=["curve"]), "devices": [open_to_others]}
+    with Reloaded(mongo_uri, database, config=config, folder=tmp_path) as broker:
+        here = {**open_to_others, "frontend": "tcp://127.0.0.1:*"}
+        broker.reload(
+            {**secured(tmp_path, mechanism=["curve"], anonymous="all"), "devices": [here]}, refused=True
+        )
+        broker.reload({"devices": [{**open_to_others, "anonymous": "push"}]}, refused=True)
+
+        assert broker.log_text().count("SIGHUP: [[devices]] no. 1: other machines can reach ") == 2
+        assert not client(broker).got_in()
+        broker.reload({"devices": [{**open_to_others, "anonymous": "push", "insecure": True}]})
 
 
 def test_a_door_that_connects_shows_the_brokers_key_and_knows_that_of_the_other_side(

@@ -20,7 +20,7 @@ from sluicemq_broker.config import (
 )
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import Caller, DoorGuard, Security
-from sluicemq_devices.sockets.endpoints import parse
+from sluicemq_devices.sockets.endpoints import Endpoint, parse
 from sluicemq_devices.zmtp import CURVE, NULL, PLAIN, Credentials
 
 KEY, STRANGE = bytes(range(32)), bytes(range(32, 64))
@@ -30,6 +30,9 @@ MAILER = PrincipalSettings(
     keys=(encode(KEY),), password=Secret(HASH), permissions=Permissions.read("push=mail")
 )
 RIGHT = Credentials(PLAIN, user="mailer", password="right")  # noqa: S106 - of a test
+SETTINGS = SecuritySettings(
+    mechanism=("null", "plain", "curve"), secret_key_file=KEYS, anonymous=Permissions.all()
+)
 END = parse("tcp://127.0.0.1:5550")
 HERE, ELSEWHERE = "tcp://127.0.0.1:40000", "tcp://192.0.2.7:40000"
 
@@ -194,6 +197,23 @@ def test_other_settings_hold_for_open_connections_and_new_handshakes() -> None:
     assert not mailer.is_known
     security.reconfigure(SecuritySettings(mechanism=("curve",), secret_key_file=other), {})
     assert not stranger.is_known, "its connection ends"
+
+
+def test_each_door_takes_what_it_says_itself_after_a_change() -> None:
+    """SIGHUP: connections end whose mechanism their door speaks no more, also those with a key."""
+    security = Security(Counters(), SETTINGS, {"mailer": MAILER})
+    devices = [DeviceSettings(kind="queue", frontends=(END,)) for _ in "12"]
+    guards = [security.guard(END, each) for each in devices]
+    callers = [caller for each in guards if (caller := admitted(each, Credentials(CURVE, key=KEY))[0])]
+    before: list[tuple[Endpoint, DeviceSettings | None]] = [(END, each) for each in devices]
+    closed = DeviceSettings(kind="queue", frontends=(END,), mechanism=("null",), anonymous=Permissions())
+
+    security.reconfigure(SETTINGS, {"mailer": MAILER}, zip(before, [(END, closed), before[1]], strict=True))
+
+    assert [guard.mechanisms for guard in guards] == [{NULL}, {NULL, PLAIN, CURVE}]
+    assert [caller.is_known for caller in callers] == [False, True]
+    assert admitted(guards[0], Credentials(NULL))[0] is None
+    assert admitted(guards[1], Credentials(NULL))[0] is not None
 
 
 def test_http_asks_for_tokens_and_passwords() -> None:

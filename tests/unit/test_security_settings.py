@@ -63,7 +63,7 @@ def test_a_door_goes_over_its_device_and_a_device_over_the_table(tmp_path: Path)
     assert [rule_of(config.security, end, device) for end in device.ends] == [
         DoorRule(("null", "curve"), push, insecure=False, server_key=None),
         DoorRule(("null", "curve"), Permissions(), insecure=True, server_key=None),
-        DoorRule(("curve",), push, insecure=False, server_key=KEY),
+        DoorRule(("curve",), Permissions.all(), insecure=False, server_key=KEY),  # the file names its key
     ]
 
 
@@ -221,7 +221,7 @@ def test_a_wrong_value_that_may_be_a_secret_is_not_repeated(tmp_path: Path, key:
 
 
 def test_a_running_broker_takes_principals_anonymous_and_keys(tmp_path: Path) -> None:
-    """SIGHUP takes principals, ``anonymous``, ``allow_plain`` and the key file; mechanisms need a restart."""
+    """SIGHUP takes principals, ``anonymous``, ``mechanism``, ``allow_plain`` and the key file."""
     path = keys(tmp_path)
     toml = f'[security]\nmechanism = "curve"\nsecret_key_file = "{path}"\n'
     old = read(tmp_path, f'{toml}[security.principals.a]\npermissions = "all"')
@@ -235,20 +235,73 @@ def test_a_running_broker_takes_principals_anonymous_and_keys(tmp_path: Path) ->
 
     taken = taken_over(old, new)
 
-    assert taken.security.mechanism == ("curve",)
+    assert taken.security.mechanism == ("null",)
     assert taken.security.anonymous == Permissions.read("read")
     assert taken.security.allow_plain
     assert taken.principals == new.principals
     assert taken.security.secret_key_file is not None
     assert taken.security.secret_key_file.keys.secret == bytes([7] * 32)
     assert {str(each).replace('"', ""): each.live for each in changes(old, new)} == {
-        "[security] mechanism: curve -> null": False,
+        "[security] mechanism: curve -> null": True,
         "[security] secret_key_file: another one": True,
         "[security] anonymous: nothing -> read=*": True,
         "[security] allow_plain: false -> true": True,
         "[security.principals.a]: true -> false": True,
         "[security.principals.b]: false -> true": True,
     }
+
+
+def test_a_running_broker_takes_what_devices_and_doors_say_of_security(tmp_path: Path) -> None:
+    """A device is known by its kind and doors, wherever it is in the file; nothing else of it is taken."""
+    push = 'kind = "streamer"\nfrontend = "tcp://127.0.0.1:7001"'
+    ask = 'kind = "queue"\nfrontend = ["tcp://127.0.0.1:7002", "tcp://127.0.0.1:7003"]'
+    library = '[broker]\nendpoint = {{ endpoint = "tcp://127.0.0.1:7000", anonymous = "{}" }}\n'
+    old = read(tmp_path, f"{library.format('all')}[[devices]]\n{push}\n[[devices]]\n{ask}")
+    new = read(
+        tmp_path,
+        f"""{library.format("read")}
+        [security]
+        secret_key_file = "{keys(tmp_path)}"
+        [[devices]]
+        kind = "queue"
+        frontend = [{{ endpoint = "tcp://127.0.0.1:7002", mechanism = "curve" }}, "tcp://127.0.0.1:7003"]
+        [[devices]]
+        {push}
+        anonymous = "push"
+        insecure = true
+        hwm = 7
+        """,
+    )
+
+    taken = taken_over(old, new)
+
+    rules = [rule_of(taken.security, end, device) for _place, end, device in taken.doors]
+    assert [each[:3] for each in rules] == [
+        (("null",), Permissions.read("read"), False),
+        (("null",), Permissions.read("push"), True),
+        (("curve",), Permissions(), False),
+        (("null",), Permissions.all(), False),
+    ]
+    assert taken.devices[0].hwm == old.devices[0].hwm
+    assert {str(each).replace('"', ""): each.live for each in changes(old, new)} == {
+        "[broker] endpoint @tcp://127.0.0.1:7000 anonymous: all -> read=*": True,
+        "[security] secret_key_file: nothing -> " + str(tmp_path / "broker.key"): True,
+        "[[devices]] no. 1 anonymous: nothing -> push=*": True,
+        "[[devices]] no. 1 insecure: false -> true": True,
+        "[[devices]] no. 1 hwm: 10000 -> 7": False,
+        "[[devices]] no. 2 frontend @tcp://127.0.0.1:7002 mechanism: nothing -> curve": True,
+    }
+    assert [each.live for each in changes(taken, new)] == [False]
+
+
+def test_nothing_is_taken_of_a_device_with_other_doors(tmp_path: Path) -> None:
+    """Its doors that are open would get the rules of doors that are not."""
+    device = '[[devices]]\nkind = "streamer"\nfrontend = "tcp://127.0.0.1:{}"\nanonymous = "{}"'
+    old = read(tmp_path, device.format(7001, "push"))
+    new = read(tmp_path, device.format(7002, "all"))
+
+    assert taken_over(old, new).devices == old.devices
+    assert [each.live for each in changes(old, new)] == [False, False]
 
 
 def test_a_key_file_that_can_not_be_read_is_one_problem(tmp_path: Path) -> None:

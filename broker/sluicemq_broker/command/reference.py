@@ -60,8 +60,8 @@ def configuration() -> str:
         "`sluicemq config check [FILE]` shows every setting that would hold.",
         "- *default* `-`: none.\n"
         "- *SIGHUP* yes: a running broker takes a new value when it "
-        "[reads its file again](operations.md#another-configuration). Others, and those of devices, need a "
-        "restart.\n"
+        "[reads its file again](operations.md#another-configuration). Others need a restart. Those of "
+        "devices do, but for `mechanism`, `anonymous`, `insecure` and `server_key`, also in a door's table.\n"
         "- *unit* s: a span of time. It is a number of seconds, or a text such as `90s`, `5m`, `1h30m`, `2d` "
         "or `250ms`. This holds everywhere: here, in the environment, in flags and options of the commands, "
         "in the headers of a job and in keywords of the library.\n"

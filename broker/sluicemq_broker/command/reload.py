@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import gevent
 
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.command import logs
-from sluicemq_broker.config import Config, ConfigError, changes, load, problems_of_exposure, taken_over
+from sluicemq_broker.config import (
+    Config,
+    ConfigError,
+    Problem,
+    changes,
+    load,
+    problems_of_doors,
+    problems_of_exposure,
+    rule_of,
+    taken_over,
+)
 from sluicemq_broker.process.server import Server
+from sluicemq_devices.zmtp import CURVE, load_curve
 
 log = logging.getLogger("broker")
 
@@ -39,15 +51,15 @@ def reload(source: Source, server: Server) -> None:
     """
     new = gevent.get_hub().threadpool.apply(_read, (source,))
     if isinstance(new, ConfigError):
-        for problem in new.problems:
-            log.error("SIGHUP: %s", problem)
-        log.error("SIGHUP: the configuration is not valid, the former one stays")
-        server.audit.note("reload", {}, code="BAD_CONFIGURATION")
+        _refuse(server, new.problems, "the configuration is not valid")
         return
     old = server.config
-    found = changes(old, new)
+    found, merged = changes(old, new), taken_over(old, new)
+    if problems := [*problems_of_doors(merged), *problems_of_exposure(merged)]:
+        _refuse(server, problems, "together with what needs a restart these settings are not valid")
+        return
     server.audit.note("reload", {change.place: True for change in found})
-    server.reconfigure(taken_over(old, new))
+    server.reconfigure(merged)
     _log_as(server.config, at_least=old.broker.log_level)
     for change in found:
         if change.live:
@@ -60,12 +72,25 @@ def reload(source: Source, server: Server) -> None:
     _log_as(server.config)
 
 
+def _refuse(server: Server, problems: Iterable[Problem], why: str) -> None:
+    for problem in problems:
+        log.error("SIGHUP: %s", problem)
+    log.error("SIGHUP: %s, the former one stays", why)
+    server.audit.note("reload", {}, code="BAD_CONFIGURATION")
+
+
 def _read(source: Source) -> Config | ConfigError:
     """Return the error instead of raising it, which gevent would log as one of its own."""
     try:
-        return source.read()
+        config = source.read()
+        rules = (rule_of(config.security, end, device) for _place, end, device in config.doors)
+        if any(CURVE.lower() in each.mechanisms for each in rules):
+            load_curve()  # here, as the import takes longer than a turn of the hub may
     except ConfigError as error:
         return error
+    except Unavailable as error:
+        return ConfigError([Problem("[security] mechanism", str(error))])
+    return config
 
 
 def _log_as(config: Config, at_least: str = "error") -> None:

@@ -6,7 +6,14 @@ from sluicemq_broker.config.display import as_json, as_toml, describe
 from sluicemq_broker.config.door_settings import Door, DoorSettings
 from sluicemq_broker.config.exposure import exposed, http_exposure, problems_of_exposure
 from sluicemq_broker.config.key_file import KeyFile
-from sluicemq_broker.config.loading import Config, ConfigError, Problem, default_devices, load
+from sluicemq_broker.config.loading import (
+    Config,
+    ConfigError,
+    Problem,
+    default_devices,
+    load,
+    problems_of_doors,
+)
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.reloading import Change, changes, taken_over
@@ -68,6 +75,7 @@ __all__ = [
     "http_exposure",
     "load",
     "load_certificate",
+    "problems_of_doors",
     "problems_of_exposure",
     "rule_of",
     "settings_of",

@@ -8,7 +8,7 @@ from typing import Any
 
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config import rules
-from sluicemq_broker.config.declared import MIB, flag, setting
+from sluicemq_broker.config.declared import MIB, flag, live, setting
 from sluicemq_broker.config.door_settings import doors
 from sluicemq_devices.relays import Kind
 from sluicemq_devices.sockets import Endpoint
@@ -83,15 +83,17 @@ class DeviceSettings:
     hwm: int = setting(10_000, rules.whole(1), "jobs between the ends and MongoDB, at most")
     hwm_bytes: int = setting(64 * MIB, rules.size(), "their bytes, at most")
 
-    mechanism: tuple[str, ...] | None = setting(
+    mechanism: tuple[str, ...] | None = live(
         None, rules.mechanisms, "the mechanisms that its doors speak; by default those of [security]"
     )
-    anonymous: Permissions | None = setting(
+    anonymous: Permissions | None = live(
         None,
         rules.permissions,
         "what clients may do here that are no principal; by default as in [security]",
     )
-    insecure: bool = flag("other machines may reach its doors although they need no key", default=False)
+    insecure: bool = flag(
+        "other machines may reach its doors although they need no key", default=False, live=True
+    )
 
     @property
     def ends(self) -> tuple[Endpoint, ...]:

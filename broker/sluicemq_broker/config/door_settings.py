@@ -9,7 +9,7 @@ from typing import Any
 from sluicemq.protocol.permissions import Permissions
 from sluicemq.protocol.rules import Rule
 from sluicemq_broker.config import rules
-from sluicemq_broker.config.declared import setting, settings_of
+from sluicemq_broker.config.declared import live, setting, settings_of
 from sluicemq_devices.sockets import Endpoint
 
 
@@ -18,16 +18,16 @@ class DoorSettings:
     """``frontend = { endpoint = "tcp://*:5551", mechanism = ["curve"] }``: one door, over its device."""
 
     endpoint: Endpoint = setting(MISSING, rules.endpoint, "the door's address")
-    mechanism: tuple[str, ...] | None = setting(
+    mechanism: tuple[str, ...] | None = live(
         None, rules.mechanisms, "the mechanisms that this door speaks; by default those of its device"
     )
-    anonymous: Permissions | None = setting(
+    anonymous: Permissions | None = live(
         None, rules.permissions, "what clients may do here that are no principal; by default as at its device"
     )
-    insecure: bool | None = setting(
+    insecure: bool | None = live(
         None, rules.flag, "other machines may reach this door although it needs no key"
     )
-    server_key: str | None = setting(
+    server_key: str | None = live(
         None,
         rules.public_key,
         "where the door connects (>): the public key of the socket there, which must speak curve",
@@ -44,6 +44,13 @@ class Door(Endpoint):
 def own_settings(endpoint: Endpoint) -> DoorSettings:
     """Return the settings of a door; those of a bare address leave all to its device."""
     return endpoint.settings if isinstance(endpoint, Door) else DoorSettings(endpoint=endpoint)
+
+
+def with_settings(endpoint: Endpoint, settings: DoorSettings) -> Endpoint:
+    """Return the door at this endpoint with other settings."""
+    if settings == own_settings(endpoint):
+        return endpoint
+    return Door(endpoint.address, endpoint.bind, settings)
 
 
 def given(door: Door) -> dict[str, Any]:

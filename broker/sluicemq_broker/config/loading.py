@@ -127,6 +127,16 @@ def load(file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]
     return config
 
 
+def problems_of_doors(config: Config) -> list[Problem]:
+    """Return what doors lack for their mechanisms; each lack once, at the first door that has it."""
+    found: dict[str, str] = {}
+    for place, end, device in config.doors:
+        problem = problem_of_door(config.security, end, rule_of(config.security, end, device))
+        if problem:
+            found.setdefault(problem, f"{place}: {end.address}")
+    return [Problem(place, message) for message, place in found.items()]
+
+
 def user_data_folder(environ: Mapping[str, str]) -> Path:
     """Return the default folder of the embedded MongoDB's data."""
     given = environ.get("XDG_DATA_HOME", "")
@@ -373,14 +383,8 @@ class _Reading:
 
     def _compare_doors(self, config: Config) -> None:
         """Check what each door needs for its mechanisms; a device that lacks something has one problem."""
-        problems: dict[str, str] = {}
-        for place, end, device in config.doors:
-            security = config.security
-            problem = problem_of_door(security, end, rule_of(security, end, device))
-            if problem:
-                problems.setdefault(problem, f"{self._file}: {place}: {end.address}")
-        for problem, place in problems.items():
-            self._wrong(place, problem)
+        for problem in problems_of_doors(config):
+            self._wrong(f"{self._file}: {problem.place}", problem.message)
 
     def _compare_routes(self, config: Config) -> None:
         named: set[tuple[str, str]] = set()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sluicemq_broker.config.declared import settings_of
+from sluicemq_broker.config.device_settings import DeviceSettings
 from sluicemq_broker.config.display import as_toml
+from sluicemq_broker.config.door_settings import DoorSettings, own_settings, with_settings
 from sluicemq_broker.config.loading import Config
 from sluicemq_broker.config.security_settings import PrincipalSettings
 from sluicemq_broker.config.settings import QueueSettings
+from sluicemq_devices.sockets import Endpoint
 
 
 class Change(NamedTuple):
@@ -51,9 +54,9 @@ def changes(old: Config, new: Config) -> list[Change]:
     for what, before, after in (("routes", old.routes, new.routes), ("devices", old.devices, new.devices)):
         if len(before) != len(after):
             found.append(Change(f"number of [[{what}]]", len(before), len(after), live=False))
-        for number, (one, other) in enumerate(zip(before, after, strict=False), 1):
-            found += _differences(f"[[{what}]] no. {number}", one, other)
-    return found
+    for number, (route, other_route) in enumerate(zip(old.routes, new.routes, strict=False), 1):
+        found += _differences(f"[[routes]] no. {number}", route, other_route)
+    return found + list(_of_devices(old.devices, new.devices))
 
 
 def taken_over(old: Config, new: Config) -> Config:
@@ -68,21 +71,78 @@ def taken_over(old: Config, new: Config) -> Config:
         broker=_merged(old.broker, new.broker),
         queues=MappingProxyType(queues),
         other_queues=_merged(old.other_queues, new.other_queues),
+        devices=tuple(
+            _merged(each, other) if other else each for each, other in _pairs(old.devices, new.devices)
+        ),
         security=_merged(old.security, new.security),
         principals=new.principals,
     )
 
 
 def _merged(old: Any, new: Any) -> Any:
-    live = [each.name for each in settings_of(type(old)).values() if each.metadata["live"]]
-    return replace(old, **{name: getattr(new, name) for name in live})
+    """Return a table with the live values of another one, also with those of its doors."""
+    values = {}
+    for each in settings_of(type(old)).values():
+        before, after = getattr(old, each.name), getattr(new, each.name)
+        if each.metadata["live"]:
+            values[each.name] = after
+        elif before != after and (doors := _same_doors(before, after)):
+            merged = tuple(with_settings(one, _merged(*_tables(one, other))) for one, other in doors)
+            values[each.name] = merged if isinstance(before, tuple) else merged[0]
+    return replace(old, **values)
 
 
 def _differences(place: str, old: Any, new: Any) -> Iterator[Change]:
     for key, each in settings_of(type(old)).items():
         before, after = getattr(old, each.name), getattr(new, each.name)
-        if before != after:
+        if before == after:
+            continue
+        if doors := _same_doors(before, after):
+            for one, other in doors:
+                yield from _differences(f"{place} {key} {one}", *_tables(one, other))
+        else:
             yield Change(f"{place} {key}", before, after, live=each.metadata["live"])
+
+
+def _of_devices(old: Sequence[DeviceSettings], new: Sequence[DeviceSettings]) -> Iterator[Change]:
+    for number, (one, other) in enumerate(_pairs(old, new), 1):
+        place = f"[[devices]] no. {number}"
+        if other:
+            yield from _differences(place, one, other)
+        elif number <= len(new):  # its doors are others: nothing of it is taken over
+            for change in _differences(place, one, new[number - 1]):
+                yield change._replace(live=False)
+
+
+def _pairs(
+    old: Sequence[DeviceSettings], new: Sequence[DeviceSettings]
+) -> Iterator[tuple[DeviceSettings, DeviceSettings | None]]:
+    """Yield each device with the one that has its doors now, wherever in the file; None: none has."""
+    rest = list(new)
+    for each in old:
+        other = next((other for other in rest if _place_of(other) == _place_of(each)), None)
+        if other:
+            rest.remove(other)
+        yield each, other
+
+
+def _place_of(device: DeviceSettings) -> list[Any]:
+    """Return the kind of a device and the addresses of its doors."""
+    ends = (device.frontends, device.backends, device.commits, device.replays)
+    return [device.kind, *([str(end) for end in each] for each in ends)]
+
+
+def _same_doors(before: Any, after: Any) -> list[tuple[Endpoint, Endpoint]]:
+    """Return the doors of a setting, each before and after; none if they are others, or no doors."""
+    one, other = (each if isinstance(each, tuple) else (each,) for each in (before, after))
+    is_same = all(isinstance(each, Endpoint) for each in (*one, *other)) and [*map(str, one)] == [
+        *map(str, other)
+    ]
+    return list(zip(one, other, strict=True)) if is_same else []
+
+
+def _tables(one: Endpoint, other: Endpoint) -> tuple[DoorSettings, DoorSettings]:
+    return own_settings(one), own_settings(other)
 
 
 def _of_principal(

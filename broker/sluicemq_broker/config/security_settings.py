@@ -9,7 +9,7 @@ from typing import NamedTuple
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config import rules
-from sluicemq_broker.config.declared import flag, live, setting
+from sluicemq_broker.config.declared import flag, live
 from sluicemq_broker.config.device_settings import DeviceSettings
 from sluicemq_broker.config.door_settings import own_settings
 from sluicemq_broker.config.key_file import KeyFile
@@ -21,7 +21,7 @@ from sluicemq_devices.sockets import Endpoint
 class SecuritySettings:
     """``[security]``: how clients show who they are, and what those may do that don't."""
 
-    mechanism: tuple[str, ...] = setting(
+    mechanism: tuple[str, ...] = live(
         (rules.NULL,),
         rules.mechanisms,
         "the mechanisms of ZMTP that the doors speak: curve has keys and encrypts, plain has passwords, null "
@@ -82,9 +82,10 @@ def rule_of(security: SecuritySettings, end: Endpoint, device: DeviceSettings | 
     mechanisms = next(each.mechanism for each in levels if each.mechanism is not None)
     if own.server_key is not None and own.mechanism is None:
         mechanisms = (rules.CURVE,)
-    anonymous = next((each.anonymous for each in levels if each.anonymous is not None), None)
+    # A server whose key the file names is no anonymous client: only the table of its door limits it.
+    limits = levels if own.server_key is None else (own,)
+    anonymous = next((each.anonymous for each in limits if each.anonymous is not None), None)
     if anonymous is None:
-        # The file itself names the key of the socket that a door connects to.
         is_open = mechanisms == security.mechanism == (rules.NULL,) or own.server_key is not None
         anonymous = Permissions.all() if is_open else Permissions()
     of_device = device.insecure if device else False

@@ -61,7 +61,9 @@ class BrokerSettings:
     endpoint: Endpoint = setting(door(PORT), bound_door, "the door of the library and the commands")
     host: str = setting("127.0.0.1", rules.host, "where the default doors listen")
     insecure: bool = flag(
-        "other machines may reach all doors but HTTP although clients need no key there", default=False
+        "other machines may reach all doors but HTTP although clients need no key there",
+        default=False,
+        live=True,
     )
     devices: bool = flag("open the doors of [[devices]], or of the default ones; false: none", default=True)
     http: str = setting(
@@ -88,7 +90,9 @@ class BrokerSettings:
         "names of a reverse proxy by which browsers reach the HTTP door, beside addresses and localhost",
     )
     http_insecure: bool = flag(
-        "other machines may reach the HTTP door without TLS, and read there without a token", default=False
+        "other machines may reach the HTTP door without TLS, and read there without a token",
+        default=False,
+        live=True,
     )
     mongodb_uri: MongoUri | None = setting(
         None, rules.mongodb_uri, "the MongoDB; without a URI the broker starts an embedded one in data_dir"

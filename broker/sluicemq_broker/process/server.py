@@ -42,7 +42,7 @@ _LEAVING: Final = 1.0
 
 
 #: Why a connection ends whose principal, or key, was removed.
-_UNKNOWN: Final = "its key, or its principal, was removed"
+_UNKNOWN: Final = "its key, or its principal, was removed, or the door lets nobody in by that any more"
 #: Tables of the configuration that only a part of the broker reads.
 _TABLES: Final = ("streams", "routes")
 
@@ -114,10 +114,11 @@ class Server:
 
     def reconfigure(self, config: Config) -> None:
         """Use another configuration, of which only live settings differ."""
+        doors = [(before[1:], now[1:]) for before, now in zip(self.config.doors, config.doors, strict=True)]
         self.config = config
         self._security.audit.retention = config.broker.audit_retention
         self._jobs.queues.reconfigure(config)
-        self._security.reconfigure(config.security, config.principals)
+        self._security.reconfigure(config.security, config.principals, doors)
         self._principals.on_change()
         self._listeners.reconfigure(config.broker)
 

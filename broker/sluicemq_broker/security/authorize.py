@@ -127,10 +127,11 @@ class Principal:
 class Caller:
     """One connection or request of a principal. ``key``: id of the key, password or token that it showed.
 
-    ``peer``: its address. ``refused(caller, action, name)``: counts and logs refusals.
+    ``peer``: its address. ``refused(caller, action, name)``: counts and logs refusals. ``holds()``: whether
+    its door still takes what it has shown.
     """
 
-    __slots__ = ("_refused", "key", "peer", "principal")
+    __slots__ = ("_holds", "_refused", "key", "peer", "principal")
 
     def __init__(
         self,
@@ -138,11 +139,13 @@ class Caller:
         peer: str = "",
         key: str = "",
         refused: Callable[[Caller, Action, str], None] | None = None,
+        holds: Callable[[], bool] | None = None,
     ) -> None:
         self.principal = principal
         self.peer = peer
         self.key = key
         self._refused = refused
+        self._holds = holds
 
     @property
     def name(self) -> str:
@@ -156,12 +159,13 @@ class Caller:
 
     @property
     def is_known(self) -> bool:
-        """False once its principal or its key was removed: its connections must end."""
-        return self.principal.exists and (not self.key or self.key in self.principal.keys)
+        """False once its principal, its key or its mechanism was removed: its connections must end."""
+        has_key = not self.key or self.key in self.principal.keys
+        return self.principal.exists and has_key and (self._holds is None or self._holds())
 
     def at(self, peer: str) -> Caller:
         """Return the caller for another request of this principal, from this address."""
-        return Caller(self.principal, peer, self.key, self._refused)
+        return Caller(self.principal, peer, self.key, self._refused, self._holds)
 
     def as_now(self) -> Caller:
         """Return a caller that keeps the present permissions: for answers that equal callers share."""

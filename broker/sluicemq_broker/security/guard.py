@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import gevent
@@ -17,7 +18,7 @@ from sluicemq_broker.security.authorize import Caller, Principal
 from sluicemq_broker.security.passwords import Passwords
 from sluicemq_broker.security.principals import Principals
 from sluicemq_devices.sockets import Decide, Guard, host_and_port
-from sluicemq_devices.zmtp import CURVE, PLAIN, Credentials
+from sluicemq_devices.zmtp import CURVE, NULL, PLAIN, Credentials
 
 #: Code of a login that is refused, in the audit; the client hears what its mechanism has for that.
 NOT_ADMITTED: Final = "NOT_ADMITTED"
@@ -45,7 +46,7 @@ class DoorGuard(Guard):
         self._allow_plain = False
 
     def use(self, rule: DoorRule, keys: KeyPair | None, *, allow_plain: bool) -> None:
-        """Follow another rule: connections that are open keep their keys, but not what they may do."""
+        """Follow another rule, also for open connections: those that it would not let in must end."""
         self.mechanisms = frozenset(each.upper() for each in rule.mechanisms)
         self.secret_key = keys.secret if keys else b""
         self.server_key = read_key(rule.server_key) if rule.server_key and CURVE in self.mechanisms else b""
@@ -69,7 +70,7 @@ class DoorGuard(Guard):
         elif credentials.mechanism == PLAIN:
             self._admit_user(credentials, peer, self._noting(peer, credentials.user, decide))
         else:
-            self._admit_anonymous(peer, decide, "it shows no key, which this door requires")
+            self._admit_anonymous(NULL, peer, decide, "it shows no key, which this door requires")
 
     def _noting(self, peer: str, user: str, decide: Decide) -> Decide:
         """Return the function that decides, and counts the login in the audit."""
@@ -89,13 +90,14 @@ class DoorGuard(Guard):
     def _admit_key(self, key: bytes, peer: str, decide: Decide) -> None:
         shown = self._principals.by_public_key(key)
         if shown:
-            decide(self._caller(shown.principal, peer, shown.key), "")
+            decide(self._caller(shown.principal, peer, CURVE, shown.key), "")
         else:
-            self._admit_anonymous(peer, decide, f"no principal has its key {encode(key)} ({key_id(key)})")
+            otherwise = f"no principal has its key {encode(key)} ({key_id(key)})"
+            self._admit_anonymous(CURVE, peer, decide, otherwise)
 
-    def _admit_anonymous(self, peer: str, decide: Decide, otherwise: str) -> None:
+    def _admit_anonymous(self, mechanism: str, peer: str, decide: Decide, otherwise: str) -> None:
         if self._anonymous.permissions:
-            decide(self._caller(self._anonymous, peer), "")
+            decide(self._caller(self._anonymous, peer, mechanism), "")
         else:
             decide(None, otherwise)
 
@@ -108,7 +110,7 @@ class DoorGuard(Guard):
             return
         login = self._principals.login(credentials.user)
         if login and self._passwords.remembers(login.hash, credentials.password):
-            decide(self._caller(login.principal, peer, login.key), "")
+            decide(self._caller(login.principal, peer, PLAIN, login.key), "")
         else:
             gevent.spawn(self._check, credentials, peer, decide)
 
@@ -119,14 +121,18 @@ class DoorGuard(Guard):
         except Unavailable as error:
             decide(None, str(error), for_now=True)
             return
-        caller = self._caller(login.principal, peer, login.key) if login and fits else None
+        caller = self._caller(login.principal, peer, PLAIN, login.key) if login and fits else None
         if caller and caller.is_known:  # it may have been removed meanwhile
             decide(caller, "")
         else:
             decide(None, f"{_WRONG}: {credentials.user[:64]!r}")
 
-    def _caller(self, principal: Principal, peer: str, key: str = "") -> Caller:
-        return Caller(principal, peer, key, self._refused)
+    def _caller(self, principal: Principal, peer: str, mechanism: str, key: str = "") -> Caller:
+        return Caller(principal, peer, key, self._refused, partial(self._holds, mechanism, self.server_key))
+
+    def _holds(self, mechanism: str, server_key: bytes) -> bool:
+        """Return whether a connection of this mechanism, to this server, would get in now, too."""
+        return mechanism in self.mechanisms and server_key == self.server_key
 
 
 def is_here(peer: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from sluicemq.protocol.keys import encode
@@ -28,6 +28,9 @@ from sluicemq_devices.sockets import Endpoint
 
 log = logging.getLogger("broker.security")
 
+#: A door as the configuration has it: its endpoint, and its device.
+Place = tuple[Endpoint, DeviceSettings | None]
+
 _DEFAULT: Final = SecuritySettings()
 #: Principals whose refusals are logged apart from those of others.
 _MOST_LOGGED: Final = 1000
@@ -51,14 +54,14 @@ class Security:
         self.passwords = Passwords()
         self.anonymous = Principal("", anonymous_of(settings))
         """The principal of HTTP requests that show no token."""
-        self._guards: list[tuple[DoorGuard, Endpoint, DeviceSettings | None]] = []
+        self._guards: list[tuple[DoorGuard, Place]] = []
 
     def guard(self, end: Endpoint, device: DeviceSettings | None = None) -> DoorGuard:
         """Return the guard of a door; ``end``: its endpoint as the configuration has it."""
         name = f"{device.kind}.{device.stream or device.queue}" if device else Door.SMQ
         guard = DoorGuard(self.principals, self.passwords, self.refused, self.audit, name)
-        self._guards.append((guard, end, device))
-        self._instruct(guard, end, device)
+        self._guards.append((guard, (end, device)))
+        self._instruct(guard, (end, device))
         return guard
 
     def caller(self, peer: str) -> Caller:
@@ -88,15 +91,25 @@ class Security:
     @property
     def strangers_operate(self) -> bool:
         """True if anonymous clients of the library's door may change principals."""
-        return any(guard.strangers_operate for guard, _end, device in self._guards if device is None)
+        return any(guard.strangers_operate for guard, (_end, device) in self._guards if device is None)
 
-    def reconfigure(self, settings: SecuritySettings, principals: Mapping[str, PrincipalSettings]) -> None:
-        """Use other settings: new handshakes meet the new keys, open connections the new permissions."""
+    def reconfigure(
+        self,
+        settings: SecuritySettings,
+        principals: Mapping[str, PrincipalSettings],
+        doors: Iterable[tuple[Place, Place]] = (),
+    ) -> None:
+        """Use other settings: new handshakes meet the new keys, open connections the new permissions.
+
+        ``doors``: each door as the configuration had it, and as it has it now.
+        """
         former, self._settings = self._settings, settings
         if settings.secret_key_file != former.secret_key_file:
             self.announce()
         self.anonymous.change(anonymous_of(settings))
         self.principals.use_file(principals)
+        now = {_identity(before): after for before, after in doors}
+        self._guards = [(guard, now.get(_identity(place), place)) for guard, place in self._guards]
         for each in self._guards:
             self._instruct(*each)
 
@@ -128,7 +141,13 @@ class Security:
         if file:
             log.info("clients with a key need this broker's: server_key = %s", encode(file.keys.public))
 
-    def _instruct(self, guard: DoorGuard, end: Endpoint, device: DeviceSettings | None) -> None:
+    def _instruct(self, guard: DoorGuard, place: Place) -> None:
         settings = self._settings
         keys = settings.secret_key_file.keys if settings.secret_key_file else None
-        guard.use(rule_of(settings, end, device), keys, allow_plain=settings.allow_plain)
+        guard.use(rule_of(settings, *place), keys, allow_plain=settings.allow_plain)
+
+
+def _identity(place: Place) -> tuple[int, int]:
+    """Return what tells two doors apart, also those of one address: these objects of the configuration."""
+    end, device = place
+    return id(end), id(device)
