@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import signal
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
 import tomli_w
 import zmq
+from click.testing import CliRunner, Result
 from pymongo import MongoClient
 
 from faults.test_every_verb_is_bounded import VERBS
 from sluicemq import Client, NotAdmitted, NotFound, Producer
+from sluicemq.cli.app import app
 from sluicemq.protocol import wire
 from sluicemq_broker.command import users
 from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
@@ -47,7 +53,7 @@ def config() -> dict[str, Any]:
     return {
         "broker": {"http": "127.0.0.1:0", "http_token": TOKEN},
         "schedules": {"nightly": {"queue": "victim", "payload": "x", "every": 86400}},
-        "queues": {name: {} for name in ("victim", "pages", "over-http")},
+        "queues": {name: {} for name in ("victim", "pages", "over-http", "shown")},
         "security": {
             "anonymous": "all",
             "principals": {
@@ -305,6 +311,49 @@ def test_it_is_read_over_http_with_operate_alone(client: Client, web: Web) -> No
     assert web.get(f"{V1}/audit?after={answer.json['next']}&name=over-http", **owner).json["records"] == []
     assert web.get(f"{V1}/audit?since=yesterday", **owner).status == REFUSED
     assert web.get(f"{V1}/audit", **reader).status == 403
+
+
+# -------------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def run(broker: BrokerProcess) -> Callable[..., Result]:
+    return lambda *words: CliRunner().invoke(app, ["--endpoint", broker.doors["smq"], "audit", *words])
+
+
+def test_the_command_shows_records_chosen_by_its_options(client: Client, run: Callable[..., Result]) -> None:
+    client.pause("shown")
+    with suppress(NotFound):
+        client.cancel("shown", "none")
+
+    table = run("--name", "shown")
+    chosen = json.loads(run("--json", "--name", "shown", "--outcome", "refused", "--newer-than", "1h").stdout)
+
+    assert [line.split()[5] for line in table.stdout.splitlines()[1:]] == ["cancel", "pause"]
+    assert [each["code"] for each in chosen["records"]] == ["NOT_FOUND"]
+    assert run("--name", "shown", "--older-than", "1h").stderr.strip() == "no records"
+    assert len(json.loads(run("--json", "--limit", "3").stdout)["records"]) == 3
+
+
+def test_the_command_follows_what_comes(broker: BrokerProcess, client: Client) -> None:
+    client.pause("shown")
+    words = ["--endpoint", broker.doors["smq"], "audit", "--follow", "--json", "--name", "shown"]
+    program = [sys.executable, "-u", "-m", "sluicemq", *words]
+    with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout
+            ordering = Thread(target=lambda: _resume_until(client, process), daemon=True)
+            ordering.start()
+            row = json.loads(process.stdout.readline())
+        finally:
+            process.terminate()
+    assert row["action"] == "resume"
+
+
+def _resume_until(client: Client, process: subprocess.Popen[str]) -> None:
+    """Resume again and again: when the command has begun to look is not known."""
+    while process.poll() is None:
+        client.resume("shown")
 
 
 # ------------------------------------------------------------------------- other brokers

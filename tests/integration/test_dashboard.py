@@ -24,7 +24,7 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(path_of_chromium() is None, reason="no Chromium: apt-get install chromium")
 
-PAGES = ("", "queues", "dead", "workers", "schedules", "streams", "tasks")
+PAGES = ("", "queues", "dead", "workers", "schedules", "streams", "tasks", "audit")
 #: What would run if any of it became markup.
 SCRIPT = "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\">"
 _full = pytest.mark.full
@@ -358,6 +358,21 @@ def test_no_page_is_wider_than_its_window_and_all_that_can_be_used_has_a_name(
             assert page.get_by_role(role).count() == 1
     dashboard.context.close()
     assert dashboard.wrong == []
+
+
+def test_the_audit_log_is_leafed_through_and_filtered(dashboard: Dashboard, jobs: OwnQueue) -> None:
+    for _ in range(26):
+        jobs.client.pause(jobs.queue)
+        jobs.client.resume(jobs.queue)
+
+    page = dashboard.show(f"audit?name={jobs.queue}")
+
+    expect(page.locator("tbody tr")).to_have_count(50)
+    expect(page.locator("tbody tr").first).to_contain_text(f"resume {jobs.queue}")
+    page.get_by_role("button", name="Next").click()
+    expect(page.locator("tbody tr")).to_have_count(2)
+    page.get_by_label("Action").fill("purge")
+    expect(page.get_by_text("no records")).to_be_visible()
 
 
 @_full

@@ -145,13 +145,18 @@ class Audit:
 
     # ---------------------------------------------------------------- MongoDB
 
+    @property
+    def unwritten(self) -> list[AuditRecord]:
+        """Records that are not written yet, or were counted on since."""
+        return list(self._unwritten.values())
+
     def flush(self) -> None:
         """Write what is not written yet; raises Unavailable."""
         records = self._records
         if records is None:
             return
         with self._flushing:
-            left = list(self._unwritten.values())
+            left = self.unwritten
             for place in range(0, len(left), _AT_ONCE):
                 some = left[place : place + _AT_ONCE]
                 records.write(some)

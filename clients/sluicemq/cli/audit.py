@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from time import sleep, time
 from typing import Any, Final
 
 import click
 
 from sluicemq.cli.options import timespan
-from sluicemq.cli.output import Invocation, printable
+from sluicemq.cli.output import Invocation, shown
 from sluicemq.client import Client
 
 #: Records in one question; seconds between two with --follow, and by which one may come late.
@@ -75,9 +74,9 @@ def _follow(invocation: Invocation, client: Client, choice: Mapping[str, Any]) -
         if invocation.as_json:
             invocation.json(row)
         else:
-            shown = _line(row)
-            when = datetime.fromtimestamp(shown.pop("until_at"), UTC).isoformat(sep=" ", timespec="seconds")
-            invocation.line(f"{when}  {'  '.join(printable(str(each)) for each in shown.values() if each)}")
+            cells = _line(row)
+            texts = [shown(name, value) for name, value in cells.items() if value]
+            invocation.line("  ".join(texts))
 
 
 def _news(client: Client, choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -97,7 +96,7 @@ def _line(row: Mapping[str, Any]) -> dict[str, Any]:
     times = f"{row['count']} times" if row["count"] > 1 else ""
     about = " ".join(f"{key}={_plain(value)}" for key, value in row["about"].items())
     return {
-        "until_at": row["until"],
+        "recorded_at": row["until"],
         "who": row["principal"] or "-",
         "from": f"{row['peer']} {row['door']}".strip(),
         "action": row["action"],

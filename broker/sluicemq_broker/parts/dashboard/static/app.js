@@ -2,6 +2,7 @@
 
 import { prepare, rights } from "./actions.js";
 import { Live } from "./api.js";
+import { audit } from "./audit.js";
 import { fill, h, say } from "./dom.js";
 import { count, span } from "./format.js";
 import { dead } from "./dead.js";
@@ -11,13 +12,14 @@ import { overview } from "./overview.js";
 import { queue } from "./queue.js";
 import { queues } from "./queues.js";
 import { schedules, streams, tasks, workers } from "./others.js";
-import { maySome, needsLogin, onchange, refresh, who } from "./session.js";
+import { may, maySome, needsLogin, onchange, refresh, who } from "./session.js";
 
 const reads = () => maySome("read");
 const PAGES = [
   ["", "Overview", overview, () => true], ["queues", "Queues", queues, reads], ["dead", "Dead letters", dead, reads],
   ["workers", "Workers", workers, reads], ["schedules", "Schedules", schedules, () => maySome("manage")],
   ["streams", "Streams", streams, () => maySome("subscribe")], ["tasks", "Tasks", tasks, () => maySome("manage")],
+  ["audit", "Audit", audit, () => may("operate")],
 ];
 
 const main = document.getElementById("main");

@@ -1,0 +1,78 @@
+"""The audit log in MongoDB: how long records stay, and how many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pymongo import MongoClient
+
+from sluicemq_broker.store import AuditChoice, AuditRecord, AuditStore
+
+NOW = 1_790_000_000.0
+
+
+@pytest.fixture
+def store(mongo_uri: str, database: str) -> Iterator[AuditStore]:
+    with MongoClient[dict[str, object]](mongo_uri) as mongo:
+        store = AuditStore(mongo[database])
+        store.prepare()
+        yield store
+
+
+def some(count: int, *, counted: bool = False, at: float = NOW) -> list[AuditRecord]:
+    kind = "login" if counted else "purge"
+    return [
+        AuditRecord(id=f"{kind}-{number}", at=at + number, until=at + number, action=kind, counted=counted)
+        for number in range(count)
+    ]
+
+
+def ids(store: AuditStore) -> list[str]:
+    return [each["id"] for each in store.page(AuditChoice(), 1000)]
+
+
+def test_records_that_are_older_than_the_retention_are_removed(store: AuditStore) -> None:
+    store.write(some(10))
+
+    assert store.trim(NOW + 4, 1000) == 4
+
+    assert ids(store) == [f"purge-{number}" for number in (9, 8, 7, 6, 5, 4)]
+
+
+def test_of_too_many_the_oldest_go_and_a_flood_of_logins_removes_no_act(store: AuditStore) -> None:
+    store.write(some(5))
+    store.write(some(500, counted=True, at=NOW + 100))
+
+    assert store.trim(0, 50) == 450
+
+    assert ids(store)[-5:] == [f"purge-{number}" for number in (4, 3, 2, 1, 0)]
+    assert len(ids(store)) == 55
+
+
+def test_a_record_that_is_written_again_is_the_same_one(store: AuditStore) -> None:
+    store.write(some(3))
+    store.write(some(3))
+
+    assert len(ids(store)) == 3
+
+
+def test_records_of_one_moment_are_leafed_through(store: AuditStore) -> None:
+    store.write([AuditRecord(id=f"{number:03}", at=NOW, action="purge") for number in range(25)])
+    found, after = [], None
+    while True:
+        page = store.page(AuditChoice(after=after), 10)
+        found += [each["id"] for each in page]
+        if len(page) < 10:
+            break
+        after = (page[-1]["at"], page[-1]["id"])
+
+    assert found == [f"{number:03}" for number in reversed(range(25))]
+
+
+def test_an_action_is_found_by_its_first_word_and_no_part_of_one(store: AuditStore) -> None:
+    names = ("users add", "users remove", "users", "usersx", "x.y")
+    store.write([AuditRecord(id=name, at=NOW, action=name) for name in names])
+
+    assert {each["id"] for each in store.page(AuditChoice(action="users"), 10)} == set(names[:3])
+    assert store.page(AuditChoice(action="."), 10) == []
