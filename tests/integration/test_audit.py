@@ -340,13 +340,14 @@ def test_the_command_follows_what_comes(broker: BrokerProcess, client: Client) -
     words = ["--endpoint", broker.doors["smq"], "audit", "--follow", "--json", "--name", "shown"]
     program = [sys.executable, "-u", "-m", "sluicemq", *words]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as process:
+        ordering = Thread(target=_resume_until, args=(client, process))
+        ordering.start()
         try:
-            assert process.stdout
-            ordering = Thread(target=lambda: _resume_until(client, process), daemon=True)
-            ordering.start()
-            row = json.loads(process.stdout.readline())
+            row = json.loads(process.stdout.readline() if process.stdout else "")
         finally:
-            process.terminate()
+            process.kill()
+            process.wait(TIMEOUT)
+            ordering.join(TIMEOUT)
     assert row["action"] == "resume"
 
 
