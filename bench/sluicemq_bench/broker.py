@@ -15,6 +15,8 @@ from secrets import token_hex
 from typing import Any
 
 from sluicemq.installed import ABSENT, module_command
+from sluicemq.protocol.keys import encode
+from sluicemq_bench.access import new_key, use_only
 from sluicemq_bench.plan import Plan
 from sluicemq_bench.processes import BenchFailed
 from sluicemq_bench.task import Site
@@ -53,16 +55,31 @@ hwm_bytes = 1000000000
 """
 
 
+_SECURITY = """\
+[security]
+mechanism = ["curve"]
+secret_key_file = "broker.key"
+[security.principals.bench]
+keys = ["{key}"]
+permissions = "all"
+"""
+
+
 @contextmanager
 def own_broker(plan: Plan) -> Iterator[Site]:
-    """Run a broker with an embedded MongoDB for the time of the ``with`` block; raises BenchFailed."""
+    """Run a broker with an embedded MongoDB for the time of the ``with`` block; raises BenchFailed.
+
+    If the plan says so, it wants keys, and this process and those that it starts have one.
+    """
     folder = Path(tempfile.mkdtemp(prefix="sluicemq-bench-"))
     try:
-        process = _start(plan, folder)
+        process = _start(plan, folder, _keys(folder) if plan.curve else "")
         try:
             yield _site(plan, _ready(process, folder))
         finally:
             _stop(process)
+            if plan.curve:
+                use_only({})
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -84,12 +101,21 @@ def site_of(plan: Plan, endpoint: str, queue: str | None, ends: dict[str, str | 
     return Site(endpoint, queue, **{**defaults, **named})
 
 
-def _start(plan: Plan, folder: Path) -> subprocess.Popen[bytes]:
+def _keys(folder: Path) -> str:
+    """Make keys of the broker and of its clients, which use theirs; return the settings."""
+    server = new_key(folder / "broker.key")
+    client = new_key(folder / "client.key")
+    use_only({"key_file": str(folder / "client.key"), "server_key": encode(server.public)})
+    return _SECURITY.format(key=encode(client.public))
+
+
+def _start(plan: Plan, folder: Path, security: str) -> subprocess.Popen[bytes]:
     command = module_command()
     if command is None:
         raise BenchFailed(f"{ABSENT}; or name a broker that runs with --endpoint")
     forwarder = _FORWARDER if plan.scenario == "stream" else ""
-    (folder / "broker.toml").write_text(_CONFIG.format(ack=plan.ack, prefetch=plan.prefetch) + forwarder)
+    config = _CONFIG.format(ack=plan.ack, prefetch=plan.prefetch) + forwarder + security
+    (folder / "broker.toml").write_text(config)
     arguments = ["--config", "broker.toml", "--data-dir", str(folder / "data"), "--ready-file", "ready.json"]
     with (folder / "broker.log").open("wb") as log:
         return subprocess.Popen(  # noqa: S603 - our own module

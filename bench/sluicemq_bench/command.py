@@ -96,7 +96,11 @@ def _headers(
 @click.option("--rate", type=_rate, metavar="N", help="Jobs a second; in latency 100 by default.")
 @click.option("--iterations", type=_count, help="Rounds of simulate, a second each.  [25]")
 @click.option("--device", type=click.Choice(DEVICES), help="What relay measures.  [streamer]")
-@click.option("--curve", is_flag=True, help="Of relay: all sockets have keys, and all is encrypted.")
+@click.option(
+    "--curve",
+    is_flag=True,
+    help="All have keys, and all is encrypted: with a broker of its own, or in relay.",
+)
 @click.option("--endpoint", help="A broker that runs already: its SMQ/1 door.")
 @click.option("--key-file", metavar="FILE", help="The key pair for it, of `sluicemq key new`.")
 @click.option("--server-key", metavar="KEY", help="Its public key.")
@@ -140,6 +144,8 @@ def bench(  # noqa: D103 - its help is above
             )
         _show(invocation, _run_streams(invocation, plan), as_json=as_json or invocation.as_json)
         return
+    if plan.curve and (endpoint or invocation.named):
+        raise click.UsageError("--curve is of a broker of the bench's own; a running one: --key-file")
     ends = {"frontend": frontend, "backend": backend, "commit": commit}
     outcome = _run(invocation, plan, endpoint or invocation.named, queue, ends)
     _show(invocation, outcome, as_json=as_json or invocation.as_json)

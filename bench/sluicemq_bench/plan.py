@@ -76,8 +76,8 @@ class Plan:
     (1: one by one). ``rate``: jobs a second over all producers, None for as fast as they can. ``duration``
     ends the run after these seconds in any case. ``workers`` share ``worker_processes`` evenly. With several
     ``queues``, jobs and workers are dealt in turn. ``ack``: of the device of PULL workers. ``headers``: of
-    every job of a library producer: ``priority``, ``delay``, ``ttl``, ``keep_done``. ``curve``: a
-    relay and its sockets have keys.
+    every job of a library producer: ``priority``, ``delay``, ``ttl``, ``keep_done``. ``curve``: the
+    broker or relay and all its clients have keys.
     """
 
     scenario: str
@@ -172,8 +172,8 @@ def _check(plan: Plan) -> None:
         )
     if plan.headers and (plan.door not in ("library", "rep") or plan.scenario == "relay"):
         raise ValueError("only the library's producers send headers")
-    if plan.curve and plan.scenario != "relay":
-        raise ValueError("only a relay is measured with keys")
+    if plan.curve and plan.scenario == "stream":
+        raise ValueError("stream has no keys")
     if plan.queues > 1 and (plan.door != "library" or plan.scenario == "relay"):
         raise ValueError("only the library's producers and workers can have several queues")
     if plan.queues > plan.workers and plan.scenario != "push":

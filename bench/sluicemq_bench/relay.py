@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory
 import zmq
 
 from sluicemq.installed import DEVICE, module_command, to_install
-from sluicemq.protocol.keys import KeyPair, read_key, write_key_file
+from sluicemq.protocol.keys import encode
+from sluicemq_bench.access import new_key
 from sluicemq_bench.measure import Programs, Watch, measure
 from sluicemq_bench.outcome import Outcome
 from sluicemq_bench.plan import Plan
@@ -46,10 +47,10 @@ def _keys(plan: Plan) -> Iterator[tuple[dict[str, str], list[str], list[str]]]:
     if not plan.curve:
         yield {}, [], []
         return
-    (server, own), (public, secret) = ([text.decode() for text in zmq.curve_keypair()] for _ in range(2))
+    public, secret = (text.decode() for text in zmq.curve_keypair())
     with TemporaryDirectory() as folder:
         key_file, allow = f"{folder}/device.key", f"{folder}/allow"
-        write_key_file(key_file, KeyPair(read_key(server), read_key(own)))
+        server = encode(new_key(Path(key_file)).public)
         Path(allow).write_text(public)
         keys = {"server_key": server, "public_key": public, "secret_key": secret}
         yield keys, ["--curve-secret-key-file", key_file, "--allow", allow], [key_file]

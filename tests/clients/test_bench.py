@@ -87,10 +87,12 @@ def measured(broker: BrokerProcess) -> Measured:
 # ---------------------------------------------------------------------- scenarios
 
 
-def test_a_broker_of_its_own_is_started_measured_and_ended() -> None:
+@pytest.mark.parametrize("keys", [(), ("--curve",)])
+def test_a_broker_of_its_own_is_started_measured_and_ended(keys: tuple[str, ...]) -> None:
     before = mongods()  # that of the other tests, if it runs already
-    result = bench("both", "--jobs", 3_000, "--json")
+    result = bench("both", "--jobs", 3_000, "--json", *keys)
     assert result.exit_code == 0, result.output
+    assert not [name for name in os.environ if name.startswith("SLUICEMQ_SERVER_KEY")]
     found = json.loads(result.stdout)
     assert (found["scenario"], found["door"], found["jobs"]) == ("both", "library", 3_000)
     assert found["jobs_per_s"] == pytest.approx(3_000 / found["seconds"], rel=0.01)
@@ -289,7 +291,8 @@ def test_a_queue_that_holds_jobs_is_not_touched(broker: BrokerProcess) -> None:
         (("drain", "--jobs", 100, "--backlog", 10), "does not hold"),
         (("both", "--size", 7), "at least 8 bytes"),
         (("relay", "--duration", 1), "not after a --duration"),
-        (("both", "--curve"), "only a relay"),
+        (("stream", "--curve"), "has no keys"),
+        (("both", "--curve", "--endpoint", "tcp://127.0.0.1:1"), "--key-file"),
         (("both", "--processes", 2), "1 workers of both can't share 2 processes"),
         (("simulate", "--workers", 4, "--processes", 2), "can't share 2 processes"),
         (("both", "--door", "rep", "--queues", 2), "several queues"),
