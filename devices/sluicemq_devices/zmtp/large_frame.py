@@ -60,6 +60,15 @@ class LargeFrame:
 
 def _mapped(beginning: bytearray, size: int) -> mmap:
     """Return a mapping of ``size`` bytes, of which only filled pages take memory."""
-    mapping = mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
+    mapping = _mapping(size)
     mapping[: len(beginning)] = beginning
     return mapping
+
+
+def memory_of(size: int) -> bytearray | mmap:
+    """Return memory for a large frame of our own; a bytearray of many megabytes would be cleared first."""
+    return bytearray(size) if size < _GROWN else _mapping(size)
+
+
+def _mapping(size: int) -> mmap:
+    return mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)

@@ -45,8 +45,11 @@ class Traffic(abc.ABC):
         """Return the encoded frames that :meth:`encode` or :meth:`seal` of this side has sealed."""
 
     @abc.abstractmethod
-    def open(self, data: bytes | memoryview) -> bytes:
-        """Return the encoded frames that are complete with these bytes; keep the rest."""
+    def open(self, data: bytes | memoryview) -> bytes | memoryview:
+        """Return the encoded frames that are complete with these bytes; keep the rest.
+
+        A memoryview: one large frame, in memory of its own.
+        """
 
 
 class Mechanism(abc.ABC):

@@ -250,7 +250,7 @@ class Peer(abc.ABC, Generic[M]):
         self.knows_ping = self._minor > 0
         self._handshake = None  # and with it the keys of the handshake
         self._introduced(self.identity)
-        self._rest = self._opened(self.traffic, rest) if self.traffic and rest else rest
+        self._rest = bytes(self._opened(self.traffic, rest)) if self.traffic and rest else rest
         self.behind = bool(self._rest)
 
     # ---------------------------------------------------------------- traffic
@@ -258,7 +258,10 @@ class Peer(abc.ABC, Generic[M]):
     def _take_sealed(self, traffic: Traffic, data: bytes | memoryview) -> list[M]:
         """Open sealed bytes and read the frames in them."""
         plain = self._opened(traffic, data) if data else b""
-        messages = self._read(self._rest + plain if self._rest else plain, 0)
+        if isinstance(plain, memoryview):
+            messages = self._read_large(plain)
+        else:
+            messages = self._read(self._rest + plain if self._rest else plain, 0)
         if traffic.held:
             self._weigh()
             self.unfinished += traffic.held
@@ -266,7 +269,17 @@ class Peer(abc.ABC, Generic[M]):
             self.error = self.error or traffic.error
         return messages
 
-    def _opened(self, traffic: Traffic, data: bytes | memoryview) -> bytes:
+    def _read_large(self, frame: memoryview) -> list[M]:
+        """Read a large frame that is here whole as one that comes in two pieces: header, body."""
+        if frame[0] & COMMAND:
+            return self._read(bytes(frame), 0)
+        messages = self._read(bytes(frame[:9]), 0)
+        if self.missing:
+            messages = self._add_to_large(frame[9:])
+            self._weigh()
+        return messages
+
+    def _opened(self, traffic: Traffic, data: bytes | memoryview) -> bytes | memoryview:
         """Return the frames that are complete with these bytes."""
         plain = traffic.open(data)
         self.missing = traffic.missing
