@@ -1,7 +1,7 @@
 """libsodium through PyNaCl, which the extra ``curve`` installs; importing it raises Unavailable else.
 
 ``seal(data, nonce, key)`` and ``unseal(box, nonce, key)`` are XSalsa20 and Poly1305, with checks of all
-lengths: for handshakes. ``Boxes`` does the same for the traffic of a connection, at half of the cost.
+lengths: for handshakes. ``Boxes`` are those of the traffic of a connection, at half of the cost.
 """
 
 from __future__ import annotations
