@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -179,6 +180,19 @@ class TestUserCommand:
         gone = sluicemq("user", "show", name)
         assert (gone.returncode, "there is no principal" in gone.stderr) == (1, True)
 
+    def test_a_key_file_stands_for_its_public_key(
+        self, sluicemq: Command, queue: str, tmp_path: Path
+    ) -> None:
+        name, file = f"p-{queue}", str(tmp_path / "client.key")
+        public = sluicemq("key", "new", "--out", file).stdout.strip()
+        assert sluicemq("user", "add", name, "push=mail.*", "--key", file).stdout == f"added {name}\n"
+        shown = sluicemq("user", "show", name)
+        assert public in shown.stdout
+        assert re.search(r"^changed_at +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d", shown.stdout, re.MULTILINE)
+        os.chmod(file, 0o644)  # noqa: PTH101
+        refused = sluicemq("user", "rotate", name, "--key", file)
+        assert (refused.returncode, f"chmod 600 {file}" in refused.stderr) == (2, True)
+
     def test_a_token_is_printed_alone_and_once(self, sluicemq: Command, queue: str) -> None:
         name = f"p-{queue}"
         assert sluicemq("user", "add", name, "read", "--token").returncode == 0
@@ -200,6 +214,7 @@ class TestUserCommand:
         [
             (["add", "x", "push"], "give its --key, --password, --password-file or --token"),
             (["add", "x", "fly", "--token"], "actions are push, work"),
+            (["add", "x", "push", "--key", "/none"], "--key is no file, and not a key of 40 characters"),
             (["rotate", "x"], "give one of --key"),
             (["permit", "x"], "give PERMISSIONS"),
             (["add", "x", "push", "--password-file", "/none"], "can't read the password file /none"),

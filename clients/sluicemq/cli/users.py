@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import click
 
 from sluicemq.cli.options import Ruled
-from sluicemq.cli.output import Invocation
+from sluicemq.cli.output import Invocation, shown
 from sluicemq.cli.principal_store import of_broker, principals
 from sluicemq.protocol import wire
+from sluicemq.protocol.keys import encode, read_key, read_key_file
 from sluicemq.protocol.permissions import Permissions
 from sluicemq.protocol.rules import number, whole
 from sluicemq.protocol.secret_files import read_secret
@@ -32,7 +34,7 @@ _limits = (
     click.option("--max-bytes-rate", type=_BYTES_RATE, metavar="N", help="Bytes a second that it may send."),
 )
 _keys = (
-    click.option("--key", metavar="KEY", help="Its public key, as `sluicemq key show` prints it."),
+    click.option("--key", metavar="KEY", help="Its public key, or a key file that has it."),
     click.option("--password", "asks", is_flag=True, help="Ask for its password."),
     click.option("--password-file", metavar="FILE", help="Its password is in FILE; - is stdin."),
     click.option("--token", is_flag=True, help="Make a token for HTTP, which is shown once."),
@@ -109,7 +111,8 @@ def show(act: Any, invocation: Invocation, name: str) -> None:
         invocation.json(row)
         return
     readable = _readable(row)
-    invocation.table("", [{"name": key, "value": value} for key, value in readable.items() if key != "keys"])
+    values = ((key, shown(key, value)) for key, value in readable.items() if key != "keys")
+    invocation.table("", [{"name": key, "value": value} for key, value in values])
     invocation.result(" ")
     invocation.table("keys", row["keys"] or [{"id": None}])
 
@@ -186,7 +189,22 @@ def _new_keys(name: str, options: dict[str, Any]) -> dict[str, Any]:
     """Return the new keys as fields of USERS; asks for a password."""
     file = options["password_file"]
     password = _password(name, file) if options["asks"] or file else None
-    return _given(key=options["key"], password=password, token=options["token"], note=options["note"])
+    key = options["key"] and _public_key(options["key"])
+    return _given(key=key, password=password, token=options["token"], note=options["note"])
+
+
+def _public_key(key: str) -> str:
+    """Return a public key that is given itself, or by the name of a key file."""
+    try:
+        return encode(read_key(key))
+    except ValueError as error:
+        path = Path(key).expanduser()
+        if not path.exists():
+            raise click.UsageError(f"--key is no file, and not {error}") from None
+    try:
+        return encode(read_key_file(path).public)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
 
 
 def _settings(options: dict[str, Any]) -> dict[str, Any]:
