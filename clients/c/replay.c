@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <zmq.h>
+#include "keys.h"
 
 enum { MOST_FRAMES = 16 };
 
@@ -106,6 +107,8 @@ int main(int argc, char **argv)
         left = atoll(argv[4]);
     void *context = zmq_ctx_new();
     void *live = zmq_socket(context, ZMQ_SUB), *past = zmq_socket(context, ZMQ_REQ);
+    if (use_keys(live) || use_keys(past))
+        return 1;
     if (zmq_connect(live, argv[1]) || zmq_setsockopt(live, ZMQ_SUBSCRIBE, "", 0) || zmq_connect(past, argv[2]))
         die("connect");
     for (int at = 0; at < MOST_FRAMES; at++)

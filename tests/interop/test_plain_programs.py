@@ -25,26 +25,31 @@ Start = Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
+    with BrokerProcess(mongo_uri, f"interop-{free_port()}", config=devices()) as process:
+        yield process
+
+
+def devices(pulled: str = "pulled", asked: str = "asked") -> dict[str, Any]:
+    """The devices of a broker, on free ports; ``pulled`` and ``asked``: their queues."""
     explicit = {
         "kind": "streamer",
-        "queue": "pulled",
+        "queue": pulled,
         "frontend": tcp(),
         "backend": tcp(),
     }
-    queue = {"kind": "queue", "queue": "asked", "frontend": tcp(), "backend": tcp()}
+    queue = {"kind": "queue", "queue": asked, "frontend": tcp(), "backend": tcp()}
     forwarder = {"kind": "forwarder", "frontend": tcp(), "backend": tcp()}
     kept = {**forwarder, "stream": "prices", "envelope": "full"}
     kept |= {"frontend": tcp(), "backend": tcp(), "replay": tcp()}
-    with BrokerProcess(
-        mongo_uri, f"interop-{free_port()}", config={"devices": [explicit, queue, forwarder, kept]}
-    ) as process:
-        yield process
+    return {"devices": [explicit, queue, forwarder, kept]}
 
 
 @pytest.fixture(scope="module")
 def keyed(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KeyedBroker]:
     folder = tmp_path_factory.mktemp("keys")
-    with keyed_broker(mongo_uri, f"interop-keyed-{free_port()}", folder) as keyed:
+    with keyed_broker(
+        mongo_uri, f"interop-keyed-{free_port()}", folder, devices("default", "default")
+    ) as keyed:
         yield keyed
 
 
@@ -177,6 +182,18 @@ def test_the_smallest_clients_push_and_work_with_keys(
     stranger.kill()
     assert stranger.stdout
     assert stranger.stdout.read() == ""
+
+
+def test_a_program_in_c_has_past_and_present_with_a_key(keyed: KeyedBroker, start: Start) -> None:
+    device = next(each for each in keyed.process.devices if each.get("stream") == "prices")
+    with Publisher(keyed.process.doors["smq"], **keyed.access()) as publisher:
+        publisher.publish("prices", "eur", b"old").wait(TIMEOUT)
+        doors = device["backend"][0], device["replay"][0]
+        program = start("C replay", *doors, "prices", "2", **keyed.variables())
+        while program.poll() is None:
+            publisher.publish("prices", "eur", b"new").wait(TIMEOUT)
+    assert program.stdout
+    assert program.stdout.read().splitlines() == ["1 eur old", "2 eur new"]
 
 
 def test_a_program_in_c_has_past_and_present_of_a_stream_without_a_hole(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,13 +46,15 @@ class KeyedBroker(NamedTuple):
 
 
 @contextmanager
-def keyed_broker(mongo_uri: str, database: str, folder: Path) -> Iterator[KeyedBroker]:
-    """Start a broker whose doors speak CURVE and PLAIN."""
+def keyed_broker(
+    mongo_uri: str, database: str, folder: Path, config: Mapping[str, Any] | None = None
+) -> Iterator[KeyedBroker]:
+    """Start a broker whose doors speak CURVE and PLAIN. ``config``: more of its configuration."""
     server_key, admin = new_key(folder / "broker.key"), new_key(folder / "admin.key")
     security = {
         "mechanism": ["curve", "plain"],
         "secret_key_file": str(folder / "broker.key"),
         "principals": {"admin": {"keys": [admin], "permissions": "all"}},
     }
-    with BrokerProcess(mongo_uri, database, config={"security": security}) as process:
+    with BrokerProcess(mongo_uri, database, config={**(config or {}), "security": security}) as process:
         yield KeyedBroker(process, server_key, folder)
