@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import threading
+from typing import Protocol
 
 from sluicemq import forks
-from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.errors import NotAdmitted, SluiceError, Timeout
 
 # Held only while an event is made, so one lock for all receipts is enough; each process has its own.
 _making_an_event = {forks.generation: threading.Lock()}
+
+
+class Way(Protocol):
+    """The connection over which something is sent."""
+
+    @property
+    def not_admitted(self) -> NotAdmitted | None:
+        """Why the broker did not let this client in, at the last try."""
 
 
 class Confirmation:
@@ -18,7 +27,10 @@ class Confirmation:
     refusal. A subclass sets all fields itself, since a call more for each job would cost too much.
     """
 
-    __slots__ = ("_error", "_event", "_generation", "seen")
+    __slots__ = ("_connection", "_error", "_event", "_generation", "seen")
+
+    #: None once it is answered.
+    _connection: Way | None
 
     _error: SluiceError | None
     _event: threading.Event | None
@@ -40,3 +52,13 @@ class Confirmation:
         with _making_an_event.setdefault(forks.generation, threading.Lock()):
             event = self._event = self._event or threading.Event()
         return self.done or event.wait(timeout)
+
+    def _late(self, what: str, *job: str) -> Timeout:
+        """Return the error of a wait that took too long: with the reason, if the client can't enter."""
+        connection = self._connection
+        return late(what, connection.not_admitted if connection else None, *job)
+
+
+def late(what: str, not_admitted: NotAdmitted | None, *job: str) -> Timeout:
+    """Return a time-out; it names why the broker does not let this client in. ``job``: its id."""
+    return Timeout(f"{what}: {not_admitted}" if not_admitted else what, *job)

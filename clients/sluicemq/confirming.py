@@ -11,8 +11,8 @@ from typing import Any, ClassVar, Generic, Self, TypeVar
 from sluicemq import forks
 from sluicemq.arguments import checked
 from sluicemq.complaints import complain, log
-from sluicemq.confirmation import Confirmation
-from sluicemq.protocol.errors import SluiceError, Timeout
+from sluicemq.confirmation import Confirmation, late
+from sluicemq.protocol.errors import SluiceError
 from sluicemq.transport import exits
 from sluicemq.transport.access import Access
 from sluicemq.transport.connection import Connection
@@ -65,8 +65,7 @@ class Confirming(Generic[R]):
         with self._room:
             if not self._room.wait_for(lambda: not self._unconfirmed, timeout):
                 what = f"{self._unconfirmed} {self._things} are not confirmed after {timeout:g} s"
-                why = self._connection.not_admitted
-                raise Timeout(f"{what}: {why}" if why else what)
+                raise late(what, self._connection.not_admitted)
         self._refusals.raise_unseen()
 
     def close(self, timeout: float | None = None) -> None:
@@ -130,7 +129,7 @@ class Confirming(Generic[R]):
 
         if not self._room.wait_for(free, self._room_timeout):
             what = f"{self._unconfirmed} {self._things} are unconfirmed"
-            raise Timeout(f"{what}, no room after {self._room_timeout:g} s")
+            raise late(f"{what}, no room after {self._room_timeout:g} s", self._connection.not_admitted)
 
     def _refuse(self, receipt: R, error: SluiceError) -> None:
         """Report a refusal to ``on_refused``."""

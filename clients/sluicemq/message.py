@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from sluicemq import forks
-from sluicemq.confirmation import Confirmation
-from sluicemq.protocol.errors import SluiceError, Timeout
+from sluicemq.confirmation import Confirmation, Way
+from sluicemq.protocol.errors import SluiceError
 
 
 class Message(NamedTuple):
@@ -44,6 +44,7 @@ class Published(Confirmation):
         size: int,
         id: str | None,  # noqa: A002 - the word that jobs use everywhere
         expected: dict[str, Any] | None,
+        connection: Way | None = None,
     ) -> None:
         self.stream = stream
         self.packed = packed
@@ -51,6 +52,7 @@ class Published(Confirmation):
         self.id = id
         self.expected = expected
         self.existed = self.seen = False
+        self._connection = connection
         self._sequence = 0
         self._error = None
         self._event = None
@@ -73,7 +75,7 @@ class Published(Confirmation):
         the message is still on its way then.
         """
         if not self.done and not self._wait_until_done(timeout, "this receipt", "publish the message here"):
-            raise Timeout(f"a message for stream {self.stream} is not confirmed after {timeout:g} s")
+            raise self._late(f"a message for stream {self.stream} is not confirmed after {timeout:g} s")
         if self._error is not None:
             self.seen = True
             raise self._error
@@ -86,7 +88,7 @@ class Published(Confirmation):
     def settle(self, sequence: int, error: SluiceError | None = None) -> None:
         """Set the number or the error; wakes waiting threads."""
         self._error = error
-        self.packed = b""
+        self.packed, self._connection = b"", None
         self._sequence = sequence
         if self._event is not None:
             self._event.set()

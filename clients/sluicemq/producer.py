@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sluicemq import tracing
 from sluicemq.arguments import checked, number, plain_text
+from sluicemq.confirmation import late
 from sluicemq.confirming import Confirming
 from sluicemq.headers import Headers, as_bytes, as_headers, checked_id
 from sluicemq.protocol.errors import BadFrames, BadQueue, SluiceError, Timeout, TooLarge, Unavailable
@@ -19,6 +20,7 @@ from sluicemq.protocol.readable import brief, escaped, said
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
 from sluicemq.transport.access import Access, Broker
+from sluicemq.transport.connection import Connection
 from sluicemq.transport.credentials import AccessOptions
 from sluicemq.transport.replies import ResultReceipt
 from sluicemq.transport.send_buffer import PushBatch, SendBuffer
@@ -180,7 +182,8 @@ class Producer(Confirming[Receipt]):
         except TimeoutError:
             reply.cancel()
             job = f"job {reply.receipt.id} for queue {queue}"
-            raise Timeout(f"{job} has no result after {timeout:g} s", reply.receipt.id) from None
+            why = self._connection.not_admitted
+            raise late(f"{job} has no result after {timeout:g} s", why, reply.receipt.id) from None
 
     def _begin(self) -> None:
         super()._begin()
@@ -218,7 +221,7 @@ class Producer(Confirming[Receipt]):
         id: str | None,  # noqa: A002
         options: JobOptions,
         reply: str | None = None,
-    ) -> tuple[str, str, bytes, Headers | None, int, int]:
+    ) -> tuple[str, str, bytes, Headers | None, int, int, Connection]:
         """Return the parts of a receipt; raises as ``push`` does."""
         if type(payload) is not bytes:
             payload = as_bytes(payload)
@@ -231,7 +234,8 @@ class Producer(Confirming[Receipt]):
             queue = plain_text(queue)
         headers, header_bytes = as_headers(options, reply) if options or reply else (None, 0)
         size = _JOB_OVERHEAD + len(payload) + header_bytes
-        return queue, self._new_id() if id is None else checked_id(id), payload, headers, size, header_bytes
+        job_id = self._new_id() if id is None else checked_id(id)
+        return queue, job_id, payload, headers, size, header_bytes, self._connection
 
     def _push_at(
         self, position: int, queue: str, job: bytes | NewJob, options: JobOptions, sending: Sending | None

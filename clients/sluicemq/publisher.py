@@ -96,7 +96,7 @@ class Publisher(Confirming[Published]):
             id = checked_id(id)  # noqa: A001
         if type(stream) is not str:
             stream = arguments.plain_text(stream)
-        message = Published(stream, packed, len(packed) + _BESIDE, id, expected)
+        message = Published(stream, packed, len(packed) + _BESIDE, id, expected, self._connection)
         self._enqueue(message)
         return message
 

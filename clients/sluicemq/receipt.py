@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from sluicemq import forks
-from sluicemq.confirmation import Confirmation
-from sluicemq.protocol.errors import SluiceError, Timeout
+from sluicemq.confirmation import Confirmation, Way
+from sluicemq.protocol.errors import SluiceError
 
 
 class Receipt(Confirmation):
@@ -42,6 +42,7 @@ class Receipt(Confirmation):
         headers: dict[str, Any] | None,
         size: int,
         header_bytes: int = 0,
+        connection: Way | None = None,
     ) -> None:
         self.queue = queue
         self.id = job_id
@@ -49,6 +50,7 @@ class Receipt(Confirmation):
         self._headers = headers
         self.size = size
         self.header_bytes = header_bytes
+        self._connection = connection
         self._settled = False
         self._error = None
         self._event = None
@@ -67,14 +69,15 @@ class Receipt(Confirmation):
         """Return once the job is stored durably.
 
         Raises the broker's error if it refused the job, and :class:`~sluicemq.Timeout` after ``timeout``
-        seconds; the job is still on its way then. In a child that was forked after the push it raises
+        seconds; the job is still on its way then, and the text has the reason if the broker does not let this
+        client in. In a child that was forked after the push it raises
         :class:`~sluicemq.Forked`: only the parent gets the answer.
         """
         if not self._settled and not self._wait_until_done(
             timeout, f"the push of job {self.id}", "only that one gets the answer"
         ):
             job = f"job {self.id} for queue {self.queue}"
-            raise Timeout(f"{job} is not confirmed after {timeout:g} s", self.id)
+            raise self._late(f"{job} is not confirmed after {timeout:g} s", self.id)
         if self._error is not None:
             self.seen = True
             raise self._error
@@ -92,7 +95,7 @@ class Receipt(Confirmation):
         if self.sending is not None:
             self.sending.answered(error)
         self._error = error
-        self._payload = self._headers = None
+        self._payload = self._headers = self._connection = None
         self._settled = True
         if self._event is not None:
             self._event.set()

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from clients.guarded_broker import CURVE, NULL, PLAIN, GuardedBroker
-from clients.scripted_broker import SECONDS
+from clients.scripted_broker import SECONDS, SILENCE
 from sluicemq import (
     Access,
     BadStream,
@@ -258,6 +258,43 @@ class TestStayingOut:
             pytest.raises(NotAdmitted, match="refused this key"),
         ):
             reader.read(SECONDS)
+
+    def test_a_reader_whose_key_is_removed_raises_it(
+        self, broker: GuardedBroker, key: str, access: dict[str, Any]
+    ) -> None:
+        broker.keys.add(key)
+        broker.on[wire.READ] = lambda _message: SILENCE
+        with Reader(broker.endpoint, "stream", follow=True, **access) as reader:
+            broker.wait_for(wire.READ)
+            broker.stop()
+            broker.keys.clear()
+            broker.start()
+            with pytest.raises(NotAdmitted, match="refused this key"):
+                reader.read(SECONDS)
+
+    @pytest.mark.parametrize("waits", [Producer, Publisher])
+    def test_a_receipt_says_why_it_is_not_confirmed(
+        self, broker: GuardedBroker, key: str, access: dict[str, Any], waits: Any
+    ) -> None:
+        made = waits(broker.endpoint, **access)
+        receipt = made.push("queue", b"x") if waits is Producer else made.publish("stream", "topic", b"x")
+        wait_until(lambda: broker.refused, what="a refusal")
+        with pytest.raises(Timeout, match=r"is not confirmed after 0\.1 s: can't enter .* refused this key"):
+            receipt.wait(0.1)
+        with pytest.raises(Timeout, match="can't enter"):
+            made.close(0.1)
+
+    def test_a_call_says_why_it_has_no_result(
+        self, broker: GuardedBroker, key: str, access: dict[str, Any]
+    ) -> None:
+        producer = Producer(broker.endpoint, **access)
+        receipt = producer.push("queue", b"x")
+        wait_until(lambda: broker.refused, what="a refusal")
+        with pytest.raises(Timeout, match=r"has no result after 0\.1 s: can't enter .* refused this key"):
+            producer.call("queue", b"x", 0.1)
+        assert not receipt.done
+        with pytest.raises(Timeout, match="can't enter"):
+            producer.close(0.1)
 
     def test_a_flush_says_why_nothing_is_confirmed(
         self, broker: GuardedBroker, access: dict[str, Any]

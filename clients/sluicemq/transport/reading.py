@@ -66,8 +66,8 @@ class Reading:
         """Ignore a message: a reader only gets answers."""
 
     def disconnected(self) -> None:
-        """Repeat the request on the next connection; end if the broker has never let this reader in."""
-        if self._connection.not_admitted and not self._connection.epoch:
+        """Repeat the request on the next connection; end if the broker does not let this reader in."""
+        if self._connection.not_admitted:
             self.ended(self._connection.not_admitted)
 
     def ended(self, error: SluiceError) -> None:
