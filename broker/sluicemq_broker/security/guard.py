@@ -117,7 +117,7 @@ class DoorGuard(Guard):
     def _check(self, credentials: Credentials, peer: str, decide: Decide) -> None:
         login = self._principals.login(credentials.user)
         try:
-            fits = self._passwords.check(login and login.hash, credentials.password)
+            fits = self._passwords.check(credentials.user, login and login.hash, credentials.password)
         except Unavailable as error:
             decide(None, str(error), for_now=True)
             return

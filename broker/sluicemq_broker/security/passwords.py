@@ -12,7 +12,8 @@ import os
 import secrets
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any, Final
 
@@ -54,31 +55,26 @@ class Passwords:
         self._secret = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, float] = OrderedDict()
         self._checks: dict[bytes, AsyncResult[bool]] = {}
-        self._against: Counter[str] = Counter()  # checks by hash: guesses for one user leave room for others
+        self._guesses: dict[str, Counter[bytes]] = {}  # by user: one that is guessed leaves room for others
+        self._of_nobody: dict[bytes, AsyncResult[bool]] = {}  # checks for users that do not exist
 
     def remembers(self, stored: str, password: str) -> bool:
         """Return whether this password was right for this hash a moment ago; never blocks."""
         until = self._right.get(self._mark(stored, password))
         return until is not None and monotonic() < until
 
-    def check(self, stored: str | None, password: str) -> bool:
+    def check(self, user: str, stored: str | None, password: str) -> bool:
         """Return whether a password fits its hash; None: nobody's, which takes as long and never fits.
 
         Waits for a thread. Checks of one password are one. Raises :class:`Busy` if too many wait, or too many
-        of one user.
+        of one user, whether that user exists or not.
         """
-        against = stored or NOBODYS
         if stored and self.remembers(stored, password):
             return True
-        mark = self._mark(against, password)
-        check = self._checks.get(mark)
-        if check is None:
-            if len(self._checks) >= _AT_ONCE + _MOST_WAITING or self._against[against] >= _MOST_OF_ONE:
-                raise Busy("too many passwords are checked at the moment; try again")
-            check = self._checks[mark] = AsyncResult()
-            self._against[against] += 1
-            gevent.spawn(self._carry_out, mark, against, password, check)  # the first that waits may leave
-        fits = bool(check.get()) and stored is not None
+        mark = self._mark(stored or NOBODYS, password)
+        with self._guess(user, mark):
+            check = self._checks.get(mark) or self._begin(mark, stored, password)
+            fits = bool(check.get()) and stored is not None
         if fits:
             self._remember(mark)
         return fits
@@ -86,6 +82,38 @@ class Passwords:
     def hash(self, password: str) -> str:
         """Return the argon2id hash of a new password; waits for a thread."""
         return str(self._pool.apply(_in_the_background, (_hasher.hash, password)))
+
+    @contextmanager
+    def _guess(self, user: str, mark: bytes) -> Iterator[None]:
+        """Count a password of a user while it is checked."""
+        guesses = self._guesses.setdefault(user, Counter())
+        if mark not in guesses and len(guesses) >= _MOST_OF_ONE:
+            raise _busy()
+        guesses[mark] += 1
+        try:
+            yield
+        finally:
+            guesses[mark] -= 1
+            if not guesses[mark]:
+                del guesses[mark]
+            if not guesses:
+                del self._guesses[user]
+
+    def _begin(self, mark: bytes, stored: str | None, password: str) -> AsyncResult[bool]:
+        """Begin a check.
+
+        Users that do not exist share a few, for a user that exists is not refused for the guesses of others.
+        """
+        if len(self._checks) >= _AT_ONCE + _MOST_WAITING:
+            raise _busy()
+        if not stored and len(self._of_nobody) >= _MOST_OF_ONE:
+            return next(reversed(self._of_nobody.values()))
+        check: AsyncResult[bool] = AsyncResult()
+        self._checks[mark] = check
+        if not stored:
+            self._of_nobody[mark] = check
+        gevent.spawn(self._carry_out, mark, stored or NOBODYS, password, check)  # the first may leave
+        return check
 
     def _carry_out(self, mark: bytes, against: str, password: str, check: AsyncResult[bool]) -> None:
         try:
@@ -95,9 +123,7 @@ class Passwords:
             raise
         finally:
             del self._checks[mark]
-            self._against[against] -= 1
-            if not self._against[against]:
-                del self._against[against]
+            self._of_nobody.pop(mark, None)
 
     def _mark(self, stored: str, password: str) -> bytes:
         """Return what is remembered of a password: a hash under a key that this process alone has."""
@@ -109,6 +135,10 @@ class Passwords:
         self._right.move_to_end(mark)
         while len(self._right) > _MOST_REMEMBERED:
             self._right.popitem(last=False)
+
+
+def _busy() -> Busy:
+    return Busy("too many passwords are checked at the moment; try again")
 
 
 def _in_the_background(work: Callable[..., Any], *arguments: str) -> Any:
