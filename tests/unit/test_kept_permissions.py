@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Iterator
 
 import gevent
 
 from sluicemq.protocol.permissions import Action, Permissions
-from sluicemq_broker.security import Caller, Principal, may_stay, may_use
+from sluicemq_broker.security import Caller, Need, Principal, may_stay, may_use
 
 
 class Lane:
@@ -58,6 +59,27 @@ def test_a_change_cuts_those_who_need_what_was_taken_away_in_turns_of_the_hub() 
         while not all(each.why for each in lanes):
             gevent.sleep(1e-9)
     assert not stays.why
+
+
+def test_connections_that_need_very_much_are_looked_at_in_more_turns() -> None:
+    # Given some that wait for thousands of queues each
+    principal, looks = eve("work=*"), []
+    lanes = [Lane(principal) for _ in range(20)]
+
+    def needs() -> Iterator[Need]:
+        looks.append(1)
+        return ((Action.WORK, f"queue-{number}") for number in range(5000))
+
+    for each in lanes:
+        principal.keep(each, needs)
+    # When
+    principal.change(Permissions.read("work=queue-*"))
+    # Then
+    assert len(looks) < len(lanes)
+    with gevent.Timeout(60):
+        while len(looks) < len(lanes):
+            gevent.sleep(1e-9)
+    assert not any(each.why for each in lanes)
 
 
 def test_what_is_needed_later_counts_and_what_is_given_back_meanwhile_stays() -> None:

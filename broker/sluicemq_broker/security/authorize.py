@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import islice
+from time import thread_time
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
@@ -24,6 +25,8 @@ Need = tuple[Action, str]
 _MOST_REMEMBERED: Final = 10_000
 #: Connections that are looked at in one turn: to cut a worker with jobs takes some 0.1 ms.
 _AT_ONCE: Final = 50
+#: Seconds of CPU of such a turn, but for the last connection: one may wait for thousands of queues.
+_TURN: Final = 0.004
 
 
 class Lane(Protocol):
@@ -106,12 +109,15 @@ class Principal:
 
     def _cut_some(self, kept: Iterator[tuple[Lane, Callable[[], Iterable[Need]]]]) -> bool:
         """Look at the connections of one turn; return True if there may be more."""
-        some = list(islice(kept, _AT_ONCE))
-        for lane, needs in some:
+        until = thread_time() + _TURN
+        lane: Lane | None = None
+        for lane, needs in islice(kept, _AT_ONCE):
             lost = next((need for need in needs() if not self.may(*need)), None)
             if lost:
                 lane.cut(_may_not(self.name, *lost))
-        return bool(some)
+            if thread_time() > until:
+                break
+        return lane is not None
 
     def may(self, action: Action, name: str = "") -> bool:
         """Return whether it may do this; ``name``: of the queue or stream, "" for what has none."""
