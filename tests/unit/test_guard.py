@@ -13,6 +13,8 @@ from sluicemq.protocol.keys import KeyPair, encode, key_id
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker.config import (
     DeviceSettings,
+    Door,
+    DoorSettings,
     KeyFile,
     PrincipalSettings,
     Secret,
@@ -214,6 +216,22 @@ def test_each_door_takes_what_it_says_itself_after_a_change() -> None:
     assert [caller.is_known for caller in callers] == [False, True]
     assert admitted(guards[0], Credentials(NULL))[0] is None
     assert admitted(guards[1], Credentials(NULL))[0] is not None
+
+
+def test_a_connection_to_a_server_ends_when_the_door_names_another_key() -> None:
+    """SIGHUP: ``server_key`` of a door that connects; the socket with the former key is another one now."""
+    ends = [Door(END.address, bind=False, settings=DoorSettings(endpoint=END, server_key=encode(key)))
+            for key in (KEY, STRANGE)]  # fmt: skip
+    security = Security(Counters(), SETTINGS)
+    guard = security.guard(ends[0])
+    server, _why = admitted(guard, Credentials(CURVE, key=KEY))
+    assert server is not None
+    assert server.is_known
+
+    security.reconfigure(SETTINGS, {}, [((ends[0], None), (ends[1], None))])
+
+    assert guard.server_key == STRANGE
+    assert not server.is_known
 
 
 def test_http_asks_for_tokens_and_passwords() -> None:
