@@ -22,11 +22,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from devices.mechanism_wire import DEALER, ROUTER, body_of, shake_hands
 from sluicemq_devices.hub import give_back_large_memory
+from sluicemq_devices.zmtp.credentials import CURVE
 from sluicemq_devices.zmtp.curve.client import CurveClient
 from sluicemq_devices.zmtp.curve.server import CurveServer
-from sluicemq_devices.zmtp.curve.sodium import public_of, randombytes
+from sluicemq_devices.zmtp.curve.sodium import Boxes, public_of, randombytes
 from sluicemq_devices.zmtp.curve.traffic import CurveTraffic
 from sluicemq_devices.zmtp.frames import encode
+from sluicemq_devices.zmtp.messages import FramePeer
+from sluicemq_devices.zmtp.terms import Terms
 
 SECRET, SERVER_SECRET = randombytes(32), randombytes(32)
 SERVER_KEY = public_of(SERVER_SECRET)
@@ -147,8 +150,14 @@ def _chunks(size: int) -> float:
 
 def large_sealed() -> float:
     ours, _ = connected()
-    frame = bytes(LARGE)
+    frame = b"m" * LARGE  # its memory is there
     return timed(lambda: ours.encode([frame]), 1)
+
+
+def large_box() -> float:
+    """CPU of the cipher alone, in memory that is there already: it shows how fast this machine is now."""
+    memory = bytearray(b"m") * LARGE
+    return timed(lambda: Boxes(SECRET).seal_in(memory, 0, LARGE, bytes(24)), 1)
 
 
 def large_opened() -> float:
@@ -163,6 +172,50 @@ def large_opened() -> float:
     return timed(lambda: theirs.open(sealed[at:]), 1)
 
 
+def large_taken() -> float:
+    """CPU of the last read of a connection, with which it has the message."""
+    ours, theirs = connected_peers()
+    assert ours.traffic
+    sealed = memoryview(ours.traffic.encode([bytes(LARGE)]))
+    theirs.take(bytes(sealed[:CHUNK]))
+    at = CHUNK
+    while theirs.missing > READ:
+        theirs.take_of_large(sealed[at : at + READ])
+        at += READ
+    return timed(lambda: theirs.take_of_large(sealed[at:]), 1)
+
+
+class Dialled(Terms):
+    """A client that knows the server."""
+
+    server_key = SERVER_KEY
+
+
+class Bound(Terms):
+    """The server."""
+
+    mechanisms = frozenset({CURVE})
+    secret_key = SERVER_SECRET
+
+
+def connected_peers() -> tuple[FramePeer, FramePeer]:
+    """Two ends of a connection that read messages: the one that has dialled, and the other one."""
+    said: tuple[list[bytes], list[bytes]] = [], []
+    ours = FramePeer("PUSH", MOST, said[0].append, Dialled(), dials=True)
+    theirs = FramePeer("PULL", MOST, said[1].append, Bound())
+    for peer in (ours, theirs):
+        peer.greet()
+    while not (ours.ready and theirs.ready):
+        for peer, heard in ((ours, said[1]), (theirs, said[0])):
+            data = b"".join(heard)
+            heard.clear()
+            peer.take(data)
+            if peer.credentials:
+                peer.decide("")
+                peer.take()
+    return ours, theirs
+
+
 MEASURES: dict[str, Callable[[], float]] = {
     "handshake, server": handshake,
     "of it, HELLO": hello,
@@ -174,6 +227,8 @@ MEASURES: dict[str, Callable[[], float]] = {
     "64 KiB of messages of 1 byte opened": chunk(1),
     "12 MiB sealed": large_sealed,
     "12 MiB opened, last read": large_opened,
+    "of it, and of sealing, libsodium": large_box,
+    "12 MiB opened and handed over, last read": large_taken,
 }
 
 

@@ -55,7 +55,7 @@ class FramePeer(Peer[Message]):
     def _message(self, frame: bytes) -> Message:
         return [frame]
 
-    def _end_large(self, large: bytearray | mmap, *, has_more: bool) -> list[Message]:
+    def _end_large(self, large: bytearray | mmap | memoryview, *, has_more: bool) -> list[Message]:
         frames = self._frames
         frames.append(bytes(large))
         if has_more:
@@ -144,9 +144,9 @@ class RawPeer(Peer[bytes]):
     def _message(self, frame: bytes) -> bytes:
         return encode([frame])
 
-    def _end_large(self, large: bytearray | mmap, *, has_more: bool) -> list[bytes]:
+    def _end_large(self, large: bytearray | mmap | memoryview, *, has_more: bool) -> list[bytes]:
         # A bytearray serves as bytes, except as a key; a copy would cost as much as all the rest.
-        self._parts.append(bytes(large) if isinstance(large, mmap) else cast("bytes", large))
+        self._parts.append(cast("bytes", large) if isinstance(large, bytearray) else bytes(large))
         return [] if has_more else [self._whole()]
 
     def _read(self, data: bytes, at: int) -> list[bytes]:  # noqa: C901, PLR0912, PLR0915 - a call for each frame would cost more than all the rest

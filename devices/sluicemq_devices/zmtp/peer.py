@@ -25,6 +25,7 @@ MOST_FRAMES = 65_536
 
 _MOST_COMMAND = 65_536  # bytes
 _MOST_SUBSCRIPTION = 1 << 20  # bytes of a command at XPUB: topics that are too long are refused, not cut
+_LONG_HEADER = 9  # bytes
 _FRAME = 64  # bytes that a frame takes beyond its own: as an object, and its place in a list
 
 _SUBSCRIBE, _CANCEL = b"SUBSCRIBE", b"CANCEL"  # RFC 37, ZMTP 3.1
@@ -205,7 +206,7 @@ class Peer(abc.ABC, Generic[M]):
         """Read frames from ``at`` on, keep what is incomplete, set ``behind``."""
 
     @abc.abstractmethod
-    def _end_large(self, large: bytearray | mmap, *, has_more: bool) -> list[M]:
+    def _end_large(self, large: bytearray | mmap | memoryview, *, has_more: bool) -> list[M]:
         """Add a large frame that is complete; return the message that it ends, if it does."""
 
     @abc.abstractmethod
@@ -270,12 +271,15 @@ class Peer(abc.ABC, Generic[M]):
         return messages
 
     def _read_large(self, frame: memoryview) -> list[M]:
-        """Read a large frame that is here whole as one that comes in two pieces: header, body."""
+        """Read a large frame that is here whole: its header as if more was to come, then its body."""
         if frame[0] & COMMAND:
             return self._read(bytes(frame), 0)
-        messages = self._read(bytes(frame[:9]), 0)
+        messages = self._read(bytes(frame[:_LONG_HEADER]), 0)
         if self.missing:
-            messages = self._add_to_large(frame[9:])
+            large = frame[_LONG_HEADER - self._large.held :]  # a relay holds the header, too
+            self._large.clear()
+            self.missing = 0
+            messages = self._end_large(large, has_more=self._large_has_more)
             self._weigh()
         return messages
 

@@ -91,10 +91,11 @@ class CurveTraffic(Traffic):
 
     def unseal(self, sealed: bytes) -> bytes:
         """Return the encoded frames that this side has sealed."""
-        plain: list[bytes] = []
+        plain: list[bytes | memoryview] = []
         for _, start, stop in _frames(sealed):
-            nonce, box = bytes(sealed[start + 8 : start + 16]), bytes(sealed[start + 16 : stop])
-            plain.append(_plain(self._boxes.unseal(box, self._outward + nonce)))
+            body = bytearray(sealed[start:stop])
+            self._boxes.unseal_in(body, _BEFORE_BOX, self._outward + bytes(body[8:16]))
+            plain += (_header(body[_OVERHEAD - 1], len(body) - _OVERHEAD), memoryview(body)[_OVERHEAD:])
         return b"".join(plain)
 
     def open(self, data: bytes | memoryview) -> bytes | memoryview:
@@ -223,7 +224,7 @@ class CurveTraffic(Traffic):
         flags, start = body[_OVERHEAD - 1], _OVERHEAD - 9
         if flags > _INNER_COMMAND:
             return self._refuse_flags(flags)
-        body[start:_OVERHEAD] = _LONG_HEADER.pack(_LONG_FLAGS[flags], len(body) - _OVERHEAD)
+        body[start:_OVERHEAD] = _header(flags, len(body) - _OVERHEAD)
         return memoryview(body)[start:]
 
     def _is_next(self, head: bytes) -> bool:
@@ -247,9 +248,12 @@ class CurveTraffic(Traffic):
 
 def _plain(opened: bytes) -> bytes:
     """Return the plain frame that was in a box."""
-    flags, length = opened[0], len(opened) - 1
-    header = _SHORT_PLAIN[flags][length] if length < 256 else _LONG_HEADER.pack(_LONG_FLAGS[flags], length)
-    return header + opened[1:]
+    return _header(opened[0], len(opened) - 1) + opened[1:]
+
+
+def _header(flags: int, length: int) -> bytes:
+    """Return the header of a plain frame, by the flags that were in the box."""
+    return _SHORT_PLAIN[flags][length] if length < 256 else _LONG_HEADER.pack(_LONG_FLAGS[flags], length)
 
 
 def _long_sealed(length: int) -> bytes:
