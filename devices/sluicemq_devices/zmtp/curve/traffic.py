@@ -75,19 +75,19 @@ class CurveTraffic(Traffic):
         if len(frames) == 1 and len(frames[0]) < LARGE:
             return self._seal(0, frames[0])
         *others, last = frames
-        return self._seal_all([*((_INNER_MORE, frame) for frame in others), (0, last)])
+        if max(map(len, frames)) < LARGE:
+            return b"".join([*[self._seal(_INNER_MORE, frame) for frame in others], self._seal(0, last)])
+        return self._seal_in_place([*((_INNER_MORE, frame) for frame in others), (0, last)])
 
     def seal(self, encoded: bytes) -> bytes:
         """Return encoded frames as the bytes that are sent; ``error`` is set if no nonce is left."""
         if encoded and not encoded[0] and encoded[1] == len(encoded) - 2:  # one short frame: most messages
             return self._seal(0, encoded[2:])
+        frames = _frames(encoded)
+        if len(encoded) < LARGE:
+            return b"".join([self._seal(_inner(flags), encoded[start:stop]) for flags, start, stop in frames])
         view = memoryview(encoded)
-        return self._seal_all(
-            [
-                (flags & MORE | (flags & COMMAND) >> 1, view[start:stop])
-                for flags, start, stop in _frames(encoded)
-            ]
-        )
+        return self._seal_in_place([(_inner(flags), view[start:stop]) for flags, start, stop in frames])
 
     def unseal(self, sealed: bytes) -> bytes:
         """Return the encoded frames that this side has sealed."""
@@ -109,10 +109,8 @@ class CurveTraffic(Traffic):
         frame, rest = self._add_to_large(data[:missing]), data[missing:]
         return b"".join((frame, self._open_small(rest))) if rest and not self.error else frame
 
-    def _seal_all(self, frames: list[tuple[int, bytes | memoryview]]) -> bytes:
-        """Seal the frames of a message; if some are large, in the memory from which they are sent."""
-        if max([len(body) for _, body in frames], default=0) < LARGE:
-            return b"".join([self._seal(flags, body) for flags, body in frames])
+    def _seal_in_place(self, frames: list[tuple[int, bytes | memoryview]]) -> bytes:
+        """Seal the frames of a message, of which some are large, in the memory from which they are sent."""
         if self._has_no_nonces(len(frames)):
             return b""
         sealed = memory_of(sum([_sealed_size(body) for _, body in frames]))
@@ -254,6 +252,11 @@ def _plain(opened: bytes) -> bytes:
 def _header(flags: int, length: int) -> bytes:
     """Return the header of a plain frame, by the flags that were in the box."""
     return _SHORT_PLAIN[flags][length] if length < 256 else _LONG_HEADER.pack(_LONG_FLAGS[flags], length)
+
+
+def _inner(flags: int) -> int:
+    """Return the flags in the box of a frame with these flags."""
+    return flags & MORE | (flags & COMMAND) >> 1
 
 
 def _long_sealed(length: int) -> bytes:
