@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from pymongo import MongoClient
 
-from sluicemq_broker.store import AuditChoice, AuditRecord, AuditStore
+from sluicemq_broker.store import AuditChoice, AuditKind, AuditRecord, AuditStore
 
 NOW = 1_790_000_000.0
 
@@ -20,10 +20,11 @@ def store(mongo_uri: str, database: str) -> Iterator[AuditStore]:
         yield store
 
 
-def some(count: int, *, counted: bool = False, at: float = NOW) -> list[AuditRecord]:
-    kind = "login" if counted else "purge"
+def some(count: int, kind: AuditKind = AuditKind.OPERATORS, at: float = NOW) -> list[AuditRecord]:
+    action = "login" if kind == AuditKind.COUNTED else "purge"
+    name = f"{kind}-{action}"
     return [
-        AuditRecord(id=f"{kind}-{number}", at=at + number, until=at + number, action=kind, counted=counted)
+        AuditRecord(id=f"{name}-{number}", at=at + number, until=at + number, action=action, kind=kind)
         for number in range(count)
     ]
 
@@ -37,16 +38,19 @@ def test_records_that_are_older_than_the_retention_are_removed(store: AuditStore
 
     assert store.trim(NOW + 4, 1000) == 4
 
-    assert ids(store) == [f"purge-{number}" for number in (9, 8, 7, 6, 5, 4)]
+    assert ids(store) == [f"operators-purge-{number}" for number in (9, 8, 7, 6, 5, 4)]
 
 
-def test_of_too_many_the_oldest_go_and_a_flood_of_logins_removes_no_act(store: AuditStore) -> None:
+@pytest.mark.parametrize("kind", [AuditKind.COUNTED, AuditKind.OTHERS])
+def test_a_flood_of_logins_or_of_acts_without_operate_removes_no_act_of_operators(
+    store: AuditStore, kind: AuditKind
+) -> None:
     store.write(some(5))
-    store.write(some(500, counted=True, at=NOW + 100))
+    store.write(some(500, kind, at=NOW + 100))
 
     assert store.trim(0, 50) == 450
 
-    assert ids(store)[-5:] == [f"purge-{number}" for number in (4, 3, 2, 1, 0)]
+    assert ids(store)[-5:] == [f"operators-purge-{number}" for number in (4, 3, 2, 1, 0)]
     assert len(ids(store)) == 55
 
 

@@ -9,11 +9,12 @@ import gevent
 import pytest
 
 from sluicemq.protocol.errors import NotFound, Unavailable
+from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.runtime import Count, Counters
-from sluicemq_broker.security import ANYBODY, Audit, Caller
+from sluicemq_broker.security import ANYBODY, Audit, Caller, Principal
 from sluicemq_broker.security import audit as module
 from sluicemq_broker.security.acts import address_of, details
-from sluicemq_broker.store import AuditRecord
+from sluicemq_broker.store import AuditKind, AuditRecord
 
 NOW = 1_000_000.0
 
@@ -94,6 +95,27 @@ def test_while_mongodb_is_away_acts_wait_and_are_written_when_it_is_back(rig: Ri
     rig.audit.tick()
     assert [each.action for each in rig.stored.there.values()] == ["purge"]
     assert not rig.waiting
+
+
+def test_acts_without_operate_are_kept_apart_and_so_are_refusals(rig: Rig) -> None:
+    operator, manager = (
+        Caller(Principal(name, Permissions.read(may)))
+        for name, may in (("ops", "operate"), ("mail", "manage=mail"))
+    )
+
+    for caller in (operator, manager):
+        rig.audit.act(caller, "smq", "pause", "mail", {}).done()
+    rig.audit.note("start", {})
+    rig.audit.act(operator, "smq", "purge", "mail", {}).refused("NOT_FOUND")
+    rig.settle()
+
+    kinds = [(each.action, each.principal, each.kind) for each in rig.stored.there.values()]
+    assert kinds == [
+        ("pause", "ops", AuditKind.OPERATORS),
+        ("pause", "mail", AuditKind.OTHERS),
+        ("start", "", AuditKind.OPERATORS),
+        ("purge", "ops", AuditKind.COUNTED),
+    ]
 
 
 def test_an_act_does_not_wait_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

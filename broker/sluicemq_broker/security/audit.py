@@ -18,10 +18,11 @@ from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
 from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.runtime import Batcher, Count, Counters
 from sluicemq_broker.security.acts import LONGEST, Act, Door, Outcome, address_of, details
 from sluicemq_broker.security.authorize import Caller
-from sluicemq_broker.store import AuditRecord
+from sluicemq_broker.store import AuditKind, AuditRecord
 
 #: Seconds that an answer waits for its record, at most.
 _LONGEST_WAIT: Final = 2.0
@@ -37,7 +38,7 @@ MOST_UNWRITTEN: Final = 10_000
 _AT_ONCE: Final = 200
 #: Characters of the id of a key.
 _KEY_ID: Final = 12
-#: Records of acts, and of logins and refusals, that are kept at most; written ones until the next look.
+#: Records of each kind that are kept at most; written ones until the next look.
 MOST_KEPT: Final = 1_000_000
 _TRIMMED_AFTER: Final = 10_000
 
@@ -137,7 +138,7 @@ class Audit:
         before = self._counted.get(like)
         if before is None or not self._goes_on(before):
             self._of_peer[like.peer] += before is None
-            new = replace(record, **like._asdict(), counted=True, until=record.at)
+            new = replace(record, **like._asdict(), kind=AuditKind.COUNTED, until=record.at)
             self._flushes.add(Event())
         else:
             new = replace(before, count=before.count + 1, until=record.at)
@@ -225,5 +226,6 @@ class Audit:
             "principal": caller.name,
             "key": caller.key[:12],
             "peer": address_of(caller.peer),
+            "kind": AuditKind.OPERATORS if caller.may(Action.OPERATE) else AuditKind.OTHERS,
         }
         return replace(self._new(), **who, door=door, action=action, name=name[:LONGEST])

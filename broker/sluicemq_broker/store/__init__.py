@@ -1,6 +1,6 @@
 """MongoDB: all statements, its errors, and connections to it."""
 
-from sluicemq_broker.store.admin.audit import AuditChoice, AuditRecord, AuditStore
+from sluicemq_broker.store.admin.audit import AuditChoice, AuditKind, AuditRecord, AuditStore
 from sluicemq_broker.store.admin.changes import Changes
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
@@ -71,6 +71,7 @@ __all__ = [
     "Aborted",
     "Appended",
     "AuditChoice",
+    "AuditKind",
     "AuditRecord",
     "AuditStore",
     "Changes",

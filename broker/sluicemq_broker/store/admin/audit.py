@@ -3,10 +3,10 @@
 ::
 
     audit: {_id: "9f2c…", at, principal, key, peer, door, broker, action, name, about: {...}, outcome,
-            code?, counted, until?, count?}
+            code?, kind, until?, count?}
 
-One document for each act. Logins and refusals that are alike within some time are one document, with
-``counted: true``: it is written whole each time it goes on. Writing a document twice changes nothing.
+One document for each act. Logins and refusals that are alike within some time are one document, of kind
+``counted``: it is written whole each time it goes on. Writing a document twice changes nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any, Final
 
 from pymongo import IndexModel, ReplaceOne
@@ -30,9 +31,23 @@ _NEWEST: Final = [("at", -1), ("_id", -1)]
 _TEXTS: Final = ("principal", "key", "peer", "door", "broker", "action", "name", "outcome", "code")
 
 
+class AuditKind(StrEnum):
+    """Kinds of records, of which each has its own bound: none pushes out another."""
+
+    OPERATORS = "operators"
+    """Acts of brokers, and of callers with ``operate``."""
+    OTHERS = "others"
+    """Acts of callers without it, who can make any number of them on a queue of their own."""
+    COUNTED = "counted"
+    """Logins and refusals."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """One act; ``counted``: ``count`` acts that are alike, the last at ``until``. Times in Unix seconds."""
+    """One act; of kind ``counted``: ``count`` acts that are alike, the last at ``until``.
+
+    Times are Unix seconds.
+    """
 
     id: str
     at: float
@@ -46,7 +61,7 @@ class AuditRecord:
     about: Mapping[str, Any] = field(default_factory=dict)
     outcome: str = ""
     code: str = ""
-    counted: bool = False
+    kind: AuditKind = AuditKind.OPERATORS
     until: float = 0.0
     count: int = 1
 
@@ -80,7 +95,7 @@ class AuditStore:
                 [
                     IndexModel(_NEWEST, name="newest"),
                     IndexModel([("principal", 1), *_NEWEST], name="principal"),
-                    IndexModel([("counted", 1), *_NEWEST], name="counted"),
+                    IndexModel([("kind", 1), *_NEWEST], name="kind"),
                 ]
             )
 
@@ -101,29 +116,28 @@ class AuditStore:
             return [_row(each) for each in found]
 
     def trim(self, before: float, most: int) -> int:
-        """Remove records from before this time, and the oldest of more than ``most``; returns how many.
+        """Remove records from before this time, and of each kind the oldest of more than ``most``.
 
-        Acts are counted apart from logins and refusals, so that a flood of these pushes no act out. Crash: a
-        part is removed, and the next trim goes on.
+        Returns how many. Crash: a part is removed, and the next trim goes on.
         """
         with translated():
             gone = self._records.delete_many({"at": {"$lt": date(before)}}).deleted_count
-            for counted in (False, True):
-                kind = {"counted": counted}
-                first = self._records.find(kind, {"at": 1, "_id": 0}).sort(_NEWEST).skip(most).limit(1)
+            for kind in AuditKind:
+                alike = {"kind": str(kind)}
+                first = self._records.find(alike, {"at": 1, "_id": 0}).sort(_NEWEST).skip(most).limit(1)
                 for each in first:
-                    gone += self._records.delete_many({**kind, "at": {"$lte": each["at"]}}).deleted_count
+                    gone += self._records.delete_many({**alike, "at": {"$lte": each["at"]}}).deleted_count
         return gone
 
 
 def _document(record: AuditRecord) -> Document:
     texts = {name: text for name in _TEXTS if (text := getattr(record, name)) or name == "principal"}
-    counts = {"until": date(record.until), "count": record.count} if record.counted else {}
+    counts = {"until": date(record.until), "count": record.count} if record.kind == AuditKind.COUNTED else {}
     return {
         "at": date(record.at),
         **texts,
         "about": dict(record.about),
-        "counted": record.counted,
+        "kind": str(record.kind),
         **counts,
     }
 
