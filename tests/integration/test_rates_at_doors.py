@@ -16,7 +16,7 @@ from sluicemq.protocol.packed import pack
 from sluicemq_broker.security import hash_password
 from support.broker_process import BrokerProcess
 from support.broker_under_test import ANY_PORT
-from support.raw_sockets import GREETING, Smq, dial
+from support.raw_sockets import GREETING, Smq, dial, receive
 from support.waiting import TIMEOUT, wait_until
 
 ADMIN, OTHERS = "of-the-admin", "of-the-others"
@@ -25,7 +25,12 @@ DEVICES: list[dict[str, Any]] = [
     {"kind": "queue", "queue": "asked", "frontend": ANY_PORT, "backend": ANY_PORT},
     {"kind": "forwarder", "stream": "news", "frontend": ANY_PORT, "backend": ANY_PORT},
     {"kind": "forwarder", "frontend": ANY_PORT, "backend": ANY_PORT},
-]
+    {"kind": "queue", "queue": "served", "frontend": ANY_PORT, "backend": ANY_PORT},
+    {
+        "kind": "streamer", "queue": "pulled", "frontend": ANY_PORT, "backend": ANY_PORT,
+        "commit": ANY_PORT, "ack": "explicit",
+    },
+]  # fmt: skip
 
 
 class Limited:
@@ -55,9 +60,13 @@ class Limited:
     def counter(self, name: str) -> int:
         return int(self.admin.ask(wire.STATS).fields[0]["counters"].get(name, 0))
 
-    def ready(self, queue: str) -> int:
+    def push(self, queue: str, count: int) -> None:
+        answer = self.admin.ask(wire.PUSH, queue, [[None, b"job", None]] * count)
+        assert answer.fields == [[]], answer
+
+    def ready(self, queue: str, state: str = "ready") -> int:
         answer = self.admin.ask(wire.QUEUE, queue)
-        return int(answer.fields[0]["ready"]) if answer.verb == wire.OK else 0
+        return int(answer.fields[0][state]) if answer.verb == wire.OK else 0
 
     def device(self, number: int, end: str) -> str:
         return str(self.process.devices[number][end][0])
@@ -97,11 +106,59 @@ def _plain(kind: int, device: int, *frames: bytes) -> Callable[[Limited, str], S
     return sender
 
 
+def _settling(kind: str, onward: Any) -> Callable[[Limited, str], Send]:
+    """Verdicts of a worker of the library, each on a job of its own."""
+
+    def sender(limited: Limited, user: str) -> Send:
+        smq, source = limited.smq(user), token_hex(6)
+        limited.push(source, 3)
+        assert smq.ask(wire.READY, source, 3).verb == wire.OK
+        jobs: list[list[Any]] = []
+
+        def send() -> None:
+            while not jobs:
+                jobs.extend(smq.delivery())
+            verdict = [jobs.pop()[0], kind, None, None, onward]
+            smq.plain.send_multipart(wire.encode(wire.SETTLE, 1, [verdict]))
+
+        return send
+
+    return sender
+
+
+def _serving(limited: Limited, user: str) -> Send:
+    worker = limited.socket(zmq.REP, limited.device(4, "backend"), user)
+    limited.push("served", 2)
+
+    def send() -> None:
+        receive(worker)
+        worker.send_multipart([b"FORWARD", b"served-on"])
+
+    return send
+
+
+def _committing(limited: Limited, user: str) -> Send:
+    worker = limited.socket(zmq.PULL, limited.device(5, "backend"), "admin", ADMIN)
+    commits = limited.socket(zmq.PUSH, limited.device(5, "commit"), user)
+    limited.push("pulled", 2)
+
+    def send() -> None:
+        receipt, _ = receive(worker)
+        commits.send_multipart([b"FORWARD", receipt, b"pulled-on"])
+
+    return send
+
+
 _BATCH = pack(b"topic", b"message")
 WAYS: dict[str, tuple[Callable[[Limited, str], Send], str | int]] = {
     "PUSH of the library": (_library(wire.PUSH, "library", [[None, b"job", None]]), "library"),
     "PUBLISH of the library": (_library(wire.PUBLISH, "news", _BATCH, {}), 2),
     "a PUSH socket": (_plain(zmq.PUSH, 0, b"job"), "pushed"),
+    "an unreadable message": (_plain(zmq.PUSH, 0, b"", b"{", b"job"), "pushed dead"),
+    "FORWARD of the library": (_settling(wire.FORWARD, ["forwarded", None, {}]), "forwarded"),
+    "FANOUT of the library": (_settling(wire.FAN_OUT, [["child", None, {}]]), "child"),
+    "FORWARD of a REP socket": (_serving, "served-on"),
+    "FORWARD at a commit door": (_committing, "pulled-on"),
     "a DEALER socket": (_plain(zmq.DEALER, 1, b"", b"", b'{"reply": "accepted"}', b"job"), "asked"),
     "a PUB socket and a stream": (_plain(zmq.XPUB, 2, b"topic", b"message"), 2),
     "a PUB socket and a relay": (_plain(zmq.XPUB, 3, b"topic", b"message"), 3),
@@ -111,7 +168,7 @@ WAYS: dict[str, tuple[Callable[[Limited, str], Send], str | int]] = {
 def _arrivals(limited: Limited, place: str | int) -> Callable[[], int]:
     """Return what says how many have come in: to a queue, or to a subscriber of a device."""
     if isinstance(place, str):
-        return lambda: limited.ready(place)
+        return lambda: limited.ready(*place.split())
     subscriber = limited.socket(zmq.SUB, limited.device(place, "backend"), "admin", ADMIN)
     subscriber.subscribe(b"topic")
     subscriber.subscribe(b"probe")

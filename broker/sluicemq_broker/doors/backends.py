@@ -17,7 +17,7 @@ from sluicemq_broker.doors.door_group import DoorGroup
 from sluicemq_broker.doors.frames import FRAME_FACTOR
 from sluicemq_broker.doors.lane_workers import ArrivalWorker, LaneWorker, PopWorker, PullWorker, RepWorker
 from sluicemq_broker.doors.services import Services
-from sluicemq_broker.doors.worker_frames import commit_frames, unreadable
+from sluicemq_broker.doors.worker_frames import charge_jobs, commit_frames, unreadable
 from sluicemq_broker.queue import Delivery, Settlement, Verdict, Worker
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.security import may_stay
@@ -167,6 +167,7 @@ class PullBackend(Backend):
         verdicts = [verdict for frames in messages if (verdict := self._verdict(lane, frames))]
         size = sum(each.size for each in verdicts)
         self._mark.take(len(verdicts), size)
+        charge_jobs(lane, verdicts, self.counters)
         durable = Settlement(lambda _: self._mark.give(len(verdicts), size), lane.who)
         self.queue.settle(verdicts, durable)
 

@@ -169,7 +169,7 @@ class PushFrontend(Frontend):
                 self._counters.add(Count.JOBS_REFUSED)
                 lane.blame(malformed=False)
             except Exception as error:  # noqa: BLE001 - the jobs around it must not be lost with it
-                self._keep_unreadable(caller, frames, problem := refusal(error))
+                self._keep_unreadable(lane, frames, problem := refusal(error))
                 lane.blame(malformed=isinstance(problem, MALFORMED))
             else:
                 batches.setdefault(queue, []).append(job)
@@ -198,8 +198,10 @@ class PushFrontend(Frontend):
             self.lost += 1
             self._counters.notice(Count.JOBS_REFUSED, f"a job of a PUSH producer was not stored: {error}")
 
-    def _keep_unreadable(self, caller: Caller, frames: list[bytes], error: SluiceError) -> None:
+    def _keep_unreadable(self, lane: Lane, frames: list[bytes], error: SluiceError) -> None:
+        caller: Caller = lane.who
         size = sum(map(len, frames))
+        charge(lane, 1, size, self._counters)
         self._counters.add(Count.UNREADABLE)
         self._counters.refused(error, f"a PUSH message of {size} bytes to queue {self._queue.name}: {error}")
         if not caller.may(Action.PUSH, self._queue.name):

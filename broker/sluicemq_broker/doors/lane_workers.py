@@ -13,7 +13,7 @@ from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.config import Envelope
 from sluicemq_broker.doors.frames import PROBE
 from sluicemq_broker.doors.popped_jobs import push_again
-from sluicemq_broker.doors.worker_frames import answer, body, unreadable
+from sluicemq_broker.doors.worker_frames import answer, body, charge_jobs, unreadable
 from sluicemq_broker.queue import Delivery, Settlement, Takes, Verdict, Worker
 from sluicemq_broker.runtime import Count
 from sluicemq_devices.sockets import Lane
@@ -102,7 +102,9 @@ class RepWorker(LaneWorker):
                 self._lane.blame()
                 self._bad_verdict(f"worker {self.name} answered without a job")
             else:
-                self._queue.settle([self._verdict(delivery, frames[1:])], Settlement())
+                verdicts = [self._verdict(delivery, frames[1:])]
+                charge_jobs(self._lane, verdicts, self._backend.counters)
+                self._queue.settle(verdicts, Settlement())
 
     def _verdict(self, delivery: Delivery, frames: list[bytes]) -> Verdict:
         try:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from sluicemq.protocol import job_headers, wire
 from sluicemq.protocol.errors import BadFrames, SluiceError
@@ -11,6 +11,8 @@ from sluicemq.protocol.json_values import dumps
 from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import PLAIN, Onward, Verdict, read_verdict
+from sluicemq_broker.runtime import Counters
+from sluicemq_broker.security import charge
 
 #: Compared one by one: a result may have megabytes, and hashing it would read all of them.
 _WORDS: Final = tuple(PLAIN)
@@ -51,6 +53,16 @@ def answer(receipt: bytes, frames: list[bytes]) -> Verdict:
     if not 1 <= len(frames) <= 3:
         raise BadFrames(f"an answer has 1 to 3 frames, this one has {len(frames)}")
     return Verdict(receipt, read_verdict(frames[0]), b"".join(frames[1:2]), _delay(frames[2:]))
+
+
+def charge_jobs(lane: Any, verdicts: Iterable[Verdict], counters: Counters) -> None:
+    """Count the jobs that verdicts make by FORWARD and FANOUT: they are as if the connection pushed them.
+
+    A payload that they inherit has no bytes here.
+    """
+    made = [each for verdict in verdicts for each in verdict.onward]
+    if made:
+        charge(lane, len(made), sum(len(each.payload or b"") for each in made), counters)
 
 
 def unreadable(receipt: bytes, error: SluiceError) -> Verdict:

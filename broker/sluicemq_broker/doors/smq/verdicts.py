@@ -16,7 +16,7 @@ from sluicemq_broker.doors.smq.fields import (
     take,
     verdict_entry,
 )
-from sluicemq_broker.doors.worker_frames import unreadable
+from sluicemq_broker.doors.worker_frames import charge_jobs, unreadable
 from sluicemq_broker.queue import Queue, Settlement, Verdict
 from sluicemq_broker.runtime import Count
 
@@ -44,7 +44,11 @@ class Verdicts:
         (entries,) = take(fields, list)
         check_count(entries, MOST_AT_ONCE, "a SETTLE", "verdicts")
         whole = Settlement(partial(self._answer, number))
-        for queue, verdicts in self._by_queue(entries, whole).items():
+        found = self._by_queue(entries, whole)
+        session = self._session
+        for verdicts in found.values():
+            charge_jobs(session.lane, verdicts.values(), session.counters)
+        for queue, verdicts in found.items():
             whole.expect(1)
             part = Settlement(partial(whole.join, list(verdicts)))
             queue.settle(list(verdicts.values()), part)
