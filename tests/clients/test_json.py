@@ -13,10 +13,12 @@ from typing import Any
 
 import click
 import pytest
+import zmq
 from click.testing import CliRunner
 
 from sluicemq import Client, Producer
 from sluicemq.cli.app import app
+from sluicemq.protocol.keys import KeyPair, decode, write_key_file
 from support.broker_process import BrokerProcess
 from support.long_forms import long
 from support.ports import tcp
@@ -45,6 +47,12 @@ CALLS = {
     "stream delete": ["QUEUE", "--yes"],
     "ping": [],
     "config check": [],
+    "key show": ["KEY_FILE"],
+    "user add": ["QUEUE", "push=x", "--key", "KEY_FILE"],
+    "user hash": ["--password-file", "-"],
+    "user permit": ["nosuch", "push=x"],
+    "user remove": ["nosuch", "--yes"],
+    "user rotate": ["nosuch", "--token"],
     "schedule add": ["NAME", "QUEUE", "x", "--every", "1000"],
     "device": ["streamer", "tcp://127.0.0.1:*", "tcp://127.0.0.1:*"],
     "serve": ["--mongodb-uri", "URI", "--endpoint", "tcp://127.0.0.1:*", "--config", "NO_DEVICES"],
@@ -100,7 +108,14 @@ def test_every_command_prints_one_json_object_on_stdout(
     with Producer(endpoint) as producer:
         job = producer.push(queue, b"x").id
     (tmp_path / "none.toml").write_text(f"devices = []\n[broker]\ndata_dir = '{tmp_path}'\nhttp = ''\n")
-    given = {"QUEUE": queue, "ID": job, "URI": mongo_uri, "NO_DEVICES": str(tmp_path / "none.toml")}
+    write_key_file(tmp_path / "a.key", KeyPair(*[decode(each.decode()) for each in zmq.curve_keypair()]))
+    given = {
+        "QUEUE": queue,
+        "ID": job,
+        "URI": mongo_uri,
+        "NO_DEVICES": str(tmp_path / "none.toml"),
+        "KEY_FILE": str(tmp_path / "a.key"),
+    }
     words = [given.get(word, word) for word in arguments]
     command = ["--json", *name.split(), *words] if place == "before" else [*name.split(), *words, "--json"]
 

@@ -124,7 +124,7 @@ def test_guesses_for_one_user_leave_room_for_others(checks: list[str], slow: Cal
     assert checked.check("anna", "a hash", "a guess") is False
 
 
-@pytest.mark.parametrize("stored", [HASH, None])
+@pytest.mark.parametrize("stored", [HASH, None], ids=["one who exists", "one who does not"])
 def test_a_flood_of_guesses_does_not_say_which_users_exist(
     slow: Callable[[], None], stored: str | None
 ) -> None:

@@ -32,7 +32,9 @@ _MOST_OF_ONE: Final = 16
 #: Seconds for which a right password is remembered, and how many are.
 _REMEMBERED: Final = 60.0
 _MOST_REMEMBERED: Final = 10_000
-_LOWEST: Final = 19  # priority, as of nice
+#: Priority of these threads, as of nice: a tenth of a process that works. A lower one would let nobody in
+#: while the machine is overloaded.
+_LOW: Final = 10
 #: Characters of a password, at most: PLAIN has 255 bytes.
 LONGEST_PASSWORD: Final = 255
 #: Hash of a password that nobody knows, with the costs of a new one: a user who does not exist takes as long.
@@ -142,8 +144,8 @@ def _busy() -> Busy:
 
 
 def _in_the_background(work: Callable[..., Any], *arguments: str) -> Any:
-    """Do what takes a core in a thread of the lowest priority: a flood of passwords delays no job."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOWEST)  # Linux: of this thread alone
+    """Do what takes a core in a thread of low priority: a flood of passwords delays no job."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW)  # Linux: of this thread alone
     return work(*arguments)
 
 
