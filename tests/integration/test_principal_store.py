@@ -183,7 +183,7 @@ def test_a_document_with_a_wrong_value_is_nobody(
     assert [(each.keys, each.operates) for each in store.read()] == [((), False)]
 
 
-@pytest.mark.parametrize("name", [5, {"a": 1}, "a name", "a\nb", None])
+@pytest.mark.parametrize("name", [5, {"a": 1}, "a name", "a\nb", "http_token", None])
 def test_a_document_that_no_principal_can_be_keeps_no_other_from_being_read(
     store: PrincipalStore, documents: Database[dict[str, Any]], name: object
 ) -> None:

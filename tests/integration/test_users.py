@@ -109,6 +109,7 @@ def test_keys_are_rotated_with_both_in_use_for_a_while(operator: Operator) -> No
         ("add", {"name": "a"}, "BAD_FRAMES"),
         ("add", {"permissions": "all"}, "BAD_FRAMES"),
         ("add", {"name": "a b", "permissions": "all"}, "BAD_FRAMES"),
+        ("add", {"name": "http_token", "permissions": "all"}, "BAD_FRAMES"),
         ("add", {"name": "a", "permissions": "fly"}, "BAD_FRAMES"),
         ("add", {"name": "a", "permissions": "all", "key": "D:)Q[IlAW!ahhC2ac"}, "BAD_FRAMES"),
         ("add", {"name": "a", "permissions": "all", "password": "hunter2"}, "BAD_FRAMES"),

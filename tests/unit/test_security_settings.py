@@ -161,6 +161,10 @@ def test_what_is_shown_can_be_read_back_but_for_hashes_of_passwords(tmp_path: Pa
             "[security.principals.a b]: expected a principal's name",
         ),
         (
+            '[security.principals.http_token]\npermissions = "all"',
+            "and, between them, single full stops, but not http_token",
+        ),
+        (
             (
                 f'[security.principals.a]\nkeys = "{KEY}"\npermissions = "all"\n'
                 f'[security.principals.b]\nkeys = "{KEY}"\npermissions = "all"'

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, NotFound
 from sluicemq.protocol.keys import read_key
-from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
+from sluicemq.protocol.names import PRINCIPAL_NAME_RULE, is_principal_name
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.permissions import Permissions
 from sluicemq.protocol.readable import is_utf8
@@ -311,7 +311,7 @@ def _hidden(rule: Rule) -> Rule:
 
 
 _FIELDS: Final = {
-    "name": kept(f"a principal's name: {QUEUE_NAME_RULE}", is_queue_name),
+    "name": kept(f"a principal's name: {PRINCIPAL_NAME_RULE}", is_principal_name),
     "key": _hidden(kept("a public key of 40 characters in Z85", _is_key)),
     "password": _hidden(
         _text(

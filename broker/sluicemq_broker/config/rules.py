@@ -17,7 +17,7 @@ from typing import Any, Final
 from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.hosts import problem_of_host
 from sluicemq.protocol.keys import KEY_CHARACTERS, read_key
-from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
+from sluicemq.protocol.names import PRINCIPAL_NAME_RULE, QUEUE_NAME_RULE, is_principal_name, is_queue_name
 from sluicemq.protocol.options import OPTIONS, SCHEDULE_OPTIONS
 from sluicemq.protocol.permissions import Permissions
 from sluicemq.protocol.rules import Rule, duration, kept, number, whole
@@ -114,9 +114,8 @@ flag = kept("true or false", lambda value: isinstance(value, bool))._replace(
     spelt=lambda text: _FLAGS.get(text.strip().lower(), text)
 )
 text = kept("a string", lambda value: isinstance(value, str))
-queue_name, stream_name, subscription_name, principal_name = map(
-    _name, ("queue", "stream", "subscription", "principal")
-)
+queue_name, stream_name, subscription_name = map(_name, ("queue", "stream", "subscription"))
+principal_name = kept(f"a principal's name: {PRINCIPAL_NAME_RULE}", is_principal_name)
 database_name = kept(
     "the name of a database: 1 to 63 of A-Z a-z 0-9 _ -",
     lambda value: isinstance(value, str) and _DATABASE.fullmatch(value) is not None,

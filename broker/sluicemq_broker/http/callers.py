@@ -12,6 +12,7 @@ from typing import Any, Final
 import falcon
 
 from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.names import HTTP_TOKEN
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.http.sessions import Session, Sessions
@@ -20,8 +21,6 @@ from sluicemq_broker.security import NOT_ADMITTED, Caller, Door, Principal, Secu
 
 log = logging.getLogger("broker.http")
 
-#: Name of the principal of ``[broker] http_token``.
-HTTP_TOKEN: Final = "http_token"  # noqa: S105 - a name
 #: A header of requests that a page makes by itself: they don't count as use of the session.
 BY_ITSELF: Final = "X-SluiceMQ-Idle"
 #: An event stream is opened again by the browser itself.

@@ -29,7 +29,7 @@ from pymongo.errors import DuplicateKeyError
 from pymongo.read_concern import ReadConcern
 
 from sluicemq.protocol.errors import BadFrames, Forbidden, QueueFull
-from sluicemq.protocol.names import is_queue_name
+from sluicemq.protocol.names import is_principal_name
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
 from sluicemq.protocol.rules import kept, number, whole
@@ -230,7 +230,7 @@ def _place_of(kind: KeyKind) -> str:
 def _read(stored: Document) -> PrincipalRecord:
     """Return a principal; one that somebody has damaged by hand may do nothing, and nobody is it."""
     name, revision = stored["_id"], stored.get("revision", 0)
-    if not (isinstance(name, str) and is_queue_name(name)):
+    if not (isinstance(name, str) and is_principal_name(name)):
         log.warning("a document of principals in MongoDB is ignored: %.200r is no name of one", name)
         return PrincipalRecord(name=_LAST, revision=revision, removed=True)
     if "removed_at" in stored:
