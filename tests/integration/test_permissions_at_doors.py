@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from secrets import token_hex
 from typing import Any
@@ -269,6 +269,22 @@ def test_lists_have_only_what_may_be_seen(many: Many, filled: Many, eve: Smq) ->
     for verb, fields in ((wire.QUEUES, ()), (wire.WORKERS, (None,)), (wire.STREAMS, ()), (wire.SUBS, (None,)),
                          (wire.SCHEDULE, ("list", {})), (wire.TASKS, ())):  # fmt: skip
         assert eve.ask(verb, *fields).fields == [[]]
+
+
+def test_statistics_of_a_caller_without_operate_leave_the_longest_turn_to_those_who_see_it(
+    many: Many, eve: Smq, queue: str
+) -> None:
+    many.permit("read=victim")
+
+    def longest(ask: Callable[[], object]) -> float:
+        many.operator.ask(wire.COUNTERS)  # those before are forgotten
+        many.operator.ask(wire.PUSH, queue, [[None, b"x" * 1000, {"headers": {"a": "b"}}]] * 1000)
+        ask()
+        (told,) = many.operator.ask(wire.COUNTERS).fields
+        return float(told["broker"]["longest_turn_cpu"])
+
+    after_all = longest(lambda: many.operator.ask(wire.STATS))
+    assert longest(lambda: eve.ask(wire.STATS)) > 2 * after_all
 
 
 def test_events_have_only_those_of_queues_that_may_be_read(many: Many, eve: Smq) -> None:

@@ -33,13 +33,17 @@ class Admin(NamedTuple):
     devices: DeviceAdmin
     dying: Callable[[], Mapping[str, int]]
 
-    def stats(self) -> dict[str, Any]:
-        """Return the broker's counters, all queues, and what subscribers of each forwarder have lost."""
+    def stats(self, *, operates: bool) -> dict[str, Any]:
+        """Return the broker's counters, all queues, and what subscribers of each forwarder have lost.
+
+        ``operates``: with the longest turns, which are forgotten then.
+        """
         try:
             queues = self.queues.all()
         except Unavailable:
             queues = self.queues.kept()  # without MongoDB the rest of the statistics is still there
-        return {**self.broker.counters(), "queues": queues, "forwarders": self.devices.forwarders()}
+        about = self.broker.counters() if operates else self.broker.about()
+        return {**about, "queues": queues, "forwarders": self.devices.forwarders()}
 
     def snapshot(self, *, actions: bool) -> Snapshot:
         """Return the broker as dashboards show it; ``actions``: whether changes are allowed there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
@@ -38,10 +39,14 @@ class QueueAdmin:
         """Return one queue with its counts."""
         return self._census.one(check_name(name))
 
-    def workers(self, name: str | None = None) -> list[dict[str, Any]]:
-        """Return the workers at this broker, or those of one queue, with the jobs of each."""
+    def workers(self, name: str | None, is_seen: Callable[[str], bool]) -> list[dict[str, Any]]:
+        """Return the workers at this broker, or those of one queue, with the jobs of each.
+
+        ``is_seen``: whether those of a queue belong to the answer.
+        """
         queues = self._queues if name is None else [self._queues.get(name)]
-        return list(islice((row for each in queues for row in each.worker_list(_MOST_OF_ONE)), _MOST_WORKERS))
+        seen = (each for each in queues if each.workers and is_seen(each.name))
+        return list(islice((row for each in seen for row in each.worker_list(_MOST_OF_ONE)), _MOST_WORKERS))
 
     def pause(self, name: str, what: str) -> list[str]:
         """Pause delivery or intake at all brokers; returns what is paused now."""

@@ -48,7 +48,7 @@ def routes(admin: Admin, snapshots: Snapshots, turns: FairTurns, memory: AnswerM
         f"{BASE}/queues": (Answer(lambda request: _queues(admin, snapshots, request)), NOTHING),
         **_of_a_queue(admin, turns, memory),
         f"{BASE}/workers": (
-            Answer(lambda request: {"workers": admin.queues.workers(request.get_param("queue"))}),
+            Answer(lambda request: {"workers": _workers(admin, request)}),
             Needs(Action.READ, "queue", shows=_within("workers", visible.workers)),
         ),
         f"{BASE}/devices": (Answer(lambda _request: {"devices": admin.devices.all()}), _OPERATES),
@@ -175,6 +175,12 @@ def document_text() -> str:
 def document() -> dict[str, Any]:
     """Return openapi.json."""
     return dict(json.loads(document_text()))
+
+
+def _workers(admin: Admin, request: falcon.Request) -> list[dict[str, Any]]:
+    return admin.queues.workers(
+        request.get_param("queue"), visible.names(request.context.caller, Action.READ)
+    )
 
 
 def _queues(admin: Admin, snapshots: Snapshots, request: falcon.Request) -> dict[str, Any]:

@@ -35,6 +35,8 @@ _OF_REDRIVE: Final = Needs(
 _OF_CANCELLED_TASK: Final = Needs(
     Action.MANAGE, more=lambda tasks, task_id: [(Action.MANAGE, tasks.find(task_id)["queue"])], hidden=True
 )
+_OF_STATS: Final = Needs(Action.READ, shows=visible.stats)
+_OF_WORKERS: Final = Needs(Action.READ, 0, shows=visible.workers)
 _READ: Final = Needs(Action.READ, 0)
 _MANAGE: Final = Needs(Action.MANAGE, 0)
 
@@ -60,15 +62,27 @@ def _schedules(session: Any) -> ScheduleAdmin:
     return admin.schedules.by(session.caller)
 
 
+def _session(session: Any) -> Any:
+    return session
+
+
+def _workers(session: Any, name: str | None) -> list[dict[str, Any]]:
+    admin: Admin = session.admin
+    return admin.queues.workers(name, visible.names(session.caller, Action.READ))
+
+
+def _stats(session: Any) -> dict[str, Any]:
+    admin: Admin = session.admin
+    return admin.stats(operates=session.caller.may(Action.OPERATE))
+
+
 ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
-    wire.STATS: _shared("admin", Admin.stats, Needs(Action.READ, shows=visible.stats)),
+    wire.STATS: AdminVerb(_session, _stats, _OF_STATS, reads=True, at_once=True),
     wire.COUNTERS: _shared("admin.broker", BrokerAdmin.counters, Needs(Action.OPERATE)),
     wire.EVENTS: _shared("admin.broker", BrokerAdmin.events, _OF_EVENTS, dict),
     wire.QUEUES: _shared("admin.queues", QueueAdmin.all, Needs(Action.READ, shows=visible.queues)),
     wire.QUEUE: _reads("admin.queues", QueueAdmin.one, _READ, str),
-    wire.WORKERS: _shared(
-        "admin.queues", QueueAdmin.workers, Needs(Action.READ, 0, shows=visible.workers), str | None
-    ),
+    wire.WORKERS: AdminVerb(_session, _workers, _OF_WORKERS, (str | None,), reads=True, at_once=True),
     wire.PAUSE: _changes("admin.queues", QueueAdmin.pause, _MANAGE, str, str),
     wire.RESUME: _changes("admin.queues", QueueAdmin.resume, _MANAGE, str, str),
     wire.PURGE: _starts("admin.queues", QueueAdmin.purge, _MANAGE, str, str),
