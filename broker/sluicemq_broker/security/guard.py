@@ -125,7 +125,8 @@ class DoorGuard(Guard):
         if caller and caller.is_known:  # it may have been removed meanwhile
             decide(caller, "")
         else:
-            decide(None, f"{_WRONG}: {credentials.user[:64]!r}")
+            known = repr(credentials.user) if login else "no user of that name has one"
+            decide(None, f"{_WRONG}: {known}")  # a password may have been typed in place of the user
 
     def _caller(self, principal: Principal, peer: str, mechanism: str, key: str = "") -> Caller:
         return Caller(principal, peer, key, self._refused, partial(self._holds, mechanism, self.server_key))
