@@ -21,6 +21,7 @@ from click.testing import CliRunner, Result
 from clients.scripted_broker import ScriptedBroker
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
+from sluicemq.protocol.errors import Forbidden
 from support.waiting import TIMEOUT
 
 Run = Callable[..., Result]
@@ -91,6 +92,14 @@ def test_top_looks_into_one_queue(run: Run, broker: ScriptedBroker, named: list[
     for words in ("mailer web-1.example.net:4711", "2/100", "1 min", "d1", "no disk"):
         assert words in shown
     assert broker.of(wire.WORKERS)[0].fields == ["mail"]
+
+
+def test_top_shows_queues_without_a_head_to_who_may_not_operate(run: Run, broker: ScriptedBroker) -> None:
+    broker.on[wire.COUNTERS] = lambda _message: Forbidden("eve may not operate")
+    sums, _columns, first, *_ = run("top", "--once").stdout.splitlines()
+    assert sums.startswith("3 queues, by ready")
+    assert first.split()[0] == "images"
+    assert json.loads(run("top", "--json").stdout)["broker"] == {}
 
 
 def test_a_store_that_does_not_answer_stands_first(run: Run, broker: ScriptedBroker) -> None:

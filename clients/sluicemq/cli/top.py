@@ -23,7 +23,7 @@ from sluicemq.cli.queue_table import KEYS, in_order, queue_rows
 from sluicemq.cli.reached import last_counts, store_problem
 from sluicemq.cli.workers import one_of, worker_row
 from sluicemq.client import Client
-from sluicemq.protocol.errors import Timeout, Unavailable
+from sluicemq.protocol.errors import Forbidden, Timeout, Unavailable
 from sluicemq.protocol.wire import ShownState
 
 try:
@@ -106,13 +106,13 @@ class _View:
     def look(self) -> None:
         """Ask the broker."""
         self.stale = False
-        about = self._client.counters()["broker"]
+        about = self._about()
         try:
             rows = self._client.queues() if self._queue is None else [self._client.queue(self._queue)]
             dead = self._latest_dead()
         except (Timeout, Unavailable) as error:  # the head says what is wrong with the store
             rows, _problem = last_counts(self._client, error)
-            about, dead = self._client.counters()["broker"], self.found.get("dead", [])
+            about, dead = self._about(), self.found.get("dead", [])
         if self._queue is None:
             self.found = {"broker": about, "sort": self._by, "queues": in_order(rows, self._by)}
             self._at = max(0, min(self._at, len(rows) - 1))
@@ -123,6 +123,13 @@ class _View:
                 "workers": self._client.workers(self._queue),
                 "dead": dead,
             }
+
+    def _about(self) -> dict[str, Any]:
+        """Return what stands above the queues; nothing for who may not operate the broker."""
+        try:
+            return dict(self._client.counters()["broker"])
+        except Forbidden:
+            return {}
 
     def _latest_dead(self) -> list[dict[str, Any]]:
         """Return the latest dead letters of the queue."""
@@ -148,7 +155,8 @@ class _View:
 
     def shown(self, rows: int, width: int, *, keys: bool = True) -> Group:
         """Return the view for a terminal of this width, with ``lines`` lines of the table at most."""
-        parts = [head(self.found["broker"])]
+        about = self.found["broker"]
+        parts = [head(about)] if about else []
         if "queues" in self.found:
             first = max(0, self._at - rows + 1)
             queues = self.found["queues"][first : first + rows]
