@@ -11,6 +11,7 @@ import zmq
 from clients.scripted_broker import SECONDS, ScriptedBroker
 from sluicemq import Access, Client
 from sluicemq.protocol.keys import KeyPair, read_key, write_key_file
+from sluicemq.transport import profiles
 from support.keyed_broker import new_key
 
 KEY = "0" * 40  # a key in Z85
@@ -168,6 +169,21 @@ def test_a_file_of_profiles_that_others_can_write_is_refused(config: Path) -> No
         Access.chosen(None)
     config.chmod(0o644)
     assert Access.chosen(None).endpoint == "tcp://prod:1"
+
+
+def test_the_mode_of_a_file_is_that_of_what_is_read(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Given a file that others can write, which is replaced by a good one once it is open
+    config.chmod(0o620)
+    good = secret_file(config.with_name("good"), PROFILES)
+
+    def opened(*how: Any) -> Any:
+        file = open(*how)  # noqa: PTH123, SIM115
+        good.replace(config)
+        return file
+
+    monkeypatch.setattr(profiles, "open", opened, raising=False)
+    with pytest.raises(ValueError, match="can be written by others"):
+        Access.chosen(None)
 
 
 def test_a_profile_with_a_password_is_for_its_owner_alone(config: Path) -> None:

@@ -162,7 +162,7 @@ def allow_list(data: bytes) -> None:
 def profile(data: bytes) -> None:
     """The file of profiles of clients."""
     with _file(data) as path:
-        content = profiles._read(str(path)) or {}
+        content = profiles._read(str(path))[0] or {}
         found = profiles._profile(str(path), content.get("profiles", {}), content.get("default"))
     assert all(isinstance(each, str) for each in found.values.values())
     assert set(found.values) <= set(profiles.KEYS)

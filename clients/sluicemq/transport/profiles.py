@@ -23,6 +23,7 @@ VARIABLE: Final = "SLUICEMQ_PROFILE"
 
 #: Keys of a profile; those of files are relative to the file of profiles.
 KEYS: Final = ("endpoint", "key_file", "server_key", "user", "password", "password_file")
+_GROUP_AND_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _FILES: Final = ("key_file", "password_file")
 
 
@@ -45,7 +46,7 @@ def find(name: str | None) -> Profile | None:
     Raises ValueError with the file and what is wrong with it.
     """
     file = path()
-    content = _read(file)
+    content, mode = _read(file)
     if content is None:
         if name is not None:
             raise ValueError(f"there is no profile {brief(name)}: there is no file {file}")
@@ -53,7 +54,10 @@ def find(name: str | None) -> Profile | None:
     wanted = content.get("default") if name is None else name
     if wanted is None:
         return None
-    return _profile(file, content.get("profiles", {}), wanted)
+    found = _profile(file, content.get("profiles", {}), wanted)
+    if "password" in found.values:
+        _refuse_if(file, mode & _GROUP_AND_OTHERS, "has a password, and others can read it")
+    return found
 
 
 def path() -> str:
@@ -69,10 +73,7 @@ def _profile(file: str, profiles: Any, name: Any) -> Profile:
     if not isinstance(values, dict):
         names = ", ".join(known) or "none"
         raise ValueError(f"{file}: there is no profile {brief(name)} in it; it has {names}")  # noqa: TRY004
-    profile = Profile(name, file, {key: _value(file, name, key, each) for key, each in values.items()})
-    if "password" in values:
-        _refuse_if(file, stat.S_IRWXG | stat.S_IRWXO, "has a password, and others can read it")
-    return profile
+    return Profile(name, file, {key: _value(file, name, key, each) for key, each in values.items()})
 
 
 def _value(file: str, name: str, key: str, value: Any) -> str:
@@ -85,16 +86,17 @@ def _value(file: str, name: str, key: str, value: Any) -> str:
     return os.path.join(os.path.dirname(file), os.path.expanduser(value))  # noqa: PTH111, PTH118, PTH120
 
 
-def _read(file: str) -> dict[str, Any] | None:
-    """Return what the file holds; None: there is none."""
+def _read(file: str) -> tuple[dict[str, Any] | None, int]:
+    """Return what the file holds, None: there is none; and its mode, of the file that was read."""
     import tomllib  # noqa: PLC0415 - most programs have no profile
 
     try:
         with open(file, "rb") as opened:  # noqa: PTH123
-            _refuse_if(file, stat.S_IWGRP | stat.S_IWOTH, "can be written by others")
-            return tomllib.load(opened)
+            mode = _mode(opened.fileno())
+            _refuse_if(file, mode & (stat.S_IWGRP | stat.S_IWOTH), "can be written by others")
+            return tomllib.load(opened), mode
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return None, 0
     except OSError as error:
         raise ValueError(f"can't read the file of profiles {file}: {error.strerror}") from error
     except (
@@ -105,6 +107,11 @@ def _read(file: str) -> dict[str, Any] | None:
         raise ValueError(f"the file of profiles {file} is no TOML") from None
 
 
-def _refuse_if(file: str, modes: int, why: str) -> None:
-    if os.name == "posix" and stat.S_IMODE(os.stat(file).st_mode) & modes:  # noqa: PTH116
+def _mode(descriptor: int) -> int:
+    """Return the mode of an open file: that at its path may be another one by now."""
+    return stat.S_IMODE(os.fstat(descriptor).st_mode) if os.name == "posix" else 0
+
+
+def _refuse_if(file: str, others_may: int, why: str) -> None:
+    if others_may:
         raise ValueError(f"{file} {why}: chmod 600 {file}")
