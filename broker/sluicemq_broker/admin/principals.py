@@ -15,7 +15,7 @@ from sluicemq.protocol.names import PRINCIPAL_NAME_RULE, is_principal_name
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.permissions import Permissions
 from sluicemq.protocol.readable import is_utf8
-from sluicemq.protocol.rules import Rule, kept, one_of, whole
+from sluicemq.protocol.rules import LIMITS, Rule, kept, one_of, whole
 from sluicemq_broker.runtime import FLAG, IS_TRUE, read_options
 from sluicemq_broker.security import (
     LONGEST_PASSWORD,
@@ -25,7 +25,7 @@ from sluicemq_broker.security import (
     public_key_of,
     token_of,
 )
-from sluicemq_broker.store import LIMITS, MOST_KEYS, KeyKind, PrincipalKey, PrincipalRecord, PrincipalStore
+from sluicemq_broker.store import MOST_KEYS, KeyKind, PrincipalKey, PrincipalRecord, PrincipalStore
 
 #: Principals in one list, at most; characters of a password, at least, and of a note, at most.
 MOST_LISTED: Final = 1000

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.permissions import Permissions
+from sluicemq.protocol.rules import LIMITS
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import flag, live
 from sluicemq_broker.config.device_settings import DeviceSettings
@@ -57,10 +58,8 @@ class PrincipalSettings:
     tenant: str | None = live(
         None, OPTIONS["tenant"].rule, "the tenant of all its jobs; by default jobs name theirs"
     )
-    max_rate: float | None = live(
-        None, rules.number(0.001, 1_000_000), "jobs and messages that it may send in a second"
-    )
-    max_bytes_rate: int | None = live(None, rules.size(), "bytes that it may send in a second")
+    max_rate: float | None = live(None, LIMITS["max_rate"], "jobs and messages that it may send in a second")
+    max_bytes_rate: int | None = live(None, LIMITS["max_bytes_rate"], "bytes that it may send in a second")
 
 
 class DoorRule(NamedTuple):

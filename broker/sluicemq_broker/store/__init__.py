@@ -10,7 +10,6 @@ from sluicemq_broker.store.admin.inspector import Inspector, NewerSchema
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_broker.store.admin.listing import JobPage, Listing
 from sluicemq_broker.store.admin.principals import (
-    LIMITS,
     MOST_KEYS,
     KeyKind,
     PrincipalKey,
@@ -65,7 +64,6 @@ __all__ = [
     "COUNTED_EXACTLY",
     "EVERY",
     "GUARD",
-    "LIMITS",
     "MOST_KEYS",
     "SHOWN_STATES",
     "Aborted",

@@ -16,7 +16,7 @@ from sluicemq.cli.principal_store import of_broker, principals
 from sluicemq.protocol import wire
 from sluicemq.protocol.keys import encode, read_key, read_key_file
 from sluicemq.protocol.permissions import Permissions
-from sluicemq.protocol.rules import number, whole
+from sluicemq.protocol.rules import LIMITS
 from sluicemq.protocol.secret_files import read_secret
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -27,7 +27,7 @@ _PAGE: Final = 1000
 _name = click.argument("name")
 _permissions = click.argument("permissions", nargs=-1)
 _force = click.option("--force", is_flag=True, help="Also if nobody could change principals after this.")
-_RATE, _BYTES_RATE = Ruled(number(0.001, 1_000_000)), Ruled(whole(1))
+_RATE, _BYTES_RATE = (Ruled(LIMITS[name]) for name in ("max_rate", "max_bytes_rate"))
 _limits = (
     click.option("--tenant", metavar="NAME", help='The tenant of all its jobs, whatever they say; "": none.'),
     click.option("--max-rate", type=_RATE, metavar="N", help="Jobs and messages a second that it may send."),

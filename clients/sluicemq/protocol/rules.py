@@ -270,3 +270,7 @@ OWN_MAP: Final = kept(
     f"at most {_DEEPEST} levels and {MOST_VALUES} values",
     _is_storable_map,
 )
+
+
+#: What a principal may send in a second: jobs and messages, and their bytes.
+LIMITS: Final = {"max_rate": number(0.001, 1_000_000), "max_bytes_rate": whole(1, unit="bytes")}

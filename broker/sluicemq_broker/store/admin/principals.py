@@ -32,7 +32,7 @@ from sluicemq.protocol.errors import BadFrames, Forbidden, QueueFull
 from sluicemq.protocol.names import is_principal_name
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
-from sluicemq.protocol.rules import kept, number, whole
+from sluicemq.protocol.rules import LIMITS, kept
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.transactions import transact
@@ -49,8 +49,7 @@ REMOVALS_KEPT: Final = timedelta(days=1).total_seconds()
 _AT_ONCE: Final = 200
 #: The document with the last revision; no principal has an empty name.
 _LAST: Final = ""
-#: Rules of what a principal may send in a second, of its tenant, and of texts.
-LIMITS: Final = {"max_rate": number(0.001, 1_000_000), "max_bytes_rate": whole(1)}
+#: Rules of a principal's tenant, and of texts.
 _TENANT: Final = OPTIONS["tenant"].rule
 _TEXT: Final = kept("a text", lambda value: isinstance(value, str))
 
