@@ -155,6 +155,17 @@ def test_refusals_that_are_alike_are_one_record_within_a_minute(rig: Rig) -> Non
     assert sorted(each.count for each in rig.stored.of(peer="10.0.0.1", code="NOT_FOUND")) == [1, 1000]
 
 
+def test_addresses_of_one_ipv6_network_are_one(rig: Rig) -> None:
+    for number in range(1000):
+        rig.refuse(f"[2001:db8:1:2::{number:x}]", str(number))
+    rig.refuse("[2001:db8:1:3::1]")
+    rig.settle()
+
+    assert [each.count for each in rig.stored.of(peer="2001:db8:1:2::/64")] == [1000 - module.MOST_OF_ONE]
+    assert len(rig.stored.of(peer="2001:db8:1:3::1")) == 1
+    assert len(rig.stored.there) == module.MOST_OF_ONE + 2
+
+
 def test_names_that_one_address_makes_up_end_in_one_record_and_leave_others_theirs(rig: Rig) -> None:
     for number in range(10_000):
         rig.refuse("10.0.0.1", f"made-up-{number}")

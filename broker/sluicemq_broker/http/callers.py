@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import ipaddress
 import logging
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,6 +17,7 @@ from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.http.sessions import Session, Sessions
 from sluicemq_broker.runtime import Buckets, Count, Counters, Timer
 from sluicemq_broker.security import NOT_ADMITTED, Caller, Door, Principal, Security
+from sluicemq_devices.sockets import owner_of
 
 log = logging.getLogger("broker.http")
 
@@ -32,8 +32,6 @@ _WRONG_OF_ALL: Final = (10.0, 200.0)
 TOO_MANY: Final = "TOO_MANY_TRIES"
 #: Characters of a token, a user or a password that are looked at.
 _LONGEST: Final = 1024
-#: Bits of an IPv6 address that name a site: a host has all addresses behind them.
-_SITE_BITS: Final = 64
 #: Characters of a path in the log.
 _SHOWN: Final = 200
 
@@ -138,11 +136,11 @@ class Callers:
         caller = self._security.by_password(user, password, request.remote_addr)
         if caller is None:
             raise self._wrong(request, "user or password is wrong", user)
-        self._tries.give_back(_site(request.remote_addr))
+        self._tries.give_back(owner_of(request.remote_addr))
         return caller
 
     def _count_try(self, request: falcon.Request) -> None:
-        if not self._tries.take(_site(request.remote_addr), self._timer.now()):
+        if not self._tries.take(owner_of(request.remote_addr), self._timer.now()):
             self._security.audit.failed_login(request.remote_addr, Door.HTTP, "", TOO_MANY)
             raise falcon.HTTPTooManyRequests(
                 description="too many wrong tokens or passwords: try again in a moment", retry_after=1
@@ -180,16 +178,3 @@ def _cookie_name(request: falcon.Request) -> str:
 
 def _digest(text: str) -> bytes:
     return hashlib.sha256(text.encode(errors="replace")).digest()
-
-
-def _site(address: str) -> str:
-    """Return the address by which wrong tries are counted: of IPv6 the network of 64 bits."""
-    try:
-        ip = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(ip, ipaddress.IPv6Address):
-        if ip.ipv4_mapped:
-            return str(ip.ipv4_mapped)
-        return str(ipaddress.ip_network((int(ip) >> _SITE_BITS << _SITE_BITS, _SITE_BITS)))
-    return address

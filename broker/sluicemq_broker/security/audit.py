@@ -23,6 +23,7 @@ from sluicemq_broker.runtime import Batcher, Count, Counters
 from sluicemq_broker.security.acts import LONGEST, Act, Door, Outcome, address_of, details
 from sluicemq_broker.security.authorize import Caller
 from sluicemq_broker.store import AuditKind, AuditRecord
+from sluicemq_devices.sockets import owner_of
 
 #: Seconds that an answer waits for its record, at most.
 _LONGEST_WAIT: Final = 2.0
@@ -75,7 +76,7 @@ class Audit:
         self._broker = ""
         self._unwritten: dict[str, AuditRecord] = {}
         self._counted: dict[_Alike, AuditRecord] = {}
-        self._of_peer: Counter[str] = Counter()
+        self._of_owner: Counter[str] = Counter()  # of the addresses
         self._flushing = BoundedSemaphore()
         self._flushes: Batcher[Event] = Batcher(self._flush, size=MOST_UNWRITTEN)
         self._since_trim = 0
@@ -137,7 +138,7 @@ class Audit:
         like = self._place(_Alike(*(str(getattr(record, name))[:LONGEST] for name in _Alike._fields)))
         before = self._counted.get(like)
         if before is None or not self._goes_on(before):
-            self._of_peer[like.peer] += before is None
+            self._of_owner[owner_of(like.peer)] += before is None
             new = replace(record, **like._asdict(), kind=AuditKind.COUNTED, until=record.at)
             self._flushes.add(Event())
         else:
@@ -207,8 +208,9 @@ class Audit:
 
     def _place(self, like: _Alike) -> _Alike:
         """Return where to count: with others that are less alike, where there are too many."""
-        if like not in self._counted and self._of_peer[like.peer] >= MOST_OF_ONE:
-            like = like._replace(key="", name="")
+        owner = owner_of(like.peer)
+        if like not in self._counted and self._of_owner[owner] >= MOST_OF_ONE:
+            like = like._replace(key="", peer=owner, name="")
         if like not in self._counted and len(self._counted) >= MOST_COUNTED:
             like = like._replace(principal="", key="", peer="", name="")
         return like
@@ -216,7 +218,7 @@ class Audit:
     def _forget(self) -> None:
         """Forget counted records that are written and over."""
         self._counted = {like: each for like, each in self._counted.items() if self._goes_on(each)}
-        self._of_peer = Counter(like.peer for like in self._counted)
+        self._of_owner = Counter(owner_of(like.peer) for like in self._counted)
 
     def _new(self) -> AuditRecord:
         return AuditRecord(id=secrets.token_hex(12), at=self._now(), broker=self._broker)

@@ -1,5 +1,6 @@
 """Doors, lanes and connections."""
 
+from sluicemq_devices.sockets.addresses import owner_of
 from sluicemq_devices.sockets.allow_list import AllowList, Dialling
 from sluicemq_devices.sockets.doors import LaneDoor, RawDoor
 from sluicemq_devices.sockets.endpoints import Endpoint, host_and_port, tcp_address, unix_path
@@ -28,6 +29,7 @@ __all__ = [
     "Switchboard",
     "host_and_port",
     "open_to_all",
+    "owner_of",
     "parse_endpoint",
     "resolved",
     "tcp_address",

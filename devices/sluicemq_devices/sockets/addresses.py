@@ -159,10 +159,17 @@ def address_of(peer: str) -> str:
     """Return what counts as one address: an IPv4 address, 64 bits of an IPv6 address, or "ipc"."""
     if not peer.startswith("tcp://"):
         return peer
-    host = host_and_port(peer)[0]
+    return owner_of(host_and_port(peer)[0])
+
+
+def owner_of(host: str) -> str:
+    """Return what counts as one of an IP address: of IPv6 its first 64 bits; another text as it is."""
     if ":" not in host:
         return host
-    address = IPv6Address(host.partition("%")[0])
+    try:
+        address = IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
     if address.ipv4_mapped:
         return str(address.ipv4_mapped)
     return str(ip_network((address, _OF_ONE_OWNER), strict=False))
