@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 from itertools import pairwise
+from types import FrameType
 
 import pytest
 from hypothesis import given
@@ -237,17 +238,29 @@ def test_a_recorded_initiate_is_refused_on_another_connection() -> None:
         assert side.credentials is None
 
 
-def test_a_cookie_of_another_connection_is_refused_before_any_curve_work(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    _, _, said = under_way()
-    side = server(seed=b"another")
-    side.take(said[0])
-    work: list[object] = []
-    monkeypatch.setattr("sluicemq_devices.zmtp.curve.server.shared_key", lambda *keys: work.append(keys))
-    side.take(said[2])
-    assert side.error
-    assert not work
+def test_a_cookie_of_another_connection_is_refused_before_any_curve_work() -> None:
+    _, right, said = under_way()
+    wrong = server(seed=b"another")
+    wrong.take(said[0])
+    assert [keys_shared(side, said[2]) for side in (right, wrong)] == [2, 0]
+    assert wrong.error
+
+
+def keys_shared(side: CurveServer, command: bytes) -> int:
+    """The number of shared keys, the work of CURVE, that a side computes for a command."""
+    count = 0
+
+    def note(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call" and frame.f_code is shared_key.__code__
+
+    former = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        side.take(command)
+    finally:
+        sys.setprofile(former)
+    return count
 
 
 def vouched(vouch: bytes, permanent: bytes, secret_of_vouch: bytes) -> CurveServer:
@@ -329,24 +342,38 @@ def test_boxes_that_are_authentic_and_too_short_are_refused() -> None:
     assert "32 bytes" in b.error
 
 
-def test_a_nonce_of_zero_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicemq_devices.zmtp.curve.client._HELLO_NONCE", bytes(8))
-    theirs = server()
-    theirs.take(body_of(client().begin()))
-    assert "does not rise" in theirs.error
-    monkeypatch.undo()
-    monkeypatch.setattr("sluicemq_devices.zmtp.curve.server._FIRST_NONCE", bytes(8))
-    ours, theirs, said = under_way()
-    theirs.take(said[2])
-    ours.take(body_of(theirs.decide("")))
-    assert "without a nonce" in ours.error
+def numbered(body: bytes, at: int, prefix: bytes, key: bytes, nonce: int) -> bytes:
+    """The body of a command whose nonce is at ``at``, sealed again under another one."""
+    shown = unseal(body[at + 8 :], prefix + body[at : at + 8], key)
+    number = nonce.to_bytes(8)
+    return body[:at] + number + seal(shown, prefix + number, key)
 
 
-def test_a_handshake_whose_nonces_do_not_rise_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicemq_devices.zmtp.curve.client._INITIATE_NONCE", (1).to_bytes(8))
-    _, theirs, said = under_way()
-    theirs.take(said[2])
-    assert "does not rise" in theirs.error
+def test_a_hello_of_nonce_zero_is_refused() -> None:
+    for nonce, error in ((1, ""), (0, "does not rise")):
+        ours, theirs = client(), server()
+        hello = body_of(ours.begin())
+        theirs.take(numbered(hello, 112, b"CurveZMQHELLO---", ours._key, nonce))
+        assert error in theirs.error
+        assert bool(error) == bool(theirs.error)
+
+
+def test_an_initiate_whose_nonce_does_not_rise_is_refused() -> None:
+    for nonce, error in ((2, ""), (1, "does not rise")):
+        ours, theirs, said = under_way()
+        theirs.take(numbered(said[2], 105, b"CurveZMQINITIATE", ours._key, nonce))
+        assert error in theirs.error
+        assert bool(error) == bool(theirs.error)
+
+
+def test_a_ready_of_nonce_zero_is_refused() -> None:
+    for nonce, error in ((1, ""), (0, "without a nonce")):
+        ours, theirs, said = under_way()
+        theirs.take(said[2])
+        ready = body_of(theirs.decide(""))
+        ours.take(numbered(ready, 6, b"CurveZMQREADY---", theirs._key, nonce))
+        assert error in ours.error
+        assert bool(error) == bool(ours.error)
 
 
 def test_metadata_that_cannot_be_read_is_refused() -> None:
@@ -510,17 +537,12 @@ def test_bytes_of_an_incomplete_frame_are_counted() -> None:
     assert (b.held, b.missing) == (0, 0)
 
 
-def test_without_memory_for_a_large_frame_the_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    a, b = connected()
-
-    def no_memory(*_: object) -> None:
-        raise OSError("no memory")
-
-    monkeypatch.setattr("sluicemq_devices.zmtp.large_frame._mapped", no_memory)
-    b._most_sealed = 4 * MOST
-    sealed = a.encode([bytes(2 * MOST)])
-    for at in range(0, 2 * MOST, MOST):
-        b.open(sealed[at : at + MOST])
+def test_without_memory_for_a_large_frame_the_connection_ends() -> None:
+    _, b = connected()
+    more_than_any_machine_has = b._most_sealed = 1 << 60
+    b.open(b"\x02" + more_than_any_machine_has.to_bytes(8) + bytes(LARGE))
+    assert not b.error
+    b.open(bytes(2 * MOST))
     assert "no memory for a frame" in b.error
 
 

@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,6 +67,13 @@ start(look, ())
 gevent.spawn(tick)
 atexit.register(lambda: print(longest))
 """
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder with a short path: pytest's own may be too long for mongod's socket to be in it."""
+    with tempfile.TemporaryDirectory(prefix="sluicemq-test-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def test_a_fresh_folder_gives_a_primary_that_takes_majority_writes(tmp_path: Path) -> None:
