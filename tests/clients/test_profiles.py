@@ -11,7 +11,8 @@ import zmq
 from clients.scripted_broker import SECONDS, ScriptedBroker
 from sluicemq import Access, Client
 from sluicemq.protocol.keys import KeyPair, read_key, write_key_file
-from sluicemq.transport import profiles
+from sluicemq.transport.credentials import _of_curve
+from sluicemq.transport.profiles import _read
 from support.keyed_broker import new_key
 
 KEY = "0" * 40  # a key in Z85
@@ -171,7 +172,7 @@ def test_a_file_of_profiles_that_others_can_write_is_refused(config: Path) -> No
     assert Access.chosen(None).endpoint == "tcp://prod:1"
 
 
-def test_the_mode_of_a_file_is_that_of_what_is_read(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_mode_of_a_file_is_that_of_what_is_read(config: Path) -> None:
     # Given a file that others can write, which is replaced by a good one once it is open
     config.chmod(0o620)
     good = secret_file(config.with_name("good"), PROFILES)
@@ -181,9 +182,8 @@ def test_the_mode_of_a_file_is_that_of_what_is_read(config: Path, monkeypatch: p
         good.replace(config)
         return file
 
-    monkeypatch.setattr(profiles, "open", opened, raising=False)
     with pytest.raises(ValueError, match="can be written by others"):
-        Access.chosen(None)
+        _read(str(config), opened)
 
 
 def test_a_profile_with_a_password_is_for_its_owner_alone(config: Path) -> None:
@@ -201,10 +201,9 @@ def test_a_password_file_that_others_can_read_is_refused(config: Path) -> None:
         Access.chosen(None, {"profile": "dev"})
 
 
-def test_a_libzmq_without_curve_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmq, "has", lambda _what: False)
+def test_a_libzmq_without_curve_is_named() -> None:
     with pytest.raises(ValueError, match=r"libzmq 4\.[0-9.]+ was built without CURVE: that of the wheels"):
-        Access.chosen("tcp://a:1", {"server_key": KEY})
+        _of_curve([], has={"curve": False}.__getitem__)
 
 
 def test_a_secret_is_in_no_repr(config: Path) -> None:

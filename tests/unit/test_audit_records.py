@@ -50,11 +50,11 @@ def _fields(record: AuditRecord) -> dict[str, Any]:
 
 
 class Rig:
-    def __init__(self) -> None:
+    def __init__(self, longest_wait: float = 60.0) -> None:
         self.now = NOW
         self.stored = Stored()
         self.counters = Counters()
-        self.audit = Audit(self.counters)
+        self.audit = Audit(self.counters, longest_wait=longest_wait)
         self.audit.begin(self.stored, "here:1", lambda: self.now, retention=100.0)
 
     def refuse(self, peer: str, name: str = "mail", action: str = "purge") -> None:
@@ -118,8 +118,8 @@ def test_acts_without_operate_are_kept_apart_and_so_are_refusals(rig: Rig) -> No
     ]
 
 
-def test_an_act_does_not_wait_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_LONGEST_WAIT", 0.01)
+def test_an_act_does_not_wait_for_ever() -> None:
+    rig = Rig(longest_wait=0.01)
     rig.stored.slow.clear()
 
     rig.audit.act(ANYBODY, "smq", "purge", "mail", {}).done()
@@ -130,16 +130,13 @@ def test_an_act_does_not_wait_for_ever(rig: Rig, monkeypatch: pytest.MonkeyPatch
     assert len(rig.stored.there) == 1
 
 
-def test_what_waits_is_bounded_and_what_is_dropped_is_counted(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "MOST_UNWRITTEN", 5)
+def test_what_waits_is_bounded_and_what_is_dropped_is_counted(rig: Rig) -> None:
     rig.stored.away = True
 
-    for number in range(8):
-        rig.audit.act(ANYBODY, "smq", "purge", str(number), {}).done()
+    for number in range(module.MOST_UNWRITTEN + 3):
+        rig.audit.note(str(number), {})
 
-    assert [each.name for each in rig.audit.unwritten] == ["3", "4", "5", "6", "7"]
+    assert [int(each.action) for each in rig.audit.unwritten] == list(range(3, module.MOST_UNWRITTEN + 3))
     assert rig.counters.values[Count.AUDIT_LOST] == 3
 
 
@@ -200,13 +197,11 @@ def test_counting_goes_on_in_one_record_while_mongodb_is_away(rig: Rig) -> None:
     ]
 
 
-def test_many_records_are_followed_by_a_look_for_old_ones(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_TRIMMED_AFTER", 3)
-    for number in range(5):
-        rig.audit.act(ANYBODY, "smq", "purge", str(number), {}).done()
-
-    rig.audit.tick()
-    rig.audit.tick()
+def test_many_records_are_followed_by_a_look_for_old_ones(rig: Rig) -> None:
+    for written in (module.TRIMMED_AFTER, 1, 1):
+        for number in range(written):
+            rig.audit.note(str(number), {})
+        rig.audit.tick()
 
     assert rig.stored.trimmed == [(NOW - 100.0, module.MOST_KEPT)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import gevent
 import pytest
@@ -15,10 +16,8 @@ from sluicemq_broker.security import Busy, Passwords, hash_password, passwords
 HASH = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("right")
 
 
-def test_a_password_fits_its_hash_or_not() -> None:
+def test_a_password_fits_its_hash_or_not(checked: Passwords) -> None:
     """A wrong one, nobody's, and a hash that is none fit nothing."""
-    checked = Passwords()
-
     assert checked.check("anna", HASH, "right")
     assert not checked.check("anna", HASH, "wrong")
     assert not checked.check("nobody", None, "right")
@@ -32,17 +31,18 @@ def test_a_new_hash_has_the_advised_costs_and_nobodys_has_them_too() -> None:
     assert not PasswordHasher().check_needs_rehash(passwords.NOBODYS)
 
 
-def test_nobodys_password_is_checked_in_full(checks: list[str]) -> None:
+def test_nobodys_password_is_checked_in_full(checked: Passwords, checks: list[str]) -> None:
     """Time does not say whether a user exists."""
-    Passwords().check("nobody", None, "x")
-    Passwords().check("anna", HASH, "x")
+    checked.check("nobody", None, "x")
+    checked.check("anna", HASH, "x")
 
     assert checks == [passwords.NOBODYS, HASH]
 
 
-def test_a_right_password_is_checked_once_a_wrong_one_each_time(checks: list[str]) -> None:
+def test_a_right_password_is_checked_once_a_wrong_one_each_time(
+    checked: Passwords, checks: list[str]
+) -> None:
     """A client that reconnects does not wait again; another password, or another hash, is checked."""
-    checked = Passwords()
     other = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("right")
 
     assert [checked.check("anna", HASH, "right") for _ in range(3)] == [True] * 3
@@ -56,31 +56,34 @@ def test_a_right_password_is_checked_once_a_wrong_one_each_time(checks: list[str
     assert checks == [HASH, HASH, HASH, other]
 
 
-def test_what_is_remembered_is_forgotten_after_a_while(
-    checks: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Only the last ones are remembered, and for a minute."""
+def test_what_is_remembered_is_forgotten_after_a_minute(threads: Threads) -> None:
     now = 1000.0
-    monkeypatch.setattr(passwords, "monotonic", lambda: now)
-    monkeypatch.setattr(passwords, "_MOST_REMEMBERED", 1)
-    other = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("other")
-    checked = Passwords()
+    checked = Passwords(threads, lambda: now)
 
     checked.check("anna", HASH, "right")
-    now += 61
+    now += 59
+    assert checked.remembers(HASH, "right")
+    now += 2
     assert not checked.remembers(HASH, "right")
     checked.check("anna", HASH, "right")
-    assert checks == [HASH, HASH]
-    checked.check("anna", other, "other")
-    assert not checked.remembers(HASH, "right")
-    assert checked.remembers(other, "other")
+
+    assert threads.checked == [HASH, HASH]
+
+
+def test_only_the_last_passwords_are_remembered() -> None:
+    checked = Passwords(NoThreads(1))
+
+    for number in range(passwords.MOST_REMEMBERED + 1):
+        checked.check("anna", "a hash", str(number))
+
+    assert not checked.remembers("a hash", "0")
+    assert checked.remembers("a hash", "1")
 
 
 def test_clients_that_come_together_with_one_password_wait_for_one_check(
-    checks: list[str], slow: Callable[[], None]
+    checked: Passwords, checks: list[str], slow: Callable[[], None]
 ) -> None:
     """A storm after a restart costs one check of each password, however many clients there are."""
-    checked = Passwords()
     waiting = [gevent.spawn(checked.check, "anna", HASH, "right") for _ in range(500)]
     gevent.idle()
 
@@ -91,9 +94,8 @@ def test_clients_that_come_together_with_one_password_wait_for_one_check(
     assert checks == [HASH]
 
 
-def test_more_passwords_than_can_wait_are_refused(slow: Callable[[], None]) -> None:
+def test_more_passwords_than_can_wait_are_refused(checked: Passwords, slow: Callable[[], None]) -> None:
     """Passwords that nobody can know cost no more than a bound, and others are refused meanwhile."""
-    checked = Passwords()
     waiting = [gevent.spawn(checked.check, f"user {n % 6}", f"hash {n % 6}", f"guess {n}") for n in range(66)]
     gevent.idle()
 
@@ -105,8 +107,9 @@ def test_more_passwords_than_can_wait_are_refused(slow: Callable[[], None]) -> N
     assert checked.check("anna", HASH, "right")
 
 
-def test_guesses_for_one_user_leave_room_for_others(checks: list[str], slow: Callable[[], None]) -> None:
-    checked = Passwords()
+def test_guesses_for_one_user_leave_room_for_others(
+    checked: Passwords, checks: list[str], slow: Callable[[], None]
+) -> None:
     guesses = [gevent.spawn(checked.check, "guessed", "a hash", f"guess {n}") for n in range(40)]
     strangers = [gevent.spawn(checked.check, "nobody", None, f"guess {n}") for n in range(40)]
     gevent.idle()
@@ -126,10 +129,9 @@ def test_guesses_for_one_user_leave_room_for_others(checks: list[str], slow: Cal
 
 @pytest.mark.parametrize("stored", [HASH, None], ids=["one who exists", "one who does not"])
 def test_a_flood_of_guesses_does_not_say_which_users_exist(
-    slow: Callable[[], None], stored: str | None
+    checked: Passwords, slow: Callable[[], None], stored: str | None
 ) -> None:
     # Given as many guesses for users that do not exist as are checked at one time
-    checked = Passwords()
     others = [gevent.spawn(checked.check, f"nobody {n}", None, f"guess {n}") for n in range(40)]
     gevent.idle()
     # When somebody guesses the password of another user, who exists or not
@@ -143,9 +145,10 @@ def test_a_flood_of_guesses_does_not_say_which_users_exist(
     assert [each.value for each in guesses[:16]] == [False] * 16
 
 
-def test_a_client_that_leaves_does_not_spoil_the_check_of_others(slow: Callable[[], None]) -> None:
+def test_a_client_that_leaves_does_not_spoil_the_check_of_others(
+    checked: Passwords, slow: Callable[[], None]
+) -> None:
     """Whoever came first may be gone before the end."""
-    checked = Passwords()
     first, second = (gevent.spawn(checked.check, "anna", HASH, "right") for _ in range(2))
     gevent.idle()
 
@@ -155,29 +158,47 @@ def test_a_client_that_leaves_does_not_spoil_the_check_of_others(slow: Callable[
     assert second.get(timeout=30)
 
 
+class NoThreads(ThreadPool):  # type: ignore[misc]
+    """Threads for so many passwords that argon2 would take a minute for them: each of them fits."""
+
+    def apply(self, *_work: object) -> bool:
+        return True
+
+
+class Threads(ThreadPool):  # type: ignore[misc]
+    """Threads that note against which hashes passwords were ``checked``, and wait until ``go_on`` is set."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+        self.checked: list[str] = []
+        self.go_on = Event()
+        self.go_on.set()
+
+    def apply(self, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        self.go_on.wait()
+        _fits, stored, _password = args
+        self.checked.append(stored)
+        return super().apply(func, args)
+
+
 @pytest.fixture
-def checks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def threads() -> Threads:
+    return Threads()
+
+
+@pytest.fixture
+def checked(threads: Threads) -> Passwords:
+    return Passwords(threads)
+
+
+@pytest.fixture
+def checks(threads: Threads) -> list[str]:
     """All hashes against which a password was checked."""
-    seen: list[str] = []
-    whole = passwords.fits_hash
-
-    def noted(stored: str, password: str) -> bool:
-        seen.append(stored)
-        return whole(stored, password)
-
-    monkeypatch.setattr(passwords, "fits_hash", noted)
-    return seen
+    return threads.checked
 
 
 @pytest.fixture
-def slow(monkeypatch: pytest.MonkeyPatch, checks: list[str]) -> Callable[[], None]:
-    """Checks wait in their threads until this is called."""
-    del checks
-    go_on, whole = Event(), ThreadPool.apply
-
-    def waiting(pool: ThreadPool, *what: object) -> object:
-        go_on.wait()
-        return whole(pool, *what)
-
-    monkeypatch.setattr(ThreadPool, "apply", waiting)
-    return go_on.set  # type: ignore[no-any-return]
+def slow(threads: Threads) -> Callable[[], None]:
+    """Checks wait for their threads until this is called."""
+    threads.go_on.clear()
+    return threads.go_on.set  # type: ignore[no-any-return]

@@ -89,14 +89,15 @@ def test_the_shown_configuration_names_the_file_and_can_be_used_again(folder: Pa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a file system that can't be written")
-def test_everybody_may_read_a_secret_of_a_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everybody_may_read_a_secret_of_a_container(tmp_path: Path) -> None:
     write(tmp_path / "secret", "text")
     (tmp_path / "secret").chmod(0o444)
     found = os.statvfs(tmp_path)
     read_only = os.statvfs_result((*found[:8], found.f_flag | os.ST_RDONLY, found.f_namemax))
-    monkeypatch.setattr(os, "fstatvfs", lambda _descriptor: read_only)
 
-    assert read_secret(tmp_path / "secret", "file") == "text"
+    assert read_secret(tmp_path / "secret", "file", lambda _descriptor: read_only) == "text"
+    with pytest.raises(ValueError, match="others can read"):
+        read_secret(tmp_path / "secret", "file", lambda _descriptor: found)
 
 
 def given(folder: Path, broker: Mapping[str, str], environ: Mapping[str, str] | None = None) -> Config:

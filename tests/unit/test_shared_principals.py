@@ -11,7 +11,7 @@ import pytest
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, silent
 from sluicemq_broker.runtime import Count, Counters
-from sluicemq_broker.security import Principals, SharedPrincipals, shared
+from sluicemq_broker.security import Principals, SharedPrincipals
 from sluicemq_broker.store import PrincipalRecord, PrincipalStore
 
 
@@ -54,6 +54,7 @@ class Broker:
     """The principals of one broker on that store."""
 
     def __init__(self) -> None:
+        self.now = 1000.0
         self.store, self.known, self.counters = FaultyStore(), Principals(), Counters()
         self.told, self.changes = Told(), 0
         self.shared = SharedPrincipals(
@@ -61,6 +62,7 @@ class Broker:
             self.known,
             lambda: cast("Channel", self.told),
             self.counters,
+            lambda: self.now,
         )
         self.shared.on_change = self._changed
 
@@ -107,11 +109,8 @@ def test_the_principals_that_were_read_last_hold_while_mongodb_is_away() -> None
     assert broker.names == ["a", "b"]
 
 
-def test_after_a_long_absence_all_are_read_as_removals_are_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    broker, now = Broker(), 1000.0
-    monkeypatch.setattr(shared, "monotonic", lambda: now)
+def test_after_a_long_absence_all_are_read_as_removals_are_forgotten() -> None:
+    broker = Broker()
     broker.store.put("a")
     broker.store.put("b")
     broker.shared.prepare()
@@ -119,7 +118,7 @@ def test_after_a_long_absence_all_are_read_as_removals_are_forgotten(
 
     broker.shared.follow()
     assert broker.names == ["a", "b"]
-    now += 3601
+    broker.now += 3601
     broker.shared.follow()
 
     assert broker.names == ["b"]

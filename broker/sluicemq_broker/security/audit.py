@@ -41,7 +41,7 @@ _AT_ONCE: Final = 200
 _KEY_ID: Final = 12
 #: Records of each kind that are kept at most; written ones until the next look.
 MOST_KEPT: Final = 1_000_000
-_TRIMMED_AFTER: Final = 10_000
+TRIMMED_AFTER: Final = 10_000
 
 
 class Records(Protocol):
@@ -69,9 +69,12 @@ class _Alike(NamedTuple):
 class Audit:
     """Records of one broker. Until :meth:`begin` they are only logged, and counted ones forgotten."""
 
-    def __init__(self, counters: Counters, now: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, counters: Counters, now: Callable[[], float] = time.time, longest_wait: float = _LONGEST_WAIT
+    ) -> None:
         self._counters = counters
         self._now = now
+        self._longest_wait = longest_wait
         self._records: Records | None = None
         self._broker = ""
         self._unwritten: dict[str, AuditRecord] = {}
@@ -129,7 +132,7 @@ class Audit:
         self._add(record)
         stored = Event()
         self._flushes.add(stored)
-        stored.wait(_LONGEST_WAIT)
+        stored.wait(self._longest_wait)
 
     def count(self, record: AuditRecord) -> None:
         """Count a login or a refusal among those that are alike; never waits."""
@@ -171,7 +174,7 @@ class Audit:
     def tick(self) -> None:
         """Write what is left, and remove what is too much after many records; raises Unavailable."""
         self.flush()
-        if self._since_trim > _TRIMMED_AFTER:
+        if self._since_trim > TRIMMED_AFTER:
             self.trim()
 
     def trim(self) -> None:

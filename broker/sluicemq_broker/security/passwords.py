@@ -31,7 +31,7 @@ _MOST_WAITING: Final = 64
 _MOST_OF_ONE: Final = 16
 #: Seconds for which a right password is remembered, and how many are.
 _REMEMBERED: Final = 60.0
-_MOST_REMEMBERED: Final = 10_000
+MOST_REMEMBERED: Final = 10_000
 #: Priority of these threads, as of nice: a tenth of a process that works. A lower one would let nobody in
 #: while the machine is overloaded.
 _LOW: Final = 10
@@ -50,10 +50,11 @@ class Busy(Unavailable):
 
 
 class Passwords:
-    """Checks passwords for all doors of a broker."""
+    """Checks passwords for all doors of a broker. ``now``: monotonic seconds."""
 
-    def __init__(self) -> None:
-        self._pool = ThreadPool(_AT_ONCE)
+    def __init__(self, pool: ThreadPool | None = None, now: Callable[[], float] = monotonic) -> None:
+        self._pool = ThreadPool(_AT_ONCE) if pool is None else pool
+        self._now = now
         self._secret = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, float] = OrderedDict()
         self._checks: dict[bytes, AsyncResult[bool]] = {}
@@ -63,7 +64,7 @@ class Passwords:
     def remembers(self, stored: str, password: str) -> bool:
         """Return whether this password was right for this hash a moment ago; never blocks."""
         until = self._right.get(self._mark(stored, password))
-        return until is not None and monotonic() < until
+        return until is not None and self._now() < until
 
     def check(self, user: str, stored: str | None, password: str) -> bool:
         """Return whether a password fits its hash; None: nobody's, which takes as long and never fits.
@@ -133,9 +134,9 @@ class Passwords:
         return hmac.digest(self._secret, text, hashlib.sha256)
 
     def _remember(self, mark: bytes) -> None:
-        self._right[mark] = monotonic() + _REMEMBERED
+        self._right[mark] = self._now() + _REMEMBERED
         self._right.move_to_end(mark)
-        while len(self._right) > _MOST_REMEMBERED:
+        while len(self._right) > MOST_REMEMBERED:
             self._right.popitem(last=False)
 
 

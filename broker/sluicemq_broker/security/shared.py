@@ -25,12 +25,19 @@ class SharedPrincipals:
     """Follows the principals of one database; while MongoDB is away those that were read last hold."""
 
     def __init__(
-        self, store: PrincipalStore, known: Principals, channel: Callable[[], Channel], counters: Counters
+        self,
+        store: PrincipalStore,
+        known: Principals,
+        channel: Callable[[], Channel],
+        counters: Counters,
+        now: Callable[[], float] = monotonic,
     ) -> None:
+        """``now``: monotonic seconds."""
         self._store = store
         self._known = known
         self._channel = channel
         self._counters = counters
+        self._now = now
         self._revision = 0
         self._read_at = 0.0
         self._reading = BoundedSemaphore()  # or an older answer would come behind a newer one
@@ -46,8 +53,9 @@ class SharedPrincipals:
     def follow(self) -> None:
         """Read what has changed since the last read: one query of an index; raises Unavailable."""
         with self._reading:
-            complete = not self._read_at or monotonic() - self._read_at > _TOO_LONG
-            now, records = monotonic(), list(self._store.read(0 if complete else self._revision))
+            now = self._now()
+            complete = not self._read_at or now - self._read_at > _TOO_LONG
+            records = list(self._store.read(0 if complete else self._revision))
             changed = self._known.use_stored(records, complete=complete)
             if records:
                 self._revision = records[-1].revision

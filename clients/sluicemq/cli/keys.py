@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -68,8 +69,8 @@ def _show(invocation: Invocation, public: bytes, **more: str) -> None:
     invocation.result(encode(public), public_key=encode(public), key_id=key_id(public), **more)
 
 
-def _new_pair() -> KeyPair:
-    if not zmq.has("curve"):
+def _new_pair(has: Callable[[str], bool] = zmq.has) -> KeyPair:
+    if not has("curve"):
         raise click.ClickException(
             f"libzmq {zmq.zmq_version()} was built without CURVE: that of the wheels of pyzmq has it"
         )

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 #: Characters of a file with a key, a password or a token, at most.
 LONGEST: Final = 65536
 
+#: Facts of the file system of an open file; None on Windows.
+_STATVFS: Final[Callable[[int], Any] | None] = getattr(os, "fstatvfs", None)
 _GROUP_AND_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _WRITE_AND_OTHERS: Final = stat.S_IWGRP | stat.S_IXGRP | stat.S_IRWXO
 
 
-def read_secret(path: str | os.PathLike[str], kind: str) -> str:
+def read_secret(
+    path: str | os.PathLike[str], kind: str, statvfs: Callable[[int], Any] | None = _STATVFS
+) -> str:
     """Return the text of a file that only its owner can read; ``kind`` is what errors call it, "key file".
 
     A group may read a file of root's, as PostgreSQL has it. Everybody may read a file in a file system that
@@ -23,7 +28,7 @@ def read_secret(path: str | os.PathLike[str], kind: str) -> str:
     """
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123 - the open file is examined
-            if not _is_mounted_read_only(file.fileno()):
+            if not (statvfs and statvfs(file.fileno()).f_flag & os.ST_RDONLY):
                 _refuse_if_exposed(os.fstat(file.fileno()), path, kind)
             text = file.read(LONGEST + 1)
     except OSError as error:
@@ -64,10 +69,6 @@ def private(path: str, flags: int) -> int:
             os.close(descriptor)
             raise
     return descriptor
-
-
-def _is_mounted_read_only(descriptor: int) -> bool:
-    return os.name == "posix" and bool(os.fstatvfs(descriptor).f_flag & os.ST_RDONLY)
 
 
 def _refuse_if_exposed(found: os.stat_result, path: str | os.PathLike[str], kind: str) -> None:

@@ -69,8 +69,8 @@ def credentials(sources: Sequence[Source], ask: Callable[[str], str] | None) -> 
     return _of_curve(sources)
 
 
-def _of_curve(sources: Sequence[Source]) -> Credentials:
-    if not zmq.has("curve"):
+def _of_curve(sources: Sequence[Source], has: Callable[[str], bool] = zmq.has) -> Credentials:
+    if not has("curve"):
         raise ValueError(
             f"no keys can be used, since libzmq {zmq.zmq_version()} was built without CURVE: "
             "that of the wheels of pyzmq has it"

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import Any, Final
+from collections.abc import Callable
+from typing import IO, Any, Final
 
 from sluicemq.protocol.readable import brief
 
@@ -86,12 +87,12 @@ def _value(file: str, name: str, key: str, value: Any) -> str:
     return os.path.join(os.path.dirname(file), os.path.expanduser(value))  # noqa: PTH111, PTH118, PTH120
 
 
-def _read(file: str) -> tuple[dict[str, Any] | None, int]:
+def _read(file: str, open_file: Callable[[str, str], IO[bytes]] = open) -> tuple[dict[str, Any] | None, int]:
     """Return what the file holds, None: there is none; and its mode, of the file that was read."""
     import tomllib  # noqa: PLC0415 - most programs have no profile
 
     try:
-        with open(file, "rb") as opened:  # noqa: PTH123
+        with open_file(file, "rb") as opened:
             mode = _mode(opened.fileno())
             _refuse_if(file, mode & (stat.S_IWGRP | stat.S_IWOTH), "can be written by others")
             return tomllib.load(opened), mode
