@@ -21,6 +21,7 @@ import re
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -67,8 +68,12 @@ class DataFolder:
             file.chmod(_PRIVATE_FILE)
 
     def release(self) -> None:
-        """Let another process become its owner."""
+        """Let another process become its owner; leave nothing among temporary files."""
         if self._lock:
+            if self.socket.parent != self.data and _is_folder_of_ours(self.socket.parent):
+                self.socket.unlink(missing_ok=True)  # mongod has ended, perhaps by force
+                with suppress(OSError):
+                    self.socket.parent.rmdir()
             self._lock.close()
             self._lock = None
 
@@ -124,7 +129,15 @@ def _socket_of(data: Path) -> Path:
 def _make_private_among_others(folder: Path) -> None:
     """Make a folder that only this user can enter, where others may have made one of that name before."""
     folder.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+    if not _is_folder_of_ours(folder):
         raise Unavailable(f"{folder} is no folder of the user that runs the broker: remove it")
     folder.chmod(_PRIVATE_FOLDER)
+
+
+def _is_folder_of_ours(folder: Path) -> bool:
+    """Return True if it is there, no link, and belongs to this user."""
+    try:
+        found = folder.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
