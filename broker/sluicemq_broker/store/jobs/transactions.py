@@ -112,7 +112,8 @@ def transact(
 
     Raises :class:`Aborted` where fewer items may be possible, :class:`Doubtful` or :class:`Unclear` for one
     item alone, :class:`DifferentStore` on a MongoDB without transactions, :class:`Unavailable` where other
-    brokers are first every time, and the errors of every statement.
+    brokers are first every time, and the errors of every statement. A transaction of one item that MongoDB
+    ends at its commit is tried twice: a busy machine may be the cause.
     """
     with translated():
         items, overtaken, broken = look(), 0, 0
@@ -135,7 +136,8 @@ def transact(
 def _give_up(error: _Broken, times: int, count: int, who: str) -> None:
     """Raise the caller's error, unless applying the transaction again may succeed."""
     text = f"MongoDB has ended a transaction of {count} {who}: {error}"
-    if error.too_much:
+    by_chance = error.cause is None and count == 1 and times == 1
+    if error.too_much and not by_chance:
         kind = Doubtful if isinstance(error.cause, OperationFailure) else Unclear
         raise (Aborted(text) if count > 1 else kind(text)) from error.cause
     if count > 1 and error.conflict and times >= _CONFLICTS:
