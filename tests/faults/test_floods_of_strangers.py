@@ -94,7 +94,8 @@ def flood(flooded: Flooded, name: str) -> Iterator[None]:
         for each in threads:
             each.join()
     wait_until(lambda: flooded.gauge("connections") == before, what="the end of all connections of the flood")
-    wait_until(lambda: flooded.files <= files + 2, what="the end of all files of the flood")
+    more = 64  # on a busy machine the driver has more connections to MongoDB than before
+    wait_until(lambda: flooded.files <= files + more, what="the end of all files of the flood")
     assert flooded.gauge("handshakes") == 0
     assert flooded.works()
     assert "Traceback" not in flooded.process.log_text()

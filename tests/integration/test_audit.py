@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from secrets import token_hex
 from threading import Thread
 from typing import Any
 
@@ -28,8 +29,9 @@ from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
 from sluicemq_broker.doors.smq.sessions import VERBS as OF_SESSIONS
 from sluicemq_broker.http import BASE as V1
 from sluicemq_broker.parts import NEEDS
-from sluicemq_broker.security import Needs, hash_password
+from sluicemq_broker.security import Needs
 from support.broker_process import BrokerProcess
+from support.cheap_passwords import cheap_hash
 from support.http_reader import Web
 from support.http_site import all_needs
 from support.keyed_broker import KeyedBroker, keyed_broker, new_key
@@ -45,6 +47,10 @@ REFUSED = 400
 Row = dict[str, Any]
 
 
+#: One for each process that runs these tests: they count what is in it.
+DATABASE = f"test_audit_{token_hex(4)}"
+
+
 def config() -> dict[str, Any]:
     reader = {
         "tokens": [f"sha256:{hashlib.sha256(b'token-of-the-reader').hexdigest()}"],
@@ -58,7 +64,7 @@ def config() -> dict[str, Any]:
             "anonymous": "all",
             "principals": {
                 "reader": reader,
-                "owner": {"password": hash_password(PASSWORD), "permissions": "all"},
+                "owner": {"password": cheap_hash(PASSWORD), "permissions": "all"},
             },
         },
     }
@@ -66,12 +72,12 @@ def config() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
-    with BrokerProcess(mongo_uri, "test_audit", config=config()) as broker:
+    with BrokerProcess(mongo_uri, DATABASE, config=config()) as broker:
         with Producer(broker.doors["smq"]) as producer:
             producer.push("victim", b"job", id="one").wait(TIMEOUT)
         yield broker
     with MongoClient[Row](mongo_uri) as mongo:
-        mongo.drop_database("test_audit")
+        mongo.drop_database(DATABASE)
 
 
 @pytest.fixture
@@ -257,7 +263,7 @@ def test_changes_of_principals_are_recorded_without_their_secrets(
     assert (rotated["action"], rotated["about"]) == ("users rotate", {"kind": "token"})
     assert removed["action"] == "users remove"
     with MongoClient[Row](mongo_uri) as mongo:
-        everything = str(list(mongo["test_audit"]["audit"].find())) + broker.log_text()
+        everything = str(list(mongo[DATABASE]["audit"].find())) + broker.log_text()
     for secret in (token, other, SHORT, "laptop", TOKEN, WRONG, PASSWORD):
         assert secret not in everything
 

@@ -13,11 +13,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from sluicemq import Client, Producer, Publisher, Reject, Worker
-from sluicemq_broker.security.passwords import hash_password
 from support.broker_process import BrokerProcess
 from support.broker_under_test import BrokerUnderTest
 from support.browser import chromium, path_of_chromium
 from support.certificates import Authority
+from support.cheap_passwords import cheap_hash
 from support.own_queue import TOKEN, OwnQueue
 from support.ports import free_port
 from support.waiting import wait_until
@@ -394,7 +394,7 @@ def closed_broker(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> I
     hashed = hashlib.sha256(READER.encode()).hexdigest()
     people = {
         "reader": {"tokens": f"sha256:{hashed}", "permissions": "read=mail"},
-        "ops": {"password": hash_password(OPERATOR), "permissions": "all"},
+        "ops": {"password": cheap_hash(OPERATOR), "permissions": "all"},
     }
     broker = {
         "endpoint": {"endpoint": "tcp://127.0.0.1:0", "anonymous": "all"},

@@ -124,7 +124,7 @@ def secured(folder: Path, **settings: Any) -> dict[str, Any]:
         "secret_key_file": str(file),
         "principals": {"operator": operator},
     }
-    return {"security": {**own, **settings}, "broker": {"poll": 0.2}}
+    return {"security": {**own, **settings}, "broker": {"poll": 0.2, "silence": 300}}
 
 
 def address(plain: zmq.Socket[bytes]) -> str:

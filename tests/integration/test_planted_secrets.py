@@ -86,8 +86,9 @@ class Place:
 
     def knock(self, **options: Any) -> None:
         """Come with a key or a password that is refused."""
-        with self._socket(**options) as plain:
-            monitor = plain.get_monitor_socket(REFUSED)
+        with self._new_socket(**options) as plain:
+            monitor = plain.get_monitor_socket(REFUSED)  # before it connects: a refusal comes once
+            plain.connect(self.broker.doors["smq"])
             assert monitor.poll(int(TIMEOUT * 1000)), "nobody is refused"
             plain.disable_monitor()
 
@@ -98,11 +99,16 @@ class Place:
 
     @contextmanager
     def _socket(self, **options: Any) -> Iterator[zmq.Socket[bytes]]:
+        with self._new_socket(**options) as plain:
+            plain.connect(self.broker.doors["smq"])
+            yield plain
+
+    @contextmanager
+    def _new_socket(self, **options: Any) -> Iterator[zmq.Socket[bytes]]:
         with self._context.socket(zmq.DEALER) as plain:
             plain.linger = 0
             for name, value in options.items():
                 setattr(plain, name, value)
-            plain.connect(self.broker.doors["smq"])
             yield plain
 
 

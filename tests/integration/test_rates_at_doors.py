@@ -13,9 +13,9 @@ import zmq
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.packed import pack
-from sluicemq_broker.security import hash_password
 from support.broker_process import BrokerProcess
 from support.broker_under_test import ANY_PORT
+from support.cheap_passwords import cheap_hash
 from support.raw_sockets import GREETING, Smq, dial, receive
 from support.waiting import TIMEOUT, wait_until
 
@@ -76,7 +76,7 @@ class Limited:
 def limited(mongo_uri: str) -> Iterator[Limited]:
     security = {
         "mechanism": ["plain"],
-        "principals": {"admin": {"password": hash_password(ADMIN), "permissions": "all"}},
+        "principals": {"admin": {"password": cheap_hash(ADMIN), "permissions": "all"}},
     }
     database = f"rates_{token_hex(4)}"
     config = {"security": security, "devices": DEVICES}
@@ -222,8 +222,8 @@ def test_a_broker_that_stops_takes_what_a_held_producer_has_sent(mongo_uri: str,
     security = {
         "mechanism": ["plain"],
         "principals": {
-            "admin": {"password": hash_password(ADMIN), "permissions": "all"},
-            "slow": {"password": hash_password(OTHERS), "permissions": "push", "max_rate": 0.001},
+            "admin": {"password": cheap_hash(ADMIN), "permissions": "all"},
+            "slow": {"password": cheap_hash(OTHERS), "permissions": "push", "max_rate": 0.001},
         },
     }
     config = {"security": security, "devices": DEVICES[:1]}
@@ -251,5 +251,7 @@ def _bare_push(address: str) -> sockets.socket:
         one.sendall(b"\4" + bytes([len(body)]) + body)
     heard = b""
     while b"READY" not in heard:
-        heard += one.recv(4096)
+        some = one.recv(4096)
+        assert some, "the broker hung up"
+        heard += some
     return one

@@ -32,7 +32,8 @@ COMMANDS = """
     ping; queues; --json queues; stats; --json stats; peek q; --json peek q; --json workers; --json tasks
     --json dead list q; --json done list q; --json stream list; push q again
     --json stream subscriptions; --json schedule list; push q --help; stream publish s topic payload
-    schedule add nightly q report --every 3600; key new; user list; audit; --json purge q --state dead --yes
+    schedule add nightly q report --every 3600; key new; --json user list; audit
+    --json purge q --state dead --yes
 """.replace("\n", ";")
 
 

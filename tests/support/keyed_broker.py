@@ -56,5 +56,7 @@ def keyed_broker(
         "secret_key_file": str(folder / "broker.key"),
         "principals": {"admin": {"keys": [admin], "permissions": "all"}},
     }
-    with BrokerProcess(mongo_uri, database, config={**(config or {}), "security": security}) as process:
+    broker = {"silence": 300, **(config or {}).get("broker", {})}  # to hash a password may take long
+    whole = {**(config or {}), "security": security, "broker": broker}
+    with BrokerProcess(mongo_uri, database, config=whole) as process:
         yield KeyedBroker(process, server_key, folder)

@@ -176,7 +176,7 @@ class Threads(ThreadPool):  # type: ignore[misc]
 
     def apply(self, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         self.go_on.wait()
-        _fits, stored, _password = args
+        stored, _password = args
         self.checked.append(stored)
         return super().apply(func, args)
 

@@ -15,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any, Final
+from typing import Final
 
 import gevent
 from argon2 import PasswordHasher
@@ -83,8 +83,8 @@ class Passwords:
         return fits
 
     def hash(self, password: str) -> str:
-        """Return the argon2id hash of a new password; waits for a thread."""
-        return str(self._pool.apply(_in_the_background, (_hasher.hash, password)))
+        """Return the argon2id hash of a new password; waits for a thread, but for no check of a stranger."""
+        return str(gevent.get_hub().threadpool.apply(hash_password, (password,)))
 
     @contextmanager
     def _guess(self, user: str, mark: bytes) -> Iterator[None]:
@@ -120,7 +120,7 @@ class Passwords:
 
     def _carry_out(self, mark: bytes, against: str, password: str, check: AsyncResult[bool]) -> None:
         try:
-            check.set(bool(self._pool.apply(_in_the_background, (fits_hash, against, password))))
+            check.set(bool(self._pool.apply(_in_the_background, (against, password))))
         except BaseException as error:
             check.set_exception(error)
             raise
@@ -144,10 +144,10 @@ def _busy() -> Busy:
     return Busy("too many passwords are checked at the moment; try again")
 
 
-def _in_the_background(work: Callable[..., Any], *arguments: str) -> Any:
-    """Do what takes a core in a thread of low priority: a flood of passwords delays no job."""
+def _in_the_background(stored: str, password: str) -> bool:
+    """Check a password in a thread of low priority: a flood of them delays no job."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW)  # Linux: of this thread alone
-    return work(*arguments)
+    return fits_hash(stored, password)
 
 
 def hash_password(password: str) -> str:
