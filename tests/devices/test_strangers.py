@@ -262,3 +262,48 @@ def test_an_address_that_shows_many_bad_keys_is_read_in_spare_time_and_others_of
     assert spare.turns
     for each in bad:
         each.close()
+
+
+def test_a_peer_that_waits_for_its_turn_is_not_told_of_another_mechanism_than_its_own(
+    make_board: Callable[..., Switchboard], inbox: list[Any], notices: Notices
+) -> None:
+    # Given a door of PLAIN and CURVE whose strangers have no turn for some tenths of a handshake's time
+    board = make_board(handshake=2.0)
+    time = board.strangers_time = _NoTime()
+    door = _door(board, inbox, guard=KeyGuard(passwords={"anna": "secret"}))
+    door.start()
+    with zmq.Context() as context, context.socket(zmq.PUSH) as client:
+        for name, value in {**as_client(), "linger": 0}.items():
+            setattr(client, name, value)
+        client.connect(door.address)
+        # When one has come, and its turn comes late
+        eventually(lambda: time.turns)
+        gevent.spawn_later(0.7, time.begin)
+        # Then it gets in with its own mechanism, at once
+        client.send(b"in")
+        eventually(lambda: inbox)
+    assert [kind for kind, _ in notices] == []
+
+
+class _NoTime(StrangersTime):
+    """Time of strangers in which nobody has a turn until it begins."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.turns: list[Callable[[], None]] = []
+        self._began = False
+
+    @property
+    def is_over(self) -> bool:
+        return not self._began
+
+    def wait(self, turn: Callable[[], None], standing: Standing) -> None:
+        if self._began:
+            super().wait(turn, standing)
+        else:
+            self.turns.append(turn)
+
+    def begin(self) -> None:
+        self._began = True
+        for turn in self.turns:
+            turn()

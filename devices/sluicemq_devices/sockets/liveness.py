@@ -12,6 +12,7 @@ from sluicemq_devices.sockets.kernel_state import unacknowledged, unread
 from sluicemq_devices.zmtp import PING, Peer
 
 _TIMEOUT = 0.1  # part of the time for a handshake after which our whole greeting is sent unasked
+_MOST_TRIES = 9  # to send it, while what the peer sent waits to be read
 _NEVER = 1e9  # seconds; the first timer is not started
 
 
@@ -46,6 +47,7 @@ class Life:
         "_heartbeat",
         "_silence",
         "_socket",
+        "_tries",
         "_unanswered",
         "_zmtp",
         "alive",
@@ -65,6 +67,7 @@ class Life:
         self._socket = socket
         self._zmtp = zmtp
         self._handshake = 0.0
+        self._tries = 0  # to send the whole greeting unasked
         self._heartbeat = heartbeat or 0.0
         self._silence = silence or heartbeat or 0.0
         self._unanswered = 0.0  # seconds without a sign of life
@@ -73,6 +76,7 @@ class Life:
     def begin_handshake(self, seconds: float) -> None:
         """Cut the peer if it has not finished its handshake by then."""
         self._handshake = seconds
+        self._tries = 1
         self.after(_TIMEOUT * seconds, self._greet_on)
 
     def end_handshake(self) -> None:
@@ -108,9 +112,16 @@ class Life:
         del self._connection
 
     def _greet_on(self) -> None:
-        """Send the rest of our greeting: some peers read all of it before they send their own."""
+        """Send the rest of our greeting: some peers read all of it before they send their own.
+
+        Not while bytes of the peer wait here to be read, as in a flood: they may name another mechanism.
+        """
+        if unread(self._socket) and self._tries < _MOST_TRIES:
+            self._tries += 1
+            self.after(_TIMEOUT * self._handshake, self._greet_on)
+            return
         self._zmtp.greet_on()
-        self.after((1 - _TIMEOUT) * self._handshake, self._late)
+        self.after((1 - self._tries * _TIMEOUT) * self._handshake, self._late)
 
     def _late(self) -> None:
         self._connection.cut(self._zmtp.late)
