@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from gevent.threadpool import ThreadPool
 from sluicemq_broker.security import Busy, Passwords, hash_password, passwords
 
 HASH = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("right")
+OTHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("too")
 
 
 def test_a_password_fits_its_hash_or_not(checked: Passwords) -> None:
@@ -156,6 +158,22 @@ def test_a_client_that_leaves_does_not_spoil_the_check_of_others(
     slow()
 
     assert second.get(timeout=30)
+
+
+@pytest.mark.parametrize(("passwords_", "begun"), [(("right", "too"), 3), (("wrong", "either"), 2)])
+def test_threads_rest_after_wrong_passwords(
+    threads: Threads, passwords_: tuple[str, str], begun: int
+) -> None:
+    # Given a clock by which each check takes hours
+    hours = itertools.count(step=10_000)
+    checked = Passwords(threads, lambda: float(next(hours)))
+    # When each of the two threads has checked a password
+    for stored, password in zip((HASH, OTHER), passwords_, strict=True):
+        checked.check("anna", stored, password)
+    # Then another one is checked at once, unless these were guesses
+    last = gevent.spawn(checked.check, "berta", HASH, "another")
+    gevent.joinall([last], timeout=30 if begun == 3 else 0.1)
+    assert len(threads.checked) == begun
 
 
 class NoThreads(ThreadPool):  # type: ignore[misc]

@@ -21,6 +21,7 @@ import gevent
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from gevent.event import AsyncResult
+from gevent.lock import BoundedSemaphore
 from gevent.threadpool import ThreadPool
 
 from sluicemq.protocol.errors import Unavailable
@@ -32,6 +33,9 @@ _MOST_OF_ONE: Final = 16
 #: Seconds for which a right password is remembered, and how many are.
 _REMEMBERED: Final = 60.0
 MOST_REMEMBERED: Final = 10_000
+#: After a wrong password its thread rests for this many times as long as the check took: a flood of guesses
+#: uses a third of what it could.
+_REST: Final = 2.0
 #: Priority of these threads, as of nice: a tenth of a process that works. A lower one would let nobody in
 #: while the machine is overloaded.
 _LOW: Final = 10
@@ -54,6 +58,7 @@ class Passwords:
 
     def __init__(self, pool: ThreadPool | None = None, now: Callable[[], float] = monotonic) -> None:
         self._pool = ThreadPool(_AT_ONCE) if pool is None else pool
+        self._turns = BoundedSemaphore(_AT_ONCE)
         self._now = now
         self._secret = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, float] = OrderedDict()
@@ -119,14 +124,18 @@ class Passwords:
         return check
 
     def _carry_out(self, mark: bytes, against: str, password: str, check: AsyncResult[bool]) -> None:
-        try:
-            check.set(bool(self._pool.apply(_in_the_background, (against, password))))
-        except BaseException as error:
-            check.set_exception(error)
-            raise
-        finally:
-            del self._checks[mark]
-            self._of_nobody.pop(mark, None)
+        with self._turns:
+            began = self._now()
+            try:
+                check.set(bool(self._pool.apply(_in_the_background, (against, password))))
+            except BaseException as error:
+                check.set_exception(error)
+                raise
+            finally:
+                del self._checks[mark]
+                self._of_nobody.pop(mark, None)
+            if not check.get():
+                gevent.sleep(_REST * (self._now() - began))
 
     def _mark(self, stored: str, password: str) -> bytes:
         """Return what is remembered of a password: a hash under a key that this process alone has."""
