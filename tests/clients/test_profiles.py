@@ -61,7 +61,7 @@ class TestOrder:
     def test_a_profile_is_named_by_a_keyword_or_the_environment(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        expected = Access("tcp://dev:2", user="dev", password="of-dev")  # noqa: S106
+        expected = Access(("tcp://dev:2",), user="dev", password="of-dev")  # noqa: S106
         assert Access.chosen(None, {"profile": "dev"}) == expected
         monkeypatch.setenv("SLUICEMQ_PROFILE", "dev")
         assert Access.chosen(None) == expected
@@ -70,9 +70,9 @@ class TestOrder:
     def test_the_default_profile_is_not_used_for_another_endpoint(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        assert Access.chosen("tcp://other:3") == Access("tcp://other:3")
+        assert Access.chosen("tcp://other:3") == Access(("tcp://other:3",))
         monkeypatch.setenv("SLUICEMQ_ENDPOINT", "tcp://other:4")
-        assert Access.chosen(None) == Access("tcp://other:4")
+        assert Access.chosen(None) == Access(("tcp://other:4",))
 
     def test_a_keyword_is_stronger_than_the_environment_and_that_than_a_profile(
         self, monkeypatch: pytest.MonkeyPatch
@@ -130,10 +130,10 @@ def test_unknown_keywords_and_wrong_types_are_refused() -> None:
         make("tcp://127.0.0.1:1", keyfile="x")
     with pytest.raises(TypeError, match="server_key is a str, not bytes"):
         make("tcp://127.0.0.1:1", server_key=b"x")
-    with pytest.raises(TypeError, match="endpoint is a str, not int"):
+    with pytest.raises(TypeError, match="endpoint is a str or a list of str, not int"):
         make(5550)
     with pytest.raises(TypeError, match="leave out user"):
-        make(Access("tcp://127.0.0.1:1"), user="ann")
+        make(Access(("tcp://127.0.0.1:1",)), user="ann")
 
 
 def test_a_key_file_whose_keys_are_no_pair_is_refused(tmp_path: Path) -> None:
@@ -153,6 +153,9 @@ def test_a_key_file_whose_keys_are_no_pair_is_refused(tmp_path: Path) -> None:
         ("[profiles.prod]\nendpiont = 'x'", "profile prod: 'endpiont' is no key of a profile: endpoint,"),
         ("[profiles.prod]\nendpoint = 1", "profile prod: endpoint is a text that is not empty"),
         ("[profiles.prod]\nendpoint = 'a:1'", "profile prod: endpoint: 'a:1' is no endpoint"),
+        ("[profiles.prod]\nendpoint = []", "profile prod: endpoint is a text that is not empty"),
+        ("[profiles.prod]\nendpoint = ['tcp://a:1', 'b:1']", "profile prod: endpoint: 'b:1' is no endpoint"),
+        ("[profiles.prod]\nuser = ['ann']", "profile prod: user is a text that is not empty"),
         (f"[profiles.prod]\nkey_file = 'no'\nserver_key = '{KEY}'", "profile prod: key_file: can't read"),
         ("[profiles.prod]\nserver_key = 'x'", "profile prod: server_key: expected a key of 40"),
     ],

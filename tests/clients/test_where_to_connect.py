@@ -1,7 +1,8 @@
-"""Where library and commands connect to: one variable, one endpoint, refusals that name what is wrong."""
+"""Where library and commands connect to: one variable, endpoints, refusals that name what is wrong."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import shutil
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +19,7 @@ from clients.scripted_broker import SECONDS, ScriptedBroker
 from sluicemq import Client, Producer, Worker
 from sluicemq.cli.app import app
 from sluicemq.transport import endpoints
+from sluicemq.transport.access import Access
 
 
 @pytest.fixture(autouse=True)
@@ -30,20 +33,52 @@ def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         *("tcp://127.0.0.1:5550", "tcp://host-1.example:1", "tcp://[::1]:5550", "tcp://eth0:0;host:5550"),
         *("tcp://[fe80::1%eth0]:5550", "tcp://127.0.0.2:*;127.0.0.1:5550", "tcp://h_1.example.:5550"),
-        *("ipc:///run/jobs,1", "ipc://jobs", "ipc://@abstract"),
+        *("ipc:///run/jobs,1", "ipc://jobs", "ipc://@abstract", "dns+tcp://brokers.example:5550"),
     ],
 )
 def test_an_endpoint_of_one_broker_is_taken_as_it_is(endpoint: str) -> None:
-    assert endpoints.chosen(endpoint) == endpoint
+    assert endpoints.chosen(endpoint) == (endpoint,)
+
+
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ("tcp://a:1,tcp://b:2", ("tcp://a:1", "tcp://b:2")),
+        ("tcp://a:1 , dns+tcp://b:2,ipc:///run/x,1", ("tcp://a:1", "dns+tcp://b:2", "ipc:///run/x,1")),
+        (["tcp://a:1", "tcp://b:2,tcp://c:3"], ("tcp://a:1", "tcp://b:2", "tcp://c:3")),
+        (("ipc://a,ipc://b",), ("ipc://a", "ipc://b")),
+        (("tcp://a:1", "tcp://a:1"), ("tcp://a:1",)),
+    ],
+)
+def test_several_endpoints_are_a_text_or_a_list(given: str | list[str], found: tuple[str, ...]) -> None:
+    access = Access.chosen(given)
+    assert access.endpoints == found
+    assert Access.chosen(access.endpoint) == access
+
+
+def test_a_list_of_endpoints_has_texts_and_an_end() -> None:
+    unfit: Any = b"tcp://a:1"
+    with pytest.raises(TypeError, match="endpoint is a str or a list of str, not bytes"):
+        Access.chosen(unfit)
+    with pytest.raises(TypeError, match="endpoint is a str, not bytes"):
+        Access.chosen([unfit])
+    with pytest.raises(ValueError, match="the list of endpoints is empty"):
+        Access.chosen([])
+    endless = (f"tcp://a:{port}" for port in itertools.count(1))
+    with pytest.raises(ValueError, match="more than 1000 endpoints"):
+        Access.chosen(endless)
 
 
 @pytest.mark.parametrize(
     ("endpoint", "complaint"),
     [
-        ("tcp://a:1,tcp://b:2", "'tcp://a:1,tcp://b:2' is no .*: it is a list; .* name one"),
-        ("tcp://a:1 tcp://b:2", "it is a list"),
-        ("tcp://a:1,b:2", "it is a list"),
-        ("ipc://a,ipc://b", "it is a list"),
+        ("tcp://a:1 tcp://b:2", "'tcp://a:1 tcp://b:2' is no .*: between the endpoints of a list is a comma"),
+        ("tcp://a:1,b:2", "between the endpoints of a list is a comma, and each has its tcp://"),
+        ("tcp://a:1,tcp://b", "'tcp://b' is no endpoint .* the host or the port is missing"),
+        ("tcp://a:1,,tcp://b:2", "is no endpoint"),
+        ("dns+tcp://a", "the host or the port is missing"),
+        ("dns+tcp://a:0", "'0' is no port"),
+        ("dns+tcp://eth0:0;a:1", "takes no address to connect from"),
         ("tcp://a:99999", "'99999' is no port from 1 to 65535"),
         ("tcp://a:0", "'0' is no port"),
         ("tcp://a:*", r"'\*' is no port"),
@@ -104,13 +139,14 @@ def test_a_path_that_is_no_utf_8_is_refused() -> None:
         ("@tcp://[::]:7", "tcp://[::1]:7"),
         ("@ipc:///run/jobs", "ipc:///run/jobs"),
         ("", "tcp://127.0.0.1:5550"),
+        ("@tcp://*:7,tcp://b:8", "tcp://127.0.0.1:7,tcp://b:8"),
     ],
 )
 def test_the_variable_may_say_it_as_the_broker_needs_it(
     monkeypatch: pytest.MonkeyPatch, variable: str, endpoint: str
 ) -> None:
     monkeypatch.setenv("SLUICEMQ_ENDPOINT", variable)
-    assert endpoints.chosen(None) == endpoint
+    assert Access.chosen(None).endpoint == endpoint
 
 
 def test_library_and_commands_read_the_same_variable(
@@ -137,7 +173,7 @@ def test_a_wrong_variable_and_its_former_name_are_refused_by_name(monkeypatch: p
     monkeypatch.setenv("SLUICEMQ_BROKER", "tcp://a:1")
     with pytest.raises(ValueError, match="SLUICEMQ_BROKER is called SLUICEMQ_ENDPOINT now"):
         Client()
-    assert endpoints.chosen("tcp://b:2") == "tcp://b:2"
+    assert endpoints.chosen("tcp://b:2") == ("tcp://b:2",)
 
 
 @pytest.mark.parametrize(

@@ -141,6 +141,15 @@ def test_ports_move_the_addresses_of_earlier_sources_and_none_of_later_ones(tmp_
     assert load(None, {}, {"ports": "6550", "host": "*"}).broker.endpoint.address == "tcp://*:6550"
 
 
+@pytest.mark.parametrize("value", ["tcp://a:1,tcp://b:2", "dns+tcp://a:1"])
+def test_a_list_of_brokers_is_no_door(value: str) -> None:
+    for environ, flags in (({"SLUICEMQ_ENDPOINT": value}, {}), ({}, {"endpoint": value})):
+        with pytest.raises(
+            ConfigError, match=r"ENDPOINT|--endpoint: .* lists of brokers are for their clients"
+        ):
+            load(None, environ, flags)
+
+
 @pytest.mark.parametrize("ports", ["0", "65506", "-1", "x", "6550.5"])
 def test_ports_leave_room_for_all_doors(ports: str) -> None:
     with pytest.raises(ConfigError, match=r"--ports: expected a whole number, 1 to 65505"):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
-from typing import Any
+from typing import Any, Final
 
 from sluicemq.protocol.permissions import Permissions
 from sluicemq.protocol.rules import Rule
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import live, setting, settings_of
 from sluicemq_devices.sockets import Endpoint
+
+#: Several brokers, as clients write them: the variable of the endpoint is theirs, too.
+_SEVERAL: Final = re.compile(r"^dns\+tcp://|,\s*(?:dns\+tcp|tcp|ipc)://")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,8 @@ def _doors(value: Any) -> tuple[Endpoint, ...]:
 
 
 def _bound_door(value: Any) -> Endpoint:
+    if isinstance(value, str) and _SEVERAL.search(value):
+        raise ValueError("the one address of this broker's own door: lists of brokers are for their clients")
     door = _door(value)
     if not door.bind:
         raise ValueError(bound_door.expected)

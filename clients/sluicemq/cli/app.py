@@ -96,18 +96,21 @@ class _Commands(click.Group):
 
 
 class _Endpoint(click.ParamType[str]):
-    """The endpoint of a broker."""
+    """The endpoint of a broker, or several with commas between them."""
 
     name = "endpoint"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         try:
-            return checked(str(value))
+            checked(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        return str(value)
 
 
-_ENDPOINT_HELP = f"Where the broker is: its SMQ/1 door.  [{VARIABLE}, or {DEFAULT_ENDPOINT}]"
+_ENDPOINT_HELP = (
+    f"The SMQ/1 door of the broker; commas between those of several.  [{VARIABLE}, or {DEFAULT_ENDPOINT}]"
+)
 _TIMEOUT_HELP = "Seconds to wait for an answer."
 _JSON_HELP = "Print the result as one JSON object."
 _seconds = timespan(above=True)

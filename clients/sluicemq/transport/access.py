@@ -1,17 +1,17 @@
-"""Access to a broker: its endpoint, and the key or password by which a client gets in there."""
+"""Access to brokers: their endpoints, and the key or password by which a client gets in there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import zmq
 
-from sluicemq import arguments
 from sluicemq.protocol.keys import KeyPair, encode
+from sluicemq.transport import endpoints
 from sluicemq.transport.credentials import AccessOptions, checked, credentials
-from sluicemq.transport.sources import endpoint_of, sources_of
+from sluicemq.transport.sources import endpoints_of, sources_of
 
 NULL: Final = "NULL"
 PLAIN: Final = "PLAIN"
@@ -20,13 +20,15 @@ CURVE: Final = "CURVE"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """An endpoint, and by what a client gets in there; :meth:`chosen` makes it.
+    """Endpoints, and by what a client gets in there; :meth:`chosen` makes it.
+
+    Brokers at several endpoints share a store, and let the client in by one key or password.
 
     ``keys`` and ``server_key`` are for CURVE, ``user`` and ``password`` for PLAIN. A ``server_key`` without
     ``keys`` encrypts for a client that stays anonymous.
     """
 
-    endpoint: str
+    endpoints: tuple[str, ...]
     keys: KeyPair | None = None
     server_key: bytes = b""
     user: str = ""
@@ -45,10 +47,14 @@ class Access:
             if given:
                 raise TypeError(f"an Access has all that is needed; leave out {', '.join(given)}")
             return broker
-        if broker is not None:
-            arguments.text("endpoint", broker)
-        sources = sources_of(broker, given)
-        return Access(endpoint_of(broker, sources), *credentials(sources, ask))
+        named = None if broker is None else endpoints.checked(broker)
+        sources = sources_of(named, given)
+        return Access(endpoints_of(named, sources), *credentials(sources, ask))
+
+    @property
+    def endpoint(self) -> str:
+        """Return the endpoints as one text, with commas between them."""
+        return ",".join(self.endpoints)
 
     @property
     def mechanism(self) -> str:
@@ -71,5 +77,5 @@ class Access:
         return encode(self.keys.public).encode(), encode(self.keys.secret).encode()
 
 
-#: Where a broker is: its endpoint, or a whole access; None: as environment and profile say.
-Broker: TypeAlias = str | Access | None
+#: Where brokers are: endpoints in a text or a list, or a whole access; None: as environment and profile say.
+Broker: TypeAlias = str | Iterable[str] | Access | None

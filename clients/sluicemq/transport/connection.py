@@ -64,7 +64,7 @@ class Connection:
         """``about``: fields of HELLO, besides host and pid."""
         self._access = Access.chosen(broker)
         self.endpoint = self._access.endpoint
-        self._dialled = endpoints.dialled(self.endpoint)
+        self._dialled = endpoints.dialled(self._access.endpoints[0])
         self._families = endpoints.families(self._dialled)
         self._tries = 0
         """Addresses that were tried in vain since the last greeting; the families take turns."""

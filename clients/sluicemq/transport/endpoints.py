@@ -1,11 +1,13 @@
-"""Choice of the broker: the program's endpoint, ``SLUICEMQ_ENDPOINT``, or the default door here."""
+"""Choice of the brokers: the program's endpoints, those of ``SLUICEMQ_ENDPOINT``, or the default door."""
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from typing import Final
 
+from sluicemq import arguments
 from sluicemq.protocol import hosts
 from sluicemq.protocol.readable import is_utf8
 
@@ -15,31 +17,63 @@ DEFAULT_ENDPOINT: Final = "tcp://127.0.0.1:5550"
 
 #: Its former name: ignoring it would send jobs to another broker.
 _FORMER: Final = "SLUICEMQ_BROKER"
-_FORM: Final = "write tcp://HOST:PORT or ipc://PATH"
+_FORM: Final = "write tcp://HOST:PORT, dns+tcp://NAME:PORT or ipc://PATH"
+_TCP: Final = "tcp://"
+#: Begins an endpoint that stands for all addresses of a name: a broker is at each.
+_ALL_OF: Final = "dns+tcp://"
+_SCHEME: Final = r"(?:dns\+tcp|tcp|ipc)://"
+#: A comma without a scheme behind it belongs to the path of an ipc endpoint.
+_BETWEEN: Final = re.compile(rf"\s*,\s*(?=@?{_SCHEME})")
+#: Endpoints of one program: more are a mistake, and each costs a try when all brokers are away.
+_MOST: Final = 1000
 #: Every interface, for a door; clients on this machine use its own addresses.
 _HERE: Final = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - nothing is bound
 
 
-def chosen(endpoint: str | None) -> str:
-    """Return the endpoint to connect to; None: that of the environment, or the default.
+def chosen(given: str | Iterable[str] | None) -> tuple[str, ...]:
+    """Return the endpoints to connect to; None: those of the environment, or the default.
 
-    Raises ValueError, which says what is wrong with it.
+    Raises ValueError, which says what is wrong with one, and TypeError.
     """
-    if endpoint is not None:
-        return checked(endpoint)
+    if given is not None:
+        return checked(given)
     if _FORMER in os.environ:
         raise ValueError(f"the variable {_FORMER} is called {VARIABLE} now: name the broker there")
-    given = os.environ.get(VARIABLE)
-    if not given:
-        return DEFAULT_ENDPOINT
+    variable = os.environ.get(VARIABLE)
+    if not variable:
+        return (DEFAULT_ENDPOINT,)
     try:
-        return checked(_as_seen_from_here(given))
+        return checked(map(_as_seen_from_here, _BETWEEN.split(variable)))
     except ValueError as error:
         raise ValueError(f"{VARIABLE}: {error}") from None
 
 
-def checked(endpoint: str) -> str:
-    """Return the endpoint, if it can be connected to; raises ValueError."""
+def checked(given: str | Iterable[str]) -> tuple[str, ...]:
+    """Return the endpoints, each once, if they can be connected to.
+
+    ``given``: one text, which may name several with commas between them, or several such texts. Raises
+    ValueError, which names what is wrong, and TypeError.
+    """
+    found: dict[str, None] = {}
+    for text in _texts(given):
+        arguments.text("endpoint", text)
+        found.update(dict.fromkeys(map(_checked, _BETWEEN.split(text))))
+        if len(found) > _MOST:
+            raise ValueError(f"these are more than {_MOST} endpoints")
+    if not found:
+        raise ValueError("the list of endpoints is empty: name a broker")
+    return tuple(found)
+
+
+def _texts(given: object) -> Iterable[str]:
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, Iterable) and not isinstance(given, bytes | bytearray | memoryview):
+        return given
+    raise TypeError(f"endpoint is a str or a list of str, not {type(given).__name__}")
+
+
+def _checked(endpoint: str) -> str:
     problem = _problem(endpoint) if is_utf8(endpoint) else "it is no UTF-8"
     if problem:
         shown = "this" if "@" in endpoint[1:] else repr(endpoint)  # it may be a URI with a password
@@ -85,13 +119,16 @@ def _as_seen_from_here(door: str) -> str:
 
 
 def _problem(endpoint: str) -> str:
-    if len(re.findall("(?:tcp|ipc)://", endpoint)) > 1 or (endpoint.startswith("tcp://") and "," in endpoint):
-        return "it is a list; a program connects to one broker, so name one"
+    is_tcp = endpoint.startswith((_TCP, _ALL_OF))
+    if len(re.findall(_SCHEME, endpoint)) > 1 or (is_tcp and "," in endpoint):
+        return "between the endpoints of a list is a comma, and each has its tcp:// or ipc://"
     if endpoint.startswith("ipc://"):
         path = endpoint.removeprefix("ipc://")
         problem = hosts.problem_of_path("" if path == "*" else path)
         return problem and f"{problem}; {_FORM}"
-    return _problem_of_place(endpoint) if endpoint.startswith("tcp://") else _FORM
+    if endpoint.startswith(_ALL_OF) and ";" in endpoint:
+        return f"{_ALL_OF} takes no address to connect from"
+    return _problem_of_place(endpoint.removeprefix("dns+")) if is_tcp else _FORM
 
 
 def _problem_of_place(endpoint: str) -> str:

@@ -5,7 +5,7 @@
     default = "prod"
 
     [profiles.prod]
-    endpoint = "tcp://queue.example:5550"
+    endpoint = "tcp://queue.example:5550"   # or a list of them
     key_file = "prod.key"           # beside this file; or user and password_file
     server_key = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID"
 """
@@ -31,7 +31,7 @@ _FILES: Final = ("key_file", "password_file")
 class Profile:
     """One profile: its values, and how errors name it."""
 
-    def __init__(self, name: str, file: str, values: dict[str, str]) -> None:
+    def __init__(self, name: str, file: str, values: dict[str, Any]) -> None:
         self.name = name
         self.file = file
         self.values = values
@@ -77,14 +77,20 @@ def _profile(file: str, profiles: Any, name: Any) -> Profile:
     return Profile(name, file, {key: _value(file, name, key, each) for key, each in values.items()})
 
 
-def _value(file: str, name: str, key: str, value: Any) -> str:
+def _value(file: str, name: str, key: str, value: Any) -> Any:
     if key not in KEYS:
         raise ValueError(f"{file}: profile {name}: {brief(key)} is no key of a profile: {', '.join(KEYS)}")
-    if not isinstance(value, str) or not value:
+    if key == "endpoint" and isinstance(value, list) and value and all(map(_is_value, value)):
+        return value
+    if not _is_value(value):
         raise ValueError(f"{file}: profile {name}: {key} is a text that is not empty")
     if key not in _FILES:
         return value
     return os.path.join(os.path.dirname(file), os.path.expanduser(value))  # noqa: PTH111, PTH118, PTH120
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 def _read(file: str, open_file: Callable[[str, str], IO[bytes]] = open) -> tuple[dict[str, Any] | None, int]:

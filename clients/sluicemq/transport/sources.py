@@ -29,7 +29,7 @@ class Source:
         return ValueError(f"{self._called(key)}: {why}")
 
 
-def sources_of(endpoint: str | None, given: Mapping[str, Any]) -> list[Source]:
+def sources_of(named: tuple[str, ...] | None, given: Mapping[str, Any]) -> list[Source]:
     """Return all places, the strongest first: keywords, the environment, the profile if one applies.
 
     A profile applies that is named. The default profile applies where no endpoint is named: a password for
@@ -38,7 +38,7 @@ def sources_of(endpoint: str | None, given: Mapping[str, Any]) -> list[Source]:
     environment = {key: os.environ[name] for key, name in VARIABLES.items() if os.environ.get(name)}
     found = [Source(given, str), Source(environment, VARIABLES.__getitem__)]
     name = given.get("profile") or os.environ.get(profiles.VARIABLE) or None
-    if name is not None or not (endpoint or os.environ.get(endpoints.VARIABLE)):
+    if name is not None or not (named or os.environ.get(endpoints.VARIABLE)):
         profile = profiles.find(name)
         if profile is not None:
             found.append(Source(profile.values, profile.called))
@@ -50,11 +50,11 @@ def first(sources: Sequence[Source], *keys: str) -> tuple[Source, str] | None:
     return next(((each, key) for each in sources for key in keys if key in each.values), None)
 
 
-def endpoint_of(endpoint: str | None, sources: Sequence[Source]) -> str:
-    """Return the endpoint to connect to: the program's own, the environment's, the profile's, the default."""
+def endpoints_of(named: tuple[str, ...] | None, sources: Sequence[Source]) -> tuple[str, ...]:
+    """Return the endpoints to connect to: the program's, the environment's, the profile's, or the default."""
     found = first(sources, "endpoint")
-    if found is None or endpoint is not None or os.environ.get(endpoints.VARIABLE):
-        return endpoints.chosen(endpoint)
+    if found is None or named is not None or os.environ.get(endpoints.VARIABLE):
+        return endpoints.chosen(named)
     source, key = found
     try:
         return endpoints.checked(source.values[key])
