@@ -10,9 +10,9 @@ from pymongo.database import Database
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from sluicemq.protocol.errors import NotFound
-from sluicemq_broker.store.admin.inspector import Inspector, NewerSchema
+from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
-from sluicemq_broker.store.jobs.documents import SCHEMA, collection
+from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.outcomes import RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
@@ -219,7 +219,7 @@ def test_a_peek_shows_fewer_jobs_when_they_are_large_but_always_one(
     assert len(inspector.peek("mail", "ready", LIMIT, 1, NOW)) == 1
 
 
-# ------------------------------------------------------------- names and schema
+# ------------------------------------------------------------- names
 
 
 def test_the_queues_of_a_database_are_its_collections_with_their_prefix(
@@ -232,31 +232,6 @@ def test_the_queues_of_a_database_are_its_collections_with_their_prefix(
     for name in names:
         documents.drop_collection(collection(name))
     assert names == ["A_b-1", "a.b", "mail"]
-
-
-def test_a_new_database_gets_this_schema_number_and_may_be_opened_again(
-    documents: Database[dict[str, Any]], inspector: Inspector
-) -> None:
-    inspector.check_schema()
-    inspector.check_schema()
-    assert documents["meta"].find_one() == {"_id": "schema", "number": SCHEMA}
-
-
-def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(
-    documents: Database[dict[str, Any]], inspector: Inspector
-) -> None:
-    documents["meta"].insert_one({"_id": "schema", "number": SCHEMA + 1})
-    with pytest.raises(NewerSchema, match=f"schema {SCHEMA + 1}, this one knows {SCHEMA}"):
-        inspector.check_schema()
-    assert documents["meta"].find_one() == {"_id": "schema", "number": SCHEMA + 1}
-
-
-def test_a_database_of_an_older_version_is_marked_as_of_this_one(
-    documents: Database[dict[str, Any]], inspector: Inspector
-) -> None:
-    documents["meta"].insert_one({"_id": "schema", "number": SCHEMA - 1})
-    inspector.check_schema()
-    assert documents["meta"].find_one() == {"_id": "schema", "number": SCHEMA}
 
 
 def test_the_jobs_of_schema_1_are_read(documents: Database[dict[str, Any]], store: QueueStore) -> None:

@@ -12,7 +12,9 @@ from pymongo.database import Database
 
 from integration.lease_times import LEASE, TIME, LeaseTime, a_broker, beats, document, owners, refused
 from sluicemq.protocol.errors import Unavailable
+from sluicemq_broker import __version__
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
+from sluicemq_broker.store.cluster.schema import READS
 from sluicemq_broker.store.errors import Unclear
 from support.fakes import Held, go_on
 from support.jobs import NOW
@@ -68,7 +70,7 @@ def test_a_lease_is_ended_only_if_its_counter_stands_where_it_was_seen(leases: L
     seen_now = leases.end("a", NOW, beat=1)
     # Then
     assert seen_before is None
-    assert seen_now == Seen("broker", NOW, NOW, NOW)
+    assert seen_now == Seen("broker", NOW, NOW, NOW, __version__, READS)
     assert leases.live() == {}
 
 

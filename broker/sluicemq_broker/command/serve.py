@@ -151,6 +151,7 @@ class _Process:
         self._embedded = None if config.broker.mongodb_uri else EmbeddedMongo(_data_dir(config))
         self._server: Server | None = None
         self._asked = Event()
+        self._error: SluiceError | None = None
         self._asked_at = 0.0
         self._hurried = False
         self._reload_asked = Event()
@@ -159,13 +160,15 @@ class _Process:
         gevent.signal_handler(signal.SIGHUP, self._reload_asked.set)
 
     def run(self) -> int:
-        """Start, wait for a signal, stop; returns the exit code."""
+        """Start, wait for a signal, or for a reason to stop; stop. Returns the exit code."""
         reloads = None
         try:
             server = self._start()
             if server:
                 reloads = gevent.spawn(self._reload_when_asked, server)
             self._asked.wait()
+            if self._error:
+                raise self._error
         except (SluiceError, OSError) as error:
             log.error("%s", error)  # noqa: TRY400 - the text says what to do, a traceback would hide it
             return REFUSED
@@ -195,6 +198,7 @@ class _Process:
             PARTS,
             alone=embedded is not None,
             why=lambda: embedded.trouble if embedded else "",
+            give_up=self._give_up,
         )
         self._server.start()
         gc.freeze()  # what it is made of stays, and need not be looked at again: 20 ms of one turn
@@ -208,6 +212,11 @@ class _Process:
                 reload(self._source, server)
             except Exception:
                 log.exception("SIGHUP: reading the configuration again failed")
+
+    def _give_up(self, error: SluiceError) -> None:
+        """Stop as a signal would have it, and say why."""
+        self._error = self._error or error
+        self._asked.set()
 
     def _signalled(self) -> None:
         now = time.monotonic()

@@ -10,6 +10,7 @@ from sluicemq_broker.context.memory import Memory
 from sluicemq_broker.context.new_names import NewNames
 from sluicemq_broker.context.owners import Owners
 from sluicemq_broker.context.retry import Retry
+from sluicemq_broker.context.schema import Schema
 from sluicemq_broker.runtime import Counters, Events, Timer
 from sluicemq_broker.store import ServerClock
 
@@ -28,7 +29,8 @@ class Context:
     ``clock``: the time of MongoDB's server, in which jobs have their times; ``timer``: the time of this
     process; ``retry``: repeats statements while MongoDB is away; ``owners``: the id under which jobs are
     held; ``memory``: the bounds over all queues; ``events``: what happens to jobs, for those who watch;
-    ``notify_brokers``: lets other brokers look again; ``names``: the rate of new names.
+    ``notify_brokers``: lets other brokers look again; ``names``: the rate of new names;
+    ``schema``: the schema by which records may be written now.
     """
 
     owners: Owners
@@ -40,3 +42,4 @@ class Context:
     events: Events = field(default_factory=Events)
     notify_brokers: NotifyBrokers = no_other_broker
     names: NewNames = field(default_factory=lambda: NewNames(Counters()))
+    schema: Schema = field(default_factory=Schema)

@@ -15,6 +15,7 @@ import itertools
 import logging
 import secrets
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import gevent
@@ -46,7 +47,8 @@ class Owners:
 
     ``leases``: those in the broker's own database; ``elsewhere``: by name, those in other databases with
     queues. An id has a lease in each, and is dead if it is declared dead in one. ``new_id`` makes an id that
-    no other broker has. ``worked()``: jobs that this broker has worked so far.
+    no other broker has. ``worked()``: jobs that this broker has worked so far. ``admit()`` is
+    called under each new lease, before its id is used, and raises if this broker can't read the store.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class Owners:
         timer: Timer = _TIMER,
         worked: Callable[[], float] = lambda: 0.0,
         new_id: Callable[[], str] = _new_id,
+        admit: Callable[[], None] = lambda: None,
     ) -> None:
         self._leases = leases
         self._elsewhere = dict(elsewhere)
@@ -70,6 +73,7 @@ class Owners:
         self._on_lost: list[Callable[[str], None]] = []
         self._now = timer.now
         self._new_id = new_id
+        self._admit = admit
         self.current = ""
         self.others = 0
         """Number of other brokers that live."""
@@ -102,7 +106,8 @@ class Owners:
     def brokers(self) -> list[dict[str, Any]]:
         """Return the brokers with a live lease, and those of the last day that fell silent, the oldest first.
 
-        ``[{name, since, seen, ended, here}]``: when it was seen last, and when it was declared dead, or None.
+        ``[{name, since, seen, ended, here, version, reads}]``: ``ended``: when it was declared dead, or
+        None; ``version``: empty if it is too old to say; ``reads``: its oldest and newest schema.
         """
         return [
             {
@@ -111,6 +116,8 @@ class Owners:
                 "seen": each.seen,
                 "ended": each.ended,
                 "here": each.name == self.name and each.ended is None,
+                "version": each.version,
+                "reads": list(each.reads),
             }
             for each in self._leases.brokers()
         ]
@@ -247,6 +254,12 @@ class Owners:
         sent = self._now()
         owner = self._new_id()
         self._everywhere(lambda each: each.begin(owner, self.name, self.lease, self._clock.now()))
+        try:
+            self._admit()
+        except Unavailable:
+            with suppress(Unavailable):
+                self._end_everywhere(owner)
+            raise
         self.current = owner
         self._confirmed = max(self._confirmed, sent)
 

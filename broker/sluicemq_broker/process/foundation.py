@@ -15,8 +15,8 @@ import gevent
 from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import EventBus, LocalTransport, RedisTransport, Transport
 from sluicemq_broker.config import BusForm, Config, RedisUrl
-from sluicemq_broker.context import Context, Memory, NewNames, Owners
-from sluicemq_broker.process.duties import Duty
+from sluicemq_broker.context import Context, Memory, NewNames, Owners, Schema
+from sluicemq_broker.process.duties import Duty, poll
 from sluicemq_broker.runtime import Count, Counters, Turns
 from sluicemq_broker.store import (
     EVERY,
@@ -24,6 +24,7 @@ from sluicemq_broker.store import (
     EventRing,
     LeaseStore,
     NewerSchema,
+    SchemaStore,
     ServerClock,
     StoreAvailability,
     Unclear,
@@ -69,13 +70,30 @@ class Foundation:
         self._uri = uri
         self._mongo = connect(uri, self.counters.answered)
         self._mongo_for_leases = connect_for_leases(uri, settings.lease)
+        others = sorted(config.databases - {settings.database})
+        self.schema = Schema(
+            [SchemaStore(self._mongo_for_leases[each]) for each in (settings.database, *others)]
+        )
         leases = {each: LeaseStore(self._mongo_for_leases[each]) for each in config.databases}
         own = leases.pop(settings.database)
-        self.owners = Owners(own, self.clock, self.name, settings.lease, leases, worked=self._worked)
+        self.owners = Owners(
+            own,
+            self.clock,
+            self.name,
+            settings.lease,
+            leases,
+            worked=self._worked,
+            admit=self.schema.follow,
+        )
         largest = max(settings.hwm_bytes, *(each.hwm_bytes for each in config.devices), 0)
         self.memory = Memory(settings.hwm, settings.hwm_bytes, outgoing=Outgoing(3 * largest // 2))
         self.context = Context(
-            self.owners, self.clock, self.counters, memory=self.memory, names=NewNames(self.counters)
+            self.owners,
+            self.clock,
+            self.counters,
+            memory=self.memory,
+            names=NewNames(self.counters),
+            schema=self.schema,
         )
         self.bus = EventBus(self._transport, self.owners.shares, self.counters)
 
@@ -104,7 +122,7 @@ class Foundation:
         retried(lambda: self.clock.set(self._mongo_for_leases))
 
     def begin_lease(self) -> None:
-        """Take a lease: from now on other brokers see this one."""
+        """Take a lease: from now on other brokers see this one. Raises :class:`NewerSchema`."""
         retried(self.owners.use)
 
     def end_other_leases(self) -> None:
@@ -118,6 +136,7 @@ class Foundation:
     def duties(self) -> Iterator[Duty]:
         """Return the other duties."""
         yield Duty("measuring the server's clock", self.owners.pause, self._measure)
+        yield poll("the schema of the store", self.settings.poll, self.schema.follow)
 
     def leave(self) -> None:
         """End the lease and the connections."""

@@ -13,7 +13,7 @@ from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation, retried
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues import Census, MissingChildren, OnDead, Queues, Schedules, Sweeper, Tasks
-from sluicemq_broker.store import Inspector, LeaseStore, ScheduleStore
+from sluicemq_broker.store import LeaseStore, ScheduleStore
 
 
 class Jobs:
@@ -44,9 +44,9 @@ class Jobs:
     def prepare(self) -> None:
         """Check the databases, find the queues, take a lease."""
         ground = self._ground
+        retried(ground.schema.open)
         for each in self.queues.databases:
             retried(LeaseStore(ground.database(each)).prepare)
-            retried(Inspector(ground.database(each)).check_schema)
         self.queues.open_configured()
         retried(self.queues.discover)
         retried(self.queues.follow_pauses)

@@ -51,7 +51,7 @@ class Server:
     """One broker on a MongoDB: a core that works queues, and parts.
 
     ``alone``: no other broker can use this MongoDB, so all leases there are void. ``why``: what is known of
-    an embedded MongoDB that does not answer.
+    an embedded MongoDB that does not answer. ``give_up(error)``: called when this broker must stop by itself.
     """
 
     def __init__(
@@ -62,10 +62,12 @@ class Server:
         *,
         alone: bool,
         why: Callable[[], str] = lambda: "",
+        give_up: Callable[[SluiceError], None] = lambda _error: None,
     ) -> None:
         _require_parts(config, parts)
         self.config = config
         self._alone = alone
+        self._give_up = give_up
         self._ground = ground = Foundation(config, uri, alone=alone, why=why)
         self.counters = ground.counters
         self._duties = Duties(self.counters)
@@ -106,6 +108,7 @@ class Server:
         self._duties.start(chain(*duties, *(part.duties() for part in self._parts)))
         self._ground.turns.start()  # no greenlet: the hub itself measures its turns
         self._open = True
+        self._ground.schema.on_newer = self._give_up
         self._security.announce()
 
     def describe(self) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.admin.history import HistoryStore, MinuteCounts, Subject, day_of
 from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
-from sluicemq_broker.store.admin.inspector import Inspector, NewerSchema
+from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_broker.store.admin.listing import JobPage, Listing
 from sluicemq_broker.store.admin.principals import (
@@ -25,6 +25,7 @@ from sluicemq_broker.store.cluster.event_ring import EventRing
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
 from sluicemq_broker.store.cluster.limits import LimitStore
 from sluicemq_broker.store.cluster.pauses import PauseStore
+from sluicemq_broker.store.cluster.schema import READS, SCHEMA, NewerSchema, SchemaNumbers, SchemaStore
 from sluicemq_broker.store.connection import Documents, connect, connect_for_leases, require_safe
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, UnsafeStore
 from sluicemq_broker.store.halving import by_bytes, in_halves
@@ -65,6 +66,8 @@ __all__ = [
     "EVERY",
     "GUARD",
     "MOST_KEYS",
+    "READS",
+    "SCHEMA",
     "SHOWN_STATES",
     "Aborted",
     "Appended",
@@ -116,6 +119,8 @@ __all__ = [
     "RouteStore",
     "Schedule",
     "ScheduleStore",
+    "SchemaNumbers",
+    "SchemaStore",
     "Seen",
     "Segment",
     "ServerClock",

@@ -7,12 +7,12 @@ from typing import Any, Final
 
 import bson
 
-from sluicemq.protocol.errors import NotFound, Unavailable
+from sluicemq.protocol.errors import NotFound
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY, SURELY_MANY, Counting, small_counts
 from sluicemq_broker.store.admin.job_view import not_expired, order_of, shown, state_at
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.jobs.documents import QUEUE_PREFIX, SCHEMA, collection
+from sluicemq_broker.store.jobs.documents import QUEUE_PREFIX, collection
 from sluicemq_broker.store.jobs.indexes import may_have
 from sluicemq_broker.store.values import Document, Jobs
 from sluicemq_devices.hub import let_others_run
@@ -39,18 +39,6 @@ class Inspector:
     ) -> None:
         self._database = durable(database)
         self._bounds = {"exactly": exactly, "surely_many": surely_many}
-
-    def check_schema(self) -> None:
-        """Store this broker's schema number; raise :class:`NewerSchema` if the database has a higher one."""
-        with translated():
-            meta = self._database["meta"]
-            meta.update_one({"_id": "schema"}, {"$max": {"number": SCHEMA}}, upsert=True)
-            found = meta.find_one({"_id": "schema"}) or {}
-        if found.get("number", SCHEMA) > SCHEMA:
-            raise NewerSchema(
-                f"database {self._database.name!r} was written by a newer SluiceMQ (schema "
-                f"{found['number']}, this one knows {SCHEMA}): upgrade, or use another --database"
-            )
 
     def names(self) -> list[str]:
         """Return the queues that have a collection."""
@@ -130,10 +118,6 @@ class Inspector:
 
     def _jobs(self, queue: str) -> Jobs:
         return self._database[collection(queue)]
-
-
-class NewerSchema(Unavailable):
-    """Raised for a database of a newer version, whose documents this one can't read."""
 
 
 def _order(state: str, limit: int) -> list[tuple[str, int]]:

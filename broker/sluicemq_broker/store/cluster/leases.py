@@ -1,9 +1,10 @@
 """Leases of brokers in MongoDB: who may hold jobs, decided by a counter and never by a clock.
 
 A lease is in every database in which its broker has queues, so every broker that shares one of them finds it.
-One document an owner id: ``{_id, state: live|dead, beat, lease, name, started_at, seen_at, worked?,
-ended_at?}``. It is written, durably, before the first job is reserved under that id. A dead one stays a day
-to be looked at; an owner without a document counts as dead.
+One document an owner id: ``{_id, state: live|dead, beat, lease, name, version?, reads?, started_at, seen_at,
+worked?, ended_at?}``; ``reads``: the oldest and the newest schema that its broker reads. It is written,
+durably, before the first job is reserved under that id. A dead one stays a day to be looked at; an owner
+without a document counts as dead.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from pymongo import IndexModel, ReturnDocument
 from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
+from sluicemq_broker import __version__
+from sluicemq_broker.store.cluster.schema import READ_BEFORE, READS
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import date, seconds
@@ -35,12 +38,17 @@ _SURE_WITHIN: Final = 5000
 
 
 class Seen(NamedTuple):
-    """A broker: its name, since when it runs, when it was seen last; ``ended``: when it fell silent."""
+    """A broker: its name, since when it runs, when it was seen last; ``ended``: when it fell silent.
+
+    ``version`` is empty for one that does not say; ``reads``: the oldest and the newest schema that it reads.
+    """
 
     name: str
     since: float
     seen: float
     ended: float | None
+    version: str = __version__
+    reads: tuple[int, int] = READS
 
 
 class Lease(NamedTuple):
@@ -75,6 +83,7 @@ class LeaseStore:
     def begin(self, owner: str, name: str, lease: float, now: float) -> None:
         """Write the lease of a new owner id; repeating it after a lost reply is harmless."""
         new = {"state": _Lease.LIVE, "beat": 0, "lease": lease, "name": name}
+        new |= {"version": __version__, "reads": READS}
         new |= {"started_at": date(now), "seen_at": date(now)}
         with translated():
             self._leases.update_one({"_id": owner}, {"$setOnInsert": new}, upsert=True)
@@ -140,4 +149,5 @@ def _seen(lease: dict[str, Any]) -> Seen:
     since = seconds(lease["started_at"])
     seen = seconds(lease["seen_at"]) if "seen_at" in lease else since  # an older version's has none
     ended = seconds(lease["ended_at"]) if lease["state"] == _Lease.DEAD else None
-    return Seen(lease["name"], since, seen, ended)
+    first, last = lease.get("reads", READ_BEFORE)
+    return Seen(lease["name"], since, seen, ended, lease.get("version", ""), (first, last))

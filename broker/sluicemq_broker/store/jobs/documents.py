@@ -1,4 +1,4 @@
-"""Documents of jobs in MongoDB, and their schema number.
+"""Documents of jobs in MongoDB.
 
 Each job is one document from its insert to its end::
 
@@ -27,10 +27,7 @@ Each job is one document from its insert to its end::
      ended_at?, remove_at?,                            once done or dead
      unreadable?}                                      why the document is no job
 
-Rule for changes: a new optional field keeps the schema number, and so does a partial index over it, as no
-older document is in that. A field that changes its meaning, or any other new index, raises ``SCHEMA``; it
-needs a step that converts old documents, and a test that loads one of each past number. A broker refuses a
-database with a higher number than its own.
+Rule for changes: :mod:`~sluicemq_broker.store.cluster.schema`.
 """
 
 from __future__ import annotations
@@ -48,10 +45,6 @@ from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.readable import MOST_REASON
 from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Job, OnExpiry, Parent, State
 from sluicemq_broker.store.values import Document, date, seconds
-
-#: 2: indexes of rare fields are sparse.
-SCHEMA: Final = 2
-
 
 #: Prefixes of the collections of queues, and of those that are put aside while their queue is removed.
 QUEUE_PREFIX: Final = "queue."

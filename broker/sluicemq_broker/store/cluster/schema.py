@@ -1,0 +1,102 @@
+"""Schema number of a database: which brokers can read it, and what they may write.
+
+Rule for changes: a new optional field keeps the number, and so does a partial index over it, as no older
+document is in that. A field that changes its meaning, or that a broker must not ignore, or any other new
+index, raises ``SCHEMA``. Brokers of the new version read both forms, and write the old one until ``sluicemq
+upgrade`` has raised the number. Tests load a document of each past number, and run the last version beside
+this one.
+
+``meta: {_id: "schema", number, written?}``. A broker refuses a database whose ``number`` it can't read.
+Brokers write what ``written`` allows, which is ``number`` where it is absent. An upgrade takes two steps::
+
+    number 2             brokers of schemas 2 and 3 work, and write as schema 2 says
+    number 3, written 2  a broker of schema 2 is refused when it starts; nothing of schema 3 is written yet
+    number 3             only brokers of schema 3 work, and write as it says
+
+Between them leases are read once more: a broker of schema 2 that had read the number just before is seen by
+its lease, and the first step is taken back. Crash between them: brokers go on as before, and the upgrade is
+repeated.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pymongo import ReturnDocument
+
+from sluicemq.protocol.errors import Unavailable
+from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.values import Document
+
+#: 2: indexes of rare fields are sparse. 3: records of ``queues`` may have ``removing`` and ``settings``.
+SCHEMA: Final = 3
+#: The oldest and the newest schema that this version reads. Leases name them.
+READS: Final = (2, SCHEMA)
+#: What a broker reads whose lease does not say: its version wrote none of these fields.
+READ_BEFORE: Final = (2, 2)
+
+_KEY: Final = {"_id": "schema"}
+
+
+class SchemaNumbers(NamedTuple):
+    """The schema that a broker must read at least, and the one by which brokers write."""
+
+    number: int
+    written: int
+
+
+class NewerSchema(Unavailable):
+    """Raised for a database of a newer version, whose documents this one can't read."""
+
+
+class SchemaStore:
+    """The schema number of one database; repeating any of these after a lost reply is harmless."""
+
+    def __init__(self, database: Documents) -> None:
+        self.database = database.name
+        self._meta = durable(database)["meta"]
+
+    def open(self, new: int = SCHEMA) -> SchemaNumbers:
+        """Return the numbers; raise :class:`NewerSchema` if this version can't read the database.
+
+        ``new``: the number that a new database gets. One older than this version reads is raised at once.
+        """
+        number = {"$max": [{"$ifNull": ["$number", new]}, READS[0]]}
+        with translated():
+            found: Document | None = self._meta.find_one_and_update(
+                _KEY, [{"$set": {"number": number}}], upsert=True, return_document=ReturnDocument.AFTER
+            )
+        return self._checked(found)
+
+    def read(self) -> SchemaNumbers:
+        """Return the numbers as they are now; raise :class:`NewerSchema` as :meth:`open` does."""
+        with translated():
+            return self._checked(self._meta.find_one(_KEY))
+
+    def close(self, number: int) -> None:
+        """Refuse brokers that can't read this schema from now on; what is written stays as it was."""
+        older = {**_KEY, "number": {"$lt": number}}
+        former = {"$ifNull": ["$written", "$number"]}
+        with translated():
+            self._meta.update_one(older, [{"$set": {"written": former, "number": number}}])
+
+    def reopen(self, number: int) -> None:
+        """Take :meth:`close` back, unless the upgrade to this schema has ended."""
+        closed = {**_KEY, "number": number, "written": {"$lt": number}}
+        with translated():
+            self._meta.update_one(closed, [{"$set": {"number": "$written"}}, {"$unset": "written"}])
+
+    def finish(self, number: int) -> None:
+        """Have brokers write as this schema says, if the database is closed to brokers that can't read it."""
+        with translated():
+            self._meta.update_one({**_KEY, "number": number}, {"$unset": {"written": ""}})
+
+    def _checked(self, found: Document | None) -> SchemaNumbers:
+        number = int((found or {}).get("number", SCHEMA))
+        if number > SCHEMA:
+            raise NewerSchema(
+                f"database {self.database!r} was written by a newer SluiceMQ (schema {number}, this one "
+                f"reads {READS[0]} to {SCHEMA}): install that version here, too, or use another --database"
+            )
+        return SchemaNumbers(number, int((found or {}).get("written", number)))

@@ -1,0 +1,181 @@
+"""The schema number of databases: which brokers may begin, which must stop, what they may write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pymongo.database import Database
+
+from integration.lease_times import TIME, a_broker, beats, document
+from sluicemq_broker import __version__
+from sluicemq_broker.context.schema import Schema, can_read
+from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
+from sluicemq_broker.store.cluster.schema import READS, SCHEMA, NewerSchema, SchemaNumbers, SchemaStore
+from support.jobs import NOW
+
+BEFORE, OLDEST, NEWER = SCHEMA - 1, READS[0], SCHEMA + 1
+
+
+@pytest.fixture
+def store(documents: Database[dict[str, Any]]) -> SchemaStore:
+    return SchemaStore(documents)
+
+
+def kept(documents: Database[dict[str, Any]]) -> dict[str, Any] | None:
+    return documents["meta"].find_one({}, {"_id": False})
+
+
+def keep(documents: Database[dict[str, Any]], number: int) -> None:
+    documents["meta"].insert_one({"_id": "schema", "number": number})
+
+
+# ------------------------------------------------------------------------ store
+
+
+def test_a_new_database_gets_this_schema_at_once_and_may_be_opened_again(
+    documents: Database[dict[str, Any]], store: SchemaStore
+) -> None:
+    assert store.open() == store.open() == SchemaNumbers(SCHEMA, SCHEMA)
+    assert kept(documents) == {"number": SCHEMA}
+
+
+def test_a_database_of_the_last_schema_keeps_it(
+    documents: Database[dict[str, Any]], store: SchemaStore
+) -> None:
+    keep(documents, BEFORE)
+    assert store.open() == SchemaNumbers(BEFORE, BEFORE)
+    assert kept(documents) == {"number": BEFORE}
+
+
+def test_a_database_older_than_all_that_is_read_is_raised_to_the_oldest(
+    documents: Database[dict[str, Any]], store: SchemaStore
+) -> None:
+    keep(documents, OLDEST - 1)
+    assert store.open() == SchemaNumbers(OLDEST, OLDEST)
+    assert kept(documents) == {"number": OLDEST}
+
+
+def test_a_database_of_a_newer_version_is_refused_and_left_as_it_is(
+    documents: Database[dict[str, Any]], store: SchemaStore
+) -> None:
+    keep(documents, NEWER)
+    for look in (store.open, store.read):
+        with pytest.raises(NewerSchema, match=f"schema {NEWER}, this one reads {OLDEST} to {SCHEMA}"):
+            look()
+    assert kept(documents) == {"number": NEWER}
+
+
+def test_an_upgrade_first_refuses_old_brokers_and_then_has_the_new_form_written(
+    documents: Database[dict[str, Any]], store: SchemaStore
+) -> None:
+    keep(documents, BEFORE)
+    for _ in range(2):
+        store.close(SCHEMA)
+        assert store.read() == SchemaNumbers(SCHEMA, BEFORE)
+    for _ in range(2):
+        store.finish(SCHEMA)
+        assert store.read() == SchemaNumbers(SCHEMA, SCHEMA)
+    assert kept(documents) == {"number": SCHEMA}
+
+
+def test_the_first_step_of_an_upgrade_can_be_taken_back_and_the_second_can_not(
+    documents: Database[dict[str, Any]], store: SchemaStore
+) -> None:
+    keep(documents, BEFORE)
+    store.close(SCHEMA)
+    for _ in range(2):
+        store.reopen(SCHEMA)
+        assert kept(documents) == {"number": BEFORE}
+    store.finish(SCHEMA)
+    assert kept(documents) == {"number": BEFORE}
+    store.close(SCHEMA)
+    store.finish(SCHEMA)
+    store.reopen(SCHEMA)
+    store.close(SCHEMA)
+    assert kept(documents) == {"number": SCHEMA}
+
+
+# ----------------------------------------------------------------------- leases
+
+
+def test_leases_name_the_version_and_the_schemas_that_it_reads(documents: Database[dict[str, Any]]) -> None:
+    leases = LeaseStore(documents)
+    leases.begin("a", "broker", 15, NOW)
+    assert leases.brokers() == [Seen("broker", NOW, NOW, None, __version__, READS)]
+    lease = document(documents, "a")
+    assert (lease["version"], lease["reads"]) == (__version__, list(READS))
+
+
+def test_a_lease_that_does_not_say_is_of_a_version_that_reads_schema_2(
+    documents: Database[dict[str, Any]],
+) -> None:
+    leases = LeaseStore(documents)
+    leases.begin("a", "broker", 15, NOW)
+    documents["owners"].update_one({}, {"$unset": {"version": "", "reads": ""}})
+    assert leases.brokers() == [Seen("broker", NOW, NOW, None, "", (2, 2))]
+
+
+@pytest.mark.parametrize(("number", "can"), [(1, False), (2, True), (3, True), (4, False)])
+def test_a_broker_can_read_what_its_lease_says(number: int, can: bool) -> None:  # noqa: FBT001
+    assert can_read((2, 3), number) is can
+
+
+# ---------------------------------------------------------------------- brokers
+
+
+def test_the_lowest_schema_of_all_databases_says_what_may_be_written(
+    documents: Database[dict[str, Any]],
+) -> None:
+    # Given
+    other = documents.client[f"{documents.name}_b"]
+    stores = [SchemaStore(documents), SchemaStore(other)]
+    keep(documents, BEFORE)
+    schema = Schema(stores)
+    # When
+    schema.open()
+    # Then: a database that is new beside one of the last schema gets that
+    assert kept(other) == {"number": BEFORE}
+    assert schema.number == BEFORE
+    # When one of two is raised
+    stores[0].close(SCHEMA)
+    stores[0].finish(SCHEMA)
+    schema.follow()
+    assert schema.number == BEFORE
+    stores[1].close(SCHEMA)
+    schema.follow()
+    assert schema.number == BEFORE
+    stores[1].finish(SCHEMA)
+    schema.follow()
+    assert schema.number == SCHEMA
+
+
+def test_a_broker_hears_that_the_number_has_risen_above_what_it_reads(
+    documents: Database[dict[str, Any]], store: SchemaStore
+) -> None:
+    # Given
+    schema, refused = Schema([store]), list[NewerSchema]()
+    schema.open()
+    schema.on_newer = refused.append
+    # When
+    documents["meta"].update_one({}, {"$set": {"number": NEWER}})
+    with pytest.raises(NewerSchema):
+        schema.follow()
+    # Then
+    assert len(refused) == 1
+
+
+def test_a_broker_takes_no_new_id_once_it_can_not_read_the_store(
+    documents: Database[dict[str, Any]], store: SchemaStore
+) -> None:
+    # Given: a broker that was silent while another ended its lease and raised the number
+    leases, schema = LeaseStore(documents), Schema([store])
+    schema.open()
+    broker = a_broker(leases, admit=schema.follow)
+    leases.end(broker.current, NOW, silent=True)
+    documents["meta"].update_one({}, {"$set": {"number": NEWER}})
+    # When
+    with pytest.raises(NewerSchema):
+        beats(TIME, broker)
+    # Then
+    assert (broker.current, leases.live()) == ("", {})
