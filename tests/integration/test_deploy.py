@@ -40,30 +40,43 @@ def test_what_has_failed_stands_last_behind_what_was_checked_beside_the_tests(
     # Given a checkout whose checks and tests are played
     checkout = tmp_path / "checkout"
     environ = set_up_tests(checkout, broken)
-    failed = fail(checkout, *[f"tests/test_a.py::test_{n}" for n in range(4)])
+    failed = fail(checkout, *[f"tests/test_a.py::test_{n:02}" for n in range(11)])
     # When
     done = run_tests(checkout, environ)
     # Then
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-5:] == ["== failed tests", *failed]
+    assert done.stderr.splitlines()[-12:] == ["== failed tests", *failed]
     assert ("a.py: error" in done.stderr) == bool(broken)
     assert "a banner" not in done.stderr
 
 
-@pytest.mark.parametrize(("name", "again"), [("test_0", True), ("test_1", False)])
-def test_only_what_is_quarantined_is_tried_once_more(tmp_path: Path, name: str, *, again: bool) -> None:
+@pytest.mark.parametrize(("count", "again"), [(1, True), (10, True), (11, False)])
+def test_a_few_that_failed_are_tried_once_more(tmp_path: Path, count: int, *, again: bool) -> None:
     # Given
     checkout = tmp_path / "checkout"
     environ = set_up_tests(checkout)
-    entry = f'[[test]]\nname = "tests/test_a.py::{name}"\nreason = "an example"\nsince = 2026-11-25\n'
-    (checkout / "tests" / "quarantine.toml").write_text(entry)
-    fail(checkout, "tests/test_a.py::test_0")
+    fail(checkout, *[f"tests/test_a.py::test_{n}" for n in range(count)])
     # When
     done = run_tests(checkout, environ)
     # Then
-    assert done.returncode == 1  # it fails again, too
-    assert ("quarantined: tests/test_a.py::test_0: an example" in done.stderr) == again
+    assert done.returncode == 1  # they fail again, too
+    assert "UNSTABLE" not in done.stderr
     assert done.stderr.count("== pytest") == 1 + again
+
+
+def test_what_passes_at_its_second_try_is_named_unstable(tmp_path: Path) -> None:
+    # Given a test that fails once
+    checkout = tmp_path / "checkout"
+    environ = set_up_tests(checkout)
+    fail(checkout, "tests/test_a.py::test_0")
+    once = checkout / ".venv-test" / "bin" / "pytest"
+    once.write_text('#!/bin/sh\ncase "$*" in *--last-failed*) exit 0;; esac\nexit 1\n')
+    # When
+    done = run_tests(checkout, environ)
+    # Then
+    assert done.returncode == 0
+    assert "tests/test_a.py::test_0\n" in done.stderr
+    assert "UNSTABLE" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -116,9 +129,9 @@ def set_up_tests(checkout: Path, broken: int = 0) -> dict[str, str]:
     (checkout / ".venv").rename(checkout / ".venv-test")
     venv = checkout / ".venv-test"
     (venv / "wanted.stamp").write_text((venv / "wanted.stamp").read_text().replace("embedded", "dev ./bench"))
-    for file in ("tests/support/quarantine.py", "tests/quarantine.toml"):
-        (checkout / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / file, checkout / file)
+    second_try = "tests/support/second_try.py"
+    (checkout / second_try).parent.mkdir(parents=True)
+    shutil.copy(ROOT / second_try, checkout / second_try)
     (venv / "libzmq-4.1").mkdir()
     (venv / "libzmq-4.1" / "libzmq.so.5").touch()
     for program, says, code in (

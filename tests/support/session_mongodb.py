@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 #: The variable that names the one to use, if it is not to be a new one. Not SLUICEMQ_: brokers know those.
 GIVEN: Final = "TEST_MONGODB_URI"
@@ -51,13 +51,16 @@ def session_mongodb() -> Iterator[str]:
         return
     folder = _new_folder()
     program = [sys.executable, "-c", _STORE, str(folder)]
-    store = subprocess.Popen(
-        program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
-    try:
-        yield _uri_of(store, folder)
-    finally:
-        _end(store)
+    with tempfile.TemporaryFile("w+") as said:
+        pipe = subprocess.PIPE
+        store = subprocess.Popen(
+            program, stdin=pipe, stdout=pipe, stderr=said, text=True, start_new_session=True
+        )
+        try:
+            yield _uri_of(store, folder)
+        finally:
+            _end(store)
+            _show(said)
 
 
 def _new_folder() -> Path:
@@ -79,3 +82,10 @@ def _end(store: subprocess.Popen[str]) -> None:
     finally:
         store.kill()
         store.wait()
+
+
+def _show(said: IO[str]) -> None:
+    """Print, behind the tests, if their MongoDB ended meanwhile, and why: tests fail of that."""
+    said.seek(0)
+    for line in said:
+        print(f"the tests' MongoDB: {line.rstrip()}", file=sys.stderr)
