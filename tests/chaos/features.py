@@ -1,0 +1,107 @@
+"""Features of the product that the load uses: their queues, devices, limits, and how many jobs a second.
+
+Every job is tried for ever, so a job among the dead letters was put there by its worker.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+#: Seconds for which ids stay known where repeated pushes must be harmless for the whole run.
+_KEPT: Final = 7200
+
+
+class Feature(NamedTuple):
+    """A queue of the load: its settings, and how many jobs a second are pushed at pace 1, in all."""
+
+    settings: dict[str, Any]
+    rate: float = 0.0
+    #: The longest that a handler takes, in seconds.
+    work: float = 0.01
+
+
+#: Plain sockets: REQ and REP, PUSH and PULL workers that commit, PULL workers that say nothing.
+ASKED, PULLED, RECEIVED = "asked", "pulled", "received"
+#: The library: workers; claims, each of whose commits is confirmed; results.
+SHORT, CLAIMED, ANSWERS = "short", "claimed", "answers"
+#: Order per key, and the three kinds of limits.
+ORDERS, NARROW, PACED, TENANTS = "orders", "narrow", "paced", "tenants"
+#: Jobs that go on, jobs with children, jobs that are rejected.
+FIRST, SECOND, PARENTS, PAGES, FAILING, FAILED = "first", "second", "parents", "pages", "failing", "failed"
+#: Jobs of a route and of a schedule.
+ROUTED, TICKS = "routed", "ticks"
+#: The stream, the subscription that works through it, the schedule.
+STREAM, SUBSCRIPTION, SCHEDULE = "events", "worked", "tick"
+#: Topics of which every second message is one; the first becomes jobs.
+ROUTED_TOPIC, OTHER_TOPIC = "orders.paid", "orders.sent"
+
+MAX_RUNNING: Final = 3
+RATE: Final = 8.0
+BURST: Final = 8
+TENANT_MAX_RUNNING: Final = 2
+CHILDREN: Final = 3
+#: Of so many jobs of ``FAILING`` one is rejected, and one is rolled back at its first attempt.
+FAILS_OF: Final = 5
+
+#: What the producers of the library push.
+PUSHED_BY_LIBRARY: Final[dict[str, Feature]] = {
+    SHORT: Feature({}, 8),
+    CLAIMED: Feature({"keep_done": _KEPT}, 6),
+    ORDERS: Feature({}, 5),
+    NARROW: Feature({"max_running": MAX_RUNNING}, 3, 0.1),
+    PACED: Feature({"rate": RATE, "burst": BURST}, 3),
+    TENANTS: Feature({"fair": True, "tenant_max_running": TENANT_MAX_RUNNING}, 4, 0.05),
+    FIRST: Feature({"keep_done": _KEPT}, 3),
+    FAILING: Feature({"on_dead": FAILED}, 2),
+}
+#: What somebody asks the library about, and waits for.
+ASKED_OF_LIBRARY: Final[dict[str, Feature]] = {
+    ANSWERS: Feature({"remember": _KEPT}, 4),
+    PARENTS: Feature({"remember": _KEPT}, 1),
+}
+#: What plain sockets push; ``ASKED`` is a question, which is asked again by its id.
+PUSHED_BY_SOCKETS: Final[dict[str, Feature]] = {
+    ASKED: Feature({"remember": _KEPT}, 4),
+    PULLED: Feature({}, 4),
+    RECEIVED: Feature({}, 4),
+}
+#: What comes from other queues, the stream and the schedule.
+COMING: Final[dict[str, Feature]] = {
+    SECOND: Feature({}),
+    PAGES: Feature({}),
+    FAILED: Feature({}),
+    ROUTED: Feature({}),
+    TICKS: Feature({}),
+}
+ALL: Final[dict[str, Feature]] = {
+    **PUSHED_BY_LIBRARY, **ASKED_OF_LIBRARY, **PUSHED_BY_SOCKETS, **COMING,
+}  # fmt: skip
+#: Queues whose workers are plain sockets; those of all others are the library's.
+PLAIN: Final = frozenset(PUSHED_BY_SOCKETS)
+#: Messages a second of the stream.
+STREAM_RATE: Final = 6.0
+#: Queues where ids stay known: a repeated push makes no second job, however late it is.
+REMEMBERING: Final = frozenset(
+    name for name, each in ALL.items() if each.settings.keys() & {"keep_done", "remember"}
+)
+
+_ENDLESS: Final = {"max_attempts": 0, "max_losses": 1_000_000, "backoff": "none", "visibility_timeout": 30.0}
+
+
+def configuration() -> dict[str, Any]:
+    """Return what every broker of the run is configured with; devices have a ``name``, and no addresses."""
+    return {
+        "queues": {"*": dict(_ENDLESS), **{name: dict(each.settings) for name, each in ALL.items()}},
+        "devices": [
+            {"name": ASKED, "kind": "queue", "queue": ASKED, "envelope": "full"},
+            {"name": PULLED, "kind": "streamer", "queue": PULLED, "envelope": "full", "ack": "explicit"},
+            {"name": RECEIVED, "kind": "streamer", "queue": RECEIVED, "envelope": "full"},
+        ],
+        "routes": [{"stream": STREAM, "topics": [ROUTED_TOPIC], "queue": ROUTED}],
+        "schedules": {SCHEDULE: {"queue": TICKS, "payload": SCHEDULE, "every": 2.0, "misfire": "one"}},
+    }
+
+
+def answer_to(payload: bytes) -> bytes:
+    """Return the result that a worker of ``ANSWERS`` and ``ASKED`` has to give."""
+    return b"re: " + payload

@@ -1,0 +1,166 @@
+"""Workers of the load: of the library, claims of the library, REP and PULL sockets."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import Any, Final
+
+import zmq
+
+from chaos import features
+from chaos.books import ACKNOWLEDGED, BEGUN, COMMIT, ENDED, FANOUT, FORWARD, REJECT, ROLLBACK
+from chaos.life import Life
+from sluicemq import Client, FanOut, Forward, Job, LeaseLost, Reject, Rollback, SluiceError, Uncertain, Worker
+
+#: Jobs at once at each worker of the library, so that jobs wait in it when it dies.
+_PREFETCH: Final = 2
+_CLAIM: Final = 4
+
+
+def worker(life: Life) -> None:
+    """Work on all queues that plain sockets do not work on."""
+    names = [name for name in features.ALL if name not in features.PLAIN and name != features.CLAIMED]
+    working = [
+        Worker(life.endpoints, name, _Handler(life), prefetch=_PREFETCH, name=life.program, stop_timeout=5.0)
+        for name in names
+    ]
+    for each in working:
+        each.start()
+    life.begin(_claim, life)
+    life.wait()
+    stopping = [threading.Thread(target=each.stop) for each in working]
+    for thread in stopping:
+        thread.start()
+    for thread in stopping:
+        thread.join()
+
+
+class _Handler:
+    """Does what the job's queue asks for; the verdict is booked before it is given."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+
+    def __call__(self, job: Job) -> Any:
+        book, name = self._life.book, job.queue
+        book.note(BEGUN, name, job.id, attempt=job.attempt, payload=job.payload.decode())
+        time.sleep(self._life.random.uniform(0.1, 1.0) * features.ALL[name].work)
+        verdict = _verdict(job)
+        book.note(ENDED, name, job.id, verdict=verdict)
+        match verdict:
+            case "reject":
+                raise Reject("as it was pushed to be")
+            case "rollback":
+                raise Rollback("its first attempt", 0.1)
+            case "forward":
+                return Forward(features.SECOND)
+            case "fanout":
+                pages = [
+                    Forward(features.PAGES, b"%s.%d" % (job.payload, at)) for at in range(features.CHILDREN)
+                ]
+                return FanOut(*pages, result=features.answer_to(job.payload))
+        return features.answer_to(job.payload) if name == features.ANSWERS else None
+
+
+def _verdict(job: Job) -> str:
+    fate = job.headers.get("fate") if job.queue == features.FAILING else None
+    if fate == REJECT or (fate == ROLLBACK and job.attempt == 1):
+        return str(fate)
+    return {features.FIRST: FORWARD, features.PARENTS: FANOUT}.get(job.queue, COMMIT)
+
+
+def _claim(life: Life) -> None:
+    with Client(life.endpoints) as client:
+        while not life.over.is_set():
+            try:
+                _settle_claim(life, client)
+            except SluiceError:
+                life.over.wait(0.2)
+
+
+def _settle_claim(life: Life, client: Client) -> None:
+    with client.reserve(features.CLAIMED, _CLAIM, wait=1.0) as claim:
+        for job in claim.jobs:
+            about = {"attempt": job.attempt, "payload": job.payload.decode()}
+            life.book.note(BEGUN, features.CLAIMED, job.id, **about)
+            life.book.note(ENDED, features.CLAIMED, job.id, verdict=COMMIT)
+            try:
+                job.commit()
+            except (LeaseLost, Uncertain):
+                continue
+            life.book.note(ACKNOWLEDGED, features.CLAIMED, job.id, attempt=job.attempt)
+
+
+# ------------------------------------------------------------------ plain sockets
+
+
+def plain_worker(life: Life) -> None:
+    """Work by REP sockets, by PULL sockets that commit, and by PULL sockets that say nothing."""
+    with zmq.Context() as context:
+        life.begin(_reply, life, context)
+        life.begin(_pull, life, context)
+        _receive(life, context)
+        life.wait()
+
+
+def _connected(context: zmq.Context[zmq.Socket[bytes]], kind: int, *addresses: str) -> zmq.Socket[bytes]:
+    """Return a socket that works at these doors; what it says at its end is sent."""
+    socket = context.socket(kind)
+    socket.rcvhwm, socket.linger, socket.rcvtimeo, socket.sndtimeo = 1, 1000, 200, 1000
+    socket.heartbeat_ivl, socket.heartbeat_timeout = 2000, 6000
+    for each in addresses:
+        socket.connect(each)
+    return socket
+
+
+def _reply(life: Life, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    doors = [doors[f"{features.ASKED}.backend"] for doors in life.doors]
+    with _connected(context, zmq.REP, *doors) as rep:
+        while not life.over.is_set():
+            try:
+                frames = rep.recv_multipart()
+            except zmq.Again:
+                continue
+            _work(life, features.ASKED, *frames)
+            rep.send_multipart([b"COMMIT", features.answer_to(frames[2])])
+
+
+def _pull(life: Life, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    """Work for each broker by a pair of sockets: a receipt is good at the broker that gave it."""
+    poller, commits = zmq.Poller(), {}
+    for doors in life.doors:
+        jobs = _connected(context, zmq.PULL, doors[f"{features.PULLED}.backend"])
+        commits[jobs] = _connected(context, zmq.PUSH, doors[f"{features.PULLED}.commit"])
+        poller.register(jobs, zmq.POLLIN)
+    while not life.over.is_set():
+        for jobs, _ in poller.poll(200):
+            receipt, *frames = jobs.recv_multipart()
+            _work(life, features.PULLED, *frames)
+            try:
+                commits[jobs].send_multipart([b"COMMIT", receipt])
+            except zmq.Again:  # that broker is away: its job goes to another worker
+                continue
+    for each in (*commits, *commits.values()):
+        each.close()
+
+
+def _receive(life: Life, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+    doors = [doors[f"{features.RECEIVED}.backend"] for doors in life.doors]
+    with _connected(context, zmq.PULL, *doors) as pull:
+        while True:  # to the end of what its ZeroMQ has taken: those jobs are done for the broker
+            try:
+                frames = pull.recv_multipart()
+            except zmq.Again:
+                if life.over.is_set():
+                    return
+                continue
+            _work(life, features.RECEIVED, *frames)
+
+
+def _work(life: Life, name: str, id_: bytes, headers: bytes, payload: bytes) -> None:
+    attempt = json.loads(headers)["attempt"]
+    life.book.note(BEGUN, name, id_.decode(), attempt=attempt, payload=payload.decode())
+    time.sleep(life.random.uniform(0.1, 1.0) * features.ALL[name].work)
+    life.book.note(ENDED, name, id_.decode(), verdict=COMMIT)
