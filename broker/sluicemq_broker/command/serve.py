@@ -38,6 +38,7 @@ from sluicemq_broker.config import as_json as shown_as_json
 from sluicemq_broker.embedded import EmbeddedMongo
 from sluicemq_broker.parts import PARTS
 from sluicemq_broker.process.server import Server
+from sluicemq_broker.store import FAILPOINTS, arm_failpoints
 from sluicemq_devices.hub import give_back_large_memory, look_for_cycles
 
 log = logging.getLogger("broker")
@@ -99,6 +100,12 @@ def serve(
         )
         return 0
     logs.set_up(config.broker.log_level, config.broker.log_format)
+    if wanted := environ.get(FAILPOINTS):
+        try:
+            arm_failpoints(wanted)
+        except ValueError as error:
+            _refuse(ConfigError([Problem(FAILPOINTS, str(error))]), as_json=False)
+            return USAGE
     look_for_cycles(_NEW_OBJECTS, _NEW_BLOCKS)
     give_back_large_memory()
     return _Process(config, source, Readiness(ready_file, as_json=as_json)).run()

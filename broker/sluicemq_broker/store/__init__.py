@@ -28,6 +28,7 @@ from sluicemq_broker.store.cluster.pauses import PauseStore
 from sluicemq_broker.store.cluster.schema import READS, SCHEMA, NewerSchema, SchemaNumbers, SchemaStore
 from sluicemq_broker.store.connection import Documents, connect, connect_for_leases, require_safe
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, UnsafeStore
+from sluicemq_broker.store.failpoints import FAILPOINTS, arm_failpoints
 from sluicemq_broker.store.halving import by_bytes, in_halves
 from sluicemq_broker.store.jobs.children import Child, FanOut, end_children, fan_out
 from sluicemq_broker.store.jobs.claims import Claim
@@ -64,6 +65,7 @@ from sluicemq_broker.store.write_results import Pushed
 __all__ = [
     "COUNTED_EXACTLY",
     "EVERY",
+    "FAILPOINTS",
     "GUARD",
     "MOST_KEYS",
     "READS",
@@ -135,6 +137,7 @@ __all__ = [
     "Unclear",
     "UnsafeStore",
     "WaitingParents",
+    "arm_failpoints",
     "by_bytes",
     "collection",
     "connect",

@@ -1,0 +1,82 @@
+"""Failpoints: a broker dies or waits at the statement that is named, and nowhere else."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from pymongo import MongoClient
+
+from sluicemq import Client, Producer, SluiceError
+from sluicemq_broker.store import FAILPOINTS
+from support.broker_process import BrokerProcess
+from support.waiting import TIMEOUT
+
+INSERT = "numbered_inserts.Insert._command:command<inserts.Insertion.send"
+COMMIT = "queue_store.QueueStore.commit:delete_many"
+
+
+def broker(mongo_uri: str, database: str, failpoints: str) -> BrokerProcess:
+    return BrokerProcess(mongo_uri, database, env={FAILPOINTS: failpoints})
+
+
+def stored(mongo_uri: str, database: str) -> int:
+    with MongoClient[dict[str, object]](mongo_uri) as client:
+        return int(client[database]["queue.mail"].count_documents({}))
+
+
+@pytest.mark.parametrize(("moment", "left"), [("before", 1), ("after", 2)])
+def test_a_broker_dies_at_the_second_meeting_of_a_statement(
+    mongo_uri: str, database: str, moment: str, left: int
+) -> None:
+    with broker(mongo_uri, database, f"{INSERT}.{moment}=die@2") as dying:
+        with suppress(SluiceError), Producer(dying.doors["smq"], close_timeout=0.1) as producer:
+            producer.push("mail", b"first").wait(TIMEOUT)
+            producer.push("mail", b"second")
+            assert dying.process.wait(TIMEOUT) == -signal.SIGKILL
+        assert stored(mongo_uri, database) == left
+
+
+def test_a_verb_that_is_not_named_meets_nothing(mongo_uri: str, database: str) -> None:
+    other = "numbered_inserts.Insert._command:command<queue_store.QueueStore.keep_unreadable"
+    with broker(mongo_uri, database, f"{other}.before=die") as living:
+        with Producer(living.doors["smq"]) as producer:
+            producer.push("mail", b"first").wait(TIMEOUT)
+        assert living.process.poll() is None
+
+
+def test_a_statement_waits_and_goes_on(mongo_uri: str, database: str) -> None:
+    with broker(mongo_uri, database, f"{COMMIT}.before=wait:3") as slow:
+        with Producer(slow.doors["smq"]) as producer:
+            producer.push("mail", b"first").wait(TIMEOUT)
+        with Client(slow.doors["smq"]) as client, client.reserve("mail", 1, wait=TIMEOUT) as claim:
+            began = time.monotonic()
+            claim.jobs[0].commit()
+            assert time.monotonic() - began >= 3
+        assert stored(mongo_uri, database) == 0
+
+
+def test_a_trace_names_what_was_met_once_each(mongo_uri: str, database: str, tmp_path: Path) -> None:
+    file = tmp_path / "met"
+    with broker(mongo_uri, database, f"trace:{file}") as traced, Producer(traced.doors["smq"]) as producer:
+        for _ in range(2):
+            producer.push("mail", b"job").wait(TIMEOUT)
+        assert "dies or waits where a test wants it to" in traced.log_text()
+    assert file.read_text().splitlines().count(INSERT) == 1
+
+
+@pytest.mark.parametrize("failpoints", ["nonsense", "queue_store.QueueStore.lose:delete_many.before=die"])
+def test_failpoints_that_cannot_be_read_are_refused_by_name(
+    mongo_uri: str, database: str, failpoints: str
+) -> None:
+    refused = broker(mongo_uri, database, failpoints)
+    try:
+        refused.launch()
+        assert refused.process.wait(TIMEOUT) == 2
+        assert FAILPOINTS in refused.log_text()
+        assert failpoints in refused.log_text()
+    finally:
+        refused.close()
