@@ -10,7 +10,7 @@ The variable ``SLUICEMQ_FAILPOINTS`` arms them; without it nothing here runs::
     trace:FILE                write the name of each failpoint into FILE when it is first met
 
 A name is that of the call in this package: ``module.function:method``, with ``#2`` for the second such call
-of the function. A statement that several verbs share is told apart by ``<`` and the verb, which is the
+of the function. If several verbs share a statement, ``<`` and the verb follow, which is the
 outermost function of this package: ``numbered_inserts.Insert._command:command<inserts.Insertion.send``. A
 name without a verb means all of them.
 """
