@@ -84,6 +84,10 @@ STREAM_RATE: Final = 6.0
 REMEMBERING: Final = frozenset(
     name for name, each in ALL.items() if each.settings.keys() & {"keep_done", "remember"}
 )
+#: States in which a job of each queue is not done yet; a dead letter that moves on is not, either.
+UNFINISHED: Final = {
+    name: ["ready", "reserved", "waiting", *(["dead"] if name == FAILING else [])] for name in ALL
+}
 
 _ENDLESS: Final = {"max_attempts": 0, "max_losses": 1_000_000, "backoff": "none", "visibility_timeout": 30.0}
 

@@ -12,7 +12,6 @@ from random import Random
 from typing import Any, Final
 
 from chaos.books import STOPPED, Book
-from sluicemq.transport.access import Access
 
 #: The file in the folder of a run by which the programs find the brokers.
 PLACES: Final = "places.json"
@@ -28,7 +27,7 @@ class Life:
     def __init__(self, program: str, number: int, folder: Path) -> None:
         places = json.loads((folder / PLACES).read_text())
         self.program, self.number = program, number
-        self.endpoints = _known(places["endpoints"], program)
+        self.endpoints = _from(places["endpoints"], program)
         self.doors: list[dict[str, str]] = places["doors"]
         self.pace: float = places["pace"]
         self.random = Random(f"{places['seed']} {program} {number}")
@@ -69,8 +68,7 @@ class Life:
             raise
 
 
-def _known(endpoints: list[str], program: str) -> str:
-    """Return what the library is given: all endpoints, or one of them while it knows no more."""
-    if "endpoints" in Access.__dataclass_fields__:
-        return ",".join(endpoints)
-    return endpoints[sum(program.encode()) % len(endpoints)]
+def _from(endpoints: list[str], program: str) -> str:
+    """Return all endpoints as one text, which begins with another one for each program."""
+    first = sum(program.encode()) % len(endpoints)
+    return ",".join(endpoints[first:] + endpoints[:first])

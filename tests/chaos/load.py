@@ -38,7 +38,6 @@ MAY: Final[dict[str, frozenset[str]]] = {}
 _TESTS: Final = Path(__file__).parents[1]
 #: Seconds between two looks at the memory and open files of the brokers.
 _SAMPLE: Final = 1.0
-_UNFINISHED: Final = {"state": {"$in": ["ready", "reserved", "waiting"]}}
 
 
 class Rig(Protocol):
@@ -218,7 +217,8 @@ class Load:
         with self._mongo() as mongo:
             database = mongo[self._rig.database]
             return not any(
-                database[f"queue.{name}"].find_one(_UNFINISHED, {"_id": 1}) for name in features.ALL
+                database[f"queue.{name}"].find_one({"state": {"$in": states}}, {"_id": 1})
+                for name, states in features.UNFINISHED.items()
             )
 
     def _all_is_read(self) -> bool:

@@ -126,7 +126,8 @@ def _call(life: Life, asking: Producer) -> None:
             outcome = error.code
         else:
             life.book.note(ANSWERED, name, id_, result=result.decode())
-        life.book.note(CALLED, name, id_, seconds=round(time.monotonic() - began, 3), outcome=outcome)
+        seconds = round(time.monotonic() - began, 3)
+        life.book.note(CALLED, name, id_, seconds=seconds, timeout=_CALL, outcome=outcome)
 
 
 # ------------------------------------------------------------------ plain sockets

@@ -74,23 +74,23 @@ def _verdict(job: Job) -> str:
 def _claim(life: Life) -> None:
     with Client(life.endpoints) as client:
         while not life.over.is_set():
-            try:
-                _settle_claim(life, client)
-            except SluiceError:
-                life.over.wait(0.2)
+            for name in (features.CLAIMED, features.SHORT):
+                try:
+                    _settle_claim(life, client, name)
+                except SluiceError:
+                    life.over.wait(0.2)
 
 
-def _settle_claim(life: Life, client: Client) -> None:
-    with client.reserve(features.CLAIMED, _CLAIM, wait=1.0) as claim:
+def _settle_claim(life: Life, client: Client, name: str) -> None:
+    with client.reserve(name, _CLAIM, wait=0.5) as claim:
         for job in claim.jobs:
-            about = {"attempt": job.attempt, "payload": job.payload.decode()}
-            life.book.note(BEGUN, features.CLAIMED, job.id, **about)
-            life.book.note(ENDED, features.CLAIMED, job.id, verdict=COMMIT)
+            life.book.note(BEGUN, name, job.id, attempt=job.attempt, payload=job.payload.decode())
+            life.book.note(ENDED, name, job.id, verdict=COMMIT)
             try:
                 job.commit()
             except (LeaseLost, Uncertain):
                 continue
-            life.book.note(ACKNOWLEDGED, features.CLAIMED, job.id, attempt=job.attempt)
+            life.book.note(ACKNOWLEDGED, name, job.id, attempt=job.attempt)
 
 
 # ------------------------------------------------------------------ plain sockets

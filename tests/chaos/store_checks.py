@@ -1,0 +1,168 @@
+"""Checks of MongoDB and the brokers after the drain: nothing is left, nothing is open, nothing has grown."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from chaos import features
+from chaos.breach import Breach
+from chaos.ledger import Ledger
+from chaos.life import PLACES
+from chaos.stream_checks import Stored
+from sluicemq import Reader
+from support.broker_process import check_balance
+
+_MIB: Final = 2**20
+#: Documents and lines of evidence, at most.
+_SHOWN: Final = 10
+#: Seconds within which brokers come to rest: permits go back, dead leases are found.
+_REST: Final = 45.0
+#: Seconds that a broker must have lived to be asked if its memory is flat, and what it may grow by.
+_LONG_LIFE: Final = 120.0
+_GROWTH: Final = 1.3
+_GROWTH_BYTES: Final = 20 * _MIB
+_GROWTH_FILES: Final = 60
+#: Lines of a broker's log that no fault explains.
+_ALARMING: Final = re.compile(r"Traceback|\bCRITICAL\b|\bERROR\b")
+
+
+def read_stream(folder: Path) -> list[Stored]:
+    """Read all of the stream, through a broker."""
+    endpoints = json.loads((folder / PLACES).read_text())["endpoints"]
+    with Reader(endpoints[0], features.STREAM) as reader:
+        return [Stored(each.sequence, each.topic, each.payload.decode()) for each in reader]
+
+
+def store_checks(mongo_uri: str, database: str) -> Iterator[Breach]:
+    """Yield what is left in MongoDB, once there was time for it to go."""
+    deadline = time.monotonic() + _REST
+    with MongoClient[dict[str, Any]](mongo_uri, serverSelectionTimeoutMS=10_000) as mongo:
+        while (found := [*_left(mongo, database)]) and time.monotonic() < deadline:
+            time.sleep(1)
+    yield from found
+
+
+def _left(mongo: MongoClient[dict[str, Any]], name: str) -> Iterator[Breach]:
+    database = mongo[name]
+    yield from _jobs_left(database)
+    for collection in database.list_collection_names():
+        if collection.startswith(("removed.", "deleted.")):
+            yield Breach("stuck", f"collection {collection} is left")
+    yield from _leases_left(database)
+    tasks = [*database["tasks"].find({"state": {"$nin": ["done", "failed", "cancelled", "ended"]}})]
+    if tasks:
+        yield Breach("stuck", f"{len(tasks)} tasks are not done", [str(each) for each in tasks[:_SHOWN]])
+    pipeline: list[dict[str, Any]] = [
+        {"$currentOp": {"allUsers": True, "idleSessions": True, "idleCursors": False}},
+        {"$match": {"transaction.timeOpenMicros": {"$gt": 5_000_000}}},
+    ]
+    open_ones = [*mongo.admin.aggregate(pipeline)]
+    if open_ones:
+        yield Breach("stuck", f"{len(open_ones)} transactions are open", [str(open_ones[0])[:2000]])
+
+
+def _jobs_left(database: Database[dict[str, Any]]) -> Iterator[Breach]:
+    for name in features.ALL:
+        jobs = database[f"queue.{name}"]
+        for state in ("ready", "reserved", "waiting", "dead"):
+            if count := jobs.count_documents({"state": state}):
+                shown = [str(each) for each in jobs.find({"state": state}).limit(_SHOWN)]
+                yield Breach("stuck", f"{count} jobs of {name} are {state}", shown)
+
+
+def _leases_left(database: Database[dict[str, Any]]) -> Iterator[Breach]:
+    """Yield live leases whose broker gives no sign of life, and permits that nobody uses."""
+    live = {each["_id"]: each["beat"] for each in database["owners"].find({"state": "live"})}
+    longest = max((each["lease"] for each in database["owners"].find()), default=0.0)
+    time.sleep(longest)
+    for lease in database["owners"].find({"state": "live"}):
+        if live.get(lease["_id"]) == lease["beat"]:
+            yield Breach("stuck", f"the lease of {lease['name']} is live, and nobody renews it", [str(lease)])
+    for each in database["limits"].find({"running": {"$exists": True}}):
+        holders = {owner: about for owner, about in each["running"].items() if about.get("permits")}
+        if holders:
+            yield Breach("stuck", f"permits of {each['_id']} are held, and nothing runs", [str(each)])
+
+
+# ------------------------------------------------------------------ brokers and programs
+
+
+def process_checks(folder: Path, ledger: Ledger) -> Iterator[Breach]:
+    """Yield what logs, samples and exit codes show."""
+    yield from _ended_programs(folder, ledger)
+    for log in sorted([*folder.glob("broker-*/broker.log"), *folder.glob("programs/*.log")]):
+        yield from _alarming_lines(log)
+    for log in sorted(folder.glob("broker-*/broker.log")):
+        yield from _unbalanced(log)
+    yield from _grown(folder)
+    yield from _ended_brokers(folder)
+
+
+def _ended_programs(folder: Path, ledger: Ledger) -> Iterator[Breach]:
+    for fact in ledger.facts:
+        if fact.program == "load" and fact.what in ("late", "failed"):
+            log = folder / "programs" / f"{fact.id}.log"
+            tail = log.read_text(errors="replace").splitlines()[-_SHOWN:] if log.exists() else []
+            text = f"{fact.id} has not ended in time" if fact.what == "late" else f"{fact.id} has failed"
+            yield Breach("stuck" if fact.what == "late" else "failed", text, [str(fact), *tail])
+
+
+def _alarming_lines(log: Path) -> Iterator[Breach]:
+    lines = log.read_text(errors="replace").splitlines()
+    found = [at for at, line in enumerate(lines) if _ALARMING.search(line)]
+    if found:
+        shown = [line for at in found[:3] for line in lines[max(0, at - 1) : at + _SHOWN * 3]]
+        yield Breach("log", f"{len(found)} errors in {log.parent.name}/{log.name}", shown)
+
+
+def _unbalanced(log: Path) -> Iterator[Breach]:
+    for line in re.findall(r"counted: (.*)", log.read_text(errors="replace")):
+        try:
+            check_balance({name: int(count) for name, count in re.findall(r"(\w+)=(-?\d+)", line)})
+        except AssertionError as error:
+            yield Breach("counters", f"the counters of {log.parent.name} don't add up", [str(error)])
+
+
+def _grown(folder: Path) -> Iterator[Breach]:
+    """Yield brokers whose memory or open files have grown from the second quarter of a life to its last."""
+    lives: dict[tuple[int, int], list[tuple[float, int, int]]] = defaultdict(list)
+    path = folder / "samples.jsonl"
+    for line in path.read_text().splitlines() if path.exists() else []:
+        at, number, pid, memory, files = json.loads(line)
+        lives[number, pid].append((at, memory, files))
+    for (number, pid), samples in lives.items():
+        if samples[-1][0] - samples[0][0] < _LONG_LIFE:
+            continue
+        quarter = len(samples) // 4
+        early, late = samples[quarter : 2 * quarter], samples[-quarter:]
+        memory = [median(each[1] for each in part) for part in (early, late)]
+        files = [median(each[2] for each in part) for part in (early, late)]
+        if memory[1] > memory[0] * _GROWTH + _GROWTH_BYTES:
+            text = (
+                f"broker {number} (pid {pid}) grew from {memory[0] / _MIB:.0f} to {memory[1] / _MIB:.0f} MiB"
+            )
+            yield Breach("memory", text)
+        if files[1] > files[0] + _GROWTH_FILES:
+            yield Breach("files", f"broker {number} (pid {pid}): {files[0]:.0f} files became {files[1]:.0f}")
+
+
+def _ended_brokers(folder: Path) -> Iterator[Breach]:
+    path = folder / "events.jsonl"
+    for line in path.read_text().splitlines() if path.exists() else []:
+        event = json.loads(line)
+        if event["what"] in ("ended", "problem"):
+            yield Breach(
+                "failed",
+                f"{event.get('victim', 'the rig')}: {event.get('text', 'it ended by itself')}",
+                [line],
+            )
