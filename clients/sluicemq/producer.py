@@ -131,7 +131,7 @@ class Producer(Confirming[Receipt]):
         ``wait``, and counts as a refusal. Raises :class:`~sluicemq.BadQueue`, and the error that ended the
         connection.
         """
-        with tracing.sending_many(queue, self._connection.endpoint) as sending:
+        with tracing.sending_many(queue, self._connection.server) as sending:
             return [
                 self._push_at(position, queue, job, options, sending)
                 for position, job in enumerate(jobs, start)
@@ -208,7 +208,7 @@ class Producer(Confirming[Receipt]):
         spans = tracing.current()
         if spans is None:
             return kind(*self._checked(queue, payload, id, options, reply))
-        sending = spans.sending(queue, self._connection.endpoint, options.get("headers"))
+        sending = spans.sending(queue, self._connection.server, options.get("headers"))
         with sending.begun():
             receipt = kind(*self._checked(queue, payload, id, sending.carried(options), reply))
             sending.add(receipt)

@@ -233,7 +233,7 @@ class Subscription:
         epoch = self._connection.epoch
         try:
             ended = self._work(hold, epoch)
-            if ended or self._stop.is_set():
+            if self._connection.epoch == epoch:
                 self._release(hold)
         except LeaseLost:
             log.warning("subscription %s of stream %s: another has taken over", self.name, self.stream)
@@ -242,6 +242,9 @@ class Subscription:
             log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
             self._stop.wait(_STANDBY)
             return False
+        finally:
+            self._questions.held = False
+            self._connection.wake()
         return ended
 
     def _hold(self) -> Hold | None:
@@ -251,6 +254,7 @@ class Subscription:
             try:
                 found = self._ask(wire.HOLD, self.stream, self.name, self.kind, self._options)
                 self.position = found["watermark"]
+                self._questions.held = True
                 return Hold(found["fence"], found["watermark"])
             except Held as error:
                 if not self._waits or error.kind != self.kind:
@@ -270,14 +274,14 @@ class Subscription:
         return None
 
     def _work(self, hold: Hold, epoch: int) -> bool:
-        """Work under a hold; True: at the end; False: stopped, or the connection and its hold have ended."""
+        """Work under a hold; True: at the end; False: stopped, or the broker stops, or the hold has ended."""
         if self._begin is not None and self._after is not None and hold.watermark == self._after:
             self._again(self._begin, hold.fence)
         at = hold.watermark if self._watermark is None else self._again(self._watermark)
         with Reader(
             self._access, self.stream, at, topics=self._topics, follow=self._follows, on_gap=self._on_gap
         ) as reader:
-            while not self._stop.is_set() and self._connection.epoch == epoch:
+            while not self._stop.is_set() and self._connection.takes_more and self._connection.epoch == epoch:
                 messages = reader.read_batch(self._batch, _LOOK)
                 if messages:
                     self._again(self._handler, Batch(messages, hold.fence, reader.newest))

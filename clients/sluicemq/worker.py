@@ -135,7 +135,7 @@ class Worker:
         self._connection = Connection(self._access, self._assignment, about=about)
         self._assignment.attach(self._connection)
         self._verdicts = Verdicts(
-            self._handler, self._connection.endpoint, pop=self._pop, on_unusable=self._on_unusable
+            self._handler, self._connection.server, pop=self._pop, on_unusable=self._on_unusable
         )
 
     def _forked(self) -> None:

@@ -82,6 +82,7 @@ class Assignment:
         self._on_jobs = on_jobs
         self._on_failure = on_failure
         self._questions = Questions()
+        self._questions.of_deliveries = True
         self._connection: Connection
         self._settling = 0
         self._idle: list[Callable[[], None]] = []
@@ -96,6 +97,13 @@ class Assignment:
         """Return when something is to be sent that could not be sent at once."""
         due = min(self._ask_at, self._look_at)
         return min(due, self._progress_at) if self._progress else due
+
+    @property
+    def busy(self) -> bool:
+        """Return whether jobs are here that only this connection can settle."""
+        epoch = self._connection.epoch
+        in_hand = any(job is not None and job.epoch == epoch for job in self._at_work)
+        return in_hand or bool(self.inbox or self.verdicts or self._settling or self._questions.busy)
 
     # ------------------------------------------------------------------ through Connection.call
 

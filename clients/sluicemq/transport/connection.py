@@ -3,27 +3,30 @@
 A producer, a worker and a client each have one connection and give it a
 :class:`~sluicemq.transport.role.Role`: their part of the I/O thread. The life of a connection::
 
-      open link ──HELLO──▶ waiting for the greeting ──OK──▶ greeted: requests and deliveries flow
-          ▲                        │ silent, cut, put off            │ silent, cut
-          └────── after a pause ◀──┴─────────────── lost ◀───────────┘
+      dialled ──HELLO──▶ waiting for the greeting ──OK──▶ greeted: requests and deliveries flow
+         ▲                        │ silent, cut, put off          │ silent, cut, or it stops
+         └─ the next candidate ◀──┴────────────── lost ◀──────────┘
 
-Any other refusal of HELLO ends it for good. So does a refused TCP connection with ``patient=False``. A broker
-counts as lost when its TCP connection ends, or when nothing came from it for the silence that its greeting
-named.
+:mod:`~sluicemq.transport.candidates` chooses which address is dialled, and when. Any other refusal of HELLO
+ends the connection for good, if all brokers refuse. So do refused TCP connections with ``patient=False``. A
+broker counts as lost when its TCP connection ends, or when nothing came from it for the silence that its
+greeting named. One that stops says BYE: where there are others, nothing new is requested from it, and the
+connection goes on to another once nothing is under way that only this one can end.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import os
-import random
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from math import inf
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import zmq
 
@@ -33,8 +36,10 @@ from sluicemq.protocol.errors import Forked, NotAdmitted, SluiceError, TooLarge,
 from sluicemq.protocol.readable import escaped
 from sluicemq.transport import endpoints, native
 from sluicemq.transport.access import Access, Broker
+from sluicemq.transport.candidates import LONGEST_PAUSE, Candidate, Candidates
 from sluicemq.transport.entry import explained
 from sluicemq.transport.link import Link
+from sluicemq.transport.names import Names
 from sluicemq.transport.role import Role
 from sluicemq.version import VERSION
 
@@ -45,7 +50,6 @@ DEFAULT_SILENCE = 6.0
 #: First words of the obstacle if nothing is known to listen.
 NOBODY_ANSWERS = "no broker answers at"
 
-_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LONGEST_PAUSE_NOT_ADMITTED = 10.0  # nobody waits for a door to open: somebody must add a key
 _LONGEST_POLL = 3600.0
 _WARN_EACH = 30.0  # seconds between two warnings that there is no broker
@@ -55,20 +59,35 @@ _LINGER = 200  # ms for a last BYE to be written
 Answered = Callable[[Any, SluiceError | None], None]
 
 
+class _Outcome(NamedTuple):
+    """The outcome of one try to connect.
+
+    ``refused``: nothing listens there. ``refusal``: that of the broker. ``obstacle``: what is in the way.
+    """
+
+    refused: bool = False
+    refusal: SluiceError | None = None
+    obstacle: str | None = None
+
+
 class Connection:
-    """One endpoint, kept connected. ``start`` it once; ``close`` may be called again."""
+    """A connection to one broker at a time, of those at all endpoints.
+
+    ``start`` it once; ``close`` may be called again.
+    """
 
     def __init__(
         self, broker: Broker, role: Role, *, patient: bool = True, about: dict[str, Any] | None = None
     ) -> None:
         """``about``: fields of HELLO, besides host and pid."""
         self._access = Access.chosen(broker)
-        self.endpoint = self._access.endpoint
-        self._dialled = endpoints.dialled(self._access.endpoints[0])
-        self._families = endpoints.families(self._dialled)
-        self._tries = 0
-        """Addresses that were tried in vain since the last greeting; the families take turns."""
+        self.endpoint = endpoints.shown(self._access.endpoints)
+        """All endpoints, for messages."""
+        self.connected_to = ""
+        """The endpoint of the broker that has greeted; empty while there is none."""
         self.greeted = False
+        self.takes_more = False
+        """True while new requests may be sent: the broker has greeted, and is not to be left."""
         self.epoch = 0
         """Number of greetings so far: deliveries of another epoch are void."""
         self.max_job_bytes: int | None = None
@@ -84,19 +103,23 @@ class Connection:
         self._role = role
         self._patient = patient
         self._more_about = about or {}
+        self._last_endpoint = ""
         self._obstacle: str | None = None
         self._warn_at = 0.0
         self._mailbox: native.Mailbox
         self._wakeup = native.Wakeup()
         self._ring = self._wakeup.ring
+        self._candidates = Candidates(self._access.endpoints, Names(self._wakeup.ring))
+        self._candidate: Candidate | None = None
+        self._rounds = 0
+        self._outcomes: list[_Outcome] = []
+        """Outcomes of this round's tries."""
         self._started = False
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._pending: dict[int, tuple[Answered, bool]] = {}
         self._numbers = itertools.count(1)
         self._heartbeat, self._silence = DEFAULT_HEARTBEAT, DEFAULT_SILENCE
-        self._received_at = self._sent_at = 0.0
-        self._connect_at: float | None = monotonic()
-        self._pause = 0.0
+        self._received_at = self._sent_at = self._dialled_at = 0.0
         self._close_by: float | None = None
         self._over = False
         self._ended = threading.Event()
@@ -109,6 +132,11 @@ class Connection:
     def signal_fd(self) -> int:
         """Return the file for ``signal.set_wakeup_fd``: the I/O thread gets signals also in a wait."""
         return self._wakeup.signal_fd
+
+    @property
+    def server(self) -> str:
+        """Return the endpoint of the broker, for traces: the only one, or where it is connected now."""
+        return self.connected_to or self.endpoint
 
     @property
     def obstacle(self) -> str:
@@ -147,7 +175,8 @@ class Connection:
             parent = "the process that this one was forked from"
             self.failure = Forked(f"the connection to {self.endpoint} belongs to {parent}")
         self._over = True
-        self.greeted = False
+        self.greeted = self.takes_more = False
+        self.connected_to = ""
         self.epoch += 1  # deliveries are void here
         self._ended = threading.Event()
         self._ended.set()
@@ -235,12 +264,21 @@ class Connection:
         self._keep_alive()
 
     def _seconds_to_wait(self) -> float:
-        moments = [self._role.due, self._connect_at or self._received_at + self._silence]
-        if self.greeted:
-            moments.append(self._sent_at + self._heartbeat)
+        moments = [self._role.due]
+        if self._candidate is None:
+            moments.append(self._candidates.due)
+        elif self.greeted:
+            moments += [self._received_at + self._silence, self._sent_at + self._heartbeat]
+        else:
+            moments.append(self._greet_by)
         if self._close_by is not None:
             moments.append(self._close_by)
         return max(0.0, min(min(moments) - monotonic(), _LONGEST_POLL))
+
+    @property
+    def _greet_by(self) -> float:
+        """Return when a candidate that has not greeted is left."""
+        return self._dialled_at + min(self._candidates.greet_within, self._silence)
 
     def _receive(self) -> None:
         link = self._link
@@ -258,6 +296,8 @@ class Connection:
         if message.verb in (wire.OK, wire.ERROR):
             answered, whole = self._pending.pop(message.number, _NO_REQUEST)
             answered(*_outcome(message, whole=whole))
+        elif message.verb == wire.BYE:
+            self.takes_more = self.greeted and not self._candidates.elsewhere
         elif message.verb != wire.PING and self.greeted:
             self._role.delivered(message)
 
@@ -270,23 +310,29 @@ class Connection:
         now = monotonic()
         if self._close_by is not None and now >= self._close_by:
             self._over = True
-        elif self._connect_at is not None:
-            self._connect_when_due(now)
+        elif self._candidate is None:
+            self._dial(now)
         elif self._link.broken():
             self._disconnect("the connection was closed")
-        elif now - self._received_at >= self._silence:
+        elif self.greeted and now - self._received_at >= self._silence:
             self._disconnect(f"nothing heard for {self._silence:g} s")
+        elif not self.greeted and now >= self._greet_by:
+            self._disconnect(f"no greeting for {now - self._dialled_at:.1f} s")
         elif self._link.refused:
-            self._try_next_address()
+            self._lose(_Outcome(refused=True))
+        elif self.greeted and not self.takes_more and not self._role.busy:
+            self._disconnect("the broker stops")
         elif self.greeted and now - self._sent_at >= self._heartbeat:
             self._send(wire.encode(wire.PING, next(self._numbers)))
 
-    def _connect_when_due(self, now: float) -> None:
-        if now >= (self._connect_at or 0.0):
-            self._connect_at = None
-            self._received_at = now
-            ipv6 = self._families[self._tries % len(self._families)]
-            self._link.connect(self._access, self._dialled, ipv6=ipv6)
+    def _dial(self, now: float) -> None:
+        """Dial the next candidate, if there is one now."""
+        candidate = self._candidates.next(now)
+        self._look_at_round()
+        if candidate is not None and not self._over:
+            self._candidate = candidate
+            self._dialled_at = self._received_at = now
+            self._link.connect(self._access, candidate.address, ipv6=candidate.ipv6)
             self.request(wire.HELLO, self._about(), answered=self._greet)
 
     def _about(self) -> dict[str, Any]:
@@ -309,12 +355,17 @@ class Connection:
         if self._over or error is self.disconnect_error:
             return
         if error is None and isinstance(hello, dict):
-            self._greeted_with(hello)
+            if hello.get("stopping") and self._candidates.elsewhere:
+                self._put_off("it stops")
+            else:
+                self._greeted_with(hello)
         elif error is None or isinstance(error, Unavailable):
-            why = f"it does not greet: {error or hello!r}"
-            self._disconnect(why, f"the broker at {self.endpoint} can't serve now: {error or hello!r}")
+            self._put_off(f"{error or hello!r}")
         else:
-            self._fail(error)
+            self._lose(_Outcome(refusal=error, obstacle=f"the broker at {self._where} refuses: {error}"))
+
+    def _put_off(self, why: str) -> None:
+        self._disconnect(f"it does not greet: {why}", f"the broker at {self._where} can't serve now: {why}")
 
     def _greeted_with(self, hello: dict[str, Any]) -> None:
         self._heartbeat = float(hello.get("heartbeat", DEFAULT_HEARTBEAT))
@@ -322,59 +373,73 @@ class Connection:
         self.max_job_bytes = hello.get("max_job_bytes")
         if self.max_job_bytes is not None:
             self._most_bytes = 2 * self.max_job_bytes + _BESIDE_JOBS
-        if self.epoch:
-            self.post(log.warning, "connected to %s again", self.endpoint)
-        self.greeted, self.epoch, self._pause = True, self.epoch + 1, 0.0
+        self._candidates.greeted(monotonic())
+        self._say_connected(hello.get("name"))
+        self.greeted, self.takes_more, self.epoch = True, True, self.epoch + 1
         self._obstacle, self._warn_at, self.not_admitted = None, 0.0, None
+        self._outcomes.clear()
         self._role.connected()
 
-    def _disconnect(self, why: str, obstacle: str | None = None) -> None:
-        if self.greeted:
-            self.post(log.warning, "connection to %s lost: %s", self.endpoint, why)
-        else:
-            self._note_obstacle(obstacle)
-            self._tries += not self._link.handshaken
-        if self.not_admitted and not self._patient and not self.epoch:
-            self._fail(self.not_admitted)
-        else:
-            self._reconnect()
-
-    def _note_obstacle(self, obstacle: str | None) -> None:
-        failure = self._link.failure
-        refusal = explained(self._access, failure) if failure else None
-        self.not_admitted = refusal if isinstance(refusal, NotAdmitted) else None
-        self._obstacle = obstacle or (str(refusal) if refusal else self._unexpected_peer())
-        self._warn_unreachable()
-
-    def _reconnect(self) -> None:
-        """Replace this link by a new one, after a pause once every address was tried."""
-        self._link.close()
-        self._link = Link(self._context, self._wakeup.fd)
-        self._connect_at = now = monotonic()
-        if self._tries % len(self._families) == 0:
-            self._connect_at = now + self._pause * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-            # No pause after a good connection, a longer one after each try without a greeting.
-            self._pause = min(self._longest_pause, max(_SHORTEST_PAUSE, 2 * self._pause))
-        self.greeted = False
-        self._answer_all(self.disconnect_error)
-        self._role.disconnected()
-        self._over = self._close_by is not None
+    def _say_connected(self, name: object) -> None:
+        before, self.connected_to = self._last_endpoint, self._where
+        self._last_endpoint = self._where
+        what = f"connected to {self._where}"
+        if isinstance(name, str) and name:
+            what = f"{what} (broker {escaped(name)})"
+        level = logging.WARNING if self.epoch else logging.INFO
+        again = " again" if before == self._where else ""
+        self.post(log.log, level, "%s%s", what, again)
 
     @property
-    def _longest_pause(self) -> float:
-        return _LONGEST_PAUSE_NOT_ADMITTED if self.not_admitted else _LONGEST_PAUSE
+    def _where(self) -> str:
+        """Return the endpoint of the broker that is dialled, or all of them."""
+        return self._candidate.endpoint if self._candidate else self.endpoint
 
-    def _try_next_address(self) -> None:
-        """Try the host's other address, as nothing listens here; libzmq repeats a single one by itself."""
-        self._tries += 1
-        self._obstacle = self.not_admitted = None
-        if self._tries % len(self._families) == 0:
-            if not self._patient and not self.epoch:
-                self._fail(Unavailable(self.obstacle))
-                return
+    def _disconnect(self, why: str, obstacle: str | None = None) -> None:
+        """Go on to the next candidate; ``obstacle``: why this one could not be used."""
+        if self.greeted:
+            self.post(log.warning, "connection to %s lost: %s", self._where, why)
+            self._lose(_Outcome())
+            return
+        failure = self._link.failure
+        refusal = explained(replace(self._access, endpoints=(self._where,)), failure) if failure else None
+        obstacle = obstacle or (str(refusal) if refusal else self._unexpected_peer())
+        denied = refusal if isinstance(refusal, NotAdmitted) else None
+        self._lose(_Outcome(refusal=denied, obstacle=obstacle))
+
+    def _lose(self, outcome: _Outcome) -> None:
+        """Replace this link by a new one, and have the next candidate dialled."""
+        was_greeted = self.greeted
+        self._link.close()
+        self._link = Link(self._context, self._wakeup.fd)
+        self._candidate, self.connected_to = None, ""
+        self.greeted = self.takes_more = False
+        self._answer_all(self.disconnect_error)
+        self._outcomes.append(outcome)
+        self._candidates.failed(monotonic())
+        self._over = self._over or self._close_by is not None
+        if self._look_at_round() or was_greeted:
+            self._role.disconnected()
+
+    def _look_at_round(self) -> bool:
+        """Judge the round's tries once all were in vain; return whether they were."""
+        if self._candidates.rounds <= self._rounds:
+            self._rounds = self._candidates.rounds
+            return False
+        self._rounds = self._candidates.rounds
+        outcomes, self._outcomes = self._outcomes, []
+        refusals = [each.refusal for each in outcomes if each.refusal is not None]
+        self._obstacle = next((each.obstacle for each in outcomes if each.obstacle), None)
+        self.not_admitted = next((each for each in refusals if isinstance(each, NotAdmitted)), None)
+        self._candidates.longest_pause = _LONGEST_PAUSE_NOT_ADMITTED if self.not_admitted else LONGEST_PAUSE
+        impatient = not self._patient and not self.epoch
+        if len(refusals) == len(outcomes) > 0 and not self.not_admitted:
+            self._fail(refusals[0])
+        elif impatient and all(each.refused or each.refusal for each in outcomes):
+            self._fail(refusals[0] if refusals else Unavailable(self.obstacle))
+        else:
             self._warn_unreachable()
-        if len(self._families) > 1:
-            self._reconnect()
+        return True
 
     def _warn_unreachable(self) -> None:
         if monotonic() >= self._warn_at:
@@ -389,7 +454,7 @@ class Connection:
         if not self._link.handshaken:
             what = "hangs up before any greeting: a broker that has no connection left or wants a key,"
             what = f"{what} or no SMQ/1 door"
-        return f"something answers at {self.endpoint}, but {what}"
+        return f"something answers at {self._where}, but {what}"
 
     def _answer_all(self, error: SluiceError) -> None:
         pending, self._pending = self._pending, {}
@@ -411,7 +476,8 @@ class Connection:
         self._over = True
 
     def _end(self) -> None:
-        self.greeted = False
+        self.greeted = self.takes_more = False
+        self.connected_to = ""
         error = self.failure or Unavailable(f"the connection to {self.endpoint} is closed")
         self._answer_all(error)
         self._role.ended(error)

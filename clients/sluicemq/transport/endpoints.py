@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
 
 from sluicemq import arguments
 from sluicemq.protocol import hosts
@@ -26,6 +26,8 @@ _SCHEME: Final = r"(?:dns\+tcp|tcp|ipc)://"
 _BETWEEN: Final = re.compile(rf"\s*,\s*(?=@?{_SCHEME})")
 #: Endpoints of one program: more are a mistake, and each costs a try when all brokers are away.
 _MOST: Final = 1000
+#: Endpoints that a message names.
+_SHOWN: Final = 4
 #: Every interface, for a door; clients on this machine use its own addresses.
 _HERE: Final = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 - nothing is bound
 
@@ -81,34 +83,51 @@ def _checked(endpoint: str) -> str:
     return endpoint
 
 
-def families(endpoint: str) -> tuple[bool, ...]:
-    """Return for each try in turn whether it uses IPv6: a name may have addresses of both families.
+class Place(NamedTuple):
+    """One endpoint in its parts. ``address`` is what libzmq gets, unless a ``host`` is to be looked up."""
 
-    libzmq tries one address of one family. Without this, it would never reach a name that has only IPv6, or a
-    broker that listens only at the IPv6 address of a name with both.
-    """
-    if not endpoint.startswith("tcp://"):
-        return (False,)
-    ends = endpoint.removeprefix("tcp://").split(";")
-    kinds = {hosts.is_ipv6_literal(each.rpartition(":")[0]) for each in ends} - {None}
-    if kinds:
-        return (True in kinds,)
-    return (False, True)
+    endpoint: str
+    address: str = ""
+    ipv6: bool = False
+    host: str = ""
+    port: str = ""
+    source: str = ""
+    """The address to connect from, with a semicolon behind it."""
+    families: tuple[bool, ...] = (False, True)
+    """Families that a lookup may bring: whether they are IPv6."""
+    all_of: bool = False
+    """A broker is at each address of the host."""
 
 
-def dialled(endpoint: str) -> str:
-    """Return the endpoint for libzmq, with an interface replaced by its address."""
-    if not endpoint.startswith("tcp://"):
-        return endpoint
-    source, between, place = endpoint.removeprefix("tcp://").rpartition(";")
-    host, _, port = place.rpartition(":")
+def place(endpoint: str) -> Place:
+    """Return the parts of an endpoint; an interface is replaced by its address."""
+    all_of = endpoint.startswith(_ALL_OF)
+    tcp = endpoint.removeprefix("dns+")
+    if not tcp.startswith(_TCP):
+        return Place(endpoint, endpoint)
+    source, between, rest = tcp.removeprefix(_TCP).rpartition(";")
+    host, _, port = rest.rpartition(":")
+    host = _of_interface(host)
+    kinds = {hosts.is_ipv6_literal(each) for each in (host, source.rpartition(":")[0])} - {None}
+    if hosts.is_ipv6_literal(host) is not None:
+        return Place(endpoint, f"{_TCP}{source}{between}{host}:{port}", True in kinds)
+    families = (True in kinds,) if kinds else (False, True)
+    return Place(endpoint, host=host, port=port, source=source + between, families=families, all_of=all_of)
+
+
+def shown(endpoints: Sequence[str]) -> str:
+    """Return endpoints as a message has them: a few, and the number of the others."""
+    more = len(endpoints) - _SHOWN
+    return ",".join(endpoints[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _of_interface(host: str) -> str:
+    """Return the address of an interface; any other host as it is."""
     try:
-        here = next(iter(hosts.interface_addresses(host)), None)
+        here = next(iter(hosts.interface_addresses(host)), host)
     except OSError:
-        return endpoint  # no address: nobody is there
-    if here is None:
-        return endpoint
-    return f"tcp://{source}{between}{f'[{here}]' if ':' in here else here}:{port}"
+        return host  # no address: nobody is there
+    return f"[{here}]" if ":" in here and not here.startswith("[") else here
 
 
 def _as_seen_from_here(door: str) -> str:

@@ -24,6 +24,8 @@ MOST_FETCHED: Final = 1000
 class JobFetch(Questions):
     """The :class:`~sluicemq.transport.role.Role` of a connection that takes some jobs once."""
 
+    of_deliveries = True
+
     def __init__(
         self,
         access: Access,
@@ -44,6 +46,11 @@ class JobFetch(Questions):
         self.attach(Connection(access, self, patient=patient))
         self._connection.start()
         forks.on_fork(self, JobFetch._forked)
+
+    @property
+    def busy(self) -> bool:
+        """Return whether jobs are here that only this connection can settle, or a request is under way."""
+        return super().busy or (bool(self._jobs) and not self._pop)
 
     def take(self, limit: int, wait: float, timeout: float) -> list[Any]:
         """Return up to ``limit`` jobs: ready ones, and those that come within ``wait`` seconds.

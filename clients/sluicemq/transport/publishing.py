@@ -78,6 +78,11 @@ class Publishing:
         self._to_repeat: list[PublishBatch] = []
         self._in_flight = 0
 
+    @property
+    def busy(self) -> bool:
+        """Return whether batches are under way."""
+        return self._in_flight > 0
+
     def attach(self, connection: Connection) -> None:
         """Use this connection; before it is started."""
         self._connection = connection
@@ -89,7 +94,7 @@ class Publishing:
     def turn(self) -> None:
         """Send what has been collected, as far as it may be in flight."""
         self._collect()
-        if not self._connection.greeted or monotonic() < self.due < inf:
+        if not self._connection.takes_more or monotonic() < self.due < inf:
             return
         self.due = inf
         while self._waiting and self._in_flight < IN_FLIGHT and self._may_go(self._waiting[0]):

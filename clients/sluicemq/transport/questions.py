@@ -51,12 +51,22 @@ class Questions:
     """The role of a connection that carries questions only, and a part of the worker's."""
 
     due = inf
+    of_deliveries = False
+    """True if the questions are about what this connection has delivered, so that no other can ask them."""
 
     def __init__(self) -> None:
         self._connection: Connection
         self._unsent: deque[Question] = deque()
         self._to_repeat: list[Question] = []
         self._ended: SluiceError | None = None
+        self._under_way = 0  # questions that may not be repeated
+        self.held = False
+        """True while the caller holds something at this broker, which only this connection can end."""
+
+    @property
+    def busy(self) -> bool:
+        """Return whether there are questions under way whose outcome would be unknown."""
+        return self._under_way > 0 or self.held
 
     def attach(self, connection: Connection) -> None:
         """Use this connection; before it is started."""
@@ -104,22 +114,25 @@ class Questions:
             return
         if self._ended is not None:
             self._connection.post(question.answer, None, self._ended)
-        elif self._connection.greeted:
+        elif self._connection.greeted if self.of_deliveries or self.held else self._connection.takes_more:
             self._send(question)
         else:
             self._unsent.append(question)
 
     def _send(self, question: Question) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:
+            self._under_way -= not question.repeat
             if question.repeat and error is self._connection.disconnect_error:
                 self._to_repeat.append(question)
             else:
                 self._connection.post(question.answer, value, error)
 
+        self._under_way += not question.repeat
         self._connection.request_packed(question.verb, question.fields, answered=answered)
 
 
 def _what_is_missing(verb: bytes, timeout: float | None, connection: Connection) -> str:
     if connection.epoch:
-        return f"no answer to {verb.decode()} from {connection.endpoint} within {timeout:g} s"
+        where = connection.connected_to or connection.endpoint
+        return f"no answer to {verb.decode()} from {where} within {timeout:g} s"
     return f"{connection.obstacle} (waited {timeout:g} s)"

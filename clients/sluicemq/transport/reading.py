@@ -36,6 +36,11 @@ class Reading:
         self._credit = _PAGES
         self._asked = self._over = False
 
+    @property
+    def busy(self) -> bool:
+        """Return False: a READ may be repeated anywhere."""
+        return False
+
     def attach(self, connection: Connection) -> None:
         """Use this connection; before it is started."""
         self._connection = connection
@@ -54,7 +59,7 @@ class Reading:
 
     def turn(self) -> None:
         """Request the next page."""
-        if self._asked or self._over or not self._credit or not self._connection.greeted:
+        if self._asked or self._over or not self._credit or not self._connection.takes_more:
             return
         if monotonic() < self.due < inf:
             return

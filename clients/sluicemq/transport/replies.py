@@ -79,7 +79,7 @@ class Replies:
 
     def turn(self) -> None:
         """Send requests, as many as may be under way."""
-        if not self._connection.greeted or monotonic() < self.due < inf:
+        if not self._connection.takes_more or monotonic() < self.due < inf:
             return
         self.due = inf
         while self._wanted and self._under_way < QUESTIONS_AT_ONCE:

@@ -15,6 +15,10 @@ class Role(Protocol):
     def due(self) -> float:
         """Return when ``turn`` is wanted again, on the monotonic clock; ``inf``: when something comes."""
 
+    @property
+    def busy(self) -> bool:
+        """Return whether something is under way that only this connection can end."""
+
     def connected(self) -> None:
         """Called when the broker has greeted; also after every reconnect."""
 

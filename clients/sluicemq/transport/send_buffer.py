@@ -53,6 +53,11 @@ class SendBuffer:
         self._in_flight = 0
 
     @property
+    def busy(self) -> bool:
+        """Return whether jobs are under way."""
+        return self._in_flight > 0
+
+    @property
     def due(self) -> float:
         """Return when postponed work is due."""
         return min(self._rest_until, self.replies.due)
@@ -70,7 +75,7 @@ class SendBuffer:
     def turn(self) -> None:
         """Send what has been collected, as far as it may be in flight."""
         self.replies.turn()
-        if not self._connection.greeted or self._resting():
+        if not self._connection.takes_more or self._resting():
             return
         self._sort_in()
         while self._in_flight < IN_FLIGHT and (batch := self._next_batch()):

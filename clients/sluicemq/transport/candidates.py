@@ -1,0 +1,161 @@
+"""Choice of the address to dial next, among those of all endpoints.
+
+::
+
+    round: each address once, in random order ──greeted──▶ connected
+      ▲  │ all in vain                                         │ lost
+      │  ▼                                                     ▼
+    pause: random, up to twice the last            a new round at once, the lost address last
+
+Names are looked up at the begin of each round. A round begins with the addresses that are known, and goes on
+with new ones as they come.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from math import inf
+from random import Random
+from typing import Final, NamedTuple
+
+from sluicemq.transport.endpoints import Place, place
+from sluicemq.transport.names import Address, Names
+
+_SHORTEST_PAUSE: Final = 0.05
+LONGEST_PAUSE: Final = 1.0
+#: Seconds that a round waits for lookups once it has no address left.
+_LOOK_UP_WITHIN: Final = 2.0
+#: Seconds for a greeting where there is another candidate; doubled with each round in vain, since brokers
+#: may be slow.
+_GREET_WITHIN: Final = 2.0
+#: Seconds: a connection that ends within these was a try in vain.
+_STEADY_AFTER: Final = 1.0
+
+
+class Candidate(NamedTuple):
+    """One address to dial: the endpoint that people know it by, and what libzmq gets."""
+
+    endpoint: str
+    address: str
+    ipv6: bool
+
+
+class Candidates:
+    """The addresses of all endpoints, in turn. It knows no socket and no clock."""
+
+    def __init__(self, endpoints: Sequence[str], names: Names, rng: Random | None = None) -> None:
+        self.rounds = 0
+        """Rounds in vain since the last connection that lasted."""
+        self.longest_pause = LONGEST_PAUSE
+        self._places = [place(each) for each in endpoints]
+        self._names = names
+        self._rng = rng or Random()  # noqa: S311 - no secret
+        self._begin_at = -inf  # when the next round begins, if none is under way
+        self._under_way = False
+        self._left: deque[Candidate] = deque()
+        self._seen: set[Candidate] = set()
+        self._awaited: list[Place] = []  # names that are looked up in this round
+        self._until = inf  # the round waits for lookups up to this time
+        self._dialled: Candidate | None = None
+        self._greeted_at: float | None = None
+
+    @property
+    def several(self) -> bool:
+        """Return whether this round has, or may get, more than one address."""
+        return len(self._seen) > 1 or len(self._places) > 1
+
+    @property
+    def elsewhere(self) -> bool:
+        """Return whether there is more than one broker; a name may have several addresses of one."""
+        return len(self._places) > 1 or (self._places[0].all_of and len(self._seen) > 1)
+
+    @property
+    def greet_within(self) -> float:
+        """Return the seconds after which a candidate that does not greet is left for the next one."""
+        return _GREET_WITHIN * 2 ** min(self.rounds, 10) if self.several else inf
+
+    @property
+    def due(self) -> float:
+        """Return when :meth:`next` may have a candidate; an answer to a lookup may come before."""
+        if not self._under_way:
+            return self._begin_at
+        return -inf if self._left else self._until
+
+    def next(self, now: float) -> Candidate | None:
+        """Return the candidate to dial; None: there is none before ``due``."""
+        if not self._under_way:
+            if now < self._begin_at:
+                return None
+            self._begin(now)
+        self._add_new()
+        if not self._left:
+            self._end_if_over(now)
+            return None
+        self._dialled = self._left.popleft()
+        self._until = now + _LOOK_UP_WITHIN
+        return self._dialled
+
+    def greeted(self, now: float) -> None:
+        """Note that the broker at the last candidate has greeted."""
+        self._greeted_at = now
+
+    def failed(self, now: float) -> None:
+        """Note that the last candidate did not greet, or that its connection was lost."""
+        greeted_at, self._greeted_at = self._greeted_at, None
+        if greeted_at is not None and now - greeted_at >= _STEADY_AFTER:
+            self.rounds = 0
+            self._under_way, self._begin_at = False, now
+        else:
+            self._add_new()
+            self._end_if_over(now)
+
+    def _begin(self, now: float) -> None:
+        self._under_way, self._until = True, now + _LOOK_UP_WITHIN
+        self._seen = set()
+        self._left = deque()
+        self._awaited = [each for each in self._places if each.host]
+        for each in self._awaited:
+            self._names.look_up(each.host)
+        groups = [group for each in self._places for group in self._groups(each)]
+        self._rng.shuffle(groups)
+        found = [candidate for group in groups for candidate in group]
+        found.sort(key=lambda each: each == self._dialled)
+        self._add(found)
+
+    def _add_new(self) -> None:
+        """Add addresses that lookups have brought since the begin of the round."""
+        self._names.collect()
+        ended = [each for each in self._awaited if not self._names.sought(each.host)]
+        if ended:
+            self._awaited = [each for each in self._awaited if self._names.sought(each.host)]
+            groups = [group for each in ended for group in self._groups(each)]
+            self._rng.shuffle(groups)
+            self._add(candidate for group in groups for candidate in group)
+
+    def _add(self, candidates: Iterator[Candidate] | list[Candidate]) -> None:
+        for each in candidates:
+            if each not in self._seen:
+                self._seen.add(each)
+                self._left.append(each)
+
+    def _groups(self, where: Place) -> list[list[Candidate]]:
+        """Return the known candidates of an endpoint; those of one broker stay together, in their order."""
+        if not where.host:
+            return [[Candidate(where.endpoint, where.address, where.ipv6)]]
+        known = [each for each in self._names.known(where.host) if each.ipv6 in where.families]
+        found = [self._candidate(where, each) for each in known]
+        return [[each] for each in found] if where.all_of else [found]
+
+    @staticmethod
+    def _candidate(where: Place, address: Address) -> Candidate:
+        dialled = f"tcp://{where.source}{address.text}:{where.port}"
+        return Candidate(dialled if where.all_of else where.endpoint, dialled, address.ipv6)
+
+    def _end_if_over(self, now: float) -> None:
+        if self._left or (self._awaited and now < self._until):
+            return
+        self._under_way = False
+        self.rounds += 1
+        pause = min(self.longest_pause, _SHORTEST_PAUSE * 2 ** min(self.rounds - 1, 20))
+        self._begin_at = now + self._rng.uniform(0.0, pause)
