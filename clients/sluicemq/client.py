@@ -102,6 +102,22 @@ class Client:
             raise TypeError(f"history is of one {', '.join(subjects)}")
         return dict(self._read(wire.HISTORY, *about[0], day, span))
 
+    def brokers(self) -> dict[str, Any]:
+        """Return the brokers of the database: ``{brokers: [{name, since, seen, ended, version, …}], …}``.
+
+        With those of the last day that fell silent, whose ``ended`` says when. ``reads``: the oldest and the
+        newest schema of the store that a broker reads. ``schema``: that of the store; ``newest``: the one to
+        which :meth:`upgrade` raises it.
+        """
+        return dict(self._read(wire.BROKERS))
+
+    def upgrade(self) -> dict[str, int]:
+        """Raise the store's schema to the newest of this broker; returns ``{schema, before}``.
+
+        Raises :class:`~sluicemq.OldBroker` while a broker lives that can't read it. There is no way back.
+        """
+        return dict(self._act(wire.UPGRADE))
+
     def workers(self, queue: str | None = None) -> list[dict[str, Any]]:
         """Return the workers at this broker, or those of one queue, up to 1,000.
 

@@ -80,6 +80,8 @@ VERBS: dict[bytes, Entry] = {
     wire.SCHEDULE: Entry(("list", {}), _FEW),
     wire.USERS: Entry(("list", {}), _FEW),
     wire.AUDIT: Entry(({"limit": 1000},)),
+    wire.BROKERS: Entry(()),
+    wire.UPGRADE: Entry((), _FEW),
     wire.TASKS: Entry(()),
     wire.TASK: Entry(("none",)),
     wire.TCANCEL: Entry(("none",), _FEW),

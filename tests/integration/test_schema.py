@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from pymongo.database import Database
 
 from integration.lease_times import TIME, a_broker, beats, document
+from sluicemq.protocol.errors import OldBroker, Unavailable
 from sluicemq_broker import __version__
 from sluicemq_broker.context.schema import Schema, can_read
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
@@ -15,6 +17,14 @@ from sluicemq_broker.store.cluster.schema import READS, SCHEMA, NewerSchema, Sch
 from support.jobs import NOW
 
 BEFORE, OLDEST, NEWER = SCHEMA - 1, READS[0], SCHEMA + 1
+
+
+@pytest.fixture
+def other(documents: Database[dict[str, Any]]) -> Iterator[Database[dict[str, Any]]]:
+    """Another database of one broker."""
+    other = documents.client[f"{documents.name}_b"]
+    yield other
+    documents.client.drop_database(other)
 
 
 @pytest.fixture
@@ -125,10 +135,9 @@ def test_a_broker_can_read_what_its_lease_says(number: int, can: bool) -> None: 
 
 
 def test_the_lowest_schema_of_all_databases_says_what_may_be_written(
-    documents: Database[dict[str, Any]],
+    documents: Database[dict[str, Any]], other: Database[dict[str, Any]]
 ) -> None:
     # Given
-    other = documents.client[f"{documents.name}_b"]
     stores = [SchemaStore(documents), SchemaStore(other)]
     keep(documents, BEFORE)
     schema = Schema(stores)
@@ -179,3 +188,112 @@ def test_a_broker_takes_no_new_id_once_it_can_not_read_the_store(
         beats(TIME, broker)
     # Then
     assert (broker.current, leases.live()) == ("", {})
+
+
+# ---------------------------------------------------------------------- upgrade
+
+
+class Upgrading:
+    """A store of the last schema in two databases, with a broker of this version that has leases in both."""
+
+    def __init__(self, *documents: Database[dict[str, Any]]) -> None:
+        self.documents = documents
+        for each in self.documents:
+            keep(each, BEFORE)
+        self.schema = Schema([SchemaStore(each) for each in self.documents])
+        self.schema.open()
+        leases = [LeaseStore(each) for each in self.documents]
+        self.owners = a_broker(leases[0], elsewhere={"b": leases[1]}, admit=self.schema.follow)
+
+    def old_broker(self, database: int = 0) -> None:
+        """A broker of the last version begins: its lease says nothing of schemas."""
+        LeaseStore(self.documents[database]).begin("old", "host:7", 15, NOW)
+        self.documents[database]["owners"].update_one(
+            {"_id": "old"}, {"$unset": {"version": "", "reads": ""}}
+        )
+
+    def upgrade(self, meanwhile: Callable[[], object] = lambda: None) -> int:
+        """Upgrade; ``meanwhile()`` is called when the store is closed to old brokers."""
+        return self.schema.upgrade(self.owners.living, lambda _seconds: meanwhile())
+
+    @property
+    def numbers(self) -> list[dict[str, Any] | None]:
+        return [kept(each) for each in self.documents]
+
+
+@pytest.fixture
+def upgrading(documents: Database[dict[str, Any]], other: Database[dict[str, Any]]) -> Upgrading:
+    return Upgrading(documents, other)
+
+
+def test_an_upgrade_raises_all_databases_and_once_is_enough(upgrading: Upgrading) -> None:
+    assert upgrading.upgrade() == BEFORE
+    assert upgrading.schema.number == SCHEMA
+    assert upgrading.numbers == [{"number": SCHEMA}] * 2
+    assert upgrading.upgrade() == SCHEMA
+
+
+@pytest.mark.parametrize("database", [0, 1])
+def test_an_upgrade_is_refused_while_a_broker_lives_that_can_not_read_it(
+    upgrading: Upgrading, database: int
+) -> None:
+    upgrading.old_broker(database)
+    with pytest.raises(OldBroker, match=r"host:7 \(an older version, reads schema 2, last seen 20.*stop"):
+        upgrading.upgrade()
+    assert upgrading.numbers == [{"number": BEFORE}] * 2
+    # When it has ended
+    LeaseStore(upgrading.documents[database]).end("old", NOW)
+    assert upgrading.upgrade() == BEFORE
+
+
+def test_an_old_broker_that_begins_during_an_upgrade_takes_it_back(upgrading: Upgrading) -> None:
+    seen: list[dict[str, Any] | None] = []
+
+    def begin() -> None:
+        seen.extend(upgrading.numbers)
+        upgrading.old_broker()
+
+    with pytest.raises(OldBroker, match="host:7"):
+        upgrading.upgrade(begin)
+    assert seen == [{"number": SCHEMA, "written": BEFORE}] * 2
+    assert upgrading.numbers == [{"number": BEFORE}] * 2
+    assert upgrading.schema.number == BEFORE
+
+
+def test_an_upgrade_that_died_half_way_has_nothing_new_written_and_is_repeated(upgrading: Upgrading) -> None:
+    def die() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        upgrading.upgrade(die)
+    upgrading.schema.follow()
+    assert upgrading.schema.number == BEFORE
+    assert upgrading.upgrade() == BEFORE
+    assert upgrading.numbers == [{"number": SCHEMA}] * 2
+
+
+def test_an_upgrade_that_another_one_takes_back_at_that_moment_says_so(upgrading: Upgrading) -> None:
+    def take_back() -> None:
+        for each in upgrading.documents:
+            SchemaStore(each).reopen(SCHEMA)
+
+    with pytest.raises(Unavailable, match="taken back"):
+        upgrading.upgrade(take_back)
+    assert upgrading.numbers == [{"number": BEFORE}] * 2
+
+
+def test_an_old_broker_that_wakes_up_behind_an_upgrade_is_named_once_in_the_log(
+    upgrading: Upgrading, caplog: pytest.LogCaptureFixture
+) -> None:
+    def named() -> int:
+        return sum("host:7" in each for each in caplog.messages)
+
+    upgrading.old_broker()
+    upgrading.schema.look_for_old(upgrading.owners.living())
+    assert named() == 0  # it may be there before the upgrade
+    LeaseStore(upgrading.documents[0]).end("old", NOW)
+    upgrading.upgrade()
+    upgrading.documents[0]["owners"].update_one({"_id": "old"}, {"$set": {"state": "live"}})
+    for _ in range(2):
+        upgrading.schema.look_for_old(upgrading.owners.living())
+    assert named() == 1

@@ -208,6 +208,16 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"TASK",
         "9219 a461316232",
     ),
+    "brokers": (
+        (wire.BROKERS, 27),
+        b"BROKERS",
+        "911b",
+    ),
+    "upgrade": (
+        (wire.UPGRADE, 28),
+        b"UPGRADE",
+        "911c",
+    ),
     "tcancel": (
         (wire.TCANCEL, 26, "a1b2"),
         b"TCANCEL",

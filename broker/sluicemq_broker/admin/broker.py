@@ -12,7 +12,7 @@ from sluicemq_broker import __version__
 from sluicemq_broker.context import Context
 from sluicemq_broker.queues import Queues, check_name
 from sluicemq_broker.runtime import TEXT, Gauge, Turns, read_options
-from sluicemq_broker.store import StoreAvailability
+from sluicemq_broker.store import SCHEMA, StoreAvailability
 from sluicemq_devices.sockets import Switchboard
 
 #: Events in one answer.
@@ -98,9 +98,18 @@ class BrokerAdmin:
             **self._queues.under_way(),
         }
 
-    def brokers(self) -> list[dict[str, Any]]:
-        """Return all brokers on this database, with those that fell silent in the last day."""
-        return self._context.owners.brokers()
+    def brokers(self) -> dict[str, Any]:
+        """Return all brokers on this database, with those that fell silent in the last day, and the schemas.
+
+        ``schema``: of the store; ``newest``: the one that :meth:`upgrade` would raise it to.
+        """
+        brokers, schema = self._context.owners.brokers(), self._context.schema
+        return {"brokers": brokers, "schema": schema.number, "newest": SCHEMA}
+
+    def upgrade(self) -> dict[str, int]:
+        """Raise the store's schema to the newest, unless a broker that lives can't read it: OldBroker."""
+        before = self._context.schema.upgrade(self._context.owners.living, self._context.timer.sleep)
+        return {"schema": self._context.schema.number, "before": before}
 
     def events(self, options: dict[str, Any]) -> dict[str, Any]:
         """Return what happened to jobs at this broker since the last question, or from now on."""

@@ -122,6 +122,16 @@ class Owners:
             for each in self._leases.brokers()
         ]
 
+    def living(self) -> list[Seen]:
+        """Return the brokers with a live lease in any database with queues of this one, each once."""
+        found = {
+            (each.name, each.since): each
+            for brokers in self._everywhere(LeaseStore.brokers)
+            for each in brokers
+            if each.ended is None
+        }
+        return list(found.values())
+
     def mine(self) -> list[str]:
         """Return the id whose lease this broker keeps, if there is one."""
         return [self.current] if self.current else []

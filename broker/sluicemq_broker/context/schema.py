@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
-from sluicemq_broker.store import SCHEMA, NewerSchema, SchemaNumbers, SchemaStore
+from sluicemq.protocol.errors import OldBroker, Unavailable
+from sluicemq_broker.store import SCHEMA, NewerSchema, SchemaNumbers, SchemaStore, Seen
 
 log = logging.getLogger("broker")
+
+#: Seconds for which a broker of schema 2, which reads the number before it has a lease, may be starting.
+_STARTING: Final = 2.0
 
 
 class Schema:
@@ -20,6 +25,7 @@ class Schema:
 
     def __init__(self, stores: Sequence[SchemaStore] = ()) -> None:
         self._stores = stores
+        self._warned: frozenset[Seen] = frozenset()
         self.number = SCHEMA
         """The schema by which records may be written: the lowest of all databases, at the last look."""
         self.on_newer: Callable[[NewerSchema], Any] = lambda _error: None
@@ -48,6 +54,47 @@ class Schema:
             self.on_newer(error)
             raise
 
+    def look_for_old(self, living: Sequence[Seen]) -> None:
+        """Log brokers that run in spite of an upgrade: they were stopped meanwhile, or began just then."""
+        old = {each._replace(seen=0.0): each for each in _old(living, self.number)}
+        for each in old.keys() - self._warned:
+            log.error(
+                "%s runs on a store of schema %d, and ignores what it does not know: stop it",
+                _described(old[each]),
+                self.number,
+            )
+        self._warned = frozenset(old)
+
+    def upgrade(self, living: Callable[[], Sequence[Seen]], sleep: Callable[[float], object]) -> int:
+        """Raise the number to :data:`SCHEMA`; returns the former one. May be repeated after an error.
+
+        Raises :class:`OldBroker` if one of the ``living()`` brokers can't read it; then all is as before. The
+        steps: :mod:`~sluicemq_broker.store.cluster.schema`.
+        """
+        self.follow()
+        before = self.number
+        if before < SCHEMA:
+            _require_all(living())
+            for store in self._stores:
+                store.close(SCHEMA)
+            self._finish(living, sleep)
+            log.warning("the store has schema %d now: older versions can't use it any more", SCHEMA)
+        return before
+
+    def _finish(self, living: Callable[[], Sequence[Seen]], sleep: Callable[[float], object]) -> None:
+        sleep(_STARTING)
+        try:
+            _require_all(living())
+        except OldBroker:
+            for store in self._stores:
+                store.reopen(SCHEMA)
+            raise
+        for store in self._stores:
+            store.finish(SCHEMA)
+        self.follow()
+        if self.number < SCHEMA:
+            raise Unavailable("another upgrade was taken back at the same time: try again")
+
     def _note(self, numbers: Sequence[SchemaNumbers]) -> None:
         self.number = min((each.written for each in numbers), default=SCHEMA)
 
@@ -55,3 +102,20 @@ class Schema:
 def can_read(reads: Sequence[int], number: int) -> bool:
     """Return True if a broker with these ``reads`` in its lease can read a database of this number."""
     return reads[0] <= number <= reads[1]
+
+
+def _require_all(brokers: Sequence[Seen]) -> None:
+    """Raise OldBroker if one of these brokers can't read the newest schema."""
+    old = ", ".join(_described(each) for each in _old(brokers, SCHEMA))
+    if old:
+        raise OldBroker(f"schema {SCHEMA} can't be read by {old}: upgrade or stop that first")
+
+
+def _old(brokers: Sequence[Seen], number: int) -> list[Seen]:
+    return [each for each in brokers if not can_read(each.reads, number)]
+
+
+def _described(broker: Seen) -> str:
+    version = f"version {broker.version}" if broker.version else "an older version"
+    seen = datetime.fromtimestamp(broker.seen, UTC).isoformat(sep=" ", timespec="seconds")
+    return f"{broker.name} ({version}, reads schema {broker.reads[1]}, last seen {seen})"

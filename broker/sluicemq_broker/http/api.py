@@ -44,7 +44,7 @@ def routes(admin: Admin, snapshots: Snapshots, turns: FairTurns, memory: AnswerM
     return {
         f"{BASE}/openapi.json": (_Document(), NOTHING),
         f"{BASE}/broker": (Answer(lambda _request: admin.broker.about()), _OPERATES),
-        f"{BASE}/brokers": (stored(lambda _request: {"brokers": admin.broker.brokers()}), _OPERATES),
+        f"{BASE}/brokers": (stored(lambda _request: admin.broker.brokers()), _OPERATES),
         f"{BASE}/queues": (Answer(lambda request: _queues(admin, snapshots, request)), NOTHING),
         **_of_a_queue(admin, turns, memory),
         f"{BASE}/workers": (

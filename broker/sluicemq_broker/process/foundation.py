@@ -137,6 +137,7 @@ class Foundation:
         """Return the other duties."""
         yield Duty("measuring the server's clock", self.owners.pause, self._measure)
         yield poll("the schema of the store", self.settings.poll, self.schema.follow)
+        yield Duty("brokers of older versions", self.settings.lease, self._look_for_old)
 
     def leave(self) -> None:
         """End the lease and the connections."""
@@ -154,6 +155,9 @@ class Foundation:
 
     def _measure(self) -> None:
         self.clock.measure(self._mongo_for_leases)
+
+    def _look_for_old(self) -> None:
+        self.schema.look_for_old(self.owners.living())
 
     def _transport(self, database: str) -> Transport | None:
         """Return the transport of events between the brokers on a database; None: they only poll."""

@@ -163,6 +163,7 @@ class Count(Metric):
     UNAVAILABLE = "unavailable", "refused as UNAVAILABLE", "times"
     TIMEOUT = "timeout", "refused as TIMEOUT", "times"
     DIFFERENT_STORE = "different_store", "refused as DIFFERENT_STORE", "times"
+    OLD_BROKER = "old_broker", "refused as OLD_BROKER", "times"
 
     @classmethod
     def of(cls, error: SluiceError) -> Count:

@@ -49,6 +49,7 @@ _HOMES = {
         "completion": ["completion"],
         "keys": ["key"],
         "users": ["user"],
+        "brokers": ["brokers", "upgrade"],
         "audit": ["audit"],
     }.items()
     for command in commands

@@ -228,6 +228,12 @@ class DifferentStore(SluiceError):
     code = "DIFFERENT_STORE"
 
 
+class OldBroker(SluiceError):
+    """A broker that runs can't read the schema to which the store is to be raised; the text names it."""
+
+    code = "OLD_BROKER"
+
+
 class Reject(Exception):
     """Raised by a worker's handler: the job becomes a dead letter at once, with this text."""
 

@@ -98,6 +98,11 @@ From the client::
                                                            {name, kind, key?, password?, drop?} or {name, id}
                                                            -> {name, ...}, ``token`` if one was made;
                                                            ``remove`` -> nil
+    BROKERS [n]                                         -> {brokers: [{name, since, version, ...}, ...],
+                                                           schema, newest}: of the store, and the one to
+                                                           which this broker raises it
+    UPGRADE [n]                                         -> {schema, before}: the schema is the newest of
+                                                           this broker now; or OLD_BROKER
     AUDIT   [n, {principal?, action?, name?, outcome?, since?, until?, after?, limit?}]
                                                         -> {records, next}: administrative acts, logins and
                                                            refusals, the newest first; ``after``: the next of
@@ -212,6 +217,8 @@ FORGET: Final = b"FORGET"
 SCHEDULE: Final = b"SCHEDULE"
 USERS: Final = b"USERS"
 AUDIT: Final = b"AUDIT"
+BROKERS: Final = b"BROKERS"
+UPGRADE: Final = b"UPGRADE"
 TASKS: Final = b"TASKS"
 TASK: Final = b"TASK"
 TCANCEL: Final = b"TCANCEL"
@@ -333,7 +340,7 @@ class Message(NamedTuple):
 LOOKS: Final = frozenset(
     (
         *(QUEUES, QUEUE, STATS, HISTORY, COUNTERS, WORKERS, EVENTS, PEEK, SHOW, TASKS, TASK, RESULT, PING),
-        *(READ, STREAMS, STREAM, SUBS, AUDIT),
+        *(READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS),
     )
 )
 

@@ -104,6 +104,8 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
         (str, dict),
         actions=ScheduleAdmin.actions,
     ),
+    wire.BROKERS: _reads("admin.broker", BrokerAdmin.brokers, Needs(Action.OPERATE)),
+    wire.UPGRADE: _changes("admin.broker", BrokerAdmin.upgrade, Needs(Action.OPERATE)),
     wire.USERS: _changes("admin.principals", PrincipalAdmin.do, Needs(Action.OPERATE), str, dict)._replace(
         actions=PrincipalAdmin.actions
     ),

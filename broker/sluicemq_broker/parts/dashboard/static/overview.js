@@ -20,6 +20,7 @@ export function overview() {
   const busiest = table("The busiest queues", queueColumns({ sparks: false }), { empty: "no queues yet: the first push makes one" });
   const brokers = table("Brokers", [
     { title: "Broker", kind: "name", cell: (row) => (row.here ? { text: `${row.name} (this one)` } : row.name) },
+    { title: "Version", more: true, cell: (row) => row.version || "older" },
     { title: "There since", more: true, cell: (row) => time(row.since) },
     { title: "Is", kind: "grow", cell: (row) => stands(row) },
   ], { key: (row) => `${row.name} ${row.since}` });

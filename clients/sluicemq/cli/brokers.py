@@ -1,0 +1,86 @@
+"""``sluicemq brokers`` and ``upgrade``: the brokers of a database, and the schema of their store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+
+from sluicemq.cli.output import Invocation
+from sluicemq.client import Client
+from sluicemq.protocol.errors import BadVerb
+
+
+@click.command()
+@click.pass_obj
+def brokers(invocation: Invocation) -> None:
+    """List the brokers of the database: their versions, and since when they run.
+
+    With those that fell silent in the last day, and the schema of the store.
+    """
+    with invocation.client() as client:
+        found = _asked(client)
+    if invocation.as_json:
+        invocation.json(found)
+    else:
+        _show(invocation, found)
+
+
+@click.command()
+@click.option("--yes", is_flag=True, help="Don't ask.")
+@click.pass_obj
+def upgrade(invocation: Invocation, *, yes: bool) -> None:
+    """Raise the store's schema to the newest of this version, when all brokers are of it.
+
+    Brokers go on with their work. Refused while a broker lives that can't read the new schema. There is no
+    way back: older versions can't use the store any more.
+    """
+    with invocation.client() as client:
+        found = _asked(client)
+        now, newest = found["schema"], found["newest"]
+        if now < newest and not yes:
+            _show(invocation, found, err=True)
+            click.confirm(f"Raise the store from schema {now} to {newest}, for good?", abort=True, err=True)
+        answer = client.upgrade()
+    before, schema = answer["before"], answer["schema"]
+    text = (
+        f"the store had schema {schema} already" if before == schema else f"the store has schema {schema} now"
+    )
+    invocation.result(text, **answer)
+
+
+def broker_row(broker: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a broker as a line of a table."""
+    first, last = broker["reads"]
+    state = "fell silent" if broker["ended"] is not None else "answers here" if broker["here"] else "lives"
+    return {
+        "name": broker["name"],
+        "version": broker["version"] or "older",
+        "reads": f"{first} to {last}" if first < last else f"{last}",
+        "since_at": broker["since"],
+        "seen_at": broker["seen"],
+        "state": state,
+    }
+
+
+def _asked(client: Client) -> dict[str, Any]:
+    """Return the brokers; raises :class:`BadVerb`, with advice, if an older version answers."""
+    try:
+        return client.brokers()
+    except BadVerb as error:
+        raise BadVerb(
+            "the broker that answers is of an older version, which knows nothing of this: name a newer one "
+            "with --endpoint"
+        ) from error
+
+
+def _show(invocation: Invocation, found: Mapping[str, Any], *, err: bool = False) -> None:
+    rows: Sequence[Mapping[str, Any]] = [broker_row(each) for each in found["brokers"]]
+    table = invocation.tabled("", rows)
+    (invocation.err if err else invocation.out).print(table, crop=False)
+    schema, newest = found["schema"], found["newest"]
+    more = (
+        "" if schema == newest else f"; sluicemq upgrade raises it to {newest}, which old versions can't read"
+    )
+    invocation.note(f"the store has schema {schema}{more}")
