@@ -31,7 +31,11 @@ def check(folder: Path, mongo_uri: str, database: str) -> list[Breach]:
 
 def summary(folder: Path) -> dict[str, Any]:
     """Return the figures of a run: jobs, runs, how many ran again, and why they were allowed to."""
-    ledger = Ledger.read(folder)
+    return summary_of(Ledger.read(folder))
+
+
+def summary_of(ledger: Ledger) -> dict[str, Any]:
+    """Return the figures of a ledger."""
     facts = Counter(fact.what for fact in ledger.facts)
     return {
         "pushed": facts[books.PUSHED],

@@ -46,7 +46,7 @@ FAILS_OF: Final = 5
 #: What the producers of the library push.
 PUSHED_BY_LIBRARY: Final[dict[str, Feature]] = {
     SHORT: Feature({}, 8),
-    CLAIMED: Feature({"keep_done": _KEPT}, 6),
+    CLAIMED: Feature({"keep_done": _KEPT}, 3),
     ORDERS: Feature({}, 5),
     NARROW: Feature({"max_running": MAX_RUNNING}, 3, 0.1),
     PACED: Feature({"rate": RATE, "burst": BURST}, 3),

@@ -27,6 +27,8 @@ _MIB: Final = 2**20
 _SHOWN: Final = 10
 #: Seconds within which brokers come to rest: permits go back, dead leases are found.
 _REST: Final = 45.0
+#: Microseconds that a transaction is open once nobody goes on with it.
+_LONG_OPEN: Final = 5_000_000
 #: Seconds that a broker must have lived to be asked if its memory is flat, and what it may grow by.
 _LONG_LIFE: Final = 120.0
 _GROWTH: Final = 1.3
@@ -43,31 +45,29 @@ def read_stream(folder: Path) -> list[Stored]:
         return [Stored(each.sequence, each.topic, each.payload.decode()) for each in reader]
 
 
-def store_checks(mongo_uri: str, database: str) -> Iterator[Breach]:
+def store_checks(mongo_uri: str, name: str) -> Iterator[Breach]:
     """Yield what is left in MongoDB, once there was time for it to go."""
     deadline = time.monotonic() + _REST
     with MongoClient[dict[str, Any]](mongo_uri, serverSelectionTimeoutMS=10_000) as mongo:
-        while (found := [*_left(mongo, database)]) and time.monotonic() < deadline:
+        while (found := [*left(mongo[name])]) and time.monotonic() < deadline:
             time.sleep(1)
     yield from found
 
 
-def _left(mongo: MongoClient[dict[str, Any]], name: str) -> Iterator[Breach]:
-    database = mongo[name]
+def left(database: Database[dict[str, Any]]) -> Iterator[Breach]:
+    """Yield what is left now."""
     yield from _jobs_left(database)
     for collection in database.list_collection_names():
         if collection.startswith(("removed.", "deleted.")):
             yield Breach("stuck", f"collection {collection} is left")
     yield from _leases_left(database)
-    tasks = [*database["tasks"].find({"state": {"$nin": ["done", "failed", "cancelled", "ended"]}})]
-    if tasks:
+    if tasks := [*database["tasks"].find({"state": "running"})]:
         yield Breach("stuck", f"{len(tasks)} tasks are not done", [str(each) for each in tasks[:_SHOWN]])
     pipeline: list[dict[str, Any]] = [
-        {"$currentOp": {"allUsers": True, "idleSessions": True, "idleCursors": False}},
-        {"$match": {"transaction.timeOpenMicros": {"$gt": 5_000_000}}},
+        {"$currentOp": {"allUsers": True, "idleSessions": True}},
+        {"$match": {"transaction.timeOpenMicros": {"$gt": _LONG_OPEN}}},
     ]
-    open_ones = [*mongo.admin.aggregate(pipeline)]
-    if open_ones:
+    if open_ones := [*database.client.admin.aggregate(pipeline)]:
         yield Breach("stuck", f"{len(open_ones)} transactions are open", [str(open_ones[0])[:2000]])
 
 

@@ -16,7 +16,7 @@ from sluicemq import Client, FanOut, Forward, Job, LeaseLost, Reject, Rollback, 
 
 #: Jobs at once at each worker of the library, so that jobs wait in it when it dies.
 _PREFETCH: Final = 2
-_CLAIM: Final = 4
+_CLAIM: Final = 10
 
 
 def worker(life: Life) -> None:
