@@ -32,14 +32,29 @@ class ReplicaSet:
     @property
     def uri(self) -> str:
         """For a client that follows the primary."""
-        hosts = ",".join(f"127.0.0.1:{port}" for port in self.ports)
+        hosts = ",".join(map(self.host, self.ports))
         return f"mongodb://{hosts}/?replicaSet={_NAME}"
 
-    def direct(self, port: int) -> MongoClient[dict[str, Any]]:
-        """A client of one node."""
-        return MongoClient(
-            f"mongodb://127.0.0.1:{port}/?directConnection=true", serverSelectionTimeoutMS=5000
-        )
+    def host(self, port: int) -> str:
+        """Return where clients and other nodes find the node that listens at a port."""
+        return f"127.0.0.1:{port}"
+
+    def folder(self, port: int) -> Path:
+        """Return where a node has its data."""
+        return self._folder / str(port)
+
+    def prefix(self, _port: int) -> list[str]:
+        """Return words that stand before the command of a node."""
+        return []
+
+    def process(self, port: int) -> subprocess.Popen[bytes] | None:
+        """Return the process of a node, which may have ended; None if it was killed."""
+        return self._processes.get(port)
+
+    def direct(self, port: int, milliseconds: int = 5000) -> MongoClient[dict[str, Any]]:
+        """A client of one node; ``milliseconds``: how long it looks for the node."""
+        uri = f"mongodb://127.0.0.1:{port}/?directConnection=true"
+        return MongoClient(uri, serverSelectionTimeoutMS=milliseconds)
 
     def primary(self, timeout: float = 60.0) -> int:
         """The port of the node that takes writes, once there is one."""
@@ -71,14 +86,14 @@ class ReplicaSet:
 
     def launch(self, port: int) -> None:
         """Start a node, for the first time or again."""
-        folder = self._folder / str(port)
+        folder = self.folder(port)
         folder.mkdir(exist_ok=True)
         options = ["--dbpath", folder, "--port", port, "--bind_ip", "127.0.0.1", "--replSet", _NAME]
         options += ["--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "256", "--quiet", "--nounixsocket"]
         options += ["--logpath", folder / "mongod.log", "--logappend"]
         for parameter in ("enableTestCommands=1", "diagnosticDataCollectionEnabled=false"):
             options += ["--setParameter", parameter]
-        command = [str(each) for each in (mongod.find_mongod(), *options)]
+        command = [*self.prefix(port), *(str(each) for each in (mongod.find_mongod(), *options))]
         self._processes[port] = mongod.launch(command, folder / "out.log")
 
     def fail(self, port: int, name: str, mode: Any, data: Any = None) -> None:
@@ -106,7 +121,7 @@ class ReplicaSet:
         first = self.ports[0]
         wait_until(lambda: self._says(first, "ok"), what="a mongod")
         members = [
-            {"_id": at, "host": f"127.0.0.1:{port}", "priority": 2 if port == first else 1}
+            {"_id": at, "host": self.host(port), "priority": 2 if port == first else 1}
             for at, port in enumerate(self.ports)
         ]
         # Without chains: behind a secondary that is made to lag another could not be in a majority.
