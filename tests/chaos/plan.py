@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Final, NamedTuple
 
-from chaos.faults import Fault
+from chaos.fault_kinds import Fault
 
 #: Seconds between the beginnings of two faults, on average: so two or three go on at one time.
 PACE: Final = 3.0

@@ -76,6 +76,11 @@ class Broker(BrokerProcess):
         return self._process is not None and self._process.poll() is None
 
     @property
+    def was_ready(self) -> bool:
+        """Return whether it has been ready since it began: without a primary it gives up after a while."""
+        return (self.folder / "ready.json").exists()
+
+    @property
     def current_pid(self) -> int | None:
         """The pid of its process, if there is one."""
         return self._process.pid if self._process and self.alive else None
@@ -239,7 +244,8 @@ class Rig:
                 self.nodes.begin(name)
         for broker in self.brokers:
             if broker.expected and not broker.alive:
-                self.note("ended", victim=broker.place, code=broker.process.returncode)
+                what = "ended" if broker.was_ready else "not started"
+                self.note(what, victim=broker.place, code=broker.process.returncode)
                 broker.begin()
 
     def heal(self) -> None:
@@ -307,7 +313,7 @@ class Rig:
 
     def _all_ready(self) -> bool:
         self.watch()
-        return all((broker.folder / "ready.json").exists() for broker in self.brokers)
+        return all(broker.was_ready for broker in self.brokers)
 
 
 def _addressed(configuration: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:

@@ -1,0 +1,82 @@
+"""One chaos run: faults of a plan happen to a rig under load; then all is healed, drained and checked."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from chaos import checker, report
+from chaos.breach import Breach
+from chaos.fault_kinds import FAULTS, Fault
+from chaos.load import MAY, PROGRAMS, Load, configuration
+from chaos.plan import Step, plan
+from chaos.rig import Rig
+
+VERBS: Final = frozenset(("kill", "freeze", "terminate"))
+#: Seconds in which all that was pushed has to be done, once no fault is left: a busy machine is slow.
+DRAINED: Final = 300.0
+_LOOK: Final = 0.5  # seconds between two looks for brokers that have ended
+
+
+class Outcome(NamedTuple):
+    """What a run has found."""
+
+    steps: list[Step]
+    breaches: list[Breach]
+
+
+def may() -> dict[str, frozenset[str]]:
+    """Return what may happen to each program of the load."""
+    return {name: MAY.get(name, VERBS) for name in PROGRAMS}
+
+
+def run(
+    seed: int,
+    seconds: float,
+    folder: Path,
+    faults: Sequence[Fault] = FAULTS,
+    page: Path | None = None,
+    pace: float = 1.0,
+    say: Callable[[str], None] = print,
+) -> Outcome:
+    """Run all of it; the books, the logs and the report stay in ``folder``."""
+    steps = plan(seed, seconds, [fault for fault in faults if not fault.why_not], may())
+    with Rig(seed, folder, configuration()) as rig, Load(rig, pace) as load:
+        rig.own(load.programs)
+        load.start()
+        _carry_out(rig, steps, faults, say)
+        rig.heal()
+        rig.note("calm")
+        say("all is healed; draining")
+        drained = load.drain(DRAINED)
+        say("drained" if drained else f"not drained within {DRAINED:.0f} s")
+        breaches = checker.check(folder, rig.mongo_uri, rig.database)
+        breaches += [Breach("stop", text) for text in rig.stop()]
+    report.write(page or folder / "report.html", folder, breaches)
+    return Outcome(steps, breaches)
+
+
+def _carry_out(rig: Rig, steps: Sequence[Step], faults: Sequence[Fault], say: Callable[[str], None]) -> None:
+    """Begin and end each fault when the plan says so."""
+    by_name = {fault.name: fault for fault in faults}
+    begun: dict[Step, object] = {}
+    began = time.monotonic()
+    moments = [(step.at, step) for step in steps] + [(step.until, step) for step in steps]
+    for moment, step in sorted(moments):
+        _wait(rig, began + moment)
+        fault = by_name[step.fault]
+        if step in begun:
+            rig.note("end", fault=step.fault, victim=step.victim)
+            fault.end(rig, step.victim, begun.pop(step))
+        else:
+            say(str(step))
+            rig.note("begin", fault=step.fault, victim=step.victim)
+            begun[step] = fault.begin(rig, step.victim)
+
+
+def _wait(rig: Rig, until: float) -> None:
+    while (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, _LOOK))
+        rig.watch()
