@@ -34,8 +34,12 @@ _LONG_LIFE: Final = 120.0
 _GROWTH: Final = 1.3
 _GROWTH_BYTES: Final = 20 * _MIB
 _GROWTH_FILES: Final = 60
-#: Lines of a broker's log that no fault explains.
+#: Lines of a log that nobody should see, and those among them that a fault explains.
 _ALARMING: Final = re.compile(r"Traceback|\bCRITICAL\b|\bERROR\b")
+_EXPLAINED: Final = re.compile(
+    r"MongoDB is away|has no primary|no MongoDB primary|is the primary, but its replica set calls"
+    r"|was declared dead by another broker"
+)
 
 
 def read_stream(folder: Path) -> list[Stored]:
@@ -119,7 +123,7 @@ def _ended_programs(folder: Path, ledger: Ledger) -> Iterator[Breach]:
 
 def _alarming_lines(log: Path) -> Iterator[Breach]:
     lines = log.read_text(errors="replace").splitlines()
-    found = [at for at, line in enumerate(lines) if _ALARMING.search(line)]
+    found = [at for at, line in enumerate(lines) if _ALARMING.search(line) and not _EXPLAINED.search(line)]
     if found:
         shown = [line for at in found[:3] for line in lines[max(0, at - 1) : at + _SHOWN * 3]]
         yield Breach("log", f"{len(found)} errors in {log.parent.name}/{log.name}", shown)
