@@ -78,6 +78,13 @@ def faults(ledger: Ledger, began: float, seconds: float) -> list[Disturbance]:
     ]
 
 
+def healed(folder: Path, began: float) -> float | None:
+    """Return how many seconds after the begin all faults had been ended."""
+    path = folder / "events.jsonl"
+    events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return next((event["at"] - began for event in events if event["what"] == "calm"), None)
+
+
 def _any(runs: Sequence[object]) -> bool:
     return any(getattr(each, "ended", None) for each in runs)
 

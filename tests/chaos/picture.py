@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from chaos.ledger import Disturbance
 
 WIDTH: Final = 1100
-_LEFT, _RIGHT, _TOP, _BOTTOM = 150, 14, 14, 24
+_LEFT, _RIGHT, _TOP, _BOTTOM = 150, 14, 18, 24
 _LANE: Final = 20
 _GAP: Final = 2.5  # seconds without a value that break a line
 _LONGEST: Final = 22  # letters of a lane's name
@@ -54,10 +54,20 @@ def lanes(faults: Sequence[Disturbance], seconds: float, colours: Mapping[str, s
     return _svg(height, body)
 
 
-def shade(faults: Iterable[Disturbance], seconds: float, height: int = 220) -> str:
-    """Return light bars behind a chart, for the time of each fault."""
+def kind_of(fault: Disturbance) -> str:
+    """Return what has happened, whatever it has happened to: the lane says that."""
+    return fault.name.partition(" of ")[0]
+
+
+def shade(faults: Iterable[Disturbance], seconds: float, healed: float | None, height: int = 220) -> str:
+    """Return light bars behind a chart, for the time of each fault, and a line where all was healed."""
     across = _across(seconds)
-    return "".join(
+    line = ""
+    if healed is not None:
+        x = f"{across(min(healed, seconds)):.1f}"
+        line = f'<line class="healed" x1="{x}" x2="{x}" y1="{_TOP}" y2="{height - _BOTTOM}"/>'
+        line += f'<text x="{x}" y="{_TOP - 3}" class="time">healed</text>'
+    return line + "".join(
         f'<rect class="shade" x="{across(each.begin):.1f}" y="{_TOP}" height="{height - _TOP - _BOTTOM}" '
         f'width="{max(1.5, across(each.end) - across(each.begin)):.1f}"/>'
         for each in faults
@@ -73,7 +83,7 @@ def _bar(fault: Disturbance, y: int, across: Callable[[float], float], colours: 
     told = f"{fault.name}, {fault.victim}: from {clock(fault.begin)} for {fault.end - fault.begin:.1f} s"
     return (
         f'<rect rx="2" x="{across(fault.begin):.1f}" y="{y + 3}" width="{width:.1f}" height="{_LANE - 6}" '
-        f'style="fill:{colours[fault.name]}"><title>{escape(told)}</title></rect>'
+        f'style="fill:{colours[kind_of(fault)]}"><title>{escape(told)}</title></rect>'
     )
 
 

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 from chaos.breach import Breach
 from chaos.checker import summary_of
-from chaos.figures import Figures, faults, figures
+from chaos.figures import Figures, faults, figures, healed
 from chaos.ledger import Disturbance, Ledger
-from chaos.picture import Line, chart, clock, lanes, shade
+from chaos.picture import Line, chart, clock, kind_of, lanes, shade
 
 #: What the checker found, beside the books.
 _BREACHES: Final = "breaches.json"
@@ -55,7 +55,7 @@ def write(file: Path, folder: Path, breaches: Sequence[Breach], title: str = "")
     page = [
         _head(title or "Chaos run", its, its_faults, breaches),
         _tiles(summary_of(ledger), its, its_faults),
-        _pictures(its, its_faults),
+        _pictures(its, its_faults, healed(folder, its.began)),
         _promises(breaches),
         _breaches(breaches),
         _allowed(summary_of(ledger)["allowed"]),
@@ -94,9 +94,9 @@ def _tiles(facts: dict[str, Any], its: Figures, found: Sequence[Disturbance]) ->
     return f'<section class="tiles">{"".join(shown)}</section>'
 
 
-def _pictures(its: Figures, found: Sequence[Disturbance]) -> str:
+def _pictures(its: Figures, found: Sequence[Disturbance], all_healed: float | None) -> str:
     colours = _colours(found)
-    behind = shade(found, its.seconds)
+    behind = shade(found, its.seconds, all_healed)
     through = [
         Line("confirmed", "confirmed", [*enumerate(map(float, its.confirmed))]),
         Line("done", "done", [*enumerate(map(float, its.done))], filled=True),
@@ -123,7 +123,7 @@ def _on(behind: str, picture: str) -> str:
 
 
 def _figure(caption: str, lines: Sequence[Line], picture: str) -> str:
-    keys = "".join(f'<i style="background:var(--{each.colour})"></i>{escape(each.name)} ' for each in lines)
+    keys = "".join(_entry(f"var(--{each.colour})", each.name) for each in lines)
     return _card(f'{escape(caption)} <span class="legend">{keys}</span>', picture)
 
 
@@ -131,13 +131,17 @@ def _card(caption: str, picture: str) -> str:
     return f"<figure><figcaption>{caption}</figcaption>{picture}</figure>"
 
 
+def _entry(colour: str, name: str) -> str:
+    return f'<span><i style="background:{colour}"></i>{escape(name)}</span> '
+
+
 def _legend(colours: dict[str, str]) -> str:
-    keys = (f'<i style="background:{colour}"></i>{escape(name)} ' for name, colour in colours.items())
+    keys = (_entry(colour, name) for name, colour in colours.items())
     return f'<span class="legend">{"".join(keys)}</span>'
 
 
 def _colours(found: Iterable[Disturbance]) -> dict[str, str]:
-    names = sorted({each.name for each in found})
+    names = sorted({kind_of(each) for each in found})
     return {name: _COLOURS[at % len(_COLOURS)] for at, name in enumerate(names)}
 
 
