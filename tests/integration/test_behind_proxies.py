@@ -12,13 +12,13 @@ import pytest
 from playwright.sync_api import expect, sync_playwright
 
 from integration.reverse_proxies import HOST, caddy, nginx
-from integration.test_readme import block
 from sluicemq import Producer
 from support.broker_under_test import BrokerUnderTest, serving
 from support.browser import chromium, path_of_chromium
 from support.http_reader import Answer, Web
 from support.own_queue import TOKEN
 from support.ports import free_port
+from support.samples import block
 
 ID = "a/b c%2Fd"
 IN_PATH = "a%2Fb%20c%252Fd"

@@ -25,10 +25,9 @@ from support.broker_process import BrokerProcess
 from support.keyed_broker import keyed_broker
 from support.ports import free_port
 from support.raw_sockets import receive
+from support.samples import block
 from support.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 DOORS = {
     5550: "smq",
     5551: "push",
@@ -43,14 +42,6 @@ DOORS = {
 
 #: Run where there are forwarders with streams.
 CLONE = "streams: clone"
-
-
-def block(name: str) -> str:
-    """The code block that follows the mark of this name, on whichever page it is."""
-    mark = re.compile(rf"<!-- {name} -->\n```\w+\n(.*?)```", re.DOTALL)
-    found: list[str] = [each for page in PAGES for each in mark.findall(page.read_text())]
-    assert len(found) == 1, f"{len(found)} blocks are called {name!r}"
-    return found[0]
 
 
 @pytest.fixture(scope="module")

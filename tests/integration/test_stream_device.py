@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 import zmq
 
-from integration.test_readme import CLONE, block
+from integration.test_readme import CLONE
 from sluicemq import Client, Message, Publisher, Reader
 from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving
 from support.raw_sockets import receive
+from support.samples import block
 from support.waiting import TIMEOUT, wait_until
 
 PRICES = {

@@ -156,7 +156,7 @@ def test_the_way_of_a_job_names_methods_that_are_there() -> None:
 
 
 def test_every_python_sample_is_run() -> None:
-    runs = read("tests/integration/test_readme.py")
+    runs = read("tests/integration/test_readme.py") + read("tests/interop/test_many_brokers.py")
     pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     above = [line for page in pages for line in re.findall(r"(.*)\n```python\n", page.read_text())]
     assert len(above) > 10
