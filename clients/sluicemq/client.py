@@ -61,6 +61,11 @@ class Client:
         self._connection.start()
         forks.on_fork(self, Client._forked)
 
+    @property
+    def connected_to(self) -> str:
+        """Return the endpoint of the broker that it is connected to; empty while there is none."""
+        return self._connection.connected_to
+
     def queues(self) -> list[dict[str, Any]]:
         """Return all queues with their counts; ``estimates`` names the states not counted now."""
         return list(self._read(wire.QUEUES))

@@ -56,6 +56,11 @@ class Confirming(Generic[R]):
         exits.close_at_exit(self)
         forks.on_fork(self, Confirming._forked)
 
+    @property
+    def connected_to(self) -> str:
+        """Return the endpoint of the broker that it is connected to; empty while there is none."""
+        return self._connection.connected_to
+
     def flush(self, timeout: float | None = None) -> None:
         """Wait until nothing is unconfirmed.
 

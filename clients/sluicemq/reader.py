@@ -106,6 +106,11 @@ class Reader:
         return found
 
     @property
+    def connected_to(self) -> str:
+        """Return the endpoint of the broker that it is connected to; empty while there is none."""
+        return self._connection.connected_to
+
+    @property
     def passed(self) -> int:
         """Return the number up to which all wanted messages were returned; unwanted ones count, too."""
         return max(self.position, self._passed)

@@ -13,7 +13,7 @@ from sluicemq_devices.sockets import Switchboard
 
 
 class Services(NamedTuple):
-    """The broker's settings, counters, switchboard, queues, maker of jobs, timer, and security."""
+    """The broker's settings, counters, switchboard, queues, maker of jobs, timer, security, and name."""
 
     settings: BrokerSettings
     counters: Counters
@@ -22,3 +22,5 @@ class Services(NamedTuple):
     maker: JobMaker
     timer: Timer
     security: Security
+    name: str = ""
+    """The broker's name: its host and pid."""

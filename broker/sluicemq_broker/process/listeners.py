@@ -108,6 +108,15 @@ class Listeners:
 
     # ------------------------------------------------------------------ stop
 
+    def say_goodbye(self) -> None:
+        """Tell clients of the library that know other brokers to go on there."""
+        self._sessions.say_goodbye()
+
+    @property
+    def quiet(self) -> bool:
+        """True if no client of the library waits for an answer, and those that move have left."""
+        return self._sessions.quiet
+
     def read_all(self) -> None:
         """Let devices read all that has come, whatever holds them back."""
         self._core.services.security.principals.read_all()

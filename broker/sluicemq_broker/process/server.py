@@ -75,7 +75,9 @@ class Server:
         self._jobs = jobs = Jobs(config, ground, maker, self._duties)
         timer, board = ground.context.timer, switchboard(ground)
         security = self._security = Security(ground.counters, config.security, config.principals)
-        services = Services(config.broker, ground.counters, board, jobs.queues, maker, timer, security)
+        services = Services(
+            config.broker, ground.counters, board, jobs.queues, maker, timer, security, ground.name
+        )
         core = Core(config, ground, jobs, services, [jobs.queues.subjects])
         self._parts = [part(core) for part in parts]
         core.subjects.extend(each for part in self._parts for each in part.subjects)
@@ -133,9 +135,9 @@ class Server:
     def stop(self) -> None:
         """Stop without losing what was received; returns when stopped. Harmless before start, or twice.
 
-        Hand out no more jobs; read the doors until they are quiet; close them and write what came; wait for
-        running jobs; give back the rest; end the lease. ``stop_timeout`` bounds all of it. After a start that
-        failed half-way these steps are not logged.
+        Hand out no more jobs; tell clients that know other brokers; read the doors until they are quiet;
+        close them and write what came; wait for running jobs; give back the rest; end the lease.
+        ``stop_timeout`` bounds all of it. After a start that failed half-way these steps are not logged.
         """
         if not self._started:
             return
@@ -147,12 +149,14 @@ class Server:
             log.info("stopping: reading the doors until they are quiet")
         self._jobs.stop_orders()
         self._deadline.until(self._jobs.stop_granting, within=timeout * _READING_SHARE)
+        self._listeners.say_goodbye()
         self._read_until_quiet(timeout * _READING_SHARE)
         self._listeners.close_gates()
         for part in self._parts:
             part.close_gates()
         self._write_what_came(timeout * _WRITING_SHARE)
         self._await_workers(self._deadline.left - timeout * _WRITING_SHARE)
+        self._deadline.until(lambda: self._listeners.quiet, within=_LEAVING)
         self._release_all()
         self._ground.bus.stop()  # after sending events about jobs that were given back
         self._duties.stop()

@@ -36,7 +36,8 @@ From the client::
                                                            once a second, and shown
     PING    [n, health]                                 -> nil; with true, about the broker's MongoDB:
                                                            {store: "ok" or what is wrong, store_silent}
-    BYE     [n]                                         -> nil     unsettled jobs are given back
+    BYE     [n]                                         -> nil     unsettled jobs are given back; a broker
+                                                           that stops sends it to clients that move on
     QUEUES  [n]                                         -> [{name, ready, ...}, ...]
     QUEUE   [n, queue]                                  -> {name, ready, ...}
     STATS   [n]                                         -> {broker, counters, queues}

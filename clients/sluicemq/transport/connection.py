@@ -297,7 +297,7 @@ class Connection:
             answered, whole = self._pending.pop(message.number, _NO_REQUEST)
             answered(*_outcome(message, whole=whole))
         elif message.verb == wire.BYE:
-            self.takes_more = self.greeted and not self._candidates.elsewhere
+            self.takes_more = False
         elif message.verb != wire.PING and self.greeted:
             self._role.delivered(message)
 
@@ -343,7 +343,8 @@ class Connection:
             "host": escaped(socket.gethostname()),
             "pid": os.getpid(),
         }
-        return {**about, **self._more_about}
+        moves = {"moves": True} if self._candidates.elsewhere else {}
+        return {**about, **moves, **self._more_about}
 
     def _send(self, frames: list[bytes]) -> None:
         self._link.send(frames)

@@ -12,6 +12,7 @@ grow with the load by themselves, without a timer.
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -31,6 +32,8 @@ MESSAGE_BYTES = 1 << 20
 MESSAGE_HEADER_BYTES = 16 * 1024
 
 PushBatch = list[Receipt]
+#: Batches that were sent, with numbers that rise in the order of their pushes.
+_Sent = tuple[int, PushBatch]
 #: Called through the mailbox with the jobs of an answer, and the errors of the refused ones by position.
 Settled = Callable[[PushBatch, dict[int, SluiceError]], None]
 
@@ -48,8 +51,9 @@ class SendBuffer:
         self._settled = settled
         self._connection: Connection
         self._waiting: dict[str, deque[Receipt]] = {}
-        self._again: deque[PushBatch] = deque()
-        self._to_repeat: list[PushBatch] = []
+        self._numbers = itertools.count()
+        self._again: deque[_Sent] = deque()
+        self._to_repeat: list[_Sent] = []
         self._in_flight = 0
 
     @property
@@ -79,21 +83,23 @@ class SendBuffer:
             return
         self._sort_in()
         while self._in_flight < IN_FLIGHT and (batch := self._next_batch()):
-            self._send(batch)
+            self._send(*batch)
 
     def delivered(self, message: wire.Message) -> None:
         """Ignore a message: a producer only gets answers."""
 
     def disconnected(self) -> None:
         """Put jobs that were in flight first for the next connection, in their old order."""
-        self._again.extendleft(reversed(self._to_repeat))
+        self._repeat(self._to_repeat)
         self._to_repeat = []
         self.replies.disconnected()
 
     def ended(self, error: SluiceError) -> None:
         """Refuse the rest: nobody will confirm it."""
         self._sort_in()
-        for batch in (*self._to_repeat, *self._again, *map(list, self._waiting.values())):
+        for _, batch in (*self._to_repeat, *self._again):
+            self._settle(batch, dict.fromkeys(range(len(batch)), error))
+        for batch in map(list, self._waiting.values()):
             self._settle(batch, dict.fromkeys(range(len(batch)), error))
         self.replies.ended(error)
 
@@ -111,12 +117,12 @@ class SendBuffer:
                 waiting[receipt.queue] = deque()
             waiting[receipt.queue].append(receipt)
 
-    def _next_batch(self) -> PushBatch | None:
+    def _next_batch(self) -> _Sent | None:
         if self._again:
             return self._again.popleft()
         for queue, jobs in self._waiting.items():
             if self._in_flight < EAGER or _fill_a_message(jobs):
-                return self._take(queue)
+                return next(self._numbers), self._take(queue)
         return None
 
     def _take(self, queue: str) -> PushBatch:
@@ -133,39 +139,43 @@ class SendBuffer:
             self._waiting[queue] = jobs  # at the end: the queues take turns
         return batch
 
-    def _send(self, batch: PushBatch) -> None:
+    def _send(self, number: int, batch: PushBatch) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:
             self._in_flight -= 1
-            self._answered(batch, value, error)
+            self._answered(number, batch, value, error)
 
         self._in_flight += 1
         rows = [receipt.row() for receipt in batch]
         self._connection.request(wire.PUSH, batch[0].queue, rows, answered=answered, whole=True)
 
-    def _answered(self, batch: PushBatch, value: Any, error: SluiceError | None) -> None:
+    def _answered(self, number: int, batch: PushBatch, value: Any, error: SluiceError | None) -> None:
         if error is self._connection.disconnect_error:
-            self._to_repeat.append(batch)
+            self._to_repeat.append((number, batch))
         elif error is not None:
-            self._sort_out(batch, dict.fromkeys(range(len(batch)), error))
+            self._sort_out(number, batch, dict.fromkeys(range(len(batch)), error))
         else:
             refused, existing = (*value, None, None)[:2]
             for position in existing or ():
                 batch[position].existed = True
-            self._sort_out(batch, _refused(refused))
+            self._sort_out(number, batch, _refused(refused))
 
-    def _sort_out(self, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
+    def _sort_out(self, number: int, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
         put_off = {position for position, error in refused.items() if isinstance(error, _TRANSIENT)}
         if not put_off:
             self._settle(batch, refused)
             return
-        self._put_off([receipt for position, receipt in enumerate(batch) if position in put_off])
+        self._put_off(number, [receipt for position, receipt in enumerate(batch) if position in put_off])
         rest = [position for position in range(len(batch)) if position not in put_off]
         errors = {at: refused[position] for at, position in enumerate(rest) if position in refused}
         self._settle([batch[position] for position in rest], errors)
 
-    def _put_off(self, batch: PushBatch) -> None:
-        self._again.append(batch)
+    def _put_off(self, number: int, batch: PushBatch) -> None:
+        self._repeat([(number, batch)])
         self._rest_until = monotonic() + RETRY_AFTER
+
+    def _repeat(self, batches: list[_Sent]) -> None:
+        """Send batches again before later ones."""
+        self._again = deque(sorted((*batches, *self._again), key=lambda each: each[0]))
 
     def _settle(self, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
         if batch:

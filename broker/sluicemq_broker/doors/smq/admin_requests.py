@@ -64,6 +64,11 @@ class AdminRequests:
         self._bounds = session.door.admin_bounds
         self._user = self._bounds.slots.user()
 
+    @property
+    def busy(self) -> bool:
+        """Return whether a request is not answered."""
+        return self.later.busy
+
     def ask(self, name: bytes, number: int, fields: Fields, verb: AdminVerb) -> None:
         """Answer a request after those before it; raises what refuses it. ``name``: of the verb."""
         caller, subject = self._session.caller, verb.subject(self._session)

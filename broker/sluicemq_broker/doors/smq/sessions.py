@@ -11,6 +11,8 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakMethod
 
+import gevent
+
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, BadVerb, BadVersion, SluiceError
 from sluicemq.protocol.permissions import Action
@@ -38,12 +40,16 @@ from sluicemq_devices.sockets import Lane, LaneDoor
 
 #: Bytes of many small jobs or results in one message, with any ``max_job_bytes``.
 _BATCH_BYTES: Final = 2 << 20
+#: Sessions that get notice of a stop in one go of the hub.
+_IN_A_ROW: Final = 100
+_MOMENT: Final = 1e-9  # seconds; a timer of 0 would run before others
 
 
 class SessionDoor:
     """The SMQ/1 door and its sessions; ``extensions``: parts of the broker that add verbs."""
 
     def __init__(self, services: Services, admin: Admin, extensions: Sequence[Extension] = ()) -> None:
+        self.name = services.name
         self.settings = settings = services.settings
         self.queues = services.queues
         self.extensions = extensions
@@ -52,6 +58,8 @@ class SessionDoor:
         self.audit = services.security.audit
         self.now = services.timer.now
         self.sessions: set[Session] = set()
+        self.stopping = False
+        """True once clients had notice to go on to another broker."""
         self.takes_in = True
         """False while the broker stops: jobs and messages are refused."""
         self.look_ups = LookUps()
@@ -90,6 +98,20 @@ class SessionDoor:
         """Close the door."""
         self.door.stop()
 
+    def say_goodbye(self) -> None:
+        """Tell clients that know other brokers to go on there; this one stops."""
+        self.stopping = True
+        for count, session in enumerate(list(self.sessions), 1):
+            if session.moves:
+                session.send(wire.BYE, 0)
+            if not count % _IN_A_ROW:
+                gevent.sleep(_MOMENT)
+
+    @property
+    def quiet(self) -> bool:
+        """True if clients that move have left, and the others have the answers to their requests."""
+        return not any(each.moves or each.requests.busy for each in self.sessions)
+
     def close_gates(self) -> None:
         """Refuse jobs and messages from now on: the broker stops."""
         self.takes_in = False
@@ -121,6 +143,8 @@ class Session:
         self.begins = math.inf
         """How many jobs the client works on at one time, in the order in which it got them."""
         self.has_left = False
+        self.moves = False
+        """The client goes on to another broker when this one stops."""
         self.door = door
         self.lane = lane
         self.caller: Caller = lane.who
@@ -272,6 +296,7 @@ class Session:
         (about,) = take(fields, dict)
         self.name = _named(about, self.lane.peer)
         self.begins = _begins(about)
+        self.moves = about.get("moves") is True
         settings = self.door.settings
         self.send(
             wire.OK,
@@ -281,6 +306,8 @@ class Session:
                 "heartbeat": settings.heartbeat,
                 "silence": settings.silence,
                 "max_job_bytes": settings.max_job_bytes,
+                "name": self.door.name,
+                **({"stopping": True} if self.door.stopping else {}),
             },
         )
 

@@ -1,0 +1,342 @@
+"""The library with several endpoints: it goes on at another broker, and says where it is."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import pytest
+
+from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
+from sluicemq import (
+    BadVersion,
+    Client,
+    Producer,
+    Publisher,
+    Reader,
+    SluiceError,
+    Timeout,
+    Unavailable,
+)
+from sluicemq.protocol import wire
+from sluicemq.transport import connection
+from sluicemq.transport.names import Address, Names
+from support.ports import tcp
+from support.waiting import wait_until
+
+Brokers = list[ScriptedBroker]
+
+
+@pytest.fixture
+def two() -> Iterator[Brokers]:
+    with ExitStack() as stack:
+        made = []
+        for name in ("a", "b"):
+            broker = ScriptedBroker().start()
+            broker.hello["name"] = name
+            stack.callback(broker.stop)
+            made.append(broker)
+        yield made
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A listener that never greets."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"tcp://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def endpoints(brokers: Brokers) -> list[str]:
+    return [each.endpoint for each in brokers]
+
+
+def used(brokers: Brokers, at: str) -> tuple[ScriptedBroker, ScriptedBroker]:
+    """The broker at this endpoint, and the other one."""
+    first, other = brokers if brokers[0].endpoint == at else reversed(brokers)
+    return first, other
+
+
+def connected(client: Client) -> str:
+    client.ping(SECONDS)
+    return client.connected_to
+
+
+def test_pushes_that_were_not_confirmed_are_repeated_at_the_next_broker_in_their_order(two: Brokers) -> None:
+    for each in two:
+        each.on[wire.PUSH] = lambda _message: SILENCE
+    with Producer(endpoints(two)) as producer:
+        receipts = [producer.push("q", b"%d" % number) for number in range(900)]
+        wait_until(lambda: producer.connected_to, what="a connection")
+        first, other = used(two, producer.connected_to)
+        first.wait_for(wire.PUSH, 2)
+        other.on[wire.PUSH] = lambda _message: []
+        first.stop()
+        for receipt in receipts:
+            receipt.wait(SECONDS)
+        assert producer.connected_to == other.endpoint
+    assert [job_id for job_id, _ in other.pushed()] == [receipt.id for receipt in receipts]
+
+
+def test_jobs_that_were_put_off_stay_before_those_that_were_on_their_way(two: Brokers) -> None:
+    # Given: of two messages the first is put off, the second has no answer
+    answers = {"0": Unavailable("later"), "1": SILENCE}
+    for each in two:
+        each.on[wire.PUSH] = lambda message: answers[message.fields[1][0][0]]
+    with Producer(endpoints(two)) as producer:
+        receipts = [producer.push("q", bytes(1 << 20), id=str(number)) for number in range(2)]
+        wait_until(lambda: producer.connected_to, what="a connection")
+        first, other = used(two, producer.connected_to)
+        first.wait_for(wire.PUSH, 2)
+        other.on[wire.PUSH] = lambda _message: []
+        first.stop()
+        for receipt in receipts:
+            receipt.wait(SECONDS)
+    assert [job_id for job_id, _ in other.pushed()] == ["0", "1"]
+
+
+def test_a_question_is_asked_again_elsewhere_and_a_change_is_not(two: Brokers) -> None:
+    for each in two:
+        each.on[wire.QUEUES] = each.on[wire.CANCEL] = lambda _message: SILENCE
+    with Client(endpoints(two), timeout=SECONDS) as client:
+        first, other = used(two, connected(client))
+        other.on[wire.QUEUES] = lambda _message: [{"name": "here"}]
+        outcomes: list[Any] = []
+        threads = [
+            threading.Thread(target=_note, args=(outcomes, call))
+            for call in (client.queues, lambda: client.cancel("q", "id"))
+        ]
+        for thread in threads:
+            thread.start()
+        first.wait_for(wire.QUEUES)
+        first.wait_for(wire.CANCEL)
+        first.stop()
+        for thread in threads:
+            thread.join(SECONDS)
+        assert [{"name": "here"}] in outcomes
+        assert any(isinstance(each, Unavailable) for each in outcomes)
+        assert not other.of(wire.CANCEL)
+
+
+def test_a_result_is_asked_for_at_another_broker(two: Brokers) -> None:
+    for each in two:
+        each.on[wire.RESULT] = lambda _message: SILENCE
+    with Producer(endpoints(two)) as producer:
+        reply = producer.submit("q", b"x")
+        reply.receipt.wait(SECONDS)
+        first, other = used(two, producer.connected_to)
+        first.wait_for(wire.RESULT)
+        other.on[wire.RESULT] = lambda _message: b"result"
+        first.stop()
+        assert reply.result(SECONDS) == b"result"
+
+
+def test_a_publisher_and_a_reader_go_on_where_they_were(two: Brokers) -> None:
+    for each in two:
+        each.on[wire.PUBLISH] = each.on[wire.READ] = lambda _message: SILENCE
+    with Publisher(endpoints(two)) as publisher, Reader(endpoints(two), "s", after=7) as reader:
+        published = publisher.publish("s", "topic", b"x")
+        wait_until(lambda: publisher.connected_to and reader.connected_to, what="the connections")
+        used(two, publisher.connected_to)[0].wait_for(wire.PUBLISH)
+        used(two, reader.connected_to)[0].wait_for(wire.READ)
+        first, other = used(two, publisher.connected_to)
+        number = first.of(wire.PUBLISH)[0].fields[2]
+        other.on[wire.PUBLISH] = lambda _message: 1
+        first.stop()
+        published.wait(SECONDS)
+        again = other.of(wire.PUBLISH)[0].fields[2]
+        assert {**number, "again": True} == again
+        wait_until(lambda: other.of(wire.READ), what="the reading")
+        assert other.of(wire.READ)[0].fields[1]["after"] == 7
+
+
+class TestLeaving:
+    """A broker that stops says BYE."""
+
+    def test_what_is_under_way_ends_there_and_what_is_new_goes_elsewhere(self, two: Brokers) -> None:
+        for each in two:
+            each.on[wire.CANCEL] = lambda _message: SILENCE
+        with Client(endpoints(two), timeout=SECONDS) as client:
+            first, other = used(two, connected(client))
+            done: list[Any] = []
+            before = threading.Thread(target=_note, args=(done, lambda: client.cancel("q", "before")))
+            before.start()
+            (asked,) = first.wait_for(wire.CANCEL)
+            # When: it stops while a change is under way, and another one is made
+            bid_farewell(first, asked)
+            after = threading.Thread(target=_note, args=(done, lambda: client.cancel("q", "after")))
+            other.on[wire.CANCEL] = lambda _message: None
+            wait_until(lambda: not client._connection.takes_more, what="its leaving")  # noqa: SLF001
+            after.start()
+            first.answer(asked, None)
+            for thread in (before, after):
+                thread.join(SECONDS)
+            # Then: both have their answers, each of the broker that was asked once
+            assert done == [None, None]
+            assert [m.fields[1] for m in other.of(wire.CANCEL)] == ["after"]
+            assert client.connected_to == other.endpoint
+
+    def test_a_push_that_is_put_off_does_not_wait_for_its_end(self, two: Brokers) -> None:
+        for each in two:
+            each.on[wire.PUSH] = lambda _message: Unavailable("the broker stops")
+        with Producer(endpoints(two)) as producer:
+            receipt = producer.push("q", b"x")
+            wait_until(lambda: producer.connected_to, what="a connection")
+            first, other = used(two, producer.connected_to)
+            (asked, *_) = first.wait_for(wire.PUSH)
+            other.on[wire.PUSH] = lambda _message: []
+            bid_farewell(first, asked)
+            receipt.wait(SECONDS)
+            assert [job_id for job_id, _ in other.pushed()] == [receipt.id]
+
+    def test_a_client_that_knows_no_other_broker_does_not_say_that_it_moves(
+        self, broker: ScriptedBroker
+    ) -> None:
+        with Client(broker.endpoint) as client:
+            client.ping(SECONDS)
+        with Client([broker.endpoint, tcp()]) as client:
+            client.ping(SECONDS)
+        assert [each.fields[0].get("moves") for each in broker.of(wire.HELLO)] == [None, True]
+
+    def test_a_stopping_broker_is_not_chosen_while_there_is_another(self, two: Brokers) -> None:
+        two[0].hello["stopping"] = True
+        for _ in range(6):
+            with Client(endpoints(two)) as client:
+                assert connected(client) == two[1].endpoint
+        with Client(two[0].endpoint) as alone:
+            alone.ping(SECONDS)
+
+
+def bid_farewell(broker: ScriptedBroker, to: Received) -> None:
+    broker.send(to.peer, wire.encode(wire.BYE, 0))
+
+
+class TestAtTheBegin:
+    """Endpoints of which some are dead, deaf, or refuse."""
+
+    def test_a_listener_that_never_greets_costs_two_seconds_at_most_once(
+        self, broker: ScriptedBroker, silent: str
+    ) -> None:
+        for _ in range(4):
+            with Client([silent, broker.endpoint], timeout=SECONDS) as client:
+                assert connected(client) == broker.endpoint
+
+    def test_an_impatient_client_is_refused_only_by_all(self, broker: ScriptedBroker) -> None:
+        for _ in range(6):
+            with Client([tcp(), broker.endpoint, tcp()], patient=False) as client:
+                client.ping(SECONDS)
+        nobody = [tcp(), tcp(), tcp()]
+        with Client(nobody, patient=False) as client, pytest.raises(Unavailable) as caught:
+            client.ping(SECONDS)
+        assert str(caught.value) == f"no broker answers at {','.join(nobody)}"
+
+    def test_a_time_out_of_a_call_holds_where_nobody_greets(self, silent: str) -> None:
+        with Client([silent, tcp()], timeout=0.2) as client, pytest.raises(Timeout):
+            client.queues()
+
+    def test_a_broker_that_refuses_hello_is_passed_over(self, two: Brokers) -> None:
+        two[0].on[wire.HELLO] = lambda _message: BadVersion("too old")
+        for _ in range(6):
+            with Client(endpoints(two)) as client:
+                assert connected(client) == two[1].endpoint
+        two[1].on[wire.HELLO] = lambda _message: BadVersion("too old")
+        with Client(endpoints(two)) as client, pytest.raises(BadVersion):
+            client.ping(SECONDS)
+
+    def test_all_are_dead_and_one_comes_back(self, two: Brokers) -> None:
+        with Client(endpoints(two), timeout=SECONDS) as client:
+            client.ping(SECONDS)
+            for each in two:
+                each.stop()
+            wait_until(lambda: not client.connected_to, what="the loss")
+            two[1].start()
+            assert connected(client) == two[1].endpoint
+
+    def test_a_thousand_endpoints_of_which_one_lives(self, broker: ScriptedBroker) -> None:
+        dead = [f"tcp://127.0.0.1:{port}" for port in range(1, 1000)]
+        with Client([*dead, broker.endpoint], timeout=SECONDS) as client:
+            assert connected(client) == broker.endpoint
+
+
+class TestNames:
+    """Names whose addresses change; the resolver is handed in."""
+
+    @pytest.fixture
+    def resolver(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> Callable[[Callable[[str], Sequence[Address]]], None]:
+        def use(resolve: Callable[[str], Sequence[Address]]) -> None:
+            monkeypatch.setattr(connection, "Names", partial(Names, resolve=resolve))
+
+        return use
+
+    def test_an_address_that_changes_behind_a_name_is_found(self, resolver: Any) -> None:
+        with ExitStack() as stack:
+            first = ScriptedBroker(host="127.0.0.2").start()
+            stack.callback(first.stop)
+            second = ScriptedBroker(host="127.0.0.3", port=first.port)
+            addresses = {"moves": [Address("127.0.0.2", ipv6=False)]}
+            resolver(addresses.__getitem__)
+            client = stack.enter_context(Client(f"tcp://moves:{first.port}", timeout=SECONDS))
+            client.ping(SECONDS)
+            first.stop()
+            addresses["moves"] = [Address("127.0.0.3", ipv6=False)]
+            stack.callback(second.stop)
+            second.start()
+            client.ping(SECONDS)
+            assert client.connected_to == f"tcp://moves:{first.port}"
+
+    def test_all_addresses_of_a_name_are_tried(self, resolver: Any) -> None:
+        broker = ScriptedBroker(host="127.0.0.9").start()
+        try:
+            resolver(lambda _host: [Address(f"127.0.0.{number}", ipv6=False) for number in range(1, 20)])
+            with Client(f"dns+tcp://all:{broker.port}", timeout=SECONDS) as client:
+                assert connected(client) == f"tcp://127.0.0.9:{broker.port}"
+        finally:
+            broker.stop()
+
+    def test_a_dead_dns_holds_up_no_other_endpoint_no_call_and_no_close(
+        self, resolver: Any, broker: ScriptedBroker
+    ) -> None:
+        gate = threading.Event()
+
+        def resolve(_host: str) -> Sequence[Address]:
+            gate.wait(SECONDS)
+            raise OSError
+
+        resolver(resolve)
+        try:
+            with Client(["tcp://dead:1", broker.endpoint, "dns+tcp://dead-too:1"], timeout=SECONDS) as client:
+                assert connected(client) == broker.endpoint
+            with Client("tcp://dead:1", timeout=0.2) as client, pytest.raises(Timeout):
+                client.queues()
+            assert not gate.is_set()
+            with Client("tcp://dead:1", patient=False) as client, pytest.raises(Unavailable):
+                client.ping(SECONDS)
+        finally:
+            gate.set()
+
+
+def test_the_log_names_endpoint_and_broker(two: Brokers, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "sluicemq"), Client(endpoints(two), timeout=SECONDS) as client:
+        first, other = used(two, connected(client))
+        first.stop()
+        client.ping(SECONDS)
+
+    def said(text: str) -> bool:
+        return any(text in record.getMessage() for record in caplog.records)
+
+    assert said(f"connected to {first.endpoint} (broker {first.hello['name']})")
+    assert said(f"connection to {first.endpoint} lost: the connection was closed")
+    assert said(f"connected to {other.endpoint} (broker {other.hello['name']})")
+
+
+def _note(outcomes: list[Any], call: Callable[[], Any]) -> None:
+    try:
+        outcomes.append(call())
+    except SluiceError as error:
+        outcomes.append(error)
