@@ -1,0 +1,283 @@
+"""A broker of the last schema beside one of this: what both know works across them, until the upgrade."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from secrets import token_hex
+from threading import Event, Semaphore
+from typing import Any, NamedTuple
+
+import pytest
+from pymongo import MongoClient
+
+from sluicemq import (
+    Batch,
+    Client,
+    Duplicate,
+    FanOut,
+    Forward,
+    Job,
+    Producer,
+    Publisher,
+    Reader,
+    Reject,
+    Subscription,
+    Worker,
+)
+from sluicemq import OldBroker as TooOld
+from sluicemq_broker.store.cluster.schema import READS, SCHEMA
+from support.broker_process import BrokerProcess
+from support.old_build import OldBroker, unpack
+from support.waiting import TIMEOUT, wait_until
+
+full = pytest.mark.full
+LAST = READS[0]
+#: A killed broker's jobs are with others after this, and it is in the way of an upgrade until then.
+SETTINGS = {"lease": 8.0, "poll": 0.2}
+CONFIG: dict[str, Any] = {"broker": SETTINGS, "devices": []}
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(LAST, tmp_path_factory.mktemp("build"))
+
+
+class Brokers:
+    """An old broker, which made the store, and a new one beside it."""
+
+    def __init__(self, stack: ExitStack, build: Path, mongo_uri: str) -> None:
+        name = f"builds_{token_hex(6)}"
+        self.database = stack.enter_context(MongoClient[dict[str, Any]](mongo_uri))[name]
+        stack.callback(self.database.client.drop_database, name)
+        self.old = stack.enter_context(OldBroker(build, mongo_uri, name, config=CONFIG))
+        assert self.number == LAST
+        self.new = stack.enter_context(BrokerProcess(mongo_uri, name, config=CONFIG))
+
+    @property
+    def number(self) -> int:
+        found = self.database["meta"].find_one()
+        assert found
+        assert set(found) == {"_id", "number"}, "an upgrade is not over"
+        return int(found["number"])
+
+
+@contextmanager
+def two_builds(build: Path, mongo_uri: str) -> Iterator[Brokers]:
+    with ExitStack() as stack:
+        yield Brokers(stack, build, mongo_uri)
+
+
+def test_an_upgrade_waits_for_the_last_broker_of_the_old_build_and_then_refuses_it(
+    mongo_uri: str, build: Path
+) -> None:
+    with two_builds(build, mongo_uri) as brokers, Client(brokers.new.doors["smq"]) as client:
+        # Given: a store of the old schema, and both brokers of it
+        told = client.brokers()
+        assert (told["schema"], told["newest"]) == (LAST, SCHEMA)
+        living = {each["here"]: each for each in told["brokers"] if each["ended"] is None}
+        assert (living[False]["reads"], living[True]["reads"]) == ([LAST, LAST], list(READS))
+        old = living[False]["name"]
+        # When the old one lives, or is silent only
+        with pytest.raises(TooOld, match=old):
+            client.upgrade()
+        brokers.old.kill()
+        with pytest.raises(TooOld, match=old):
+            client.upgrade()
+        # Then: the store is upgraded when its lease is over
+        wait_until(lambda: all(each["ended"] for each in client.brokers()["brokers"] if not each["here"]))
+        assert client.upgrade() == {"schema": SCHEMA, "before": LAST}
+        assert brokers.number == SCHEMA
+        # And: the old one is refused with what to do, and the new one takes jobs
+        brokers.old.launch()
+        assert brokers.old.process.wait(TIMEOUT) == 1
+        assert f"schema {SCHEMA}, this one knows {LAST}" in brokers.old.log_text()
+        with (
+            Producer(brokers.new.doors["smq"]) as producer,
+            Worker(brokers.new.doors["smq"], "work", payload_of),
+        ):
+            assert producer.call("work", b"after", TIMEOUT) == b"after"
+
+
+@contextmanager
+def held_at(broker: BrokerProcess, pushed_at: BrokerProcess) -> Iterator[None]:
+    """A job, pushed at one broker, is at a worker of another, which keeps it."""
+    begun, over = Event(), Event()
+
+    def hold(_job: Job) -> None:
+        begun.set()
+        over.wait(TIMEOUT)
+
+    with Worker(broker.doors["smq"], "work", hold), Producer(pushed_at.doors["smq"]) as producer:
+        producer.push("work", b"held").wait(TIMEOUT)
+        assert begun.wait(TIMEOUT)
+        try:
+            yield
+        finally:
+            over.set()
+
+
+def payload_of(job: Job) -> bytes:
+    return bytes(job.payload)
+
+
+def test_a_broker_stops_when_the_store_becomes_newer_than_it_reads(mongo_uri: str, database: str) -> None:
+    with (
+        MongoClient[dict[str, Any]](mongo_uri) as mongo,
+        BrokerProcess(mongo_uri, database, config=CONFIG) as broker,
+    ):
+        mongo[database]["meta"].update_one({}, {"$set": {"number": SCHEMA + 1}})
+        assert broker.process.wait(TIMEOUT) == 1
+        assert f"newer SluiceMQ (schema {SCHEMA + 1}, this one reads {LAST} to {SCHEMA})" in broker.log_text()
+        assert "stopped" in broker.log_text()
+        assert mongo[database]["owners"].count_documents({"state": "live"}) == 0
+
+
+# ---------------------------------------------- what both builds know, pushed at one and worked at the other
+
+
+class Between(NamedTuple):
+    """Clients of two brokers of different builds, and a name for queues that no other test uses."""
+
+    here: str
+    there: str
+    producer: Producer
+    client: Client
+    other: Client
+    name: str
+
+
+@pytest.fixture(scope="module", params=["old to new", "new to old"])
+def ends(request: pytest.FixtureRequest, mongo_uri: str, build: Path) -> Iterator[tuple[str, str]]:
+    """The endpoints of two brokers of different builds."""
+    with two_builds(build, mongo_uri) as brokers:
+        ends = brokers.old.doors["smq"], brokers.new.doors["smq"]
+        yield ends if request.param == "old to new" else ends[::-1]
+        assert brokers.number == LAST
+
+
+@pytest.fixture
+def between(ends: tuple[str, str]) -> Iterator[Between]:
+    here, there = ends
+    with Producer(here) as producer, Client(here) as client, Client(there) as other:
+        yield Between(here, there, producer, client, other, f"q{token_hex(4)}")
+
+
+@full
+def test_results_forwards_and_children_go_from_one_build_to_the_other(between: Between) -> None:
+    name, there = between.name, between.there
+    children = [Forward(f"{name}.child", b"%d" % number) for number in range(3)]
+    with (
+        Worker(there, name, lambda _job: Forward(f"{name}.next", b"moved")),
+        Worker(between.here, f"{name}.next", payload_of),
+        Worker(there, f"{name}.parent", lambda _job: FanOut(*children, result=b"all")),
+        Worker(between.here, f"{name}.child", payload_of),
+    ):
+        assert between.producer.call(name, b"job", TIMEOUT) == b"moved"
+        assert between.producer.call(f"{name}.parent", b"job", TIMEOUT) == b"all"
+
+
+@full
+def test_groups_keep_their_order_and_limits_hold_over_both_builds(between: Between) -> None:
+    done: list[int] = []
+    running = Semaphore(1)
+
+    def note(job: Job) -> None:
+        assert running.acquire(blocking=False), "two jobs of one group at once"
+        done.append(int(job.payload))
+        running.release()
+
+    with Producer(between.there) as second, ExitStack() as stack:
+        for number in range(40):
+            producer = (between.producer, second)[number % 2]
+            producer.push(between.name, b"%d" % number, group="one").wait(TIMEOUT)
+        for endpoint in (between.here, between.there):
+            stack.enter_context(Worker(endpoint, between.name, note, prefetch=4, concurrency=2))
+        wait_until(lambda: len(done) >= 40, what="all jobs of the group")
+    assert done == list(range(40))
+
+
+@full
+def test_options_of_jobs_hold_at_the_other_build(between: Between) -> None:
+    name, producer = between.name, between.producer
+    with Producer(between.there) as second:
+        producer.push(name, b"late", id="late", delay=3600).wait(TIMEOUT)
+        producer.push(name, b"low", id="low", priority=1).wait(TIMEOUT)
+        producer.push(name, b"high", id="high", priority=9, dedupe_id="once").wait(TIMEOUT)
+        with pytest.raises(Duplicate):
+            second.push(name, b"again", dedupe_id="once").wait(TIMEOUT)
+    assert [each.id for each in between.other.pop(name, 2, wait=TIMEOUT)] == ["high", "low"]
+    between.other.promote(name, "late")
+    assert [each.id for each in between.client.pop(name, 1, wait=TIMEOUT)] == ["late"]
+
+
+@full
+def test_pauses_dead_letters_and_deletions_are_shared(between: Between) -> None:
+    name, client, other = between.name, between.client, between.other
+    between.producer.push(name, b"job", id="job").wait(TIMEOUT)
+    client.pause(name)
+    wait_until(lambda: other.queue(name)["paused"] == ["delivery"], what="the pause at the other build")
+    other.resume(name)
+    with Worker(between.there, name, reject):
+        wait_until(lambda: other.queue(name)["dead"] == 1, what="the dead letter")
+    assert client.redrive(name)["moved"] == 1
+    assert [each.id for each in other.pop(name, 1, wait=TIMEOUT)] == ["job"]
+    between.producer.push(name, b"job").wait(TIMEOUT)
+    assert other.purge(name) == 1
+    between.producer.push(name, b"job").wait(TIMEOUT)
+    assert other.delete(name) == 1
+    between.producer.push(name, b"job", id="made again").wait(TIMEOUT)
+    assert [each.id for each in other.pop(name, 1, wait=TIMEOUT)] == ["made again"]
+
+
+@full
+def test_schedules_and_principals_of_one_build_are_the_others(between: Between) -> None:
+    name, client, other = between.name, between.client, between.other
+    client.add_schedule(name, name, b"due", every=3600)
+    assert name in [each["name"] for each in other.schedules()]
+    client.users("add", name=name, permissions={"push": "x"}, token=True)
+    assert other.users("show", name=name)["name"] == name
+
+
+@full
+def test_streams_are_read_at_the_other_build(between: Between) -> None:
+    with Publisher(between.here) as here, Publisher(between.there) as there:
+        for number in range(10):
+            (here, there)[number % 2].publish(between.name, b"topic", b"%d" % number).wait(TIMEOUT)
+    for endpoint in (between.here, between.there):
+        with Reader(endpoint, between.name) as reader:
+            assert [read(reader) for _ in range(10)] == [b"%d" % number for number in range(10)]
+    taken: list[bytes] = []
+
+    def take(batch: Batch) -> None:
+        taken.extend(bytes(each.payload) for each in batch)
+
+    for endpoint in (between.here, between.there):  # the second one goes on where the first one was
+        with Publisher(endpoint) as publisher:
+            publisher.publish(between.name, b"topic", endpoint.encode()).wait(TIMEOUT)
+        Subscription(endpoint, between.name, "sums", take, follow=False).run()
+    assert taken == [*(b"%d" % number for number in range(10)), between.here.encode(), between.there.encode()]
+
+
+@full
+@pytest.mark.parametrize("killed", ["old", "new"])
+def test_a_killed_broker_of_either_build_leaves_its_jobs_to_the_other(
+    mongo_uri: str, build: Path, killed: str
+) -> None:
+    with two_builds(build, mongo_uri) as brokers:
+        dead, alive = (brokers.old, brokers.new)[:: 1 if killed == "old" else -1]
+        with held_at(dead, alive):
+            dead.kill()
+            with Client(alive.doors["smq"]) as client:
+                assert [each.payload for each in client.pop("work", 1, wait=TIMEOUT)] == [b"held"]
+
+
+def reject(_job: Job) -> None:
+    raise Reject("no")
+
+
+def read(reader: Reader) -> bytes:
+    message = reader.read(TIMEOUT)
+    assert message
+    return bytes(message.payload)

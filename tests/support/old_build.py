@@ -1,0 +1,29 @@
+"""A broker of the last schema, whose packages in ``tests/builds`` are found before the installed ones."""
+
+from __future__ import annotations
+
+import tarfile
+from pathlib import Path
+from typing import Any
+
+from support.broker_process import BrokerProcess
+
+_BUILDS = Path(__file__).parents[1] / "builds"
+
+
+def unpack(schema: int, folder: Path) -> Path:
+    """Unpack the last build that writes this schema; returns the folder with its packages."""
+    with tarfile.open(_BUILDS / f"schema-{schema}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder
+
+
+class OldBroker(BrokerProcess):
+    """A broker of the build in a folder, until :meth:`renew`."""
+
+    def __init__(self, build: Path, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options, env={"PYTHONPATH": str(build)})
+
+    def renew(self) -> None:
+        """Have the next start be of the build that is tested."""
+        del self._env["PYTHONPATH"]
