@@ -12,8 +12,12 @@ from sluicemq import Unavailable
 TIMEOUT = 60.0
 
 
-def wait_until(condition: Callable[[], Any], timeout: float = TIMEOUT, what: str = "it") -> Any:
+def wait_until(
+    condition: Callable[[], Any], timeout: float = TIMEOUT, what: str = "it", pause: float = 0.01
+) -> Any:
     """Poll ``condition`` until it is true and return its value; AssertionError after ``timeout`` s.
+
+    ``pause``: seconds between two looks, more for one that asks much.
 
     A broker that could count nothing, as its MongoDB did not answer for seconds, is asked again: on a busy
     machine that happens.
@@ -28,4 +32,4 @@ def wait_until(condition: Callable[[], Any], timeout: float = TIMEOUT, what: str
                 raise
             why = f": {error}"
         assert time.monotonic() < deadline, f"{what} did not happen within {timeout} s{why}"
-        time.sleep(0.01)
+        time.sleep(pause)

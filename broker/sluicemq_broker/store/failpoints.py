@@ -49,7 +49,7 @@ _POINT: Final = re.compile(
 )
 _TRACE: Final = "trace:"
 _PACKAGE: Final = __name__.rpartition(".")[0]
-_DEPTH: Final = __name__.count(".")
+_BROKER: Final = __name__.partition(".")[0]
 
 
 class Statement(NamedTuple):
@@ -116,8 +116,7 @@ class _Failpoints(monitoring.CommandListener):
         frames = list(_frames())
         if not frames:
             return ""
-        # Verbs are in the folders; what lies beside them calls any of them, as in_halves does.
-        sender, verb = frames[0], [frames[0], *filter(_is_in_folder, frames)][-1]
+        sender, verb = frames[0], frames[-1]
         module, line = _module(sender), sender.f_lineno
         for each in self._known:
             if each.module == module and each.first <= line <= each.last:
@@ -182,21 +181,21 @@ def _trace(file: Path) -> _Armed:
 
 
 def _frames() -> Iterator[FrameType]:
-    """Yield the frames of this package that led here, the innermost first, without those of this file."""
+    """Yield the frames of this package that led here, the innermost first, up to the room that called it."""
     frame: FrameType | None = sys._getframe()  # noqa: SLF001 - inspect.stack() reads every source file
     while frame:
-        if _module(frame).startswith(f"{_PACKAGE}.") and _module(frame) != __name__:
-            yield frame
+        module = _module(frame)
+        if module.startswith(f"{_PACKAGE}."):
+            if module != __name__:
+                yield frame
+        elif module.startswith(f"{_BROKER}."):
+            return  # of what a batch calls back
         frame = frame.f_back
 
 
 def _function(frame: FrameType) -> str:
     module = _module(frame).rpartition(".")[2]
     return f"{module}.{frame.f_code.co_qualname.replace('.<locals>', '')}"
-
-
-def _is_in_folder(frame: FrameType) -> bool:
-    return _module(frame).count(".") > _DEPTH
 
 
 def _module(frame: FrameType) -> str:

@@ -1,0 +1,747 @@
+"""Scripts, one for each group of features: what clients ask of a broker that dies on the way."""
+
+from __future__ import annotations
+
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any, Final
+
+from bson.binary import Binary
+from bson.int64 import Int64
+
+from faults.killed_at import ENDED, LEASE, Hand, Scenario, until
+from sluicemq import (
+    Client,
+    Conflict,
+    FanOut,
+    Forward,
+    Producer,
+    Publisher,
+    Reader,
+    SluiceError,
+    Subscription,
+    Worker,
+)
+from sluicemq_broker.store.jobs.index_models import FAIR, SLOTS
+
+#: Of both brokers.
+CONFIG: Final[Mapping[str, Any]] = {
+    "devices": [],
+    "broker": {"devices": False, "lease": LEASE, "poll": 0.3, "silence": 60.0, "max_job_bytes": 12 << 20},
+    "queues": {
+        "*": {"backoff": "none"},
+        "kept": {"keep_done": 3600.0},
+        "fair": {"fair": True},
+        "limited": {"max_running": 50, "rate": 10_000.0},
+        "tenants": {"fair": True, "tenant_max_running": 50, "tenant_rate": 10_000.0},
+        "expiring": {"on_expiry": "dead"},
+        "next": {},
+        "ones": {},
+        "doomed": {"max_losses": 1},
+    },
+}
+#: Of A alone: a broker that holds a route lets no other have it.
+ROUTE: Final[Mapping[str, Any]] = {"routes": [{"stream": "routed", "queue": "from_stream"}]}
+TOKEN: Final = "0123456789-abcdefghij"  # noqa: S105 - of a test
+HTTP: Final[Mapping[str, Any]] = {"broker": {**CONFIG["broker"], "http": "127.0.0.1:0", "http_token": TOKEN}}
+RESERVE: Final = "claims.Claims._reserve_found:update_many"
+RENAME: Final = "removed_queues._rename:rename"
+
+
+def stopping(hand: Hand) -> None:
+    """A broker that stops gives back its jobs and permits, and ends its lease."""
+    hand.push("mail", "a", "b")
+    hand.push("limited", "c")
+    hand.take("mail")
+    hand.take("limited")
+    hand.broker.process.terminate()
+    until(lambda: hand.broker.dead)
+
+
+# ---------------------------------------------------------------------- jobs
+
+
+def pushing(hand: Hand) -> None:
+    hand.push("mail", "a", "b")
+    hand.push("mail", "c", dedupe_id=hand.name("d"), dedupe_window=0.1)
+    time.sleep(0.2)  # its window is over
+    hand.push("mail", "e", dedupe_id=hand.name("d"), dedupe_window=0.1)
+    taker = threading.Thread(target=_take_one, args=(hand, "waited"))
+    taker.start()
+    hand.push("waited", "f")
+    taker.join(60)
+
+
+def _take_one(hand: Hand, queue: str) -> None:
+    with suppress(SluiceError, AssertionError):
+        hand.commit(*hand.take(queue))
+
+
+def working(hand: Hand) -> None:
+    hand.push("mail", "one")
+    (one,) = hand.take("mail")
+    hand.commit(one)
+    hand.push("mail", "a", "b", "c", "d", "e")
+    a, b, c, d, e = sorted(hand.take("mail", 5), key=lambda job: job.id)
+    a.progress(1, 2, "half")
+    b.extend(60)
+    hand.commit(a)
+    b.rollback("not now")
+    with hand.fate([c.id], "dead mail"):
+        c.reject("never")
+    hand.commit(d)
+    hand.client.reserve("mail", 1, wait=20).release()
+    del e
+    hand.push("kept", "f", "g")
+    f, g = hand.take("kept", 2)
+    hand.commit(f, g, result=b"done")
+    hand.push("mail", "h")
+    job = hand.name("h")
+    hand.book.perhaps(hand.name("b"), ENDED)  # b is ready, too: a pop takes one of them
+    with hand.fate([], ENDED):
+        hand.book.perhaps(job, ENDED)
+        hand.client.pop("mail", 2, wait=20)
+
+
+def grouped(hand: Hand) -> None:
+    for number in range(4):
+        hand.push("lines", f"g{number}", group=hand.name("group"))
+    hand.commit(*hand.take("lines"))
+    hand.commit(*hand.take("lines"))
+
+
+def fairly(hand: Hand) -> None:
+    for queue in ("fair", "tenants"):
+        for number in range(4):
+            hand.push(queue, f"{queue}{number}", tenant=f"t{number % 2}")
+        hand.commit(*hand.take(queue, 2))
+
+
+def limited(hand: Hand) -> None:
+    hand.push("limited", *(f"l{number}" for number in range(4)))
+    hand.commit(*hand.take("limited", 2))
+
+
+def forwarding(hand: Hand) -> None:
+    hand.push("mail", "a")
+    hand.push("mail", "b", dedupe_id=hand.name("of b"))
+    for job in hand.take("mail", 2):
+        with hand.fate([job.id], "worked next"):
+            job.forward("next", b"on")
+    for job in hand.take("next", 2):
+        with hand.fate([job.id], "worked mail"):
+            job.forward("mail", b"back")
+
+
+def with_children(hand: Hand) -> None:
+    parent = hand.name("p")
+    children = [f"{parent}.{n}" for n in (1, 2, 3)]
+    hand.push("parents", "p")
+    for each in children:
+        hand.book.perhaps(each, ENDED, "worked pages", "worked kept")
+    hand.book.perhaps(parent, ENDED)
+
+    def fan(_job: Any) -> FanOut:
+        last = Forward("kept", b"3")
+        return FanOut(Forward("pages", b"1"), Forward("pages", b"2"), last, result=b"all")
+
+    with _worker(hand, "parents", fan):
+        until(lambda: _state(hand, "parents", parent) == "waiting" or hand.broker.dead, what="children")
+    _check_alive(hand)
+    hand.book.surely(parent, ENDED)
+    for each in children:
+        hand.book.surely(each, "worked pages", "worked kept")
+    hand.commit(*hand.take("pages", 2))
+    hand.commit(*hand.take("kept"), result=b"kept")
+
+
+def failing_children(hand: Hand) -> None:
+    for name in ("p", "q"):
+        parent, child = hand.name(name), f"{hand.name(name)}.1"
+        _fan_out_two(hand, name)
+        if name == "p":
+            hand.book.perhaps(parent, "dead parents")
+            hand.client.cancel("pages", child)
+            hand.book.surely(child, ENDED)
+            hand.book.surely(parent, "dead parents")
+        else:
+            _fail_child(hand, parent, child)
+
+
+def _fan_out_two(hand: Hand, name: str) -> None:
+    """Push a parent, and have a worker give it two children."""
+    parent = hand.name(name)
+    hand.push("parents", name)
+    hand.book.perhaps(parent, ENDED, "dead parents")
+    for n in (1, 2):
+        hand.book.perhaps(f"{parent}.{n}", ENDED, "worked pages", "dead pages")
+
+    def fan(_job: Any) -> FanOut:
+        return FanOut(Forward("pages", b"1"), Forward("pages", b"2"))
+
+    with _worker(hand, "parents", fan):
+        _until(hand, "parents", parent, "waiting")
+    _check_alive(hand)
+
+
+def _fail_child(hand: Hand, parent: str, child: str) -> None:
+    job = next(each for each in hand.take("pages", 3) if each.id == child)
+    with hand.fate([child], "dead pages"):
+        job.reject("no")
+    hand.book.surely(parent, "dead parents")
+    _until(hand, "parents", parent, "dead")
+    notified = {"_id": child, "parent.told": True}
+    until(lambda: hand.jobs("pages").find_one(notified) or hand.broker.dead)
+
+
+def _worker(hand: Hand, queue: str, handler: Callable[[Any], Any]) -> Worker:
+    return Worker(hand.broker.doors["smq"], queue, handler, stop_timeout=0.2)
+
+
+def _state(hand: Hand, queue: str, job: str) -> Any:
+    return (hand.jobs(queue).find_one({"_id": job}) or {}).get("state")
+
+
+def _until(hand: Hand, queue: str, job: str, *states: str | None) -> None:
+    """Wait until a job is in one of these states (None: is gone), or A is dead."""
+    until(lambda: hand.broker.dead or _state(hand, queue, job) in states, what=f"{job} {states}")
+
+
+def _check_alive(hand: Hand) -> None:
+    if hand.broker.dead:
+        raise TimeoutError
+
+
+# ------------------------------------------------------------------ administration
+
+
+def ordering(hand: Hand) -> None:
+    hand.push("mail", "cancelled", "changed", "purged")
+    hand.push("mail", "delayed", delay=3600)
+    with hand.fate([hand.name("cancelled")], ENDED):
+        hand.client.cancel("mail", hand.name("cancelled"))
+    hand.client.change("mail", hand.name("changed"), priority=9)
+    hand.book.at_b.append(lambda client: client.promote("mail", hand.name("delayed")))
+    hand.client.promote("mail", hand.name("delayed"))
+    three = [hand.name(each) for each in ("changed", "purged", "delayed")]
+    with hand.fate(three, ENDED):
+        hand.client.purge("mail")
+
+
+def redriving(hand: Hand) -> None:
+    names = ("r1", "r2", "r3", "r4")
+    hand.push("mail", *names)
+    for job in hand.take("mail", 4):
+        with hand.fate([job.id], "dead mail"):
+            job.reject("no")
+    one, two, three, four = map(hand.name, names)
+    with hand.fate([one], "worked mail"):
+        hand.client.redrive("mail", [one])
+    with hand.fate([two], "worked next"):
+        hand.client.redrive("mail", [two], to="next")
+    with hand.fate([three], ENDED):
+        hand.client.discard("mail", [three])
+    hand.book.perhaps(four, ENDED)
+
+
+def deleting(hand: Hand) -> None:
+    hand.push("gone", "a", "b")
+    with hand.fate([hand.name("a"), hand.name("b")], ENDED):
+        hand.client.delete("gone")
+    hand.push("gone", "c")
+
+
+def deleting_children(hand: Hand) -> None:
+    _fan_out_two(hand, "p")
+    hand.client.delete("pages")
+    hand.book.surely(hand.name("p"), "dead parents")
+
+
+def pausing(hand: Hand) -> None:
+    hand.push("mail", "a")
+    hand.book.at_b.append(lambda client: client.resume("mail"))
+    hand.client.pause("mail")
+    hand.client.resume("mail")
+
+
+def scheduling(hand: Hand) -> None:
+    name = hand.name("pulse")
+    hand.book.at_b.append(lambda client: client.remove_schedule(name))
+    hand.client.add_schedule(name, "scheduled", b"go", every=1.0)
+    until(lambda: hand.jobs("scheduled").count_documents({}) or hand.broker.dead, what="a run")
+    _check_alive(hand)
+    hand.client.pause_schedule(name)
+    hand.client.resume_schedule(name)
+    hand.client.run_schedule(name)
+    hand.client.remove_schedule(name)
+
+    def each_run_once() -> None:
+        runs = [job for queue, job in hand.lane.worked.elements() if queue == "scheduled"]
+        assert len(runs) == len(set(runs)), runs
+
+    hand.book.checks.append(each_run_once)
+
+
+def expiring(hand: Hand) -> None:
+    for queue in ("mail", "expiring"):
+        job = hand.name(queue)
+        hand.book.perhaps(job, ENDED if queue == "mail" else "dead expiring")
+        hand.push(queue, queue, ttl=0.3)
+        _until(hand, queue, job, None, "dead")
+        _check_alive(hand)
+
+
+# ------------------------------------------------------------------ what is found in MongoDB
+
+
+def strange_before(hand: Hand) -> None:
+    now = datetime.now(UTC) - timedelta(hours=1)
+    jobs = hand.jobs("strange")
+    common = {"priority": 0, "eligible_at": now, "created_at": now, "attempts": 0, "payload": Binary(b"x")}
+    jobs.insert_many(
+        [
+            {"_id": hand.name("no-seq"), "state": "ready", **common, "seq": "text"},
+            {"_id": hand.name("ownerless"), "state": "reserved", **common, "seq": Int64(2)},
+        ]
+    )
+    for each in ("no-seq", "ownerless"):
+        hand.book.perhaps(hand.name(each), "dead strange")
+
+
+def strange(hand: Hand) -> None:
+    hand.push("strange", "a")
+    hand.take("strange")
+    for each in ("no-seq", "ownerless"):
+        _until(hand, "strange", hand.name(each), "dead")
+
+
+def orphans_before(hand: Hand) -> None:
+    for queue in ("mail", "doomed"):
+        _orphan(hand, queue)
+        hand.book.perhaps(hand.name(queue), "worked mail" if queue == "mail" else "dead doomed")
+
+
+def orphans(hand: Hand) -> None:
+    for queue in ("mail", "doomed"):
+        job = hand.name(queue)
+        _until(hand, queue, job, "ready", "dead")
+
+
+def starting(_hand: Hand) -> None:
+    """Start, and stop."""
+
+
+def limited_orphan_before(hand: Hand) -> None:
+    _orphan(hand, "limited")
+    hand.documents["limits"].update_one(
+        {"_id": "limited"}, {"$set": {"running.gone": {"permits": 3, "order": 1}}}, upsert=True
+    )
+    hand.book.perhaps(hand.name("limited"), "worked limited")
+
+
+def limited_orphan(hand: Hand) -> None:
+    hand.push("limited", "more")
+    until(lambda: _state(hand, "limited", hand.name("limited")) != "reserved" or hand.broker.dead)
+
+
+def _orphan(hand: Hand, queue: str) -> None:
+    """A job that is reserved by a broker without a lease."""
+    now = datetime.now(UTC) - timedelta(hours=1)
+    hand.jobs(queue).insert_one({**_document(hand.name(queue)), **_reserved(now)})
+
+
+def _document(job: str, **fields: Any) -> dict[str, Any]:
+    now = datetime.now(UTC) - timedelta(hours=1)
+    common = {"state": "ready", "priority": 0, "eligible_at": now, "created_at": now, "attempts": 0}
+    return {"_id": job, **common, "seq": Int64(1), "payload": Binary(b"x"), **fields}
+
+
+def _reserved(at: datetime) -> dict[str, Any]:
+    return {"state": "reserved", "attempts": 1, "owner": "gone", "hold": 1, "reserved_at": at}
+
+
+def spent_before(hand: Hand) -> None:
+    hand.jobs("mail").insert_one(_document(hand.name("spent"), attempts=5, max_attempts=5))
+    hand.book.perhaps(hand.name("spent"), "dead mail")
+
+
+def spent(hand: Hand) -> None:
+    hand.push("mail", "a")
+    hand.commit(*hand.take("mail"))
+    _until(hand, "mail", hand.name("spent"), "dead")
+
+
+def one_by_one(hand: Hand) -> None:
+    """An event of another broker has a waiting broker claim one job; a document that is none comes first."""
+    for each in ("a", "b"):
+        taker = _worker(hand, "ones", lambda job: hand.book.surely(job.id, ENDED, "worked ones"))
+        taker.start()
+        until(lambda: hand.broker.dead or _waits(hand, "ones"), what="a worker that waits")
+        if each == "b":
+            hand.jobs("ones").insert_one(_document(hand.name("strange"), seq="text", priority=9))
+            hand.book.perhaps(hand.name("strange"), "dead ones")
+        with Producer(hand.lane.b.doors["smq"]) as producer:
+            job = hand.name(each)
+            hand.book.perhaps(job, "worked ones", ENDED)
+            producer.push("ones", b"x", id=job).wait(60)
+        _until(hand, "ones", job, None)
+        taker.close()
+
+
+def _waits(hand: Hand, queue: str) -> bool:
+    with suppress(SluiceError):
+        return bool(hand.client.workers(queue))
+    return False
+
+
+def unsent_before(hand: Hand) -> None:
+    hand.jobs("kept").insert_one(_document(hand.name("popped")))
+    hand.book.perhaps(hand.name("popped"), "worked kept")
+
+
+def unsent(hand: Hand) -> None:
+    """A pop whose client has gone before its job can be sent."""
+    popped = hand.name("popped")
+    hand.book.perhaps(popped, ENDED)
+    with suppress(SluiceError, TimeoutError), Client(hand.broker.doors["smq"], timeout=0.3) as client:
+        client.pop("kept", 1)
+    _until(hand, "kept", popped, "ready")
+
+
+def beyond_before(hand: Hand) -> None:
+    job = _document(
+        hand.name("large"), payload=Binary(bytes(11 << 20)), padding=Binary(bytes((5 << 20) - 10_000))
+    )
+    hand.jobs("kept").insert_one(job)
+
+
+def beyond(hand: Hand) -> None:
+    """A document that a result makes too large fails the update of all, so each is written alone."""
+    hand.push("kept", "small")
+    jobs = {job.id: job for _ in range(2) for job in hand.take("kept")}
+    large, small = hand.name("large"), hand.name("small")
+    hand.book.perhaps(large, "worked kept", "dead kept")
+    hand.book.perhaps(small, ENDED)
+    with suppress(SluiceError):
+        jobs[large].commit(bytes(20_000))
+    jobs[small].commit(b"result")
+    hand.book.surely(small, ENDED)
+
+
+def deleting_beside(hand: Hand) -> None:
+    """Somebody pushes between the two steps of a deletion."""
+    hand.push("gone", "a")
+    jobs = hand.jobs("gone")
+    deleting = threading.Thread(target=_delete_quietly, args=(hand, "gone"))
+    hand.book.perhaps(hand.name("a"), ENDED)
+    deleting.start()
+    until(lambda: hand.broker.dead or not jobs.count_documents({}), what="the first step")
+    jobs.insert_one(_document(hand.name("b")))
+    hand.book.perhaps(hand.name("b"), "worked gone", ENDED)
+    deleting.join(60)
+
+
+def _delete_quietly(hand: Hand, queue: str) -> None:
+    with suppress(SluiceError, TimeoutError):
+        hand.client.delete(queue)
+
+
+def odd_indexes_before(hand: Hand) -> None:
+    """What keeps the indexes of a queue from being made as they should be, and indexes that nobody needs."""
+    odd, tenants, mail = (hand.jobs(each) for each in ("odd", "tenants", "mail"))
+    for queue in ("odd", "tenants"):
+        hand.jobs(queue).drop()
+    odd.insert_many(
+        [
+            _document(hand.name("odd1"), dedupe_id=hand.name("d"), seq=Int64(1)),
+            _document(hand.name("odd2"), dedupe_id=hand.name("d"), seq=Int64(2)),
+            _document(hand.name("odd3"), dedupe_id=[hand.name("e"), hand.name("f")], seq=Int64(3)),
+        ]
+    )
+    odd.create_index([("state", 1), ("owner", 1), ("seq", 1)], name="reserved")
+    for each in ("odd1", "odd2", "odd3"):
+        hand.book.perhaps(hand.name(each), "worked odd")
+    slot = {"tenant": "t", "n": 1}
+    tenants.insert_many([_document(hand.name(each), slot=slot, tenant="t") for each in ("t1", "t2")])
+    for each in ("t1", "t2"):
+        hand.book.perhaps(hand.name(each), "worked tenants")
+    for index in (FAIR, SLOTS):
+        mail.create_indexes([index])
+
+
+def odd_indexes(hand: Hand) -> None:
+    hand.push("odd", "new")
+    hand.push("tenants", "t3", tenant="u")
+    hand.take("tenants")
+    until(lambda: not _superfluous(hand) or hand.broker.dead, what="the removal of indexes")
+
+
+def _superfluous(hand: Hand) -> set[str]:
+    return {"fair", "slot"} & set(hand.jobs("mail").index_information())
+
+
+def left_over_before(hand: Hand) -> None:
+    """A task of a dead broker; a queue put aside by one; an empty collection that one did not put to use."""
+    now = datetime.now(UTC)
+    many = [f"m{number}" for number in range(600)]
+    hand.jobs("mail").insert_many([_document(hand.name(each)) for each in many])
+    for each in many:
+        hand.book.perhaps(hand.name(each), ENDED)
+    task = {"kind": "purge", "queue": "mail", "order": {"state": "ready"}, "now": time.time() + 60}
+    task |= {"state": "running", "done": 0, "total": 600, "owner": "gone", "broker": "gone"}
+    hand.documents["tasks"].insert_one(
+        {"_id": hand.name("task"), **task, "started_at": now, "changed_at": now}
+    )
+    hand.documents[f"removed.old.{hand.run}00"].insert_one(_document(hand.name("old")))
+    hand.book.perhaps(hand.name("old"), ENDED)
+    hand.documents.create_collection(_empty(hand))
+
+
+def left_over(hand: Hand) -> None:
+    names = hand.documents.list_collection_names
+    until(lambda: _empty(hand) not in names() or hand.broker.dead, what="the removal of what is left")
+    tasks = hand.documents["tasks"]
+    until(lambda: not tasks.count_documents({"state": "running"}) or hand.broker.dead, what="the task")
+    (mine,) = [each["_id"] for each in hand.documents["owners"].find({"state": "live"})]
+    task = {"kind": "purge", "queue": "mail", "order": {"state": "dead"}, "now": time.time(), "total": 1}
+    now = datetime.now(UTC)
+    task |= {"started_at": now, "changed_at": now, "done": 0, "state": "running", "owner": mine}
+    tasks.insert_one({"_id": hand.name("other"), **task, "broker": "A"})
+    hand.client.cancel_task(hand.name("other"))
+
+
+def _empty(hand: Hand) -> str:
+    return f"deleted.old.{int(time.time() * 1000) - 120_000:x}"[:-6] + "000000-" + hand.run
+
+
+def again(hand: Hand) -> None:
+    """An insert without an answer is sent again, and finds its job there: the next number is used up."""
+    hand.push("mail", "a")
+    space = f"{hand.lane.database}.queue.mail"
+    data = {"failCommands": ["insert"], "closeConnection": True, "namespace": space}
+    hand.documents.client.admin.command("configureFailPoint", "failCommand", mode={"times": 1}, data=data)
+    hand.push("mail", "a")
+
+
+def over_http(hand: Hand) -> None:
+    hand.push("mail", "a")
+    (job,) = hand.take("mail")
+    with hand.fate([job.id], "dead mail"):
+        job.reject("no")
+    url = f"http://{hand.broker.http}/api/v1/queues/mail/jobs/{job.id}/delete"
+    request = urllib.request.Request(url, method="POST", data=b"{}")
+    request.add_header("Content-Type", "application/json")
+    request.add_header("Authorization", f"Bearer {TOKEN}")
+    hand.book.perhaps(job.id, ENDED)
+    try:
+        urllib.request.urlopen(request, timeout=30).read()  # noqa: S310 - of the broker
+    except urllib.error.HTTPError as error:
+        raise AssertionError(error.read()) from None
+    except OSError as error:
+        raise TimeoutError from error
+    hand.book.surely(job.id, ENDED)
+
+
+def expiring_child(hand: Hand) -> None:
+    parent = hand.name("p")
+    hand.push("parents", "p")
+    hand.book.perhaps(parent, ENDED, "dead parents")
+    hand.book.perhaps(f"{parent}.1", ENDED, "dead pages")
+
+    def fan(_job: Any) -> FanOut:
+        return FanOut(Forward("pages", b"1", ttl=0.5))
+
+    with _worker(hand, "parents", fan):
+        _until(hand, "parents", parent, "waiting", "dead")
+    _check_alive(hand)
+    hand.book.surely(parent, "dead parents")
+    _until(hand, "parents", parent, "dead")
+
+
+# ---------------------------------------------------------------------- streams
+
+
+def publishing(hand: Hand) -> None:
+    stream, seen = hand.name("s"), dict[str, int]()
+    endpoint = hand.broker.doors["smq"]
+    publisher = Publisher(endpoint, close_timeout=0)
+    topics = [f"t{n}" for n in range(6)]
+
+    def repeat(_client: Any) -> None:
+        with Publisher(hand.lane.b.doors["smq"]) as again:
+            for topic in topics:
+                again.publish(stream, topic, topic.encode(), id=topic)
+
+    hand.book.at_b.append(repeat)
+
+    def each_once() -> None:
+        with Reader(hand.lane.b.doors["smq"], stream) as reader:
+            found = [(each.sequence, each.payload.decode()) for each in reader]
+        assert sorted(payload for _, payload in found) == topics, found
+        assert [number for number, _ in found] == list(range(1, len(topics) + 1))
+        assert all((number, topic) in found for topic, number in seen.items()), (found, seen)
+
+    hand.book.checks.append(each_once)
+    try:
+        for topic in topics:
+            seen[topic] = hand.heard(publisher.publish(stream, topic, topic.encode(), id=topic))
+            if topic == topics[3]:
+                expecting = publisher.publish(stream, topic, b"not", expect_topic=99)
+                with suppress(Conflict):
+                    hand.heard(expecting)
+    finally:
+        with suppress(SluiceError):
+            publisher.close(0)
+
+
+def subscribing(hand: Hand) -> None:
+    stream, name = hand.name("s"), "reader"
+    a, b = hand.broker.doors["smq"], hand.lane.b.doors["smq"]
+    with Publisher(b) as publisher:
+        for n in range(6):
+            publisher.publish(stream, "t", b"%d" % n)
+    came: list[tuple[int, int]] = []
+
+    def at(endpoint: str) -> Subscription:
+        def handler(batch: Any) -> None:
+            came.extend((batch.fence, each.sequence) for each in batch)
+
+        return Subscription(endpoint, stream, name, handler, batch=2, follow=False)
+
+    def finish(_client: Any) -> None:
+        until(lambda: _ends(at(b)), what="the take-over")
+
+    def each_at_least_once_in_order() -> None:
+        numbers = [number for _, number in came]
+        assert sorted(set(numbers)) == list(range(1, 7)), came
+        assert all(fence <= later for (fence, _), (later, _) in pairwise(came)), came
+
+    hand.book.at_b.append(finish)
+    hand.book.checks.append(each_at_least_once_in_order)
+    working = at(a)
+    working.start()
+    until(lambda: hand.broker.dead or _joined(working), what="the end of the stream")
+    _check_alive(hand)
+    hand.client.seek(stream, name, 3)
+    hand.client.forget(stream, name)
+    came.clear()
+    with suppress(SluiceError, KeyboardInterrupt):
+        Subscription(a, stream, name, _break_off, batch=2, follow=False).run()
+    subscribed = hand.documents["subscriptions"]
+    until(lambda: subscribed.find_one({"_id": f"{stream}/{name}", "holder": None}) or hand.broker.dead)
+
+
+def _break_off(_batch: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def _ends(subscription: Subscription) -> bool:
+    try:
+        subscription.run()
+    except SluiceError:
+        return False
+    return True
+
+
+def _joined(subscription: Subscription) -> bool:
+    with suppress(SluiceError):
+        return subscription.join(0.05)
+    return True
+
+
+def trimming(hand: Hand) -> None:
+    stream = hand.name("s")
+    with Publisher(hand.lane.b.doors["smq"]) as publisher:
+        for n in range(6):
+            publisher.publish(stream, "t", b"%d" % n).wait(60)
+    hand.book.at_b.append(lambda client: client.trim(stream, 4))
+
+    def the_rest_is_there() -> None:
+        with Reader(hand.lane.b.doors["smq"], stream, on_gap=lambda _gap: None) as reader:
+            assert [each.sequence for each in reader] == [4, 5, 6]
+
+    hand.book.checks.append(the_rest_is_there)
+    hand.client.trim(stream, 4)
+
+
+def removing(hand: Hand) -> None:
+    """Segments that are not kept are removed once they were seen twice, 20 seconds apart."""
+    stream = hand.name("s")
+    segments = hand.documents[f"stream.{stream}"]
+    publisher = Publisher(hand.broker.doors["smq"])
+    try:
+        for n in range(4):
+            hand.heard(publisher.publish(stream, "t", b"%d" % n))
+    finally:
+        with suppress(SluiceError):
+            publisher.close(0)
+    hand.client.trim(stream, 5)
+    until(lambda: hand.broker.dead or segments.count_documents({}) <= 2, 120, "the removal of segments")
+    hand.book.checks.append(lambda: _is_empty_and_goes_on(hand, stream))
+
+
+def _is_empty_and_goes_on(hand: Hand, stream: str) -> None:
+    endpoint = hand.lane.b.doors["smq"]
+    with Publisher(endpoint) as publisher:
+        assert publisher.publish(stream, "t", b"next").wait(60) == 5
+    with Reader(endpoint, stream, on_gap=lambda _gap: None) as reader:
+        assert [each.payload for each in reader] == [b"next"]
+
+
+def routing(hand: Hand) -> None:
+    publisher = Publisher(hand.broker.doors["smq"])
+    jobs = []
+    try:
+        for n in range(4):
+            jobs.append(f"routed-{hand.heard(publisher.publish('routed', hand.run, b'%d' % n))}")
+            hand.book.perhaps(jobs[-1], "worked from_stream")
+    finally:
+        with suppress(SluiceError):
+            publisher.close(0)
+    ids = {"_id": {"$in": jobs}}
+    until(lambda: hand.jobs("from_stream").count_documents(ids) == 4 or hand.broker.dead)
+
+
+SCENARIOS: Final[Mapping[str, Scenario]] = {
+    "starting": Scenario(starting),
+    "stopping": Scenario(stopping),
+    "pushing": Scenario(pushing),
+    "working": Scenario(working),
+    "grouped": Scenario(grouped),
+    "fairly": Scenario(fairly),
+    "limited": Scenario(limited),
+    "forwarding": Scenario(forwarding),
+    "with_children": Scenario(with_children),
+    "failing_children": Scenario(failing_children),
+    "ordering": Scenario(ordering),
+    "redriving": Scenario(redriving),
+    "deleting": Scenario(deleting),
+    "deleting_children": Scenario(deleting_children, alone=True),
+    "pausing": Scenario(pausing),
+    "scheduling": Scenario(scheduling),
+    "expiring": Scenario(expiring),
+    "strange": Scenario(strange, strange_before, alone=True),
+    "orphans": Scenario(orphans, orphans_before, alone=True),
+    "limited_orphan": Scenario(limited_orphan, limited_orphan_before, alone=True),
+    "spent": Scenario(spent, spent_before, alone=True),
+    "one_by_one": Scenario(one_by_one),
+    "unsent": Scenario(unsent, unsent_before, alone=True, waits=f"{RESERVE}.before=wait:2"),
+    "beyond": Scenario(beyond, beyond_before, alone=True),
+    "deleting_beside": Scenario(deleting_beside, waits=f"{RENAME}.after=wait:2"),
+    "removing": Scenario(removing, alone=True),
+    "odd_indexes": Scenario(odd_indexes, odd_indexes_before, alone=True),
+    "left_over": Scenario(left_over, left_over_before, alone=True),
+    "again": Scenario(again),
+    "over_http": Scenario(over_http, extra=HTTP),
+    "expiring_child": Scenario(expiring_child),
+    "publishing": Scenario(publishing),
+    "subscribing": Scenario(subscribing),
+    "trimming": Scenario(trimming),
+    "routing": Scenario(routing, extra=ROUTE, alone=True),
+}
