@@ -183,7 +183,7 @@ class OfNodes(Fault):
     """A fault whose victims are nodes: one, the primary, two, or all."""
 
     def victims(self, may: Mapping[str, frozenset[str]]) -> list[list[str]]:
-        return [[*NODES], [PRIMARY], [TWO], [ALL]]
+        return [[*NODES], [PRIMARY], [TWO, ALL]]
 
     def touches(self, victim: str) -> frozenset[str]:
         return frozenset([victim] if victim in NODES else NODES)

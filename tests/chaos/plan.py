@@ -9,9 +9,11 @@ from typing import Final, NamedTuple
 from chaos.fault_kinds import Fault
 
 #: Seconds between the beginnings of two faults, on average: so two or three go on at one time.
-PACE: Final = 3.0
-#: Seconds without a fault at the beginning.
-_QUIET: Final = 2.0
+PACE: Final = 4.0
+#: Seconds for which faults begin, and seconds without any, in which all has time to recover.
+_ROUND: Final = 25.0
+_QUIET: Final = 8.0
+_FIRST: Final = 2.0  # seconds without a fault at the beginning
 _TRIES: Final = 20  # to find a victim that is free
 
 
@@ -32,14 +34,18 @@ def plan(
 ) -> list[Step]:
     """Return the faults of a run that lasts so long.
 
-    All kinds of faults come in turn, shuffled anew each time, so that a long run has all of them. Their last
-    ends with the run. ``may``: what may happen to the programs of the load.
+    All kinds of faults come in turn, shuffled anew each time, so that a long run has all of them. Now and
+    then all is well for a while: else nothing would run that a fault can hit. ``may``: what may happen to
+    the programs of the load.
     """
     random = Random(seed)
     steps: list[Step] = []
     deck: list[Fault] = []
-    at = _QUIET
+    at, rest = _FIRST, _FIRST + _ROUND
     while at < seconds and faults:
+        if at > rest:
+            at = max([rest, *(step.until for step in steps)]) + _QUIET
+            rest = at + _ROUND
         deck = deck or random.sample(faults, len(faults))
         if step := _step(random, deck.pop(), at, seconds, _touched(steps, faults, at), may):
             steps.append(step)

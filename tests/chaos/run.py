@@ -59,13 +59,15 @@ def run(
 
 
 def _carry_out(rig: Rig, steps: Sequence[Step], faults: Sequence[Fault], say: Callable[[str], None]) -> None:
-    """Begin and end each fault when the plan says so."""
+    """Begin each fault when the plan says so, and end it after its time, also on a machine that is late."""
     by_name = {fault.name: fault for fault in faults}
-    begun: dict[Step, object] = {}
     began = time.monotonic()
-    moments = [(step.at, step) for step in steps] + [(step.until, step) for step in steps]
-    for moment, step in sorted(moments):
-        _wait(rig, began + moment)
+    agenda = [(began + step.at, step) for step in steps]
+    begun: dict[Step, object] = {}
+    while agenda:
+        agenda.sort(reverse=True)
+        moment, step = agenda.pop()
+        _wait(rig, moment)
         fault = by_name[step.fault]
         if step in begun:
             rig.note("end", fault=step.fault, victim=step.victim)
@@ -74,6 +76,7 @@ def _carry_out(rig: Rig, steps: Sequence[Step], faults: Sequence[Fault], say: Ca
             say(str(step))
             rig.note("begin", fault=step.fault, victim=step.victim)
             begun[step] = fault.begin(rig, step.victim)
+            agenda.append((time.monotonic() + step.until - step.at, step))
 
 
 def _wait(rig: Rig, until: float) -> None:
