@@ -110,6 +110,8 @@ class Claims:
             self._unanswered = {each for each in self._unanswered if each[1] != plan.number}
 
     def _take_in(self, claim: Claim, plan: ClaimPlan) -> None:
+        self._counters.add(Count.CLAIMED, len(claim.jobs))
+        self._counters.add(Count.CLAIMS_LOST, claim.lost)
         conditions = self._surroundings.now()
         if claim.owner != conditions.owner:
             return  # declared dead meanwhile: others have these jobs

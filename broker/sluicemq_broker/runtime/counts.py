@@ -77,6 +77,8 @@ class Count(Metric):
         "jobs",
         _BY_QUEUE,
     )
+    CLAIMED = "claimed", "jobs reserved by claims: they had been stored as ready", "jobs", _BY_QUEUE
+    CLAIMS_LOST = "claims_lost", "jobs that claims had read, and another broker took first", "jobs", _BY_QUEUE
     RECLAIMED = "reclaimed", "jobs of dead brokers, made ready again", "jobs"
     ORPHANS = "orphans", "reservations in MongoDB that this broker did not know: freed", "jobs"
 

@@ -47,6 +47,7 @@ class Claim:
     """Jobs reserved under ``owner``, in order; ``more``: others may be ready behind them.
 
     ``died``: ids of jobs that became dead letters, as they had no attempt left; ``freed``: their groups.
+    ``lost``: how many more were read, and were not ready any more.
     ``held``: tenants whose jobs may not begin yet, and the seconds until one may; infinity: until another one
     ends.
     """
@@ -56,6 +57,7 @@ class Claim:
     more: bool
     died: tuple[str, ...] = ()
     freed: frozenset[str] = frozenset()
+    lost: int = 0
     held: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -118,7 +120,15 @@ class Claims:
             each.reserve(reservation)
         more = page.allowance.settle(wanted, reserved) or more
         freed = frozenset(each.group for each in spent if each.group is not None)
-        return Claim(reserved, reservation.owner, more=more, died=died, freed=freed, held=page.held)
+        return Claim(
+            reserved,
+            reservation.owner,
+            more=more,
+            died=died,
+            freed=freed,
+            lost=len(wanted) - len(reserved),
+            held=page.held,
+        )
 
     def claimed(self, reservation: Reservation) -> list[Job]:
         """Return the jobs under one reservation, in order: what a claim without an answer has reserved.
