@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import bisect
+import itertools
 import json
 import multiprocessing
 import os
@@ -168,9 +169,7 @@ def run(uri: str, brokers: int, load: Load) -> Figures:
     database = f"bench-{os.urandom(4).hex()}"
     config = {"devices": [], "queues": {QUEUE: {}}}
     with ExitStack() as stack:
-        processes = [
-            stack.enter_context(BrokerProcess(uri, database, config=config)) for _ in range(brokers)
-        ]
+        processes = [stack.enter_context(BrokerProcess(uri, database, config=config)) for _ in range(brokers)]
         doors = [each.doors["smq"] for each in processes]
         _await_each_other(doors)
         pushed_at, worked_at = (doors[:1], doors[-1:]) if load.apart else (doors, doors)
@@ -219,7 +218,7 @@ def idle(confirmed: Sequence[tuple[float, int]], turns: Sequence[Sequence[Turn]]
     gaps = [
         _time_waited(times, waiting, ended, begun)
         for each in turns
-        for (_, ended), (begun, _) in zip(each, each[1:], strict=False)
+        for (_, ended), (begun, _) in itertools.pairwise(each)
     ]
     whole = sum(each[-1][1] - each[0][0] for each in turns)
     late = sum(max(0.0, each - LATENCY) for each in gaps)
@@ -255,7 +254,8 @@ def main() -> None:
         for name in options.loads:
             load = loads(5 if options.quick else 1)[name]
             rounds = [
-                _round(uri, options.brokers[:: 1 - 2 * (number % 2)], load) for number in range(options.rounds)
+                _round(uri, options.brokers[:: 1 - 2 * (number % 2)], load)
+                for number in range(options.rounds)
             ]
             _show(name, options.brokers, rounds, as_json=options.json)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from integration.store_verbs import ME, OTHER, between_read_and_update, claim, pushed, release, rolled_back
+from integration.store_verbs import ME, OTHER, between_read_and_update, claim, pushed, rolled_back
 from sluicemq_broker.job.job import State
+from sluicemq_broker.store.jobs.claim_order import ROUND
 from sluicemq_broker.store.jobs.claims import Claim
 from sluicemq_broker.store.jobs.outcomes import Found
 from sluicemq_broker.store.jobs.queue_store import QueueStore
@@ -93,25 +94,59 @@ def test_a_job_with_max_attempts_0_never_runs_out_of_them(store: QueueStore) -> 
     assert ids(claim(store).jobs) == ["a"]
 
 
-def test_of_several_brokers_each_claims_from_a_random_page_and_together_they_claim_all(
-    store: QueueStore,
+def test_several_brokers_claim_the_first_jobs_as_one_does_while_none_is_too_late(store: QueueStore) -> None:
+    jobs = pushed(store, *some_jobs(10))
+    claimed = [ids(claim(store, 4, brokers=3, place=2).jobs) for _ in range(3)]
+    assert claimed == [ids(jobs[:4]), ids(jobs[4:8]), ids(jobs[8:])]
+
+
+def test_a_broker_that_was_too_late_claims_its_part_and_a_few_of_the_others(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
-    jobs = pushed(store, *some_jobs(10))
-    # When: each time all of them are ready again
-    claimed = list[list[str]]()
-    for _ in range(60):
-        claimed.append(ids(claim(store, 3, brokers=5).jobs))
-        release(store, claimed[-1])
-    # Then: the page beyond the end is the first one
-    pages = [ids(jobs[first : first + 3]) for first in (0, 3, 6, 9)]
-    assert all(each in pages for each in claimed)
-    assert all(each in claimed for each in pages)
-    # When none is made ready again
-    together = list[str]()
-    while more := claim(store, 3, brokers=5).jobs:
-        together += ids(more)
-    assert sorted(together) == sorted(ids(jobs))
+    jobs = pushed(store, *some_jobs(40))
+    be_too_late(store, monkeypatch)
+    left = jobs[1:]
+    # When
+    first, second = (claim(store, 8, brokers=2, place=place) for place in (0, 1))
+    # Then
+    parts = {each.seq % 2 for each in first.jobs}, {each.seq % 2 for each in second.jobs}
+    assert parts in (({0}, {1}), ({1}, {0}))
+    assert (first.more, second.more) == (True, True)
+    # When its part comes to its end, with 23 jobs left of both
+    rest = claim(store, 20, brokers=2, place=0)
+    # Then it has them all but a few, and the next claim the others
+    mine = [each for each in left if each.seq % 2 == first.jobs[0].seq % 2]
+    assert set(ids(rest.jobs)) > set(ids(mine)) - set(ids(first.jobs))
+    assert rest.more
+    together = [first, second, rest]
+    while (more := claim(store, 20, brokers=2, place=0)).jobs:
+        together.append(more)
+    assert sorted(each.id for claimed in together for each in claimed.jobs) == sorted(ids(left))
+
+
+def test_parts_go_round_and_are_over_when_nobody_claims_the_others(
+    store: QueueStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = pushed(store, *some_jobs(100))
+    be_too_late(store, monkeypatch)
+    first = claim(store, 4, brokers=2, place=0)
+    later = claim(store, 4, NOW + ROUND, brokers=2, place=0)
+    assert {each.seq % 2 for each in first.jobs} != {each.seq % 2 for each in later.jobs}
+    # When all of one part are claimed, and many of the other are left
+    claim(store, 48, NOW + ROUND, brokers=2, place=0)
+    claim(store, 8, NOW + ROUND, brokers=2, place=0)
+    # Then the first of all are claimed
+    left = [each for each in jobs if store.jobs.find_one({"_id": each.id, "state": State.READY})]
+    assert len(left) > 8
+    assert ids(claim(store, 8, NOW + ROUND, brokers=2, place=0).jobs) == ids(left[:8])
+
+
+def be_too_late(store: QueueStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let another broker claim the first job just before this one does."""
+    between_read_and_update(store, monkeypatch, lambda: claim(store, 1, owner=OTHER))
+    late = claim(store, 1, brokers=2)
+    assert (late.jobs, late.lost) == ([], 1)
 
 
 def test_of_jobs_that_another_broker_took_meanwhile_none_is_claimed(

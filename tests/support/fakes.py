@@ -43,7 +43,7 @@ class FakeOwners:
     def __init__(self) -> None:
         self.current = ""
         self.sure = True
-        self.others = 0
+        self.others = self.place = 0
         self.others_at_work = False
         self._holds = itertools.count(1)
         self.use()
@@ -181,6 +181,7 @@ class FakeStore:
         *,
         before: int | None = None,
         brokers: int = 1,
+        place: int = 0,
         most_bytes: int = 0,
         one_first: bool = False,
     ) -> Claim:

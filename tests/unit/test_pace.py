@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_broker.queue.pace import LARGEST, Pace
+from sluicemq_broker.queue.pace import FEW, LARGEST, UNKNOWN, Pace
 from support.virtual_time import VirtualTime
 
 
@@ -74,3 +74,24 @@ def test_the_pace_of_workers_that_run_empty_again_and_again_is_known_after_a_mom
         pace.ended(50, timer.now())
         timer.passes(0.1)
     assert pace.rate == pytest.approx(10_000)
+
+
+def test_beside_other_brokers_no_more_is_held_than_lasts_until_the_next_claim(timer: VirtualTime) -> None:
+    pace = Pace()
+    assert pace.appetite == UNKNOWN
+    pace.share(shared=True)
+    assert pace.appetite == FEW
+    pace.begin(timer.now())
+    timer.passes(0.05)
+    pace.ended(500, timer.now())
+    assert pace.appetite == 500
+    # When claims take long
+    for took, held in ((0.06, 1_200), (1.0, 2_500)):
+        pace.claim_took(took)
+        timer.passes(0.05)
+        pace.ended(500, timer.now())
+        assert pace.appetite == held
+    # When the others have gone
+    pace.share(shared=False)
+    pace.claim_took(0.0)
+    assert pace.appetite == 2_500

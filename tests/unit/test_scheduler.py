@@ -41,7 +41,7 @@ class Queue(RuleBasedStateMachine):
 
     @property
     def conditions(self) -> Conditions:
-        return Conditions(self.now, NOW, ME, 0, may_hand_out=True)
+        return Conditions(self.now, NOW, ME, 0, 0, may_hand_out=True)
 
     def go_on(self) -> None:
         """What the queue does after each event."""

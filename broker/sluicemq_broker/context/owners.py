@@ -77,6 +77,8 @@ class Owners:
         self.current = ""
         self.others = 0
         """Number of other brokers that live."""
+        self.place = 0
+        """How many of these have an id before ours: a number that no two of them share."""
         self.others_at_work = False
         """True if another broker has worked on jobs between its last two heartbeats, or does not say."""
         self._worked = worked
@@ -308,6 +310,7 @@ class Owners:
         self._risen &= {owner for _, owner in others}
         self._shared = {store for store, _ in others}
         self.others = len(self._risen)
+        self.place = sum(owner < self.current for owner in self._risen)
         self._look_at_work({lease[1]: of.worked for lease, of in others.items()})
 
     def _look_at_work(self, worked: dict[str, float | None]) -> None:

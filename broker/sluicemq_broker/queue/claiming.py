@@ -100,9 +100,10 @@ class Claims:
 
     def _claim(self, plan: ClaimPlan) -> None:
         """Make one claim, until its outcome is known."""
-        brought = 0
+        brought, began = 0, self._timer.now()
         try:
             claim = self._retry.run(lambda: self._reserve(plan))
+            self._scheduler.pace.claim_took(self._timer.now() - began)
             brought = len(claim.jobs)
             self._take_in(claim, plan)
         finally:
@@ -140,6 +141,7 @@ class Claims:
                 plan.number,
                 before=plan.bound.before,
                 brokers=plan.brokers,
+                place=plan.place,
                 most_bytes=plan.most_bytes,
                 one_first=plan.one_first,
             )

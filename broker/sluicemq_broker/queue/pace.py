@@ -8,8 +8,13 @@ from typing import Final
 _WINDOW: Final = 0.02
 #: Seconds of work that are held ready for workers whose pace is known.
 _AHEAD: Final = 0.25
-#: Jobs that are held ready for workers whose pace is not known; and at most.
-UNKNOWN, LARGEST = 16, 8192
+#: Seconds of work that are held ready beside other brokers, at least: what is held here keeps their workers
+#: idle. But it must last until the next claim has brought more, for which some ``_CLAIMS`` times as long as
+#: the last one took are enough.
+_SHARED: Final = 0.05
+_CLAIMS: Final = 2
+#: Jobs that are held ready for workers whose pace is not known, alone and beside other brokers; and at most.
+UNKNOWN, FEW, LARGEST = 16, 2, 8192
 
 
 class Pace:
@@ -22,6 +27,8 @@ class Pace:
         self.rate: float | None = None
         self.appetite = UNKNOWN
         """How many jobs to hold ready."""
+        self._shared = False
+        self._claim_took = 0.0
         self._since: float | None = None
         self._worked = 0.0  # seconds, before that
         self._count = 0
@@ -30,6 +37,16 @@ class Pace:
     def working(self) -> bool:
         """True if workers have jobs."""
         return self._since is not None
+
+    def share(self, *, shared: bool) -> None:
+        """Follow whether other brokers may have workers for the jobs."""
+        if shared is not self._shared:
+            self._shared = shared
+            self._follow()
+
+    def claim_took(self, seconds: float) -> None:
+        """Note how long a claim has taken."""
+        self._claim_took = seconds
 
     def begin(self, now: float) -> None:
         """Start the clock: idle workers get jobs."""
@@ -56,14 +73,25 @@ class Pace:
         if working or self._count:
             self._measure(now)
         else:
-            self.rate, self.appetite, self._worked = None, UNKNOWN, 0.0
+            self.rate, self._worked = None, 0.0
+            self._follow()
 
     def _time_worked(self, now: float) -> float:
         return self._worked + (0.0 if self._since is None else now - self._since)
 
     def _measure(self, now: float) -> None:
         self.rate = self._count / max(self._time_worked(now), _WINDOW)
-        self.appetite = int(min(LARGEST, self.rate * _AHEAD))
+        self._follow()
         self._worked, self._count = 0.0, 0
         if self._since is not None:
             self._since = now
+
+    def _follow(self) -> None:
+        if self.rate is None:
+            self.appetite = FEW if self._shared else UNKNOWN
+        else:
+            self.appetite = int(min(LARGEST, self.rate * self._ahead))
+
+    @property
+    def _ahead(self) -> float:
+        return min(_AHEAD, max(_SHARED, self._claim_took * _CLAIMS)) if self._shared else _AHEAD

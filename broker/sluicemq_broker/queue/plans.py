@@ -12,7 +12,8 @@ class Conditions(NamedTuple):
     """How things stand around one queue at a moment.
 
     ``now``: monotonic seconds; ``server``: the time of MongoDB's server; ``owner``: the id under which this
-    broker reserves jobs, empty if it has none; ``others``: how many other brokers there are;
+    broker reserves jobs, empty if it has none; ``others``: how many other brokers there are, and
+    ``place``: how many of them come before this one;
     ``may_hand_out``: False while other brokers may take this one for dead, and while too many verdicts of
     the queue are not written.
     """
@@ -21,6 +22,7 @@ class Conditions(NamedTuple):
     server: float
     owner: str
     others: int
+    place: int
     may_hand_out: bool
 
 
@@ -36,8 +38,8 @@ class Message(NamedTuple):
 class ClaimPlan(NamedTuple):
     """One claim: at most ``limit`` jobs of ``most_bytes``, due at ``due``, as far as ``bound`` says.
 
-    ``number``: of the reservation; ``brokers``: how many claim at once; ``one_first``: the first
-    job is claimed alone.
+    ``number``: of the reservation; ``brokers``: how many claim at once, ``place`` of them before this one;
+    ``one_first``: the first job is claimed alone.
     """
 
     limit: int
@@ -46,6 +48,7 @@ class ClaimPlan(NamedTuple):
     bound: Bound
     number: int
     brokers: int
+    place: int
     one_first: bool
 
 

@@ -135,7 +135,8 @@ class Scheduler:
         rate = self.pace.rate
         if rate is None:
             return _FIRST_MOMENT if behind or self.pace.working else 0.0
-        worthwhile = rate >= FAST and self.ledger.backlog + count - max(0, room) <= rate * MOMENT
+        fast = rate * (1 + c.others) >= FAST  # MongoDB has the jobs of all
+        worthwhile = fast and self.ledger.backlog + count - max(0, room) <= rate * MOMENT
         return MOMENT if worthwhile else 0.0
 
     # ------------------------------------------------------------------- pushes
@@ -224,6 +225,7 @@ class Scheduler:
     def wake(self, c: Conditions) -> None:
         """Note what has come with the time, and stage the pushes whose turn it is."""
         self.limits.use(c.owner)
+        self.pace.share(shared=c.others > 0)
         if due := self.due_times.take(c.server):
             self.some_ready(count=due)
         self._expired += self.expiries.take(c.server)
@@ -292,10 +294,11 @@ class Scheduler:
         due = max(c.server, hint)
         if claiming.catches_up:
             claiming.began = c.now
-            bound, brokers, one_first = self.ledger.catch_up(due, c.now), 1 + c.others, False
+            bound, one_first = self.ledger.catch_up(due, c.now), False
         else:
-            bound, brokers, one_first = self.ledger.look(due), 1, hint > 0  # of one, mostly
-        plan = ClaimPlan(limit, self.room_bytes, due, bound, number, brokers, one_first)
+            bound, one_first = self.ledger.look(due), hint > 0  # of one, mostly
+        brokers = 1 + c.others
+        plan = ClaimPlan(limit, self.room_bytes, due, bound, number, brokers, c.place, one_first)
         self._claiming += limit
         self.limits.spend(limit)
         self._staged_budget.take(plan.most_bytes)

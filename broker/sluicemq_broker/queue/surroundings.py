@@ -25,4 +25,5 @@ class Surroundings:
         """Return how things stand at this moment."""
         owners = self._owners
         may_hand_out = owners.sure and not self._verdicts.is_full(self._go_on)
-        return Conditions(self._timer.now(), self._clock.now(), owners.current, owners.others, may_hand_out)
+        brokers = (owners.others, owners.place)
+        return Conditions(self._timer.now(), self._clock.now(), owners.current, *brokers, may_hand_out)

@@ -13,9 +13,9 @@ Another order is another subclass of each of these two classes, chosen in ``Clai
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from random import randrange
-from typing import ClassVar, NamedTuple
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping
+from typing import ClassVar, Final, NamedTuple
 
 from sluicemq_broker.job import Reservation
 from sluicemq_broker.store.jobs.documents import HANDED_OUT, ORDER
@@ -23,11 +23,19 @@ from sluicemq_broker.store.jobs.reply_sizes import replies
 from sluicemq_broker.store.jobs.tenant_limits import Allowance
 from sluicemq_broker.store.values import Document, Jobs
 
+#: Seconds for which a broker claims a part of the jobs after it was too late for some.
+PARTED: Final = 10.0
+#: Seconds after which the parts go round: for so long a job waits for a slow broker, at most, of each broker.
+ROUND: Final = 4.0
+#: Seconds for which it claims no part after it has seen that nobody else claims the others.
+WHOLE: Final = 10.0
+
 
 class ClaimRequest(NamedTuple):
     """Parameters of a claim: up to ``limit`` jobs that are ``due``, of which ``fits`` have room in memory.
 
-    ``brokers``: how many brokers claim from this queue. ``now``: the server's time.
+    ``brokers``: how many brokers claim from this queue, ``place`` of them before this one.
+    ``now``: the server's time.
     """
 
     due: Document
@@ -36,6 +44,7 @@ class ClaimRequest(NamedTuple):
     now: float
     reservation: Reservation
     brokers: int
+    place: int
 
 
 class ClaimPage:
@@ -79,6 +88,9 @@ class ClaimOrder:
     def tick(self, now: float) -> None:
         """Called every second or so, to drop what was read ahead for claims that don't come."""
 
+    def on_lost(self, now: float) -> None:
+        """Called when another broker has taken jobs first that a claim had read."""
+
     def on_dropped(self) -> None:
         """Called when the collection was removed, with all of its indexes."""
 
@@ -86,7 +98,11 @@ class ClaimOrder:
 class PriorityOrder(ClaimOrder):
     """Jobs of a higher priority first, then those that are due earlier, then first in, first out.
 
-    Of several brokers each reads a random page, so that they don't fight for one page.
+    Several brokers would read the same jobs, and all but one of them in vain. So a broker that was too late
+    for some claims only its part of the jobs for a while, by the remainder of their numbers. The parts go
+    round, so that the jobs of a slow broker's part don't wait for it alone. Where its part has too few it
+    takes a few of all. If there are many of these, nobody else claims them, and it claims no part for a
+    while: to look for a part among others takes 0.4 us for each of these.
     """
 
     fields = HANDED_OUT
@@ -94,33 +110,64 @@ class PriorityOrder(ClaimOrder):
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
+        self._parted_until = self._whole_until = -math.inf
+
+    def on_lost(self, now: float) -> None:
+        """Claim only a part of the jobs for a while."""
+        if now >= self._whole_until:
+            self._parted_until = now + PARTED
+
+    def on_left(self, now: float) -> None:
+        """Claim no part for a while: nobody claims the others."""
+        self._parted_until, self._whole_until = -math.inf, now + WHOLE
 
     def page(self, request: ClaimRequest) -> ClaimPage:
-        """Take a random page of as many as there are brokers."""
-        skip = randrange(request.brokers) * request.limit  # noqa: S311 - spreads load, keeps no secret
-        return _PriorityPage(self._jobs, request, skip)
+        """Take the first jobs, or the first of this broker's part."""
+        if request.brokers == 1 or request.now >= self._parted_until:
+            return _FirstJobs(self._jobs, request)
+        return _PartOfJobs(self._jobs, request, self.on_left)
 
 
-class _PriorityPage(ClaimPage):
-    """The first jobs behind ``skip`` others, or the very first where there are none."""
+class _FirstJobs(ClaimPage):
+    """The first jobs that are due."""
 
-    def __init__(self, jobs: Jobs, request: ClaimRequest, skip: int) -> None:
+    def __init__(self, jobs: Jobs, request: ClaimRequest) -> None:
         self._jobs = jobs
         self._request = request
-        self._skip = skip
-        self._count = 0
+        self._full = False
 
     def replies(self, at_once: int) -> Iterator[list[Document]]:
-        yield from self._read(self._skip, at_once)
-        if self._skip and not self._count:
-            yield from self._read(0, at_once)
+        yield from self._read({}, self._request.limit, at_once)
 
     def more(self, *, progress: bool) -> bool:
-        return self._skip > 0 or (progress and self._count == self._request.limit)
+        return progress and self._full
 
-    def _read(self, skip: int, at_once: int) -> Iterator[list[Document]]:
-        due, limit = self._request.due, self._request.limit
-        found = self._jobs.find(due, HANDED_OUT, skip=skip, limit=limit, batch_size=at_once).sort(ORDER)
+    def _read(self, which: Document, limit: int, at_once: int) -> Generator[list[Document], None, int]:
+        """Yield the first of the due jobs that are ``which``; return how many."""
+        due = {"$and": [self._request.due, which]} if which else self._request.due
+        found = self._jobs.find(due, HANDED_OUT, limit=limit, batch_size=at_once).sort(ORDER)
+        count = 0
         for reply in replies(found, at_once):
-            self._count += len(reply)
+            count += len(reply)
             yield reply
+        self._full = count == limit
+        return count
+
+
+class _PartOfJobs(_FirstJobs):
+    """The first jobs of this broker's part, and a few of the others if that has too few."""
+
+    def __init__(self, jobs: Jobs, request: ClaimRequest, on_left: Callable[[float], None]) -> None:
+        super().__init__(jobs, request)
+        self._on_left = on_left
+
+    def replies(self, at_once: int) -> Iterator[list[Document]]:
+        limit, now, brokers = self._request.limit, self._request.now, self._request.brokers
+        part = {"$mod": [brokers, (self._request.place + int(now / ROUND)) % brokers]}
+        count = yield from self._read({"seq": part}, limit, at_once)
+        if count == limit:
+            return
+        few = min(-(-limit // brokers), limit - count)
+        yield from self._read({"seq": {"$not": part}}, few, at_once)
+        if self._full and count * brokers < limit:
+            self._on_left(now)

@@ -97,6 +97,7 @@ class Claims:
         reservation: Reservation,
         before: int | None,
         brokers: int,
+        place: int,
         most_bytes: int,
         *,
         one_first: bool,
@@ -110,7 +111,7 @@ class Claims:
                 self.reply_sizes.measured(self._largest(due))
             at_once = self.reply_sizes.size(limit, most_bytes)
             fits = self.reply_sizes.most(limit, most_bytes)
-            page = self.order.page(ClaimRequest(due, limit, fits, now, reservation, brokers))
+            page = self.order.page(ClaimRequest(due, limit, fits, now, reservation, brokers, place))
             found, more = self._read_page(page, at_once, now, most_bytes)
             spent = [each for each in found if each.spent]
             died = self._end_spent(spent, now) if spent else ()
@@ -118,6 +119,8 @@ class Claims:
             reserved = self._reserve_found(wanted, due, now, reservation, page.allowance) if wanted else []
         for each in reserved:
             each.reserve(reservation)
+        if len(reserved) < len(wanted):
+            self.order.on_lost(now)
         more = page.allowance.settle(wanted, reserved) or more
         freed = frozenset(each.group for each in spent if each.group is not None)
         return Claim(

@@ -185,6 +185,7 @@ class QueueStore:
         *,
         before: int | None = None,
         brokers: int = 1,
+        place: int = 0,
         most_bytes: int = CLAIM_BYTES,
         one_first: bool = False,
     ) -> Claim:
@@ -195,13 +196,14 @@ class QueueStore:
         a job that was claimed and given back with a delay, and so is not due. Lost reply: :meth:`claimed`
         finds what was reserved, by ``owner`` and ``number``; the audit finds what lands there later.
 
-        ``before``: leave out jobs from this ``seq`` on. ``brokers``: how many claim from this queue; each
-        takes a random page, so that they don't fight for one page. ``most_bytes``: of all jobs, unless the
+        ``before``: leave out jobs from this ``seq`` on. ``brokers``: how many claim from this queue,
+        ``place`` of them before this one; so that they don't fight for one page, each takes another part.
+        ``most_bytes``: of all jobs, unless the
         first alone has more. ``one_first``: reserve one job by one statement, if possible, as a worker gets
         it sooner so.
         """
         return self.claims.reserve(
-            limit, now, Reservation(owner, number), before, brokers, most_bytes, one_first=one_first
+            limit, now, Reservation(owner, number), before, brokers, place, most_bytes, one_first=one_first
         )
 
     def on_ready(self, *, anywhere: bool) -> None:
