@@ -1,4 +1,4 @@
-"""Whether every broker is as good as every other: ``python tests/bench/equal.py [--brokers 1 2 4]``.
+"""Measures that every broker is as good as every other: ``python tests/bench/equal.py [--brokers 1 2 4]``.
 
 Some brokers on one MongoDB (its own unless ``--uri`` names one), four producers and four workers, each in a
 process with the others of its kind, spread over the brokers. The numbers of brokers take turns, in the other
@@ -69,7 +69,7 @@ class Load(NamedTuple):
 
 
 def loads(scale: int) -> dict[str, Load]:
-    """All of them, with so many times fewer jobs."""
+    """All of them, divided by ``scale``."""
     return {
         "done": Load(60_000 // scale),
         "apart": Load(40_000 // scale, apart=True),
@@ -138,8 +138,9 @@ def work(doors: Sequence[str], load: Load, pipe: Connection) -> None:
     with ExitStack() as stack:
         for number in range(CLIENTS):
             door = doors[number % len(doors)]
-            options = {"prefetch": load.prefetch, "concurrency": load.threads}
-            stack.enter_context(Worker(door, QUEUE, handler(number), **options))
+            prefetch, threads = load.prefetch, load.threads
+            worker = Worker(door, QUEUE, handler(number), prefetch=prefetch, concurrency=threads)
+            stack.enter_context(worker)
         if not over.wait(PATIENCE):
             sys.exit(f"{left[0]} of {load.jobs} jobs are not done")
         pipe.send([list(each) for each in turns.values()])
@@ -165,7 +166,7 @@ def program(target: Any, doors: Sequence[str], load: Load) -> Iterator[Connectio
 
 
 def run(uri: str, brokers: int, load: Load) -> Figures:
-    """Let so many brokers carry a load, and measure."""
+    """Let some brokers carry a load, and measure."""
     database = f"bench-{os.urandom(4).hex()}"
     config = {"devices": [], "queues": {QUEUE: {}}}
     with ExitStack() as stack:

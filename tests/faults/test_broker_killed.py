@@ -86,6 +86,26 @@ def test_another_broker_takes_over_what_a_killed_one_held(mongo_uri: str, databa
     assert handler.attempts == {1}
 
 
+def test_jobs_are_taken_over_when_the_lease_is_over_and_not_at_the_next_sweep(
+    mongo_uri: str, database: str
+) -> None:
+    handler, rare = GatedHandler(), {"broker": {**SETTINGS, "lease": 600.0}}
+    handler.opened.set()
+    with (
+        BrokerProcess(mongo_uri, database, config=LOSING) as first,
+        # Given a broker that has a heartbeat each two minutes, and a sweep each ten
+        BrokerProcess(mongo_uri, database, config=rare) as second,
+        Fleet() as fleet,
+    ):
+        worker = fleet.worker("library", first.doors["smq"], "default", 5, 5)
+        everything = push(first, 5, b"hold")
+        worker.wait_said("got", 5)
+        # When
+        first.kill()
+        with Worker(second.doors["smq"], "default", handler, prefetch=20):
+            wait_until(lambda: set(handler.handled) == everything, what="the take-over")
+
+
 def test_a_broker_that_wakes_after_its_jobs_were_taken_over_changes_nothing(
     mongo_uri: str, database: str
 ) -> None:

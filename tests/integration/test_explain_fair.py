@@ -95,7 +95,7 @@ def test_the_jobs_of_each_tenant_are_read_by_the_index_of_turns_and_no_other_is_
     order = flooded.claims.order
     assert isinstance(order, FairOrder)
     due = {"eligible_at": {"$not": {"$gt": date(NOW)}}, "expires_at": {"$not": {"$lte": date(NOW)}}}
-    page = order.page(ClaimRequest(due, 400, 400, NOW, Reservation("me", 1), 1))
+    page = order.page(ClaimRequest(due, 400, 400, NOW, Reservation("me", 1), 1, 0))
     for tenant in ("flood", "small-3"):
         command = {
             "aggregate": flooded.name,

@@ -84,6 +84,40 @@ def test_a_broker_that_is_silent_for_a_lease_is_declared_dead(
     assert watcher.live() == {watcher.current}
 
 
+def test_between_heartbeats_a_lease_is_looked_at_so_that_it_ends_when_it_should(
+    leases: LeaseStore, time: LeaseTime
+) -> None:
+    # Given: a heartbeat that is seen at the next look, and not only at the watcher's next heartbeat
+    watcher, silent = a_broker(leases, "watcher"), a_broker(leases, "silent")
+    beats(time, watcher, silent)
+    silent.beat()
+    dead: list[str] = []
+    watcher.on_dead(lambda seen: dead.append(seen.name))
+    watcher.look()
+    # When
+    beats(time, watcher, count=4)
+    time.passes(BEAT - 0.01)
+    watcher.look()
+    assert not dead
+    time.passes(0.01)
+    watcher.look()
+    # Then
+    assert dead == ["silent"]
+
+
+def test_looks_count_no_time_in_which_the_watchers_own_heartbeats_fail(
+    leases: LeaseStore, time: LeaseTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watcher, silent = a_broker(leases, "watcher"), a_broker(leases, "silent")
+    beats(time, watcher, silent)
+    with monkeypatch.context() as away:
+        away.setattr(leases, "beat", refused)
+        for _ in range(100):
+            time.passes(BEAT)
+            watcher.look()
+    assert silent.current in leases.live()
+
+
 def test_a_broker_that_beats_late_but_in_time_stays_alive(leases: LeaseStore, time: LeaseTime) -> None:
     watcher, late = a_broker(leases, "watcher"), a_broker(leases, "late")
     for _ in range(5):

@@ -29,6 +29,9 @@ log = logging.getLogger("broker.owners")
 
 #: Heartbeats in one lease; a broker hands out nothing after 2/3 of a lease without one.
 _BEATS_PER_LEASE = 5
+#: Seconds between two looks at the leases of other brokers, at most: a killed broker is declared dead within
+#: twice that after its lease.
+_LOOK: Final = 0.4
 #: A heartbeat that is not answered is sent again at once: it may have been applied, and so may this one.
 #: The driver gives each try a fifth of a lease, so one lost answer still leaves time before those 2/3.
 _TRIES: Final = 2
@@ -85,6 +88,7 @@ class Owners:
         self._work_of: dict[str, float | None] = {}  # of the others, as of the last look
         self._reservations = itertools.count(1)
         self._changing = RLock()
+        self._watching = RLock()
         self._confirmed = float("-inf")
         self._reached = 0.0
         self._ended = False
@@ -96,6 +100,11 @@ class Owners:
     def pause(self) -> float:
         """Seconds between two heartbeats."""
         return self.lease / _BEATS_PER_LEASE
+
+    @property
+    def look_pause(self) -> float:
+        """Seconds between two looks at the leases of others."""
+        return min(self.pause, _LOOK)
 
     @property
     def sure(self) -> bool:
@@ -175,7 +184,17 @@ class Owners:
                 self._drop_dead(mine)
             if not self._ended:
                 self.use()
-        self._watch()
+        with self._watching:
+            self._look_at_work(self._watch())
+
+    def look(self) -> None:
+        """Read the leases of other brokers between two heartbeats; a broker that is alone reads nothing.
+
+        So a killed broker is declared dead soon after its lease, not at the second heartbeat after it.
+        """
+        if self._seen and self.sure:
+            with self._watching:
+                self._watch()
 
     def on_lost(self, call: Callable[[str], None]) -> None:
         """Call ``call`` with each id of ours that another broker has declared dead.
@@ -293,8 +312,11 @@ class Owners:
             if self._elsewhere:  # our jobs in the other databases are given back, too
                 self._end_everywhere(owner)
 
-    def _watch(self) -> None:
+    def _watch(self) -> dict[str, float | None]:
+        """Declare dead whose counter stands still for too long; return how much work the others have done."""
         live = self._everywhere(lambda store: [((store, owner), of) for owner, of in store.leases().items()])
+        # Until the next heartbeat is due this broker reaches MongoDB, as far as it knows.
+        reached = self._reached + min(self._now() - self._confirmed, self.pause)
         mine = set(self.mine())
         others = {lease: of for leases in live for lease, of in leases if lease[1] not in mine}
         self._seen = {lease: seen for lease, seen in self._seen.items() if lease in others}
@@ -303,15 +325,15 @@ class Owners:
             if seen is not None and seen[0] != beat:
                 self._risen.add(owner)
             if seen is None or seen[0] != beat:
-                self._seen[store, owner] = (beat, self._reached)
-            elif self._reached - seen[1] >= lease:
+                self._seen[store, owner] = (beat, reached)
+            elif reached - seen[1] >= lease:
                 self._declare_dead(store, owner, beat, lease)
         # A broker that was killed before we started leaves a lease, but does not share the work.
         self._risen &= {owner for _, owner in others}
         self._shared = {store for store, _ in others}
         self.others = len(self._risen)
         self.place = sum(owner < self.current for owner in self._risen)
-        self._look_at_work({lease[1]: of.worked for lease, of in others.items()})
+        return {lease[1]: of.worked for lease, of in others.items()}
 
     def _look_at_work(self, worked: dict[str, float | None]) -> None:
         before, self._work_of = self._work_of, worked

@@ -13,7 +13,8 @@ from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation, retried
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues import Census, MissingChildren, OnDead, Queues, Schedules, Sweeper, Tasks
-from sluicemq_broker.store import LeaseStore, ScheduleStore
+from sluicemq_broker.runtime import Batcher
+from sluicemq_broker.store import LeaseStore, ScheduleStore, Seen
 
 
 class Jobs:
@@ -36,6 +37,8 @@ class Jobs:
         self._on_dead = OnDead(self.queues, context)
         self._missing_children = MissingChildren(self.queues, context)
         self._sweeper = Sweeper(self.queues, context, self.tasks.expire, self.queues.survey)
+        self._deaths: Batcher[Seen] = Batcher(self._take_over_jobs, size=1)
+        ground.owners.on_dead(self._deaths.add)
         ground.owners.on_lost(self.queues.drop_owner)
         self._config = config
         self._ground = ground
@@ -70,6 +73,8 @@ class Jobs:
         settings = self._ground.settings
         lease, poll_every = settings.lease, settings.poll
         yield Duty("heartbeat of the lease", self._ground.owners.pause, self._beat)
+        owners = self._ground.owners
+        yield Duty("leases of other brokers", owners.look_pause, owners.look)
         yield Duty("sweep of dead owners and expired jobs", lease, self._sweeper.sweep)
         yield Duty("audit of our reservations against memory", lease, self._sweeper.audit)
         yield Duty("tasks of dead brokers", lease, self.tasks.take_up)
@@ -127,6 +132,10 @@ class Jobs:
         """Give back permits."""
         with suppress(SluiceError):
             self.queues.leave()
+
+    def _take_over_jobs(self, _dead: list[Seen]) -> None:
+        """Make the jobs of dead brokers ready at once; other brokers do it at their next sweeps."""
+        self._duties.attempt("sweep behind a dead broker", self._sweeper.sweep)
 
     def _beat(self) -> None:
         owners = self._ground.owners

@@ -98,7 +98,7 @@ class ClaimOrder:
 class PriorityOrder(ClaimOrder):
     """Jobs of a higher priority first, then those that are due earlier, then first in, first out.
 
-    Several brokers would read the same jobs, and all but one of them in vain. So a broker that was too late
+    Several brokers would read the first jobs, and all but one of them in vain. So a broker that was too late
     for some claims only its part of the jobs for a while, by the remainder of their numbers. The parts go
     round, so that the jobs of a slow broker's part don't wait for it alone. Where its part has too few it
     takes a few of all. If there are many of these, nobody else claims them, and it claims no part for a
