@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
 from sluicemq import (
@@ -23,6 +24,7 @@ from sluicemq import (
     Timeout,
     Unavailable,
 )
+from sluicemq.cli.app import app
 from sluicemq.protocol import wire
 from sluicemq.transport import connection
 from sluicemq.transport.names import Address, Names
@@ -213,6 +215,16 @@ class TestLeaving:
 
 def bid_farewell(broker: ScriptedBroker, to: Received) -> None:
     broker.send(to.peer, wire.encode(wire.BYE, 0))
+
+
+def test_commands_take_several_endpoints_and_ping_names_the_one_that_answers(two: Brokers) -> None:
+    two[0].stop()
+    for named in (",".join(endpoints(two)), f"{tcp()},{two[1].endpoint}"):
+        result = CliRunner().invoke(app, ["--endpoint", named, "ping"])
+        assert result.stdout.startswith(f"{two[1].endpoint} answers in")
+    nobody = f"{tcp()},{tcp()}"
+    result = CliRunner().invoke(app, ["ping", "--endpoint", nobody])
+    assert (result.exit_code, f"no broker answers at {nobody}" in result.stderr) == (3, True)
 
 
 class TestAtTheBegin:

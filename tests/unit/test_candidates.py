@@ -229,10 +229,10 @@ class TestNames:
             return [V4]
 
         names = Names(lambda: None, resolve)
-        hosts = [f"h{number}" for number in range(20)]
+        hosts = [f"h{number}" for number in range(40)]
         for host in hosts * 2:
             names.look_up(host)
-        wait_until(lambda: len(begun) == 4, what="the first lookups")
+        wait_until(lambda: len(begun) == 16, what="the first lookups")
         gate.set()
 
         def all_known() -> bool:

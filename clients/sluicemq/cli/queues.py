@@ -141,10 +141,11 @@ def ping(invocation: Invocation, wait: float | None) -> None:
         client.ping(invocation.timeout if wait is None else wait)
         seconds = client.ping(invocation.timeout)
         health = client.health()
+        endpoint = client.connected_to or invocation.endpoint
     problem = store_problem(health)
     state = f"; store: {problem or wire.STORE_OK}" if health else ""
-    text = f"{invocation.endpoint} answers in {seconds * 1000:.1f} ms{state}"
-    invocation.result(text, endpoint=invocation.endpoint, seconds=seconds, **health)
+    text = f"{endpoint} answers in {seconds * 1000:.1f} ms{state}"
+    invocation.result(text, endpoint=endpoint, seconds=seconds, **health)
     if problem:
         click.get_current_context().exit(NO_STORE)
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from sluicemq.transport import native
 
 #: Lookups of one connection at one time; others wait for these.
-_AT_ONCE: Final = 4
+_AT_ONCE: Final = 16
 #: Addresses of one name that are used.
 _MOST: Final = 256
 
