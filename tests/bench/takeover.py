@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -79,15 +78,10 @@ def producer(_lease: float) -> float:
         for number in range(400):
             began = time.monotonic()
             if number == 100:
-                brokers[doors.index(_connected_to(pushing, doors))].kill()
+                brokers[doors.index(pushing.connected_to)].kill()
             pushing.push("default", b"").wait(PATIENCE)
             longest = max(longest, time.monotonic() - began)
         return longest
-
-
-def _connected_to(pushing: Any, doors: list[str]) -> str:
-    """Return the door of the broker that has the connection."""
-    return str(pushing.connected_to) if pushing.connected_to in doors else doors[0]
 
 
 def primary(_lease: float) -> float:

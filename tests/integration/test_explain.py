@@ -98,6 +98,24 @@ def test_a_claim_reads_the_keys_of_the_jobs_it_returns_and_few_more(
     assert crowded.release(claim.jobs) == limit
 
 
+@pytest.mark.parametrize("brokers", [2, 4])
+def test_a_claim_of_a_part_passes_over_the_keys_of_the_others_and_reads_none_of_their_jobs(
+    crowded: QueueStore, explainer: Explainer, brokers: int
+) -> None:
+    # Given: a broker that was too late
+    crowded.claims.order.on_lost(NOW)
+    # When
+    with explainer.plans() as plans:
+        claim = crowded.reserve(256, NOW, "claimer", brokers=brokers, place=1)
+    # Then
+    find, _ = plans
+    assert len({each.seq % brokers for each in claim.jobs}) == 1
+    assert find.returned == find.documents == len(claim.jobs) == 256
+    assert find.keys <= 256 * brokers * 3  # the priorities of these jobs go by their numbers, too
+    assert "SORT" not in find.stages
+    assert crowded.release(claim.jobs) == 256
+
+
 def test_a_claim_that_crosses_all_priorities_steps_over_the_delayed_jobs_of_each(
     crowded: QueueStore, explainer: Explainer
 ) -> None:

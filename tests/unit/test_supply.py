@@ -9,7 +9,7 @@ from gevent.event import Event
 
 from sluicemq_broker.job.job import Job
 from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.scheduler import ALONE, FAST, MOMENT
+from sluicemq_broker.queue.scheduler import ALONE, CROWD, FAST, MOMENT
 from sluicemq_broker.runtime.timer import Timer
 from support.fakes import Held, go_on
 from support.jobs import some_jobs
@@ -199,8 +199,9 @@ def test_a_broker_that_is_not_alone_looks_at_each_tick_for_what_others_have_left
     assert Looking(others=1).looks(60) == 60
 
 
-def test_a_broker_that_is_alone_looks_rarely_but_does() -> None:
-    assert 60 // ALONE <= Looking(others=0).looks(60) <= 2 * 60 // ALONE
+@pytest.mark.parametrize("others", [0, CROWD])
+def test_a_broker_that_is_alone_or_one_of_many_looks_rarely_but_does(others: int) -> None:
+    assert 60 // ALONE <= Looking(others=others).looks(60) <= 2 * 60 // ALONE
 
 
 @pytest.mark.parametrize(

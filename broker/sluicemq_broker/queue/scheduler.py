@@ -51,6 +51,8 @@ _AHEAD: Final = 1.0
 #: A broker that is alone looks once in this many seconds, at most, for jobs that nobody has announced: with
 #: hundreds of queues a look at each of them every second takes a fifth of a processor.
 ALONE: Final = 5.0
+#: Where more brokers share the jobs each looks as seldom as one that is alone: together they look often.
+CROWD: Final = 8
 #: Seconds to the next look at the server's clock, at most: it may be set.
 _LONGEST: Final = 1.0
 
@@ -206,7 +208,7 @@ class Scheduler:
         """Every second or so: follow the pace, leave other brokers what is too much, look for their jobs."""
         self.pace.tick(c.now, working=bool(self.deliveries.in_flight))
         self._sheds = True
-        if c.others or c.now >= self._looks_again:
+        if 0 < c.others < CROWD or c.now >= self._looks_again:
             self._looks_again = c.now + ALONE * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
             self._looks = True
 
