@@ -15,6 +15,8 @@ from chaos.books import STOPPED, Book
 
 #: The file in the folder of a run by which the programs find the brokers.
 PLACES: Final = "places.json"
+#: The file that is there while producers of the library should push nothing more: too much is not done yet.
+HOLD: Final = "hold"
 
 
 class Life:
@@ -32,6 +34,7 @@ class Life:
         self.pace: float = places["pace"]
         self.random = Random(f"{places['seed']} {program} {number}")
         self.over = threading.Event()
+        self._hold = folder / HOLD
         self._threads: list[threading.Thread] = []
         self._failed = False
         signal.signal(signal.SIGTERM, lambda *_: self.over.set())
@@ -40,6 +43,11 @@ class Life:
     def new_id(self, queue: str, count: int) -> str:
         """Return an id that no other program, and no other life of this one, gives."""
         return f"{queue}-{self.program}-{self.number}-{count}"
+
+    def wait_for_room(self) -> None:
+        """Wait while too much is not done yet: then a slow machine has no more to do than it can."""
+        while self._hold.exists() and not self.over.wait(0.2):
+            pass
 
     def begin(self, target: Callable[..., Any], *arguments: Any) -> None:
         """Run something beside, until :attr:`over`; its error ends the whole program."""

@@ -19,9 +19,10 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
 from chaos import features
+from chaos.backlog import Backlog
 from chaos.books import Book
 from chaos.features import configuration
-from chaos.life import PLACES
+from chaos.life import HOLD, PLACES
 from sluicemq import Client, SluiceError
 
 __all__ = ["MAY", "PROGRAMS", "Load", "Program", "Rig", "configuration"]
@@ -36,8 +37,13 @@ PROGRAMS: Final[dict[str, str]] = {
 MAY: Final[dict[str, frozenset[str]]] = {}
 
 _TESTS: Final = Path(__file__).parents[1]
-#: Seconds between two looks at the memory and open files of the brokers.
+#: Seconds between two looks at the memory and open files of the brokers, and at the backlog.
 _SAMPLE: Final = 1.0
+_LOOK: Final = 0.2
+#: Jobs that are not done above which producers wait.
+_MOST_BACKLOG: Final = 300
+#: Seconds in which something is done, unless all is stuck: while it is, a drain has more time.
+_PROGRESS: Final = 60.0
 
 
 class Rig(Protocol):
@@ -118,13 +124,6 @@ class Program:
         """SIGCONT."""
         self._signal(signal.SIGCONT)
 
-    def wait(self, timeout: float) -> bool:
-        """Wait until it has ended; False if it has not."""
-        if self._process:
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(timeout)
-        return not self.alive
-
     def _signal(self, number: int) -> None:
         if self._process and self.alive:
             self._process.send_signal(number)
@@ -158,10 +157,11 @@ class Load:
     def drain(self, timeout: float = 120.0) -> bool:
         """Push no more, wait until all jobs are done and all messages read, and end the programs.
 
-        False: something was not done in time. Then the checker says what. Programs that faults have left
-        down are started once more, since producers have jobs to confirm, and jobs need workers.
+        False: something was not done in time, and nothing more was done for a while. Then the checker says
+        what. Programs that faults have left down are started once more, since producers have jobs to
+        confirm, and jobs need workers.
         """
-        deadline = time.monotonic() + timeout
+        deadline = _Deadline(self._rig.folder / "books", timeout)
         for each in self.programs.values():
             each.thaw()
             each.start()
@@ -170,8 +170,9 @@ class Load:
         done = self._until("the schedule", self._pause_schedule, deadline) and done
         done = self._until("the jobs", self._jobs_are_done, deadline) and done
         done = self._until("the readers", self._all_is_read, deadline) and done
-        done = self._end("worker", max(deadline, time.monotonic() + 20)) and done
-        done = self._end("reader", max(deadline, time.monotonic() + 20)) and done
+        last = _Deadline(self._rig.folder / "books", 20.0)
+        done = self._end("worker", last) and done
+        done = self._end("reader", last) and done
         self._book.note("drained", done=done)
         return done
 
@@ -185,12 +186,14 @@ class Load:
         if self._sampler.is_alive():
             self._sampler.join(10)
 
-    def _end(self, kind: str, deadline: float) -> bool:
+    def _end(self, kind: str, deadline: _Deadline) -> bool:
         """End the programs of one kind; one that does not end in time is killed and noted."""
         chosen = [self.programs[name] for name, of_kind in PROGRAMS.items() if of_kind == kind]
         for each in chosen:
             each.terminate()
-        late = [each for each in chosen if not each.wait(max(0.0, deadline - time.monotonic()))]
+        while any(each.alive for each in chosen) and not deadline.is_over():
+            time.sleep(_LOOK)
+        late = [each for each in chosen if each.alive]
         for each in late:
             each.kill()
             self._book.note("late", id=each.name)
@@ -199,12 +202,12 @@ class Load:
                 self._book.note("failed", id=each.name, code=each.code)
         return not late
 
-    def _until(self, what: str, condition: Callable[[], bool], deadline: float) -> bool:
-        while time.monotonic() < deadline:
+    def _until(self, what: str, condition: Callable[[], bool], deadline: _Deadline) -> bool:
+        while not deadline.is_over():
             with suppress(SluiceError, PyMongoError):
                 if condition():
                     return True
-            time.sleep(0.2)
+            time.sleep(_LOOK)
         self._book.note("late", id=what)
         return False
 
@@ -234,14 +237,35 @@ class Load:
 
     def _sample(self) -> None:
         """Write memory and open files of each broker, a line a look, until the end."""
+        backlog, hold = Backlog(self._rig.folder / "books"), self._rig.folder / HOLD
         with (self._rig.folder / "samples.jsonl").open("a") as file:
             while not self._over.wait(_SAMPLE):
+                if backlog.count() > _MOST_BACKLOG:
+                    hold.touch()
+                else:
+                    hold.unlink(missing_ok=True)
                 for number, broker in enumerate(self._rig.brokers, 1):
                     with suppress(psutil.Error, AssertionError, AttributeError):
                         process = psutil.Process(broker.pid)
                         figures = [process.pid, process.memory_info().rss, process.num_fds()]
                         file.write(json.dumps([time.monotonic(), number, *figures]) + "\n")
                 file.flush()
+
+
+class _Deadline:
+    """The end of a time that lasts on while the books grow, up to four times as long."""
+
+    def __init__(self, books: Path, timeout: float) -> None:
+        self._books = books
+        self._size, self._grew = 0, time.monotonic()
+        self._end, self._last = self._grew + timeout, self._grew + 4 * timeout
+
+    def is_over(self) -> bool:
+        """Return whether the time is over."""
+        now, size = time.monotonic(), sum(path.stat().st_size for path in self._books.glob("*.jsonl"))
+        if size > self._size:
+            self._size, self._grew = size, now
+        return now > self._end and (now > self._grew + _PROGRESS or now > self._last)
 
 
 def _newest(endpoint: str) -> int:

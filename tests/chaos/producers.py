@@ -82,6 +82,7 @@ def _paced(life: Life, chosen: Mapping[str, Feature], share: float = 0.5) -> Ite
     while True:
         life.random.shuffle(each)
         for name in each:
+            life.wait_for_room()
             next_at = max(next_at + 1 / rate, time.monotonic() - 1.0)
             if life.over.wait(max(0.0, next_at - time.monotonic())):
                 return
@@ -103,7 +104,7 @@ def asker(life: Life) -> None:
             future.add_done_callback(partial(_answered, life, name, id_))
             open_ones = [each for each in (*open_ones, future) if not each.done()]
         for each in open_ones:
-            each.exception(120)
+            each.exception()
         life.wait()
 
 

@@ -15,7 +15,7 @@ from chaos.life import Life
 from sluicemq import Client, FanOut, Forward, Job, LeaseLost, Reject, Rollback, SluiceError, Uncertain, Worker
 
 #: Jobs at once at each worker of the library, so that jobs wait in it when it dies.
-_PREFETCH: Final = 2
+_PREFETCH: Final = 5
 _CLAIM: Final = 10
 
 
