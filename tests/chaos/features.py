@@ -30,6 +30,8 @@ ORDERS, NARROW, PACED, TENANTS = "orders", "narrow", "paced", "tenants"
 FIRST, SECOND, PARENTS, PAGES, FAILING, FAILED = "first", "second", "parents", "pages", "failing", "failed"
 #: Jobs of a route and of a schedule.
 ROUTED, TICKS = "routed", "ticks"
+#: Jobs of which two producers push one each for a piece of work; a queue that an operator fills and deletes.
+DEDUPED, SCRATCH = "deduped", "scratch"
 #: The stream, the subscription that works through it, the schedule.
 STREAM, SUBSCRIPTION, SCHEDULE = "events", "worked", "tick"
 #: Topics of which every second message is one; the first becomes jobs.
@@ -53,6 +55,7 @@ PUSHED_BY_LIBRARY: Final[dict[str, Feature]] = {
     TENANTS: Feature({"fair": True, "tenant_max_running": TENANT_MAX_RUNNING}, 4, 0.05),
     FIRST: Feature({"keep_done": _KEPT}, 3),
     FAILING: Feature({"on_dead": FAILED}, 2),
+    DEDUPED: Feature({"dedupe_window": _KEPT}, 2),
 }
 #: What somebody asks the library about, and waits for.
 ASKED_OF_LIBRARY: Final[dict[str, Feature]] = {
@@ -72,12 +75,13 @@ COMING: Final[dict[str, Feature]] = {
     FAILED: Feature({}),
     ROUTED: Feature({}),
     TICKS: Feature({}),
+    SCRATCH: Feature({}),
 }
 ALL: Final[dict[str, Feature]] = {
     **PUSHED_BY_LIBRARY, **ASKED_OF_LIBRARY, **PUSHED_BY_SOCKETS, **COMING,
 }  # fmt: skip
-#: Queues whose workers are plain sockets; those of all others are the library's.
-PLAIN: Final = frozenset(PUSHED_BY_SOCKETS)
+#: Queues of the workers of the library.
+WORKED_BY_LIBRARY: Final = [name for name in ALL if name not in (*PUSHED_BY_SOCKETS, CLAIMED, SCRATCH)]
 #: Messages a second of the stream.
 STREAM_RATE: Final = 6.0
 #: Queues where ids stay known: a repeated push makes no second job, however late it is.

@@ -27,7 +27,7 @@ _REFUSALS: Final = ("UNAVAILABLE", "UNCERTAIN", "TIMEOUT")
 
 def job_checks(ledger: Ledger) -> Iterator[Breach]:
     """Yield all breaches that the books of jobs show."""
-    for each in (lost, unexpected, again, out_of_order, over_limits, wrong_results, hung, refused):
+    for each in _CHECKS:
         yield from islice(each(ledger), _MOST_OF_A_KIND)
 
 
@@ -234,9 +234,27 @@ def hung(ledger: Ledger) -> Iterator[Breach]:
                 yield Breach("hung", text, ledger.story((fact.queue, fact.id)))
 
 
+def done_twice(ledger: Ledger) -> Iterator[Breach]:
+    """Yield pieces of work for which two jobs ran though they had one dedupe_id."""
+    ran: dict[str, list[Key]] = defaultdict(list)
+    for key, fact in ledger.pushed.items():
+        if key[0] == features.DEDUPED and key in ledger.runs:
+            ran[fact.about["work"]].append(key)
+    for work, keys in ran.items():
+        if len(keys) > 1:
+            evidence = [line for key in keys for line in ledger.story(key)]
+            yield Breach("again", f"{len(keys)} jobs with the dedupe_id {work} ran", evidence)
+
+
 def refused(ledger: Ledger) -> Iterator[Breach]:
-    """Yield refusals that no fault explains."""
+    """Yield refusals that no fault explains, and that are not meant to be."""
     for fact in ledger.facts:
-        if fact.what == books.REFUSED and fact.about["code"] not in _REFUSALS:
+        meant = fact.queue == features.DEDUPED and fact.about.get("code") == "DUPLICATE"
+        if fact.what == books.REFUSED and not meant and fact.about["code"] not in _REFUSALS:
             text = f"{fact.id} of {fact.queue} was refused: {fact.about['code']}"
             yield Breach("refused", text, ledger.story((fact.queue, fact.id)))
+
+
+_CHECKS: Final = (
+    lost, unexpected, again, done_twice, out_of_order, over_limits, wrong_results, hung, refused,
+)  # fmt: skip

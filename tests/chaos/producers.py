@@ -64,6 +64,9 @@ def _of_job(life: Life, name: str, number: int) -> tuple[dict[str, Any], dict[st
     if name == features.TENANTS:
         tenant = life.random.choice(_TENANTS)
         return {"tenant": tenant}, {"tenant": tenant}
+    if name == features.DEDUPED:
+        work = f"{life.number}-{number}"  # that of the other producer's job of this number
+        return {"dedupe_id": work}, {"work": work}
     if name == features.FAILING:
         fate = {0: REJECT, 1: ROLLBACK}.get(number % features.FAILS_OF, "")
         return {"headers": {"fate": fate}}, {"fate": fate}

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from chaos.life import Life
+from chaos.operators import operator
 from chaos.producers import asker, plain_producer, producer
 from chaos.streamers import publisher, reader
 from chaos.workers import plain_worker, worker
@@ -28,6 +29,8 @@ def main() -> int:
             worker(life)
         case "plain-worker":
             plain_worker(life)
+        case "operator":
+            operator(life)
         case "publisher":
             publisher(life)
         case "reader":

@@ -20,11 +20,10 @@ _CLAIM: Final = 10
 
 
 def worker(life: Life) -> None:
-    """Work on all queues that plain sockets do not work on."""
-    names = [name for name in features.ALL if name not in features.PLAIN and name != features.CLAIMED]
+    """Work on all queues of the library's workers, and by claims."""
     working = [
         Worker(life.endpoints, name, _Handler(life), prefetch=_PREFETCH, name=life.program, stop_timeout=5.0)
-        for name in names
+        for name in features.WORKED_BY_LIBRARY
     ]
     for each in working:
         each.start()

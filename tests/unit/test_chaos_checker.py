@@ -100,6 +100,14 @@ PLANTED: dict[str, tuple[str, list[Line]]] = {
     "a job of no message": ("unexpected", run(1, features.ROUTED, "events-7", payload="m")),
     "a job begun after its acknowledged end": ("again", run(5, features.SHORT, "s")),
     "a job begun after its answer": ("again", run(5, features.ANSWERS, "a")),
+    "two jobs of one piece of work": (
+        "again",
+        [
+            line
+            for id_ in ("d1", "d2")
+            for line in (*pushed(0, features.DEDUPED, id_, work="1-1"), *run(1, features.DEDUPED, id_))
+        ],
+    ),
     "a job of a group before its turn": (
         "order",
         [*pushed(0.6, features.ORDERS, "o2", key="k", place=2), *run(2.1, features.ORDERS, "o2")],
