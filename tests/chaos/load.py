@@ -198,7 +198,7 @@ class Load:
             each.kill()
             self._book.note("late", id=each.name)
         for each in chosen:
-            if each not in late and each.code:
+            if each not in late and each.code not in (0, -signal.SIGTERM):  # ended before it could catch it
                 self._book.note("failed", id=each.name, code=each.code)
         return not late
 

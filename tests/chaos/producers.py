@@ -44,7 +44,8 @@ def producer(life: Life) -> None:
 
 def _confirm(life: Life, receipts: queue.SimpleQueue[Receipt | None]) -> None:
     while (receipt := receipts.get()) is not None:
-        while not receipt.done:
+        confirmed = False
+        while not confirmed:
             try:
                 receipt.wait(5)
             except Timeout:
@@ -52,7 +53,7 @@ def _confirm(life: Life, receipts: queue.SimpleQueue[Receipt | None]) -> None:
             except SluiceError as error:
                 life.book.note(REFUSED, receipt.queue, receipt.id, code=error.code)
                 break
-        else:
+            confirmed = True
             life.book.note(CONFIRMED, receipt.queue, receipt.id, existed=receipt.existed)
 
 
