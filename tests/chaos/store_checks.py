@@ -38,7 +38,7 @@ _GROWTH_FILES: Final = 60
 _ALARMING: Final = re.compile(r"Traceback|\bCRITICAL\b|\bERROR\b")
 _EXPLAINED: Final = re.compile(
     r"MongoDB is away|has no primary|no MongoDB primary|is the primary, but its replica set calls"
-    r"|was declared dead by another broker"
+    r"|has not been initiated|was declared dead by another broker"
     r"|was not written: (AutoReconnect|NotPrimary|InvalidOperation|NetworkTimeout)"
 )
 

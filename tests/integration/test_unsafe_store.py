@@ -140,6 +140,22 @@ def test_what_is_wrong_with_a_replica_set_is_named_with_its_cure(tmp_path: Path)
             assert told in str(why_no_primary(f"mongodb://{host}/?replicaSet=rs0"))
 
 
+def test_a_member_that_has_just_started_does_not_hide_what_the_others_say(tmp_path: Path) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "old").mkdir()
+    with (
+        a_mongod(tmp_path / "new", "--replSet", "rs0") as new,
+        a_mongod(tmp_path / "old", "--replSet", "rs0") as old,
+    ):
+        with connect(f"mongodb://127.0.0.1:{old}/?directConnection=true") as client:
+            members = [{"_id": 0, "host": f"127.0.0.1:{old}"}]
+            client.admin.command("replSetInitiate", {"_id": "rs0", "members": members})
+        told = why_no_primary(f"mongodb://127.0.0.1:{new},127.0.0.1:{old}/?replicaSet=other")
+        assert told == (
+            f"the replica set of 127.0.0.1:{old} is 'rs0', and the URI names 'other': write replicaSet=rs0"
+        )
+
+
 def test_a_broker_that_finds_no_primary_says_why(standalone: str, database: str, tmp_path: Path) -> None:
     uri = f"{standalone}?replicaSet=rs0"
     broker = BrokerProcess(uri, database, folder=tmp_path)

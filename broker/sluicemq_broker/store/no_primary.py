@@ -28,12 +28,24 @@ _NO_LOGIN: Final = 18
 
 
 def why_no_primary(text: str) -> str | None:
-    """Return what is wrong with the hosts of a URI and what to do, as they say; None if they don't say."""
+    """Return what is wrong with the hosts of a URI and what to do, as they say; None if they don't say.
+
+    A member that has just started says that its replica set has not been initiated, until it has read its
+    configuration. So that counts only where no other host says more.
+    """
     uri = MongoUri.read(text)
+    not_initiated = None
     for host in _hosts(text)[:_MOST_ASKED]:
-        if why := _what_it_says(uri, host, _hello(uri, host)):
+        said = _hello(uri, host)
+        why = _what_it_says(uri, host, said)
+        if why and not _says_not_initiated(said):
             return why
-    return None
+        not_initiated = not_initiated or why
+    return not_initiated
+
+
+def _says_not_initiated(said: dict[str, Any] | Exception) -> bool:
+    return isinstance(said, dict) and "setName" not in said and bool(said.get("isreplicaset"))
 
 
 def _what_it_says(uri: MongoUri, host: str, said: dict[str, Any] | Exception) -> str | None:
@@ -108,7 +120,7 @@ def _client(
 
 def _why(host: str, wanted: str | None, said: dict[str, Any]) -> str | None:
     name = said.get("setName")
-    if name is None and said.get("isreplicaset"):
+    if _says_not_initiated(said):
         return (
             f"the replica set of {host} has not been initiated: do so once, at one of its members: "
             f"mongosh --host {host} --eval 'rs.initiate()'"
