@@ -40,12 +40,16 @@ class Job:
         "priority",
         "queue",
         "receipt",
+        "source",
         "trace",
         "visibility_timeout",
     )
 
     trace: Any
     """The context of the handler's span; unset without one."""
+
+    source: Any
+    """The worker's part that has this job from its broker; None for a job that no worker got."""
 
     def __init__(
         self,
@@ -68,6 +72,7 @@ class Job:
         self.max_attempts = max_attempts
         self.receipt = b""
         self.epoch = 0
+        self.source = None
         self.came = monotonic()
         self.visibility_timeout = inf
         self._accepted = self.came - in_seconds(age)
@@ -96,10 +101,16 @@ class Job:
         job.came = monotonic()
         job.headers = headers or {}
         job.epoch = epoch
+        job.source = None
         job._accepted = accepted + offset  # noqa: SLF001 - its own class
         job._extend = extend  # noqa: SLF001
         job._send_progress = send_progress  # noqa: SLF001
         return job
+
+    @property
+    def is_held(self) -> bool:
+        """Return whether the connection that delivered it lives: else its broker has taken it back."""
+        return self.source is not None and bool(self.source.holds(self))
 
     @property
     def age(self) -> float:

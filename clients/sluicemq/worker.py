@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Final, Self, Unpack
+from typing import Final, Self, Unpack
 
 from sluicemq import forks, handlers
 from sluicemq.arguments import checked
@@ -19,22 +20,30 @@ from sluicemq.protocol.readable import said
 from sluicemq.stop_signals import StopSignals
 from sluicemq.transport import exits
 from sluicemq.transport.access import Access, Broker
+from sluicemq.transport.apart import Apart
 from sluicemq.transport.assignment import Assignment, JobVerdict
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.credentials import AccessOptions
+from sluicemq.transport.endpoints import most_brokers
 from sluicemq.transport.pop import PopAssignment
+from sluicemq.transport.shares import Shares
 from sluicemq.verdicts import Verdicts
 
 #: Seconds that running handlers have by default when a worker is stopped.
 STOP_TIMEOUT: Final = 30.0
+#: Connections of one worker to brokers, at most.
+MOST_CONNECTIONS: Final = 4
 _LEAST_ON_STOP: Final = 1.0  # seconds that ``on_stop`` has at least
+_VERDICTS_WITHIN: Final = 2.0  # seconds that the last verdicts have to be answered
 
 
 @checked()
 class Worker:
     """Takes jobs of one queue and gives each to ``handler``, in ``concurrency`` threads.
 
-    ``endpoint``: where the broker is; None means ``SLUICEMQ_ENDPOINT``, or ``tcp://127.0.0.1:5550``.
+    ``endpoint``: where the broker is; None means ``SLUICEMQ_ENDPOINT``, or ``tcp://127.0.0.1:5550``. With
+    several endpoints it works for several brokers at once, by one connection to each, or to four of many,
+    chosen at random. They share its ``prefetch``. When one is lost the others get its share.
 
     The handler's end settles the job:
 
@@ -121,42 +130,53 @@ class Worker:
         self._busy = 0
         self._failed = 0
         self._failure: Exception | None = None
+        self._inbox: deque[Job] = deque()
+        self._apart, self._shares = Apart(), Shares(self._prefetch, self._at_work)
+        count = min(MOST_CONNECTIONS, most_brokers(self._access.endpoints))
+        self._assignments = [self._assigned() for _ in range(count)]
+        self._verdicts = Verdicts(
+            self._handler, self._access.endpoint, pop=self._pop, on_unusable=self._on_unusable
+        )
+
+    def _assigned(self) -> Assignment:
+        """Create the part that one connection has of this worker."""
         kind = PopAssignment if self._pop else Assignment
-        self._assignment: Assignment = kind(
+        assignment: Assignment = kind(
             self.queue,
-            self._prefetch,
+            self._inbox,
+            self._shares,
             self._on_jobs,
             self._on_failure,
             self._at_work,
             wait_for_queue=self._wait_for_queue,
         )
-        self._inbox = self._assignment.inbox
         about = {"concurrency": self._concurrency, **({} if self._name is None else {"name": self._name})}
-        self._connection = Connection(self._access, self._assignment, about=about)
-        self._assignment.attach(self._connection)
-        self._verdicts = Verdicts(
-            self._handler, self._connection.server, pop=self._pop, on_unusable=self._on_unusable
-        )
+        assignment.attach(Connection(self._access, assignment, about=about, apart=self._apart))
+        return assignment
 
     def _forked(self) -> None:
         """Drop jobs and signals in the child of a fork; a worker that was started can't be used there."""
         self._signals.forked()
-        self._connection.abandon()
+        self._abandon()
         self._begin()
         if self._started_in is not None:
-            self._connection.abandon()
+            self._abandon()
             self._ending = self._stopped = True  # a handler that forked and returns ends its thread
             self._stop_asked.set()
+
+    def _abandon(self) -> None:
+        for each in self._assignments:
+            each.connection.abandon()
 
     @property
     def late(self) -> int:
         """Return how many verdicts came too late: the job was no longer this worker's."""
-        return sum(self._assignment.late.values())
+        return sum(self.late_by_kind.values())
 
     @property
     def late_by_kind(self) -> dict[str, int]:
         """Return the late verdicts by kind: COMMIT, ROLLBACK and REJECT."""
-        return dict(self._assignment.late)
+        return dict(sum((each.late for each in self._assignments), Counter()))
 
     @property
     def failed(self) -> int:
@@ -169,7 +189,7 @@ class Worker:
         Signals are caught only in the main thread; a second one stops the worker at once. Raises the error
         that made it impossible to go on, such as :class:`~sluicemq.BadQueue`.
         """
-        with self._signals.caught(self._connection):
+        with self._signals.caught(self._assignments[0].connection):
             self.start()
             self._stop_asked.wait()
             self.stop()
@@ -185,7 +205,8 @@ class Worker:
             forks.refuse("this worker, which was started", self._started_in, "make a new Worker here")
             return
         self._started_in = forks.generation
-        self._connection.start()
+        for each in self._assignments:
+            each.connection.start()
         exits.close_at_exit(self)
         for number in range(self._concurrency):
             name = f"sluicemq-{self.queue}-{number}"
@@ -214,7 +235,8 @@ class Worker:
                 try:
                     self._stop_in_order(self._stop_timeout if timeout is None else timeout)
                 finally:
-                    self._connection.close()
+                    for each in self._assignments:
+                        each.connection.close()
         return not self._busy
 
     def close(self, timeout: float | None = None) -> None:
@@ -253,10 +275,10 @@ class Worker:
         while self._wait_for_jobs():
             try:
                 while (job := self._next_job()) is not None:
-                    if self._pop or (self._connection.greeted and job.epoch == self._connection.epoch):
+                    if job.is_held:
                         self._at_work[number] = job
-                        if monotonic() >= self._assignment.late_from:
-                            self._assignment.begin(job)
+                        if monotonic() >= job.source.late_from:
+                            job.source.begin(job)
                         verdict = self._verdicts.on(job)
                         self._at_work[number] = None
                         self._settle(verdict)
@@ -266,8 +288,7 @@ class Worker:
     def _settle(self, verdict: JobVerdict) -> None:
         if self._pop and verdict.verb != wire.COMMIT:
             self._note_failed(1, f"{verdict.detail!r}; job {verdict.job.id} was popped, so it is")
-        self._assignment.verdicts.append(verdict)
-        self._connection.wake()
+        verdict.job.source.settle(verdict)
 
     def _note_failed(self, count: int, what: str) -> None:
         with self._change:
@@ -355,7 +376,7 @@ class Worker:
 
     def _work_off(self, timeout: float) -> None:
         """Request no more jobs, and let the handlers work off the popped ones: nobody else has them."""
-        self._call(self._assignment.ask_for_no_more)
+        self._ask_for_no_more()
         self._wait_for_verdicts()
         with self._change:
             self._change.wait_for(lambda: not (self._inbox or self._busy) or self._signals.count > 1, timeout)
@@ -363,7 +384,7 @@ class Worker:
     def _give_back_the_rest(self) -> None:
         self._begin_no_more()
         rest = self._rest()
-        self._call(self._assignment.ask_for_no_more)
+        self._ask_for_no_more()
         self._release(rest)
 
     def _rest(self) -> list[Job]:
@@ -377,8 +398,8 @@ class Worker:
     def _release(self, jobs: list[Job]) -> None:
         if self._pop and jobs:
             self._note_failed(len(jobs), f"no time for {len(jobs)} popped jobs, they are")
-        self._assignment.verdicts.extend(JobVerdict(job, wire.RELEASE) for job in jobs)
-        self._connection.wake()
+        for job in jobs:
+            job.source.settle(JobVerdict(job, wire.RELEASE))
 
     def _wait_for_handlers(self, timeout: float) -> None:
         with self._change:
@@ -389,17 +410,21 @@ class Worker:
         elif busy:
             log.warning("%d handlers still run; their jobs are given back", busy)
 
-    def _wait_for_verdicts(self) -> None:
-        settled = threading.Event()
-        self._call(self._assignment.when_settled, settled.set)
-        settled.wait(2.0)
+    def _ask_for_no_more(self) -> None:
+        for each in self._assignments:
+            with suppress(SluiceError):
+                each.call(each.ask_for_no_more)
 
-    def _call(self, function: Callable[..., None], *args: Any) -> None:
-        try:
-            self._connection.call(function, *args)
-        except SluiceError:
-            for each in args:
-                each()
+    def _wait_for_verdicts(self) -> None:
+        answered: list[threading.Event] = []
+        for each in self._assignments:
+            with suppress(SluiceError):
+                settled = threading.Event()
+                each.call(each.when_settled, settled.set)
+                answered.append(settled)
+        until = monotonic() + _VERDICTS_WITHIN
+        for settled in answered:
+            settled.wait(max(0.0, until - monotonic()))
 
     def _signalled(self) -> None:
         self._stop_asked.set()

@@ -1,4 +1,7 @@
-"""The worker's part of the I/O thread: requests jobs, takes them in, sends the verdicts in batches.
+"""The worker's part of one I/O thread: requests jobs, takes them in, sends the verdicts in batches.
+
+A worker has one such part for each of its connections. They share its inbox, and its prefetch by
+:class:`~sluicemq.transport.shares.Shares`.
 
 Jobs that a lost connection has delivered are void: the broker has taken them back. They are removed from the
 worker's inbox, and no verdict on them is sent.
@@ -22,6 +25,7 @@ from sluicemq.protocol.readable import escaped
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pacing import RETRY_AFTER
 from sluicemq.transport.questions import Questions
+from sluicemq.transport.shares import Grant, Shares
 
 MESSAGE_VERDICTS = 512
 MESSAGE_BYTES = 1 << 20
@@ -54,42 +58,52 @@ class Assignment:
     def __init__(
         self,
         queue: str,
-        credit: int,
+        inbox: deque[Job],
+        shares: Shares,
         on_jobs: Callable[[int], None],
         on_failure: Callable[[SluiceError], None],
         at_work: Sequence[Job | None],
         *,
         wait_for_queue: bool = False,
     ) -> None:
-        """``at_work``: the job that each thread of the worker has begun, kept by the worker."""
+        """``inbox``: jobs that no handler has begun; any thread takes from it.
+
+        ``at_work``: the job that each thread of the worker has begun, kept by the worker.
+        """
+        self.open = 0
+        """The epoch of its connection, while it takes part in the sharing of the prefetch; else 0."""
+        self.share: int | None = None
+        """The jobs that it has requested at most; None before the first request of an epoch."""
+        self.seen: Grant | None = None
         self._ask_at = self._look_at = inf
-        self.inbox: deque[Job] = deque()
-        """Jobs that no handler has begun; any thread takes from it."""
+        self._inbox = inbox
+        self._shares = shares
         self.late_from = inf
         """No job begins late before this monotonic time."""
         self._shortest = inf  # visibility timeout so far
         self._at_work = at_work
-        self._requested = 0  # the credit of the last READY
-        self._stuck = False  # jobs were given back, and no handler has ended since
+        self._credit = 0  # the broker may act on it: a smaller one counts once it is answered
+        self._held = 0  # jobs that are here and not settled
+        self._ending = False
         self._progress: dict[bytes, tuple[Job, list[Any]]] = {}
         self._progress_at = 0.0
         self.verdicts: deque[JobVerdict] = deque()
         self.late: Counter[str] = Counter()
         """Verdicts that came too late, by kind: the job was no longer this worker's."""
         self._queue = queue
-        self._credit = credit
         self._wait_for_queue = wait_for_queue
         self._on_jobs = on_jobs
         self._on_failure = on_failure
         self._questions = Questions()
         self._questions.of_deliveries = True
-        self._connection: Connection
+        self.connection: Connection
         self._settling = 0
         self._idle: list[Callable[[], None]] = []
+        shares.add(self)
 
     def attach(self, connection: Connection) -> None:
         """Use this connection; before it is started."""
-        self._connection = connection
+        self.connection = connection
         self._questions.attach(connection)
 
     @property
@@ -100,17 +114,36 @@ class Assignment:
 
     @property
     def busy(self) -> bool:
-        """Return whether jobs are here that only this connection can settle."""
-        epoch = self._connection.epoch
-        in_hand = any(job is not None and job.epoch == epoch for job in self._at_work)
-        return in_hand or bool(self.inbox or self.verdicts or self._settling or self._questions.busy)
+        """Return whether jobs are here, or may come, that only this connection can settle."""
+        return bool(self.bound or self.verdicts or self._settling or self._questions.busy)
+
+    # ------------------------------------------------------------------ for the shares of the prefetch
+
+    @property
+    def bound(self) -> int:
+        """Return how many jobs it has or may still get."""
+        return max(self._credit, self._held)
+
+    def call(self, function: Callable[..., None], *args: Any) -> None:
+        """Run a function in the I/O thread; raises if the connection has ended."""
+        self.connection.call(function, *args)
+
+    def set_share(self, grant: Grant) -> None:
+        """Request as many jobs, if the connection is still of this epoch."""
+        if grant.epoch == self.open and grant.share != self.share and not self._ending:
+            self.share = grant.share
+            self._ask_for_work()
+        self.seen = grant
+        if grant.most > grant.share:  # larger ones are no longer on their way
+            self._shares.changed()
 
     # ------------------------------------------------------------------ through Connection.call
 
     def ask_for_no_more(self) -> None:
         """Request no more jobs; jobs that still come are released."""
-        self._credit = 0
-        if self._connection.greeted:
+        self._ending = True
+        self.share = 0
+        if self.connection.greeted:
             self._ask_for_work()
 
     def when_settled(self, settled: Callable[[], None]) -> None:
@@ -118,6 +151,15 @@ class Assignment:
         self._idle.append(settled)
 
     # ------------------------------------------------------------------ from a handler's thread
+
+    def holds(self, job: Job) -> bool:
+        """Return whether a job of this part is still its worker's."""
+        return self.connection.greeted and job.epoch == self.connection.epoch
+
+    def settle(self, verdict: JobVerdict) -> None:
+        """Send a verdict soon."""
+        self.verdicts.append(verdict)
+        self.connection.wake()
 
     def begin(self, job: Job) -> None:
         """Extend the time of a job whose handler begins, if much of it has passed in the inbox.
@@ -127,11 +169,11 @@ class Assignment:
         self.late_from = job.came + self._shortest * BEGUN_LATE  # jobs behind it came later
         if job.begins_late:
             with suppress(SluiceError):
-                self._connection.call(self._renew, job)
+                self.connection.call(self._renew, job)
 
     def extend(self, job: Job, seconds: float) -> None:
         """Extend a job, for :meth:`Job.extend`."""
-        if job.epoch != self._connection.epoch or not self._connection.greeted:
+        if not self.holds(job):
             raise LeaseLost(f"job {job.id} can't be extended: the connection that delivered it is lost")
         try:
             answer = self._questions.ask(
@@ -145,25 +187,27 @@ class Assignment:
     def note_progress(self, job: Job, progress: list[Any]) -> None:
         """Keep the newest progress of a job, for :meth:`Job.progress`; it is sent once a second."""
         self._progress[job.receipt] = job, progress
-        self._connection.wake()
+        self.connection.wake()
 
     # ------------------------------------------------------------------ the role
 
     def connected(self) -> None:
-        """Request jobs, and send the questions that have waited."""
+        """Have a share of the prefetch, and send the questions that have waited."""
         self._questions.connected()
-        self._ask_for_work()
+        self.share = None
+        self._follow()
 
     def turn(self) -> None:
         """Send all verdicts that are there."""
-        if self._connection.greeted:
+        self._follow()
+        if self.verdicts and self._shares.stuck:
+            self._shares.handler_ended()
+        if self.connection.greeted:
             now = monotonic()
             if now >= self._ask_at:
                 self._ask_for_work()
-            ended = self._requested < self._credit and len(self.verdicts) > 0
-            self._settle()
-            if ended:
-                self._ask_again()
+            if self.verdicts:
+                self._settle()
             if now >= self._look_at:
                 self._give_back_late(now)
             if self._progress and monotonic() >= self._progress_at:
@@ -178,10 +222,11 @@ class Assignment:
         if message.verb != wire.DELIVER:
             return
         jobs = self._read(message)
-        if self._credit:
-            self.inbox.extend(jobs)
+        self._held += len(jobs)
+        if not self._ending:
+            self._inbox.extend(jobs)
             self._await_begin(jobs)
-            self._connection.post(self._on_jobs, len(jobs))
+            self.connection.post(self._on_jobs, len(jobs))
         else:
             self.verdicts.extend(JobVerdict(job, wire.RELEASE) for job in jobs)
 
@@ -189,56 +234,67 @@ class Assignment:
         """Forget void jobs and their verdicts."""
         self._questions.disconnected()
         self._ask_at = self._look_at = inf
-        self._stuck = False
-        self.inbox.clear()
+        self._forget_inbox()
         self._progress.clear()
         self._drop_all()
-        self._settling = 0
+        self._settling = self._held = self._credit = 0
+        self._follow()
+        self._shares.changed()
 
     def ended(self, error: SluiceError) -> None:
         """End: the worker can't go on."""
         self._questions.ended(error)
         self._drop_all()
+        self._follow()
         self._notify_idle()
-        self._connection.post(self._on_failure, error)
+        self.connection.post(self._on_failure, error)
 
     # ------------------------------------------------------------------ below
 
-    @property
-    def _wanted(self) -> int:
-        """Return how many jobs to request: none while no handler could begin one.
+    def _follow(self) -> None:
+        """Take part in the sharing while the connection takes more."""
+        epoch = self.connection.epoch if self.connection.takes_more else 0
+        if self.open != epoch:
+            self.open = epoch
+            if self.connection.greeted and not epoch:  # the broker stops: nothing more from there
+                self.share = 0
+                self._ask_for_work()
+            self._shares.changed()
 
-        A handler may still be at a job of a lost connection, for any time: the broker no longer counts that
-        job.
-        """
-        epoch = self._connection.epoch
-        void = sum([job is not None and job.epoch != epoch for job in self._at_work])
-        return 0 if self._stuck or void == len(self._at_work) else max(0, self._credit - void)
-
-    def _ask_again(self) -> None:
-        """Request more jobs: a handler has ended, and there is room for more than were requested."""
-        self._stuck = False
-        if self._wanted != self._requested:
-            self._ask_for_work()
+    def _forget_inbox(self) -> None:
+        """Remove the jobs of this part that no handler has begun; others keep their order."""
+        kept = 0
+        for _ in range(len(self._inbox)):
+            with suppress(IndexError):  # the handlers take from it meanwhile
+                job = self._inbox.popleft()
+                if job.source is not self:
+                    self._inbox.append(job)
+                    kept += 1
+        if kept:
+            self.connection.post(self._on_jobs, kept)
 
     def _give_back_late(self, now: float) -> None:
         """Give back, uncounted, jobs that no handler could begin in time; request none until one ends."""
         late: list[Job] = []
-        for job in list(self.inbox):
+        mine = [job for job in list(self._inbox) if job.source is self]
+        for job in mine:
             if job.begin_by <= now:
                 with suppress(ValueError):  # a handler has begun it meanwhile
-                    self.inbox.remove(job)
+                    self._inbox.remove(job)
                     late.append(job)
-        self._look_at = min([job.begin_by for job in list(self.inbox)], default=inf)
+        self._look_at = min([job.begin_by for job in mine if job.begin_by > now], default=inf)
         if not late:
             return
         if any(job is not None for job in self._at_work):
-            self._stuck = True
+            self._shares.stuck = True
+            self.share = 0
             self._ask_for_work()  # first, or the jobs would come back here
+        self._held -= len(late)
+        self._shares.changed()
         for start in range(0, len(late), MESSAGE_VERDICTS):
             self._send([JobVerdict(job, wire.RELEASE) for job in late[start : start + MESSAGE_VERDICTS]])
         what = "%d jobs of queue %s go back to the broker: no handler could begin them in half their time"
-        self._connection.post(log.warning, what, len(late), self._queue)
+        self.connection.post(log.warning, what, len(late), self._queue)
 
     def _await_begin(self, jobs: list[Job]) -> None:
         """Note when to look whether handlers have begun these jobs."""
@@ -248,14 +304,21 @@ class Assignment:
         self._look_at = min(self._look_at, now + self._shortest * BEGIN_WITHIN)
 
     def _renew(self, job: Job) -> None:
-        if self._connection.greeted and job.epoch == self._connection.epoch:
-            self._connection.request(wire.EXTEND, [job.receipt], job.visibility_timeout, answered=_ignore)
+        if self.holds(job):
+            self.connection.request(wire.EXTEND, [job.receipt], job.visibility_timeout, answered=_ignore)
 
     def _ask_for_work(self) -> None:
+        def answered(value: Any, error: SluiceError | None) -> None:
+            if error is None and share == self.share and share < self._credit:
+                self._credit = share
+                self._shares.changed()
+            self._granted(value, error)
+
         self._ask_at = inf
-        self._requested = self._wanted
-        fields = (self._queue, self._requested, *([self._options] if self._wait_for_queue else []))
-        self._connection.request(wire.READY, *fields, answered=self._granted)
+        share = self.share or 0
+        self._credit = max(self._credit, share)
+        fields = (self._queue, share, *([self._options] if self._wait_for_queue else []))
+        self.connection.request(wire.READY, *fields, answered=answered)
 
     @property
     def _options(self) -> dict[str, bool]:
@@ -263,34 +326,41 @@ class Assignment:
         return {"wait": self._wait_for_queue}
 
     def _granted(self, value: Any, error: SluiceError | None) -> None:
-        if error is None and value and self._credit:
-            self._connection.post(log.warning, "%s. The worker waits for it", value)
-        if error is None or error is self._connection.disconnect_error or not self._credit:
+        if error is None and value and not self._ending:
+            self.connection.post(log.warning, "%s. The worker waits for it", value)
+        if error is None or error is self.connection.disconnect_error or self._ending:
             return
         if isinstance(error, Unavailable):
             self._ask_at = monotonic() + RETRY_AFTER
         else:
-            self._connection.post(self._on_failure, error)
+            self.connection.post(self._on_failure, error)
 
     def _read(self, message: wire.Message) -> list[Job]:
-        epoch = self._connection.epoch
+        epoch = self.connection.epoch
         try:
             queue, rows = message.fields[:2]
             extend, offset = self.extend, clock_offset(message.fields)
-            return [Job.delivered(queue, row, epoch, extend, self.note_progress, offset) for row in rows]
+            jobs = [Job.delivered(queue, row, epoch, extend, self.note_progress, offset) for row in rows]
         except (TypeError, ValueError) as error:
             raise BadFrames(f"a DELIVER can't be read: {error}") from error
+        for job in jobs:
+            job.source = self
+        return jobs
 
     def _settle(self) -> None:
+        shrinks = self._held > (self.share or 0)
         while self.verdicts:
             batch = self._take_batch()
             if batch:
+                self._held -= len(batch)
                 self._send(batch)
+        if shrinks:
+            self._shares.changed()
 
     def _take_batch(self) -> list[JobVerdict]:
         batch: list[JobVerdict] = []
         size = 0
-        epoch, verdicts = self._connection.epoch, self.verdicts
+        epoch, verdicts = self.connection.epoch, self.verdicts
         while verdicts and len(batch) < MESSAGE_VERDICTS and size < MESSAGE_BYTES:
             verdict = verdicts.popleft()
             if verdict.job.epoch == epoch:
@@ -304,7 +374,7 @@ class Assignment:
 
     def _send(self, batch: list[JobVerdict]) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:
-            if error is not self._connection.disconnect_error:
+            if error is not self.connection.disconnect_error:
                 self._settling -= 1
                 if error is not None and len(batch) > 1:
                     self._send_by_halves(batch)
@@ -319,17 +389,17 @@ class Assignment:
             wire.verdict_row(job.receipt, verb, detail, delay, onward)
             for job, verb, detail, delay, onward, _span in batch
         ]
-        self._connection.request(wire.SETTLE, rows, answered=answered)
+        self.connection.request(wire.SETTLE, rows, answered=answered)
 
     def _send_progress(self) -> None:
         self._progress_at = monotonic() + PROGRESS_EACH
         rows: list[list[Any]] = []
         while self._progress and len(rows) < MESSAGE_VERDICTS:
             receipt, (job, progress) = self._progress.popitem()
-            if job.epoch == self._connection.epoch:
+            if job.epoch == self.connection.epoch:
                 rows.append([receipt, *progress])
         if rows:
-            self._connection.request(wire.PROGRESS, rows, answered=_ignore)
+            self.connection.request(wire.PROGRESS, rows, answered=_ignore)
 
     def _note_refused(self, batch: list[JobVerdict], value: Any, error: SluiceError | None) -> None:
         """Log refused verdicts. The broker ends their jobs, unless it could not read the message."""
@@ -339,7 +409,7 @@ class Assignment:
         for position, code, text, *_ in value or ():
             verdict = batch[position]
             self._note_late(verdict)
-            self._connection.post(
+            self.connection.post(
                 log.warning, "%s of job %s refused: %s %s", verdict.verb, verdict.job.id, code, text
             )
 
@@ -351,27 +421,29 @@ class Assignment:
 
     def _give_back_refused(self, verdict: JobVerdict, why: str) -> None:
         """Give back a job whose verdict was refused, with the refusal as its reason; then without any."""
+        self._held += verdict.verb != wire.RELEASE  # it is settled once more
         if verdict.verb == wire.ROLLBACK:
             self.verdicts.append(JobVerdict(verdict.job, wire.RELEASE))
         elif verdict.verb != wire.RELEASE:
             reason = escaped(f"its {verdict.verb} was refused: {why}")
             self.verdicts.append(JobVerdict(verdict.job, wire.ROLLBACK, reason))
-        self._connection.wake()
+        self.connection.wake()
 
     def _drop_all(self) -> None:
         while self.verdicts:
             self._drop(self.verdicts.popleft())
 
     def _drop(self, verdict: JobVerdict) -> None:
-        """Don't send a verdict whose connection is lost."""
+        """Don't send a verdict whose connection is lost; its handler is free again."""
         self._note_late(verdict)
+        self._shares.changed()
         if verdict.span is not None:
-            self._end_spans([(0, verdict.span)], None, self._connection.disconnect_error)
+            self._end_spans([(0, verdict.span)], None, self.connection.disconnect_error)
 
     def _end_spans(self, spans: list[tuple[int, Any]], value: Any, error: SluiceError | None) -> None:
         refused = {position: from_code(str(code), str(text)) for position, code, text in value or ()}
         ended = [(span, error or refused.get(position)) for position, span in spans]
-        self._connection.post(tracing.settled, ended)
+        self.connection.post(tracing.settled, ended)
 
     def _note_late(self, verdict: JobVerdict) -> None:
         if verdict.verb != wire.RELEASE:
@@ -379,7 +451,7 @@ class Assignment:
 
     def _notify_idle(self) -> None:
         for settled in self._idle:
-            self._connection.post(settled)
+            self.connection.post(settled)
         self._idle = []
 
 

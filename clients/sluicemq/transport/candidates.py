@@ -19,6 +19,7 @@ from math import inf
 from random import Random
 from typing import Final, NamedTuple
 
+from sluicemq.transport.apart import Apart
 from sluicemq.transport.endpoints import Place, place
 from sluicemq.transport.names import Address, Names
 
@@ -29,6 +30,9 @@ _LOOK_UP_WITHIN: Final = 2.0
 #: Seconds for a greeting where there is another candidate; doubled with each round in vain, since brokers
 #: may be slow.
 _GREET_WITHIN: Final = 2.0
+#: Seconds between two lookups of a name that stands for several brokers. So long is also the pause while
+#: other connections of the worker have taken all candidates.
+_LOOK_AGAIN: Final = 30.0
 #: Seconds: a connection that ends within these was a try in vain.
 _STEADY_AFTER: Final = 1.0
 
@@ -44,7 +48,20 @@ class Candidate(NamedTuple):
 class Candidates:
     """The addresses of all endpoints, in turn. It knows no socket and no clock."""
 
-    def __init__(self, endpoints: Sequence[str], names: Names, rng: Random | None = None) -> None:
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        names: Names,
+        rng: Random | None = None,
+        *,
+        apart: Apart | None = None,
+    ) -> None:
+        """``apart``: shared with other connections; a candidate that one of them has is passed over."""
+        self.passed_over = False
+        """Another connection has a candidate of this round, or the last."""
+        self._apart = apart or Apart()
+        self._tried = False
+        self._look_at = 0.0
         self.rounds = 0
         """Rounds in vain since the last connection that lasted."""
         self.longest_pause = LONGEST_PAUSE
@@ -89,19 +106,37 @@ class Candidates:
                 return None
             self._begin(now)
         self._add_new()
-        if not self._left:
-            self._end_if_over(now)
-            return None
-        self._dialled = self._left.popleft()
-        self._until = now + _LOOK_UP_WITHIN
-        return self._dialled
+        while self._left:
+            candidate = self._left.popleft()
+            if self._apart.take(candidate.endpoint, self):
+                self._dialled, self._tried = candidate, True
+                self._until = now + _LOOK_UP_WITHIN
+                return candidate
+            self.passed_over = True
+        self._end_if_over(now)
+        return None
 
     def greeted(self, now: float) -> None:
         """Note that the broker at the last candidate has greeted."""
-        self._greeted_at = now
+        self._greeted_at, self._look_at = now, now + _LOOK_AGAIN
+
+    def vanished(self, now: float) -> bool:
+        """Return whether the connected address is no longer one of its name, which is looked up at times."""
+        if now < self._look_at:
+            return False
+        self._look_at = now + _LOOK_AGAIN
+        of_names = [each for each in self._places if each.all_of]
+        self._names.collect()
+        known = {each for where in of_names for group in self._groups(where) for each in group}
+        for where in of_names:
+            self._names.look_up(where.host)
+        dialled, given = self._dialled, {each.endpoint for each in self._places}
+        return dialled is not None and dialled.endpoint not in given and dialled not in known
 
     def failed(self, now: float) -> None:
         """Note that the last candidate did not greet, or that its connection was lost."""
+        if self._dialled:
+            self._apart.leave(self._dialled.endpoint, self)
         greeted_at, self._greeted_at = self._greeted_at, None
         if greeted_at is not None and now - greeted_at >= _STEADY_AFTER:
             self.rounds = 0
@@ -112,6 +147,7 @@ class Candidates:
 
     def _begin(self, now: float) -> None:
         self._under_way, self._until = True, now + _LOOK_UP_WITHIN
+        self._tried = self.passed_over = False
         self._seen = set()
         self._left = deque()
         self._awaited = [each for each in self._places if each.host]
@@ -156,6 +192,9 @@ class Candidates:
         if self._left or (self._awaited and now < self._until):
             return
         self._under_way = False
+        if self.passed_over and not self._tried:
+            self._begin_at = now + _LOOK_AGAIN
+            return
         self.rounds += 1
         pause = min(self.longest_pause, _SHORTEST_PAUSE * 2 ** min(self.rounds - 1, 20))
         self._begin_at = now + self._rng.uniform(0.0, pause)

@@ -36,6 +36,7 @@ from sluicemq.protocol.errors import Forked, NotAdmitted, SluiceError, TooLarge,
 from sluicemq.protocol.readable import escaped
 from sluicemq.transport import endpoints, native
 from sluicemq.transport.access import Access, Broker
+from sluicemq.transport.apart import Apart
 from sluicemq.transport.candidates import LONGEST_PAUSE, Candidate, Candidates
 from sluicemq.transport.entry import explained
 from sluicemq.transport.link import Link
@@ -77,9 +78,15 @@ class Connection:
     """
 
     def __init__(
-        self, broker: Broker, role: Role, *, patient: bool = True, about: dict[str, Any] | None = None
+        self,
+        broker: Broker,
+        role: Role,
+        *,
+        patient: bool = True,
+        about: dict[str, Any] | None = None,
+        apart: Apart | None = None,
     ) -> None:
-        """``about``: fields of HELLO, besides host and pid."""
+        """``about``: fields of HELLO, besides host and pid. ``apart``: keeps it from brokers of others."""
         self._access = Access.chosen(broker)
         self.endpoint = endpoints.shown(self._access.endpoints)
         """All endpoints, for messages."""
@@ -109,7 +116,8 @@ class Connection:
         self._mailbox: native.Mailbox
         self._wakeup = native.Wakeup()
         self._ring = self._wakeup.ring
-        self._candidates = Candidates(self._access.endpoints, Names(self._wakeup.ring))
+        self._candidates = Candidates(self._access.endpoints, Names(self._wakeup.ring), apart=apart)
+        self._apart = apart
         self._candidate: Candidate | None = None
         self._rounds = 0
         self._outcomes: list[_Outcome] = []
@@ -322,6 +330,9 @@ class Connection:
             self._lose(_Outcome(refused=True))
         elif self.greeted and not self.takes_more and not self._role.busy:
             self._disconnect("the broker stops")
+        elif self.greeted and self._candidates.vanished(now):
+            self.takes_more = False
+            self.post(log.warning, "%s is no address of its name any more", self._where)
         elif self.greeted and now - self._sent_at >= self._heartbeat:
             self._send(wire.encode(wire.PING, next(self._numbers)))
 
@@ -434,7 +445,8 @@ class Connection:
         self.not_admitted = next((each for each in refusals if isinstance(each, NotAdmitted)), None)
         self._candidates.longest_pause = _LONGEST_PAUSE_NOT_ADMITTED if self.not_admitted else LONGEST_PAUSE
         impatient = not self._patient and not self.epoch
-        if len(refusals) == len(outcomes) > 0 and not self.not_admitted:
+        alone = not self._candidates.passed_over
+        if alone and len(refusals) == len(outcomes) > 0 and not self.not_admitted:
             self._fail(refusals[0])
         elif impatient and all(each.refused or each.refusal for each in outcomes):
             self._fail(refusals[0] if refusals else Unavailable(self.obstacle))
@@ -445,7 +457,8 @@ class Connection:
     def _warn_unreachable(self) -> None:
         if monotonic() >= self._warn_at:
             self._warn_at = monotonic() + _WARN_EACH
-            why = self._obstacle or f"can't reach {self.endpoint}: is a broker running there?"
+            free = self._apart.free(self._access.endpoints) if self._apart else self._access.endpoints
+            why = self._obstacle or f"can't reach {endpoints.shown(free)}: is a broker running there?"
             self.post(log.warning, "%s", why)
 
     def _unexpected_peer(self) -> str | None:

@@ -115,6 +115,11 @@ def place(endpoint: str) -> Place:
     return Place(endpoint, host=host, port=port, source=source + between, families=families, all_of=all_of)
 
 
+def most_brokers(given: Sequence[str]) -> int:
+    """Return how many brokers these endpoints may lead to; a name that stands for several has any number."""
+    return len(given) + (_MOST if any(each.startswith(_ALL_OF) for each in given) else 0)
+
+
 def shown(endpoints: Sequence[str]) -> str:
     """Return endpoints as a message has them: a few, and the number of the others."""
     more = len(endpoints) - _SHOWN

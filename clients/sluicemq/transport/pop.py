@@ -6,6 +6,7 @@ are still this worker's.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 from sluicemq.job import Job
@@ -20,8 +21,24 @@ class PopAssignment(Assignment):
     The broker counts down the requested jobs, so one more is requested with each that is done.
     """
 
-    #: Jobs that have come and are not done. ``_requested``: those that have not come yet.
-    _here = 0
+    #: Requested jobs that have not come yet. ``_held``: those that have come and are not done.
+    _requested = 0
+    #: All requested jobs are being called off: no more are requested before the answer.
+    _calling_off = False
+
+    @property
+    def bound(self) -> int:
+        """Return how many jobs it has or may still get."""
+        return self._held + max(0, self._requested)
+
+    @property
+    def busy(self) -> bool:
+        """Return whether jobs may still come: those that are here are nobody else's."""
+        return bool(self._requested or self._settling)
+
+    def holds(self, _job: Job) -> bool:
+        """Return True: popped jobs are this worker's for good."""
+        return True
 
     def begin(self, job: Job) -> None:
         """Do nothing: popped jobs have no timeout."""
@@ -38,50 +55,66 @@ class PopAssignment(Assignment):
         """Take in the jobs of a DELIVER, also when stopping: nobody else has them."""
         if message.verb == wire.DELIVER:
             jobs = self._read(message)
-            self._here += len(jobs)
+            self._held += len(jobs)
             self._requested -= len(jobs)
-            self.inbox.extend(jobs)
-            self._connection.post(self._on_jobs, len(jobs))
+            self._inbox.extend(jobs)
+            self.connection.post(self._on_jobs, len(jobs))
 
     def disconnected(self) -> None:
         """Keep the jobs; the next connection is asked for as many as there is room for."""
         self._questions.disconnected()
         self._settling = self._requested = 0
+        self._calling_off = False
+        self._follow()
+        self._shares.changed()
 
     def _drop_all(self) -> None:
-        self._here -= len(self._done())
+        if self.verdicts:
+            self._held -= len(self._done())
+            self._shares.changed()
 
     def _ask_for_work(self) -> None:
-        room = self._credit - self._here - self._requested
-        if not self._credit:
-            self._request(0)
-        elif room > 0:
+        self._ask_at = inf
+        room = (self.share or 0) - self._held - self._requested
+        if self._calling_off:
+            return
+        if room > 0:
             self._request(room)
-
-    def _ask_again(self) -> None:
-        """Do nothing: :meth:`_settle` requests more with each job that is done."""
+        elif not self.share or room < 0 < self._requested:
+            self._request(0)
 
     def _settle(self) -> None:
-        done = self._done()
-        self._here -= len(done)
-        if done and self._credit:
+        shrinks = self.bound > (self.share or 0)
+        self._held -= len(self._done())
+        if self.share and self._held + self._requested < self.share:
             self._ask_for_work()
+        if shrinks:
+            self._shares.changed()
 
     def _done(self) -> list[JobVerdict]:
         return [self.verdicts.popleft() for _ in range(len(self.verdicts))]
 
     def _request(self, credit: int) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:
-            if error is self._connection.disconnect_error:
+            if error is self.connection.disconnect_error:
                 return
             self._settling -= 1
-            if error is not None:
+            if not credit:
+                self._called_off()
+            elif error is not None:
                 self._requested -= credit
             self._granted(value, error)
 
         self._settling += 1
-        self._requested = self._requested + credit if credit else 0
-        self._connection.request(wire.READY, self._queue, credit, self._options, answered=answered)
+        self._requested += credit
+        self._calling_off = not credit
+        self.connection.request(wire.READY, self._queue, credit, self._options, answered=answered)
+
+    def _called_off(self) -> None:
+        self._requested, self._calling_off = 0, False
+        if self.share:
+            self._ask_for_work()
+        self._shares.changed()
 
     @property
     def _options(self) -> dict[str, bool]:

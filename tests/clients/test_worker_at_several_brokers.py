@@ -1,0 +1,228 @@
+"""A worker of several brokers: one prefetch, shared by its connections and never exceeded."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
+from sluicemq import Job, Worker
+from sluicemq.protocol import wire
+from support.waiting import wait_until
+
+Brokers = Callable[[int], list[ScriptedBroker]]
+
+
+@pytest.fixture
+def brokers() -> Iterator[Brokers]:
+    started: list[ScriptedBroker] = []
+
+    def start(count: int) -> list[ScriptedBroker]:
+        started.extend(ScriptedBroker().start() for _ in range(count))
+        return started
+
+    yield start
+    for each in started:
+        each.stop()
+
+
+class Handler:
+    """A handler that holds each job until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.begun: list[bytes] = []
+        self._go_on = threading.Semaphore(0)
+
+    def __call__(self, job: Job) -> None:
+        self.begun.append(job.payload)
+        assert self._go_on.acquire(timeout=SECONDS)
+
+    def go_on(self, jobs: int = 1) -> None:
+        self._go_on.release(jobs)
+
+
+def endpoints(brokers: list[ScriptedBroker]) -> list[str]:
+    return [each.endpoint for each in brokers]
+
+
+def credit(broker: ScriptedBroker) -> int | None:
+    """The credit of the last READY; None before the first."""
+    asked = broker.of(wire.READY)
+    return asked[-1].fields[1] if asked else None
+
+
+def credits_are(brokers: list[ScriptedBroker], *wanted: int | None) -> bool:
+    return sorted(map(credit, brokers), key=str) == sorted(wanted, key=str)
+
+
+def wait_credits(brokers: list[ScriptedBroker], *wanted: int | None) -> None:
+    wait_until(lambda: credits_are(brokers, *wanted), SECONDS, f"credits {wanted}")
+
+
+def peer(broker: ScriptedBroker) -> bytes:
+    return broker.of(wire.READY)[-1].peer
+
+
+def test_a_prefetch_is_shared_by_all_brokers_and_a_lost_one_leaves_its_share_to_the_others(
+    brokers: Brokers,
+) -> None:
+    three = brokers(3)
+    with Worker(endpoints(three), "q", Handler(), prefetch=5):
+        wait_credits(three, 2, 2, 1)
+        three[0].stop()
+        wait_credits(three[1:], 2, 3)
+        three[1].stop()
+        wait_credits(three[2:], 5)
+
+
+def test_with_fewer_jobs_than_brokers_the_rest_stand_by_and_take_over(brokers: Brokers) -> None:
+    three = brokers(3)
+    with Worker(endpoints(three), "q", Handler(), prefetch=1):
+        for left in (3, 2, 1):
+            wait_credits(three, *[0] * (left - 1), 1)
+            working = next(each for each in three if credit(each) == 1)
+            working.stop()
+            three.remove(working)
+
+
+def test_a_broker_that_comes_gets_jobs_only_as_others_have_fewer(brokers: Brokers) -> None:
+    # Given: a worker that is full with jobs of the first broker, while the second is away
+    first, second = both = brokers(2)
+    second.stop()
+    handler = Handler()
+    with Worker(endpoints(both), "q", handler, prefetch=4, concurrency=4):
+        wait_credits([first], 4)
+        first.deliver(peer(first), "q", [b"1", b"2", b"3", b"4"])
+        wait_until(lambda: len(handler.begun) == 4, SECONDS)
+        # When: it comes, and the first broker does not answer
+        held_back: list[Received] = []
+
+        def hold_back(message: Received) -> object:
+            held_back.append(message)
+            return SILENCE
+
+        first.on[wire.READY] = hold_back
+        second.received.clear()
+        second.start()
+        # Then: it has nothing while the first may still send
+        wait_credits(both, 2, 0)
+        wait_until(lambda: held_back, SECONDS)
+        assert credit(second) == 0
+        # And: when it has answered, one for each job that is settled beyond its share
+        handler.go_on()
+        first.wait_for(wire.SETTLE)
+        assert credit(second) == 0
+        first.answer(held_back[-1], None)
+        wait_credits([second], 1)
+        handler.go_on()
+        wait_credits([second], 2)
+        handler.go_on(2)
+        wait_until(lambda: len(first.settled()) == 4, SECONDS)
+        assert credits_are(both, 2, 2)
+
+
+def test_a_verdict_goes_to_the_broker_that_the_job_came_by(brokers: Brokers) -> None:
+    both = brokers(2)
+    with Worker(endpoints(both), "q", lambda job: job.payload, prefetch=2):
+        wait_credits(both, 1, 1)
+        for number, each in enumerate(both):
+            each.deliver(peer(each), "q", [b"%d" % number])
+        for number, each in enumerate(both):
+            each.wait_for(wire.SETTLE)
+            assert list(each.settled()) == [b"r-%d" % number]
+
+
+def test_a_job_of_a_lost_broker_is_void_and_those_of_others_stay(brokers: Brokers) -> None:
+    first, second = both = brokers(2)
+    handler = Handler()
+    with Worker(endpoints(both), "q", handler, prefetch=4):
+        wait_credits(both, 2, 2)
+        first.deliver(peer(first), "q", [b"begun"])
+        wait_until(lambda: handler.begun == [b"begun"], SECONDS)
+        first.deliver(peer(first), "q", [b"void"])
+        second.deliver(peer(second), "q", [b"a", b"b"])
+        # While its handler is at work no thread is free: nothing is wanted
+        first.stop()
+        wait_credits([second], 0)
+        handler.go_on(10)
+        wait_credits([second], 4)
+        wait_until(lambda: len(second.settled()) == 2, SECONDS)
+        assert sorted(handler.begun) == [b"a", b"b", b"begun"]
+
+
+def test_a_stopping_broker_has_its_jobs_settled_and_others_have_its_share(brokers: Brokers) -> None:
+    first, second = both = brokers(2)
+    handler = Handler()
+    with Worker(endpoints(both), "q", handler, prefetch=4, concurrency=4):
+        wait_credits(both, 2, 2)
+        first.deliver(peer(first), "q", [b"in hand"])
+        wait_until(lambda: handler.begun, SECONDS)
+        # When: it says that it stops
+        first.hello["stopping"] = True
+        first.send(peer(first), wire.encode(wire.BYE, 0))
+        wait_credits(both, 0, 3)
+        # Then: the job is settled there, and its place goes to the other
+        handler.go_on()
+        first.wait_for(wire.SETTLE)
+        wait_credits([second], 4)
+
+
+def test_a_worker_of_many_brokers_connects_to_four(brokers: Brokers) -> None:
+    six = brokers(6)
+    with Worker(endpoints(six), "q", Handler(), prefetch=8):
+        wait_credits(six, 2, 2, 2, 2, None, None)
+        next(each for each in six if credit(each) == 2).stop()
+        wait_until(lambda: sum(credit(each) is not None for each in six) == 5, SECONDS)
+
+
+def test_a_worker_that_pops_never_requests_more_than_its_prefetch(brokers: Brokers) -> None:
+    first, second = both = brokers(2)
+    second.stop()
+    handler = Handler()
+    with Worker(endpoints(both), "q", handler, prefetch=4, concurrency=4, pop=True):
+        # Given: one job of four requested ones has come
+        wait_credits([first], 4)
+        first.deliver(peer(first), "q", [b"1"])
+        wait_until(lambda: handler.begun, SECONDS)
+        # When: another broker comes
+        second.received.clear()
+        second.start()
+        # Then: the rest is called off, and shared anew
+        wait_until(lambda: [each.fields[1] for each in first.of(wire.READY)] == [4, 0, 1], SECONDS)
+        wait_until(lambda: sum(each.fields[1] for each in second.of(wire.READY)) == 2, SECONDS)
+        handler.go_on()
+
+
+def test_a_stopped_worker_gives_back_the_jobs_of_all_brokers(brokers: Brokers) -> None:
+    both = brokers(2)
+    handler = Handler()
+    worker = Worker(endpoints(both), "q", handler, prefetch=4)
+    worker.start()
+    wait_credits(both, 2, 2)
+    for number, each in enumerate(both):
+        each.deliver(peer(each), "q", [b"%d-a" % number, b"%d-b" % number])
+    wait_until(lambda: handler.begun, SECONDS)
+    threading.Timer(0.1, handler.go_on).start()
+    assert worker.stop(SECONDS)
+    verdicts = [row[0] for each in both for row in each.settled().values()]
+    assert sorted(verdicts) == ["COMMIT", "RELEASE", "RELEASE", "RELEASE"]
+    assert all(each.of(wire.BYE) for each in both)
+
+
+def test_jobs_that_no_handler_can_begin_go_back_to_their_brokers_and_a_handlers_end_brings_new_ones(
+    brokers: Brokers,
+) -> None:
+    first, second = both = brokers(2)
+    handler = Handler()
+    with Worker(endpoints(both), "q", handler, prefetch=4):
+        wait_credits(both, 2, 2)
+        first.deliver(peer(first), "q", [b"long"])
+        wait_until(lambda: handler.begun, SECONDS)
+        second.deliver(peer(second), "q", [b"late"], within=0.5)
+        second.wait_for(wire.SETTLE)
+        assert second.settled()[b"r-late"][0] == "RELEASE"
+        wait_credits(both, 0, 0)
+        handler.go_on()
+        wait_credits(both, 2, 2)

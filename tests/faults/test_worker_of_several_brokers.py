@@ -1,0 +1,133 @@
+"""A worker of three brokers outlives each of them: nothing is lost, and little runs twice."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sluicemq import Client, Job, Producer, Worker
+from support.broker_process import BrokerProcess
+from support.ports import free_port
+from support.waiting import TIMEOUT, wait_until
+
+PREFETCH = 6
+JOBS = 120
+Fault = Callable[[BrokerProcess], None]
+
+
+@pytest.fixture
+def brokers(mongo_uri: str) -> Iterator[list[BrokerProcess]]:
+    config = {
+        "broker": {"lease": 5.0, "heartbeat": 0.5, "silence": 3.0, "stop_timeout": 10.0},
+        "devices": [],
+        "queues": {"q": {}},
+    }
+    three = [BrokerProcess(mongo_uri, f"workers-{free_port()}", config=config)]
+    three += [
+        BrokerProcess(mongo_uri, three[0].config["broker"]["database"], config=config) for _ in range(2)
+    ]
+    with three[0], three[1], three[2]:
+        yield three
+
+
+class Handler:
+    """A handler that notes what it has begun, and waits for a word at one job."""
+
+    def __init__(self, at: int) -> None:
+        self.begun: Counter[int] = Counter()
+        self.most_at_once = 0
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self._at = at
+        self._now = 0
+        self._lock = threading.Lock()
+
+    def __call__(self, job: Job) -> None:
+        number = int(job.payload)
+        with self._lock:
+            self.begun[number] += 1
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+        if number >= self._at:
+            self.reached.set()
+            assert self.go_on.wait(TIMEOUT)
+        with self._lock:
+            self._now -= 1
+
+
+def kill(broker: BrokerProcess) -> None:
+    broker.kill()
+
+
+def freeze(broker: BrokerProcess) -> None:
+    broker.send_signal(signal.SIGSTOP)
+
+
+def terminate(broker: BrokerProcess) -> None:
+    broker.process.terminate()
+
+
+@pytest.mark.parametrize("fault", [kill, freeze, terminate])
+def test_jobs_go_on_at_the_other_brokers(brokers: list[BrokerProcess], fault: Fault) -> None:
+    doors = [each.doors["smq"] for each in brokers]
+    handler = Handler(at=JOBS // 2)
+    with Worker(doors, "q", handler, prefetch=PREFETCH, concurrency=PREFETCH) as worker:
+        wait_until(lambda: all(_workers(each) == 1 for each in brokers), what="a worker at each broker")
+        with Producer(doors[1]) as producer:
+            for number in range(JOBS):
+                producer.push("q", b"%d" % number)
+            # Given: a worker that has jobs in hand
+            assert handler.reached.wait(TIMEOUT)
+            # When: one of three brokers is lost
+            fault(brokers[0])
+            handler.go_on.set()
+            # Then: all jobs are done, and only what it had given may run twice
+            wait_until(lambda: len(handler.begun) == JOBS, what="all jobs")
+            with Client(doors[1]) as client:
+                wait_until(lambda: not _left(client), what="all verdicts")
+    again = sum(handler.begun.values()) - JOBS
+    assert again <= (0 if fault is terminate else PREFETCH)
+    assert handler.most_at_once <= PREFETCH
+    assert worker.late <= again
+
+
+def test_no_job_runs_twice_while_brokers_are_restarted_one_after_the_other(
+    brokers: list[BrokerProcess],
+) -> None:
+    doors = [each.doors["smq"] for each in brokers]
+    handler = Handler(at=10**9)
+    pushed, stop = 0, threading.Event()
+
+    def push() -> None:
+        nonlocal pushed
+        with Producer(doors) as producer:
+            while not stop.is_set():
+                producer.push("q", b"%d" % pushed).wait(TIMEOUT)
+                pushed += 1
+
+    pushing = threading.Thread(target=push)
+    with Worker(doors, "q", handler, prefetch=PREFETCH, concurrency=2) as worker:
+        pushing.start()
+        try:
+            for each in brokers:
+                assert each.terminate() == 0
+                each.restart()
+                wait_until(lambda each=each: _workers(each) == 1, what="its worker")  # type: ignore[misc]
+        finally:
+            stop.set()
+            pushing.join(TIMEOUT)
+        wait_until(lambda: len(handler.begun) == pushed, what="all jobs")
+    assert set(handler.begun.values()) == {1}
+    assert worker.late == 0
+
+
+def _workers(broker: BrokerProcess) -> int:
+    with Client(broker.doors["smq"]) as client:
+        return sum(int(each["workers"]) for each in client.queues() if each["name"] == "q")
+
+
+def _left(client: Client) -> int:
+    return sum(each["ready"] + each["reserved"] for each in client.queues() if each["name"] == "q")
