@@ -51,7 +51,6 @@ ROUTE: Final[Mapping[str, Any]] = {"routes": [{"stream": "routed", "queue": "fro
 TOKEN: Final = "0123456789-abcdefghij"  # noqa: S105 - of a test
 HTTP: Final[Mapping[str, Any]] = {"broker": {**CONFIG["broker"], "http": "127.0.0.1:0", "http_token": TOKEN}}
 RESERVE: Final = "claims.Claims._reserve_found:update_many"
-RENAME: Final = "removed_queues._rename:rename"
 
 
 def stopping(hand: Hand) -> None:
@@ -434,24 +433,6 @@ def beyond(hand: Hand) -> None:
     hand.book.surely(small, ENDED)
 
 
-def deleting_beside(hand: Hand) -> None:
-    """Somebody pushes between the two steps of a deletion."""
-    hand.push("gone", "a")
-    jobs = hand.jobs("gone")
-    deleting = threading.Thread(target=_delete_quietly, args=(hand, "gone"))
-    hand.book.perhaps(hand.name("a"), ENDED)
-    deleting.start()
-    until(lambda: hand.broker.dead or not jobs.count_documents({}), what="the first step")
-    jobs.insert_one(_document(hand.name("b")))
-    hand.book.perhaps(hand.name("b"), "worked gone", ENDED)
-    deleting.join(60)
-
-
-def _delete_quietly(hand: Hand, queue: str) -> None:
-    with suppress(SluiceError, TimeoutError):
-        hand.client.delete(queue)
-
-
 def odd_indexes_before(hand: Hand) -> None:
     """What keeps the indexes of a queue from being made as they should be, and indexes that nobody needs."""
     odd, tenants, mail = (hand.jobs(each) for each in ("odd", "tenants", "mail"))
@@ -733,7 +714,6 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "one_by_one": Scenario(one_by_one),
     "unsent": Scenario(unsent, unsent_before, alone=True, waits=f"{RESERVE}.before=wait:2"),
     "beyond": Scenario(beyond, beyond_before, alone=True),
-    "deleting_beside": Scenario(deleting_beside, waits=f"{RENAME}.after=wait:2"),
     "removing": Scenario(removing, alone=True),
     "odd_indexes": Scenario(odd_indexes, odd_indexes_before, alone=True),
     "left_over": Scenario(left_over, left_over_before, alone=True),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from secrets import token_hex
 
 import pytest
 
 from faults.mongo_proxy import CuttingProxy
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.cluster.pauses import PauseStore
+from sluicemq_broker.store.admin.queue_records import QueueRecordStore
 from sluicemq_broker.store.connection import connect
 from sluicemq_broker.store.errors import Unclear
 from sluicemq_broker.store.jobs.documents import collection
@@ -29,7 +30,7 @@ class TwoQueues:
         self.mail = mail
         self.other = other
         self.changes = ChangesAtOnce(mail.jobs.database)
-        self.pauses = PauseStore(mail.jobs.database)
+        self.records = QueueRecordStore(mail.jobs.database)
         jobs = some_jobs(20, owner="me")
         mail.push(jobs, NOW)
         mail.roll_back([RolledBack(job, "bad", "worker", dead=True) for job in jobs], NOW)
@@ -90,7 +91,7 @@ def test_a_promotion_and_a_pause_whose_replies_are_lost_are_carried_out(queues: 
     queues.cut("update")
     queues.changes.promote("mail", "a", LATER)
     assert ids(queues.mail.reserve(1, LATER, "me").jobs) == ["a"]
-    queues.cut("update")
-    queues.pauses.pause("mail", "intake")
-    assert queues.pauses.paused() == {"mail": {"intake"}}
+    queues.cut("commitTransaction")
+    queues.records.change("mail", lambda record: replace(record, paused=frozenset({"intake"})), LATER)
+    assert [(each.name, each.paused) for each in queues.records.read()] == [("mail", frozenset({"intake"}))]
     assert len(queues.proxy.cuts) == 2

@@ -25,6 +25,7 @@ from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queues import Census
 from sluicemq_broker.queues.bulk_operations import Delete
 from sluicemq_broker.queues.queues import Queues
+from sluicemq_broker.queues.removals import Removal
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.security import ANYBODY, Caller
 from sluicemq_broker.store.admin.inspector import Inspector
@@ -58,12 +59,13 @@ def test_who_waits_for_a_job_of_a_removed_queue_is_told_and_nothing_of_it_is_hel
     # Given
     queue, told = queues.open("mail"), list[Any]()
     queue.results.wait("a", told.append)
+    queue.results.stored(["a"], [])
     staged = a_job("a", owner="owner-1")
     queue.scheduler.reservations.add([staged])
     queue.scheduler.staging.add([staged])
     # When
     queues.removed(queue)
-    queues.forget("mail")
+    queues.let_go_removed()
     # Then
     assert [type(each) for each in told] == [NotFound]
     assert not queue.held
@@ -82,7 +84,7 @@ def test_a_job_that_came_while_its_queue_was_removed_is_held_until_its_worker_ha
     assert deadline.until(lambda: bool(worker.jobs) and not queue.busy)
     # When
     queues.removed(queue)
-    queues.forget("mail")
+    queues.let_go_removed()
     # Then no audit gives it to another
     [delivery] = worker.deliveries
     assert queue.scheduler.reservations.knows(delivery.job.id, delivery.job.reservation.number)
@@ -109,7 +111,7 @@ def test_a_queue_that_was_removed_beside_a_verdict_is_known_until_that_is_durabl
     queue.store.jobs.drop()
     # When
     queues.removed(queue)
-    queues.forget("mail")
+    queues.let_go_removed()
     early = queues.known("mail")
     held.set()
     assert deadline.until(lambda: not queue.busy)
@@ -145,7 +147,7 @@ def test_a_queue_that_is_used_is_there_anew_when_it_was_removed(queues: Queues, 
         queues.reconfigure(replace(Config.default(), queues={"mail": QueueSettings()}))
     # When
     queues.removed(queue)
-    queues.forget("mail")
+    queues.let_go_removed()
     # Then
     assert queues.known("mail") is queue
     assert {READY_INDEX, DEDUPE_INDEX} <= queue.store.jobs.index_information().keys()
@@ -158,7 +160,7 @@ def test_a_deletion_whose_end_has_failed_spares_what_was_pushed_since(
     queue, stored, deadline = queues.open("mail"), list[Any](), Deadline()
     deletion = Delete(queues, queues.context, queue, NOW)
     with monkeypatch.context() as patch:
-        patch.setattr(queues, "forget", failing)
+        patch.setattr(Removal, "end", failing)
         with pytest.raises(Unavailable):
             next(deletion.pages())
     queue.push(Push([a_job("a")], lambda *told: stored.append(told)))
@@ -168,6 +170,22 @@ def test_a_deletion_whose_end_has_failed_spares_what_was_pushed_since(
     assert list(deletion.pages()) == [0]
     # Then
     assert queue.store.find(["a"]).keys() == {"a"}
+
+
+def test_while_older_brokers_may_be_there_a_deletion_is_none_of_their_business(
+    documents: Database[dict[str, Any]], queues: Queues
+) -> None:
+    # Given
+    queues.context.schema.number = 2
+    queue, told = queues.open("mail"), list[Any]()
+    queues.pause(queue, wire.INTAKE)
+    queue.results.wait("a", told.append)
+    queue.results.stored(["a"], [])
+    # When
+    assert list(Delete(queues, queues.context, queue, NOW).pages()) == [0]
+    # Then
+    assert [each["_id"] for each in documents["queues"].find()] == [""]
+    assert ([type(each) for each in told], list(queues)) == ([NotFound], [])
 
 
 def test_an_order_to_delete_a_queue_that_another_one_has_deleted_meanwhile_finds_none(queues: Queues) -> None:
@@ -371,7 +389,7 @@ def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its
     elsewhere = Queues(Config.default(), queues.context, lambda _name: documents, a_maker())
     elsewhere.pause(elsewhere.open("mail"), wire.INTAKE)
     # When
-    queues.follow_pauses()
+    queues.follow_records()
     # Then
     assert queues.open("mail").paused == {"intake"}
     with pytest.raises(Paused):

@@ -11,13 +11,12 @@ from pymongo.database import Database
 
 from sluicemq.protocol.errors import LeaseLost, SluiceError, Uncertain
 from sluicemq_broker.job.job import Job, State
-from sluicemq_broker.store.cluster.pauses import PauseStore
 from sluicemq_broker.store.jobs.claims import Claim
 from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.outcomes import Completed, Found, RolledBack
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.write_results import Pushed
-from support.fakes import FakePauses, FakeStore
+from support.fakes import FakeStore
 from support.jobs import NOW, a_job, finished, ids, some_jobs
 
 ME, OTHER = "me", "other"
@@ -55,14 +54,6 @@ class Store(Protocol):
     def will_expire(self) -> bool: ...
     def ended(self, since: float, limit: int) -> list[str]: ...
     def find(self, ids: Sequence[str]) -> dict[str, Found]: ...
-
-
-class Pauses(Protocol):
-    """The verbs of what keeps the pauses of queues."""
-
-    def paused(self) -> dict[str, frozenset[str]]: ...
-    def pause(self, queue: str, what: str) -> None: ...
-    def resume(self, queue: str, what: str) -> None: ...
 
 
 @pytest.fixture(params=["MongoDB", "memory"])
@@ -351,19 +342,3 @@ def test_what_has_ended_since_a_moment_is_told_up_to_a_limit(store: Store) -> No
     store.roll_back([RolledBack(dead, "no", "worker", dead=True)], LATER)
     assert sorted(store.ended(LATER, 9)) == ["dead", "late"]
     assert len(store.ended(NOW, 2)) == 2
-
-
-# ----------------------------------------------------------------------- pauses
-
-
-@pytest.fixture(params=["MongoDB", "memory"])
-def pauses(request: pytest.FixtureRequest) -> Pauses:
-    return FakePauses() if request.param == "memory" else PauseStore(request.getfixturevalue("documents"))
-
-
-def test_what_is_paused_of_a_queue_is_kept_until_it_is_resumed(pauses: Pauses) -> None:
-    for what in ("intake", "delivery", "intake"):
-        pauses.pause("a", what)
-    pauses.pause("b", "intake")
-    pauses.resume("a", "intake")
-    assert pauses.paused() == {"a": {"delivery"}, "b": {"intake"}}

@@ -155,7 +155,10 @@ class FakeStore:
         self.released: list[Job] = []
         self.groups = FakeGroups()
         self.defaults = QueueDefaults()
-        self.removed = False
+        self.removed = self.removal_comes = False
+
+    def expect_removal(self, *, coming: bool) -> None:
+        self.removed = self.removal_comes = coming
 
     def prepare(self, *, again: bool = False) -> None:
         """There is nothing to prepare."""
@@ -363,27 +366,6 @@ class _Insertion:
 
 def _waits(state: State, job: Job) -> Found:
     return Found(state, "", b"", "", expires_at=job.expires_at)
-
-
-class FakePauses:
-    """The pauses of a database in memory, as ``PauseStore`` has them; ``before_read`` may wait or raise."""
-
-    def __init__(self) -> None:
-        self.reads = 0
-        self.before_read: Callable[[], None] = _nothing
-        self._paused: dict[str, frozenset[str]] = {}
-
-    def paused(self) -> dict[str, frozenset[str]]:
-        self.reads += 1
-        found = dict(self._paused)
-        self.before_read()
-        return found
-
-    def pause(self, queue: str, what: str) -> None:
-        self._paused[queue] = self._paused.get(queue, frozenset()) | {what}
-
-    def resume(self, queue: str, what: str) -> None:
-        self._paused[queue] = self._paused.get(queue, frozenset()) - {what}
 
 
 class FakeWorker(Worker):

@@ -5,15 +5,13 @@ from __future__ import annotations
 from typing import Any
 from unittest.mock import MagicMock
 
-import gevent
 import pytest
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import Paused, Unavailable
+from sluicemq.protocol.errors import Paused
 from sluicemq_broker.config import Config
 from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queues.pauses import Pauses
-from support.fakes import FakePauses, Held, a_context, go_on
+from support.fakes import Held, a_context, go_on
 from support.jobs import a_job, ids, some_jobs
 from unit.dispatch_rig import DispatchRig
 
@@ -105,54 +103,3 @@ def test_a_queue_refuses_jobs_while_its_intake_is_paused_and_says_how_to_resume_
     queue.pause(frozenset({wire.DELIVERY}))
     queue.admit()
     assert (told, queue.scheduler.paused) == ([True, False], True)
-
-
-# ----------------------------------------------------------------- what is known
-
-
-@pytest.fixture
-def pauses(store: FakePauses) -> Pauses:
-    pauses = Pauses(lambda _name: None, [])  # type: ignore[arg-type,return-value]
-    pauses._stores = {"db": store}  # type: ignore[dict-item]
-    return pauses
-
-
-@pytest.fixture
-def store() -> FakePauses:
-    return FakePauses()
-
-
-def test_what_is_paused_is_one_read_for_all_queues_of_a_database(pauses: Pauses, store: FakePauses) -> None:
-    store.pause("a", "intake")
-    store.pause("b", "delivery")
-    pauses.read()
-    assert [pauses.of("db", queue) for queue in "abc"] == [{"intake"}, {"delivery"}, frozenset()]
-    assert store.reads == 1
-
-
-def test_while_mongodb_is_away_what_was_known_holds_on(pauses: Pauses, store: FakePauses) -> None:
-    pauses.change("db", lambda each: each.pause("a", "intake"))
-
-    def away() -> None:
-        raise Unavailable("no primary")
-
-    store.before_read = away
-    with pytest.raises(Unavailable):
-        pauses.read()
-    assert pauses.of("db", "a") == {"intake"}
-
-
-def test_a_look_that_began_before_an_order_does_not_undo_it(pauses: Pauses, store: FakePauses) -> None:
-    # Given a look that has read, and whose answer takes long
-    held = Held()
-    store.before_read = held
-    look = gevent.spawn(pauses.read)
-    go_on()
-    # When
-    store.before_read = lambda: None
-    order = gevent.spawn(pauses.change, "db", lambda each: each.pause("a", "intake"))
-    go_on()
-    held.set()
-    gevent.joinall([look, order], timeout=60, raise_error=True)
-    # Then
-    assert pauses.of("db", "a") == {"intake"}

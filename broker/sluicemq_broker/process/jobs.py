@@ -30,7 +30,7 @@ class Jobs:
         ground.bus.on(BusKind.COMING, self.queues.on_coming)
         ground.bus.on(BusKind.ENDED, self.queues.on_ended)
         ground.bus.on(BusKind.FREED, self.queues.on_freed)
-        ground.bus.on(BusKind.PAUSES, self.queues.on_pauses)
+        ground.bus.on(BusKind.RECORDS, self.queues.on_records)
         self.tasks = Tasks(self.queues, context, ground.database)
         self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
         self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)
@@ -52,7 +52,8 @@ class Jobs:
             retried(LeaseStore(ground.database(each)).prepare)
         self.queues.open_configured()
         retried(self.queues.discover)
-        retried(self.queues.follow_pauses)
+        retried(self.queues.records.prepare)
+        retried(self.queues.follow_records)
         ground.begin_lease()
 
     def take_over(self, *, alone: bool) -> None:
@@ -81,7 +82,7 @@ class Jobs:
         yield poll("time-outs, results, jobs of other brokers", poll_every, self.tick)
         yield poll("queues that workers wait for", poll_every, self.queues.look_for_awaited)
         yield poll("queues that were removed", poll_every, self.queues.let_go_removed)
-        yield poll("pauses of queues", poll_every, self.queues.follow_pauses)
+        yield poll("records of queues: pauses, removals", poll_every, self.queues.follow_records)
         yield Duty("counts of the queues, one after the other", poll_every, self.census.tick)
         yield Duty("dead letters: parents, and queues with on_dead", poll_every, self._on_dead.tick)
         yield Duty("dead letters of other brokers", lease, partial(self._on_dead.round, lease))

@@ -331,14 +331,17 @@ class Queue:
         """Call this whenever intake is paused or resumed."""
         self._admission.follow(follow)
 
-    def pause(self, paused: frozenset[str]) -> None:
+    def pause(self, paused: frozenset[str], *, removing: bool = False) -> None:
         """Pause these, of ``delivery`` and ``intake``, and resume the others; again is harmless.
 
-        Jobs that are at workers go on and are settled; pushes that were taken in are stored.
+        Jobs that are at workers go on and are settled; pushes that were taken in are stored. ``removing``: a
+        broker removes the queue, so nothing is handed out until that has ended.
         """
-        changed, self.paused = self.paused ^ paused, paused
-        if wire.DELIVERY in changed:
-            self.scheduler.paused = wire.DELIVERY in paused
+        self.paused = paused
+        self.store.expect_removal(coming=removing)
+        holds = removing or wire.DELIVERY in paused
+        if holds != self.scheduler.paused:
+            self.scheduler.paused = holds
             self.go_on()
         self._admission.pause(paused=wire.INTAKE in paused)
 
@@ -430,8 +433,8 @@ class Queue:
         """
         self.store.dropped()
         self._settler.release(self.scheduler.staging.clear())
-        self.results.end_all(NotFound("the queue was removed with all its jobs"))
         self._settler.await_releases(timeout)
+        self.results.end_removed(NotFound("the queue was removed with all its jobs"))
 
     # ---------------------------------------------------------------- helpers
 

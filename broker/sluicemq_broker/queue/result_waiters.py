@@ -166,8 +166,15 @@ class ResultWaiters:
         for oldest in list(self._expired)[:-_EXPIRED_KNOWN]:
             del self._expired[oldest]
 
+    def end_removed(self, error: SluiceError) -> None:
+        """Answer waiters whose jobs were removed with their queue; others have come since. Blocks."""
+        for part, found in in_halves(list(self._stored), self._find, most=lambda: _AT_ONCE):
+            for job_id in part:
+                if not isinstance(found, Exception) and job_id in self._stored and job_id not in found:
+                    self._answer(job_id, error)
+
     def end_all(self, error: SluiceError) -> None:
-        """Answer all waiters with this: the broker stops, or the queue was removed."""
+        """Answer all waiters with this: the broker stops."""
         for job_id in list(self._waiting):
             self._answer(job_id, error)
 
@@ -209,7 +216,12 @@ class ResultWaiters:
         self._look_ups.extend(list(self._stored) if ids is None else [each for each in ids if each in self])
 
     def _look_up_next(self, count: int) -> None:
-        """Look up ``count`` jobs, the longest not looked up first; and all that a look-up did not find."""
+        """Look up ``count`` jobs, the longest not looked up first; and all that a look-up did not find.
+
+        None while the queue is being removed: :meth:`end_removed` says what became of them.
+        """
+        if self._store.removal_comes:
+            return
         turn = list(islice(self._stored, count))
         for job_id in turn:
             del self._stored[job_id]

@@ -12,8 +12,9 @@ from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.queues import Queues
+from sluicemq_broker.queues.removals import Removal
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import DeadLetters, Redriven, Redrives, Removals
+from sluicemq_broker.store import DeadLetters, Redriven, Redrives, Removals, Unclear
 
 #: Jobs in a page, at most.
 PAGE: Final = 500
@@ -41,7 +42,7 @@ class BulkOperation:
         self.looked = 0
         self.page = PAGE
         self._queues = queues
-        self._owners = context.owners
+        self._context = context
         self._counters = context.counters
         self._database = queues.database_of(queue)
         self._removals = Removals(self._database, FailedParents(queues), context.counters.notice)
@@ -226,26 +227,26 @@ class Delete(BulkOperation):
         if not self._carried_out:  # else this goes on, and spares what was pushed since
             if self._dropped is None:
                 with self._queues.one_removal:
-                    self._dropped = self._drop(self._queues.get(self.queue.name))
-            self._queues.forget(self.queue.name)
+                    self._removal = Removal(self._queues, self._context, self.queue)
+                    self._dropped = self._drop(self._removal)
+            self._removal.end()
             self._carried_out = True
             yield self._dropped
         for _ in self._emptying:  # an attribute: the next call of pages goes on with it
             yield 0
 
-    def _drop(self, queue: Queue) -> int:
-        if queue.workers:
-            raise BadQueue(f"queue {queue.name!r} has {queue.workers} workers: stop them first")
-        others = self._owners.live(queue.settings.database) - set(self._owners.mine())
-        queue.store.dropped()  # before the statement, so that no look at the queue makes it again
+    def _drop(self, removal: Removal) -> int:
+        removal.begin()
         try:
-            self._emptying = self._removals.dropping(queue.name, self.now, shared=bool(others))
-            count = next(self._emptying)
-        except SluiceError:
-            queue.store.kept()
+            name, shared = self.queue.name, removal.shared
+            self._emptying = self._removals.dropping(name, self.now, removal.token, shared=shared)
+            return next(self._emptying)
+        except Unclear:  # perhaps it is put aside: the next look at what is left finds that
+            self._queues.removing.discard(removal.token)
             raise
-        self._queues.removed(queue)
-        return count
+        except SluiceError:
+            removal.take_back()
+            raise
 
 
 class Expire(BulkOperation):

@@ -21,6 +21,7 @@ from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.queues import Queues
+from sluicemq_broker.queues.removals import end_left, under_way
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import (
@@ -54,6 +55,7 @@ class OnDead:
 
     def __init__(self, queues: Queues, context: Context, *, step: int = _STEP, seldom: int = _SELDOM) -> None:
         self._queues = queues
+        self._context = context
         self._families = FailedParents(queues)
         self._clock = context.clock
         self._counters = context.counters
@@ -118,11 +120,13 @@ class OnDead:
         self._places = {name: place for name, place in self._places.items() if name in there}
 
     def _resume_drops(self) -> None:
-        for database in self._queues.documents():
-            try:
-                Removals(database, self._families).resume_drops(self._clock.now())
-            except SluiceError as error:
-                self._counters.notice(Count.UNSWEPT, f"what is left of removed queues stays: {error}")
+        try:
+            end_left(self._queues, self._context)
+            for database in self._queues.documents():
+                removals = Removals(database, self._families)
+                removals.resume_drops(self._clock.now(), under_way=lambda: under_way(self._queues))
+        except SluiceError as error:
+            self._counters.notice(Count.UNSWEPT, f"what is left of removed queues stays: {error}")
 
     def _move_all(self, queue: Queue, to: str) -> None:
         """Move all dead letters; those that can't be moved are tried again in the next round."""

@@ -17,15 +17,17 @@ from sluicemq_broker.config import Config, QueueSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import MakeJob, Queue
 from sluicemq_broker.queues.names import nearest
-from sluicemq_broker.queues.pauses import Pauses
+from sluicemq_broker.queues.records import QueueRecords
 from sluicemq_broker.runtime import Batcher, Count, Gauge, Subjects, shielded
 from sluicemq_broker.security import Caller, authorize
-from sluicemq_broker.store import Documents, Inspector, LimitStore, PauseStore, Surveyed, survey_queues
+from sluicemq_broker.store import Documents, Inspector, LimitStore, QueueRecord, Surveyed, survey_queues
 
 log = logging.getLogger("broker.queue")
 
 #: Seconds in which jobs staged from a removed queue are given back, or later.
 _FEW_SECONDS: Final = 5.0
+#: The first schema in which records of queues say more than what is paused.
+RECORDS_SHARED: Final = 3
 #: Events that cause one look together.
 _MANY: Final = 1_000_000
 
@@ -51,8 +53,8 @@ class Queues:
         self._database = database
         self._open: dict[str, Queue] = {}
         self._channel = channel
-        self._pause_events: Batcher[None] = Batcher(
-            lambda _events: self._look(self.follow_pauses), size=_MANY
+        self._record_events: Batcher[None] = Batcher(
+            lambda _events: self._look(self.follow_records), size=_MANY
         )
         self._ready_events: Batcher[None] = Batcher(
             lambda _events: self._look(self.look_for_awaited), size=_MANY
@@ -60,13 +62,17 @@ class Queues:
         self._removed: set[Queue] = set()
         #: Held while a queue is removed: a second removal finds it gone, or made again.
         self.one_removal = BoundedSemaphore()
+        #: Tokens of the removals that this broker carries out.
+        self.removing: set[str] = set()
         self._awaited: dict[str, dict[Callable[[Queue], None], None]] = {}
         self._one_look = BoundedSemaphore()
         self._looks_begun = self._looks_done = 0
         self._looks_again = False  # at the next poll
         #: The names of all databases with queues or streams.
         self.databases = config.databases
-        self._pauses = Pauses(database, self.databases)
+        self.records = QueueRecords(
+            database, self.databases, context.timer, lambda: context.schema.number >= RECORDS_SHARED
+        )
 
     @property
     def subjects(self) -> Subjects:
@@ -93,7 +99,8 @@ class Queues:
 
             context = replace(self.context, notify_brokers=notify)
             queue = self._open[name] = Queue(name, settings, self._database(database), context, self)
-            queue.pause(self._pauses.of(database, name))
+            record = self.records.of(database, name)
+            queue.pause(record.paused, removing=record.removing is not None)
             for came in self._awaited.pop(name, ()):
                 shielded(came, queue)
         return queue
@@ -226,11 +233,6 @@ class Queues:
         queue.removed(_FEW_SECONDS)
         self._removed.add(queue)
 
-    def forget(self, name: str) -> None:
-        """Remove the pauses of a removed queue; may be repeated after an error."""
-        self.let_go_removed()
-        self._change_pauses(name, lambda store: store.forget(name))
-
     def let_go_removed(self) -> None:
         """Close removed queues, once nothing of them is under way; those in use are made again, empty.
 
@@ -250,28 +252,40 @@ class Queues:
         if closed:
             self.discover()  # a push that was under way may have made it again
 
-    def follow_pauses(self) -> None:
-        """Read all pauses and apply changes; called at the start, and every second or so."""
-        if self._pauses.read():
-            self._apply_pauses()
+    def follow_records(self) -> None:
+        """Read the records of queues and apply changes; called at the start, and every second or so."""
+        self.records.read()
+        self.records.apply(self._follow)
 
     def pause(self, queue: Queue, what: str) -> None:
         """Pause ``delivery`` or ``intake`` of a queue, at all brokers."""
-        self._change_pauses(queue.name, lambda store: store.pause(queue.name, what))
+        self.order(queue.name, lambda record: replace(record, paused=record.paused | {what}))
 
     def resume(self, queue: Queue, what: str) -> None:
         """Resume ``delivery`` or ``intake`` of a queue."""
-        self._change_pauses(queue.name, lambda store: store.resume(queue.name, what))
+        self.order(queue.name, lambda record: replace(record, paused=record.paused - {what}))
 
-    def _change_pauses(self, name: str, statement: Callable[[PauseStore], None]) -> None:
+    def order(self, name: str, change: Callable[[QueueRecord], QueueRecord]) -> QueueRecord:
+        """Change the record of a queue, durably; returns it when it holds here. Other brokers hear of it."""
         database = self.database_name(name)
-        self._pauses.change(database, statement)
-        self._channel(database).announce(BusEvent(BusKind.PAUSES))
-        self._apply_pauses()
+        changed = self.records.store(database).change(name, change, self.context.clock.now())
+        self._channel(database).announce(BusEvent(BusKind.RECORDS))
+        self.follow_records()
+        return changed
 
-    def _apply_pauses(self) -> None:
-        for queue in self:
-            queue.pause(self._pauses.of(self.database_name(queue.name), queue.name))
+    def _follow(self, database: str, name: str, removed: bool) -> None:  # noqa: FBT001 - a callback
+        """Apply the record of a queue; one that is not open yet gets it when it is opened."""
+        if self.database_name(name) != database:
+            return
+        record, queue = self.records.of(database, name), self._open.get(name)
+        if queue:
+            queue.pause(record.paused, removing=record.removing is not None)
+            if removed:
+                self.removed(queue)
+                self.let_go_removed()
+        if record.removing and (mine := self.context.owners.mine()):
+            workers = dict.fromkeys(mine, 0) | {mine[0]: queue.workers if queue else 0}
+            self.records.store(database).hear(name, record.removing.token, workers)
 
     # ---------------------------------------------- events of other brokers
 
@@ -297,9 +311,9 @@ class Queues:
         for queue in self._meant(event):
             queue.on_freed()
 
-    def on_pauses(self, _event: BusEvent) -> None:
-        """Read pauses: another broker has changed some."""
-        self._pause_events.add(None)
+    def on_records(self, _event: BusEvent) -> None:
+        """Read the records of queues: another broker has changed some."""
+        self._record_events.add(None)
 
     def _look(self, look: Callable[[], None]) -> None:
         try:
@@ -324,6 +338,10 @@ class Queues:
         for owner in self.context.owners.mine():
             for name in self.databases:
                 LimitStore.leave(self._database(name), owner)
+
+    def database(self, name: str) -> Documents:
+        """Return a database with queues."""
+        return self._database(name)
 
     def database_of(self, queue: Queue) -> Documents:
         """Return the database with the jobs of a queue."""

@@ -16,6 +16,7 @@ from sluicemq_broker.store.admin.principals import (
     PrincipalRecord,
     PrincipalStore,
 )
+from sluicemq_broker.store.admin.queue_records import ALL_QUEUES, QueueRecord, QueueRecordStore, Removing
 from sluicemq_broker.store.admin.redrives import Redriven, Redrives
 from sluicemq_broker.store.admin.removals import Removals
 from sluicemq_broker.store.admin.tasks import TaskStore
@@ -24,7 +25,6 @@ from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.cluster.event_ring import EventRing
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
 from sluicemq_broker.store.cluster.limits import LimitStore
-from sluicemq_broker.store.cluster.pauses import PauseStore
 from sluicemq_broker.store.cluster.schema import READS, SCHEMA, NewerSchema, SchemaNumbers, SchemaStore
 from sluicemq_broker.store.connection import Documents, connect, connect_for_leases, require_safe
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, UnsafeStore
@@ -63,6 +63,7 @@ from sluicemq_broker.store.values import date, seconds
 from sluicemq_broker.store.write_results import Pushed
 
 __all__ = [
+    "ALL_QUEUES",
     "COUNTED_EXACTLY",
     "EVERY",
     "FAILPOINTS",
@@ -103,7 +104,6 @@ __all__ = [
     "Listing",
     "MinuteCounts",
     "NewerSchema",
-    "PauseStore",
     "Portions",
     "PrincipalKey",
     "PrincipalRecord",
@@ -112,11 +112,14 @@ __all__ = [
     "Promoted",
     "Pushed",
     "QueueDefaults",
+    "QueueRecord",
+    "QueueRecordStore",
     "QueueStore",
     "Redriven",
     "Redrives",
     "Refused",
     "Removals",
+    "Removing",
     "RolledBack",
     "RouteStore",
     "Schedule",

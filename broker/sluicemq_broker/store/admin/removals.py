@@ -9,9 +9,10 @@ never touched. Children that are awaited are removed together with their parents
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
+from secrets import token_hex
 from typing import Final
 
 from sluicemq.protocol.errors import SluiceError
@@ -35,9 +36,11 @@ from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.removed_queues import (
     CHILDREN,
     all_put_aside,
+    aside_name,
     drop_left_over,
     dropping_put_aside,
     put_aside,
+    token_of,
 )
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 
@@ -145,11 +148,12 @@ class Removals(Operations):
         return remove_children(jobs, ids, which, why, now, self._parents, self._portions)
 
     def dropping(
-        self, queue: str, now: float, *, shared: bool = False, size: int = CHILDREN
+        self, queue: str, now: float, token: str = "", *, shared: bool = False, size: int = CHILDREN
     ) -> Iterator[int]:
         """Remove a queue with its jobs; yield about how many these were, then a zero per page of children.
 
-        ``shared``: other brokers may be pushing to it. Their next insert would make the collection again,
+        ``token``: names the removal, for :meth:`is_put_aside`. ``shared``: other brokers may push to the
+        queue and not know of it. Their next insert would make the collection again,
         without the index that keeps a ``dedupe_id`` unique; so an empty collection with its indexes takes its
         place, and stays. Lost reply: repeating it is harmless.
 
@@ -160,19 +164,33 @@ class Removals(Operations):
         with translated():
             jobs = self._jobs(queue)
             count: int = jobs.estimated_document_count()
-            aside = put_aside(jobs, now, leave_empty=shared)
+            aside = put_aside(jobs, now, token or token_hex(8), leave_empty=shared)
         yield count
         with suppress(SluiceError), translated():
             for _ in dropping_put_aside(aside, now, self._parents, size):
                 yield 0
 
-    def resume_drops(self, now: float, size: int = CHILDREN, most: int = _PAGES_IN_A_ROUND) -> None:
+    def is_put_aside(self, queue: str, token: str) -> bool:
+        """Return True if the removal of this token has put the queue aside, and it is still there."""
+        with translated():
+            return bool(self.database.list_collection_names(filter={"name": aside_name(queue, token)}))
+
+    def resume_drops(
+        self,
+        now: float,
+        size: int = CHILDREN,
+        most: int = _PAGES_IN_A_ROUND,
+        under_way: Callable[[], Container[str]] = tuple,
+    ) -> None:
         """Go on with queues whose removal a broker has begun and not ended; harmless if it still works.
 
-        It does ``most`` pages of each, so it holds up nothing else for long.
+        It does ``most`` pages of each, so it holds up nothing else for long. ``under_way()``: the tokens of
+        removals that have not ended, asked after the look; :meth:`is_put_aside` must find their collections.
         """
         with translated():
-            for each in all_put_aside(self.database):
+            found = list(all_put_aside(self.database))
+            spared = under_way() if found else ()
+            for each in (each for each in found if token_of(each) not in spared):
                 for _ in islice(dropping_put_aside(each, now, self._parents, size), most):
                     pass
             drop_left_over(self.database, now)

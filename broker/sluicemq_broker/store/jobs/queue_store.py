@@ -80,6 +80,8 @@ class QueueStore:
         self.jobs = self._database[collection]
         self._notice = notice
         self._prepared = False
+        self.removal_comes = False
+        """True while a broker removes the queue."""
         self.removed = False
         """True if this broker removed the collection and has not made it again; another broker may have."""
         self.claims = Claims(self.jobs, defaults, self._set_aside, notice)
@@ -108,7 +110,7 @@ class QueueStore:
                     return  # meanwhile
                 wanted = [*self.groups.wanted(), *wanted_while_empty(self.jobs, self._defaults)]
                 make_indexes(self.jobs, self._notice, wanted)
-                self._prepared, self.removed = True, False
+                self._prepared, self.removed = not self.removal_comes, self.removal_comes
 
     def mend(self) -> None:
         """Make missing indexes again.
@@ -124,6 +126,15 @@ class QueueStore:
         self._prepared, self.removed = False, True
         self.groups.dropped()
         self.claims.order.on_dropped()
+
+    def expect_removal(self, *, coming: bool) -> None:
+        """Note that a broker is about to remove the collection, or no longer; again is harmless.
+
+        Meanwhile no look makes it again, and each insert makes its indexes sure.
+        """
+        if coming != self.removal_comes:
+            self.removal_comes = coming
+            (self.dropped if coming else self.kept)()
 
     def kept(self) -> None:
         """Note that the removal announced by :meth:`dropped` failed, or is unclear: all is as before."""

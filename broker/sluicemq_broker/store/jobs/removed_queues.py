@@ -39,7 +39,17 @@ _BUILD_TRIES: Final = 300
 _BUILD_WAIT: Final = 0.1
 
 
-def put_aside(jobs: Jobs, now: float, *, leave_empty: bool) -> Jobs:
+def aside_name(queue: str, token: str) -> str:
+    """Return the name of the collection with the jobs of a queue that this removal has put aside."""
+    return f"{PUT_ASIDE}{queue}.{token}"
+
+
+def token_of(aside: Jobs) -> str:
+    """Return the token of the removal that has put this collection aside."""
+    return aside.name.rpartition(".")[2]
+
+
+def put_aside(jobs: Jobs, now: float, token: str, *, leave_empty: bool) -> Jobs:
     """Rename the collection of a queue, in one step: from then on nobody changes what lies in it.
 
     This is where a removal and all that adds jobs meet: a job is in the collection before, and goes with it,
@@ -51,7 +61,7 @@ def put_aside(jobs: Jobs, now: float, *, leave_empty: bool) -> Jobs:
     """
     database, name = jobs.database, jobs.name
     wanted = GroupStore(jobs).wanted()
-    aside = database[f"{PUT_ASIDE}{queue_of(name)}.{token_hex(4)}"]
+    aside = database[aside_name(queue_of(name), token)]
     empty = database[f"{_EMPTY}{queue_of(name)}.{int(now * 1000):x}-{token_hex(4)}"]
     if leave_empty:
         empty.create_indexes(wanted)

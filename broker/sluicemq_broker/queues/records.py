@@ -1,0 +1,127 @@
+"""Records of queues, followed: pauses, settings and removals that any broker may have written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from gevent.lock import BoundedSemaphore
+
+from sluicemq.protocol.errors import SluiceError
+from sluicemq_broker.runtime import Timer
+from sluicemq_broker.store import Documents, QueueRecord, QueueRecordStore, Removing
+
+#: Seconds without a read after which all records are read, as removals can be read for a day only.
+_TOO_LONG: Final = 3600.0
+
+
+class QueueRecords:
+    """The records of all queues at the last read; while MongoDB is away they hold on.
+
+    Each read is one statement for each database, and brings what has changed since the last one.
+    ``shared()``: False while brokers of schema 2 may share the store, whose changes have no revision: then
+    each read brings all.
+    """
+
+    def __init__(
+        self,
+        database: Callable[[str], Documents],
+        names: Iterable[str],
+        timer: Timer,
+        shared: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """``names``: all databases with queues."""
+        self._followed = {
+            name: _Followed(QueueRecordStore(database(name), shared), timer, shared) for name in names
+        }
+        self._shared = shared
+        self._reading = (
+            BoundedSemaphore()
+        )  # or a read begun before a change would end after the one behind it
+
+    @property
+    def shared(self) -> bool:
+        """True if all brokers on the store understand all that a record may say."""
+        return self._shared()
+
+    def prepare(self) -> None:
+        """Make the indexes."""
+        for each in self._followed.values():
+            each.store.prepare()
+
+    def of(self, database: str, queue: str) -> QueueRecord:
+        """Return the record of a queue."""
+        return self._followed[database].records.get(queue) or QueueRecord(name=queue)
+
+    def store(self, database: str) -> QueueRecordStore:
+        """Return the records of a database as they are stored."""
+        return self._followed[database].store
+
+    def read(self) -> None:
+        """Read what has changed. Raises :class:`Unavailable`: then all is as it was, and read next time."""
+        with self._reading:
+            for each in self._followed.values():
+                each.read()
+
+    def apply(self, follow: Callable[[str, str, bool], None]) -> None:
+        """Call ``follow(database, name, removed)`` for each record that has changed.
+
+        ``removed``: its queue was removed since the last call. After an error it is called again next time.
+        """
+        for database, followed in self._followed.items():
+            for name in list(followed.changed):
+                removed = followed.changed.pop(name, None)
+                if removed is None:
+                    continue  # another greenlet has it
+                try:
+                    follow(database, name, removed)
+                except SluiceError:
+                    followed.note(name, removed=removed)
+                    raise
+
+    def removals(self) -> list[tuple[str, QueueRecord, Removing]]:
+        """Return the records of queues that are being removed, each with its database."""
+        return [
+            (database, each, each.removing)
+            for database, followed in self._followed.items()
+            for each in list(followed.records.values())
+            if each.removing
+        ]
+
+
+class _Followed:
+    """The records of one database: those that say something, and names of those that have changed."""
+
+    def __init__(self, store: QueueRecordStore, timer: Timer, shared: Callable[[], bool]) -> None:
+        self.store = store
+        self.records: dict[str, QueueRecord] = {}
+        self.changed: dict[str, bool] = {}
+        self._timer = timer
+        self._shared = shared
+        self._revision: int | None = None
+        self._read_at = 0.0
+
+    def note(self, name: str, *, removed: bool) -> None:
+        """Note that a record has changed; ``removed``: because its queue was removed."""
+        self.changed[name] = self.changed.get(name, False) or removed
+
+    def read(self) -> None:
+        """Read what has changed, or all if removals may have been forgotten by now."""
+        now = self._timer.now()
+        complete = self._revision is None or now - self._read_at > _TOO_LONG or not self._shared()
+        found = list(self.store.read(None if complete else self._revision))
+        last = -1 if self._revision is None else self._revision
+        for each in found:
+            removed = self._revision is not None and each.removed > last
+            if removed or each.orders != self.records.get(each.name, QueueRecord(name=each.name)).orders:
+                self.note(each.name, removed=removed)
+            if each.says_nothing:
+                self.records.pop(each.name, None)
+            else:
+                self.records[each.name] = each
+        if complete:
+            for gone in self.records.keys() - {each.name for each in found}:
+                del self.records[gone]
+                self.note(gone, removed=False)
+        self._revision = max([last, *(each.revision for each in found)])
+        self._read_at = now

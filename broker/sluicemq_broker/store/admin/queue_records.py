@@ -1,0 +1,161 @@
+"""Records of queues: what somebody has ordered of a queue, for all brokers and over restarts.
+
+One document for each queue of which anything was ordered, beside the queues in their database::
+
+    queues: {_id: queue, revision, paused: ["delivery" | "intake", ...], settings?: {key: JSON},
+             removing?: {token, by, at, heard?: {owner: workers}},
+             removed?: revision,
+             changed_at, removed_at?}
+
+``*`` stands for all queues of the database. ``removing``: the queue is being removed by a broker with this
+owner id; ``heard``: the brokers that have read so, and how many workers each has for it. ``removed``: the
+revision by which it was removed last; -1: by the one of this record. Brokers follow the records by
+:mod:`revisions`; one that says nothing has ``removed_at``, and goes a day later.
+
+A store of schema 2 may be shared with brokers that know only ``paused``, and no revisions. So there
+all records are read each time, and one that says nothing goes at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+from pymongo.client_session import ClientSession
+
+from sluicemq_broker.store.admin.revisions import Put, Revisions
+from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.values import Document, date, seconds
+
+#: The name of the record for all queues of a database.
+ALL_QUEUES: Final = "*"
+_BY_THIS_REVISION: Final = -1
+
+
+class Removing(NamedTuple):
+    """A removal under way: its token, the owner id of its broker, since when (Unix seconds).
+
+    ``heard``: how many workers each broker has that knows of it, by owner id.
+    """
+
+    token: str
+    by: str
+    at: float
+    heard: Mapping[str, int] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueRecord:
+    """Orders about a queue that hold; ``settings``: values as JSON by their keys."""
+
+    name: str
+    paused: frozenset[str] = frozenset()
+    settings: Mapping[str, str] = field(default_factory=dict)
+    removing: Removing | None = None
+    removed: int = 0
+    revision: int = 0
+
+    @property
+    def orders(self) -> tuple[object, ...]:
+        """All that holds of the queue now."""
+        return (self.paused, self.settings, self.removing)
+
+    @property
+    def says_nothing(self) -> bool:
+        """True if nothing was ordered of the queue that still holds."""
+        return not any(self.orders)
+
+    def without_orders(self) -> QueueRecord:
+        """Return the record of the queue that takes the place of a removed one."""
+        return QueueRecord(name=self.name, removed=_BY_THIS_REVISION)
+
+
+class QueueRecordStore:
+    """The records of one database; repeating any of these after a lost reply is harmless.
+
+    ``shared()``: False while brokers of schema 2 may share the store.
+    """
+
+    def __init__(self, database: Documents, shared: Callable[[], bool] = lambda: True) -> None:
+        self._revisions = Revisions(durable(database)["queues"], {"paused": []})
+        self._shared = shared
+
+    def prepare(self) -> None:
+        """Make the indexes; repeating it is harmless."""
+        self._revisions.prepare()
+
+    def read(self, after: int | None = None) -> Iterator[QueueRecord]:
+        """Yield the records that were changed after a revision, in that order; None: all."""
+        yield from map(_read, self._revisions.newer(after))
+
+    def one(self, name: str) -> QueueRecord:
+        """Return the record of a queue as it is stored now."""
+        with translated():
+            return _read(self._revisions.find(name) or {"_id": name})
+
+    def change(self, name: str, change: Callable[[QueueRecord], QueueRecord], now: float) -> QueueRecord:
+        """Replace a record by what ``change`` makes of it, and return it; raises what ``change`` raises.
+
+        Where that changes nothing, nothing is written. See :meth:`Revisions.change` for what a crash leaves.
+        """
+
+        def apply(stored: Document | None, put: Put, session: ClientSession | None) -> QueueRecord:
+            before = _read(stored or {"_id": name})
+            after = change(before)
+            if after == before:
+                return before
+            if after.says_nothing and not self._shared():
+                self._revisions.documents.delete_one({"_id": name}, session=session)
+                return after
+            revision = put(_document(after, now))
+            removed = revision if after.removed == _BY_THIS_REVISION else after.removed
+            return replace(after, revision=revision, removed=removed)
+
+        return self._revisions.change(name, apply)
+
+    def hear(self, name: str, token: str, workers: Mapping[str, int]) -> None:
+        """Note that a broker knows of a removal, and its workers by owner id; nothing if it has ended."""
+        heard = {f"removing.heard.{owner}": count for owner, count in workers.items()}
+        with translated():
+            self._revisions.documents.update_one({"_id": name, "removing.token": token}, {"$set": heard})
+
+
+def _document(record: QueueRecord, now: float) -> Document:
+    document: Document = {"paused": sorted(record.paused), "changed_at": date(now)}
+    if record.settings:
+        document["settings"] = dict(record.settings)
+    if record.removed:
+        document["removed"] = record.removed
+    if record.removing:
+        token, by, at, heard = record.removing
+        document["removing"] = {"token": token, "by": by, "at": date(at), "heard": dict(heard)}
+    if record.says_nothing:
+        document["removed_at"] = date(now)
+    return document
+
+
+def _read(stored: Document) -> QueueRecord:
+    """Return a record; of what somebody has damaged by hand nothing holds."""
+    revision, removed = _number(stored.get("revision")), _number(stored.get("removed"))
+    paused, settings = stored.get("paused"), stored.get("settings")
+    return QueueRecord(
+        name=str(stored["_id"]),
+        paused=frozenset(map(str, paused)) if isinstance(paused, list) else frozenset(),
+        settings=dict(settings) if isinstance(settings, dict) else {},
+        removing=_removing(stored.get("removing")),
+        removed=revision if removed == _BY_THIS_REVISION else removed,
+        revision=revision,
+    )
+
+
+def _number(value: Any) -> int:
+    return value if isinstance(value, int) else 0
+
+
+def _removing(stored: Any) -> Removing | None:
+    try:
+        return Removing(stored["token"], stored["by"], seconds(stored["at"]), stored.get("heard", {}))
+    except (KeyError, TypeError, AttributeError):
+        return None

@@ -1,0 +1,108 @@
+"""Documents that all brokers follow: each change of one has the next revision of its collection.
+
+::
+
+    {_id: name, revision, changed_at, removed_at?, ...}
+    {_id: "", last}
+
+Each change raises ``last`` and takes it as its ``revision``, in one majority transaction. So revisions become
+visible in their order, and brokers find all changes since the last revision that they have read. A document
+with ``removed_at`` stays for a day after that, so that they find its removal, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Final, TypeVar
+
+from pymongo import IndexModel, ReturnDocument
+from pymongo.client_session import ClientSession
+from pymongo.read_concern import ReadConcern
+
+from sluicemq.protocol.errors import DifferentStore
+from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.jobs.transactions import transact
+from sluicemq_broker.store.values import Document, Jobs
+
+#: Seconds for which a removal can be read.
+REMOVALS_KEPT: Final = timedelta(days=1).total_seconds()
+#: Documents in one reply: a few milliseconds of the hub.
+_AT_ONCE: Final = 200
+#: The name of the document with the last revision, which no other has.
+LAST: Final = ""
+
+Result = TypeVar("Result")
+#: Stores the fields of a document under the next revision, which it returns.
+Put = Callable[[Document], int]
+
+
+class Revisions:
+    """One collection of such documents; ``expected``: fields of each that older versions rely on."""
+
+    def __init__(self, documents: Jobs, expected: Document | None = None) -> None:
+        self._client = documents.database.client
+        self.documents = documents
+        self._first = {"last": 0, **(expected or {})}
+
+    def prepare(self, *indexes: IndexModel) -> None:
+        """Make the indexes, and the document with the last revision; repeating it is harmless."""
+        with translated():
+            self.documents.create_indexes(
+                [
+                    IndexModel([("revision", 1)], name="changes"),
+                    IndexModel([("removed_at", 1)], name="removed", expireAfterSeconds=int(REMOVALS_KEPT)),
+                    *indexes,
+                ]
+            )
+            self.documents.update_one({"_id": LAST}, {"$setOnInsert": self._first}, upsert=True)
+
+    def newer(self, after: int | None = None) -> Iterator[Document]:
+        """Yield the documents that were changed or removed after a revision, in that order; None: all.
+
+        Reads by the index of revisions, what a majority has: no change of primary takes a revision back.
+        """
+        documents = self.documents.with_options(read_concern=ReadConcern("majority"))
+        newer = {} if after is None else {"revision": {"$gt": after}}
+        with translated():
+            for each in documents.find(newer).sort("revision", 1).batch_size(_AT_ONCE):
+                if each["_id"] != LAST:
+                    yield each
+
+    def find(self, name: str, session: ClientSession | None = None) -> Document | None:
+        """Return a document as it is stored; raises the driver's errors."""
+        return self.documents.find_one({"_id": name}, session=session) if name != LAST else None
+
+    def change(
+        self, name: str, change: Callable[[Document | None, Put, ClientSession | None], Result]
+    ) -> Result:
+        """Return what ``change`` returns, which is called in a transaction with the stored document.
+
+        It may store another one, once; after a conflict it is called again. Crash before: nothing is changed.
+        After: it is, and brokers find it by its revision. Reply lost: the driver asks again under the
+        transaction's number; if that is not answered either, the document shows what holds. A stand-alone
+        MongoDB has no transactions: two changes at once may be found one later than the other there.
+        """
+
+        def apply(session: ClientSession | None) -> Result:
+            return change(self.find(name, session), lambda fields: self._put(name, fields, session), session)
+
+        changes = self.documents.name
+        try:
+            return transact(self._client, lambda: [name], lambda _names, session: apply(session), changes)
+        except DifferentStore:
+            with translated():
+                return apply(None)
+
+    def _put(self, name: str, fields: Document, session: ClientSession | None) -> int:
+        last = self.documents.find_one_and_update(
+            {"_id": LAST},
+            {"$inc": {"last": 1}},
+            upsert=True,
+            return_document=ReturnDocument.AFTER,
+            session=session,
+        )
+        revision = int((last or {})["last"])
+        document = {**fields, "revision": revision}
+        self.documents.replace_one({"_id": name}, document, upsert=True, session=session)
+        return revision

@@ -1,0 +1,211 @@
+"""A queue is removed at one broker while others use it: all hear of it, whatever is killed meanwhile."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from secrets import token_hex
+from threading import Thread
+from typing import Any, NamedTuple
+
+import pytest
+from pymongo import MongoClient
+
+from faults.mongo_messages import Command
+from faults.mongo_proxy import Chosen, Fault
+from faults.proxied import ProxiedBroker, SharedQueue, proxied_brokers
+from sluicemq import BadQueue, Client, Duplicate, NotFound, Producer, Timeout, Unavailable
+from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, READY_INDEX
+from support.long_forms import long
+from support.waiting import TIMEOUT, wait_until
+
+#: Long enough that only a killed broker's lease ends.
+LEASE = 3.0
+
+
+@pytest.fixture(scope="module")
+def pair(mongo_uri: str) -> Iterator[list[ProxiedBroker]]:
+    database = f"test_{token_hex(6)}"
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
+        with proxied_brokers(mongo_uri, database, lease=LEASE) as brokers:
+            yield brokers
+        mongo.drop_database(database)
+
+
+@pytest.fixture
+def queue(pair: list[ProxiedBroker], mongo_uri: str) -> Iterator[SharedQueue]:
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
+        shared = SharedQueue(pair, mongo, f"q{token_hex(4)}")
+        push(shared, shared.a, b"made")
+        for each in pair:
+            with Client(each.endpoint) as client:
+                client.queue(shared.name)  # both know it
+        try:
+            yield shared
+        finally:
+            shared.close()
+
+
+def push(queue: SharedQueue, broker: ProxiedBroker, payload: bytes = b"x", **options: Any) -> str:
+    with Producer(broker.endpoint) as producer:
+        receipt = producer.push(queue.name, payload, **options)
+        receipt.wait(TIMEOUT)
+    return receipt.id
+
+
+def names(broker: ProxiedBroker) -> set[str]:
+    with Client(broker.endpoint, timeout=TIMEOUT) as client:
+        return {row["name"] for row in client.queues()}
+
+
+def record(queue: SharedQueue) -> dict[str, Any]:
+    return queue.database["queues"].find_one({"_id": queue.name}) or {}
+
+
+def indexes(queue: SharedQueue) -> set[str]:
+    return set(queue.jobs.index_information())
+
+
+def is_put_aside(queue: SharedQueue, command: Command) -> bool:
+    return command.name == "renameCollection" and command.collection.endswith(f".{queue.jobs.name}")
+
+
+def test_a_queue_that_is_removed_at_one_broker_is_gone_at_the_other(queue: SharedQueue) -> None:
+    with Client(queue.a.endpoint, timeout=TIMEOUT) as client:
+        assert client.delete(queue.name) == 1
+    wait_until(lambda: queue.name not in names(queue.a) | names(queue.b), what="the end of the queue")
+    assert queue.jobs.name not in queue.database.list_collection_names()
+    with Client(queue.b.endpoint, timeout=TIMEOUT) as client, pytest.raises(NotFound):
+        client.queue(queue.name)
+    # When it is pushed to at the other one it is there anew, with its indexes from the first job on
+    push(queue, queue.b, dedupe_id="1")
+    with pytest.raises(Duplicate):
+        push(queue, queue.b, dedupe_id="1")
+    assert {READY_INDEX, DEDUPE_INDEX} <= indexes(queue)
+
+
+def test_workers_at_another_broker_refuse_a_removal(queue: SharedQueue) -> None:
+    with Client(queue.a.endpoint, timeout=TIMEOUT) as client:
+        with queue.working(queue.b) as handled:
+            wait_until(lambda: handled[b"made"], what="the first job")
+            with pytest.raises(BadQueue, match="1 workers at other brokers: stop them first"):
+                client.delete(queue.name)
+            # Then it goes on
+            push(queue, queue.a, b"next")
+            wait_until(lambda: handled[b"next"], what="the next job")
+        assert "removing" not in record(queue)
+        wait_until(lambda: not workers(queue), what="the worker's leaving")
+        client.delete(queue.name)
+
+
+def test_a_client_that_waits_for_a_result_at_the_other_broker_hears_of_the_removal(
+    queue: SharedQueue,
+) -> None:
+    with Producer(queue.b.endpoint) as producer, Client(queue.a.endpoint, timeout=TIMEOUT) as client:
+        reply = producer.submit(queue.name, b"question")
+        wait_until(lambda: queue.stored() == 2, what="the question")
+        client.delete(queue.name)
+        with pytest.raises(NotFound):
+            reply.result(TIMEOUT)
+
+
+def test_jobs_that_are_pushed_at_the_other_broker_while_it_is_removed_are_kept_or_go_with_it(
+    queue: SharedQueue,
+) -> None:
+    """Whatever was confirmed after the removal was answered is there; none is there twice."""
+    with Client(queue.a.endpoint, timeout=TIMEOUT) as client, Producer(queue.b.endpoint) as producer:
+        before = [producer.push(queue.name, b"before") for _ in range(200)]
+        ordered = client.delete(queue.name)
+        after = [producer.push(queue.name, b"after", dedupe_id=str(each)) for each in range(50)]
+        for receipt in (*before, *after):
+            receipt.wait(TIMEOUT)
+    there = {each["_id"] for each in queue.jobs.find({}, {"_id": 1})}
+    assert {receipt.id for receipt in after} <= there
+    assert ordered + len(there) >= 1 + 200 + 50
+    wait_until(lambda: {READY_INDEX, DEDUPE_INDEX} <= indexes(queue), what="its indexes")
+
+
+def test_a_frozen_broker_does_not_hold_up_a_removal_and_hears_of_it_later(queue: SharedQueue) -> None:
+    with Producer(queue.b.endpoint) as producer, Client(queue.a.endpoint, timeout=TIMEOUT) as client:
+        reply = producer.submit(queue.name, b"question")
+        wait_until(lambda: queue.stored() == 2, what="the question")
+        queue.b.process.send_signal(signal.SIGSTOP)
+        try:
+            assert client.delete(queue.name) == 2
+        finally:
+            queue.b.process.send_signal(signal.SIGCONT)
+        with pytest.raises(NotFound):
+            reply.result(TIMEOUT)
+
+
+class Killed(NamedTuple):
+    """A statement of a removal at which its broker is killed; ``removed``: the queue is gone by then."""
+
+    chosen: Callable[[SharedQueue, Command], bool]
+    applied: bool = False
+    removed: bool = False
+
+
+STEPS: dict[str, Killed] = {
+    "before it is noted": Killed(lambda queue, each: notes(queue, each, "removing")),
+    "before it is put aside": Killed(is_put_aside),
+    "after it is put aside": Killed(is_put_aside, applied=True, removed=True),
+    "before its end is noted": Killed(lambda queue, each: notes(queue, each, "removed"), removed=True),
+}
+#: Its transaction stays open until MongoDB ends it.
+_LASTS = "before its end is noted"
+
+
+@pytest.mark.parametrize("step", [long(each) if each == _LASTS else each for each in STEPS])
+def test_a_broker_that_is_killed_in_a_removal_leaves_the_queue_or_no_queue(
+    mongo_uri: str, database: str, step: str
+) -> None:
+    killed = STEPS[step]
+    with (
+        MongoClient[dict[str, Any]](mongo_uri) as mongo,
+        proxied_brokers(mongo_uri, database, lease=LEASE) as both,
+    ):
+        queue = SharedQueue(both, mongo, "mail")
+        push(queue, queue.a, b"made")
+        names(queue.b)
+        # When the broker is killed before, or right after, MongoDB gets a statement of the removal
+        stop: Callable[[Chosen], Fault[Any]] = queue.a.proxy.hold if killed.applied else queue.a.proxy.delay
+        held = stop(lambda command: killed.chosen(queue, command))
+        order = Thread(target=deleting, args=(queue,))
+        order.start()
+        held.wait()
+        queue.a.process.kill()
+        order.join(TIMEOUT)
+        # Then the other one ends it or takes it back, and what is pushed there is kept
+        push(queue, queue.b, b"next")
+        wait_until(lambda: "removing" not in record(queue), what="the end of the removal")
+        payloads = {each["payload"] for each in queue.jobs.find()}
+        assert payloads == ({b"next"} if killed.removed else {b"made", b"next"})
+        with queue.working(queue.b) as handled:
+            wait_until(lambda: set(handled) == payloads, what="its jobs")
+        wait_until(lambda: not left_over(queue), what="the end of what was put aside")
+
+
+def deleting(queue: SharedQueue) -> None:
+    with suppress(Unavailable, Timeout), Client(queue.a.endpoint, timeout=10.0, patient=False) as client:
+        client.delete(queue.name)
+
+
+def notes(queue: SharedQueue, command: Command, what: str) -> bool:
+    """Return True for the statement by which the record of the queue says this."""
+    is_record = command.name == "update" and command.collection == "queues"
+    return is_record and any(
+        each["q"].get("_id") == queue.name and what in each["u"] for each in command.statements
+    )
+
+
+def workers(queue: SharedQueue) -> int:
+    with Client(queue.b.endpoint, timeout=TIMEOUT) as client:
+        return int(client.queue(queue.name)["workers"])
+
+
+def left_over(queue: SharedQueue) -> list[str]:
+    return [
+        each for each in queue.database.list_collection_names() if each.startswith(("removed.", "deleted."))
+    ]
