@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from time import monotonic, sleep
 from typing import Any, Final, Self, Unpack
 
@@ -274,6 +274,27 @@ class Client:
     def resume(self, queue: str, what: str = wire.DELIVERY) -> list[str]:
         """Resume what was paused; returns what is still paused of the queue."""
         return list(self._read(wire.RESUME, queue, what))
+
+    def settings(self, queue: str) -> dict[str, Any]:
+        """Return the settings of a queue: ``{settings, differs}``; ``*`` stands for all queues.
+
+        ``settings``: each as ``{key, value, source}``, with ``file`` where that says otherwise. ``source``:
+        ``default``, ``file``, ``mongodb``, or ``mongodb *``. ``differs``: what brokers' files say
+        differently, ``{queue, key, values}``, values by broker.
+        """
+        return dict(self._read(wire.SETTINGS, queue))
+
+    def set_settings(self, queue: str, settings: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Set settings of a queue at all brokers, before what their files say; ``*``: of all queues.
+
+        Values are those of ``[queues.NAME]``, or texts as on a command line. Returns them as
+        :meth:`settings` does. Raises :class:`~sluicemq.BadFrames` for a wrong one: then none is set.
+        """
+        return list(self._read(wire.SET, queue, dict(settings)))
+
+    def unset_settings(self, queue: str, keys: Sequence[str]) -> list[dict[str, Any]]:
+        """Take settings back, so that files count again; returns what they are now."""
+        return list(self._read(wire.UNSET, queue, list(keys)))
 
     def streams(self) -> list[dict[str, Any]]:
         """Return all streams: name, ``first`` and ``last`` number, ``messages`` and ``bytes``."""

@@ -259,6 +259,29 @@ def test_pause_and_resume_send_what(
     assert json.loads(run("resume", "mail", "--json").stdout) == {"queue": "mail", "paused": ["intake"]}
 
 
+def test_settings_of_a_queue_are_set_taken_back_and_shown(broker: ScriptedBroker, run: Run) -> None:
+    of_mongodb = {"key": "max_running", "value": 5, "source": "mongodb", "file": None}
+    of_file = {"key": "weights", "value": {"acme": 3}, "source": "file"}
+    differs = {"queue": "mail", "key": "ttl", "values": {"a:1": 60.0, "b:2": None}}
+    broker.on[wire.SET] = broker.on[wire.UNSET] = lambda _message: [of_mongodb]
+    broker.on[wire.SETTINGS] = lambda _message: {"settings": [of_mongodb, of_file], "differs": [differs]}
+
+    line = "mail: max_running = 5 (mongodb; the file says none)\n"
+    assert run("queue", "set", "mail", "max_running", "5", "ttl", "none").stdout == line
+    assert run("queue", "unset", "mail", "max_running", "ttl").stdout == line
+    assert [each.fields for each in broker.of(wire.SET)] == [["mail", {"max_running": "5", "ttl": "none"}]]
+    assert [each.fields for each in broker.of(wire.UNSET)] == [["mail", ["max_running", "ttl"]]]
+    assert json.loads(run("queue", "set", "*", "ttl", "1h", "--json").stdout) == {
+        "queue": "*", "settings": [of_mongodb],
+    }  # fmt: skip
+    shown = run("queue", "show", "mail").stdout
+    for each in ("max_running", "none", '{"acme": 3}', "file", "brokers differ", "a:1", "60.0"):
+        assert each in shown
+    told = json.loads(run("queue", "show", "mail", "--json").stdout)
+    assert told == {"queue": "mail", "settings": [of_mongodb, of_file], "differs": [differs]}
+    assert run("queue", "set", "mail", "max_running").exit_code == 2
+
+
 def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
     broker: ScriptedBroker, run: Run
 ) -> None:

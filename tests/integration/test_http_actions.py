@@ -68,6 +68,23 @@ def test_delivery_and_intake_are_paused_and_resumed(order: Order, jobs: OwnQueue
     assert order("/queues/{queue}/resume", {"what": "intake"}) == []
 
 
+def test_settings_are_set_shown_and_taken_back(order: Order, web: Web, jobs: OwnQueue) -> None:
+    jobs.push()
+    rows = order("/queues/{queue}/set", {"settings": {"max_attempts": 2, "ttl": "1h"}})
+    assert {row["key"]: row["value"] for row in rows} == {"max_attempts": 2, "ttl": 3600.0}
+    path = f"{V1}/queues/{jobs.queue}/settings"
+    answer = web.get(path)
+    schema = DOCUMENT["paths"][V1 + "/queues/{queue}/settings"]["get"]["responses"]["200"]["content"]
+    whole = {**schema["application/json"]["schema"], "components": DOCUMENT["components"]}
+    Draft202012Validator(whole).validate(answer.json)
+    shown = {row["key"]: row["source"] for row in answer.json["settings"]}
+    assert (shown["ttl"], shown["rate"]) == ("mongodb", "default")
+    [row] = order("/queues/{queue}/unset", {"keys": ["ttl"]})
+    assert row == {"key": "ttl", "value": None, "source": "default"}
+    for said in ({}, {"settings": []}, {"settings": {"ttl": "soon"}}, {"settings": {"database": "x"}}):
+        assert web.post(f"{V1}/queues/{jobs.queue}/set", said, TOKEN).status == 400
+
+
 def test_a_delayed_job_is_promoted(order: Order, jobs: OwnQueue) -> None:
     jobs.push(id="a/b c", delay=1000)
     order("/queues/{queue}/jobs/{job_id}/promote", job_id="a/b c")

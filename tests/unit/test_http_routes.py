@@ -47,7 +47,7 @@ WANTED: dict[str, Action | None] = {
     f"{BASE}/tasks/{{task_id}}/cancel": Action.MANAGE,
     **dict.fromkeys(
         [
-            *(QUEUE, f"{QUEUE}/jobs", JOB, f"{JOB}/payload"),
+            *(QUEUE, f"{QUEUE}/settings", f"{QUEUE}/jobs", JOB, f"{JOB}/payload"),
             *(f"{QUEUE}/dead", f"{QUEUE}/dead/count", f"{QUEUE}/dead/reasons"),
             *(f"{BASE}/history/{{subject}}/{{name}}", f"{BASE}/series/{{subject}}/{{name}}"),
         ],
@@ -55,7 +55,7 @@ WANTED: dict[str, Action | None] = {
     ),
     **dict.fromkeys(
         [
-            *(f"{QUEUE}/pause", f"{QUEUE}/resume", f"{QUEUE}/purge"),
+            *(f"{QUEUE}/pause", f"{QUEUE}/resume", f"{QUEUE}/set", f"{QUEUE}/unset", f"{QUEUE}/purge"),
             *(f"{QUEUE}/dead/redrive", f"{QUEUE}/dead/delete"),
             *(f"{JOB}/retry", f"{JOB}/promote", f"{JOB}/cancel", f"{JOB}/delete"),
             *(f"{SCHEDULE}/pause", f"{SCHEDULE}/resume", f"{SCHEDULE}/run"),
@@ -64,7 +64,20 @@ WANTED: dict[str, Action | None] = {
     ),
 }
 OPEN = {"/", "/healthz", "/readyz", f"{BASE}/login"}
-CHANGES = {"pause", "resume", "purge", "redrive", "delete", "retry", "promote", "cancel", "run", "token"}
+CHANGES = {
+    "pause",
+    "resume",
+    "set",
+    "unset",
+    "purge",
+    "redrive",
+    "delete",
+    "retry",
+    "promote",
+    "cancel",
+    "run",
+    "token",
+}
 
 
 class KnownTokens(Security):

@@ -338,6 +338,17 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"RESUME",
         "9316 a46d61696c a864656c6976657279",
     ),
+    "settings": ((wire.SETTINGS, 31, "mail"), b"SETTINGS", "921f a46d61696c"),
+    "set": (
+        (wire.SET, 32, "mail", {"max_running": 5}),
+        b"SET",
+        "9320 a46d61696c 81 ab6d61785f72756e6e696e67 05",
+    ),
+    "unset": (
+        (wire.UNSET, 33, "mail", ["max_running"]),
+        b"UNSET",
+        "9321 a46d61696c 91 ab6d61785f72756e6e696e67",
+    ),
     "schedule": (
         (
             *(wire.SCHEDULE, 25, wire.ADD),

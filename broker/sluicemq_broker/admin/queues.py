@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final
 
@@ -10,10 +11,11 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.admin.jobs import check_state
 from sluicemq_broker.admin.shared_answer import SharedAnswer
+from sluicemq_broker.config import require_setting, stored_value
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Census, Delete, Purge, Queues, Task, Tasks, check_name
-from sluicemq_broker.store import SHOWN_STATES
+from sluicemq_broker.store import ALL_QUEUES, SHOWN_STATES
 
 #: Workers in one answer, and jobs of each: more than a person reads.
 _MOST_WORKERS: Final = 1000
@@ -23,7 +25,15 @@ _MOST_OF_ONE: Final = 20
 class QueueAdmin:
     """The queues of a broker."""
 
-    def __init__(self, queues: Queues, census: Census, tasks: Tasks) -> None:
+    def __init__(
+        self,
+        queues: Queues,
+        census: Census,
+        tasks: Tasks,
+        differs: Callable[[str], list[dict[str, Any]]] = lambda _name: [],
+    ) -> None:
+        """``differs(name)``: the settings of a queue that brokers' files say differently."""
+        self._differs = differs
         self._queues = queues
         self._census = census
         self._tasks = tasks
@@ -60,6 +70,25 @@ class QueueAdmin:
         self._queues.resume(queue, what)
         return sorted(queue.paused)
 
+    def settings(self, name: str) -> dict[str, Any]:
+        """Return ``{settings, differs}``: each setting and its source, and where brokers' files differ.
+
+        ``name`` may be ``*``: the settings of queues of which nothing else is said.
+        """
+        self._of_queues(name)
+        return {"settings": self._queues.settings.explain(name), "differs": self._differs(name)}
+
+    def set_settings(self, name: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
+        """Set settings at all brokers; returns what they are now, and what else they could be here."""
+        return self._change_settings(name, {key: _stored(key, value) for key, value in settings.items()})
+
+    def unset_settings(self, name: str, keys: list[Any]) -> list[dict[str, Any]]:
+        """Take settings back: files count again; returns what they are now at this broker."""
+        for key in keys:
+            with _as_refusal():
+                require_setting(key)
+        return self._change_settings(name, dict.fromkeys(keys))
+
     def purge(self, name: str, state: str) -> Task:
         """Remove all jobs of a state."""
         check_state(state, [each for each in SHOWN_STATES if each != State.RESERVED])
@@ -69,9 +98,36 @@ class QueueAdmin:
         """Remove a queue and all its jobs; refused while workers are connected to it."""
         return self._tasks.begin(Delete.kind, name)
 
+    def _change_settings(self, name: str, values: dict[str, str | None]) -> list[dict[str, Any]]:
+        if not values:
+            raise BadFrames("name at least one setting")
+        queue = self._of_queues(name)
+        if queue:
+            queue.prepare(again=True)  # a queue without a collection is forgotten by a restart
+        self._queues.set_settings(name, values)
+        return [each for each in self._queues.settings.explain(name) if each["key"] in values]
+
+    def _of_queues(self, name: str) -> Queue | None:
+        """Return the queue of this name; None for all queues. Raises NotFound."""
+        return None if name == ALL_QUEUES else self._queues.get(name)
+
     def _pausable(self, name: str, what: str) -> Queue:
         if what not in (wire.DELIVERY, wire.INTAKE):
             raise BadFrames(f"{what!r} can't be paused, only {wire.DELIVERY} or {wire.INTAKE}")
         queue = self._queues.get(name)
         queue.prepare(again=True)  # a queue without a collection is forgotten by a restart
         return queue
+
+
+def _stored(key: object, value: Any) -> str:
+    with _as_refusal():
+        require_setting(key)
+        return stored_value(str(key), value)
+
+
+@contextmanager
+def _as_refusal() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise BadFrames(str(error)) from None

@@ -51,6 +51,35 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+#: Settings of queues that lie in no file.
+_IN_MONGODB: Final = """\
+### Settings of queues in MongoDB
+
+`sluicemq queue set` stores settings of a queue in MongoDB, beside its jobs. All brokers use them at once, \
+and after a restart. So brokers whose files differ treat a queue alike:
+
+```console
+$ sluicemq queue set mail max_running 5 ttl 1h
+mail: max_running = 5 (mongodb; the file says none)
+mail: ttl = 3600.0 (mongodb; the file says none)
+$ sluicemq queue unset mail ttl
+mail: ttl = none (default)
+$ sluicemq queue show mail
+```
+
+- Later ones win: the default, `[queues."*"]` of the file, `[queues.NAME]` of the file, what is set for \
+`"*"`, what is set for the queue.
+- A value is checked as in a file, and taken as after SIGHUP. Lists of weights are written `acme=3,bolt=2`. \
+`none` takes a value away; so a queue named `none` can't be set as `on_dead`.
+- `database` can't be set: jobs would have to move. Give it in the file of each broker.
+- `"*"` holds for all queues in the databases of the broker that takes the order.
+- `sluicemq delete QUEUE` removes what was set with the queue.
+- `sluicemq queue show` names, below the settings, what brokers' files say differently as long as nothing is \
+set. That is an [incident](watching.md#the-dashboard), too.
+- All of this takes a store of schema 3 ([upgrades](operations.md#upgrades)).
+- It needs `manage` on the queue (on `*`: `manage` for every name), and `read` to look."""
+
+
 def configuration() -> str:
     """Return the page of all settings, table by table."""
     return _page(
@@ -74,6 +103,7 @@ def configuration() -> str:
         "say "
         'otherwise. `[queues."*"]` is for every queue; the table of a name wins over it.',
         _table(_setting(key, each) for key, each in settings_of(QueueSettings).items()),
+        _IN_MONGODB,
         "## [streams.NAME]\n\nHow much of one stream is kept; without a bound, everything. Messages beyond a "
         'bound are unseen within a lease, and removed soon after. `[streams."*"]` is for every stream.',
         _table(_setting(key, each) for key, each in settings_of(StreamSettings).items()),

@@ -13,6 +13,7 @@ from sluicemq_broker.config.loading import (
     default_devices,
     load,
     problems_of_doors,
+    problems_of_queue,
 )
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
@@ -36,6 +37,16 @@ from sluicemq_broker.config.settings import (
     ScheduleSettings,
     StreamSettings,
 )
+from sluicemq_broker.config.stored_settings import (
+    Layer,
+    Source,
+    defaults_of_queues,
+    explained,
+    given_in_file,
+    require_setting,
+    stored_value,
+    with_stored,
+)
 from sluicemq_broker.config.tls_files import load_certificate
 
 __all__ = [
@@ -54,6 +65,7 @@ __all__ = [
     "DoorSettings",
     "Envelope",
     "KeyFile",
+    "Layer",
     "MongoUri",
     "Overflow",
     "PrincipalSettings",
@@ -64,20 +76,28 @@ __all__ = [
     "ScheduleSettings",
     "Secret",
     "SecuritySettings",
+    "Source",
     "StreamSettings",
     "anonymous_of",
     "as_json",
     "as_toml",
     "changes",
     "default_devices",
+    "defaults_of_queues",
     "describe",
+    "explained",
     "exposed",
+    "given_in_file",
     "http_exposure",
     "load",
     "load_certificate",
     "problems_of_doors",
     "problems_of_exposure",
+    "problems_of_queue",
+    "require_setting",
     "rule_of",
     "settings_of",
+    "stored_value",
     "taken_over",
+    "with_stored",
 ]

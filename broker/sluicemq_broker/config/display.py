@@ -53,6 +53,17 @@ def as_json(config: Config) -> dict[str, Any]:
     }
 
 
+def plain(value: Any) -> Any:
+    """Return a value as JSON has it, without a password."""
+    if isinstance(value, tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, Door):
+        value = {key: plain(each) for key, each in given(value).items()}
+    if isinstance(value, Mapping):
+        return dict(value)
+    return str(value) if isinstance(value, _SHOWN_AS_TEXT) else value
+
+
 def as_toml(value: Any) -> str:
     """Return a value as TOML, without a password."""
     if isinstance(value, bool):
@@ -88,17 +99,7 @@ def _row(key: str, value: Any, doc: str, *, in_file: bool) -> str:
 
 def _values(settings: Any) -> dict[str, Any]:
     return {
-        key: _plain(getattr(settings, each.name))
+        key: plain(getattr(settings, each.name))
         for key, each in settings_of(type(settings)).items()
         if applies(key, settings)
     }
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    if isinstance(value, Door):
-        value = {key: _plain(each) for key, each in given(value).items()}
-    if isinstance(value, Mapping):
-        return dict(value)
-    return str(value) if isinstance(value, _SHOWN_AS_TEXT) else value

@@ -137,6 +137,19 @@ def problems_of_doors(config: Config) -> list[Problem]:
     return [Problem(place, message) for message, place in found.items()]
 
 
+def problems_of_queue(queue: Callable[[str], QueueSettings], name: str) -> Iterator[Problem]:
+    """Yield what is wrong with the settings of a queue together, of which each alone is right.
+
+    ``queue(name)``: the settings of each queue. The place of a problem is the setting that is missing, if
+    one is.
+    """
+    if circle := _circle(queue, name):
+        yield Problem("", f"on_dead leads from {' → '.join(circle)}: dead letters would go round for ever")
+    settings = queue(name)
+    if settings.limits_tenants and not settings.fair:
+        yield Problem("fair", "limits its tenants: that takes fair = true")
+
+
 def user_data_folder(environ: Mapping[str, str]) -> Path:
     """Return the default folder of the embedded MongoDB's data."""
     given = environ.get("XDG_DATA_HOME", "")
@@ -417,13 +430,10 @@ class _Reading:
             self._wrong("", f"http_tls_cert, http_tls_key: {error}")
 
     def _compare_queues(self, config: Config) -> None:
-        for name in config.queues:
-            if circle := _circle(config, name):
-                what = " → ".join(circle)
-                self._wrong("", f"on_dead leads from {what}: dead letters would go round for ever")
-        for name, queue in (*config.queues.items(), ('"*"', config.other_queues)):
-            if self._hold("fair") and queue.limits_tenants and not queue.fair:
-                self._wrong(f"{self._file}: [queues.{name}]", "limits its tenants: that takes fair = true")
+        for name in (*config.queues, '"*"'):
+            for place, message in problems_of_queue(config.queue, name):
+                if place != "fair" or self._hold("fair"):
+                    self._wrong(f"{self._file}: [queues.{name}]" if place else "", message)
 
     def _hold(self, *names: str) -> bool:
         """Return True if none of these values was refused."""
@@ -509,10 +519,10 @@ def _forget_ports(values: dict[str, Any]) -> None:
         del values["http"]
 
 
-def _circle(config: Config, name: str) -> list[str]:
+def _circle(queue: Callable[[str], QueueSettings], name: str) -> list[str]:
     """Return the queues of a cycle of ``on_dead`` through this one; a queue may keep its own dead letters."""
     way = [name]
-    while (to := config.queue(way[-1]).on_dead) and to != way[-1]:
+    while (to := queue(way[-1]).on_dead) and to != way[-1]:
         if to in way:
             return [*way, to] if to == name else []
         way.append(to)

@@ -298,11 +298,20 @@ def topics(value: Any) -> tuple[str, ...]:
 
 
 @_rule("a table of tenants and whole numbers, 1 to 1000")
-def weights(value: Any) -> Mapping[str, int]:
-    """Read the weights of tenants."""
+def _weights(value: Any) -> Mapping[str, int]:
     if not isinstance(value, Mapping) or not all(map(OPTIONS["tenant"].rule.holds, value)):
         raise ValueError
     return MappingProxyType({name: _WEIGHT(each) for name, each in value.items()})
+
+
+def _spelt_weights(text: str) -> Any:
+    """Read ``acme=3,bolt=2``."""
+    pairs = [each.rpartition("=") for each in text.split(",")]
+    return {tenant.strip(): _WEIGHT.of_text(number) for tenant, _, number in pairs}
+
+
+#: Weights of tenants.
+weights = _weights._replace(spelt=_spelt_weights)
 
 
 @_rule("a table of job options")

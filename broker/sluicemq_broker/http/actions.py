@@ -39,6 +39,12 @@ def routes(admin: Admin) -> Routes:
     changes = {
         f"{queue}/pause": Change("pause", lambda body, queue: admin.queues.pause(queue, _what(body))),
         f"{queue}/resume": Change("resume", lambda body, queue: admin.queues.resume(queue, _what(body))),
+        f"{queue}/set": Change(
+            "set", lambda body, queue: admin.queues.set_settings(queue, _of_type(body, "settings", dict))
+        ),
+        f"{queue}/unset": Change(
+            "unset", lambda body, queue: admin.queues.unset_settings(queue, _of_type(body, "keys", list))
+        ),
         f"{queue}/purge": Change(
             "purge", lambda body, queue: admin.queues.purge(queue, text_of(body, "state"))
         ),
@@ -121,6 +127,13 @@ def _dead_letters(body: dict[str, Any]) -> dict[str, Any]:
 
 def _to(body: dict[str, Any]) -> str | None:
     return text_of(body, "to") if body.get("to") is not None else None
+
+
+def _of_type(body: dict[str, Any], name: str, kind: type) -> Any:
+    value = body.get(name)
+    if not isinstance(value, kind):
+        raise BadFrames(f"{name} is no {'object' if kind is dict else 'array'}")
+    return value
 
 
 def _what(body: dict[str, Any]) -> str:

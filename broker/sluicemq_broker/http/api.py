@@ -78,6 +78,7 @@ def _of_a_queue(admin: Admin, turns: FairTurns, memory: AnswerMemory) -> Routes:
     queue, job = f"{BASE}/queues/{{queue}}", f"{BASE}/queues/{{queue}}/jobs/{{job_id}}"
     resources: dict[str, object] = {
         queue: stored(lambda _request, queue: admin.queues.one(queue)),
+        f"{queue}/settings": stored(lambda _request, queue: admin.queues.settings(queue)),
         f"{queue}/jobs": stored(lambda request, queue: _jobs(admin, request, queue)),
         job: _Job(admin, turns, memory),
         f"{job}/payload": _Payload(admin, turns, memory),

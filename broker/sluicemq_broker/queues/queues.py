@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from gevent.lock import BoundedSemaphore
 
-from sluicemq.protocol.errors import BadQueue, NotFound, SluiceError, Unavailable
+from sluicemq.protocol.errors import BadFrames, BadQueue, NotFound, SluiceError, Unavailable
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, silent
@@ -18,9 +18,19 @@ from sluicemq_broker.context import Context
 from sluicemq_broker.queue import MakeJob, Queue
 from sluicemq_broker.queues.names import nearest
 from sluicemq_broker.queues.records import QueueRecords
+from sluicemq_broker.queues.settings import SharedSettings
 from sluicemq_broker.runtime import Batcher, Count, Gauge, Subjects, shielded
 from sluicemq_broker.security import Caller, authorize
-from sluicemq_broker.store import Documents, Inspector, LimitStore, QueueRecord, Surveyed, survey_queues
+from sluicemq_broker.store import (
+    ALL_QUEUES,
+    Documents,
+    Inspector,
+    LimitStore,
+    QueueRecord,
+    Surveyed,
+    survey_queues,
+)
+from sluicemq_devices.hub import let_others_run
 
 log = logging.getLogger("broker.queue")
 
@@ -73,6 +83,8 @@ class Queues:
         self.records = QueueRecords(
             database, self.databases, context.timer, lambda: context.schema.number >= RECORDS_SHARED
         )
+        #: The settings of queues in force.
+        self.settings = SharedSettings(config, self.records)
 
     @property
     def subjects(self) -> Subjects:
@@ -91,7 +103,7 @@ class Queues:
         """Return the queue of this name, opened if need be: for configured queues, and those in MongoDB."""
         queue = self._open.get(name)
         if queue is None:
-            settings, database = self.config.queue(check_name(name)), self.database_name(name)
+            settings, database = self.settings.of(check_name(name)), self.database_name(name)
             channel = self._channel(database)
 
             def notify(kind: BusKind, number: int) -> None:
@@ -107,9 +119,9 @@ class Queues:
 
     def reconfigure(self, config: Config) -> None:
         """Use other settings for all queues, and for new ones; their databases stay."""
-        self.config = config
+        self.config = self.settings.config = config
         for queue in self:
-            queue.reconfigure(config.queue(queue.name))
+            queue.reconfigure(self.settings.of(queue.name))
         self.open_configured()
 
     def open_configured(self) -> None:
@@ -183,7 +195,7 @@ class Queues:
         """Return a queue's settings for a later push; raises :class:`NotFound` if a push can't make it."""
         if not self.config.broker.auto_create:
             self.get(name)
-        return self.config.queue(check_name(name))
+        return self.settings.of(check_name(name))
 
     def for_push(self, name: str, *, by: str, caller: Caller, peer: str | None = None) -> Queue:
         """Return the queue of this name for a push of the library or a command; made if that is allowed.
@@ -265,27 +277,60 @@ class Queues:
         """Resume ``delivery`` or ``intake`` of a queue."""
         self.order(queue.name, lambda record: replace(record, paused=record.paused - {what}))
 
+    def set_settings(self, name: str, values: Mapping[str, str | None]) -> None:
+        """Store settings of a queue, or of all, which count before those of files; None: no longer.
+
+        Raises BadFrames if they can't be together, or while brokers may be there that would ignore them.
+        """
+        self.context.schema.follow()
+        if not self.records.shared:
+            raise BadFrames(
+                f"settings lie in MongoDB only where the store has schema {RECORDS_SHARED}: when all brokers "
+                "are of this version, run sluicemq upgrade"
+            )
+
+        def change(record: QueueRecord) -> QueueRecord:
+            merged = {**record.settings, **values}
+            stored = {key: value for key, value in merged.items() if value is not None}
+            if any(values.values()):
+                self.settings.check(name, stored)
+            return replace(record, settings=stored)
+
+        self.order(name, change)
+
     def order(self, name: str, change: Callable[[QueueRecord], QueueRecord]) -> QueueRecord:
         """Change the record of a queue, durably; returns it when it holds here. Other brokers hear of it."""
-        database = self.database_name(name)
-        changed = self.records.store(database).change(name, change, self.context.clock.now())
-        self._channel(database).announce(BusEvent(BusKind.RECORDS))
+        changed = QueueRecord(name=name)
+        for database in self.databases if name == ALL_QUEUES else [self.database_name(name)]:
+            changed = self.records.store(database).change(name, change, self.context.clock.now())
+            self._channel(database).announce(BusEvent(BusKind.RECORDS))
         self.follow_records()
         return changed
 
     def _follow(self, database: str, name: str, removed: bool) -> None:  # noqa: FBT001 - a callback
         """Apply the record of a queue; one that is not open yet gets it when it is opened."""
+        if name == ALL_QUEUES:
+            for queue in self:
+                self._use_settings(queue)
+                let_others_run()  # each takes some hundred microseconds
+            return
         if self.database_name(name) != database:
             return
         record, queue = self.records.of(database, name), self._open.get(name)
         if queue:
             queue.pause(record.paused, removing=record.removing is not None)
+            self._use_settings(queue)
             if removed:
                 self.removed(queue)
                 self.let_go_removed()
         if record.removing and (mine := self.context.owners.mine()):
             workers = dict.fromkeys(mine, 0) | {mine[0]: queue.workers if queue else 0}
             self.records.store(database).hear(name, record.removing.token, workers)
+
+    def _use_settings(self, queue: Queue) -> None:
+        settings = self.settings.of(queue.name)
+        if settings != queue.settings:
+            queue.reconfigure(settings)
 
     # ---------------------------------------------- events of other brokers
 
@@ -353,7 +398,7 @@ class Queues:
 
     def database_name(self, name: str) -> str:
         """Return the name of the database with the jobs of this queue, if there are any."""
-        return self.config.queue(name).database or self.config.broker.database
+        return self.settings.database(name)
 
     def under_way(self) -> dict[str, int]:
         """Return how many jobs are being written, at workers, and being committed, in all queues."""

@@ -53,6 +53,10 @@ class QueueRecords:
         """Return the record of a queue."""
         return self._followed[database].records.get(queue) or QueueRecord(name=queue)
 
+    def names(self) -> set[str]:
+        """Return the queues of which anything was ordered."""
+        return {name for followed in self._followed.values() for name in followed.records}
+
     def store(self, database: str) -> QueueRecordStore:
         """Return the records of a database as they are stored."""
         return self._followed[database].store

@@ -37,6 +37,7 @@ _HOMES = {
         "work": ["work", "pop"],
         "results": ["call", "result"],
         "queues": ["queues", "stats", "purge", "delete", "pause", "resume", "ping"],
+        "queue_settings": ["queue"],
         "history": ["history"],
         "top": ["top"],
         "workers": ["workers", "events"],

@@ -76,6 +76,11 @@ From the client::
     ERASE   [n, stream]                                 -> number of messages removed: all
     PAUSE   [n, queue, what]                            -> [what, ...] that is paused now; ``delivery``
     RESUME  [n, queue, what]                            -> [what, ...] that is still paused; or ``intake``
+    SETTINGS [n, queue]                                 -> {settings: [{key, value, source, file?}, ...],
+                                                           differs: [{queue, key, values}, ...]}; queue may
+                                                           be ``*``: all queues
+    SET     [n, queue, {key: value, ...}]               -> [{key, value, source, file?}, ...] that were set
+    UNSET   [n, queue, [key, ...]]                      -> [{key, value, source, file?}, ...] as they are now
     HOLD    [n, stream, name, kind, {after?, born?}]    -> {fence, watermark}: a subscription is held until
                                                            FREE, or the end of the session; or HELD.
                                                            after: its watermark, unless a hold of this kind
@@ -209,6 +214,9 @@ TRIM: Final = b"TRIM"
 ERASE: Final = b"ERASE"
 PAUSE: Final = b"PAUSE"
 RESUME: Final = b"RESUME"
+SETTINGS: Final = b"SETTINGS"
+SET: Final = b"SET"
+UNSET: Final = b"UNSET"
 HOLD: Final = b"HOLD"
 MARK: Final = b"MARK"
 FREE: Final = b"FREE"

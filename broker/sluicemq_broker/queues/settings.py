@@ -1,0 +1,76 @@
+"""Settings of queues in force: what is stored in MongoDB, over what the file of this broker says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from sluicemq.protocol.errors import BadFrames
+from sluicemq_broker.config import (
+    Config,
+    Layer,
+    QueueSettings,
+    Source,
+    explained,
+    problems_of_queue,
+    with_stored,
+)
+from sluicemq_broker.queues.records import QueueRecords
+from sluicemq_broker.store import ALL_QUEUES
+from sluicemq_devices.hub import let_others_run
+
+#: Queues that are checked in one turn of the hub.
+_A_TURN: Final = 100
+
+
+class SharedSettings:
+    """The settings of all queues; ``config``: the file, which may be read again.
+
+    What is stored of a queue lies over what is stored of all queues, and that over every table of the file.
+    """
+
+    def __init__(self, config: Config, records: QueueRecords) -> None:
+        self.config = config
+        self._records = records
+
+    def of(self, name: str) -> QueueSettings:
+        """Return the settings of a queue.
+
+        Brokers whose files differ may make a circle of ``on_dead`` together, though none was there where it
+        was set. Such a queue goes by the file.
+        """
+        settings, file = self._of(name), self.config.queue(name)
+        if settings.on_dead == file.on_dead or not any(problems_of_queue(self._of, name)):
+            return settings
+        return replace(settings, on_dead=file.on_dead)
+
+    def database(self, name: str) -> str:
+        """Return the name of the database with the jobs of a queue, which no stored setting changes."""
+        return self.config.queue(name).database or self.config.broker.database
+
+    def explain(self, name: str) -> list[dict[str, Any]]:
+        """Return each setting of a queue: ``{key, value, source}``, and ``file`` where that is another."""
+        return explained(self.config.queue(name), *self._layers(name))
+
+    def check(self, name: str, stored: Mapping[str, str]) -> None:
+        """Raise BadFrames if queues can't have their settings together once this is stored of one."""
+        names = [name] if name != ALL_QUEUES else [name, *self.config.queues, *self._records.names()]
+        for number, each in enumerate(names):
+            if number % _A_TURN == _A_TURN - 1:
+                let_others_run()
+            for problem in problems_of_queue(lambda queue: self._of(queue, {name: stored}), each):
+                raise BadFrames(f"queue {each!r}: {problem.message}")
+
+    def _of(self, name: str, changed: Mapping[str, Mapping[str, str]] | None = None) -> QueueSettings:
+        return with_stored(self.config.queue(name), *self._layers(name, changed))
+
+    def _layers(self, name: str, changed: Mapping[str, Mapping[str, str]] | None = None) -> list[Layer]:
+        def stored(of: str) -> Mapping[str, str]:
+            if changed is not None and of in changed:
+                return changed[of]
+            return self._records.of(self.database(name), of).settings
+
+        if name == ALL_QUEUES:
+            return [Layer(Source.MONGODB, stored(ALL_QUEUES))]
+        return [Layer(Source.MONGODB_ALL, stored(ALL_QUEUES)), Layer(Source.MONGODB, stored(name))]
