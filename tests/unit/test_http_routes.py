@@ -64,20 +64,8 @@ WANTED: dict[str, Action | None] = {
     ),
 }
 OPEN = {"/", "/healthz", "/readyz", f"{BASE}/login"}
-CHANGES = {
-    "pause",
-    "resume",
-    "set",
-    "unset",
-    "purge",
-    "redrive",
-    "delete",
-    "retry",
-    "promote",
-    "cancel",
-    "run",
-    "token",
-}
+CHANGES = {"pause", "resume", "set", "unset", "purge", "redrive", "delete"}
+CHANGES |= {"retry", "promote", "cancel", "run", "token"}
 
 
 class KnownTokens(Security):

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from enum import StrEnum
+from itertools import islice
 from typing import Any, Final
 
 from sluicemq.protocol.errors import BadFrames, SluiceError
@@ -20,9 +21,9 @@ from sluicemq_broker.history.floods import FloodDetector
 from sluicemq_broker.history.series import SPANS
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
-from sluicemq_broker.queues import Census, Queues
+from sluicemq_broker.queues import Census, Difference, Queues
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import DeadLetters, Documents, Incident, IncidentStore, Listing, Seen
+from sluicemq_broker.store import ALL_QUEUES, DeadLetters, Documents, Incident, IncidentStore, Listing, Seen
 from sluicemq_devices.hub import let_others_run
 
 #: Seconds between two writes; and those after which a repetition is another incident.
@@ -33,6 +34,9 @@ LONG: Final = 300.0
 #: Incidents that are read, and returned, at once.
 _MOST_READ, MOST_TOLD = 1000, 100
 _REASON: Final = 200  # characters
+#: Queues whose settings differ between brokers that are noted at once, and characters for each.
+_MOST_DIFFER: Final = 50
+_SAID: Final = 1000
 #: Queues that are looked at in one turn of the hub: some two milliseconds.
 _A_TURN: Final = 500
 
@@ -55,6 +59,7 @@ class IncidentKind(StrEnum):
     TIMED_OUT = Count.TIMED_OUT.value
     PAUSED = "paused"
     RESUMED = "resumed"
+    DISAGREE = "disagree"
 
 
 #: Counters of which each rise is an incident: of a queue, and of the broker.
@@ -79,7 +84,7 @@ _Key = tuple[IncidentKind, str, str]
 class Incidents:
     """Notes and writes the incidents at this broker, and reads those of all brokers.
 
-    ``name``: this broker's; ``own``: the database with the incidents.
+    ``name``: this broker's; ``own``: the database with the incidents. ``differences()``: between brokers.
     """
 
     def __init__(
@@ -90,7 +95,9 @@ class Incidents:
         database: Callable[[str], Documents],
         own: str,
         name: str,
+        differences: Callable[[], Iterable[Difference]] = tuple,
     ) -> None:
+        self._differences = differences
         self._queues = queues
         self._census = census
         self._context = context
@@ -121,6 +128,7 @@ class Incidents:
         now = self._clock.now()
         self._open = {key: each for key, each in self._open.items() if now - each.until < GAP}
         self._look_at_broker()
+        self._look_at_differences()
         self._watched = {queue.name: self._watch(queue) for queue in self._queues}
         for place, each in enumerate(list(self._watched.values())):
             each.look(now)
@@ -189,6 +197,15 @@ class Incidents:
             if count > self._known[figure]:
                 self.note(kind, figures={"count": count - self._known[figure]})
             self._known[figure] = count
+
+    def _look_at_differences(self) -> None:
+        """Note in which settings brokers differ: one incident for each queue, of the first few."""
+        said: dict[str, list[str]] = {}
+        for each in self._differences():
+            text = f"of all queues, {each}" if each.queue == ALL_QUEUES else str(each)
+            said.setdefault(each.queue.removeprefix(ALL_QUEUES), []).append(text)
+        for queue, texts in islice(said.items(), _MOST_DIFFER):
+            self.note(IncidentKind.DISAGREE, queue, {"said": "; ".join(texts)[:_SAID]})
 
     def _watch(self, queue: Queue) -> _Watched:
         watched = self._watched.get(queue.name)

@@ -41,7 +41,9 @@ class HistoryPart(Part):
         stored = (ground.database, ground.settings.database)
         self._history = History(queues, census, ground.context, core.subjects, *stored, ground.host)
         self._series = Series(self._history)
-        self._incidents = Incidents(queues, census, ground.context, *stored, ground.name)
+        self._incidents = Incidents(
+            queues, census, ground.context, *stored, ground.name, lambda: core.jobs.disagreements.found
+        )
         self.verbs = {
             wire.HISTORY: AdminVerb(
                 lambda _session: self._history,

@@ -12,7 +12,16 @@ from sluicemq_broker.config import Config
 from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation, retried
 from sluicemq_broker.queue import JobMaker
-from sluicemq_broker.queues import Census, MissingChildren, OnDead, Queues, Schedules, Sweeper, Tasks
+from sluicemq_broker.queues import (
+    Census,
+    Disagreements,
+    MissingChildren,
+    OnDead,
+    Queues,
+    Schedules,
+    Sweeper,
+    Tasks,
+)
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import LeaseStore, ScheduleStore, Seen
 
@@ -32,6 +41,7 @@ class Jobs:
         ground.bus.on(BusKind.FREED, self.queues.on_freed)
         ground.bus.on(BusKind.RECORDS, self.queues.on_records)
         self.tasks = Tasks(self.queues, context, ground.database)
+        self.disagreements = Disagreements(self.queues, context)
         self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
         self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)
         self._on_dead = OnDead(self.queues, context)
@@ -53,6 +63,7 @@ class Jobs:
         self.queues.open_configured()
         retried(self.queues.discover)
         retried(self.queues.records.prepare)
+        retried(self.disagreements.prepare)
         retried(self.queues.follow_records)
         ground.begin_lease()
 
@@ -87,6 +98,8 @@ class Jobs:
         yield Duty("dead letters: parents, and queues with on_dead", poll_every, self._on_dead.tick)
         yield Duty("dead letters of other brokers", lease, partial(self._on_dead.round, lease))
         yield poll("parents whose children are in no queue", poll_every, self._missing_children.tick)
+        differ = self.disagreements
+        yield Duty("what brokers' files say differently", differ.every, differ.tick)
         yield Duty("recurring jobs", poll_every, self.schedules.tick)
 
     def tick(self) -> None:

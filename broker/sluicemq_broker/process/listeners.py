@@ -171,7 +171,7 @@ class Listeners:
         context = ground.context
         return Admin(
             BrokerAdmin(context, jobs.queues, ground.store, ground.turns, self._board, is_open),
-            QueueAdmin(jobs.queues, jobs.census, jobs.tasks),
+            QueueAdmin(jobs.queues, jobs.census, jobs.tasks, jobs.disagreements.of),
             JobAdmin(jobs.queues, jobs.census, context),
             DeadLetterAdmin(jobs.queues, jobs.census, jobs.tasks, context),
             jobs.tasks,

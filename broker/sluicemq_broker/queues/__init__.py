@@ -2,6 +2,7 @@
 
 from sluicemq_broker.queues.bulk_operations import Delete, Discard, Purge, Redrive
 from sluicemq_broker.queues.census import Census
+from sluicemq_broker.queues.disagreements import Difference, Disagreements
 from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.missing_children import MissingChildren
 from sluicemq_broker.queues.on_dead import OnDead
@@ -13,6 +14,8 @@ from sluicemq_broker.queues.tasks import Task, Tasks
 __all__ = [
     "Census",
     "Delete",
+    "Difference",
+    "Disagreements",
     "Discard",
     "FailedParents",
     "MissingChildren",

@@ -22,6 +22,7 @@ from sluicemq_broker.store.admin.removals import Removals
 from sluicemq_broker.store.admin.tasks import TaskStore
 from sluicemq_broker.store.availability import EVERY, StoreAvailability
 from sluicemq_broker.store.clock import ServerClock
+from sluicemq_broker.store.cluster.configurations import ConfigurationStore, Said, Tables
 from sluicemq_broker.store.cluster.event_ring import EventRing
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
 from sluicemq_broker.store.cluster.limits import LimitStore
@@ -82,6 +83,7 @@ __all__ = [
     "Child",
     "Claim",
     "Completed",
+    "ConfigurationStore",
     "DeadLetters",
     "Documents",
     "Doubtful",
@@ -122,6 +124,7 @@ __all__ = [
     "Removing",
     "RolledBack",
     "RouteStore",
+    "Said",
     "Schedule",
     "ScheduleStore",
     "SchemaNumbers",
@@ -135,6 +138,7 @@ __all__ = [
     "Subscription",
     "SubscriptionStore",
     "Surveyed",
+    "Tables",
     "Tail",
     "TaskStore",
     "Unclear",

@@ -23,6 +23,7 @@ const KINDS = {
   timed_out: ["warn", "Timed out", ({ figures }) => `${plural(figures.count, "delivery", "deliveries")} without an answer in time`],
   paused: ["warn", "Paused", ({ figures }) => `${figures.what}`],
   resumed: ["", "Resumed", ({ figures }) => `${figures.what}`],
+  disagree: ["warn", "Brokers differ", ({ figures }) => `${figures.said}`],
 };
 const UNKNOWN = ["", "", () => ""];
 

@@ -1,0 +1,158 @@
+"""Differences between brokers that share a database: settings of queues in their files, versions, leases.
+
+A setting that is stored in MongoDB is none: all brokers go by that.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, NamedTuple
+
+from sluicemq_broker.config import Config, defaults_of_queues, given_in_file
+from sluicemq_broker.context import Context
+from sluicemq_broker.queues.queues import Queues
+from sluicemq_broker.store import ALL_QUEUES, ConfigurationStore, Said, Tables
+from sluicemq_devices.hub import let_others_run
+
+#: Seconds between two looks, and after which a broker says its settings again though they are as before.
+EVERY: Final = 5.0
+_AGAIN: Final = 600.0
+#: Files that are compared, and differences that are kept, at most.
+_MOST_FILES: Final = 16
+_MOST: Final = 200
+#: Queues that are compared in one turn of the hub.
+_A_TURN: Final = 200
+_DEFAULTS: Final = defaults_of_queues()
+
+
+class Difference(NamedTuple):
+    """A setting of which brokers have different values, by broker; ``queue`` is empty for one of brokers."""
+
+    queue: str
+    key: str
+    values: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        """Return the setting with each value and its brokers."""
+        named: dict[str, list[str]] = {}
+        for broker, value in self.values.items():
+            shown = "none" if value is None else value if isinstance(value, str) else json.dumps(value)
+            named.setdefault(shown, []).append(broker)
+        said = ", ".join(f"{value} at {' and '.join(brokers)}" for value, brokers in named.items())
+        return f"{self.key}: {said}"
+
+
+class Disagreements:
+    """The differences at the last look."""
+
+    every = EVERY
+
+    def __init__(self, queues: Queues, context: Context) -> None:
+        self.found: list[Difference] = []
+        self._queues = queues
+        self._clock = context.clock
+        self._timer = context.timer
+        self._owners = context.owners
+        self._stores = {name: ConfigurationStore(queues.database(name)) for name in queues.databases}
+        self._config: Config | None = None
+        self._own: Tables = {}
+        self._digest = ""
+        self._said: tuple[str, list[str]] = ("", [])
+        self._said_at = 0.0
+        self._known: dict[str, Tables] = {}
+
+    def prepare(self) -> None:
+        """Make the indexes."""
+        for each in self._stores.values():
+            each.prepare()
+
+    def of(self, name: str) -> list[dict[str, Any]]:
+        """Return the differences of one queue, and of all queues without a table."""
+        these = {name, ALL_QUEUES}
+        return [{**each._asdict(), "values": dict(each.values)} for each in self.found if each.queue in these]
+
+    def tick(self) -> None:
+        """Say what this broker's file says, and compare it with what others say."""
+        self._read_own()
+        self._say()
+        found: dict[tuple[str, str], Difference] = {}
+        for database, store in self._stores.items() if self._owners.others else ():
+            for each in self._compare(database, store):
+                found.setdefault((each.queue, each.key), each)
+        self.found = list(islice(found.values(), _MOST))
+
+    def _read_own(self) -> None:
+        if self._config is self._queues.config:
+            return
+        config, tables = self._queues.config, {ALL_QUEUES: given_in_file(self._queues.config.other_queues)}
+        for number, (name, each) in enumerate(config.queues.items(), 1):
+            tables[name] = given_in_file(each)
+            if number % _A_TURN == 0:
+                let_others_run()
+        text = json.dumps(tables, sort_keys=True)
+        self._config, self._own, self._digest = config, tables, hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _say(self) -> None:
+        now, saying = self._timer.now(), (self._digest, self._owners.mine())
+        if saying == self._said and now - self._said_at < _AGAIN:
+            return
+        for store in self._stores.values():
+            store.say(self._owners.mine(), self._digest, self._own, self._clock.now())
+        self._said, self._said_at = saying, now
+
+    def _compare(self, database: str, store: ConfigurationStore) -> Iterator[Difference]:
+        brokers = store.said()
+        yield from _of_brokers(brokers)
+        digests = list(islice(dict.fromkeys(each.digest for each in brokers if each.digest), _MOST_FILES))
+        if len(digests) < 2:
+            return
+        missing = [each for each in digests if each not in self._known]
+        self._known = {key: tables for key, tables in self._known.items() if key in digests}
+        self._known |= store.read(missing) if missing else {}
+        files = {each.broker: self._known[each.digest] for each in brokers if each.digest in self._known}
+        for each in differences(files):
+            if not self._is_stored(database, each):
+                yield each
+
+    def _is_stored(self, database: str, difference: Difference) -> bool:
+        """Return True if all brokers go by a value in MongoDB."""
+        records = self._queues.records
+        return any(
+            difference.key in records.of(database, name).settings for name in (difference.queue, ALL_QUEUES)
+        )
+
+
+def differences(files: Mapping[str, Tables]) -> Iterator[Difference]:
+    """Yield what files say differently of queues, by queue; ``files``: the tables of each broker."""
+    common = _of_queue(files, ALL_QUEUES)
+    yield from common.values()
+    names = sorted({name for tables in files.values() for name in tables} - {ALL_QUEUES})
+    for number, name in enumerate(names, 1):
+        for key, each in _of_queue(files, name).items():
+            if key not in common or each.values != common[key].values:
+                yield each
+        if number % _A_TURN == 0:
+            let_others_run()
+
+
+def _of_queue(files: Mapping[str, Tables], queue: str) -> dict[str, Difference]:
+    rows = {broker: tables.get(queue, tables.get(ALL_QUEUES, {})) for broker, tables in files.items()}
+    first, *others = rows.values()
+    if all(each == first for each in others):
+        return {}
+    found = {}
+    for key in sorted({key for row in rows.values() for key in row}):
+        values = {broker: row.get(key, _DEFAULTS.get(key)) for broker, row in rows.items()}
+        if any(value != values[next(iter(values))] for value in values.values()):
+            found[key] = Difference(queue, key, values)
+    return found
+
+
+def _of_brokers(brokers: list[Said]) -> Iterator[Difference]:
+    for key in ("version", "lease"):
+        values = {each.broker: getattr(each, key) for each in brokers}
+        if len(set(values.values())) > 1:
+            yield Difference("", key, values)

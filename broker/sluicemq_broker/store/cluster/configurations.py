@@ -1,0 +1,85 @@
+"""Settings of queues that each broker has from its file, so that brokers see where they differ.
+
+A lease names the settings of its broker by their digest. What they are is stored once for all brokers that
+have them::
+
+    owners:         {_id: owner, ..., settings?: digest}
+    configurations: {_id: digest, queues: JSON, used_at}
+
+Brokers say so again every ten minutes. Settings that nobody has used for a day go.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+from pymongo import IndexModel
+
+from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.values import date
+
+_KEPT: Final = timedelta(days=1).total_seconds()
+#: Characters of all tables of a file, at most; of a larger one only the digest is known.
+_MOST: Final = 8 * 2**20
+
+#: Settings by their keys, by queue; ``*``: of queues without a table.
+Tables = Mapping[str, Mapping[str, Any]]
+
+
+class Said(NamedTuple):
+    """A live broker: its name, its version, the seconds of its lease, and the digest of its settings."""
+
+    broker: str
+    version: str
+    lease: float
+    digest: str
+
+
+class ConfigurationStore:
+    """The settings of all brokers on one database; repeating any of these is harmless."""
+
+    def __init__(self, database: Documents) -> None:
+        self._leases = durable(database)["owners"]
+        self._configurations = durable(database)["configurations"]
+
+    def prepare(self) -> None:
+        """Make the index that removes what nobody uses."""
+        with translated():
+            self._configurations.create_indexes([IndexModel([("used_at", 1)], expireAfterSeconds=int(_KEPT))])
+
+    def say(self, owners: Iterable[str], digest: str, tables: Tables, now: float) -> None:
+        """Store the settings of a broker with these owner ids."""
+        text = json.dumps(tables)
+        used = {"queues": text if len(text) <= _MOST else "{}", "used_at": date(now)}
+        with translated():
+            self._configurations.update_one({"_id": digest}, {"$set": used}, upsert=True)
+            self._leases.update_many({"_id": {"$in": list(owners)}}, {"$set": {"settings": digest}})
+
+    def said(self) -> list[Said]:
+        """Return all live brokers, by name; of several leases of one the latest."""
+        with translated():
+            found = list(self._leases.find({"state": "live"}).sort("started_at", 1))
+        said = {each["name"]: each for each in found}
+        return [
+            Said(name, each.get("version", ""), each["lease"], each.get("settings", ""))
+            for name, each in sorted(said.items())
+        ]
+
+    def read(self, digests: Iterable[str]) -> dict[str, Tables]:
+        """Return the settings of these digests, as far as they are there and can be read."""
+        with translated():
+            found = list(self._configurations.find({"_id": {"$in": list(digests)}}))
+        return {each["_id"]: tables for each in found if (tables := _tables(each.get("queues"))) is not None}
+
+
+def _tables(text: Any) -> Tables | None:
+    try:
+        tables = json.loads(text)
+    except (TypeError, ValueError, RecursionError):
+        return None
+    whole = isinstance(tables, dict) and all(isinstance(each, dict) for each in tables.values())
+    return tables if whole else None
