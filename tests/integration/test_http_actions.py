@@ -81,7 +81,8 @@ def test_settings_are_set_shown_and_taken_back(order: Order, web: Web, jobs: Own
     assert (shown["ttl"], shown["rate"]) == ("mongodb", "default")
     [row] = order("/queues/{queue}/unset", {"keys": ["ttl"]})
     assert row == {"key": "ttl", "value": None, "source": "default"}
-    for said in ({}, {"settings": []}, {"settings": {"ttl": "soon"}}, {"settings": {"database": "x"}}):
+    wrong: list[dict[str, Any]] = [{}, {"settings": []}, {"settings": {"ttl": "soon"}}]
+    for said in (*wrong, {"settings": {"database": "x"}}):
         assert web.post(f"{V1}/queues/{jobs.queue}/set", said, TOKEN).status == 400
 
 

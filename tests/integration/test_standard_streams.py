@@ -33,7 +33,7 @@ COMMANDS = """
     --json dead list q; --json done list q; --json stream list; push q again
     --json stream subscriptions; --json schedule list; push q --help; stream publish s topic payload
     schedule add nightly q report --every 3600; key new; --json user list; audit
-    --json purge q --state dead --yes; --json brokers; upgrade
+    --json purge q --state dead --yes; --json brokers; upgrade; queue show q; queue set q ttl 1h
 """.replace("\n", ";")
 
 

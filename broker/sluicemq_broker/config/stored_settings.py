@@ -49,13 +49,13 @@ def stored_value(key: str, value: Any) -> str:
     """
     _require_settable(key)
     rule = _KNOWN[key].metadata["rule"]
-    optional = _KNOWN[key].default is None
-    if isinstance(value, str) and not (optional and value.strip().lower() == NO_VALUE):
-        read, given = rule.of_text, value
-    else:
-        read, given = rule, None if isinstance(value, str) else value
     try:
-        stored = json.dumps(plain(read(given)), ensure_ascii=False)
+        if isinstance(value, str):
+            nothing = _KNOWN[key].default is None and value.strip().lower() == NO_VALUE
+            read = rule(None) if nothing else rule.of_text(value)
+        else:
+            read = rule(value)
+        stored = json.dumps(plain(read), ensure_ascii=False)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{key}: expected {error}; got {str(value)[:_SHOWN]!r}") from None
     if len(stored) > MOST_STORED:

@@ -310,8 +310,8 @@ class Queues:
     def _follow(self, database: str, name: str, removed: bool) -> None:  # noqa: FBT001 - a callback
         """Apply the record of a queue; one that is not open yet gets it when it is opened."""
         if name == ALL_QUEUES:
-            for queue in self:
-                self._use_settings(queue)
+            for each in self:
+                self._use_settings(each)
                 let_others_run()  # each takes some hundred microseconds
             return
         if self.database_name(name) != database:
