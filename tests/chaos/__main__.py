@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
-from chaos.fault_kinds import FAULTS
+from chaos.fault_kinds import FAULTS, Fault
 from chaos.plan import plan
 from chaos.run import may, run
 
@@ -19,37 +21,41 @@ from chaos.run import may, run
 def main() -> int:
     """Run what the command line asks for."""
     options = _options()
-    chosen = [
-        fault for fault in FAULTS if not options.fault or any(each in fault.name for each in options.fault)
-    ]
+    faults = _chosen(options.fault)
+    seconds = options.minutes * 60
+    _say(f"seed {options.seed}, {options.minutes:g} minutes")
+    if options.plan:
+        print(*plan(options.seed, seconds, faults, may()), sep="\n")
+        return 0
+    folder = _folder(options.folder)
+    outcome = run(options.seed, seconds, folder, faults, options.report, options.pace, _say)
+    for breach in outcome.breaches:
+        _say(f"BREACH {breach.kind}: {breach.text}", *breach.evidence[:10])
+    if not outcome.breaches:
+        shutil.rmtree(folder / "nodes", ignore_errors=True)
+    _say(f"seed {options.seed}: {len(outcome.steps)} faults, {len(outcome.breaches)} breaches; see {folder}")
+    return 1 if outcome.breaches else 0
+
+
+def _chosen(names: Sequence[str]) -> list[Fault]:
+    """Return the faults of these names, or all, without those that this machine can't have."""
+    chosen = [fault for fault in FAULTS if not names or any(name in fault.name for name in names)]
     if not chosen:
         sys.exit(f"no such fault; there are: {', '.join(fault.name for fault in FAULTS)}")
-    print(f"seed {options.seed}, {options.minutes:g} minutes", flush=True)
     for fault in chosen:
         if fault.why_not:
-            print(f"left out: {fault.name}: {fault.why_not}", flush=True)
-    if options.plan:
-        print(
-            *plan(options.seed, options.minutes * 60, [each for each in chosen if not each.why_not], may()),
-            sep="\n",
-        )
-        return 0
-    if options.folder and options.folder.exists() and any(options.folder.iterdir()):
-        sys.exit(f"{options.folder} has the files of another run")
-    folder = options.folder or Path(tempfile.mkdtemp(prefix="sluicemq-chaos-"))
-    outcome = run(
-        options.seed,
-        options.minutes * 60,
-        folder,
-        chosen,
-        options.report,
-        options.pace,
-        lambda text: print(text, flush=True),
-    )
-    for breach in outcome.breaches:
-        print(f"BREACH {breach.kind}: {breach.text}", *breach.evidence[:10], sep="\n    ", flush=True)
-    print(f"seed {options.seed}: {len(outcome.steps)} faults, {len(outcome.breaches)} breaches; see {folder}")
-    return 1 if outcome.breaches else 0
+            _say(f"left out: {fault.name}: {fault.why_not}")
+    return [fault for fault in chosen if not fault.why_not]
+
+
+def _folder(asked: Path | None) -> Path:
+    if asked and asked.exists() and any(asked.iterdir()):
+        sys.exit(f"{asked} has the files of another run")
+    return asked or Path(tempfile.mkdtemp(prefix="sluicemq-chaos-"))
+
+
+def _say(*lines: str) -> None:
+    print(*lines, sep="\n    ", flush=True)
 
 
 def _options() -> argparse.Namespace:

@@ -290,6 +290,7 @@ class FullDisk(Fault):
 
     def end(self, rig: Rig, victim: str, begun: None) -> None:
         rig.disk.empty()
+        rig.nodes.end(victim)  # one that goes on may still end of what it could not write
         rig.nodes.begin(victim)
 
 

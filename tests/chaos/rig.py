@@ -147,7 +147,7 @@ class Nodes(ReplicaSet):
         return process.pid if process and process.poll() is None else None
 
     def folder_of(self, name: str) -> Path:
-        """Return where a node has its data."""
+        """Return where a node has its log and its data."""
         return self.folder(self.named[name])
 
     def begin(self, name: str, wrong: float = 0.0) -> None:
@@ -275,7 +275,7 @@ class Rig:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._open.enter_context(self.network)
             self.nodes = Nodes(self.network, self.folder / "nodes")
-            self.disk = SmallDisk(self.nodes.folder_of(NODES[0]))
+            self.disk = SmallDisk(self.nodes.folder_of(NODES[0]) / "data")
             self._open.callback(self.disk.close)
             self._open.enter_context(self.nodes)
             for place in BROKERS:

@@ -42,7 +42,7 @@ def run(
     say: Callable[[str], None] = print,
 ) -> Outcome:
     """Run all of it; the books, the logs and the report stay in ``folder``."""
-    steps = plan(seed, seconds, [fault for fault in faults if not fault.why_not], may())
+    steps = plan(seed, seconds, faults, may())
     with Rig(seed, folder, configuration()) as rig, Load(rig, pace) as load:
         rig.own(load.programs)
         load.start()

@@ -40,7 +40,7 @@ class ReplicaSet:
         return f"127.0.0.1:{port}"
 
     def folder(self, port: int) -> Path:
-        """Return where a node has its data."""
+        """Return where a node has its log and its data."""
         return self._folder / str(port)
 
     def prefix(self, _port: int) -> list[str]:
@@ -87,8 +87,9 @@ class ReplicaSet:
     def launch(self, port: int) -> None:
         """Start a node, for the first time or again."""
         folder = self.folder(port)
-        folder.mkdir(exist_ok=True)
-        options = ["--dbpath", folder, "--port", port, "--bind_ip", "127.0.0.1", "--replSet", _NAME]
+        data = folder / "data"  # may be a small disk, beside which the log goes on
+        data.mkdir(parents=True, exist_ok=True)
+        options = ["--dbpath", data, "--port", port, "--bind_ip", "127.0.0.1", "--replSet", _NAME]
         options += ["--wiredTigerCacheSizeGB", "0.25", "--oplogSize", "256", "--quiet", "--nounixsocket"]
         options += ["--logpath", folder / "mongod.log", "--logappend"]
         for parameter in ("enableTestCommands=1", "diagnosticDataCollectionEnabled=false"):
