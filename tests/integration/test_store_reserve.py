@@ -115,11 +115,14 @@ def test_a_broker_that_was_too_late_claims_its_part_and_a_few_of_the_others(
     assert (first.more, second.more) == (True, True)
     # When its part comes to its end, with 23 jobs left of both
     rest = claim(store, 20, brokers=2, place=0)
-    # Then it has them all but a few, and the next claim the others
+    others = claim(store, 20, brokers=2, place=0)
+    # Then it has all of that, and after it a few of the others
     mine = [each for each in left if each.seq % 2 == first.jobs[0].seq % 2]
-    assert set(ids(rest.jobs)) > set(ids(mine)) - set(ids(first.jobs))
+    assert set(ids(rest.jobs)) == set(ids(mine)) - set(ids(first.jobs))
     assert rest.more
-    together = [first, second, rest]
+    assert {each.seq % 2 for each in others.jobs} == {each.seq % 2 for each in second.jobs}
+    assert len(others.jobs) == 10
+    together = [first, second, rest, others]
     while (more := claim(store, 20, brokers=2, place=0)).jobs:
         together.append(more)
     assert sorted(each.id for claimed in together for each in claimed.jobs) == sorted(ids(left))

@@ -24,9 +24,11 @@ from sluicemq_broker.store.jobs.tenant_limits import Allowance
 from sluicemq_broker.store.values import Document, Jobs
 
 #: Seconds for which a broker claims a part of the jobs after it was too late for some.
-PARTED: Final = 10.0
+PARTED: Final = 30.0
 #: Seconds after which the parts go round: for so long a job waits for a slow broker, at most, of each broker.
 ROUND: Final = 4.0
+#: A part is used up when a claim brings less than this part of its share of the limit: an eighth.
+THIN: Final = 8
 #: Seconds for which it claims no part after it has seen that nobody else claims the others.
 WHOLE: Final = 10.0
 
@@ -165,9 +167,10 @@ class _PartOfJobs(_FirstJobs):
         limit, now, brokers = self._request.limit, self._request.now, self._request.brokers
         part = {"$mod": [brokers, (self._request.place + int(now / ROUND)) % brokers]}
         count = yield from self._read({"seq": part}, limit, at_once)
-        if count == limit:
+        if count * brokers * THIN >= limit:
+            self._full = True  # perhaps: the next claim finds out
             return
         few = min(-(-limit // brokers), limit - count)
         yield from self._read({"seq": {"$not": part}}, few, at_once)
-        if self._full and count * brokers < limit:
+        if self._full:
             self._on_left(now)
