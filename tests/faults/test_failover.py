@@ -151,7 +151,7 @@ class Load:
         self.errors: list[str] = []
         self._endpoints = endpoints
         self._over = threading.Event()
-        self._done = dict.fromkeys(("push", "call", "ask", "change", "reserve", "pop"), 0)
+        self._done = dict.fromkeys(("push", "call", "ask", "change", "order", "reserve", "pop"), 0)
         self._threads = [
             threading.Thread(target=self._repeat, args=(name, getattr(self, f"_{name}")))
             for name in self._done
@@ -161,7 +161,7 @@ class Load:
     def __enter__(self) -> Self:
         self._producer = Producer(self._endpoints)
         self._client = Client(self._endpoints, timeout=TIMEOUT)
-        for queue in ("pushed", "changed"):
+        for queue in ("pushed", "changed", "ordered"):
             self._producer.push(queue, b"first").wait(TIMEOUT)
         self._worker.start()
         for each in self._threads:
@@ -215,6 +215,11 @@ class Load:
         receipt.wait(TIMEOUT)
         self._client.change("changed", receipt.id, priority=3)
         self._client.cancel("changed", receipt.id)
+
+    def _order(self) -> None:
+        """Purge, which a broker that stops leaves to the next one."""
+        self._producer.push("ordered", b"z").wait(TIMEOUT)
+        self._client.purge("ordered")
 
     def _reserve(self) -> None:
         with self._client.reserve("pushed", 5, wait=1) as claim:
