@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from operator import gt
 from pathlib import Path
 from secrets import token_hex
-from threading import Event, Semaphore
+from threading import Event, Semaphore, Thread
 from typing import Any, NamedTuple
 
 import pytest
@@ -36,7 +37,7 @@ full = pytest.mark.full
 LAST = READS[0]
 #: A killed broker's jobs are with others after this, and it is in the way of an upgrade until then.
 SETTINGS = {"lease": 8.0, "poll": 0.2}
-CONFIG: dict[str, Any] = {"broker": SETTINGS, "devices": []}
+CONFIG: dict[str, Any] = {"broker": SETTINGS, "devices": [], "queues": {"work": {}}}
 
 
 @pytest.fixture(scope="session")
@@ -281,3 +282,99 @@ def read(reader: Reader) -> bytes:
     message = reader.read(TIMEOUT)
     assert message
     return bytes(message.payload)
+
+
+# -------------------------------------------------------------------- one after the other, under load
+
+
+class Load:
+    """Clients that know both brokers, each in a thread of its own, and what went wrong for them."""
+
+    def __init__(self, endpoints: Sequence[str]) -> None:
+        self.endpoints = list(endpoints)
+        self.errors: list[BaseException] = []
+        self.handled: set[bytes] = set()
+        self.confirmed: list[bytes] = []
+        self.answered = self.looked = 0
+        self._over = Event()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        threads = [Thread(target=self._run, args=(each,)) for each in (self._push, self._call, self._look)]
+        with ExitStack() as stack:
+            for each in self.endpoints:
+                stack.enter_context(Worker(each, "work", self._handle, prefetch=8))
+            for thread in threads:
+                thread.start()
+            try:
+                yield
+                self.goes_on()
+            finally:
+                self._over.set()
+                for thread in threads:
+                    thread.join(TIMEOUT)
+            wait_until(lambda: self.handled.issuperset(self.confirmed), what="all confirmed jobs")
+
+    def goes_on(self) -> None:
+        """Return when each client has done something more; AssertionError if one does not get on."""
+        enough = [each + 5 for each in self._done()]
+        wait_until(lambda: self.errors or all(map(gt, self._done(), enough)), what="progress of each client")
+        assert self.errors == []
+
+    def _done(self) -> tuple[int, ...]:
+        return len(self.confirmed), self.answered, self.looked, len(self.handled)
+
+    def _run(self, client: Callable[[], None]) -> None:
+        try:
+            client()
+        except Exception as error:  # noqa: BLE001 - each is counted
+            self.errors.append(error)
+
+    def _handle(self, job: Job) -> bytes:
+        self.handled.add(job.payload)
+        return job.payload
+
+    def _push(self) -> None:
+        with Producer(self.endpoints) as producer:
+            while not self._over.wait(0.005):
+                payload = b"%d" % len(self.confirmed)
+                producer.push("work", payload).wait(TIMEOUT)
+                self.confirmed.append(payload)
+
+    def _call(self) -> None:
+        with Producer(self.endpoints) as producer:
+            while not self._over.wait(0.005):
+                assert producer.call("work", b"call", TIMEOUT) == b"call"
+                self.answered += 1
+
+    def _look(self) -> None:
+        with Client(self.endpoints, timeout=TIMEOUT) as client:
+            while not self._over.wait(0.005):
+                client.queue("work")
+                self.looked += 1
+
+
+@full
+def test_brokers_are_upgraded_one_after_the_other_without_an_error_at_a_client(
+    mongo_uri: str, database: str, build: Path
+) -> None:
+    with ExitStack() as stack:
+        brokers = [
+            stack.enter_context(OldBroker(build, mongo_uri, database, config=CONFIG)) for _ in range(2)
+        ]
+        load = Load([each.doors["smq"] for each in brokers])
+        with load.running():
+            load.goes_on()
+            for each in brokers:
+                assert each.terminate() == 0
+                load.goes_on()
+                each.renew()
+                each.restart()
+                load.goes_on()
+            with Client(load.endpoints, timeout=TIMEOUT) as client:
+                assert client.upgrade() == {"schema": SCHEMA, "before": LAST}
+            load.goes_on()
+            for each in brokers:  # and once more, both of this build
+                assert each.terminate() == 0
+                each.restart()
+                load.goes_on()
