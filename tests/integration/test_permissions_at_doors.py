@@ -155,6 +155,7 @@ SAID: dict[bytes, tuple[Any, ...]] = {
     wire.EVENTS: ({"queue": "victim"},),
     wire.WORKERS: ("victim",),
     wire.SUBS: ("news",),
+    wire.FREE: ("news", "sums", 1),
     wire.HISTORY: ("queue", "large", None, "hour"),
     wire.PUBLISH: ("news", pack(b"topic", b"text"), {}),
 }
@@ -322,6 +323,19 @@ def test_what_names_a_queue_in_its_content_is_asked_for_that(many: Many, eve: Sm
     assert outcome(eve.ask(wire.REDRIVE, "victim", {}, "large")) == "OK"
     assert outcome(eve.ask(wire.HISTORY, "broker", "b", None, "hour")) == FORBIDDEN
     assert outcome(eve.ask(wire.HISTORY, "stream", "news", None, "hour")) == FORBIDDEN
+
+
+def test_a_subscription_is_taken_from_its_holder_by_those_who_manage_its_stream(
+    many: Many, eve: Smq, filled: Many
+) -> None:
+    name = token_hex(6)
+    held = many.operator.ask(wire.HOLD, "news", name, "update", {}).fields[0]
+    many.permit("subscribe=news")
+    assert outcome(eve.ask(wire.FREE, "news", name, None)) == FORBIDDEN
+    assert outcome(many.operator.ask(wire.MARK, "news", name, held["fence"], 0)) == "OK"
+    many.permit("subscribe=news manage=news")
+    assert outcome(eve.ask(wire.FREE, "news", name, None)) == "OK"
+    assert outcome(many.operator.ask(wire.MARK, "news", name, held["fence"], 0)) == "LEASE_LOST"
 
 
 def test_errors_say_no_name_that_the_request_does_not_say(many: Many, eve: Smq, filled: Many) -> None:

@@ -22,6 +22,12 @@ from sluicemq_devices.hub import Watermark, nothing
 _MESSAGES: Final = 10
 _SUBSCRIBE: Final = Needs(Action.SUBSCRIBE, 0)
 _MANAGE: Final = Needs(Action.MANAGE, 0)
+#: Holders name their fence; a caller without one takes the subscription from its holder.
+_OF_FREE: Final = Needs(
+    Action.SUBSCRIBE,
+    0,
+    more=lambda _held, stream, _name, fence: [(Action.MANAGE, stream)] if fence is None else (),
+)
 #: Permissions that the verbs of streams need.
 NEEDS: Final[Mapping[bytes, Needs]] = {
     wire.PUBLISH: Needs(Action.PUBLISH, 0),
@@ -32,7 +38,7 @@ NEEDS: Final[Mapping[bytes, Needs]] = {
     wire.ERASE: _MANAGE,
     wire.HOLD: _SUBSCRIBE,
     wire.MARK: _SUBSCRIBE,
-    wire.FREE: _SUBSCRIBE,
+    wire.FREE: _OF_FREE,
     wire.SUBS: Needs(Action.SUBSCRIBE, 0, shows=visible.subscriptions),
     wire.SEEK: _MANAGE,
     wire.FORGET: _MANAGE,
