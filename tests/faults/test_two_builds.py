@@ -25,6 +25,7 @@ from sluicemq import (
     Reader,
     Reject,
     Subscription,
+    Unavailable,
     Worker,
 )
 from sluicemq import OldBroker as TooOld
@@ -54,7 +55,7 @@ class Brokers:
         stack.callback(self.database.client.drop_database, name)
         self.old = stack.enter_context(OldBroker(build, mongo_uri, name, config=CONFIG))
         assert self.number == LAST
-        self.new = stack.enter_context(BrokerProcess(mongo_uri, name, config=CONFIG))
+        self.new = stack.enter_context(a_broker(mongo_uri, name))
 
     @property
     def number(self) -> int:
@@ -126,7 +127,7 @@ def payload_of(job: Job) -> bytes:
 def test_a_broker_stops_when_the_store_becomes_newer_than_it_reads(mongo_uri: str, database: str) -> None:
     with (
         MongoClient[dict[str, Any]](mongo_uri) as mongo,
-        BrokerProcess(mongo_uri, database, config=CONFIG) as broker,
+        a_broker(mongo_uri, database) as broker,
     ):
         mongo[database]["meta"].update_one({}, {"$set": {"number": SCHEMA + 1}})
         assert broker.process.wait(TIMEOUT) == 1
@@ -282,6 +283,40 @@ def read(reader: Reader) -> bytes:
     message = reader.read(TIMEOUT)
     assert message
     return bytes(message.payload)
+
+
+@full
+@pytest.mark.parametrize(
+    ("killed", "before"),
+    [
+        ("close:update_one.after", LAST),
+        ("finish:update_one.before", LAST),
+        ("finish:update_one.after", SCHEMA),
+    ],
+)
+def test_an_upgrade_whose_broker_is_killed_half_way_is_repeated(
+    mongo_uri: str, database: str, build: Path, killed: str, before: int
+) -> None:
+    dies = {"SLUICEMQ_FAILPOINTS": f"schema.SchemaStore.{killed}=die"}
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo, ExitStack() as stack:
+        mongo[database]["meta"].insert_one({"_id": "schema", "number": LAST})
+        broker = stack.enter_context(BrokerProcess(mongo_uri, database, config=CONFIG, env=dies))
+        with Client(broker.doors["smq"]) as client, pytest.raises(Unavailable):
+            client.upgrade()
+        assert broker.process.wait(TIMEOUT) != 0
+        # Then the old build is refused all the same
+        old = OldBroker(build, mongo_uri, database, config=CONFIG)
+        stack.callback(old.close)
+        old.launch()
+        assert old.process.wait(TIMEOUT) == 1
+        # And the next broker ends what was begun
+        client = stack.enter_context(Client(stack.enter_context(a_broker(mongo_uri, database)).doors["smq"]))
+        assert client.upgrade() == {"schema": SCHEMA, "before": before}
+        assert mongo[database]["meta"].find_one() == {"_id": "schema", "number": SCHEMA}
+
+
+def a_broker(mongo_uri: str, database: str) -> BrokerProcess:
+    return BrokerProcess(mongo_uri, database, config=CONFIG)
 
 
 # -------------------------------------------------------------------- one after the other, under load
