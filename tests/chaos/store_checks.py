@@ -65,6 +65,8 @@ def left(database: Database[dict[str, Any]]) -> Iterator[Breach]:
     for collection in database.list_collection_names():
         if collection.startswith(("removed.", "deleted.")):
             yield Breach("stuck", f"collection {collection} is left")
+    for record in database["queues"].find({"removing": {"$exists": True}}):
+        yield Breach("stuck", f"the removal of queue {record['_id']} has not ended", [str(record)])
     yield from _leases_left(database)
     if tasks := [*database["tasks"].find({"state": "running"})]:
         yield Breach("stuck", f"{len(tasks)} tasks are not done", [str(each) for each in tasks[:_SHOWN]])

@@ -47,6 +47,7 @@ def test_a_job_that_is_left_is_found(store: Store, state: str) -> None:
         ("owners", {"_id": "o", "state": "live", "beat": 3, "lease": 0.1, "name": "b"}),
         ("limits", {"_id": features.NARROW, "running": {"o": {"permits": 2}}}),
         ("tasks", {"state": "running"}),
+        ("queues", {"_id": features.SCRATCH, "removing": {"by": "vm:1"}}),
     ],
 )
 def test_what_else_is_left_is_found(store: Store, collection: str, document: dict[str, Any]) -> None:
