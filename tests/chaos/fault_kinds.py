@@ -104,7 +104,7 @@ class StopBroker(OfBrokers):
         if broker.alive:
             rig.note("late", victim=victim, text="has not stopped yet, and is killed")
             broker.end()
-        elif code := broker.process.returncode:
+        elif (code := broker.process.returncode) and broker.was_ready:
             rig.note("problem", victim=victim, text=f"has stopped with code {code}")
         broker.begin()
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq import Client, Duplicate, Producer, TooLarge, Worker
+from sluicemq import Client, Duplicate, Producer, TooLarge, Unavailable, Worker
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.store.admin.inspector import Inspector
-from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, INDEXES, LINE_INDEXES
+from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, INDEXES, LINE_INDEX, LINE_INDEXES
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import date
 from support.broker_under_test import BrokerUnderTest, serving
@@ -219,3 +220,9 @@ def test_a_job_that_an_index_somebody_made_can_not_take_is_refused_alone(
         with pytest.raises(TooLarge, match="MongoDB refused it"):
             receipts[1].wait(60)
     assert jobs.count_documents({"headers": good}) == 2
+
+
+def test_a_read_by_an_index_that_an_election_has_taken_back_may_be_repeated(bare: Bare) -> None:
+    bare.insert(1, None)
+    with pytest.raises(Unavailable, match="it is made again"), translated():
+        list(bare.jobs.find({}, hint=LINE_INDEX))

@@ -43,6 +43,8 @@ TROUBLE: Final = {
 #: The server's code for an id, or another unique value, that exists.
 DUPLICATE_KEY: Final = 11000
 _DISK_FULL: Final = 14031
+#: MongoDB has no code of its own for that.
+_NO_SUCH_INDEX: Final = "hint provided does not correspond to an existing index"
 
 
 #: Where the driver's settings, or the JSON of a reply, begin in the text of an error.
@@ -88,8 +90,15 @@ def translated() -> Iterator[None]:
     except (BSONError, OverflowError, mongo_errors.InvalidName) as error:  # the driver can't encode it
         raise Refused(f"MongoDB can't take it: {brief(error)}") from error
     except mongo_errors.PyMongoError as error:
+        if _lacks_an_index(error):
+            raise Unavailable("an index is missing, or not ready yet: it is made again") from error
         kind = Refused if isinstance(error, mongo_errors.OperationFailure) and _definite(error) else Unclear
         raise kind(f"{type(error).__name__}: {brief(error)}") from error
+
+
+def _lacks_an_index(error: mongo_errors.PyMongoError) -> bool:
+    """Return True if a statement named an index that is not there: an election may have taken it back."""
+    return isinstance(error, mongo_errors.OperationFailure) and _NO_SUCH_INDEX in str(error)
 
 
 def _definite(error: mongo_errors.OperationFailure) -> bool:
