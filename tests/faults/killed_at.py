@@ -68,6 +68,8 @@ class Book:
 
     def __init__(self) -> None:
         self.fates: dict[str, set[str]] = {}
+        self.rolled_back: set[str] = set()
+        """Jobs whose attempt was counted; a broker's death gives it back."""
         self.unconfirmed: dict[str, Callable[[Producer], Any]] = {}
         """Pushes without an answer, which the producer repeats at B."""
         self.at_b: list[Callable[[Client], Any]] = []
@@ -213,6 +215,7 @@ class Lane:
         self.worked: Counter[tuple[str, str]] = Counter()
         """How often workers at B have had each job of each queue."""
         self.order: list[str] = []
+        self.attempts: dict[str, int] = {}
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -307,18 +310,25 @@ class Lane:
                     handler = partial(self._work, queue)
                     stack.enter_context(Worker(endpoint, queue, handler, prefetch=10, stop_timeout=1.0))
                 working.update(left)
-                return not left and not self.left_over(alive)
+                return not left and not self.left_over(alive) and not self._awaited(book)
 
             with suppress(AssertionError):
                 until(all_over, TIMEOUT)
-            assert self._unfinished() == []
-            assert self.left_over(alive) == []
+            assert not self._unfinished(), f"unfinished: {self._unfinished()}"
+            assert not self.left_over(alive), f"left over: {self.left_over(alive)}"
         self._check(hand)
+
+    def _awaited(self, book: Book) -> list[str]:
+        """Return jobs that are to come to an end that can be seen, and have not yet."""
+        seen = {job: fates for job, fates in book.fates.items() if ENDED not in fates}
+        ends = self.ends() if seen else {}
+        return [job for job, fates in seen.items() if fates.isdisjoint(ends.get(job, ()))]
 
     def _work(self, queue: str, job: Job) -> None:
         with self._lock:
             self.worked[queue, job.id] += 1
             self.order.append(job.id)
+            self.attempts[job.id] = job.attempt
 
     def _queues(self) -> list[str]:
         names = self.documents.list_collection_names(filter={"name": {"$regex": "^queue\\."}})
@@ -344,27 +354,28 @@ class Lane:
         ]
 
     def _check(self, hand: Hand) -> None:
+        found = self.ends()
         for job, fates in hand.book.fates.items():
-            ends = self.ends(job)
+            ends = found.get(job) or [ENDED]
             assert len(ends) == 1, f"{job} has come to {ends}, not to one of {fates}"
             assert ends[0] in fates, f"{job} has come to {ends[0]}, not to one of {fates}"
+        charged = {job for job, attempt in self.attempts.items() if attempt > 1} - hand.book.rolled_back
+        assert not charged, f"jobs whose attempt was counted: {charged}"
         for group, jobs in hand.groups.items():
             came = [each for each in self.order if each in jobs]
             assert came == [each for each in jobs if each in came], f"group {group}: {came}"
         for check in hand.book.checks:
             check()
 
-    def ends(self, job: str) -> list[str]:
-        """Return all that a job has come to; one end is right."""
-        worked = [
-            f"worked {q}" for (q, each), times in self.worked.items() if each == job for _ in range(times)
-        ]
-        dead = [
-            f"dead {queue}"
-            for queue in self._queues()
-            if self.documents[f"queue.{queue}"].find_one({"_id": job, "state": "dead"})
-        ]
-        return worked + dead or [ENDED]
+    def ends(self) -> Mapping[str, list[str]]:
+        """Return all that each job has come to; one end is right, and ``ended`` is that of all others."""
+        ends: dict[str, list[str]] = defaultdict(list)
+        for queue, job in self.worked.elements():
+            ends[job].append(f"worked {queue}")
+        for queue in self._queues():
+            for each in self.documents[f"queue.{queue}"].find({"state": "dead"}, {"_id": 1}):
+                ends[each["_id"]].append(f"dead {queue}")
+        return ends
 
     def _clean(self) -> None:
         for queue in self._queues():
@@ -373,3 +384,4 @@ class Lane:
             self.documents[name].delete_many({})
         self.worked.clear()
         self.order.clear()
+        self.attempts.clear()

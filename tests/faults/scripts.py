@@ -50,7 +50,8 @@ CONFIG: Final[Mapping[str, Any]] = {
 ROUTE: Final[Mapping[str, Any]] = {"routes": [{"stream": "routed", "queue": "from_stream"}]}
 TOKEN: Final = "0123456789-abcdefghij"  # noqa: S105 - of a test
 HTTP: Final[Mapping[str, Any]] = {"broker": {**CONFIG["broker"], "http": "127.0.0.1:0", "http_token": TOKEN}}
-RESERVE: Final = "claims.Claims._reserve_found:update_many"
+COMPLETE: Final = "queue_store.QueueStore.complete:bulk_write"
+RENAME: Final = "removed_queues._rename:rename"
 
 
 def stopping(hand: Hand) -> None:
@@ -91,6 +92,7 @@ def working(hand: Hand) -> None:
     a.progress(1, 2, "half")
     b.extend(60)
     hand.commit(a)
+    hand.book.rolled_back.add(b.id)
     b.rollback("not now")
     with hand.fate([c.id], "dead mail"):
         c.reject("never")
@@ -221,12 +223,12 @@ def _check_alive(hand: Hand) -> None:
 
 
 def ordering(hand: Hand) -> None:
+    hand.book.at_b.append(lambda client: client.promote("mail", hand.name("delayed")))
     hand.push("mail", "cancelled", "changed", "purged")
     hand.push("mail", "delayed", delay=3600)
     with hand.fate([hand.name("cancelled")], ENDED):
         hand.client.cancel("mail", hand.name("cancelled"))
     hand.client.change("mail", hand.name("changed"), priority=9)
-    hand.book.at_b.append(lambda client: client.promote("mail", hand.name("delayed")))
     hand.client.promote("mail", hand.name("delayed"))
     three = [hand.name(each) for each in ("changed", "purged", "delayed")]
     with hand.fate(three, ENDED):
@@ -473,7 +475,7 @@ def left_over_before(hand: Hand) -> None:
     many = [f"m{number}" for number in range(600)]
     hand.jobs("mail").insert_many([_document(hand.name(each)) for each in many])
     for each in many:
-        hand.book.perhaps(hand.name(each), ENDED)
+        hand.book.perhaps(hand.name(each), ENDED, "worked mail")
     task = {"kind": "purge", "queue": "mail", "order": {"state": "ready"}, "now": time.time() + 60}
     task |= {"state": "running", "done": 0, "total": 600, "owner": "gone", "broker": "gone"}
     hand.documents["tasks"].insert_one(
@@ -518,6 +520,7 @@ def over_http(hand: Hand) -> None:
     url = f"http://{hand.broker.http}/api/v1/queues/mail/jobs/{job.id}/delete"
     request = urllib.request.Request(url, method="POST", data=b"{}")
     request.add_header("Content-Type", "application/json")
+    request.add_header("X-SluiceMQ-Action", "test")
     request.add_header("Authorization", f"Bearer {TOKEN}")
     hand.book.perhaps(job.id, ENDED)
     try:
@@ -712,7 +715,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "limited_orphan": Scenario(limited_orphan, limited_orphan_before, alone=True),
     "spent": Scenario(spent, spent_before, alone=True),
     "one_by_one": Scenario(one_by_one),
-    "unsent": Scenario(unsent, unsent_before, alone=True, waits=f"{RESERVE}.before=wait:2"),
+    "unsent": Scenario(unsent, unsent_before, alone=True, waits=f"{COMPLETE}.before=wait:2"),
     "beyond": Scenario(beyond, beyond_before, alone=True),
     "removing": Scenario(removing, alone=True),
     "odd_indexes": Scenario(odd_indexes, odd_indexes_before, alone=True),

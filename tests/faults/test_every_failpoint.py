@@ -20,7 +20,6 @@ from pymongo import MongoClient
 from faults.killed_at import Lane, NotMet
 from faults.replica_set import ReplicaSet
 from faults.scripts import CONFIG, SCENARIOS
-from support.long_forms import first_of
 
 #: Kills at one time: nearly all of each is waiting for a lease to end.
 LANES = 6
@@ -30,8 +29,6 @@ TRIES = 3
 OPEN = 3
 
 POINTS: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("failpoints.toml").read_text())["met"]
-#: The first is tried in each run.
-FIRST = "forwarding"
 
 
 class Lanes:
@@ -88,8 +85,15 @@ def lanes() -> Iterator[Lanes]:
             lanes.close()
 
 
+def test_a_broker_killed_before_the_commit_of_a_forward_leaves_the_job_in_one_queue(lanes: Lanes) -> None:
+    commit = "transactions._carried_out:with_transaction<forwards.forward"
+    assert commit in POINTS["forwarding"]
+    assert not lanes.kill("forwarding", f"{commit}.before")
+
+
+@pytest.mark.full
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("name", first_of(FIRST, *(each for each in POINTS if each != FIRST)))
+@pytest.mark.parametrize("name", POINTS)
 def test_a_broker_killed_around_each_statement_leaves_nothing_lost_doubled_or_stuck(
     lanes: Lanes, name: str
 ) -> None:
