@@ -43,6 +43,10 @@ UNFINISHED: Final = {"state": {"$in": ["ready", "reserved", "waiting"]}}
 until = partial(wait_until, pause=0.1)
 
 
+#: Claims of two seconds each.
+_CLAIMS: Final = 20
+
+
 class Died(Exception):
     """Broker A is dead, as it was to be."""
 
@@ -101,8 +105,9 @@ class Hand:
     def connect(self) -> None:
         """Connect to A, which is ready."""
         endpoint = self.broker.doors["smq"]
-        self.client = Client(endpoint, timeout=20, patient=False)
-        self._open.callback(self.client.close)
+        self.client, self._taker = (Client(endpoint, timeout=each, patient=False) for each in (10, 2))
+        for each in (self.client, self._taker):
+            self._open.callback(each.close)
         self.producer = Producer(endpoint)
         self._open.callback(self._close_producer)
 
@@ -133,12 +138,21 @@ class Hand:
                 raise Died
         return receipt.wait(0)
 
-    def take(self, queue: str, limit: int = 1, wait: float = 20.0) -> list[ClaimedJob]:
-        """Reserve so many jobs; they are the claim's until the end."""
-        claim = self.client.reserve(queue, limit, wait=wait)
-        self._open.callback(claim.release)
-        assert len(claim.jobs) == limit, f"{len(claim.jobs)} jobs of {queue}, not {limit}"
-        return claim.jobs
+    def take(self, queue: str, limit: int = 1) -> list[ClaimedJob]:
+        """Reserve so many jobs; they are the claim's until the end.
+
+        A claim that waits asks again, for as long as it waits, at whoever has the broker's port by then.
+        """
+        for _ in range(_CLAIMS):
+            if self.broker.dead:
+                raise Died
+            with suppress(SluiceError):
+                claim = self._taker.reserve(queue, limit, wait=2.0)
+                self._open.callback(claim.release)
+                if len(claim.jobs) == limit:
+                    return claim.jobs
+                claim.release()
+        raise AssertionError(f"there are no {limit} jobs of {queue}")
 
     @contextmanager
     def fate(self, jobs: list[str], *fates: str) -> Iterator[None]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from bson.binary import Binary
 from bson.int64 import Int64
 
-from faults.killed_at import ENDED, LEASE, Hand, Scenario, until
+from faults.killed_at import ENDED, LEASE, Died, Hand, Scenario, until
 from sluicemq import (
     Client,
     Conflict,
@@ -51,6 +51,7 @@ ROUTE: Final[Mapping[str, Any]] = {"routes": [{"stream": "routed", "queue": "fro
 TOKEN: Final = "0123456789-abcdefghij"  # noqa: S105 - of a test
 HTTP: Final[Mapping[str, Any]] = {"broker": {**CONFIG["broker"], "http": "127.0.0.1:0", "http_token": TOKEN}}
 COMPLETE: Final = "queue_store.QueueStore.complete:bulk_write"
+PROMOTE: Final = "groups.GroupStore.make_heads:update_many"
 RENAME: Final = "removed_queues._rename:rename"
 
 
@@ -97,7 +98,7 @@ def working(hand: Hand) -> None:
     with hand.fate([c.id], "dead mail"):
         c.reject("never")
     hand.commit(d)
-    hand.client.reserve("mail", 1, wait=20).release()
+    hand.client.reserve("mail", 1, wait=2).release()
     del e
     hand.push("kept", "f", "g")
     f, g = hand.take("kept", 2)
@@ -107,7 +108,7 @@ def working(hand: Hand) -> None:
     hand.book.perhaps(hand.name("b"), ENDED)  # b is ready, too: a pop takes one of them
     with hand.fate([], ENDED):
         hand.book.perhaps(job, ENDED)
-        hand.client.pop("mail", 2, wait=20)
+        hand.client.pop("mail", 2, wait=2)
 
 
 def grouped(hand: Hand) -> None:
@@ -435,6 +436,25 @@ def beyond(hand: Hand) -> None:
     hand.book.surely(small, ENDED)
 
 
+def crowded_heads(hand: Hand) -> None:
+    """While A is about to promote a job another broker makes a head of its group: A's update is refused."""
+    group = hand.name("group")
+    pushing = threading.Thread(target=_push_quietly, args=(hand, "lines", "one", group))
+    pushing.start()
+    until(lambda: hand.broker.dead or _state(hand, "lines", hand.name("one")), what="the insert")
+    time.sleep(1.5)  # A has looked for heads, and waits before its update
+    hand.jobs("lines").insert_one(_document(hand.name("head"), group=group, head=group))
+    hand.book.perhaps(hand.name("head"), "worked lines")
+    hand.groups[group].insert(0, hand.name("head"))
+    until(lambda: hand.broker.dead or not pushing.is_alive(), what="the push")
+    time.sleep(3)  # the promotion comes behind its confirmation
+
+
+def _push_quietly(hand: Hand, queue: str, job: str, group: str) -> None:
+    with suppress(SluiceError, TimeoutError, Died):
+        hand.push(queue, job, group=group)
+
+
 def odd_indexes_before(hand: Hand) -> None:
     """What keeps the indexes of a queue from being made as they should be, and indexes that nobody needs."""
     odd, tenants, mail = (hand.jobs(each) for each in ("odd", "tenants", "mail"))
@@ -706,6 +726,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "ordering": Scenario(ordering),
     "redriving": Scenario(redriving),
     "deleting": Scenario(deleting),
+    "long_deletion": Scenario(deleting, waits=f"{RENAME}.before=wait:1"),
     "deleting_children": Scenario(deleting_children, alone=True),
     "pausing": Scenario(pausing),
     "scheduling": Scenario(scheduling),
@@ -715,8 +736,9 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "limited_orphan": Scenario(limited_orphan, limited_orphan_before, alone=True),
     "spent": Scenario(spent, spent_before, alone=True),
     "one_by_one": Scenario(one_by_one),
-    "unsent": Scenario(unsent, unsent_before, alone=True, waits=f"{COMPLETE}.before=wait:2"),
+    "unsent": Scenario(unsent, unsent_before, alone=True, waits=f"{COMPLETE}.before=wait:5"),
     "beyond": Scenario(beyond, beyond_before, alone=True),
+    "crowded_heads": Scenario(crowded_heads, waits=f"{PROMOTE}.before=wait:4"),
     "removing": Scenario(removing, alone=True),
     "odd_indexes": Scenario(odd_indexes, odd_indexes_before, alone=True),
     "left_over": Scenario(left_over, left_over_before, alone=True),
