@@ -194,6 +194,25 @@ def test_while_older_brokers_may_be_there_all_is_read_and_nothing_is_left_that_t
     assert (reader.found(), reader.paused("b")) == ({"b": False}, set())
 
 
+def test_behind_an_upgrade_the_last_changes_of_older_brokers_are_found(
+    documents: Database[dict[str, Any]],
+) -> None:
+    reader, queues = Reader(documents, schema=2), documents["queues"]
+    reader.store.change("a", pausing("intake"), NOW)
+    reader.found()
+    # Given changes without a revision that came just before the upgrade, or at a broker that has not seen it
+    queues.update_one({"_id": "b"}, {"$addToSet": {"paused": "intake"}}, upsert=True)
+    queues.delete_one({"_id": "a"})
+    # When
+    reader.schema = 3
+    # Then
+    assert reader.found() == {"a": False, "b": False}
+    # And a minute later only what has changed is read
+    reader.time.value += 120.0
+    queues.delete_one({"_id": "b"})
+    assert (reader.found(), reader.paused("b")) == ({}, {"intake"})
+
+
 def test_while_mongodb_is_away_what_was_known_holds_on(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:

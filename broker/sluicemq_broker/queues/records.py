@@ -13,6 +13,9 @@ from sluicemq_broker.store import Documents, QueueRecord, QueueRecordStore, Remo
 
 #: Seconds without a read after which all records are read, as removals can be read for a day only.
 _TOO_LONG: Final = 3600.0
+#: Seconds behind an upgrade in which all is read still: a broker that has not seen it yet removes records as
+#: it did before, and the last change of an older broker may be found only now.
+_SETTLING: Final = 60.0
 
 
 class QueueRecords:
@@ -104,6 +107,7 @@ class _Followed:
         self._shared = shared
         self._revision: int | None = None
         self._read_at = 0.0
+        self._unshared_at = float("-inf")
 
     def note(self, name: str, *, removed: bool) -> None:
         """Note that a record has changed; ``removed``: because its queue was removed."""
@@ -112,7 +116,10 @@ class _Followed:
     def read(self) -> None:
         """Read what has changed, or all if removals may have been forgotten by now."""
         now = self._timer.now()
-        complete = self._revision is None or now - self._read_at > _TOO_LONG or not self._shared()
+        if not self._shared():
+            self._unshared_at = now
+        settling = now - self._unshared_at < _SETTLING
+        complete = self._revision is None or now - self._read_at > _TOO_LONG or settling
         found = list(self.store.read(None if complete else self._revision))
         last = -1 if self._revision is None else self._revision
         for each in found:
