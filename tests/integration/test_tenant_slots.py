@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
+from sluicemq import Unavailable
 from sluicemq_broker.job.job import Job, Parent
-from sluicemq_broker.store.errors import Refused
 from sluicemq_broker.store.jobs.children import Child, FanOut, fan_out
 from sluicemq_broker.store.jobs.claims import Claim
 from sluicemq_broker.store.jobs.documents import QueueDefaults, collection
@@ -307,7 +307,7 @@ def test_an_index_of_slots_that_somebody_has_removed_is_made_again(mail: QueueSt
     mail.jobs.drop_index(SLOT_INDEX)
     mail.jobs.update_many({"slot.n": 2}, {"$set": {"slot.n": 1}})
     # When
-    with pytest.raises(Refused):
+    with pytest.raises(Unavailable):
         claim(mail)
     # Then who ran by then has no slot any more
     assert len(claim(mail).jobs) == 3
