@@ -14,6 +14,7 @@ import pytest
 from pymongo import MongoClient
 
 from sluicemq import (
+    BadFrames,
     Batch,
     Client,
     Duplicate,
@@ -81,6 +82,8 @@ def test_an_upgrade_waits_for_the_last_broker_of_the_old_build_and_then_refuses_
         living = {each["here"]: each for each in told["brokers"] if each["ended"] is None}
         assert (living[False]["reads"], living[True]["reads"]) == ([LAST, LAST], list(READS))
         old = living[False]["name"]
+        with pytest.raises(BadFrames, match="sluicemq upgrade"):  # the old one would ignore it
+            client.set_settings("work", {"max_attempts": 3})
         # When the old one lives, or is silent only
         with pytest.raises(TooOld, match=old):
             client.upgrade()
@@ -91,6 +94,7 @@ def test_an_upgrade_waits_for_the_last_broker_of_the_old_build_and_then_refuses_
         wait_until(lambda: all(each["ended"] for each in client.brokers()["brokers"] if not each["here"]))
         assert client.upgrade() == {"schema": SCHEMA, "before": LAST}
         assert brokers.number == SCHEMA
+        assert client.set_settings("work", {"max_attempts": 3})
         # And: the old one is refused with what to do, and the new one takes jobs
         brokers.old.launch()
         assert brokers.old.process.wait(TIMEOUT) == 1
