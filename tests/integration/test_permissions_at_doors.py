@@ -236,6 +236,7 @@ def test_a_verb_is_forbidden_without_its_action_and_needs_no_other(
         (wire.PAUSE, ("sms", "delivery")),
         (wire.SETTINGS, ("sms",)),
         (wire.SET, ("sms", {"ttl": 1})),
+        (wire.SET, ("mail.in", {"on_dead": "sms"})),
         (wire.UNSET, ("sms", ["ttl"])),
         (wire.SETTINGS, ("*",)),
         (wire.SET, ("*", {"ttl": 1})),

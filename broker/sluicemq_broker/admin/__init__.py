@@ -7,7 +7,7 @@ from sluicemq_broker.admin.devices import Device, DeviceAdmin
 from sluicemq_broker.admin.figures import Figures
 from sluicemq_broker.admin.jobs import READ_PACKED_SENT, JobAdmin
 from sluicemq_broker.admin.principals import PrincipalAdmin, at_broker, at_store
-from sluicemq_broker.admin.queues import QueueAdmin
+from sluicemq_broker.admin.queues import QueueAdmin, dead_letters_to
 from sluicemq_broker.admin.schedules import ScheduleAdmin
 from sluicemq_broker.admin.snapshots import Snapshot, Snapshots, View, visible_in_turns
 
@@ -29,5 +29,6 @@ __all__ = [
     "View",
     "at_broker",
     "at_store",
+    "dead_letters_to",
     "visible_in_turns",
 ]

@@ -11,7 +11,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.admin.jobs import check_state
 from sluicemq_broker.admin.shared_answer import SharedAnswer
-from sluicemq_broker.config import require_setting, stored_value
+from sluicemq_broker.config import NO_VALUE, require_setting, stored_value
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Census, Delete, Purge, Queues, Task, Tasks, check_name
@@ -117,6 +117,12 @@ class QueueAdmin:
         queue = self._queues.get(name)
         queue.prepare(again=True)  # a queue without a collection is forgotten by a restart
         return queue
+
+
+def dead_letters_to(settings: object) -> list[str]:
+    """Return the queue into which dead letters would go by these settings, which takes a permission."""
+    to = settings.get("on_dead") if isinstance(settings, dict) else None
+    return [to] if isinstance(to, str) and to.strip().lower() != NO_VALUE else []
 
 
 def _stored(key: object, value: Any) -> str:

@@ -38,6 +38,7 @@ from sluicemq_broker.config.settings import (
     StreamSettings,
 )
 from sluicemq_broker.config.stored_settings import (
+    NO_VALUE,
     Layer,
     Source,
     defaults_of_queues,
@@ -52,6 +53,7 @@ from sluicemq_broker.config.tls_files import load_certificate
 __all__ = [
     "ENVIRONMENT",
     "MAX_JOB_BYTES",
+    "NO_VALUE",
     "ONLY",
     "Ack",
     "BrokerSettings",

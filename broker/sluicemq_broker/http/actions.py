@@ -16,7 +16,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.wire import TaskField
-from sluicemq_broker.admin import CHOICE, Admin
+from sluicemq_broker.admin import CHOICE, Admin, dead_letters_to
 from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.bodies import text_of
 from sluicemq_broker.http.paths import BASE, Routes
@@ -102,9 +102,12 @@ class Change:
 
 def _into(request: falcon.Request, queue: str, **_job: str) -> Iterator[Need]:
     """Yield what a change of a queue needs at another one: dead letters are pushed there."""
-    to = _to(request.context.body) if request.path.endswith("/dead/redrive") else None
+    body = request.context.body
+    to = _to(body) if request.path.endswith("/dead/redrive") else None
     if to is not None and to != queue:
         yield Action.PUSH, to
+    for each in dead_letters_to(body.get("settings")) if request.path.endswith("/set") else ():
+        yield Action.PUSH, each
 
 
 def _of_schedule(admin: Admin, _request: falcon.Request, name: str) -> Iterator[Need]:

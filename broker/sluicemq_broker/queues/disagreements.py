@@ -8,8 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
+
+import gevent
 
 from sluicemq_broker.config import Config, defaults_of_queues, given_in_file
 from sluicemq_broker.context import Context
@@ -58,8 +61,7 @@ class Disagreements:
         self._owners = context.owners
         self._stores = {name: ConfigurationStore(queues.database(name)) for name in queues.databases}
         self._config: Config | None = None
-        self._own: Tables = {}
-        self._digest = ""
+        self._text = self._digest = ""
         self._said: tuple[str, list[str]] = ("", [])
         self._said_at = 0.0
         self._known: dict[str, Tables] = {}
@@ -92,15 +94,17 @@ class Disagreements:
             tables[name] = given_in_file(each)
             if number % _A_TURN == 0:
                 let_others_run()
-        text = json.dumps(tables, sort_keys=True)
-        self._config, self._own, self._digest = config, tables, hashlib.sha256(text.encode()).hexdigest()[:16]
+        # In a thread, for ten thousand queues take longer than a turn of the hub may.
+        self._text = gevent.get_hub().threadpool.apply(partial(json.dumps, tables, sort_keys=True))
+        self._digest = hashlib.sha256(self._text.encode()).hexdigest()[:16]
+        self._config = config
 
     def _say(self) -> None:
         now, saying = self._timer.now(), (self._digest, self._owners.mine())
         if saying == self._said and now - self._said_at < _AGAIN:
             return
         for store in self._stores.values():
-            store.say(self._owners.mine(), self._digest, self._own, self._clock.now())
+            store.say(self._owners.mine(), self._digest, self._text, self._clock.now())
         self._said, self._said_at = saying, now
 
     def _compare(self, database: str, store: ConfigurationStore) -> Iterator[Difference]:

@@ -72,6 +72,7 @@ class Queues:
         self._removed: set[Queue] = set()
         #: Held while a queue is removed: a second removal finds it gone, or made again.
         self.one_removal = BoundedSemaphore()
+        self._one_order = BoundedSemaphore()  # several at once would meet in a write conflict
         #: Tokens of the removals that this broker carries out.
         self.removing: set[str] = set()
         self._awaited: dict[str, dict[Callable[[Queue], None], None]] = {}
@@ -301,9 +302,10 @@ class Queues:
     def order(self, name: str, change: Callable[[QueueRecord], QueueRecord]) -> QueueRecord:
         """Change the record of a queue, durably; returns it when it holds here. Other brokers hear of it."""
         changed = QueueRecord(name=name)
-        for database in self.databases if name == ALL_QUEUES else [self.database_name(name)]:
-            changed = self.records.store(database).change(name, change, self.context.clock.now())
-            self._channel(database).announce(BusEvent(BusKind.RECORDS))
+        with self._one_order:
+            for database in self.databases if name == ALL_QUEUES else [self.database_name(name)]:
+                changed = self.records.store(database).change(name, change, self.context.clock.now())
+                self._channel(database).announce(BusEvent(BusKind.RECORDS))
         self.follow_records()
         return changed
 
@@ -314,9 +316,9 @@ class Queues:
                 self._use_settings(each)
                 let_others_run()  # each takes some hundred microseconds
             return
-        if self.database_name(name) != database:
-            return
         record, queue = self.records.of(database, name), self._open.get(name)
+        if self.database_name(name) != database:
+            queue = None  # a queue of this name lies elsewhere for this broker
         if queue:
             queue.pause(record.paused, removing=record.removing is not None)
             self._use_settings(queue)

@@ -16,6 +16,7 @@ from sluicemq_broker.admin import (
     PrincipalAdmin,
     QueueAdmin,
     ScheduleAdmin,
+    dead_letters_to,
 )
 from sluicemq_broker.doors.smq.verbs import AdminVerb
 from sluicemq_broker.queues import Tasks
@@ -31,6 +32,11 @@ _OF_EVENTS: Final = Needs(
 )
 _OF_REDRIVE: Final = Needs(
     Action.MANAGE, 0, more=lambda _letters, _name, _which, to: () if to is None else [(Action.PUSH, to)]
+)
+_OF_SETTINGS: Final = Needs(
+    Action.MANAGE,
+    0,
+    more=lambda _queues, _name, settings: [(Action.PUSH, to) for to in dead_letters_to(settings)],
 )
 _OF_CANCELLED_TASK: Final = Needs(
     Action.MANAGE, more=lambda tasks, task_id: [(Action.MANAGE, tasks.find(task_id)["queue"])], hidden=True
@@ -86,7 +92,7 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.PAUSE: _changes("admin.queues", QueueAdmin.pause, _MANAGE, str, str),
     wire.RESUME: _changes("admin.queues", QueueAdmin.resume, _MANAGE, str, str),
     wire.SETTINGS: _reads("admin.queues", QueueAdmin.settings, _READ, str),
-    wire.SET: _changes("admin.queues", QueueAdmin.set_settings, _MANAGE, str, dict),
+    wire.SET: _changes("admin.queues", QueueAdmin.set_settings, _OF_SETTINGS, str, dict),
     wire.UNSET: _changes("admin.queues", QueueAdmin.unset_settings, _MANAGE, str, list),
     wire.PURGE: _starts("admin.queues", QueueAdmin.purge, _MANAGE, str, str),
     wire.DELETE: _starts("admin.queues", QueueAdmin.delete, _MANAGE, str),

@@ -156,6 +156,7 @@ def _number(value: Any) -> int:
 
 def _removing(stored: Any) -> Removing | None:
     try:
-        return Removing(stored["token"], stored["by"], seconds(stored["at"]), stored.get("heard", {}))
-    except (KeyError, TypeError, AttributeError):
+        heard = {owner: int(workers) for owner, workers in stored.get("heard", {}).items()}
+        return Removing(str(stored["token"]), str(stored["by"]), seconds(stored["at"]), heard)
+    except (KeyError, TypeError, ValueError, AttributeError):
         return None

@@ -24,7 +24,7 @@ from sluicemq_broker.store.values import date
 
 _KEPT: Final = timedelta(days=1).total_seconds()
 #: Characters of all tables of a file, at most; of a larger one only the digest is known.
-_MOST: Final = 8 * 2**20
+_MOST: Final = 2 * 2**20
 
 #: Settings by their keys, by queue; ``*``: of queues without a table.
 Tables = Mapping[str, Mapping[str, Any]]
@@ -51,9 +51,8 @@ class ConfigurationStore:
         with translated():
             self._configurations.create_indexes([IndexModel([("used_at", 1)], expireAfterSeconds=int(_KEPT))])
 
-    def say(self, owners: Iterable[str], digest: str, tables: Tables, now: float) -> None:
-        """Store the settings of a broker with these owner ids."""
-        text = json.dumps(tables)
+    def say(self, owners: Iterable[str], digest: str, text: str, now: float) -> None:
+        """Store the settings of a broker with these owner ids; ``text``: its tables as JSON."""
         used = {"queues": text if len(text) <= _MOST else "{}", "used_at": date(now)}
         with translated():
             self._configurations.update_one({"_id": digest}, {"$set": used}, upsert=True)
