@@ -127,8 +127,8 @@ class Client:
         """Return the workers at this broker, or those of one queue, up to 1,000.
 
         Each has its ``queue``, its ``name`` (its own or its kind, with host and pid; of a plain socket the
-        address), the ``door`` through which it works, the seconds for which it is ``connected``, and the
-        first of its ``jobs``.
+        address), the ``door`` through which it works, the seconds for which it is ``connected``, the first of
+        its ``jobs``, and the name of its ``broker``.
         """
         return list(self._read(wire.WORKERS, queue))
 

@@ -113,8 +113,36 @@ def test_workers_are_told_by_who_they_are_and_what_they_have(run: Run, broker: S
     assert line.split() == [
         "mail", "mailer", "web-1.example.net:4711", "library", "2", "h", "2/100", "1", "min",
     ]  # fmt: skip
-    assert json.loads(run("--json", "workers", "mail").stdout) == {"workers": [WORKER]}
+    assert json.loads(run("--json", "workers", "mail").stdout) == {
+        "workers": [WORKER],
+        "unanswered": [],
+    }
     assert [each.fields for each in broker.of(wire.WORKERS)] == [[None], ["mail"]]
+
+
+def test_workers_are_listed_of_all_brokers_and_one_that_does_not_answer_is_named(
+    run: Run, broker: ScriptedBroker
+) -> None:
+    broker.on[wire.WORKERS] = lambda _message: [{**WORKER, "broker": "host-a:1"}]
+    other = ScriptedBroker().start()
+    other.on[wire.WORKERS] = lambda _message: [{**WORKER, "broker": "host-b:2"}]
+    endpoints = f"{broker.endpoint},{other.endpoint}"
+    head, *lines = run("--endpoint", endpoints, "workers").stdout.splitlines()
+    assert head.split()[0] == "broker"
+    assert [line.split()[0] for line in lines] == ["host-a:1", "host-b:2"]
+
+    other.stop()
+    told = run("--endpoint", endpoints, "--json", "workers")
+    answer = json.loads(told.stdout)
+    assert [each["broker"] for each in answer["workers"]] == ["host-a:1"]
+    assert [(each["endpoint"], each["code"]) for each in answer["unanswered"]] == [
+        (other.endpoint, "UNAVAILABLE")
+    ]
+    assert f"no answer from {other.endpoint}" in told.stderr
+    assert told.exit_code == 0
+
+    broker.stop()
+    assert run("--endpoint", endpoints, "workers").exit_code == 3
 
 
 def test_a_queue_is_named_once(run: Run) -> None:

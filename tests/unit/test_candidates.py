@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluicemq.transport.apart import Apart
 from sluicemq.transport.candidates import Candidate, Candidates
 from sluicemq.transport.names import Address, Names
 from support.waiting import wait_until
@@ -250,3 +251,52 @@ class TestNames:
         wait_until(lambda: rung, what="the answer")
         names.collect()
         assert Address("127.0.0.1", ipv6=False) in names.known(host)
+
+
+def test_connections_that_are_kept_apart_have_each_another_endpoint() -> None:
+    apart = Apart()
+    two = [Candidates(ENDPOINTS[:2], Lookups(), Random(seed), apart=apart) for seed in range(3)]
+    found = [each.next(0.0) for each in two]
+    assert sorted(each.endpoint for each in found if each) == ENDPOINTS[:2]
+    # The third has none, and looks again after a while; that is no round in vain
+    third = two[2]
+    assert found[2] is None
+    assert (third.passed_over, third.rounds, third.due) == (True, 0, 30.0)
+    # What one of them has lost others may have
+    two[0].greeted(1.0)
+    two[0].failed(29.0)
+    assert third.next(30.0) == found[0]
+    assert two[0].next(30.0) is None
+
+
+def test_a_broker_that_is_down_is_tried_again_soon_by_the_connection_that_has_none() -> None:
+    apart = Apart()
+    one, other = (Candidates(ENDPOINTS[:2], Lookups(), Random(seed), apart=apart) for seed in range(2))
+    assert one.next(0.0)
+    assert other.next(0.0)
+    other.failed(0.0)
+    assert other.next(0.0) is None
+    assert other.rounds == 1
+    assert other.due <= 1.0
+
+
+def test_an_address_that_has_vanished_from_its_name_is_noticed() -> None:
+    names = Lookups(brokers=[V4, V6])
+    made = candidates("dns+tcp://brokers:5550", names=names)
+    made.next(0.0)
+    there = made.next(0.0)
+    assert there
+    made.greeted(0.0)
+    assert not made.vanished(29.0)
+    assert not made.vanished(30.0)
+    names.now["brokers"] = [each for each in (V4, V6) if each.text not in there.address]
+    assert not made.vanished(59.0)
+    names.collect()
+    assert made.vanished(60.0)
+
+
+def test_an_endpoint_without_a_name_never_vanishes() -> None:
+    made = candidates(ENDPOINTS[0])
+    made.next(0.0)
+    made.greeted(0.0)
+    assert not made.vanished(1000.0)

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from sluicemq.cli.everywhere import at_each, unanswered
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, span
 
@@ -21,13 +22,18 @@ _SECONDS: Final = 5.0
 @click.argument("queue", required=False)
 @click.pass_obj
 def workers(invocation: Invocation, queue: str | None) -> None:
-    """List the workers at this broker, or those of one QUEUE, with their jobs."""
-    with invocation.client() as client:
-        rows = client.workers(queue)
+    """List the workers at the brokers of all endpoints, or those of one QUEUE, with their jobs.
+
+    A broker that does not answer is named.
+    """
+    answers = at_each(invocation, lambda client: client.workers(queue))
+    missing = unanswered(invocation, answers)
+    rows = [row for each in answers for row in each.value or ()]
     if invocation.as_json:
-        invocation.json({"workers": rows})
+        invocation.json({"workers": rows, "unanswered": missing})
     elif rows:
-        invocation.table("", [worker_row(each) for each in rows])
+        named = len(answers) > 1
+        invocation.table("", [{**_broker(each, shown=named), **worker_row(each)} for each in rows])
     else:
         invocation.note("no workers" + (f" of {queue}" if queue else ""))
 
@@ -37,6 +43,10 @@ def one_of(named: str | None, queue: str | None) -> str | None:
     if named is not None and queue is not None:
         raise click.UsageError("give one of QUEUE and --queue")
     return queue if named is None else named
+
+
+def _broker(worker: Mapping[str, Any], *, shown: bool) -> dict[str, Any]:
+    return {"broker": worker.get("broker")} if shown else {}
 
 
 def worker_row(worker: Mapping[str, Any]) -> dict[str, Any]:

@@ -74,7 +74,8 @@ def _session(session: Any) -> Any:
 
 def _workers(session: Any, name: str | None) -> list[dict[str, Any]]:
     admin: Admin = session.admin
-    return admin.queues.workers(name, visible.names(session.caller, Action.READ))
+    rows = admin.queues.workers(name, visible.names(session.caller, Action.READ))
+    return [{**each, "broker": session.door.name} for each in rows]
 
 
 def _stats(session: Any) -> dict[str, Any]:
