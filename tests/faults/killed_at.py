@@ -36,6 +36,7 @@ from support.waiting import TIMEOUT, wait_until
 #: What becomes of a job, beside ``worked QUEUE`` (a worker at B gets it) and ``dead QUEUE``.
 ENDED: Final = "ended"
 LEASE: Final = 2.5
+_BEING_REMOVED: Final = {"removing": {"$exists": True}}
 UNFINISHED: Final = {"state": {"$in": ["ready", "reserved", "waiting"]}}
 
 
@@ -363,6 +364,7 @@ class Lane:
         return [
             *(f"lease {each}" for each in live.keys() - here),
             *(f"permits {each}" for each in permits - here),
+            *(f"removal of {each['_id']}" for each in self.documents["queues"].find(_BEING_REMOVED)),
             *(f"task {each['_id']}" for each in self.documents["tasks"].find({"state": "running"})),
             *self.documents.list_collection_names(filter={"name": {"$regex": "^removed[.]"}}),
         ]

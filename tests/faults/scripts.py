@@ -51,6 +51,7 @@ ROUTE: Final[Mapping[str, Any]] = {"routes": [{"stream": "routed", "queue": "fro
 TOKEN: Final = "0123456789-abcdefghij"  # noqa: S105 - of a test
 HTTP: Final[Mapping[str, Any]] = {"broker": {**CONFIG["broker"], "http": "127.0.0.1:0", "http_token": TOKEN}}
 COMPLETE: Final = "queue_store.QueueStore.complete:bulk_write"
+ONE: Final = "claims.Claims._reserve_one:find_one_and_update"
 PROMOTE: Final = "groups.GroupStore.make_heads:update_many"
 RENAME: Final = "removed_queues._rename:rename"
 
@@ -380,20 +381,29 @@ def spent(hand: Hand) -> None:
 
 
 def one_by_one(hand: Hand) -> None:
-    """An event of another broker has a waiting broker claim one job; a document that is none comes first."""
-    for each in ("a", "b"):
-        taker = _worker(hand, "ones", lambda job: hand.book.surely(job.id, ENDED, "worked ones"))
-        taker.start()
-        until(lambda: hand.broker.dead or _waits(hand, "ones"), what="a worker that waits")
-        if each == "b":
-            hand.jobs("ones").insert_one(_document(hand.name("strange"), seq="text", priority=9))
-            hand.book.perhaps(hand.name("strange"), "dead ones")
-        with Producer(hand.lane.b.doors["smq"]) as producer:
-            job = hand.name(each)
-            hand.book.perhaps(job, "worked ones", ENDED)
-            producer.push("ones", b"x", id=job).wait(60)
-        _until(hand, "ones", job, None)
-        taker.close()
+    """An event of another broker has a broker with an idle worker claim one job by one statement."""
+    _push_at_b_for_a_worker(hand, "a")
+
+
+def one_strange(hand: Hand) -> None:
+    """While A waits before that claim, a document that is no job comes first: A gives it back."""
+    _push_at_b_for_a_worker(hand, "a", strange=True)
+
+
+def _push_at_b_for_a_worker(hand: Hand, name: str, *, strange: bool = False) -> None:
+    job = hand.name(name)
+    taker = _worker(hand, "ones", lambda _job: None)
+    taker.start()
+    until(lambda: hand.broker.dead or _waits(hand, "ones"), what="a worker that waits")
+    hand.book.perhaps(job, "worked ones", ENDED)
+    with Producer(hand.lane.b.doors["smq"]) as producer:
+        producer.push("ones", b"x", id=job).wait(60)
+    if strange:
+        hand.jobs("ones").insert_one(_document(hand.name("strange"), seq="text", priority=9))
+        hand.book.perhaps(hand.name("strange"), "dead ones")
+        _until(hand, "ones", hand.name("strange"), "dead")
+    _until(hand, "ones", job, None)
+    taker.close()
 
 
 def _waits(hand: Hand, queue: str) -> bool:
@@ -736,6 +746,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "limited_orphan": Scenario(limited_orphan, limited_orphan_before, alone=True),
     "spent": Scenario(spent, spent_before, alone=True),
     "one_by_one": Scenario(one_by_one),
+    "one_strange": Scenario(one_strange, waits=f"{ONE}.before=wait:2"),
     "unsent": Scenario(unsent, unsent_before, alone=True, waits=f"{COMPLETE}.before=wait:5"),
     "beyond": Scenario(beyond, beyond_before, alone=True),
     "crowded_heads": Scenario(crowded_heads, waits=f"{PROMOTE}.before=wait:4"),
