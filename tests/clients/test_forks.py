@@ -104,6 +104,36 @@ print(producer.unconfirmed)
 
 
 @MODES
+def test_a_child_chooses_a_broker_of_its_own(broker: ScriptedBroker, mode: str) -> None:
+    other = ScriptedBroker().start()
+    try:
+        several = f"{broker.endpoint},{other.endpoint},dns+tcp://no-such-host.invalid:1"
+        printed = run(
+            """
+producer = Producer(endpoint)
+client = Client(endpoint, timeout=60)
+client.ping()
+producer.push("q", b"parent").wait(60)
+
+def child():
+    producer.push("q", b"child").wait(60)
+    client.ping()
+    assert producer.connected_to and client.connected_to
+    producer.close()
+
+print([in_child(child) for _ in range(6)])
+producer.push("q", b"parent").wait(60)
+""",
+            several,
+            mode,
+        )
+    finally:
+        other.stop()
+    assert printed == ["[0, 0, 0, 0, 0, 0]"]
+    assert len(broker.pushed() + other.pushed()) == 8
+
+
+@MODES
 def test_what_the_parent_has_not_confirmed_is_not_the_childs(broker: ScriptedBroker, mode: str) -> None:
     """Its receipts say so at once, its futures too; and the child pushes none of it."""
 

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from clients.guarded_broker import PLAIN, GuardedBroker
 from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
 from sluicemq import (
     BadVersion,
     Client,
+    NotAdmitted,
     Producer,
     Publisher,
     Reader,
@@ -258,6 +260,22 @@ class TestAtTheBegin:
         two[1].on[wire.HELLO] = lambda _message: BadVersion("too old")
         with Client(endpoints(two)) as client, pytest.raises(BadVersion):
             client.ping(SECONDS)
+
+    def test_a_broker_that_does_not_let_the_client_in_is_passed_over(self) -> None:
+        with ExitStack() as stack:
+            guarded = [GuardedBroker(PLAIN) for _ in range(2)]
+            for each in guarded:
+                each.start()
+                stack.callback(each.stop)
+            entering: Any = {"user": "ann", "password": "secret", "timeout": SECONDS}
+            for patient in (False, True, False, True):
+                guarded[1].passwords = {"ann": "secret"}
+                with Client(endpoints([*guarded]), patient=patient, **entering) as client:
+                    assert connected(client) == guarded[1].endpoint
+                guarded[1].passwords = {}
+                outside = Client(endpoints([*guarded]), patient=patient, **entering)
+                with outside, pytest.raises(NotAdmitted, match="ann"):
+                    outside.ping()
 
     def test_all_are_dead_and_one_comes_back(self, two: Brokers) -> None:
         with Client(endpoints(two), timeout=SECONDS) as client:

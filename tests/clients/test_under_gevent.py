@@ -155,6 +155,22 @@ with Client(sys.argv[1], timeout=1.0) as client:
     assert finish(process) == ["timeout True"]
 
 
+def test_names_are_looked_up_and_brokers_are_passed_over_while_greenlets_go_on(
+    broker: ScriptedBroker,
+) -> None:
+    program = """
+here = sys.argv[1].replace("127.0.0.1", "localhost")
+for number in range(5):
+    with Client(["tcp://127.0.0.1:1", here, "dns+tcp://no-such-host.invalid:1"], timeout=60) as client:
+        before = ticks
+        client.ping()
+        assert client.connected_to == here
+        assert ticks > before
+        print(number)
+"""
+    assert finish(run_patched(program, broker.endpoint)) == ["0", "1", "2", "3", "4"]
+
+
 def test_handlers_are_greenlets_and_run_at_once(broker: ScriptedBroker) -> None:
     # Given
     process = run_patched(

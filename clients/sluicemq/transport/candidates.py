@@ -30,6 +30,7 @@ _LOOK_UP_WITHIN: Final = 2.0
 #: Seconds for a greeting where there is another candidate; doubled with each round in vain, since brokers
 #: may be slow.
 _GREET_WITHIN: Final = 2.0
+_GREET_LATEST: Final = 60.0
 #: Seconds between two lookups of a name that stands for several brokers. So long is also the pause while
 #: other connections of the worker have taken all candidates.
 _LOOK_AGAIN: Final = 30.0
@@ -83,6 +84,11 @@ class Candidates:
         return len(self._seen) > 1 or len(self._places) > 1
 
     @property
+    def lacks_addresses(self) -> bool:
+        """Return whether this round has no address, since no name has any."""
+        return not self._seen and all(each.host for each in self._places)
+
+    @property
     def elsewhere(self) -> bool:
         """Return whether there is more than one broker; a name may have several addresses of one."""
         return len(self._places) > 1 or (self._places[0].all_of and len(self._seen) > 1)
@@ -90,7 +96,9 @@ class Candidates:
     @property
     def greet_within(self) -> float:
         """Return the seconds after which a candidate that does not greet is left for the next one."""
-        return _GREET_WITHIN * 2 ** min(self.rounds, 10) if self.several else inf
+        if not self.several:
+            return inf
+        return min(_GREET_LATEST, _GREET_WITHIN * 2.0 ** min(self.rounds, 10))
 
     @property
     def due(self) -> float:

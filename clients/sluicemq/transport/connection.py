@@ -149,7 +149,10 @@ class Connection:
     @property
     def obstacle(self) -> str:
         """Return why no broker has greeted, as far as it is known."""
-        return self._obstacle or self._unexpected_peer() or f"{NOBODY_ANSWERS} {self.endpoint}"
+        nobody = f"{NOBODY_ANSWERS} {self.endpoint}"
+        if self._candidates.lacks_addresses:
+            nobody = f"{nobody}: the name has no address"
+        return self._obstacle or self._unexpected_peer() or nobody
 
     def start(self) -> None:
         """Start the I/O thread; it connects by itself and calls the role."""
@@ -286,7 +289,8 @@ class Connection:
     @property
     def _greet_by(self) -> float:
         """Return when a candidate that has not greeted is left."""
-        return self._dialled_at + min(self._candidates.greet_within, self._silence)
+        within = self._candidates.greet_within
+        return self._dialled_at + (self._silence if within == inf else within)
 
     def _receive(self) -> None:
         link = self._link
