@@ -334,7 +334,7 @@ class Connection:
             self._lose(_Outcome(refused=True))
         elif self.greeted and not self.takes_more and not self._role.busy:
             self._disconnect("the broker stops")
-        elif self.greeted and self._candidates.vanished(now):
+        elif self.takes_more and self._candidates.vanished(now):
             self.takes_more = False
             self.post(log.warning, "%s is no address of its name any more", self._where)
         elif self.greeted and now - self._sent_at >= self._heartbeat:
