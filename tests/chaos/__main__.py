@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from chaos.run import may, run
 
 def main() -> int:
     """Run what the command line asks for."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # all that runs is ended, whoever wants that
     options = _options()
     faults = _chosen(options.fault)
     seconds = options.minutes * 60

@@ -69,6 +69,7 @@ class Broker(BrokerProcess):
         super().__init__(uri, DATABASE, config=config, folder=folder)
         self.place = place
         self.expected = False
+        self._right = dict(self._env)
 
     @property
     def alive(self) -> bool:
@@ -87,8 +88,7 @@ class Broker(BrokerProcess):
 
     def begin(self, wrong: float = 0.0) -> None:
         """Start it without waiting; ``wrong``: seconds by which its clock is wrong."""
-        environment = {name: value for name, value in self._env.items() if name not in clock(1.0)}
-        self._env = {**environment, **clock(wrong)}
+        self._env = {**self._right, **clock(wrong)}
         self._forked = not wrong
         self.launch()
         self.expected = True
