@@ -106,9 +106,8 @@ class Hand:
     def connect(self) -> None:
         """Connect to A, which is ready."""
         endpoint = self.broker.doors["smq"]
-        self.client, self._taker = (Client(endpoint, timeout=each, patient=False) for each in (10, 2))
-        for each in (self.client, self._taker):
-            self._open.callback(each.close)
+        self.client = Client(endpoint, timeout=15, patient=False)
+        self._open.callback(self.client.close)
         self.producer = Producer(endpoint)
         self._open.callback(self._close_producer)
 
@@ -142,13 +141,14 @@ class Hand:
     def take(self, queue: str, limit: int = 1) -> list[ClaimedJob]:
         """Reserve so many jobs; they are the claim's until the end.
 
-        A claim that waits asks again, for as long as it waits, at whoever has the broker's port by then.
+        A claim that waits asks again, for as long as it waits, at whoever has the broker's port by then: so
+        each waits for a short time.
         """
         for _ in range(_CLAIMS):
             if self.broker.dead:
                 raise Died
             with suppress(SluiceError):
-                claim = self._taker.reserve(queue, limit, wait=2.0)
+                claim = self.client.reserve(queue, limit, wait=2.0)
                 self._open.callback(claim.release)
                 if len(claim.jobs) == limit:
                     return claim.jobs
