@@ -312,8 +312,10 @@ def test_the_session_of_smq1_goes_as_it_is_shown(broker: BrokerProcess) -> None:
             if verb == "DELIVER":
                 real[array[2][0][0]] = came.fields[1][0][0]
                 array[2][0][6], array[3] = came.fields[1][0][6], came.fields[2]  # when it came, and now
-            if came.number == 1 and isinstance(came.fields[0], dict):  # what is this version's own
-                array[1]["broker"] = came.fields[0]["broker"]
+            if came.number == 1 and isinstance(
+                came.fields[0], dict
+            ):  # what is this version's and this broker's own
+                array[1] |= {key: came.fields[0][key] for key in ("broker", "name")}
             assert (came.verb.decode(), [came.number, *came.fields]) == (verb, known_as(array, real))
     finally:
         dealer.close(0)
