@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
-from pymongo.collection import Collection
 from pymongo.database import Database
 
 from integration.explained_plans import Explainer
@@ -30,7 +29,6 @@ from sluicemq_broker.store import (
 )
 from sluicemq_broker.store import FanOut as StoredFanOut
 from sluicemq_broker.store import Forward as StoredForward
-from sluicemq_broker.store.jobs.index_models import LINE_INDEX
 from support.jobs import NOW, a_job, everything
 from support.own_queue import SECONDS, OwnQueue
 from support.waiting import wait_until
@@ -77,24 +75,6 @@ def test_of_children_whose_collection_is_gone_their_parents_are_found(
     assert lost(store, documents) == {}
     documents.drop_collection("queue.pages")
     assert lost(store, documents) == {"a": 3, "b": 3}
-
-
-class BeforeAnElection(Collection[dict[str, Any]]):
-    """A collection that has lost its index of lines when somebody has seen it."""
-
-    def index_information(self, *arguments: Any, **options: Any) -> Any:
-        there = super().index_information(*arguments, **options)
-        if LINE_INDEX in there:
-            self.drop_index(LINE_INDEX)
-        return there
-
-
-def test_a_new_primary_that_never_had_the_index_of_lines_has_no_parent_that_waits(
-    store: QueueStore, pages: QueueStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waiting(store, pages, "a")
-    monkeypatch.setattr(store, "jobs", BeforeAnElection(store.jobs.database, store.jobs.name))
-    assert waiting_parents(store, 0).parents == []
 
 
 def test_of_children_that_are_done_none_is_missed_and_of_the_others_each(

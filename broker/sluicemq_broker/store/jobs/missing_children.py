@@ -66,41 +66,26 @@ class WaitingParents(NamedTuple):
     after: int | None
 
 
-_NO_PARENTS: Final = WaitingParents([], None)
-
-
 def waiting_parents(store: QueueStore, after: int) -> WaitingParents:
-    """Return the first parents that wait in a queue behind this place, by its index of lines.
-
-    None wait without that index. A new primary may not have it: then it was made with the jobs that are gone.
-    """
+    """Return the first parents that wait in a queue behind this place, by its index of lines."""
     with translated():
         if not has_lines(store.jobs):
-            return _NO_PARENTS
-        try:
-            return _page(store, after)
-        except OperationFailure:
-            if has_lines(store.jobs):
-                raise
-            return _NO_PARENTS
-
-
-def _page(store: QueueStore, after: int) -> WaitingParents:
-    behind = {"wait.group": FOR_CHILDREN, "wait.place": {"$gt": after}}
-    fields = {"seq": 1, "children": 1, "wait.place": 1}
-    found = store.jobs.find(behind, fields, hint=LINE_INDEX).sort(IN_LINE)
-    parents: list[WaitingParent] = []
-    room, place = _CHILDREN, after
-    for each in found.limit(_PARENTS):
-        parent = _waiting_parent(each, store)
-        if parent is not None:
-            if parents and parent.total > room:
-                break
-            room -= parent.total
-            parents.append(parent)
-        place = each["wait"]["place"]
-    else:
-        return WaitingParents(parents, place if len(parents) == _PARENTS else None)
+            return WaitingParents([], None)
+        behind = {"wait.group": FOR_CHILDREN, "wait.place": {"$gt": after}}
+        fields = {"seq": 1, "children": 1, "wait.place": 1}
+        found = store.jobs.find(behind, fields, hint=LINE_INDEX).sort(IN_LINE)
+        parents: list[WaitingParent] = []
+        room, place = _CHILDREN, after
+        for each in found.limit(_PARENTS):
+            parent = _waiting_parent(each, store)
+            if parent is not None:
+                if parents and parent.total > room:
+                    break
+                room -= parent.total
+                parents.append(parent)
+            place = each["wait"]["place"]
+        else:
+            return WaitingParents(parents, place if len(parents) == _PARENTS else None)
     return WaitingParents(parents, place)
 
 
