@@ -39,7 +39,7 @@ _PROMISES: Final = {
     "refused": "no push is refused without a reason",
     "counters": "counters add up",
     "memory": "memory is flat",
-    "files": "open files are flat",
+    "files": "what clients leave is closed",
     "log": "no error in a log",
     "failed": "no program fails",
 }

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
+import psutil
 from pymongo import MongoClient
 from pymongo.database import Database
 
@@ -33,7 +34,10 @@ _LONG_OPEN: Final = 5_000_000
 _LONG_LIFE: Final = 120.0
 _GROWTH: Final = 1.3
 _GROWTH_BYTES: Final = 20 * _MIB
-_GROWTH_FILES: Final = 60
+#: Connections of clients that a broker may have when all programs have ended (of the checker, and those that
+#: look in meanwhile), and seconds until it has found out about the others.
+_MOST_CONNECTED: Final = 10
+_CLOSED: Final = 30.0
 #: Lines of a log that nobody should see, and those among them that a fault explains.
 _ALARMING: Final = re.compile(r"Traceback|\bCRITICAL\b|\bERROR\b")
 _EXPLAINED: Final = re.compile(
@@ -104,14 +108,16 @@ def _leases_left(database: Database[dict[str, Any]]) -> Iterator[Breach]:
 # ------------------------------------------------------------------ brokers and programs
 
 
-def process_checks(folder: Path, ledger: Ledger) -> Iterator[Breach]:
-    """Yield what logs, samples and exit codes show."""
+def process_checks(folder: Path, ledger: Ledger, closed_within: float = _CLOSED) -> Iterator[Breach]:
+    """Yield what logs, samples, exit codes and open connections show."""
     yield from _ended_programs(folder, ledger)
     for log in sorted([*folder.glob("broker-*/broker.log"), *folder.glob("programs/*.log")]):
         yield from _alarming_lines(log)
     for log in sorted(folder.glob("broker-*/broker.log")):
         yield from _unbalanced(log)
-    yield from _grown(folder)
+    lives = _lives(folder)
+    yield from _grown(lives)
+    yield from _still_connected(lives, closed_within)
     yield from _ended_brokers(folder)
 
 
@@ -140,27 +146,54 @@ def _unbalanced(log: Path) -> Iterator[Breach]:
             yield Breach("counters", f"the counters of {log.parent.name} don't add up", [str(error)])
 
 
-def _grown(folder: Path) -> Iterator[Breach]:
-    """Yield brokers whose memory or open files have grown from the second quarter of a life to its last."""
-    lives: dict[tuple[int, int], list[tuple[float, int, int]]] = defaultdict(list)
+def _lives(folder: Path) -> dict[tuple[int, int], list[tuple[float, int]]]:
+    """Return time and memory of each life of a broker, by its number and pid, the last ones last."""
+    lives: dict[tuple[int, int], list[tuple[float, int]]] = defaultdict(list)
     path = folder / "samples.jsonl"
     for line in path.read_text().splitlines() if path.exists() else []:
-        at, number, pid, memory, files = json.loads(line)
-        lives[number, pid].append((at, memory, files))
+        at, number, pid, memory, _ = json.loads(line)
+        lives[number, pid].append((at, memory))
+    return lives
+
+
+def _grown(lives: dict[tuple[int, int], list[tuple[float, int]]]) -> Iterator[Breach]:
+    """Yield brokers whose memory has grown from the second quarter of a life to its last."""
     for (number, pid), samples in lives.items():
         if samples[-1][0] - samples[0][0] < _LONG_LIFE:
             continue
         quarter = len(samples) // 4
         early, late = samples[quarter : 2 * quarter], samples[-quarter:]
         memory = [median(each[1] for each in part) for part in (early, late)]
-        files = [median(each[2] for each in part) for part in (early, late)]
         if memory[1] > memory[0] * _GROWTH + _GROWTH_BYTES:
             text = (
                 f"broker {number} (pid {pid}) grew from {memory[0] / _MIB:.0f} to {memory[1] / _MIB:.0f} MiB"
             )
             yield Breach("memory", text)
-        if files[1] > files[0] + _GROWTH_FILES:
-            yield Breach("files", f"broker {number} (pid {pid}): {files[0]:.0f} files became {files[1]:.0f}")
+
+
+def _still_connected(
+    lives: dict[tuple[int, int], list[tuple[float, int]]], closed_within: float
+) -> Iterator[Breach]:
+    """Yield brokers that keep connections of clients that are gone, once there was time to close them."""
+    last = dict(lives.keys())  # the last life of each
+    deadline = time.monotonic() + closed_within
+    for number, pid in last.items():
+        while len(found := _of_clients(pid)) > _MOST_CONNECTED and time.monotonic() < deadline:
+            time.sleep(0.5)
+        if len(found) > _MOST_CONNECTED:
+            text = f"broker {number} (pid {pid}) has {len(found)} connections of clients, and none runs"
+            yield Breach("files", text, found[:_SHOWN])
+
+
+def _of_clients(pid: int) -> list[str]:
+    """Return the connections that a process has accepted; none if it does not run."""
+    try:
+        found = psutil.Process(pid).net_connections("tcp")
+    except psutil.Error:
+        return []
+    doors = {each.laddr.port for each in found if each.status == psutil.CONN_LISTEN}
+    open_ones = (each for each in found if each.status != psutil.CONN_LISTEN and each.laddr.port in doors)
+    return [f"{each.laddr.port} from {each.raddr}: {each.status}" for each in open_ones]
 
 
 def _ended_brokers(folder: Path) -> Iterator[Breach]:

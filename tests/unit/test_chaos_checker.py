@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -278,7 +281,7 @@ def test_what_logs_samples_and_programs_show_is_found(tmp_path: Path) -> None:
     (tmp_path / "broker-1").mkdir()
     log = "12:00 INFO broker: counted: received=2 pushed=1\n12:01 ERROR broker: no\nTraceback (most recent)\n"
     (tmp_path / "broker-1" / "broker.log").write_text(log)
-    samples = [[at, 1, 77, (50 if at < 150 else 500) * 2**20, 20 if at < 150 else 900] for at in range(300)]
+    samples = [[at, 1, 2**30, (50 if at < 150 else 500) * 2**20, 20] for at in range(300)]
     (tmp_path / "samples.jsonl").write_text("".join(json.dumps(each) + "\n" for each in samples))
     (tmp_path / "events.jsonl").write_text(
         json.dumps({"at": 1, "what": "ended", "victim": "broker 1"}) + "\n"
@@ -288,7 +291,17 @@ def test_what_logs_samples_and_programs_show_is_found(tmp_path: Path) -> None:
         (2, "load", "late", "", "asker-1", {}),
     ]
     found = kinds(process_checks(tmp_path, ledger(book)))
-    assert found == ["counters", "failed", "files", "log", "memory", "stuck"]
+    assert found == ["counters", "failed", "log", "memory", "stuck"]
+
+
+def test_connections_of_clients_that_a_broker_keeps_are_found(tmp_path: Path) -> None:
+    (tmp_path / "samples.jsonl").write_text(json.dumps([1, 1, os.getpid(), 50 * 2**20, 20]) + "\n")
+    with socket.create_server(("127.0.0.1", 0)) as door, ExitStack() as clients:
+        for _ in range(11):
+            clients.enter_context(socket.create_connection(door.getsockname()))
+            clients.enter_context(door.accept()[0])
+        assert kinds(process_checks(tmp_path, ledger([]), closed_within=0.0)) == ["files"]
+    assert kinds(process_checks(tmp_path, ledger([]))) == []
 
 
 def test_a_book_is_read_in_the_order_of_time_with_all_lives_of_a_program(tmp_path: Path) -> None:
