@@ -21,7 +21,7 @@ from support.plain_words import WORDS
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(ROOT / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "clients").glob("*/README.md")),
 ]
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]

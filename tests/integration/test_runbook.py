@@ -1,0 +1,143 @@
+"""The runbook has a page for each alarm, and its commands are typed at a broker that has the trouble."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from threading import Event
+
+import pytest
+from click.testing import CliRunner, Result
+
+from integration.test_deploy_metrics import ALERTS, DASHBOARD, ROOT
+from sluicemq import Client, Producer, Publisher, SluiceError, Subscription
+from sluicemq.cli.app import app
+from support.broker_process import BrokerProcess
+from support.http_reader import Web
+from support.waiting import TIMEOUT
+
+FOLDER = ROOT / "docs" / "runbook"
+RULES = re.findall(r"- alert: (\w+)\n.*?for: (\w+)\n\s+labels:\n\s+severity: (\w+)", ALERTS, re.DOTALL)
+NAMES = [name for name, _, _ in RULES]
+#: Programs of the host and of MongoDB.
+OF_THE_HOST = {"iostat", "journalctl", "mongosh", "ss", "systemctl"}
+
+
+def page(name: str) -> str:
+    return (FOLDER / f"{name}.md").read_text()
+
+
+def commands(name: str) -> list[str]:
+    """The lines of the blocks, and what stands in the text as ``sluicemq …`` with its arguments."""
+    text = page(name)
+    lines = [line for block in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+             for line in block.splitlines()]  # fmt: skip
+    return lines + re.findall(r"`(sluicemq [a-z]+ [^`]+)`", text)
+
+
+@pytest.fixture(scope="module")
+def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
+    config = {"broker": {"http": "127.0.0.1:0"}}
+    with BrokerProcess(mongo_uri, f"runbook_{os.getpid()}", config=config) as broker:
+        yield broker
+
+
+def test_each_alarm_has_its_page_and_each_page_its_alarm() -> None:
+    assert len(NAMES) == len(re.findall(r"- alert: ", ALERTS)) > 10
+    assert {each.stem for each in FOLDER.glob("*.md")} == {*NAMES, "README"}
+    index = [f"| [{n}]({n}.md) | {severity} | {after(wait)} |" for n, wait, severity in RULES]
+    assert re.findall(r"^\| \[.*$", page("README"), re.MULTILINE) == index
+
+
+@pytest.mark.parametrize(("name", "wait", "severity"), RULES)
+def test_a_page_has_the_form_of_all_and_says_when_its_rule_fires(name: str, wait: str, severity: str) -> None:
+    text = page(name)
+    after_that = after(wait) if wait == "0m" else f"after {wait}"
+    assert text.startswith(f"# {name}\n\n*{severity}*, {after_that}. ")
+    assert re.findall(r"^## .*$", text, re.MULTILINE) == ["## Look", "## The way out"]
+    assert re.findall(r"^\*Over\* when ", text, re.MULTILINE)
+
+
+def after(wait: str) -> str:
+    return "at once" if wait == "0m" else wait
+
+
+def test_each_rule_names_its_page() -> None:
+    urls = re.findall(r"- alert: (\w+)\n(?:(?!- alert).*\n)*?\s+runbook_url: (\S+)", ALERTS)
+    base = "https://github.com/sluicemq/sluicemq/blob/main/docs/runbook"
+    assert urls == [(name, f"{base}/{name}.md") for name in NAMES]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_names_panels_that_grafanas_dashboard_has(name: str) -> None:
+    [line] = re.findall(r"^- \*Grafana\*: (.*)$", page(name), re.MULTILINE)
+    named = re.findall(r'"([^"]+)"', line)
+    assert named
+    assert set(named) <= {panel["title"] for panel in DASHBOARD["panels"]}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_commands_of_a_page_can_be_typed(
+    name: str, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    queue = name.lower()
+    for at, command in enumerate(commands(name)):
+        if command.split()[0] in OF_THE_HOST:
+            continue
+        ids = jobs(broker, queue, at) if "QUEUE" in command else {}
+        if "NAME" in command:
+            run(broker, "user", "add", queue, "push=x", "--token")
+        with held(broker, queue) if "STREAM" in command else nullcontext():
+            type_it(shlex.split(with_names(command, queue, ids)), broker)
+
+
+def type_it(words: list[str], broker: BrokerProcess) -> None:
+    if words[0] == "curl":
+        assert Web(broker.http).get(words[1].removeprefix("http://HOST:5580")).status == 200
+        return
+    assert words[0] == "sluicemq"
+    result = run(broker, *words[1:])
+    assert result.exit_code == 0, (words, result.output)
+
+
+def run(broker: BrokerProcess, *words: str) -> Result:
+    return CliRunner().invoke(app, ["--endpoint", broker.doors["smq"], *words], input="y\n")
+
+
+def jobs(broker: BrokerProcess, queue: str, at: int) -> dict[str, str]:
+    """Make a dead letter and a delayed job; return the id that each command wants."""
+    door, delayed, dead = broker.doors["smq"], f"delayed-{at}", f"dead-{at}"
+    with Client(door, timeout=30) as client, Producer(door) as producer:
+        producer.push(queue, b"x", id=dead).wait(TIMEOUT)
+        with client.reserve(queue, 100) as claim:
+            for job in claim.jobs:
+                job.reject("no such customer")
+        producer.push(queue, b"x", id=delayed, delay=1000).wait(TIMEOUT)
+    return {"dead": dead, "promote": delayed, "show": delayed}
+
+
+@contextmanager
+def held(broker: BrokerProcess, stream: str) -> Iterator[None]:
+    """A subscription that somebody holds."""
+    works = Event()
+    with Publisher(broker.doors["smq"]) as publisher:
+        publisher.publish(stream, "topic", b"x").wait(TIMEOUT)
+    holder = Subscription(broker.doors["smq"], stream, "sums", lambda _batch: works.set())
+    holder.start()
+    try:
+        assert works.wait(TIMEOUT)
+        yield
+    finally:
+        with suppress(SluiceError):  # its hold was taken from it
+            holder.stop()
+
+
+def with_names(command: str, queue: str, ids: dict[str, str]) -> str:
+    word = command.split()[1]
+    names = {"QUEUE": queue, "STREAM": queue, "SUBSCRIPTION": "sums", "NAME": queue, "ID": ids.get(word, "")}
+    return re.sub(r"\b(QUEUE|STREAM|SUBSCRIPTION|NAME|ID)\b", lambda found: names[found[1]], command)
