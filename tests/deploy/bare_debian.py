@@ -76,7 +76,7 @@ def image() -> Path:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists() or time.time() - made.stat().st_mtime > _OLD:
             part = made.with_suffix(".part.tar")
-            words = ["mmdebstrap", "--quiet", "--variant=minbase", SUITE, part]
+            words = ["mmdebstrap", "--quiet", "--variant=minbase", SUITE, str(part)]
             subprocess.run(words, check=True, timeout=_MAKING)
             part.rename(made)
     return made
@@ -94,7 +94,7 @@ class BareDebian:
     def __enter__(self) -> Self:
         self.root.mkdir(parents=True)
         try:
-            unpack = ["tar", "-xf", self._image, "-C", self.root, "--exclude=./dev/*"]
+            unpack = ["tar", "-xf", str(self._image), "-C", str(self.root), "--exclude=./dev/*"]
             subprocess.run(unpack, check=True, timeout=_MAKING)
             shutil.copy("/etc/resolv.conf", self.root / "etc/resolv.conf")
             self._begin()
@@ -149,7 +149,7 @@ class BareDebian:
             sys.executable,
             "-c",
             _FIRST,
-            self.root,
+            str(self.root),
         ]
         pipe = subprocess.PIPE
         self._first = subprocess.Popen(words, stdin=pipe, stdout=pipe, text=True)
