@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import io
 import json
@@ -37,6 +38,7 @@ from sluicemq_broker.config import (
 from sluicemq_broker.config import as_json as shown_as_json
 from sluicemq_broker.embedded import EmbeddedMongo
 from sluicemq_broker.parts import PARTS
+from sluicemq_broker.process import systemd
 from sluicemq_broker.process.server import Server
 from sluicemq_broker.store import FAILPOINTS, arm_failpoints
 from sluicemq_devices.hub import give_back_large_memory, look_for_cycles
@@ -108,7 +110,10 @@ def serve(
             return USAGE
     look_for_cycles(_NEW_OBJECTS, _NEW_BLOCKS)
     give_back_large_memory()
-    return _Process(config, source, Readiness(ready_file, as_json=as_json)).run()
+    for name in systemd.VARIABLES:
+        os.environ.pop(name, None)  # a mongod that is started is not what the service manager waits for
+    readiness = Readiness(ready_file, as_json=as_json)
+    return _Process(config, source, readiness, systemd.Notifier(environ)).run()
 
 
 def _flag(key: str, setting: Field[Any]) -> click.Option:
@@ -151,10 +156,13 @@ def _refuse(error: ConfigError, *, as_json: bool) -> None:
 class _Process:
     """The broker and its embedded MongoDB, from the start until a signal ends them, at any time."""
 
-    def __init__(self, config: Config, source: Source, readiness: Readiness) -> None:
+    def __init__(
+        self, config: Config, source: Source, readiness: Readiness, notifier: systemd.Notifier
+    ) -> None:
         self._config = config
         self._source = source
         self._readiness = readiness
+        self._notifier = notifier
         self._embedded = None if config.broker.mongodb_uri else EmbeddedMongo(_data_dir(config))
         self._server: Server | None = None
         self._asked = Event()
@@ -162,6 +170,8 @@ class _Process:
         self._asked_at = 0.0
         self._hurried = False
         self._reload_asked = Event()
+        if notifier.watched:
+            faulthandler.enable()  # SIGABRT of a watchdog: the log says where the hub was stuck
         for number in (signal.SIGTERM, signal.SIGINT):
             gevent.signal_handler(number, self._signalled)
         gevent.signal_handler(signal.SIGHUP, self._reload_asked.set)
@@ -169,6 +179,7 @@ class _Process:
     def run(self) -> int:
         """Start, wait for a signal, or for a reason to stop; stop. Returns the exit code."""
         reloads = None
+        self._notifier.starting(self._status)
         try:
             server = self._start()
             if server:
@@ -184,8 +195,10 @@ class _Process:
         finally:
             if reloads:
                 reloads.kill()  # it is inside no statement: it only reads a file
+            self._notifier.stopping()
             stop(self._server, self._embedded)
             self._readiness.withdraw()
+            self._notifier.close()
 
     def _start(self) -> Server | None:
         config = self._config
@@ -210,13 +223,18 @@ class _Process:
         self._server.start()
         gc.freeze()  # what it is made of stays, and need not be looked at again: 20 ms of one turn
         self._readiness.announce(self._server, self._embedded)
+        self._notifier.ready()
         return self._server
+
+    def _status(self) -> str:
+        return self._server.status if self._server else "its MongoDB"
 
     def _reload_when_asked(self, server: Server) -> None:
         while self._reload_asked.wait():
             self._reload_asked.clear()
             try:
-                reload(self._source, server)
+                with self._notifier.reloading():
+                    reload(self._source, server)
             except Exception:
                 log.exception("SIGHUP: reading the configuration again failed")
 

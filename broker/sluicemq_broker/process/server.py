@@ -132,6 +132,14 @@ class Server:
         """Records of what is done to this broker."""
         return self._security.audit
 
+    @property
+    def status(self) -> str:
+        """The state of the broker in one line, for a service manager."""
+        queues = list(self._jobs.queues)
+        workers = sum(queue.workers for queue in queues)
+        figures = f"{len(queues)} queues, {workers} workers, {self._jobs.running} jobs running"
+        return "; ".join(filter(None, (self._ground.store.problem, figures)))
+
     def stop(self) -> None:
         """Stop without losing what was received; returns when stopped. Harmless before start, or twice.
 
