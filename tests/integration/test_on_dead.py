@@ -42,6 +42,10 @@ class OneQueue:
     def __init__(self, store: QueueStore) -> None:
         self.name, self.store = "mail", store
         self.settings, self.in_use = QueueSettings(), False
+        self.records = SimpleNamespace(removals=list)  # nothing was ordered of it
+
+    def follow_records(self) -> None:
+        pass
 
     def __iter__(self) -> Iterator[OneQueue]:
         yield self
@@ -219,6 +223,18 @@ def test_a_dead_child_among_very_many_dead_letters_is_found_some_of_them_at_a_ti
         looks.round(1.0)
     # Then it begins anew
     assert "told" in stored(store, "0")["parent"]
+
+
+def test_behind_a_dead_broker_parents_in_a_queue_that_nobody_uses_are_notified(store: QueueStore) -> None:
+    # Given children of which one died just before its broker
+    parent = {"queue": "mail", "id": "a", "seq": 9, "by": ""}
+    for number, died in enumerate((5, 50)):
+        dead = {"state": "dead", "ended_at": date(NOW + died), "parent": parent}
+        store.jobs.insert_one({"_id": f"{number}", "seq": number, **dead})
+    # When
+    looking_at(store, 1).behind(NOW + 49)
+    # Then
+    assert ["told" in stored(store, f"{number}")["parent"] for number in range(2)] == [False, True]
 
 
 def looking_at(store: QueueStore, step: int) -> OnDead:

@@ -147,9 +147,14 @@ class Jobs:
         with suppress(SluiceError):
             self.queues.leave()
 
-    def _take_over_jobs(self, _dead: list[Seen]) -> None:
-        """Make the jobs of dead brokers ready at once; other brokers do it at their next sweeps."""
+    def _take_over_jobs(self, dead: list[Seen]) -> None:
+        """Make the jobs of dead brokers ready at once; other brokers do it at their next sweeps.
+
+        Notify the parents of children that died just before their broker.
+        """
         self._duties.attempt("sweep behind a dead broker", self._sweeper.sweep)
+        since = min(each.seen for each in dead)
+        self._duties.attempt("parents behind a dead broker", partial(self._on_dead.behind, since))
 
     def _beat(self) -> None:
         owners = self._ground.owners

@@ -103,6 +103,14 @@ class OnDead:
             elif to:
                 self._try(queue, since, self._move)
 
+    def behind(self, since: float) -> None:
+        """Notify the parents of children that died from ``since`` on, also in queues that nobody uses here.
+
+        Called when a broker was found dead: it may have been killed right after such a death.
+        """
+        for queue in self._each():
+            self._try(queue, since - _MARGIN, self._notify_parents)
+
     def stop(self) -> None:
         """Begin no other page."""
         self._stopping = True
