@@ -2,7 +2,8 @@
 
 The library knows them by entry points of the group ``sluicemq.commands`` only. The value of ``serve`` and
 ``device`` is a module to run, whose distribution lists its requirements under the extra ``broker``; the value
-of ``bench`` is a command of click, that of ``users`` the broker's module that changes principals in MongoDB.
+of ``bench`` is a command of click. Those of ``users`` and ``doctor`` are modules of the broker: one changes
+principals in MongoDB, the other looks for what is wrong.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import re
 import sys
 from typing import Any
 
-SERVE, DEVICE, BENCH, USERS = "serve", "device", "bench", "users"
+SERVE, DEVICE, BENCH, USERS, DOCTOR = "serve", "device", "bench", "users", "doctor"
 #: What pip installs: the checkout, until a release is published.
 SOURCE = "."
 

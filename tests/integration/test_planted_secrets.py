@@ -144,6 +144,7 @@ def test_no_secret_is_written_or_said(tmp_path: Path, monkeypatch: pytest.Monkey
         said |= environments(broker)
         said |= collections(store.with_password)
         said["config check"] = checked(broker, form)
+        said |= doctored(broker)
         redis.kill()
         mongodb.close()
         broker.wait_log("no MongoDB primary")
@@ -381,6 +382,27 @@ def checked(broker: BrokerProcess, form: str) -> str:
         check=False,
     )
     return done.stdout + done.stderr
+
+
+def doctored(broker: BrokerProcess) -> dict[str, str]:
+    """Report and output of the doctor, with the log of the broker."""
+    report = broker.folder / "report.json"
+    command = [sys.executable, "-m", "sluicemq", "doctor", "--config", "broker.toml", "--log", "broker.log"]
+    done = subprocess.run(
+        [*command, "--report", str(report)],
+        cwd=broker.folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("SLUICEMQ_")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    found = json.loads(report.read_text())
+    assert found["mongodb"], done
+    assert found["config"], done
+    assert found["answers"], done
+    assert found["log"], done
+    return {"doctor": done.stdout + done.stderr, "report of the doctor": report.read_text()}
 
 
 def everything(folder: Path) -> list[Path]:

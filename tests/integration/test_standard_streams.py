@@ -34,6 +34,7 @@ COMMANDS = """
     --json stream subscriptions; --json schedule list; push q --help; stream publish s topic payload
     schedule add nightly q report --every 3600; key new; --json user list; audit
     --json purge q --state dead --yes; --json brokers; upgrade; queue show q; queue set q ttl 1h
+    --json doctor
 """.replace("\n", ";")
 
 

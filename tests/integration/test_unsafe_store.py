@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,11 @@ from pymongo import MongoClient
 
 from sluicemq import Producer
 from sluicemq.protocol.errors import Duplicate, Unavailable
-from sluicemq_broker.embedded import mongod
 from sluicemq_broker.store.connection import connect, require_safe
 from sluicemq_broker.store.errors import UnsafeStore
 from sluicemq_broker.store.no_primary import why_no_primary
 from support.broker_process import BrokerProcess
+from support.own_mongod import a_mongod
 from support.ports import free_port
 from support.waiting import wait_until
 
@@ -27,27 +25,6 @@ def standalone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URI of a plain mongod without a replica set."""
     with a_mongod(tmp_path_factory.mktemp("standalone")) as port:
         yield f"mongodb://127.0.0.1:{port}/"
-
-
-@contextmanager
-def a_mongod(folder: Path, *options: str) -> Iterator[int]:
-    """A mongod of the test's own; its port."""
-    port, log = free_port(), folder / "mongod.log"
-    (folder / "db").mkdir()
-    command = [str(mongod.find_mongod()), "--dbpath", str(folder / "db"), "--port", str(port)]
-    command += ["--bind_ip", "127.0.0.1", "--nounixsocket", "--wiredTigerCacheSizeGB", "0.25", *options]
-    process = mongod.launch(command, log)
-    try:
-        wait_until(lambda: process.poll() is not None or _listens(port), what="a mongod")
-        assert process.poll() is None, log.read_text()[-2000:]
-        yield port
-    finally:
-        mongod.end(process, 10.0)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_a_stand_alone_server_is_refused_with_what_to_do(standalone: str) -> None:

@@ -24,6 +24,11 @@ def require_free(config: Config) -> None:
             raise Unavailable(f"{address} is taken, perhaps by another broker; {_way_out(config)}")
 
 
+def taken(config: Config) -> list[str]:
+    """Return the addresses of doors that a process has, this broker's own or another one."""
+    return [address for address in _bound(config) if _is_taken(address)]
+
+
 def _way_out(config: Config) -> str:
     """Return the options that a second broker on this machine needs: other doors, another data folder."""
     broker = config.broker

@@ -2,7 +2,12 @@
 
 from sluicemq_broker.queues.bulk_operations import Delete, Discard, Purge, Redrive
 from sluicemq_broker.queues.census import Census
-from sluicemq_broker.queues.disagreements import Difference, Disagreements
+from sluicemq_broker.queues.disagreements import (
+    Difference,
+    Disagreements,
+    differences,
+    differences_of_brokers,
+)
 from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.missing_children import MissingChildren
 from sluicemq_broker.queues.on_dead import OnDead
@@ -28,4 +33,6 @@ __all__ = [
     "Task",
     "Tasks",
     "check_name",
+    "differences",
+    "differences_of_brokers",
 ]

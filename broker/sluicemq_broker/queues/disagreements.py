@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -111,7 +111,7 @@ class Disagreements:
 
     def _compare(self, database: str, store: ConfigurationStore) -> Iterator[Difference]:
         brokers = store.said()
-        yield from _of_brokers(brokers)
+        yield from differences_of_brokers(brokers)
         digests = list(islice(dict.fromkeys(each.digest for each in brokers if each.digest), _MOST_FILES))
         if len(digests) < 2:
             return
@@ -147,6 +147,15 @@ def differences(files: Mapping[str, Tables]) -> Iterator[Difference]:
             let_others_run()
 
 
+def differences_of_brokers(brokers: Iterable[Said]) -> Iterator[Difference]:
+    """Yield versions and leases that brokers have differently."""
+    listed = list(brokers)
+    for key in ("version", "lease"):
+        values = {each.broker: getattr(each, key) for each in listed}
+        if len(set(values.values())) > 1:
+            yield Difference("", key, values)
+
+
 def _of_queue(files: Mapping[str, Tables], queue: str) -> dict[str, Difference]:
     rows = {broker: tables.get(queue, tables.get(ALL_QUEUES, {})) for broker, tables in files.items()}
     first, *others = rows.values()
@@ -158,10 +167,3 @@ def _of_queue(files: Mapping[str, Tables], queue: str) -> dict[str, Difference]:
         if any(value != values[next(iter(values))] for value in values.values()):
             found[key] = Difference(queue, key, values)
     return found
-
-
-def _of_brokers(brokers: list[Said]) -> Iterator[Difference]:
-    for key in ("version", "lease"):
-        values = {each.broker: getattr(each, key) for each in brokers}
-        if len(set(values.values())) > 1:
-            yield Difference("", key, values)

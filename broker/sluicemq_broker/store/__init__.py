@@ -19,6 +19,12 @@ from sluicemq_broker.store.admin.principals import (
 from sluicemq_broker.store.admin.queue_records import ALL_QUEUES, QueueRecord, QueueRecordStore, Removing
 from sluicemq_broker.store.admin.redrives import Redriven, Redrives
 from sluicemq_broker.store.admin.removals import Removals
+from sluicemq_broker.store.admin.server_facts import (
+    ServerFacts,
+    missing_indexes,
+    ring_of_events,
+    server_facts,
+)
 from sluicemq_broker.store.admin.tasks import TaskStore
 from sluicemq_broker.store.availability import EVERY, StoreAvailability
 from sluicemq_broker.store.clock import ServerClock
@@ -27,7 +33,13 @@ from sluicemq_broker.store.cluster.event_ring import EventRing
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
 from sluicemq_broker.store.cluster.limits import LimitStore
 from sluicemq_broker.store.cluster.schema import READS, SCHEMA, NewerSchema, SchemaNumbers, SchemaStore
-from sluicemq_broker.store.connection import Documents, connect, connect_for_leases, require_safe
+from sluicemq_broker.store.connection import (
+    Documents,
+    connect,
+    connect_for_leases,
+    options_left_out,
+    require_safe,
+)
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, UnsafeStore
 from sluicemq_broker.store.failpoints import FAILPOINTS, arm_failpoints
 from sluicemq_broker.store.halving import by_bytes, in_halves
@@ -132,6 +144,7 @@ __all__ = [
     "Seen",
     "Segment",
     "ServerClock",
+    "ServerFacts",
     "StoreAvailability",
     "StreamStore",
     "Subject",
@@ -160,8 +173,12 @@ __all__ = [
     "forward",
     "in_halves",
     "mark_parents_notified",
+    "missing_indexes",
+    "options_left_out",
     "require_safe",
+    "ring_of_events",
     "seconds",
+    "server_facts",
     "stored_size",
     "stream_names",
     "survey_queues",

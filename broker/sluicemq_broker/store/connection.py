@@ -96,6 +96,11 @@ def promised(uri: str) -> tuple[str, list[str]]:
     return hosts + (mark if kept else "") + kept, [each.partition("=")[0] for each in ours]
 
 
+def options_left_out(uri: str) -> list[str]:
+    """Return the names of the options of a URI that :func:`connect` leaves out."""
+    return promised(uri)[1]
+
+
 def _client(
     uri: str,
     reply: float,

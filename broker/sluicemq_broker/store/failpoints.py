@@ -139,7 +139,10 @@ def _calls(node: ast.AST, function: str) -> Iterator[tuple[str, ast.Call, str]]:
                 yield function, child, method
 
 
-_READS_BY_NAME: Final = {*_READS, "replSetGetConfig"}
+_READS_BY_NAME: Final = {
+    *_READS,
+    *("replSetGetConfig", "replSetGetStatus", "collStats", "dbStats", "serverStatus"),
+}
 
 
 def _armed(text: str, known: set[str]) -> _Armed:

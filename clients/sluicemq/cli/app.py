@@ -52,6 +52,7 @@ _HOMES = {
         "users": ["user"],
         "brokers": ["brokers", "upgrade"],
         "audit": ["audit"],
+        "doctor": ["doctor"],
     }.items()
     for command in commands
 }

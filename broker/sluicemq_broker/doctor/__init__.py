@@ -1,0 +1,24 @@
+"""``sluicemq doctor``: what is wrong with a set-up, how bad it is, and what to do.
+
+Each check is a function from the :class:`Subject` to findings, in the file of what it looks at. Checks work
+with what there is: a broker that runs, its MongoDB alone, or a configuration file alone.
+"""
+
+from sluicemq_broker.doctor.consultation import Consultation, Doubt, consult
+from sluicemq_broker.doctor.examination import examined
+from sluicemq_broker.doctor.finding import Finding, Level, worst
+from sluicemq_broker.doctor.subject import Answers, Host, Store, Subject
+
+__all__ = [
+    "Answers",
+    "Consultation",
+    "Doubt",
+    "Finding",
+    "Host",
+    "Level",
+    "Store",
+    "Subject",
+    "consult",
+    "examined",
+    "worst",
+]

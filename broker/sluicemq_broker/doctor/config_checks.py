@@ -1,0 +1,90 @@
+"""Checks of the configuration: wrong values, doors that are open to others, addresses that are taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sluicemq_broker.config import Config, exposed, http_exposure
+from sluicemq_broker.doctor.finding import Finding, error, info, ok, warning
+from sluicemq_broker.doctor.subject import Subject
+
+#: A lease takes several heartbeats of MongoDB; below this a busy machine loses it now and then.
+_SHORT_LEASE = 3.0
+
+
+def is_valid(subject: Subject) -> Iterator[Finding]:
+    """Name each wrong value and key."""
+    for each in subject.problems:
+        yield error(f"the configuration is not valid: {each}", to_do="mend it: sluicemq config check FILE")
+    if subject.config is not None:
+        where = str(subject.file) if subject.file else "no file: environment and defaults"
+        yield ok("the configuration is valid", where)
+
+
+def addresses(subject: Subject) -> Iterator[Finding]:
+    """Name addresses of doors that another program has; a broker that answers has them by right."""
+    if subject.config is None or subject.answers.is_there:
+        return
+    for each in subject.taken:
+        yield error(
+            f"{each} is taken, and no broker answers there: this one can't start",
+            subject.answers.message,
+            f"see who has it: ss -ltnp 'sport = :{each.rpartition(':')[2]}'; end that program, or give this "
+            "broker others: ports in [broker], or --ports",
+        )
+    if not subject.taken:
+        yield ok("the addresses of all doors are free")
+
+
+def open_doors(subject: Subject) -> Iterator[Finding]:
+    """Name doors that other machines can reach without a key, although somebody has accepted that."""
+    if subject.config is None:
+        return
+    for door in exposed(subject.config):
+        yield warning(
+            f"other machines can reach {door.address}, and clients need no key there",
+            f"{door.place}: {door.permissions}",
+            "give clients keys (docs/security.md), or let it listen on 127.0.0.1",
+        )
+    if http := http_exposure(subject.config):
+        yield warning(
+            f"other machines can reach the HTTP door {subject.config.broker.http}, and {http}",
+            to_do="set http_tls_cert and http_tls_key, and anonymous in [security]",
+        )
+
+
+def risky_values(subject: Subject) -> Iterator[Finding]:
+    """Name values that are allowed, and rarely meant."""
+    config = subject.config
+    if config is None:
+        return
+    broker = config.broker
+    if broker.allow_unsafe_store:
+        yield warning(
+            "allow_unsafe_store is set: a MongoDB that loses confirmed jobs would be accepted",
+            to_do="remove it, and run MongoDB as a replica set",
+        )
+    if broker.lease < _SHORT_LEASE:
+        yield warning(
+            f"lease is {broker.lease:g} s: an election takes longer, and jobs run twice then",
+            to_do="leave it at 15 s, or set 5 s at least",
+        )
+    yield from _unbounded(config)
+
+
+def _unbounded(config: Config) -> Iterator[Finding]:
+    streams = {"*": config.other_streams, **config.streams}
+    endless = [
+        name
+        for name, each in streams.items()
+        if each.max_age is None and each.max_messages is None and each.max_bytes is None
+    ]
+    if endless:
+        yield info(
+            "streams without a bound keep all messages, and fill the disk in the end",
+            f"[streams]: {', '.join(endless)}",
+            "set max_age, max_messages or max_bytes",
+        )
+
+
+CHECKS = (is_valid, addresses, open_doors, risky_values)

@@ -1,0 +1,180 @@
+"""Checks of MongoDB: it answers, keeps what it confirms; its replica set, oplog, clock and disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from sluicemq_broker.doctor.finding import Finding, error, info, ok, warning
+from sluicemq_broker.doctor.host_checks import judged_disk
+from sluicemq_broker.doctor.subject import Subject
+from sluicemq_broker.store import ServerFacts
+
+#: Seconds by which two clocks may differ.
+_CLOCKS: Final = 2.0
+#: Seconds that an oplog must span, and should, once it is full: a member that was away longer starts over.
+_SHORT_OPLOG: Final = 3600.0
+_WANTED_OPLOG: Final = 86_400.0
+#: Share of its size above which an oplog is full: what it spans does not grow any more.
+_FULL: Final = 0.9
+#: Seconds by which a secondary may be behind.
+_BEHIND: Final = 10.0
+#: Connections that should be left: a broker opens some 80.
+_FEW_CONNECTIONS: Final = 200
+#: The oldest version of MongoDB that is supported.
+_OLDEST: Final = (4, 4)
+
+
+def answers(subject: Subject) -> Iterator[Finding]:
+    """Say whether MongoDB answers; why it does not, as its hosts say."""
+    store = subject.store
+    if store.facts is not None:
+        where = "the embedded one" if store.embedded else str(store.uri or "")
+        yield ok(f"MongoDB {store.facts.version} answers", where)
+    elif store.is_broken:
+        yield error(f"MongoDB can't be used: {store.why}", str(store.uri or ""), "see the sentence above")
+    else:
+        yield info(f"MongoDB was not looked at: {store.why}", to_do="name it: --mongodb-uri-file FILE")
+    for name in store.left_out:
+        yield info(f"the option {name} of the URI is not used: brokers set it themselves", to_do="remove it")
+
+
+def safety(subject: Subject) -> Iterator[Finding]:
+    """Say whether a confirmed job survives: replica set, majority, journal."""
+    if subject.store.unsafe:
+        allowed = subject.config is not None and subject.config.broker.allow_unsafe_store
+        yield error(
+            f"MongoDB may lose confirmed jobs: {subject.store.unsafe}",
+            "allow_unsafe_store is set, so brokers start all the same" if allowed else "brokers do not start",
+            "run it as a replica set with its defaults: mongod --replSet rs0, then once rs.initiate()",
+        )
+    elif subject.store.facts is not None:
+        yield ok("writes wait for a majority and its journal")
+
+
+def version(subject: Subject) -> Iterator[Finding]:
+    """Name a version of MongoDB that is too old."""
+    facts = subject.store.facts
+    if facts is None or not facts.version:
+        return
+    numbers = tuple(int(each) for each in facts.version.split(".")[:2] if each.isdecimal())
+    if numbers < _OLDEST:
+        yield error(f"MongoDB {facts.version} is too old", to_do="use 4.4 at least")
+
+
+def members(subject: Subject) -> Iterator[Finding]:
+    """Name members that are down or behind, and sets in which one failure stops all writes."""
+    facts = subject.store.facts
+    if facts is None or facts.set_name is None:
+        return
+    if facts.members is None:
+        yield _unseen(facts, "members")
+        return
+    for each in facts.members:
+        if not each.is_healthy or each.state not in ("PRIMARY", "SECONDARY", "ARBITER"):
+            yield error(
+                f"member {each.host} of the replica set is {each.state}",
+                to_do="start it, and look at its log; rs.status() at another member says more",
+            )
+        elif each.behind is not None and each.behind > _BEHIND:
+            yield warning(
+                f"member {each.host} is {each.behind:.0f} s behind the primary",
+                to_do="see its disk and network: writes wait for the majority",
+            )
+    yield from _spare(subject, facts)
+
+
+def _spare(subject: Subject, facts: ServerFacts) -> Iterator[Finding]:
+    shown = ", ".join(f"{each.host} {each.state}" for each in facts.members or ())
+    if facts.voters is None:
+        yield _unseen(facts, "voters")
+        return
+    voters, with_data = facts.voters
+    if voters > 1 and with_data <= voters // 2 + 1 and with_data < voters:
+        yield warning(
+            "the replica set has an arbiter in place of data: with one member down no write is confirmed",
+            f"{voters} members vote, {with_data} have data: {shown}",
+            "replace the arbiter by a member with data",
+        )
+    elif voters < 3 and not subject.store.embedded:
+        yield info(
+            "the replica set has no spare member: if one ends, brokers wait until it is back",
+            shown,
+            "give it three members with data",
+        )
+    else:
+        yield ok("the replica set is well", shown)
+
+
+def oplog(subject: Subject) -> Iterator[Finding]:
+    """Judge how long a member may be away; of a set of one member that does not matter."""
+    facts = subject.store.facts
+    if facts is None or facts.set_name is None or subject.store.embedded:
+        return
+    found = facts.oplog
+    if found is None:
+        yield _unseen(facts, "oplog")
+        return
+    shown = f"{found.seconds / 3600:.1f} h in {found.used >> 20} of {found.size >> 20} MiB"
+    is_full = found.used >= found.size * _FULL
+    if is_full and found.seconds < _WANTED_OPLOG:
+        level = error if found.seconds < _SHORT_OPLOG else warning
+        yield level(
+            "the oplog is too short: a member that is away longer must copy everything, and backups fail",
+            shown,
+            "at each member: db.adminCommand({replSetResizeOplog: 1, size: MB}), for 24 h at least",
+        )
+    else:
+        yield ok("the oplog is long enough" if is_full else "the oplog is not full yet", shown)
+
+
+def clock(subject: Subject) -> Iterator[Finding]:
+    """Compare this machine's clock with MongoDB's, by which jobs are due."""
+    facts = subject.store.facts
+    if facts is None:
+        return
+    apart = abs(facts.ahead) - facts.uncertain
+    shown = f"MongoDB's is {abs(facts.ahead):.2f} s {'ahead' if facts.ahead > 0 else 'behind'}"
+    if apart > _CLOCKS:
+        yield warning(
+            f"the clocks of this machine and of MongoDB differ by {apart:.0f} s",
+            f"{shown}; brokers go by MongoDB's, producers that name a time (not_before) by their own",
+            "run chrony or systemd-timesyncd on both: timedatectl",
+        )
+    else:
+        yield ok("the clocks of this machine and of MongoDB agree", shown)
+
+
+def disk(subject: Subject) -> Iterator[Finding]:
+    """Judge the disk of a MongoDB elsewhere, as it says."""
+    facts = subject.store.facts
+    if facts is None or subject.store.embedded:
+        return
+    if facts.disk is None:
+        yield _unseen(facts, "disk")
+    else:
+        yield from judged_disk("the disk of MongoDB", *facts.disk)
+
+
+def connections(subject: Subject) -> Iterator[Finding]:
+    """Name a MongoDB that takes few further connections."""
+    facts = subject.store.facts
+    if facts is None or facts.connections is None:
+        return
+    current, available = facts.connections
+    if available < _FEW_CONNECTIONS:
+        yield warning(
+            f"MongoDB takes only {available} further connections",
+            f"{current} are open",
+            "raise net.maxIncomingConnections and the limit of open files of mongod",
+        )
+
+
+def _unseen(facts: ServerFacts, name: str) -> Finding:
+    why = facts.unseen.get(name, "")
+    return info(
+        f"{name} of MongoDB can't be looked at", why, "the role clusterMonitor lets the user of the URI look"
+    )
+
+
+CHECKS = (answers, safety, version, members, oplog, clock, disk, connections)

@@ -1,0 +1,109 @@
+"""Checks of the database: its schema, the indexes of its queues, long operations that stand still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any, Final
+
+from sluicemq_broker.doctor.finding import Finding, error, info, ok, warning
+from sluicemq_broker.doctor.subject import Subject
+from sluicemq_broker.store import (
+    READS,
+    SCHEMA,
+    LeaseStore,
+    NewerSchema,
+    SchemaStore,
+    TaskStore,
+    missing_indexes,
+    seconds,
+)
+
+#: Seconds after which a task that has made no progress is stuck: brokers note it each second or so, and take
+#: over those of a dead one within a few leases.
+_STUCK: Final = 120.0
+#: Queues that are named in one finding.
+_MOST_NAMED: Final = 10
+
+
+def schema(subject: Subject) -> Iterator[Finding]:
+    """Say whether this version can read the database, and whether it should be upgraded."""
+    if subject.store.database is None:
+        return
+    store = SchemaStore(subject.store.database)
+    try:
+        number, written = store.read()
+    except NewerSchema as newer:
+        yield error(str(newer), to_do="install that version on this machine, too")
+        return
+    if number < READS[0]:
+        yield warning(
+            f"the store has schema {number}, which this version raises to {READS[0]} as soon as it starts",
+            to_do="stop all brokers of older versions before you start this one",
+        )
+    elif written < SCHEMA:
+        yield warning(
+            f"the store has schema {written}; this version writes {SCHEMA}",
+            "settings of queues in MongoDB, and more, wait for it",
+            "when all brokers are of this version: sluicemq upgrade",
+        )
+    else:
+        yield ok(f"the store has schema {number}")
+
+
+def indexes(subject: Subject) -> Iterator[Finding]:
+    """Name queues without some index: their jobs come slowly, or are stored twice."""
+    if subject.store.database is None:
+        return
+    missing = missing_indexes(subject.store.database)
+    for queue, names in list(missing.items())[:_MOST_NAMED]:
+        yield error(
+            f"queue {queue} lacks the index {' and '.join(names)}",
+            "without it MongoDB reads the whole queue for a claim, or keeps a dedupe_id twice",
+            "brokers make it again within a minute; if they do not, their log says why (counter unindexed)",
+        )
+    if len(missing) > _MOST_NAMED:
+        yield error(f"{len(missing) - _MOST_NAMED} more queues lack indexes")
+    if not missing:
+        yield ok("all queues have their indexes")
+
+
+def tasks(subject: Subject) -> Iterator[Finding]:
+    """Name bulk operations that have made no progress for long, or whose broker is gone."""
+    store = subject.store
+    if store.database is None or store.facts is None:
+        return
+    now = subject.now + store.facts.ahead
+    live = LeaseStore(store.database).live()
+    running = TaskStore(store.database).running()
+    for each in running:
+        yield from _judged(each, now - _when(each, now), has_broker=each.get("owner") in live)
+    if not running:
+        yield ok("no bulk operation is under way")
+
+
+def _judged(task: dict[str, Any], silent: float, *, has_broker: bool) -> Iterator[Finding]:
+    name = f"task {task['_id']} ({task.get('kind')} of queue {task.get('queue')})"
+    done = f"{task.get('done', 0)} jobs so far, at broker {task.get('broker') or 'none'}"
+    if silent < _STUCK:
+        yield info(f"{name} is under way", done)
+    elif has_broker:
+        yield warning(
+            f"{name} is stuck: no progress for {silent:.0f} s",
+            done,
+            f"see that broker's log; sluicemq task cancel {task['_id']}, and give the order again",
+        )
+    else:
+        yield warning(
+            f"{name} is stuck: its broker has ended, and no other has taken it over for {silent:.0f} s",
+            done,
+            "start a broker with this queue: it goes on with the task",
+        )
+
+
+def _when(task: dict[str, Any], now: float) -> float:
+    at = task.get("changed_at") or task.get("started_at")
+    return seconds(at) if isinstance(at, datetime) else now
+
+
+CHECKS = (schema, indexes, tasks)

@@ -1,0 +1,132 @@
+"""The set-up that the doctor looks at: a configuration, this host, a MongoDB, and what a broker answers."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from sluicemq_broker.config import Config, MongoUri, Problem
+from sluicemq_broker.store import Documents, ServerFacts
+
+_MEMINFO: Final = Path("/proc/meminfo")
+#: Where the kernel says how much memory this service, or container, may have.
+_CGROUP_LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+class Host(NamedTuple):
+    """A machine: bytes of disk and memory, and how many files a process may open.
+
+    ``folder``: the data folder of the embedded MongoDB; None where there is no such.
+    """
+
+    folder: Path | None
+    disk_free: int | None
+    disk_total: int | None
+    memory: int | None
+    memory_available: int | None
+    open_files: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """The MongoDB of a set-up: its facts, or why there are none.
+
+    ``why``: what keeps it from being looked at. ``is_broken``: that is wrong, not only unknown.
+    """
+
+    uri: MongoUri | None = None
+    embedded: bool = False
+    facts: ServerFacts | None = None
+    database: Documents | None = None
+    why: str = ""
+    is_broken: bool = False
+    unsafe: str = ""
+    left_out: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """The answers of a running broker to the doctor's questions, by their names.
+
+    ``code``, ``message``: of the error to the first question that has no answer. ``listens``: whether
+    something takes connections at ``endpoint``, None where that is not known. ``is_named``: somebody has
+    named the endpoint; else the configuration says it.
+    """
+
+    endpoint: str = ""
+    is_named: bool = False
+    by_name: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""
+    message: str = ""
+    listens: bool | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """True if a broker answers."""
+        return bool(self.by_name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """All that the checks look at.
+
+    ``config`` is None where it is wrong: ``problems`` says how. ``file``: None where none was named, and
+    ``config`` is that of the environment and the defaults. ``taken``: addresses of its doors that another
+    process has. ``now``: Unix seconds, of this machine.
+    """
+
+    file: Path | None
+    config: Config | None
+    problems: Sequence[Problem]
+    taken: Sequence[str]
+    host: Host
+    store: Store
+    answers: Answers
+    now: float
+
+
+def this_host(folder: Path | None) -> Host:
+    """Read the facts of this machine; ``folder``: of the embedded MongoDB."""
+    disk = None if folder is None else shutil.disk_usage(_existing(folder))
+    memory = _memory()
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return Host(
+        folder,
+        disk and disk.free,
+        disk and disk.total,
+        memory.get("MemTotal"),
+        memory.get("MemAvailable"),
+        sys.maxsize if hard == resource.RLIM_INFINITY else hard,
+    )
+
+
+def _existing(folder: Path) -> Path:
+    """Return the folder, or the nearest one above it that exists."""
+    return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
+
+
+def _memory() -> dict[str, int]:
+    """Return the memory of this machine in bytes, or that of this container if it has less."""
+    try:
+        lines = [line.split() for line in _MEMINFO.read_text().splitlines()]
+    except OSError:
+        return {"MemTotal": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
+    found = {name.rstrip(":"): int(value) * 1024 for name, value, *_unit in lines}
+    limit = min((each for file in _CGROUP_LIMITS if (each := _number(file))), default=sys.maxsize)
+    return {name: min(found[name], limit) for name in ("MemTotal", "MemAvailable") if name in found}
+
+
+def _number(file: Path) -> int | None:
+    try:
+        return int(file.read_text())
+    except (OSError, ValueError):
+        return None
