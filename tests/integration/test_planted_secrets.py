@@ -139,12 +139,12 @@ def test_no_secret_is_written_or_said(tmp_path: Path, monkeypatch: pytest.Monkey
         plain_clients(place, clerks[0])
         said |= principals(place, operator)
         said |= answers(place, clerks)
+        said |= doctored(broker)
         reload(place, secrets)
         said |= {f"/proc of {each.pid}": " ".join(each.cmdline()) for each in processes(broker)}
         said |= environments(broker)
         said |= collections(store.with_password)
         said["config check"] = checked(broker, form)
-        said |= doctored(broker)
         redis.kill()
         mongodb.close()
         broker.wait_log("no MongoDB primary")
