@@ -8,11 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from itertools import islice
 from typing import Any, Final, NamedTuple
-
-import gevent
 
 from sluicemq_broker.config import Config, defaults_of_queues, given_in_file
 from sluicemq_broker.context import Context
@@ -61,7 +58,8 @@ class Disagreements:
         self._owners = context.owners
         self._stores = {name: ConfigurationStore(queues.database(name)) for name in queues.databases}
         self._config: Config | None = None
-        self._text = self._digest = ""
+        self._texts: list[str] = []
+        self._digest = ""
         self._said: tuple[str, list[str]] = ("", [])
         self._said_at = 0.0
         self._known: dict[str, Tables] = {}
@@ -91,14 +89,15 @@ class Disagreements:
     def _read_own(self) -> None:
         if self._config is self._queues.config:
             return
-        config, tables = self._queues.config, {ALL_QUEUES: given_in_file(self._queues.config.other_queues)}
-        for number, (name, each) in enumerate(config.queues.items(), 1):
-            tables[name] = given_in_file(each)
-            if number % _A_TURN == 0:
-                let_others_run()
-        # In a thread, for ten thousand queues take longer than a turn of the hub may.
-        self._text = gevent.get_hub().threadpool.apply(partial(json.dumps, tables, sort_keys=True))
-        self._digest = hashlib.sha256(self._text.encode()).hexdigest()[:16]
+        config = self._queues.config
+        queues = {ALL_QUEUES: config.other_queues, **config.queues}
+        names = sorted(queues)
+        self._texts = []
+        for start in range(0, len(names), _A_TURN):
+            tables = {name: given_in_file(queues[name]) for name in names[start : start + _A_TURN]}
+            self._texts.append(json.dumps(tables, sort_keys=True))
+            let_others_run()
+        self._digest = hashlib.sha256("\n".join(self._texts).encode()).hexdigest()[:16]
         self._config = config
 
     def _say(self) -> None:
@@ -106,7 +105,7 @@ class Disagreements:
         if saying == self._said and now - self._said_at < _AGAIN:
             return
         for store in self._stores.values():
-            store.say(self._owners.mine(), self._digest, self._text, self._clock.now())
+            store.say(self._owners.mine(), self._digest, self._texts, self._clock.now())
         self._said, self._said_at = saying, now
 
     def _compare(self, database: str, store: ConfigurationStore) -> Iterator[Difference]:
@@ -122,9 +121,11 @@ class Disagreements:
         if said != self._compared:  # ten thousand queues take a tenth of a second
             self._differ = list(differences({name: self._known[each] for name, each in said}))
             self._compared = said
-        for each in self._differ:
+        for number, each in enumerate(self._differ, 1):
             if not self._is_stored(database, each):
                 yield each
+            if number % _A_TURN == 0:
+                let_others_run()
 
     def _is_stored(self, database: str, difference: Difference) -> bool:
         """Return True if all brokers go by a value in MongoDB."""

@@ -121,8 +121,7 @@ class Queues:
     def reconfigure(self, config: Config) -> None:
         """Use other settings for all queues, and for new ones; their databases stay."""
         self.config = self.settings.config = config
-        for queue in self:
-            queue.reconfigure(self.settings.of(queue.name))
+        self._use_all_settings()
         self.open_configured()
 
     def open_configured(self) -> None:
@@ -312,9 +311,7 @@ class Queues:
     def _follow(self, database: str, name: str, removed: bool) -> None:  # noqa: FBT001 - a callback
         """Apply the record of a queue; one that is not open yet gets it when it is opened."""
         if name == ALL_QUEUES:
-            for each in self:
-                self._use_settings(each)
-                let_others_run()  # each takes some hundred microseconds
+            self._use_all_settings()
             return
         record, queue = self.records.of(database, name), self._open.get(name)
         if self.database_name(name) != database:
@@ -328,6 +325,11 @@ class Queues:
         if record.removing and (mine := self.context.owners.mine()):
             workers = dict.fromkeys(mine, 0) | {mine[0]: queue.workers if queue else 0}
             self.records.store(database).hear(name, record.removing.token, workers)
+
+    def _use_all_settings(self) -> None:
+        for each in self:
+            self._use_settings(each)
+            let_others_run()  # each takes some hundred microseconds
 
     def _use_settings(self, queue: Queue) -> None:
         settings = self.settings.of(queue.name)

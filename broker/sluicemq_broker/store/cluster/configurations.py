@@ -4,15 +4,16 @@ A lease names the settings of its broker by their digest. What they are is store
 have them::
 
     owners:         {_id: owner, ..., settings?: digest}
-    configurations: {_id: digest, queues: JSON, used_at}
+    configurations: {_id: digest, queues: [JSON, ...] | null, used_at}
 
-Brokers say so again every ten minutes. Settings that nobody has used for a day go.
+Each JSON has the tables of a few hundred queues, as one of ten thousand would take longer to read than a turn
+of the hub may. Brokers say so again every ten minutes. Settings that nobody has used for a day go.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
@@ -21,6 +22,7 @@ from pymongo import IndexModel
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import date
+from sluicemq_devices.hub import let_others_run
 
 _KEPT: Final = timedelta(days=1).total_seconds()
 #: Characters of all tables of a file, at most; of a larger one only the digest is known.
@@ -51,9 +53,10 @@ class ConfigurationStore:
         with translated():
             self._configurations.create_indexes([IndexModel([("used_at", 1)], expireAfterSeconds=int(_KEPT))])
 
-    def say(self, owners: Iterable[str], digest: str, text: str, now: float) -> None:
-        """Store the settings of a broker with these owner ids; ``text``: its tables as JSON."""
-        used = {"queues": text if len(text) <= _MOST else "{}", "used_at": date(now)}
+    def say(self, owners: Iterable[str], digest: str, texts: Sequence[str], now: float) -> None:
+        """Store the settings of a broker with these owner ids; ``texts``: its tables as JSON, in pieces."""
+        fits = sum(map(len, texts)) <= _MOST
+        used = {"queues": list(texts) if fits else None, "used_at": date(now)}
         with translated():
             self._configurations.update_one({"_id": digest}, {"$set": used}, upsert=True)
             self._leases.update_many({"_id": {"$in": list(owners)}}, {"$set": {"settings": digest}})
@@ -70,15 +73,19 @@ class ConfigurationStore:
 
     def read(self, digests: Iterable[str]) -> dict[str, Tables]:
         """Return the settings of these digests, as far as they are there and can be read."""
+        found = self._configurations.find({"_id": {"$in": list(digests)}}).batch_size(1)
         with translated():
-            found = list(self._configurations.find({"_id": {"$in": list(digests)}}))
-        return {each["_id"]: tables for each in found if (tables := _tables(each.get("queues"))) is not None}
+            return {
+                each["_id"]: tables for each in found if (tables := _tables(each.get("queues"))) is not None
+            }
 
 
-def _tables(text: Any) -> Tables | None:
+def _tables(texts: Any) -> Tables | None:
+    tables: dict[str, Mapping[str, Any]] = {}
     try:
-        tables = json.loads(text)
+        for text in texts:
+            tables |= json.loads(text)
+            let_others_run()
     except (TypeError, ValueError, RecursionError):
         return None
-    whole = isinstance(tables, dict) and all(isinstance(each, dict) for each in tables.values())
-    return tables if whole else None
+    return tables if all(isinstance(each, dict) for each in tables.values()) else None
