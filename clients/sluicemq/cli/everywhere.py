@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from sluicemq.cli.output import Invocation
 from sluicemq.client import Client
 from sluicemq.protocol.errors import SluiceError
-from sluicemq.transport.endpoints import place
-from sluicemq.transport.names import addresses_of
+from sluicemq.transport.endpoints import Place, place
+from sluicemq.transport.names import Names, Resolve, addresses_of
 
 #: Brokers that are asked at one time.
 _AT_ONCE: Final = 16
+#: Part of the time-out in which names that stand for several brokers are looked up.
+_LOOKING_UP: Final = 0.5
 
 
 class Answer(NamedTuple):
@@ -25,10 +29,12 @@ class Answer(NamedTuple):
     error: SluiceError | None = None
 
 
-def at_each(invocation: Invocation, ask: Callable[[Client], Any]) -> list[Answer]:
+def at_each(
+    invocation: Invocation, ask: Callable[[Client], Any], *, resolve: Resolve = addresses_of
+) -> list[Answer]:
     """Return what each broker answers; raises the error of the first if none does."""
     access = invocation.access
-    endpoints = [each for given in access.endpoints for each in _brokers_at(given)]
+    endpoints = brokers_at(access.endpoints, invocation.timeout * _LOOKING_UP, resolve)
 
     def asked(endpoint: str) -> Answer:
         there = replace(access, endpoints=(endpoint,))
@@ -46,6 +52,16 @@ def at_each(invocation: Invocation, ask: Callable[[Client], Any]) -> list[Answer
     return answers
 
 
+def brokers_at(endpoints: Sequence[str], within: float, resolve: Resolve = addresses_of) -> list[str]:
+    """Return an endpoint for each broker: names that stand for several are looked up now.
+
+    A name without an address after these seconds stays: its client says so.
+    """
+    places = [place(each) for each in endpoints]
+    names = _looked_up({each.host for each in places if each.all_of}, within, resolve)
+    return [endpoint for each in places for endpoint in _addresses(each, names)]
+
+
 def unanswered(invocation: Invocation, answers: Sequence[Answer]) -> list[dict[str, str]]:
     """Say which brokers have not answered, and return them for ``--json``."""
     missing = [(each.endpoint, each.error) for each in answers if each.error is not None]
@@ -54,12 +70,18 @@ def unanswered(invocation: Invocation, answers: Sequence[Answer]) -> list[dict[s
     return [{"endpoint": where, "code": why.code, "message": str(why)} for where, why in missing]
 
 
-def _brokers_at(endpoint: str) -> list[str]:
-    """Return an endpoint for each broker: a name that stands for several is looked up now."""
-    where = place(endpoint)
-    if not where.all_of:
-        return [endpoint]
-    try:
-        return [f"tcp://{each.text}:{where.port}" for each in addresses_of(where.host)]
-    except OSError:
-        return [endpoint]
+def _looked_up(hosts: set[str], within: float, resolve: Resolve) -> Names:
+    came, until = threading.Event(), monotonic() + within
+    names = Names(came.set, resolve)
+    for each in hosts:
+        names.look_up(each)
+    while any(map(names.sought, hosts)) and came.wait(max(0.0, until - monotonic())):
+        came.clear()
+        names.collect()
+    return names
+
+
+def _addresses(where: Place, names: Names) -> list[str]:
+    known = names.known(where.host) if where.all_of else ()
+    found = [f"tcp://{where.source}{each.text}:{where.port}" for each in known if each.ipv6 in where.families]
+    return found or [where.endpoint]

@@ -81,7 +81,8 @@ class Revisions:
         It may store another one, once; after a conflict it is called again. Crash before: nothing is changed.
         After: it is, and brokers find it by its revision. Reply lost: the driver asks again under the
         transaction's number; if that is not answered either, the document shows what holds. A stand-alone
-        MongoDB has no transactions: two changes at once may be found one later than the other there.
+        MongoDB has no transactions: of changes by two brokers at once one may be lost there, or found an
+        hour later.
         """
 
         def apply(session: ClientSession | None) -> Result:
