@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import Any
 
 import pytest
@@ -28,8 +27,8 @@ from sluicemq import (
 )
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
-from sluicemq.transport import connection
-from sluicemq.transport.names import Address, Names
+from sluicemq.transport.access import Access
+from sluicemq.transport.names import Address, Resolve
 from support.ports import tcp
 from support.waiting import wait_until
 
@@ -295,23 +294,14 @@ class TestAtTheBegin:
 class TestNames:
     """Names whose addresses change; the resolver is handed in."""
 
-    @pytest.fixture
-    def resolver(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> Callable[[Callable[[str], Sequence[Address]]], None]:
-        def use(resolve: Callable[[str], Sequence[Address]]) -> None:
-            monkeypatch.setattr(connection, "Names", partial(Names, resolve=resolve))
-
-        return use
-
-    def test_an_address_that_changes_behind_a_name_is_found(self, resolver: Any) -> None:
+    def test_an_address_that_changes_behind_a_name_is_found(self) -> None:
         with ExitStack() as stack:
             first = ScriptedBroker(host="127.0.0.2").start()
             stack.callback(first.stop)
             second = ScriptedBroker(host="127.0.0.3", port=first.port)
             addresses = {"moves": [Address("127.0.0.2", ipv6=False)]}
-            resolver(addresses.__getitem__)
-            client = stack.enter_context(Client(f"tcp://moves:{first.port}", timeout=SECONDS))
+            access = by(addresses.__getitem__, f"tcp://moves:{first.port}")
+            client = stack.enter_context(Client(access, timeout=SECONDS))
             client.ping(SECONDS)
             first.stop()
             addresses["moves"] = [Address("127.0.0.3", ipv6=False)]
@@ -320,32 +310,32 @@ class TestNames:
             client.ping(SECONDS)
             assert client.connected_to == f"tcp://moves:{first.port}"
 
-    def test_all_addresses_of_a_name_are_tried(self, resolver: Any) -> None:
+    def test_all_addresses_of_a_name_are_tried(self) -> None:
         broker = ScriptedBroker(host="127.0.0.9").start()
         try:
-            resolver(lambda _host: [Address(f"127.0.0.{number}", ipv6=False) for number in range(1, 20)])
-            with Client(f"dns+tcp://all:{broker.port}", timeout=SECONDS) as client:
+            addresses = [Address(f"127.0.0.{number}", ipv6=False) for number in range(1, 20)]
+            access = by(lambda _host: addresses, f"dns+tcp://all:{broker.port}")
+            with Client(access, timeout=SECONDS) as client:
                 assert connected(client) == f"tcp://127.0.0.9:{broker.port}"
         finally:
             broker.stop()
 
-    def test_a_dead_dns_holds_up_no_other_endpoint_no_call_and_no_close(
-        self, resolver: Any, broker: ScriptedBroker
-    ) -> None:
+    def test_a_dead_dns_holds_up_no_other_endpoint_no_call_and_no_close(self, broker: ScriptedBroker) -> None:
         gate = threading.Event()
 
         def resolve(_host: str) -> Sequence[Address]:
             gate.wait(SECONDS)
             raise OSError
 
-        resolver(resolve)
+        dead = by(resolve, "tcp://dead:1")
+        several = by(resolve, "tcp://dead:1", broker.endpoint, "dns+tcp://dead-too:1")
         try:
-            with Client(["tcp://dead:1", broker.endpoint, "dns+tcp://dead-too:1"], timeout=SECONDS) as client:
+            with Client(several, timeout=SECONDS) as client:
                 assert connected(client) == broker.endpoint
-            with Client("tcp://dead:1", timeout=0.2) as client, pytest.raises(Timeout):
+            with Client(dead, timeout=0.2) as client, pytest.raises(Timeout):
                 client.queues()
             assert not gate.is_set()
-            with Client("tcp://dead:1", patient=False) as client, pytest.raises(Unavailable):
+            with Client(dead, patient=False) as client, pytest.raises(Unavailable):
                 client.ping(SECONDS)
         finally:
             gate.set()
@@ -363,6 +353,11 @@ def test_the_log_names_endpoint_and_broker(two: Brokers, caplog: pytest.LogCaptu
     assert said(f"connected to {first.endpoint} (broker {first.hello['name']})")
     assert said(f"connection to {first.endpoint} lost: the connection was closed")
     assert said(f"connected to {other.endpoint} (broker {other.hello['name']})")
+
+
+def by(resolve: Resolve, *given: str) -> Access:
+    """Access to these endpoints, whose names are looked up so."""
+    return Access(given, resolve=resolve)
 
 
 def _note(outcomes: list[Any], call: Callable[[], Any]) -> None:

@@ -12,8 +12,9 @@ from typing import Any, Final, NamedTuple
 from sluicemq.cli.output import Invocation
 from sluicemq.client import Client
 from sluicemq.protocol.errors import SluiceError
+from sluicemq.transport.access import Access
 from sluicemq.transport.endpoints import Place, place
-from sluicemq.transport.names import Names, Resolve, addresses_of
+from sluicemq.transport.names import Names, Resolve
 
 #: Brokers that are asked at one time.
 _AT_ONCE: Final = 16
@@ -29,12 +30,10 @@ class Answer(NamedTuple):
     error: SluiceError | None = None
 
 
-def at_each(
-    invocation: Invocation, ask: Callable[[Client], Any], *, resolve: Resolve = addresses_of
-) -> list[Answer]:
+def at_each(invocation: Invocation, ask: Callable[[Client], Any]) -> list[Answer]:
     """Return what each broker answers; raises the error of the first if none does."""
     access = invocation.access
-    endpoints = brokers_at(access.endpoints, invocation.timeout * _LOOKING_UP, resolve)
+    endpoints = brokers_at(access, invocation.timeout * _LOOKING_UP)
 
     def asked(endpoint: str) -> Answer:
         there = replace(access, endpoints=(endpoint,))
@@ -52,13 +51,13 @@ def at_each(
     return answers
 
 
-def brokers_at(endpoints: Sequence[str], within: float, resolve: Resolve = addresses_of) -> list[str]:
+def brokers_at(access: Access, within: float) -> list[str]:
     """Return an endpoint for each broker: names that stand for several are looked up now.
 
     A name without an address after these seconds stays: its client says so.
     """
-    places = [place(each) for each in endpoints]
-    names = _looked_up({each.host for each in places if each.all_of}, within, resolve)
+    places = [place(each) for each in access.endpoints]
+    names = _looked_up({each.host for each in places if each.all_of}, within, access.resolve)
     return [endpoint for each in places for endpoint in _addresses(each, names)]
 
 

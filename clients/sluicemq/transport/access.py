@@ -11,6 +11,7 @@ import zmq
 from sluicemq.protocol.keys import KeyPair, encode
 from sluicemq.transport import endpoints
 from sluicemq.transport.credentials import AccessOptions, checked, credentials
+from sluicemq.transport.names import Resolve, addresses_of
 from sluicemq.transport.sources import endpoints_of, sources_of
 
 NULL: Final = "NULL"
@@ -25,7 +26,7 @@ class Access:
     Brokers at several endpoints share a store, and let the client in by one key or password.
 
     ``keys`` and ``server_key`` are for CURVE, ``user`` and ``password`` for PLAIN. A ``server_key`` without
-    ``keys`` encrypts for a client that stays anonymous.
+    ``keys`` encrypts for a client that stays anonymous. ``resolve`` looks up names of hosts.
     """
 
     endpoints: tuple[str, ...]
@@ -33,6 +34,7 @@ class Access:
     server_key: bytes = b""
     user: str = ""
     password: str = field(default="", repr=False)
+    resolve: Resolve = field(default=addresses_of, repr=False, compare=False)
 
     @staticmethod
     def chosen(

@@ -116,7 +116,8 @@ class Connection:
         self._mailbox: native.Mailbox
         self._wakeup = native.Wakeup()
         self._ring = self._wakeup.ring
-        self._candidates = Candidates(self._access.endpoints, Names(self._wakeup.ring), apart=apart)
+        names = Names(self._wakeup.ring, self._access.resolve)
+        self._candidates = Candidates(self._access.endpoints, names, apart=apart)
         self._apart = apart
         self._candidate: Candidate | None = None
         self._rounds = 0
