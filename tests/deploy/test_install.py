@@ -1,0 +1,190 @@
+"""``deploy/install`` on a bare Debian: installed, upgraded under load, rolled back, removed."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from deploy.bare_debian import BareDebian, image
+from deploy.builds import build, copy_sources, download_requirements
+from sluicemq import Producer, SluiceError, Worker
+from support.ports import free_port
+from support.waiting import TIMEOUT, wait_until
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(2400)]
+
+STAND_IN = Path(__file__).with_name("systemctl")
+ENVIRONMENT = {
+    "SYSTEMCTL": "/stand-in/systemctl", "JOURNALCTL": "/stand-in/journalctl",
+    "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "SLUICEMQ_INSTALL_WAIT": "120",
+}  # fmt: skip
+CONFIGURATION = "/etc/sluicemq/sluicemq.toml"
+
+
+class Host:
+    """A bare Debian with a checkout, wheels of three builds, and a stand-in for systemd."""
+
+    def __init__(self, debian: BareDebian, folder: Path) -> None:
+        self.debian = debian
+        self.port = free_port()
+        self.endpoint = f"tcp://127.0.0.1:{self.port}"
+        wheels = debian.path("/wheels")
+        wheels.mkdir()
+        newer = build(folder / "newer", "7.0.0")
+        broken = build(
+            folder / "broken", "8.0.0",
+            {"broker/sluicemq_broker/command/serve.py": (
+                "self._server.start()\n", 'raise OSError("this build is broken")\n')},
+        )  # fmt: skip
+        download_requirements(wheels, newer, "embedded,redis", "3.11")
+        for each in wheels.glob("sluicemq-*.whl"):
+            each.unlink()
+        for name, wheel in (("newer", newer), ("broken", broken)):
+            debian.path(f"/{name}").mkdir()
+            shutil.copy(wheel, debian.path(f"/{name}"))
+        copy_sources(debian.path("/src"))
+        debian.path("/stand-in").mkdir()
+        for name in ("systemctl", "journalctl"):
+            shutil.copy(STAND_IN, debian.path(f"/stand-in/{name}"))
+
+    def install(self, *words: str, code: int = 0) -> str:
+        """Run deploy/install, and return what it says."""
+        done = self.debian.run("/src/deploy/install", *words, env=ENVIRONMENT, check=False, timeout=900)
+        assert done.returncode == code, done.stdout + done.stderr + self.log()
+        return done.stdout + done.stderr
+
+    def sluicemq(self, *words: str) -> str:
+        return self.debian.run("sluicemq", *words, env={"SLUICEMQ_ENDPOINT": self.endpoint}).stdout
+
+    def log(self) -> str:
+        log = self.debian.path("/run/stand-in/sluicemq.log")
+        inside = self.debian.run("cat", "/run/stand-in/sluicemq.log", check=False).stdout
+        return inside or (log.read_text() if log.exists() else "")
+
+    def version(self) -> str:
+        return self.sluicemq("--version").split()[-1]
+
+
+class Load:
+    """A producer and a worker at the broker, which count what goes wrong."""
+
+    def __init__(self, endpoint: str) -> None:
+        self.endpoint = endpoint
+        self.errors: list[str] = []
+        self.pushed = 0
+        self.done: list[int] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._push)
+
+    def __enter__(self) -> Self:
+        self._worker = Worker(self.endpoint, "load", lambda job: self.done.append(int(job.payload)))
+        self._worker.__enter__()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._worker.__exit__(None, None, None)
+
+    def _push(self) -> None:
+        with Producer(self.endpoint) as producer:
+            while not self._ended.is_set():
+                try:
+                    producer.push("load", str(self.pushed).encode()).wait(5 * TIMEOUT)
+                    self.pushed += 1
+                except SluiceError as error:
+                    self.errors.append(str(error))
+                self._ended.wait(0.01)
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    folder = tmp_path_factory.mktemp("install")
+    with BareDebian(image(), folder / "debian") as debian:
+        yield Host(debian, folder)
+
+
+def test_it_is_installed_upgraded_under_load_rolled_back_and_removed(host: Host) -> None:
+    debian = host.debian
+    # A first one has to say which MongoDB it shall have.
+    assert "say --mongodb-uri URI, or --embedded" in host.install(code=2)
+
+    # Given one from a checkout, on a host without Python
+    host.install("--embedded", "--no-start")
+    first = host.version()
+    for path, kept in {
+        "/etc/sluicemq": "750 root:sluicemq", CONFIGURATION: "640 root:sluicemq",
+        "/etc/sluicemq/secret.key": "600 sluicemq:sluicemq", "/etc/sluicemq/client.key": "600 root:root",
+        "/var/lib/sluicemq": "700 sluicemq:sluicemq",
+    }.items():  # fmt: skip
+        assert debian.run("stat", "-c", "%a %U:%G", path).stdout.strip() == kept, path
+    text = debian.path(CONFIGURATION).read_text()
+    debian.path(CONFIGURATION).write_text(text.replace("#ports = 5550", f"ports = {host.port}"))
+    # When it is installed again it is started
+    assert f"SluiceMQ {first} is installed, and runs" in host.install()
+    # Then jobs are taken, and the administrator's key is let in
+    host.sluicemq("push", "mail", "hello")
+    server = host.sluicemq("key", "show", "/etc/sluicemq/secret.key").split()[-1]
+    key = ("--key-file", "/etc/sluicemq/client.key", "--server-key", server)
+    assert "admin" in host.sluicemq(*key, "user", "list")
+    assert f"SluiceMQ {first} is installed already, and runs" in host.install()
+
+    with Load(host.endpoint) as load:
+        wait_until(lambda: len(load.done) > 10, what="jobs done")
+        # When an upgrade is killed in the middle, the old one runs on
+        kill_in_the_middle(host)
+        assert host.version() == first
+        # When it is repeated
+        assert f"SluiceMQ 7.0.0 is installed, and runs; before: {first}" in host.install("--wheels", "/newer")
+        # Then the new one runs
+        assert host.version() == "7.0.0"
+        assert "7.0.0" in host.sluicemq("brokers")
+        await_more(load)
+        # When a build is broken, the former one runs on
+        said = host.install("--wheels", "/broken", code=1)
+        assert "this build is broken" in said
+        assert "rolled back: 7.0.0 runs" in said
+        assert host.version() == "7.0.0"
+        await_more(load)
+        # When one wants the version before
+        host.install("--rollback")
+        assert host.version() == first
+        await_more(load)
+    # Then no push failed, and each job was done
+    assert load.errors == []
+    with Worker(host.endpoint, "load", lambda job: load.done.append(int(job.payload))):
+        wait_until(lambda: set(load.done) == set(range(load.pushed)), what="all jobs done")
+    assert "hello" in host.sluicemq("peek", "mail")
+
+    # When it is removed
+    assert "left: /etc/sluicemq, /var/lib/sluicemq" in host.install("--uninstall")
+    # Then its data are kept
+    assert not debian.path("/opt/sluicemq").exists()
+    assert not debian.path("/etc/systemd/system/sluicemq.service").exists()
+    assert debian.path("/var/lib/sluicemq/mongo").exists()
+    # and with --purge nothing is, once somebody has said yes
+    assert "--purge needs --yes" in host.install("--uninstall", "--purge", code=1)
+    host.install("--uninstall", "--purge", "--yes")
+    assert not debian.path("/var/lib/sluicemq").exists()
+    assert not debian.path("/etc/sluicemq").exists()
+    assert debian.run("getent", "passwd", "sluicemq", check=False).returncode != 0
+
+
+def kill_in_the_middle(host: Host) -> None:
+    words = "echo $$ >/tmp/pid; exec /src/deploy/install --wheels /newer"
+    upgrade = host.debian.start("sh", "-c", words, env=ENVIRONMENT)
+    begun = host.debian.path("/opt/sluicemq/versions/7.0.0/bin")
+    wait_until(begun.exists, 10 * TIMEOUT, "a new version that begins")
+    host.debian.run("sh", "-c", "kill -9 $(cat /tmp/pid)")
+    assert upgrade.wait(TIMEOUT) != 0
+
+
+def await_more(load: Load) -> None:
+    before = len(load.done)
+    wait_until(lambda: len(load.done) > before + 10, 5 * TIMEOUT, "more jobs done")
