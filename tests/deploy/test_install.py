@@ -176,6 +176,16 @@ def test_it_is_installed_upgraded_under_load_rolled_back_and_removed(host: Host)
     assert debian.run("getent", "passwd", "sluicemq", check=False).returncode != 0
 
 
+def test_a_folder_for_a_package_gets_programs_that_do_not_name_it(host: Host) -> None:
+    host.install("--root", "/folder", "--embedded", "--wheels", "/newer")
+
+    assert host.debian.run("grep", "-rl", "/folder", "/folder", check=False).stdout == ""
+    host.debian.run("cp", "-a", "/folder/opt/sluicemq", "/opt/")
+    program = "/opt/sluicemq/current/bin/sluicemq"
+    assert host.debian.run(program, "--version").stdout.split()[-1] == "7.0.0"
+    assert host.debian.run("test", "-e", "/folder/etc/systemd/system/sluicemq@.service")
+
+
 def kill_in_the_middle(host: Host) -> None:
     words = "echo $$ >/tmp/pid; exec /src/deploy/install --wheels /newer"
     upgrade = host.debian.start("sh", "-c", words, env=ENVIRONMENT)
