@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +13,12 @@ from sluicemq.cli.options import Ruled, timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.protocol.rules import number
 from sluicemq.transport.sources import VARIABLES
+from sluicemq_bench import watched
 from sluicemq_bench.access import use_only
-from sluicemq_bench.plan import ACKS, DEVICES, DOORS, SCENARIOS, Plan, planned
+from sluicemq_bench.capacity_command import plan as plan_command
+from sluicemq_bench.plan import ACKS, DEVICES, DOORS, SCENARIOS, planned
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.progress import Progress
-
     from sluicemq_bench.outcome import Outcome
     from sluicemq_bench.streams import StreamOutcome
 
@@ -45,9 +40,23 @@ SCENARIO is one of
 --door says who connects
 {_meanings(DOORS).removeprefix(chr(8) + chr(10))}
 
+"sluicemq bench plan" measures nothing: it plans hosts, cores and disk for a load, and has its own --help.
+
 Producers and workers are processes of their own; more than 16 workers share that many. Latency counts
 from the time at which a job was due, so that a broker that stalls can't hide it.
 """
+
+
+class _Bench(click.Command):
+    """Measures, unless its first word is ``plan``, which is a command of its own."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if args[:1] == [plan_command.name]:
+            return plan_command.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
 
 _count = click.IntRange(1)
 _seconds = timespan(above=True)
@@ -70,7 +79,7 @@ def _headers(
         raise click.BadParameter("write KEY=NUMBER, for instance priority=5") from None
 
 
-@click.command(help=_HELP, short_help="Measure how fast a broker is on this machine.")
+@click.command(cls=_Bench, help=_HELP, short_help="Measure how fast a broker is on this machine.")
 @click.argument("scenario", type=click.Choice(list(SCENARIOS)))
 @click.option("--door", type=click.Choice(list(DOORS)), help="Who connects.  [library]")
 @click.option("--ack", type=click.Choice(list(ACKS)), help="When a PULL worker's job is done.  [received]")
@@ -142,54 +151,18 @@ def bench(  # noqa: D103 - its help is above
             raise click.UsageError(
                 "stream runs a broker of its own, and draws nothing: no --endpoint, no --plot"
             )
-        _show(invocation, _run_streams(invocation, plan), as_json=as_json or invocation.as_json)
+        _show(invocation, watched.measured_streams(invocation, plan), as_json=as_json or invocation.as_json)
         return
     if plan.curve and (endpoint or invocation.named):
         raise click.UsageError("--curve is of a broker of the bench's own; a running one: --key-file")
     ends = {"frontend": frontend, "backend": backend, "commit": commit}
-    outcome = _run(invocation, plan, endpoint or invocation.named, queue, ends)
+    outcome = watched.measured(invocation, plan, endpoint or invocation.named, queue, ends)
     _show(invocation, outcome, as_json=as_json or invocation.as_json)
     if plot_file:
         from sluicemq_bench.plot import plot  # noqa: PLC0415 - slow to load
 
         plot(outcome, plot_file)
         invocation.note(f"drawn: {plot_file}")
-
-
-def _run(
-    invocation: Invocation, plan: Plan, endpoint: str | None, queue: str | None, ends: dict[str, str | None]
-) -> Outcome:
-    from sluicemq_bench import broker, relay, run  # noqa: PLC0415 - slow to load, and --help needs none
-
-    with _watched(invocation) as watch:
-        if plan.scenario == "relay":
-            return relay.run_relay(plan, watch)
-        if endpoint:
-            return run.run(plan, broker.site_of(plan, endpoint, queue, ends), watch)
-        watch.phase("starting a broker", None)
-        with broker.own_broker(plan) as site:
-            return run.run(plan, site, watch)
-
-
-def _run_streams(invocation: Invocation, plan: Plan) -> StreamOutcome:
-    from sluicemq_bench import broker, streams  # noqa: PLC0415 - as above
-
-    with _watched(invocation) as watch:
-        watch.phase("starting a broker", None)
-        with broker.own_broker(plan) as site:
-            return streams.run_streams(plan, site, watch)
-
-
-@contextmanager
-def _watched(invocation: Invocation) -> Iterator[Bar]:
-    """Show progress; errors become one sentence."""
-    from sluicemq_bench.processes import BenchFailed  # noqa: PLC0415 - as above
-
-    try:
-        with ended_by_sigterm(), progress(invocation.err) as watch:
-            yield watch
-    except BenchFailed as failed:
-        raise click.ClickException(str(failed)) from failed
 
 
 def _show(invocation: Invocation, outcome: Outcome | StreamOutcome, *, as_json: bool) -> None:
@@ -199,39 +172,3 @@ def _show(invocation: Invocation, outcome: Outcome | StreamOutcome, *, as_json: 
     settings = ", ".join(f"{name} {value}" for name, value in outcome.plan.described().items())
     invocation.result(settings)
     invocation.table("", outcome.rows())
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Leave all blocks at SIGTERM too, since that ends the processes that were started."""
-    before = signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-class Bar:
-    """The progress of a run, a bar for each of its parts."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._task = progress.add_task("", visible=False)
-
-    def phase(self, name: str, total: int | None) -> None:
-        """Begin another bar."""
-        self._progress.update(self._task, total=self._progress.tasks[-1].completed)
-        self._task = self._progress.add_task(name, total=total)
-
-    def at(self, done: int) -> None:
-        """Set the number of done jobs."""
-        self._progress.update(self._task, completed=done)
-
-
-@contextmanager
-def progress(console: Console) -> Iterator[Bar]:
-    """Show the progress of runs, if this is a terminal."""
-    from sluicemq.cli import bars  # noqa: PLC0415 - slow to load, and --help shows none
-
-    with bars.counted(console) as shown:
-        yield Bar(shown)

@@ -35,13 +35,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from sluicemq.client import Client
 from sluicemq.producer import Producer
 from sluicemq.protocol.errors import SluiceError
-from sluicemq_bench.command import ended_by_sigterm, progress
 from sluicemq_bench.measure import Watch
 from sluicemq_bench.outcome import Outcome
 from sluicemq_bench.plan import Plan, planned
 from sluicemq_bench.processes import BenchFailed
 from sluicemq_bench.run import fill, make, measured, run
 from sluicemq_bench.task import Site
+from sluicemq_bench.watched import ended_by_sigterm, progress
 from support.broker_process import BrokerProcess
 
 LEAST = 0.9  # of the rate with nothing behind or beside

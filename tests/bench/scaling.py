@@ -29,6 +29,7 @@ from pymongo import MongoClient
 
 from bench.equal import mongod
 from sluicemq import Client, Worker
+from sluicemq_bench import capacity
 from sluicemq_broker.queue.scheduler import ALONE, CLAIM, CROWD
 from sluicemq_broker.store.jobs.claim_order import PARTED, ROUND
 from support.broker_process import BrokerProcess
@@ -37,7 +38,9 @@ from support.broker_process import BrokerProcess
 #: Seconds of a claim of 1,000 jobs: to read them, and to reserve them.
 READ, RESERVE = 0.009, 0.016
 #: Seconds of CPU of 1,000 jobs: in a broker; in mongod if they are inserted reserved; if they are claimed.
-IN_BROKER, RESERVED, CLAIMED = 0.0095, 0.022, 0.043
+IN_BROKER, RESERVED, CLAIMED = (
+    each / 1000 for each in (capacity.IN_BROKER["library"], capacity.RESERVED, capacity.CLAIMED)
+)
 #: Seconds of CPU of a small statement in mongod.
 STATEMENT = 0.0002
 #: Settings' defaults in seconds, and queues in one survey.

@@ -408,3 +408,13 @@ def test_headers_that_can_not_be_sent_are_refused(arguments: list[str], complain
     refused = bench("both", *arguments)
     assert refused.exit_code == 2
     assert complaint in refused.stderr
+
+
+@full
+def test_a_plan_is_made_with_what_a_job_costs_here() -> None:
+    result = bench("plan", "--rate", 1000, "--measure", "--json")
+    assert result.exit_code == 0, result.output
+    costs = json.loads(result.stdout)["costs"]
+    assert costs["source"] == "this machine"
+    assert 0 < costs["reserved"] <= costs["claimed"]
+    assert costs["broker"] > 0
