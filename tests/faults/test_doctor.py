@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import stat
@@ -67,7 +68,7 @@ def of_output(text: str, exit_code: int) -> Findings:
 def look(uri: str, database: str, host: Host = FINE, ahead: float = 0.0) -> Findings:
     """Look at a store without a broker; this machine and its clock are handed in."""
     consultation = Consultation(
-        None, MongoUri.read(uri), database, {}, lambda: time.time() + ahead, lambda _folder: host
+        None, MongoUri.read(uri), database, {}, lambda: time.time() + ahead, lambda *_: host
     )
     answer = consultation.look("", {})
     found = Findings(answer["findings"])
@@ -109,7 +110,7 @@ def test_a_set_up_that_is_well_has_no_error_and_all_of_it_is_looked_at(mongo_uri
     assert found.said("error") == ""
     said = found.said("ok")
     for each in (
-        *("configuration is valid", "writes wait for a majority", "agree", "the store has schema"),
+        *("configuration is valid", "writes wait for a majority", "agree", " has schema "),
         *("all queues have their indexes", "brokers that have a lease: 1"),
         f"a broker answers at {broker.doors['smq']}",
     ):
@@ -204,6 +205,29 @@ def test_too_few_open_files_of_a_real_process_are_named(tmp_path: Path) -> None:
     assert "a process may open 300 files here" in found.said("warning", "host")
 
 
+def test_too_few_open_files_of_a_broker_are_named(mongo_uri: str, database: str) -> None:
+    few = {resource.RLIMIT_NOFILE: 900}
+    with BrokerProcess(mongo_uri, database, config={"devices": []}, rlimits=few) as broker:
+        found = doctor("--config", broker.folder / "broker.toml")
+    assert f"the broker (pid {broker.pid}) may open 900 files" in found.said("warning", "host")
+
+
+def test_databases_of_single_queues_are_looked_at(mongo_uri: str, database: str, tmp_path: Path) -> None:
+    other = f"{database}_2"
+    file = written(
+        tmp_path,
+        broker={"endpoint": tcp(), "mongodb_uri": mongo_uri, "database": database},
+        queues={"mail": {"database": other}},
+    )
+    with MongoClient[dict[str, Any]](mongo_uri) as client:
+        try:
+            client[other]["queue.mail"].insert_one({"no": "index"})
+            found = doctor("--config", file)
+        finally:
+            client.drop_database(other)
+    assert "queue mail lacks the index dedupe and ended" in found.said("error", "store")
+
+
 def test_a_missing_index_is_named(mongo_uri: str, database: str, of_store: Any) -> None:
     with brokers(mongo_uri, database, {}) as [broker], Producer(broker.doors["smq"]) as producer:
         producer.push("mail", b"x").wait(TIMEOUT)
@@ -219,7 +243,7 @@ def test_a_missing_index_is_named(mongo_uri: str, database: str, of_store: Any) 
     [
         (99, "error", "was written by a newer SluiceMQ (schema 99"),
         (2, "warning", "sluicemq upgrade"),
-        (1, "warning", "the store has schema 1, which this version raises"),
+        (1, "warning", "has schema 1, which this version raises"),
     ],
 )
 def test_a_store_of_another_schema_is_named(

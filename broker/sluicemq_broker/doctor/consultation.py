@@ -37,7 +37,7 @@ from sluicemq_broker.store import (
     server_facts,
     why_no_primary,
 )
-from sluicemq_devices.sockets import host_and_port
+from sluicemq_devices.sockets import host_and_port, parse_endpoint
 
 _ENDPOINT: Final = f"{ENVIRONMENT}ENDPOINT"
 _URI_FILE: Final = "mongodb.uri"
@@ -61,7 +61,7 @@ class Consultation:
         database: str | None,
         environ: Mapping[str, str],
         clock: Callable[[], float] = time.time,
-        host: Callable[[Path | None], Host] = this_host,
+        host: Callable[[Path | None, int | None], Host] = this_host,
     ) -> None:
         self._file = file
         self._clock = clock
@@ -119,7 +119,7 @@ class Consultation:
             config=config,
             problems=self._problems,
             taken=addresses.taken(config) if config else (),
-            host=self._host(folder),
+            host=self._host(folder, _pid_here(answers)),
             store=store,
             answers=answers,
             now=self._clock(),
@@ -151,9 +151,13 @@ class Consultation:
                 embedded=embedded,
                 facts=facts,
                 database=mongo[self._database],
+                others=[mongo[name] for name in self._others()],
                 unsafe=unsafe,
                 left_out=left_out,
             )
+
+    def _others(self) -> list[str]:
+        return sorted(self.config.databases - {self._database}) if self.config else []
 
     def _where(self) -> tuple[MongoUri | None, bool, str]:
         """Return the URI, whether it is of an embedded MongoDB, and why there is none."""
@@ -195,6 +199,13 @@ def _unsafe(mongo: Any) -> str:
     except UnsafeStore as error:
         return str(error)
     return ""
+
+
+def _pid_here(answers: Answers) -> int | None:
+    """Return the pid of the broker that answers, if it runs on this machine."""
+    broker = (answers.by_name.get("counters") or {}).get("broker", {})
+    here = parse_endpoint(f"@{answers.endpoint}").is_exposed is False if answers.is_there else False
+    return broker.get("pid") if here else None
 
 
 def _listens(endpoint: str) -> bool | None:

@@ -64,8 +64,14 @@ def open_files(subject: Subject) -> Iterator[Finding]:
     wanted = subject.config.broker.max_connections if subject.config else None
     needed = max(_FEW_FILES, (wanted or 0) + 256)
     if files < needed:
+        pid = subject.host.pid
+        who = (
+            "a process may open {} files here"
+            if pid is None
+            else f"the broker (pid {pid}) may open {{}} files"
+        )
         yield warning(
-            f"a process may open {files} files here: too few for many connections or queues",
+            f"{who.format(files)}: too few for many connections or queues",
             f"{needed} are needed: one for each connection, and ten for each queue of an embedded MongoDB",
             "ulimit -n 64000, or LimitNOFILE=65536 of the service",
         )

@@ -28,9 +28,11 @@ _MOST_NAMED: Final = 10
 
 def schema(subject: Subject) -> Iterator[Finding]:
     """Say whether this version can read the database, and whether it should be upgraded."""
-    if subject.store.database is None:
-        return
-    store = SchemaStore(subject.store.database)
+    for database in subject.store.databases:
+        yield from _schema(SchemaStore(database))
+
+
+def _schema(store: SchemaStore) -> Iterator[Finding]:
     try:
         number, written = store.read()
     except NewerSchema as newer:
@@ -38,24 +40,26 @@ def schema(subject: Subject) -> Iterator[Finding]:
         return
     if number < READS[0]:
         yield warning(
-            f"the store has schema {number}, which this version raises to {READS[0]} as soon as it starts",
+            f"the store {store.database} has schema {number}, which this version raises to {READS[0]}",
             to_do="stop all brokers of older versions before you start this one",
         )
     elif written < SCHEMA:
         yield warning(
-            f"the store has schema {written}; this version writes {SCHEMA}",
+            f"the store {store.database} has schema {written}; this version writes {SCHEMA}",
             "settings of queues in MongoDB, and more, wait for it",
             "when all brokers are of this version: sluicemq upgrade",
         )
     else:
-        yield ok(f"the store has schema {number}")
+        yield ok(f"the store {store.database} has schema {number}")
 
 
 def indexes(subject: Subject) -> Iterator[Finding]:
     """Name queues without some index: their jobs come slowly, or are stored twice."""
-    if subject.store.database is None:
+    if not subject.store.databases:
         return
-    missing = missing_indexes(subject.store.database)
+    missing = {
+        queue: names for each in subject.store.databases for queue, names in missing_indexes(each).items()
+    }
     for queue, names in list(missing.items())[:_MOST_NAMED]:
         yield error(
             f"queue {queue} lacks the index {' and '.join(names)}",
@@ -74,8 +78,8 @@ def tasks(subject: Subject) -> Iterator[Finding]:
     if store.database is None or store.facts is None:
         return
     now = subject.now + store.facts.ahead
-    live = LeaseStore(store.database).live()
-    running = TaskStore(store.database).running()
+    live = {owner for each in store.databases for owner in LeaseStore(each).live()}
+    running = [task for each in store.databases for task in TaskStore(each).running()]
     for each in running:
         yield from _judged(each, now - _when(each, now), has_broker=each.get("owner") in live)
     if not running:

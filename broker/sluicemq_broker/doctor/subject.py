@@ -25,7 +25,8 @@ _CGROUP_LIMITS: Final = (
 class Host(NamedTuple):
     """A machine: bytes of disk and memory, and how many files a process may open.
 
-    ``folder``: the data folder of the embedded MongoDB; None where there is no such.
+    ``folder``: the data folder of the embedded MongoDB; None where there is no such. ``pid``: the broker
+    that runs here, whose limit ``open_files`` is; None: it is that of a process that is started here now.
     """
 
     folder: Path | None
@@ -34,23 +35,31 @@ class Host(NamedTuple):
     memory: int | None
     memory_available: int | None
     open_files: int
+    pid: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
     """The MongoDB of a set-up: its facts, or why there are none.
 
-    ``why``: what keeps it from being looked at. ``is_broken``: that is wrong, not only unknown.
+    ``why``: what keeps it from being looked at. ``is_broken``: that is wrong, not only unknown. ``others``:
+    databases, beside that of the broker, in which queues lie.
     """
 
     uri: MongoUri | None = None
     embedded: bool = False
     facts: ServerFacts | None = None
     database: Documents | None = None
+    others: Sequence[Documents] = ()
     why: str = ""
     is_broken: bool = False
     unsafe: str = ""
     left_out: Sequence[str] = ()
+
+    @property
+    def databases(self) -> tuple[Documents, ...]:
+        """All databases; none if there is no answer."""
+        return () if self.database is None else (self.database, *self.others)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,19 +103,34 @@ class Subject:
     now: float
 
 
-def this_host(folder: Path | None) -> Host:
-    """Read the facts of this machine; ``folder``: of the embedded MongoDB."""
+def this_host(folder: Path | None, pid: int | None) -> Host:
+    """Read the facts of this machine; ``folder``: of the embedded MongoDB, ``pid``: of a broker here."""
     disk = None if folder is None else shutil.disk_usage(_existing(folder))
     memory = _memory()
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    of_broker = None if pid is None else _most_files_of(pid)
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if of_broker is None else of_broker
     return Host(
         folder,
         disk and disk.free,
         disk and disk.total,
         memory.get("MemTotal"),
         memory.get("MemAvailable"),
-        sys.maxsize if hard == resource.RLIM_INFINITY else hard,
+        sys.maxsize if most == resource.RLIM_INFINITY else most,
+        None if of_broker is None else pid,
     )
+
+
+def _most_files_of(pid: int) -> int | None:
+    """Return the limit of a process of SluiceMQ; None if it is no such, or of another user."""
+    process = Path(f"/proc/{pid}")
+    try:
+        if b"sluicemq" not in (process / "cmdline").read_bytes():
+            return None
+        lines = (process / "limits").read_text().splitlines()
+    except OSError:
+        return None
+    hard = next((line.split()[4] for line in lines if line.startswith("Max open files")), "")
+    return int(hard) if hard.isdecimal() else resource.RLIM_INFINITY if hard else None
 
 
 def _existing(folder: Path) -> Path:
