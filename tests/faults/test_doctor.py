@@ -19,11 +19,13 @@ from typing import Any, Final
 
 import pytest
 import tomli_w
+import zmq
 from click.testing import CliRunner
 from pymongo import MongoClient
 
 from sluicemq import Producer, Worker
 from sluicemq.cli.app import app
+from sluicemq.protocol.keys import KeyPair, decode, write_key_file
 from sluicemq_broker.config import MongoUri
 from sluicemq_broker.doctor import Consultation, Host
 from support.broker_process import BrokerProcess
@@ -265,6 +267,25 @@ def test_a_broker_that_hangs_is_named_by_its_door_and_by_its_lease(mongo_uri: st
         found = wait_until(silent, what="a lease that is too old")
         broker.send_signal(signal.SIGCONT)
     assert f"something listens at {broker.doors['smq']} and does not answer" in found.said("error", "brokers")
+
+
+@pytest.mark.parametrize(
+    ("security", "level", "said"),
+    [
+        ({"mechanism": "curve"}, "error", "does not let this client in, or lets it see nothing"),
+        ({"anonymous": "push=mail"}, "info", "does not answer all questions"),
+    ],
+)
+def test_a_broker_that_shows_this_client_less_is_named(
+    mongo_uri: str, database: str, tmp_path: Path, security: dict[str, str], level: str, said: str
+) -> None:
+    key = tmp_path / "broker.key"
+    write_key_file(key, KeyPair(*[decode(each.decode()) for each in zmq.curve_keypair()]))
+    with brokers(mongo_uri, database, {"security": {**security, "secret_key_file": str(key)}}) as [broker]:
+        found = doctor("--config", broker.folder / "broker.toml")
+    assert said in found.said(level, "brokers")
+    assert "is taken" not in found.said("error", "config")
+    assert "brokers that have a lease: 1" in found.said("ok", "brokers")
 
 
 def test_brokers_without_an_event_bus_are_named(mongo_uri: str, database: str) -> None:

@@ -31,7 +31,9 @@ WELL: Final = ServerFacts(
     connections=(10, 10_000),
 )
 QUEUE: Final[Mapping[str, Any]] = {
-    **{"name": "mail", "paused": [], "oldest_ready_age": None},
+    "name": "mail",
+    "paused": [],
+    "oldest_ready_age": None,
     **dict.fromkeys(("ready", "reserved", "dead", "workers"), 0),
 }
 
@@ -151,9 +153,7 @@ def test_what_a_broker_says_of_itself_is_named(counters: dict[str, Any], said: s
 
 
 def test_a_broker_that_lets_nobody_in_is_named() -> None:
-    answers = Answers(
-        endpoint="tcp://127.0.0.1:1", code="NOT_ADMITTED", message="it wants a key", listens=True
-    )
+    answers = Answers(endpoint="tcp://127.0.0.1:1", code="FORBIDDEN", message="it wants a key", listens=True)
     [(level, what)] = bad(found(answers=answers)["brokers"])
     assert (level, "does not let this client in" in what) == (Level.ERROR, True)
 

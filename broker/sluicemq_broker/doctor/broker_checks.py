@@ -26,7 +26,6 @@ _MISSED: Final = 2.0
 _MOST: Final = 20
 #: Seconds of one turn of the hub that are too long: other clients wait for so long.
 _LONG_TURN: Final = 0.5
-_NOT_ADMITTED: Final = "NOT_ADMITTED"
 #: Counters that show trouble of a broker, and what to say of it.
 _TROUBLE: Final = {
     Count.LEASE_LOST: "it lost its lease: its jobs were given to others, and ran twice",
@@ -43,11 +42,15 @@ def answers(subject: Subject) -> Iterator[Finding]:
     if said.is_there:
         yield ok(f"a broker answers at {where}", _about(said.by_name.get("counters") or {}))
         yield from _of_counters(said.by_name.get("counters") or {})
+        if said.code:
+            yield info(f"the broker does not answer all questions: {said.message}")
     elif not where:
         yield info("no broker was asked", to_do="name one: --endpoint")
-    elif said.code == _NOT_ADMITTED:
+    elif said.refuses:
         yield error(
-            f"the broker at {where} does not let this client in", said.message, "give --key-file, or --user"
+            f"the broker at {where} does not let this client in, or lets it see nothing",
+            said.message,
+            "give --key-file and --server-key, or --user, of a principal that may operate and read",
         )
     elif said.listens:
         yield error(

@@ -23,7 +23,7 @@ def is_valid(subject: Subject) -> Iterator[Finding]:
 
 def addresses(subject: Subject) -> Iterator[Finding]:
     """Name addresses of doors that another program has; a broker that answers has them by right."""
-    if subject.config is None or subject.answers.is_there:
+    if subject.config is None or subject.answers.is_there or subject.answers.refuses:
         return
     for each in subject.taken:
         yield error(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from sluicemq.protocol.errors import Forbidden
 from sluicemq_broker.config import Config, MongoUri, Problem
 from sluicemq_broker.store import Documents, ServerFacts
 
@@ -80,8 +81,13 @@ class Answers:
 
     @property
     def is_there(self) -> bool:
-        """True if a broker answers."""
+        """True if a broker answers some question."""
         return bool(self.by_name)
+
+    @property
+    def refuses(self) -> bool:
+        """True if a broker answers nothing, since it does not let this client in, or see anything."""
+        return not self.by_name and self.code == Forbidden.code
 
 
 @dataclass(frozen=True, kw_only=True)
