@@ -293,7 +293,10 @@ class Client:
         return list(self._read(wire.SET, queue, dict(settings)))
 
     def unset_settings(self, queue: str, keys: Sequence[str]) -> list[dict[str, Any]]:
-        """Take settings back, so that files count again; returns what they are now."""
+        """Take settings back, so that files count again; returns what they are now.
+
+        Raises :class:`~sluicemq.BadFrames` for one that others need: take it back together with them.
+        """
         return list(self._read(wire.UNSET, queue, list(keys)))
 
     def streams(self) -> list[dict[str, Any]]:

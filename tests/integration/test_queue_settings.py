@@ -133,6 +133,15 @@ def test_a_wrong_setting_is_refused_and_none_of_the_order_is_set(
     assert pair.here.settings(pair.name) == before
 
 
+def test_a_setting_that_others_need_is_taken_back_only_together_with_them(pair: Pair) -> None:
+    pair.here.set_settings(pair.name, {"fair": True, "tenant_rate": 1})
+    with pytest.raises(BadFrames, match="limits its tenants: that takes fair = true"):
+        pair.here.unset_settings(pair.name, ["fair"])
+    assert pair.source("fair") == (True, "mongodb")
+    pair.here.unset_settings(pair.name, ["fair", "tenant_rate"])
+    assert pair.source("fair") == (False, "default")
+
+
 def test_a_circle_of_dead_letters_is_refused(pair: Pair) -> None:
     other = f"{pair.name}-dead"
     with Producer(pair.brokers[0].doors["smq"]) as producer:

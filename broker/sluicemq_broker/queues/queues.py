@@ -292,8 +292,7 @@ class Queues:
         def change(record: QueueRecord) -> QueueRecord:
             merged = {**record.settings, **values}
             stored = {key: value for key, value in merged.items() if value is not None}
-            if any(values.values()):
-                self.settings.check(name, stored)
+            self.settings.check(name, stored)
             return replace(record, settings=stored)
 
         self.order(name, change)
