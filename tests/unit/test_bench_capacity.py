@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.cli.app import app
-from sluicemq_bench.capacity import Capacity, Costs, Hosts, Load, costs_of, planned
+from sluicemq_bench.capacity import AT_REST, Capacity, Costs, Hosts, Load, costs_of, planned
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "capacity.md"
 SHOWN = re.findall(r"<!-- planned -->\n```console\n\$ (.*)\n([^`]*)```", PAGE.read_text())
@@ -77,6 +77,14 @@ def test_the_oplog_is_that_of_the_average_and_what_is_kept_too() -> None:
     assert found.oplog_bytes == 300 * 100 * (200 + 930)
     assert found.replicated_bytes_per_s == 1000 * (200 + 930)
     assert (found.jobs_kept, found.jobs_waiting) == (300_000, 3_600_000)
+
+
+def test_the_disk_of_a_node_has_its_share_of_everything_and_what_mongod_takes_at_rest() -> None:
+    load = Load(rate=400_000.0, average=1000.0, outage=0.0, dead=0.0, keep_done=100.0)
+    one, many = needs(load, Hosts(cores=64)), needs(load, Hosts(cores=8))
+    assert one.disk_bytes == 1000 * 100 * (200 + 210) / 0.5 + one.oplog_bytes + AT_REST
+    assert one.replica_sets == 1 < many.replica_sets
+    assert (many.disk_bytes - AT_REST) * many.replica_sets == pytest.approx(one.disk_bytes - AT_REST)
 
 
 def test_keys_cost_the_broker_more_and_mongodb_nothing() -> None:
