@@ -135,6 +135,11 @@ def test_it_is_installed_upgraded_under_load_rolled_back_and_removed(host: Host)
     assert "admin" in host.sluicemq(*key, "user", "list")
     assert f"SluiceMQ {first} is installed already, and runs" in host.install()
 
+    # Given a second broker on this host
+    second = free_port()
+    debian.path("/etc/sluicemq/second.toml").write_text(f"[broker]\nports = {second}\n")
+    debian.run("/stand-in/systemctl", "enable", "--now", "sluicemq@second")
+
     with Load(host.endpoint) as load:
         wait_until(lambda: len(load.done) > 10, what="jobs done")
         # When an upgrade is killed in the middle, the old one runs on
@@ -144,7 +149,8 @@ def test_it_is_installed_upgraded_under_load_rolled_back_and_removed(host: Host)
         assert f"SluiceMQ 7.0.0 is installed, and runs; before: {first}" in host.install("--wheels", "/newer")
         # Then the new one runs
         assert host.version() == "7.0.0"
-        assert "7.0.0" in host.sluicemq("brokers")
+        for endpoint in (host.endpoint, f"tcp://127.0.0.1:{second}"):
+            assert "7.0.0" in host.sluicemq("brokers", "--endpoint", endpoint)
         await_more(load)
         # When a build is broken, the former one runs on
         said = host.install("--wheels", "/broken", code=1)
@@ -177,13 +183,21 @@ def test_it_is_installed_upgraded_under_load_rolled_back_and_removed(host: Host)
 
 
 def test_a_folder_for_a_package_gets_programs_that_do_not_name_it(host: Host) -> None:
-    host.install("--root", "/folder", "--embedded", "--wheels", "/newer")
+    debian, uri = host.debian, "mongodb://somebody:secret@db/?replicaSet=rs0"
 
-    assert host.debian.run("grep", "-rl", "/folder", "/folder", check=False).stdout == ""
-    host.debian.run("cp", "-a", "/folder/opt/sluicemq", "/opt/")
-    program = "/opt/sluicemq/current/bin/sluicemq"
-    assert host.debian.run(program, "--version").stdout.split()[-1] == "7.0.0"
-    assert host.debian.run("test", "-e", "/folder/etc/systemd/system/sluicemq@.service")
+    said = host.install("--root", "/of-a-package", "--mongodb-uri", uri, "--wheels", "/newer")
+
+    assert debian.run("grep", "-rl", "/of-a-package", "/of-a-package", check=False).stdout == ""
+    debian.run("cp", "-a", "/of-a-package/opt/sluicemq", "/opt/")
+    assert debian.run("/opt/sluicemq/current/bin/sluicemq", "--version").stdout.split()[-1] == "7.0.0"
+    debian.run("test", "-e", "/of-a-package/etc/systemd/system/sluicemq@.service")
+    # and the URI has a file of its own
+    assert "secret@" not in said
+    kept = debian.path("/of-a-package/etc/sluicemq/mongodb-uri")
+    assert (kept.read_text().strip(), kept.stat().st_mode & 0o777) == (uri, 0o600)
+    configuration = debian.path(f"/of-a-package{CONFIGURATION}").read_text()
+    assert '\nmongodb_uri_file = "/etc/sluicemq/mongodb-uri"\n' in configuration
+    assert "@ADMIN_KEY@" not in configuration
 
 
 def kill_in_the_middle(host: Host) -> None:
