@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.secret_files import private
+from sluicemq.protocol.wire import TaskField
 from sluicemq_broker import __version__
 from sluicemq_broker.config import Config, as_json
 from sluicemq_broker.doctor.finding import Finding
@@ -33,7 +34,7 @@ _TAIL: Final = 256 * 1024
 _LINES: Final = 300
 #: Fields of a task, and of a row of queues, that are no text of a job.
 _OF_TASKS: Final = (
-    *("id", "kind", "queue", "state", "done", "total", "broker"),
+    *("id", "kind", "queue", "state", TaskField.DONE, TaskField.TOTAL, "broker"),
     *("started_at", "changed_at", "ended_at"),
 )
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
+from sluicemq.protocol.wire import TaskField
 from sluicemq_broker.doctor.finding import Finding, error, info, ok, warning
 from sluicemq_broker.doctor.subject import Subject
 from sluicemq_broker.store import (
@@ -88,7 +89,7 @@ def tasks(subject: Subject) -> Iterator[Finding]:
 
 def _judged(task: dict[str, Any], silent: float, *, has_broker: bool) -> Iterator[Finding]:
     name = f"task {task['_id']} ({task.get('kind')} of queue {task.get('queue')})"
-    done = f"{task.get('done', 0)} jobs so far, at broker {task.get('broker') or 'none'}"
+    done = f"{task.get(TaskField.DONE, 0)} jobs so far, at broker {task.get('broker') or 'none'}"
     if silent < _STUCK:
         yield info(f"{name} is under way", done)
     elif has_broker:
