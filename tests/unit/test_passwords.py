@@ -164,9 +164,9 @@ def test_a_client_that_leaves_does_not_spoil_the_check_of_others(
 def test_threads_rest_after_wrong_passwords(
     threads: Threads, passwords_: tuple[str, str], begun: int
 ) -> None:
-    # Given a clock by which each check takes hours
+    # Given a clock by which each check uses hours of the CPU
     hours = itertools.count(step=10_000)
-    checked = Passwords(threads, lambda: float(next(hours)))
+    checked = Passwords(threads, cpu=lambda: float(next(hours)))
     # When each of the two threads has checked a password
     for stored, password in zip((HASH, OTHER), passwords_, strict=True):
         checked.check("anna", stored, password)
@@ -179,8 +179,8 @@ def test_threads_rest_after_wrong_passwords(
 class NoThreads(ThreadPool):  # type: ignore[misc]
     """Threads for so many passwords that argon2 would take a minute for them: each of them fits."""
 
-    def apply(self, *_work: object) -> bool:
-        return True
+    def apply(self, *_work: object) -> tuple[bool, float]:
+        return True, 0.0
 
 
 class Threads(ThreadPool):  # type: ignore[misc]
@@ -194,7 +194,7 @@ class Threads(ThreadPool):  # type: ignore[misc]
 
     def apply(self, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         self.go_on.wait()
-        stored, _password = args
+        stored, *_ = args
         self.checked.append(stored)
         return super().apply(func, args)
 

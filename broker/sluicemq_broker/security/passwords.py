@@ -14,7 +14,7 @@ import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from time import monotonic
+from time import monotonic, thread_time
 from typing import Final
 
 import gevent
@@ -33,8 +33,8 @@ _MOST_OF_ONE: Final = 16
 #: Seconds for which a right password is remembered, and how many are.
 _REMEMBERED: Final = 60.0
 MOST_REMEMBERED: Final = 10_000
-#: After a wrong password its thread rests for this many times as long as the check took: a flood of guesses
-#: uses a third of what it could.
+#: After a wrong password its thread rests for this many times the CPU time of the check: a flood of guesses
+#: uses a third of what it could. Not for its duration, which has no end on an overloaded machine.
 _REST: Final = 2.0
 #: Priority of these threads, as of nice: a tenth of a process that works. A lower one would let nobody in
 #: while the machine is overloaded.
@@ -54,12 +54,21 @@ class Busy(Unavailable):
 
 
 class Passwords:
-    """Checks passwords for all doors of a broker. ``now``: monotonic seconds."""
+    """Checks passwords for all doors of a broker.
 
-    def __init__(self, pool: ThreadPool | None = None, now: Callable[[], float] = monotonic) -> None:
+    ``now``: monotonic seconds; ``cpu``: those of the CPU that the calling thread has used.
+    """
+
+    def __init__(
+        self,
+        pool: ThreadPool | None = None,
+        now: Callable[[], float] = monotonic,
+        cpu: Callable[[], float] = thread_time,
+    ) -> None:
         self._pool = ThreadPool(_AT_ONCE) if pool is None else pool
         self._turns = BoundedSemaphore(_AT_ONCE)
         self._now = now
+        self._cpu = cpu
         self._secret = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, float] = OrderedDict()
         self._checks: dict[bytes, AsyncResult[bool]] = {}
@@ -125,9 +134,10 @@ class Passwords:
 
     def _carry_out(self, mark: bytes, against: str, password: str, check: AsyncResult[bool]) -> None:
         with self._turns:
-            began = self._now()
+            used = 0.0
             try:
-                check.set(bool(self._pool.apply(_in_the_background, (against, password))))
+                fits, used = self._pool.apply(_in_the_background, (against, password, self._cpu))
+                check.set(fits)
             except BaseException as error:
                 check.set_exception(error)
                 raise
@@ -135,7 +145,7 @@ class Passwords:
                 del self._checks[mark]
                 self._of_nobody.pop(mark, None)
             if not check.get():
-                gevent.sleep(_REST * (self._now() - began))
+                gevent.sleep(_REST * used)
 
     def _mark(self, stored: str, password: str) -> bytes:
         """Return what is remembered of a password: a hash under a key that this process alone has."""
@@ -153,10 +163,12 @@ def _busy() -> Busy:
     return Busy("too many passwords are checked at the moment; try again")
 
 
-def _in_the_background(stored: str, password: str) -> bool:
-    """Check a password in a thread of low priority: a flood of them delays no job."""
+def _in_the_background(stored: str, password: str, cpu: Callable[[], float]) -> tuple[bool, float]:
+    """Check a password in a thread of low priority: a flood delays no job. Return its CPU time, too."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW)  # Linux: of this thread alone
-    return fits_hash(stored, password)
+    began = cpu()
+    fits = fits_hash(stored, password)
+    return fits, cpu() - began
 
 
 def hash_password(password: str) -> str:
