@@ -150,7 +150,7 @@ OTHERS = [verb for verb in VERBS if verb not in BOUNDED]
 #: They read no fields, or answer each of what they have at once.
 TOLERANT = (
     *(wire.PING, wire.BYE, wire.QUEUES, wire.STATS, wire.COUNTERS, wire.TASKS, wire.STREAMS),
-    *(wire.PUSH, wire.SETTLE),
+    *(wire.BROKERS, wire.UPGRADE, wire.PUSH, wire.SETTLE),
 )
 SIZES = [
     *[(verb, 60 * KIB) for verb in BOUNDED],
