@@ -193,7 +193,12 @@ def parents(shared: SharedQueue) -> list[tuple[str, str, bytes]]:
 
 
 def removed_queues(shared: SharedQueue) -> list[str]:
-    return [each for each in shared.database.list_collection_names() if each.startswith("removed.")]
+    """Return queues that are put aside, and those whose removal has begun and not ended."""
+    aside = [each for each in shared.database.list_collection_names() if each.startswith("removed.")]
+    return [
+        *aside,
+        *(each["_id"] for each in shared.database["queues"].find({"removing": {"$exists": True}})),
+    ]
 
 
 def ready(shared: SharedQueue) -> int:
