@@ -30,7 +30,7 @@ def test_the_package_itself_is_the_command(flag: str) -> None:
     assert told == f"sluicemq, version {metadata.version('sluicemq')}\n"
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("queue", "queues"), ("pusch", "push"), ("xyzzy", None)])
+@pytest.mark.parametrize(("typed", "meant"), [("quues", "queues"), ("pusch", "push"), ("xyzzy", None)])
 def test_a_mistyped_command_is_answered_with_the_one_that_may_be_meant(
     run: Run, typed: str, meant: str | None
 ) -> None:

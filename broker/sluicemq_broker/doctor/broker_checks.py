@@ -81,9 +81,8 @@ def _of_counters(answer: dict[str, Any]) -> Iterator[Finding]:
         if count := counters.get(name):
             yield warning(f"since its start {what}", f"{name} {count}", "see its log, and docs/counters.md")
     if (turn := broker.get(Gauge.LONGEST_TURN, 0.0)) > _LONG_TURN:
-        yield warning(
-            f"the broker stood still for {turn:.1f} s", "longest_turn", "its machine is busy, or swaps"
-        )
+        still = f"the broker stood still for {turn:.1f} s"
+        yield warning(still, str(Gauge.LONGEST_TURN), "its machine is busy, or swaps")
 
 
 def leases(subject: Subject) -> Iterator[Finding]:
