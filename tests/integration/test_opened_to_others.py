@@ -12,6 +12,7 @@ from pathlib import Path
 
 from support.broker_process import BrokerProcess
 from support.ports import tcp
+from support.waiting import wait_until
 
 #: All addresses of this machine.
 EVERYWHERE = "*"
@@ -35,12 +36,18 @@ def test_who_does_what_the_refusal_says_has_a_broker_with_keys_and_gets_in(tmp_p
         run(shlex.split(add.replace("NAME", "me").replace("KEY", shlex.quote(key))), tmp_path)
 
         words = ["ping", "--endpoint", endpoint, "--key-file", "me.key", "--server-key", server_key]
+        # a principal that is added in MongoDB is known to a broker from its next poll on
+        wait_until(lambda: ran(["sluicemq", *words], tmp_path).returncode == 0, what="getting in")
         assert "answers in" in run(["sluicemq", *words], tmp_path)
 
 
 def run(words: list[str], folder: Path) -> str:
     """Run a command of ours; returns what it prints, without the line end."""
-    command = [sys.executable, "-m", *words]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = ran(words, folder)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
+
+
+def ran(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
