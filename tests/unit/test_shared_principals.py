@@ -20,7 +20,7 @@ class FaultyStore:
 
     def __init__(self) -> None:
         self.records: list[PrincipalRecord] = []
-        self.read_from: list[int] = []
+        self.read_from: list[int | None] = []
         self.away = False
         self.revision = 0
 
@@ -32,11 +32,11 @@ class FaultyStore:
     def prepare(self) -> None:
         pass
 
-    def read(self, after: int = 0) -> Iterator[PrincipalRecord]:
+    def read(self, after: int | None = None) -> Iterator[PrincipalRecord]:
         self.read_from.append(after)
         if self.away:
             raise Unavailable("no MongoDB primary")
-        yield from [each for each in self.records if each.revision > after]
+        yield from [each for each in self.records if each.revision > (after or 0)]
 
     def change(self, name: str, change: Any, now: float, *, keep_operator: bool) -> PrincipalRecord | None:
         del change, now, keep_operator
@@ -85,7 +85,7 @@ def test_only_what_is_newer_is_read_and_only_changes_are_reported() -> None:
     broker.shared.follow()
 
     assert broker.names == ["a"]
-    assert broker.store.read_from == [0, 2, 2]
+    assert broker.store.read_from == [None, 2, 2]
     assert broker.changes == 2, "at the start, and for the removal"
 
 
@@ -122,7 +122,7 @@ def test_after_a_long_absence_all_are_read_as_removals_are_forgotten() -> None:
     broker.shared.follow()
 
     assert broker.names == ["b"]
-    assert broker.store.read_from == [0, 2, 0]
+    assert broker.store.read_from == [None, 2, None]
 
 
 def test_a_change_holds_here_before_it_is_answered_and_other_brokers_hear_of_it() -> None:

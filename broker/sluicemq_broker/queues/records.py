@@ -9,10 +9,8 @@ from gevent.lock import BoundedSemaphore
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.runtime import Timer
-from sluicemq_broker.store import Documents, QueueRecord, QueueRecordStore, Removing
+from sluicemq_broker.store import Documents, Follower, QueueRecord, QueueRecordStore, Removing
 
-#: Seconds without a read after which all records are read, as removals can be read for a day only.
-_TOO_LONG: Final = 3600.0
 #: Seconds behind an upgrade in which all is read still: a broker that has not seen it yet removes records as
 #: it did before, and the last change of an older broker may be found only now.
 _SETTLING: Final = 60.0
@@ -105,8 +103,7 @@ class _Followed:
         self.changed: dict[str, bool] = {}
         self._timer = timer
         self._shared = shared
-        self._revision: int | None = None
-        self._read_at = 0.0
+        self._changes = Follower(store, timer.now)
         self._unshared_at = float("-inf")
 
     def note(self, name: str, *, removed: bool) -> None:
@@ -114,16 +111,14 @@ class _Followed:
         self.changed[name] = self.changed.get(name, False) or removed
 
     def read(self) -> None:
-        """Read what has changed, or all if removals may have been forgotten by now."""
+        """Read what has changed; all while brokers may write without a revision, and for a while behind."""
         now = self._timer.now()
         if not self._shared():
             self._unshared_at = now
-        settling = now - self._unshared_at < _SETTLING
-        complete = self._revision is None or now - self._read_at > _TOO_LONG or settling
-        found = list(self.store.read(None if complete else self._revision))
-        last = -1 if self._revision is None else self._revision
+        last = self._changes.revision
+        found, complete = self._changes.read(all_of_them=now - self._unshared_at < _SETTLING)
         for each in found:
-            removed = self._revision is not None and each.removed > last
+            removed = last is not None and each.removed > last
             if removed or each.orders != self.records.get(each.name, QueueRecord(name=each.name)).orders:
                 self.note(each.name, removed=removed)
             if each.says_nothing:
@@ -134,5 +129,3 @@ class _Followed:
             for gone in self.records.keys() - {each.name for each in found}:
                 del self.records[gone]
                 self.note(gone, removed=False)
-        self._revision = max([last, *(each.revision for each in found)])
-        self._read_at = now

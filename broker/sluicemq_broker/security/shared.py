@@ -12,11 +12,9 @@ from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.bus import BusEvent, BusKind, Channel
 from sluicemq_broker.runtime import Batcher, Count, Counters
 from sluicemq_broker.security.principals import Principals
-from sluicemq_broker.store import PrincipalRecord, PrincipalStore
+from sluicemq_broker.store import Follower, PrincipalRecord, PrincipalStore
 from sluicemq_devices.hub import nothing
 
-#: Seconds without a read after which all are read, as removals can be read for a day only.
-_TOO_LONG: Final = 3600.0
 #: Events that one look answers.
 _EVENTS: Final = 1000
 
@@ -37,9 +35,7 @@ class SharedPrincipals:
         self._known = known
         self._channel = channel
         self._counters = counters
-        self._now = now
-        self._revision = 0
-        self._read_at = 0.0
+        self._changes = Follower(store, now)
         self._reading = BoundedSemaphore()  # or an older answer would come behind a newer one
         self._events: Batcher[None] = Batcher(lambda _batch: self._look(), size=_EVENTS)
         self.on_change: Callable[[], None] = nothing
@@ -53,13 +49,8 @@ class SharedPrincipals:
     def follow(self) -> None:
         """Read what has changed since the last read: one query of an index; raises Unavailable."""
         with self._reading:
-            now = self._now()
-            complete = not self._read_at or now - self._read_at > _TOO_LONG
-            records = list(self._store.read(0 if complete else self._revision))
+            records, complete = self._changes.read()
             changed = self._known.use_stored(records, complete=complete)
-            if records:
-                self._revision = records[-1].revision
-            self._read_at = now
         if changed:
             self.on_change()
 

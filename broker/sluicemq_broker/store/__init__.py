@@ -19,6 +19,7 @@ from sluicemq_broker.store.admin.principals import (
 from sluicemq_broker.store.admin.queue_records import ALL_QUEUES, QueueRecord, QueueRecordStore, Removing
 from sluicemq_broker.store.admin.redrives import Redriven, Redrives
 from sluicemq_broker.store.admin.removals import Removals
+from sluicemq_broker.store.admin.revisions import Follower
 from sluicemq_broker.store.admin.server_facts import (
     ServerFacts,
     missing_indexes,
@@ -103,6 +104,7 @@ __all__ = [
     "ExpiredJobs",
     "FailedParent",
     "FanOut",
+    "Follower",
     "Forward",
     "Found",
     "Head",

@@ -96,8 +96,8 @@ class PrincipalStore:
         """Make the indexes; repeating it is harmless."""
         self._revisions.prepare(IndexModel([("keys.id", 1)], name="key", unique=True, sparse=True))
 
-    def read(self, after: int = 0) -> Iterator[PrincipalRecord]:
-        """Yield the principals that were changed or removed after a revision, in that order."""
+    def read(self, after: int | None = None) -> Iterator[PrincipalRecord]:
+        """Yield the principals that were changed or removed after a revision, in that order; None: all."""
         yield from map(_read, self._revisions.newer(after))
 
     def one(self, name: str) -> PrincipalRecord | None:

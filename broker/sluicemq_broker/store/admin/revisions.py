@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Final, TypeVar
+from typing import Final, Generic, Protocol, TypeVar
 
 from pymongo import IndexModel, ReturnDocument
 from pymongo.client_session import ClientSession
@@ -25,14 +25,35 @@ from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.transactions import transact
 from sluicemq_broker.store.values import Document, Jobs
 
-#: Seconds for which a removal can be read.
+#: Seconds for which a removal can be read, and without a read after which all is read therefore.
 REMOVALS_KEPT: Final = timedelta(days=1).total_seconds()
+_TOO_LONG: Final = timedelta(hours=1).total_seconds()
 #: Documents in one reply: a few milliseconds of the hub.
 _AT_ONCE: Final = 200
 #: The name of the document with the last revision, which no other has.
 LAST: Final = ""
 
+
+class Revised(Protocol):
+    """A document as it was read; ``revision``: of its last change."""
+
+    @property
+    def revision(self) -> int:
+        """Return the revision of its last change."""
+
+
 Result = TypeVar("Result")
+Read = TypeVar("Read", bound=Revised)
+Read_co = TypeVar("Read_co", bound=Revised, covariant=True)
+
+
+class Readable(Protocol[Read_co]):
+    """A store of such documents."""
+
+    def read(self, after: int | None = None) -> Iterator[Read_co]:
+        """Yield the documents that were changed after a revision, in that order; None: all."""
+
+
 #: Stores the fields of a document under the next revision, which it returns.
 Put = Callable[[Document], int]
 
@@ -107,3 +128,28 @@ class Revisions:
         document = {**fields, "revision": revision}
         self.documents.replace_one({"_id": name}, document, upsert=True, session=session)
         return revision
+
+
+class Follower(Generic[Read]):
+    """Reads what has changed in a store since the last read. ``now``: monotonic seconds."""
+
+    def __init__(self, store: Readable[Read], now: Callable[[], float]) -> None:
+        self.revision: int | None = None
+        """The last revision that was read; None: nothing was."""
+        self._store = store
+        self._now = now
+        self._read_at = 0.0
+
+    def read(self, *, all_of_them: bool = False) -> tuple[list[Read], bool]:
+        """Return documents in the order of their changes, and if they are all that there are.
+
+        They are at the first read, and where removals may have been forgotten since the last one. After an
+        error the next call reads again what this one would have.
+        """
+        now = self._now()
+        complete = all_of_them or self.revision is None or now - self._read_at > _TOO_LONG
+        found = list(self._store.read(None if complete else self.revision))
+        before = 0 if complete else self.revision or 0  # the collection may be another one since
+        self.revision = max([before, *(each.revision for each in found)])
+        self._read_at = now
+        return found, complete
