@@ -13,8 +13,7 @@ import pytest
 import tomli_w
 
 from sluicemq import Client, Dead, NotFound, Producer
-from sluicemq_broker.config import QueueSettings, load
-from sluicemq_broker.config.loading import ConfigError
+from sluicemq_broker.config import ConfigError, QueueSettings, load
 from sluicemq_broker.context import Context
 from sluicemq_broker.queues import Queues, check_name
 from sluicemq_broker.queues.on_dead import OnDead

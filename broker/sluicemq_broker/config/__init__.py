@@ -6,16 +6,14 @@ from sluicemq_broker.config.display import as_json, as_toml, describe
 from sluicemq_broker.config.door_settings import Door, DoorSettings
 from sluicemq_broker.config.exposure import exposed, http_exposure, problems_of_exposure
 from sluicemq_broker.config.key_file import KeyFile
-from sluicemq_broker.config.loading import (
-    Config,
+from sluicemq_broker.config.loading import Config, default_devices, load, problems_of_doors
+from sluicemq_broker.config.mongo_uri import MongoUri
+from sluicemq_broker.config.problems import (
     ConfigError,
     Problem,
-    default_devices,
-    load,
-    problems_of_doors,
+    circle_of_dead_letters,
     problems_of_queue,
 )
-from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.reloading import Change, changes, taken_over
 from sluicemq_broker.config.rules import BusForm
@@ -84,6 +82,7 @@ __all__ = [
     "as_json",
     "as_toml",
     "changes",
+    "circle_of_dead_letters",
     "default_devices",
     "defaults_of_queues",
     "describe",

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker.config import rules
-from sluicemq_broker.config.loading import Config, Problem
+from sluicemq_broker.config.loading import Config
+from sluicemq_broker.config.problems import Problem
 from sluicemq_broker.config.security_settings import anonymous_of, rule_of
 from sluicemq_devices.sockets import parse_endpoint
 

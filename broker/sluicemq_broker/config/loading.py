@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 from sluicemq.protocol.secret_files import read_secret
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, Envelope, applies
 from sluicemq_broker.config.mongo_uri import may_hold_a_secret
+from sluicemq_broker.config.problems import ConfigError, Problem, problems_of_queue
 from sluicemq_broker.config.security_settings import (
     PrincipalSettings,
     SecuritySettings,
@@ -45,24 +46,6 @@ _ALL_KEPT = StreamSettings()
 _OPEN = SecuritySettings()
 _Settings = TypeVar("_Settings", QueueSettings, StreamSettings)
 _Table = TypeVar("_Table", DeviceSettings, RouteSettings, ScheduleSettings, PrincipalSettings)
-
-
-class Problem(NamedTuple):
-    """A wrong value or key: its place, and what was expected there."""
-
-    place: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.message}" if self.place else self.message
-
-
-class ConfigError(ValueError):
-    """All keys and values that can't be used, each with its place; its text has one in each line."""
-
-    def __init__(self, problems: Iterable[Problem]) -> None:
-        self.problems = tuple(problems)
-        super().__init__("\n".join(map(str, self.problems)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,19 +118,6 @@ def problems_of_doors(config: Config) -> list[Problem]:
         if problem:
             found.setdefault(problem, f"{place}: {end.address}")
     return [Problem(place, message) for message, place in found.items()]
-
-
-def problems_of_queue(queue: Callable[[str], QueueSettings], name: str) -> Iterator[Problem]:
-    """Yield what is wrong with the settings of a queue together, of which each alone is right.
-
-    ``queue(name)``: the settings of each queue. The place of a problem is the setting that is missing, if
-    one is.
-    """
-    if circle := _circle(queue, name):
-        yield Problem("", f"on_dead leads from {' → '.join(circle)}: dead letters would go round for ever")
-    settings = queue(name)
-    if settings.limits_tenants and not settings.fair:
-        yield Problem("fair", "limits its tenants: that takes fair = true")
 
 
 def user_data_folder(environ: Mapping[str, str]) -> Path:
@@ -517,16 +487,6 @@ def _forget_ports(values: dict[str, Any]) -> None:
     values.pop("endpoint", None)
     if values.get("http"):
         del values["http"]
-
-
-def _circle(queue: Callable[[str], QueueSettings], name: str) -> list[str]:
-    """Return the queues of a cycle of ``on_dead`` through this one; a queue may keep its own dead letters."""
-    way = [name]
-    while (to := queue(way[-1]).on_dead) and to != way[-1]:
-        if to in way:
-            return [*way, to] if to == name else []
-        way.append(to)
-    return []
 
 
 def default_devices(host: str, ports: int = PORT) -> tuple[DeviceSettings, ...]:

@@ -12,6 +12,7 @@ from sluicemq_broker.config import (
     Layer,
     QueueSettings,
     Source,
+    circle_of_dead_letters,
     explained,
     problems_of_queue,
     with_stored,
@@ -41,7 +42,7 @@ class SharedSettings:
         was set. Such a queue goes by the file.
         """
         settings, file = self._of(name), self.config.queue(name)
-        if settings.on_dead == file.on_dead or not any(problems_of_queue(self._of, name)):
+        if settings.on_dead == file.on_dead or not circle_of_dead_letters(self._of, name):
             return settings
         return replace(settings, on_dead=file.on_dead)
 
