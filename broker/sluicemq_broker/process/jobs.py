@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.bus import BusKind
@@ -24,6 +25,9 @@ from sluicemq_broker.queues import (
 )
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import LeaseStore, ScheduleStore, Seen
+
+#: Brokers that have died, whose jobs one sweep takes over.
+_DEATHS: Final = 1000
 
 
 class Jobs:
@@ -47,7 +51,7 @@ class Jobs:
         self._on_dead = OnDead(self.queues, context)
         self._missing_children = MissingChildren(self.queues, context)
         self._sweeper = Sweeper(self.queues, context, self.tasks.expire, self.queues.survey)
-        self._deaths: Batcher[Seen] = Batcher(self._take_over_jobs, size=1)
+        self._deaths: Batcher[Seen] = Batcher(self._take_over_jobs, size=_DEATHS)
         ground.owners.on_dead(self._deaths.add)
         ground.owners.on_lost(self.queues.drop_owner)
         self._config = config

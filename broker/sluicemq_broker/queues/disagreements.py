@@ -57,14 +57,12 @@ class Disagreements:
         self._timer = context.timer
         self._owners = context.owners
         self._stores = {name: ConfigurationStore(queues.database(name)) for name in queues.databases}
+        self._files = {name: _Files(store) for name, store in self._stores.items()}
         self._config: Config | None = None
         self._texts: list[str] = []
         self._digest = ""
         self._said: tuple[str, list[str]] = ("", [])
         self._said_at = 0.0
-        self._known: dict[str, Tables] = {}
-        self._compared: list[tuple[str, str]] = []
-        self._differ: list[Difference] = []
 
     def prepare(self) -> None:
         """Make the indexes."""
@@ -111,17 +109,7 @@ class Disagreements:
     def _compare(self, database: str, store: ConfigurationStore) -> Iterator[Difference]:
         brokers = store.said()
         yield from differences_of_brokers(brokers)
-        digests = list(islice(dict.fromkeys(each.digest for each in brokers if each.digest), _MOST_FILES))
-        if len(digests) < 2:
-            return
-        missing = [each for each in digests if each not in self._known]
-        self._known = {key: tables for key, tables in self._known.items() if key in digests}
-        self._known |= store.read(missing) if missing else {}
-        said = [(each.broker, each.digest) for each in brokers if each.digest in self._known]
-        if said != self._compared:  # ten thousand queues take a tenth of a second
-            self._differ = list(differences({name: self._known[each] for name, each in said}))
-            self._compared = said
-        for number, each in enumerate(self._differ, 1):
+        for number, each in enumerate(self._files[database].differences(brokers), 1):
             if not self._is_stored(database, each):
                 yield each
             if number % _A_TURN == 0:
@@ -133,6 +121,31 @@ class Disagreements:
         return any(
             difference.key in records.of(database, name).settings for name in (difference.queue, ALL_QUEUES)
         )
+
+
+class _Files:
+    """The files of the brokers on one database, and their differences when they were compared last."""
+
+    def __init__(self, store: ConfigurationStore) -> None:
+        self._store = store
+        self._known: dict[str, Tables] = {}
+        self._compared: list[tuple[str, str]] = []
+        self._differ: list[Difference] = []
+
+    def differences(self, brokers: Iterable[Said]) -> list[Difference]:
+        """Return the differences of these brokers' files; ten thousand queues take a tenth of a second."""
+        said = [(each.broker, each.digest) for each in brokers if each.digest]
+        digests = list(islice(dict.fromkeys(digest for _, digest in said), _MOST_FILES))
+        if len(digests) < 2:
+            return []
+        missing = [each for each in digests if each not in self._known]
+        self._known = {key: tables for key, tables in self._known.items() if key in digests}
+        self._known |= self._store.read(missing) if missing else {}
+        known = [each for each in said if each[1] in self._known]
+        if known != self._compared:
+            self._differ = list(differences({name: self._known[digest] for name, digest in known}))
+            self._compared = known
+        return self._differ
 
 
 def differences(files: Mapping[str, Tables]) -> Iterator[Difference]:
