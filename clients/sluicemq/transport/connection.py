@@ -95,6 +95,8 @@ class Connection:
         self.greeted = False
         self.takes_more = False
         """True while new requests may be sent: the broker has greeted, and is not to be left."""
+        self._moves_as = ""
+        """Why the broker is to be left, once it is."""
         self.epoch = 0
         """Number of greetings so far: deliveries of another epoch are void."""
         self.max_job_bytes: int | None = None
@@ -310,7 +312,7 @@ class Connection:
             answered, whole = self._pending.pop(message.number, _NO_REQUEST)
             answered(*_outcome(message, whole=whole))
         elif message.verb == wire.BYE:
-            self.takes_more = False
+            self._move("the broker stops")
         elif message.verb != wire.PING and self.greeted:
             self._role.delivered(message)
 
@@ -334,10 +336,9 @@ class Connection:
         elif self._link.refused:
             self._lose(_Outcome(refused=True))
         elif self.greeted and not self.takes_more and not self._role.busy:
-            self._disconnect("the broker stops")
+            self._disconnect(self._moves_as)
         elif self.takes_more and self._candidates.vanished(now):
-            self.takes_more = False
-            self.post(log.warning, "%s is no address of its name any more", self._where)
+            self._move("it is no address of its name any more")
         elif self.greeted and now - self._sent_at >= self._heartbeat:
             self._send(wire.encode(wire.PING, next(self._numbers)))
 
@@ -423,6 +424,10 @@ class Connection:
         obstacle = obstacle or (str(refusal) if refusal else self._unexpected_peer())
         denied = refusal if isinstance(refusal, NotAdmitted) else None
         self._lose(_Outcome(refusal=denied, obstacle=obstacle))
+
+    def _move(self, why: str) -> None:
+        """Send no new requests; go on to the next candidate when the answers have come."""
+        self.takes_more, self._moves_as = False, why
 
     def _lose(self, outcome: _Outcome) -> None:
         """Replace this link by a new one, and have the next candidate dialled."""
