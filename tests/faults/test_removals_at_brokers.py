@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from secrets import token_hex
 from threading import Thread
 from typing import Any, NamedTuple
 
@@ -24,27 +23,14 @@ from support.waiting import TIMEOUT, wait_until
 LEASE = 5.0
 
 
-@pytest.fixture(scope="module")
-def pair(mongo_uri: str) -> Iterator[list[ProxiedBroker]]:
-    database = f"test_{token_hex(6)}"
-    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
-        with proxied_brokers(mongo_uri, database) as brokers:
-            yield brokers
-        mongo.drop_database(database)
-
-
 @pytest.fixture
-def queue(pair: list[ProxiedBroker], mongo_uri: str) -> Iterator[SharedQueue]:
-    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
-        shared = SharedQueue(pair, mongo, f"q{token_hex(4)}")
-        push(shared, shared.a, b"made")
-        for each in pair:
-            with Client(each.endpoint) as client:
-                client.queue(shared.name)  # both know it
-        try:
-            yield shared
-        finally:
-            shared.close()
+def queue(shared: SharedQueue) -> SharedQueue:
+    """A queue that both brokers know."""
+    push(shared, shared.a, b"made")
+    for each in (shared.a, shared.b):
+        with Client(each.endpoint) as client:
+            client.queue(shared.name)
+    return shared
 
 
 def push(queue: SharedQueue, broker: ProxiedBroker, payload: bytes = b"x", **options: Any) -> str:

@@ -84,12 +84,13 @@ def test_jobs_go_on_at_the_other_brokers(brokers: list[BrokerProcess], fault: Fa
             # When: one of three brokers is lost
             fault(brokers[0])
             handler.go_on.set()
-            # Then: all jobs are done, and only what it had given may run twice
+            # Then: all jobs are done, and only what it had given may run twice: jobs in hand, and those of
+            # verdicts that it had not answered
             wait_until(lambda: len(handler.begun) == JOBS, what="all jobs")
             with Client(doors[1]) as client:
                 wait_until(lambda: not _left(client), what="all verdicts")
     again = sum(handler.begun.values()) - JOBS
-    assert again <= (0 if fault is terminate else PREFETCH)
+    assert again <= (0 if fault is terminate else 2 * PREFETCH)
     assert handler.most_at_once <= PREFETCH
     assert worker.late <= again
 
