@@ -6,7 +6,7 @@ import pytest
 
 from integration.store_verbs import ME, OTHER, between_read_and_update, claim, pushed, rolled_back
 from sluicemq_broker.job.job import State
-from sluicemq_broker.store.jobs.claim_order import ROUND
+from sluicemq_broker.store.jobs.claim_order import MANY, ROUND
 from sluicemq_broker.store.jobs.claims import Claim
 from sluicemq_broker.store.jobs.outcomes import Found
 from sluicemq_broker.store.jobs.queue_store import QueueStore
@@ -131,17 +131,19 @@ def test_a_broker_that_was_too_late_claims_its_part_and_a_few_of_the_others(
 def test_parts_go_round_and_are_over_when_nobody_claims_the_others(
     store: QueueStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs = pushed(store, *some_jobs(100))
+    jobs = pushed(store, *some_jobs(2 * MANY))
     be_too_late(store, monkeypatch)
     first = claim(store, 4, brokers=2, place=0)
     later = claim(store, 4, NOW + ROUND, brokers=2, place=0)
     assert {each.seq % 2 for each in first.jobs} != {each.seq % 2 for each in later.jobs}
     # When all of one part are claimed, and many of the other are left
-    claim(store, 48, NOW + ROUND, brokers=2, place=0)
-    claim(store, 8, NOW + ROUND, brokers=2, place=0)
-    # Then the first of all are claimed
+    claim(store, MANY, NOW + ROUND, brokers=2, place=0)
+    # Then claims of few jobs take some of those
+    few = [len(claim(store, 8, NOW + ROUND, brokers=2, place=0).jobs) for _ in range(3)]
+    assert few == [4, 4, 4]
+    # But after one that would take many the first of all are claimed
+    claim(store, MANY, NOW + ROUND, brokers=2, place=0)
     left = [each for each in jobs if store.jobs.find_one({"_id": each.id, "state": State.READY})]
-    assert len(left) > 8
     assert ids(claim(store, 8, NOW + ROUND, brokers=2, place=0).jobs) == ids(left[:8])
 
 

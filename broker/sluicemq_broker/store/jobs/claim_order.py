@@ -29,6 +29,9 @@ PARTED: Final = 30.0
 ROUND: Final = 4.0
 #: A part is used up when a claim brings less than this part of its share of the limit: an eighth.
 THIN: Final = 8
+#: Only a claim of this many jobs can tell: a smaller one fills its few with jobs that others are about to
+#: claim. It comes from slow workers, beside whom no part grows so long that to pass over it takes its time.
+MANY: Final = 256
 #: Seconds for which it claims no part after it has seen that nobody else claims the others.
 WHOLE: Final = 10.0
 
@@ -172,5 +175,5 @@ class _PartOfJobs(_FirstJobs):
             return
         few = min(-(-limit // brokers), limit - count)
         yield from self._read({"seq": {"$not": part}}, few, at_once)
-        if self._full:
+        if self._full and limit >= MANY:
             self._on_left(now)
