@@ -40,8 +40,18 @@ def shared(running: SharedQueue) -> Iterator[SharedQueue]:
 
 
 def on(name: str, queue: str) -> Any:
+    return lambda command: command.name == name and command.collection == f"queue.{queue}"
+
+
+def commit_on(queue: str) -> Any:
+    """The commit of a transaction that has changed the queue's jobs: the broker makes others all the time."""
+    begun: set[tuple[bytes | None, int | None]] = set()
+
     def chosen(command: Command) -> bool:
-        return command.name == name and (not queue or command.collection == f"queue.{queue}")
+        transaction = (command.session, command.txn_number)
+        if command.name in ("insert", "update", "delete") and command.collection == f"queue.{queue}":
+            begun.add(transaction)
+        return command.name == "commitTransaction" and transaction in begun
 
     return chosen
 
@@ -50,7 +60,7 @@ STATEMENTS = {
     "read": on("find", "first"),
     "leave": on("delete", "first"),
     "arrive": on("insert", NEXT),
-    "commit": on("commitTransaction", ""),
+    "commit": commit_on("first"),
 }
 
 
@@ -138,8 +148,8 @@ def test_a_broker_killed_at_the_end_of_a_child_leaves_its_parent_with_the_right_
 #: Orders for the queue of the children, and the statements of each.
 ORDERS: dict[tuple[str, str], Any] = {
     ("cancel", "delete"): on("delete", NEXT),
-    ("cancel", "commit"): on("commitTransaction", ""),
-    ("purge", "commit"): on("commitTransaction", ""),
+    ("cancel", "commit"): commit_on(NEXT),
+    ("purge", "commit"): commit_on(NEXT),
     ("delete", "rename"): lambda command: command.name == "renameCollection",
     ("delete", "parents"): lambda command: (
         command.name == "update" and any(each["q"].get("_id") == "a" for each in command.statements)
