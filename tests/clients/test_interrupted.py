@@ -94,9 +94,12 @@ def test_push_that_waits_for_room_hears_it(broker: ScriptedBroker, tmp_path: Pat
     broker.on[wire.PUSH] = lambda _message: SILENCE
     (tmp_path / "lines").write_bytes((b"x" * 8_000_000 + b"\n") * 20)  # more than the window
     with (tmp_path / "lines").open() as lines, command(
-        broker, "--timeout", "0.1", "--json", "push", "mail", "--lines", stdin=lines
+        broker, "--json", "push", "mail", "--lines", stdin=lines
     ) as process:  # fmt: skip
         broker.wait_for(wire.PUSH)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr
+        assert b"Ctrl-C: do not" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         told, _errors = end(process)
     assert (told["pushed"], told["start"]) == (0, 1)
