@@ -280,19 +280,30 @@ def test_a_broker_that_is_down_is_tried_again_soon_by_the_connection_that_has_no
     assert other.due <= 1.0
 
 
-def test_an_address_that_has_vanished_from_its_name_is_noticed() -> None:
+def test_an_address_that_no_answer_has_brought_for_ten_minutes_is_gone_from_its_name() -> None:
     names = Lookups(brokers=[V4, V6])
     made = candidates("dns+tcp://brokers:5550", names=names)
     made.next(0.0)
     there = made.next(0.0)
     assert there
     made.greeted(0.0)
-    assert not made.vanished(29.0)
-    assert not made.vanished(30.0)
     names.now["brokers"] = [each for each in (V4, V6) if each.text not in there.address]
-    assert not made.vanished(59.0)
+    # When some answers are without it
+    for now in range(30, 600, 30):
+        assert not made.vanished(now)
+        names.collect()
+    # Then one with it is enough to stay
+    names.now["brokers"] = [V4, V6]
+    made.vanished(600.0)
     names.collect()
-    assert made.vanished(60.0)
+    assert not made.vanished(630.0)
+    # When all are without it for ten minutes
+    names.now["brokers"] = [each for each in (V4, V6) if each.text not in there.address]
+    gone = []
+    for now in range(660, 1300, 30):
+        gone.append(made.vanished(now))
+        names.collect()
+    assert 660 + 30 * gone.index(True) == 630 + 600
 
 
 def test_an_endpoint_without_a_name_never_vanishes() -> None:

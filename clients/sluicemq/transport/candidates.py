@@ -34,6 +34,9 @@ _GREET_LATEST: Final = 60.0
 #: Seconds between two lookups of a name that stands for several brokers. So long is also the pause while
 #: other connections of the worker have taken all candidates.
 _LOOK_AGAIN: Final = 30.0
+#: Seconds for which no lookup has brought an address that is connected until it counts as gone from its name:
+#: many DNS servers answer with some of the addresses, in turn.
+_GONE_AFTER: Final = 600.0
 #: Seconds: a connection that ends within these was a try in vain.
 _STEADY_AFTER: Final = 1.0
 
@@ -62,7 +65,7 @@ class Candidates:
         """Another connection has a candidate of this round, or the last."""
         self._apart = apart or Apart()
         self._tried = False
-        self._look_at = 0.0
+        self._look_at = self._in_name_at = 0.0
         self.rounds = 0
         """Rounds in vain since the last connection that lasted."""
         self.longest_pause = LONGEST_PAUSE
@@ -126,10 +129,11 @@ class Candidates:
 
     def greeted(self, now: float) -> None:
         """Note that the broker at the last candidate has greeted."""
-        self._greeted_at, self._look_at = now, now + _LOOK_AGAIN
+        self._greeted_at = self._in_name_at = now
+        self._look_at = now + _LOOK_AGAIN
 
     def vanished(self, now: float) -> bool:
-        """Return whether the connected address is no longer one of its name, which is looked up at times."""
+        """Return whether the connected address is gone from its name, which is looked up at times."""
         if now < self._look_at:
             return False
         self._look_at = now + _LOOK_AGAIN
@@ -139,7 +143,9 @@ class Candidates:
         for where in of_names:
             self._names.look_up(where.host)
         dialled, given = self._dialled, {each.endpoint for each in self._places}
-        return dialled is not None and dialled.endpoint not in given and dialled not in known
+        if dialled is None or dialled.endpoint in given or dialled in known:
+            self._in_name_at = now
+        return now - self._in_name_at >= _GONE_AFTER
 
     def failed(self, now: float) -> None:
         """Note that the last candidate did not greet, or that its connection was lost."""
