@@ -177,6 +177,22 @@ def test_a_broker_that_is_told_to_stop_while_it_starts_stops(tmp_path: Path) -> 
         broker.close()
 
 
+def test_a_broker_that_is_told_to_stop_while_it_waits_for_mongodb_stops(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        uri = f"mongodb://127.0.0.1:{silent.getsockname()[1]}/?directConnection=true"
+        broker = BrokerProcess(uri, "none", folder=tmp_path)
+        broker.launch()
+        try:
+            silent.settimeout(60)
+            with silent.accept()[0]:
+                broker.send_signal(signal.SIGTERM)
+                assert broker.process.wait(60) == 0
+            told = [line.partition("broker: ")[2] for line in broker.log_text().splitlines()]
+            assert told == ["stopping in the middle of the start", "stopped"]
+        finally:
+            broker.close()
+
+
 def test_a_second_signal_ends_an_embedded_mongodb_that_does_not_stop(tmp_path: Path) -> None:
     with BrokerProcess(folder=tmp_path) as broker:
         store = psutil.Process(broker.mongod_pid)

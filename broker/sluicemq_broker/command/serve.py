@@ -18,6 +18,7 @@ from typing import Any
 import click
 import gevent
 from gevent.event import Event
+from gevent.util import wrap_errors
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker import __version__
@@ -49,6 +50,9 @@ REFUSED, USAGE = 1, 2
 
 #: Signals within this second count as one: timeout(1) signals the process and then its group.
 _ONE_SIGNAL = 1.0
+
+#: Seconds that a start has to come to its end after a signal. One that waits for MongoDB takes longer.
+_START_ENDS = 1.0
 
 #: New objects after which Python looks for cycles among them, and blocks of memory after which those left are
 #: not looked at again: 7 ms each. Jobs come and go by the thousand and are in no cycle: looking after every
@@ -212,7 +216,7 @@ class _Process:
         if self._asked.is_set():
             return None
         embedded = self._embedded
-        self._server = Server(
+        server = Server(
             config,
             address,
             PARTS,
@@ -220,11 +224,29 @@ class _Process:
             why=lambda: embedded.trouble if embedded else "",
             give_up=self._give_up,
         )
-        self._server.start()
+        if not self._starts(server):
+            return None
         gc.freeze()  # what it is made of stays, and need not be looked at again: 20 ms of one turn
-        self._readiness.announce(self._server, self._embedded)
+        self._readiness.announce(server, self._embedded)
         self._notifier.ready()
-        return self._server
+        return server
+
+    def _starts(self, server: Server) -> bool:
+        """Start the broker; False if a signal came in the middle. Raises what the start raises."""
+        self._server = server
+        starting = gevent.spawn(wrap_errors(Exception, server.start))
+        gevent.wait([starting, self._asked], count=1)
+        starting.join(_START_ENDS)
+        if not starting.ready():
+            # A statement of it has no answer yet, and goes on until this process ends. No client was let in,
+            # and other brokers see to what a dead one leaves behind.
+            log.info("stopping in the middle of the start")
+            server.give_up_start()
+            self._server = None
+            return False
+        if starting.value:
+            raise starting.value
+        return True
 
     def _status(self) -> str:
         return self._server.status if self._server else "its MongoDB"

@@ -85,7 +85,7 @@ class Server:
         administered = at_broker(security, self._principals, ground.clock.now)
         self._listeners = Listeners(core, self._parts, administered, lambda: self._open)
         self._deadline = Deadline()
-        self._started = self._open = False
+        self._started = self._open = self._given_up = False
 
     def start(self) -> None:
         """Check MongoDB, take over jobs of dead brokers, open the doors.
@@ -101,6 +101,8 @@ class Server:
         for part in self._parts:
             part.prepare()
         self._jobs.take_over(alone=self._alone)
+        if self._given_up:
+            return
         self._ground.bus.start(self._jobs.queues.databases)
         self._listeners.start()
         for part in self._parts:
@@ -112,6 +114,10 @@ class Server:
         self._open = True
         self._ground.schema.on_newer = self._give_up
         self._security.announce()
+
+    def give_up_start(self) -> None:
+        """Open no door once the statement under way has its answer: this process is about to end."""
+        self._given_up = True
 
     def describe(self) -> dict[str, Any]:
         """Return the open doors, as :meth:`Listeners.describe` does."""
