@@ -6,4 +6,4 @@ standard library's email, zipfile and inspect, a fifth of what a short command t
 
 from typing import Final
 
-VERSION: Final = "0.2.0"
+VERSION: Final = "0.3.0"

@@ -29,7 +29,8 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document
 
-#: 2: indexes of rare fields are sparse. 3: records of ``queues`` may have ``removing`` and ``settings``.
+#: 2, of version 0.2: indexes of rare fields are sparse. 3, of version 0.3: records of ``queues`` may have
+#: ``removing`` and ``settings``.
 SCHEMA: Final = 3
 #: The oldest and the newest schema that this version reads. Leases name them.
 READS: Final = (2, SCHEMA)
