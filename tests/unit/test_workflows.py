@@ -1,0 +1,113 @@
+"""The workflows on GitHub: when they run, what they may, and that they run what is in this tree."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = sorted((ROOT / ".github/workflows").glob("*.yml"))
+LOADED = {each.stem: yaml.safe_load(each.read_text()) for each in FILES}
+RELEASE, CI = LOADED["release"]["jobs"], LOADED["ci"]["jobs"]
+#: YAML 1.1 reads the key `on` as a truth.
+ON = True
+
+
+def steps() -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (f"{name}: {job_name}", step)
+        for name, workflow in LOADED.items()
+        for job_name, job in workflow["jobs"].items()
+        for step in job.get("steps", [job])
+    ]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda each: each.name)
+def test_it_has_the_schema_of_github(file: Path) -> None:
+    pytest.importorskip("check_jsonschema")
+    words = ["-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", str(file)]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_release_begins_with_a_tag_of_a_version_alone() -> None:
+    assert LOADED["release"][ON] == {"push": {"tags": ["v[0-9]+.[0-9]+.[0-9]+"]}}
+    [words] = [step["run"] for step in RELEASE["tag"]["steps"] if "run" in step]
+    assert words == './deploy/release --check-tag "$GITHUB_REF_NAME"'
+
+
+def test_tests_run_at_each_change_and_before_a_release() -> None:
+    assert set(LOADED["ci"][ON]) == {"push", "pull_request", "workflow_call"}
+    assert LOADED["ci"][ON]["push"] == {"branches": ["main"]}
+    assert RELEASE["test"]["uses"] == "./.github/workflows/ci.yml"
+    assert [step["run"] for step in CI["test"]["steps"] if "run" in step] == ["./deploy/test"]
+
+
+def test_they_run_in_order() -> None:
+    order = ["tag", "test", "build", "debian", "publish", "github"]
+    assert list(RELEASE) == order
+    assert [job.get("needs") for job in RELEASE.values()] == [None, *order[:-1]]
+
+
+def test_nothing_is_allowed_but_what_a_job_needs_and_there_is_no_secret() -> None:
+    for name, workflow in LOADED.items():
+        assert workflow["permissions"] == {"contents": "read"}, name
+    allowed = {name: job["permissions"] for name, job in RELEASE.items() if "permissions" in job}
+    assert allowed == {
+        "publish": {"id-token": "write"},
+        "github": {"contents": "write", "id-token": "write", "attestations": "write"},
+    }
+    assert not any("permissions" in job for job in CI.values())
+    texts = "".join(each.read_text() for each in FILES)
+    assert not re.search(r"secrets\.|password|pull_request_target", texts)
+    # What runs code of the tree keeps no credential for the repository.
+    for where, step in steps():
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert step["with"]["persist-credentials"] is False, where
+
+
+def test_actions_of_others_are_named_by_commit_with_their_version_beside_it() -> None:
+    pinned: dict[str, set[str]] = {}
+    for file in FILES:
+        for used in re.findall(r"uses: (.+)", file.read_text()):
+            if not used.startswith("./"):
+                found = re.fullmatch(r"([\w-]+/[\w-]+)@([0-9a-f]{40} # v\d+\.\d+\.\d+)", used)
+                assert found, used
+                pinned.setdefault(found[1], set()).add(found[2])
+    assert len(pinned) == 6
+    assert {name for name, commits in pinned.items() if len(commits) > 1} == set()
+
+
+def test_each_project_is_published_from_an_environment_of_its_own() -> None:
+    published = RELEASE["publish"]["strategy"]["matrix"]["include"]
+    projects = {
+        tomllib.loads(each.read_text())["project"]["name"]
+        for each in (ROOT / "pyproject.toml", ROOT / "bench/pyproject.toml")
+    }
+    assert {each["project"] for each in published} == projects
+    assert len({each["environment"] for each in published}) == len(projects)
+    assert {each["files"] for each in published} == {name.replace("-", "_") + "-" for name in projects}
+    for each in published:
+        assert f"`{each['environment']}`" in (ROOT / "CONTRIBUTING.md").read_text()
+
+
+def test_the_commands_of_the_tree_are_there_with_their_options() -> None:
+    shown = subprocess.run([ROOT / "deploy/release", "--help"], capture_output=True, text=True, check=True)
+    found = [line for _, step in steps() for line in step.get("run", "").splitlines() if "./" in line]
+    ours = [re.search(r"(?<!\S)(\./\S+)(.*)", line) for line in found]
+    named = {each[1] for each in ours if each}
+    assert named == {"./deploy/release", "./deploy/test"}
+    for name in named:
+        assert os.access(ROOT / name, os.X_OK)
+    for each in ours:
+        if each and each[1] == "./deploy/release":
+            assert set(re.findall(r"--[\w-]+", each[2])) <= set(re.findall(r"--[\w-]+", shown.stdout))
