@@ -22,7 +22,7 @@ _BEHIND: Final = 10.0
 #: Connections that should be left: a broker opens some 80.
 _FEW_CONNECTIONS: Final = 200
 #: The oldest version of MongoDB that is supported.
-_OLDEST: Final = (4, 4)
+OLDEST: Final = (4, 4)
 
 
 def answers(subject: Subject) -> Iterator[Finding]:
@@ -58,8 +58,8 @@ def version(subject: Subject) -> Iterator[Finding]:
     if facts is None or not facts.version:
         return
     numbers = tuple(int(each) for each in facts.version.split(".")[:2] if each.isdecimal())
-    if numbers < _OLDEST:
-        yield error(f"MongoDB {facts.version} is too old", to_do="use 4.4 at least")
+    if numbers < OLDEST:
+        yield error(f"MongoDB {facts.version} is too old", to_do=f"use {OLDEST[0]}.{OLDEST[1]} at least")
 
 
 def members(subject: Subject) -> Iterator[Finding]:
