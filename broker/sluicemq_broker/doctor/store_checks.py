@@ -12,6 +12,7 @@ from sluicemq_broker.doctor.subject import Subject
 from sluicemq_broker.store import (
     READS,
     SCHEMA,
+    HalfRestored,
     LeaseStore,
     NewerSchema,
     SchemaStore,
@@ -36,6 +37,9 @@ def schema(subject: Subject) -> Iterator[Finding]:
 def _schema(store: SchemaStore) -> Iterator[Finding]:
     try:
         number, written = store.read()
+    except HalfRestored as half:
+        yield error(str(half), to_do="sluicemq restore, with that file: it begins again")
+        return
     except NewerSchema as newer:
         yield error(str(newer), to_do="install that version on this machine, too")
         return

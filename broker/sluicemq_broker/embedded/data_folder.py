@@ -18,6 +18,7 @@ import fcntl
 import hashlib
 import os
 import re
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -96,6 +97,17 @@ class DataFolder:
         """Write one of its files, for its owner alone."""
         with open(file, "w", encoding="utf-8", opener=private) as out:
             out.write(text)
+
+
+def uri_of_running(path: Path) -> str | None:
+    """Return the URI of the MongoDB that a process runs in this data folder; None if none does."""
+    try:
+        uri = (path / "mongodb.uri").read_text().strip()
+    except FileNotFoundError:
+        return None
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        return uri if probe.connect_ex(str(_socket_of(path.absolute() / "mongo"))) == 0 else None
 
 
 def _locked(folder: Path) -> TextIO:

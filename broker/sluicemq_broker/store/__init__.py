@@ -33,14 +33,26 @@ from sluicemq_broker.store.cluster.configurations import ConfigurationStore, Sai
 from sluicemq_broker.store.cluster.event_ring import EventRing
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
 from sluicemq_broker.store.cluster.limits import LimitStore
-from sluicemq_broker.store.cluster.schema import READS, SCHEMA, NewerSchema, SchemaNumbers, SchemaStore
+from sluicemq_broker.store.cluster.schema import (
+    READS,
+    SCHEMA,
+    HalfRestored,
+    NewerSchema,
+    SchemaNumbers,
+    SchemaStore,
+)
 from sluicemq_broker.store.connection import (
     Documents,
     connect,
+    connect_for_copies,
     connect_for_leases,
     options_left_out,
     require_safe,
 )
+from sluicemq_broker.store.copies.descriptions import Description
+from sluicemq_broker.store.copies.history_window import HistoryWindow
+from sluicemq_broker.store.copies.loading import RestoredDatabase
+from sluicemq_broker.store.copies.snapshot import Disturbed, LeftOut, Snapshot
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, UnsafeStore
 from sluicemq_broker.store.failpoints import FAILPOINTS, arm_failpoints
 from sluicemq_broker.store.halving import by_bytes, in_halves
@@ -98,6 +110,8 @@ __all__ = [
     "Completed",
     "ConfigurationStore",
     "DeadLetters",
+    "Description",
+    "Disturbed",
     "Documents",
     "Doubtful",
     "EventRing",
@@ -107,8 +121,10 @@ __all__ = [
     "Follower",
     "Forward",
     "Found",
+    "HalfRestored",
     "Head",
     "HistoryStore",
+    "HistoryWindow",
     "Holder",
     "Incident",
     "IncidentStore",
@@ -116,6 +132,7 @@ __all__ = [
     "JobPage",
     "KeyKind",
     "LeaseStore",
+    "LeftOut",
     "LimitStore",
     "Listing",
     "MinuteCounts",
@@ -136,6 +153,7 @@ __all__ = [
     "Refused",
     "Removals",
     "Removing",
+    "RestoredDatabase",
     "RolledBack",
     "RouteStore",
     "Said",
@@ -147,6 +165,7 @@ __all__ = [
     "Segment",
     "ServerClock",
     "ServerFacts",
+    "Snapshot",
     "StoreAvailability",
     "StreamStore",
     "Subject",
@@ -163,6 +182,7 @@ __all__ = [
     "by_bytes",
     "collection",
     "connect",
+    "connect_for_copies",
     "connect_for_leases",
     "count_missing_children",
     "date",

@@ -43,6 +43,10 @@ REPLY_TIMEOUT = 15.0
 PRIMARY_TIMEOUT = 5.0
 
 
+#: Seconds that a statement on a whole collection may take.
+_COPY_TIMEOUT: Final = 3600.0
+
+
 #: A heartbeat is tried several times within a lease, so each try may take this share of it; and these seconds
 #: at least, or a busy machine would never get its answer in time.
 _LEASE_SHARE: Final = 1 / 5
@@ -84,6 +88,11 @@ def connect_for_leases(uri: str, lease: float) -> Client:
     timeout = max(lease * _LEASE_SHARE, _LEAST_LEASE_TIMEOUT)
     most = min(timeout, PRIMARY_TIMEOUT)
     return _client(promised(uri)[0], most, most, pool=16, repeat=False)
+
+
+def connect_for_copies(uri: str) -> Client:
+    """Return a client for statements on whole collections, such as making an index of millions of jobs."""
+    return _client(promised(uri)[0], _COPY_TIMEOUT, PRIMARY_TIMEOUT, pool=4)
 
 
 def promised(uri: str) -> tuple[str, list[str]]:

@@ -16,6 +16,10 @@ Brokers write what ``written`` allows, which is ``number`` where it is absent. A
 Between them leases are read once more: a broker of schema 2 that had read the number just before is seen by
 its lease, and the first step is taken back. Crash between them: brokers go on as before, and the upgrade is
 repeated.
+
+While a backup is restored the document is ``{number: 2147483647, restoring: {token, file, at}}``, in each of
+its databases: no version of a broker reads that number. It is written before the first document, and replaced
+by the one of the backup behind the last. Crash between them: brokers are refused until a restore has ended.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ from pymongo import ReturnDocument
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.values import Document
+from sluicemq_broker.store.values import Document, date
 
 #: 2, of version 0.2: indexes of rare fields are sparse. 3, of version 0.3: records of ``queues`` may have
 #: ``removing`` and ``settings``.
@@ -37,7 +41,11 @@ READS: Final = (2, SCHEMA)
 #: What a broker reads whose lease does not say: its version wrote none of these fields.
 READ_BEFORE: Final = (2, 2)
 
+#: The number of a database whose restore has not ended.
+HALF_RESTORED: Final = 2**31 - 1
+
 _KEY: Final = {"_id": "schema"}
+_TOKEN: Final = "restoring.token"  # noqa: S105 - a field: tells two restores apart
 
 
 class SchemaNumbers(NamedTuple):
@@ -49,6 +57,10 @@ class SchemaNumbers(NamedTuple):
 
 class NewerSchema(Unavailable):
     """Raised for a database of a newer version, whose documents this one can't read."""
+
+
+class HalfRestored(NewerSchema):
+    """Raised for a database whose restore has not ended."""
 
 
 class SchemaStore:
@@ -93,8 +105,45 @@ class SchemaStore:
         with translated():
             self._meta.update_one({**_KEY, "number": number}, {"$unset": {"written": ""}})
 
+    def is_there(self) -> bool:
+        """Return True if a broker has ever opened this database."""
+        with translated():
+            return self._meta.find_one(_KEY) is not None
+
+    def begin_restore(self, token: str, file: str, now: float) -> Document | None:
+        """Close the database to all brokers until its restore has ended; return what was there.
+
+        A restore that was under way has ended then: it finds another token.
+        """
+        mark = {"number": HALF_RESTORED, "restoring": {"token": token, "file": file, "at": date(now)}}
+        with translated():
+            before: Document | None = self._meta.find_one_and_replace(_KEY, mark, upsert=True)
+        return before
+
+    def is_restoring(self, token: str) -> bool:
+        """Return True if the restore with this token is under way, and no later one."""
+        with translated():
+            return self._meta.find_one({**_KEY, _TOKEN: token}) is not None
+
+    def end_restore(self, token: str, number: Document | None) -> bool:
+        """Open the database again, with the document of the backup, or the one that was there before.
+
+        False: another restore has begun.
+        """
+        mine = {**_KEY, _TOKEN: token}
+        with translated():
+            if number is None:
+                return self._meta.delete_one(mine).deleted_count == 1
+            return self._meta.replace_one(mine, number).matched_count == 1
+
     def _checked(self, found: Document | None) -> SchemaNumbers:
         number = int((found or {}).get("number", SCHEMA))
+        if number == HALF_RESTORED:
+            file = (found or {}).get("restoring", {}).get("file", "a backup")
+            raise HalfRestored(
+                f"database {self.database!r} is half restored: the restore of {file} runs, or was killed. If "
+                "none runs: repeat it with sluicemq restore"
+            )
         if number > SCHEMA:
             raise NewerSchema(
                 f"database {self.database!r} was written by a newer SluiceMQ (schema {number}, this one "

@@ -1,0 +1,140 @@
+"""Writing a copy into databases of their own, which brokers must not use until all of it is there.
+
+The mark of :class:`SchemaStore` is written first, and leases are read behind it: a broker has its lease
+before it reads the mark. So either it is refused, or it is seen. Repeating a restore that was killed begins
+again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import bson
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+
+from sluicemq_broker.store.cluster.leases import LeaseStore
+from sluicemq_broker.store.cluster.schema import HalfRestored, NewerSchema, SchemaStore
+from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.copies.descriptions import Description
+from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.values import Document
+
+_META: Final = "meta"
+#: Collections that a broker writes by itself when it is started on a new database, and from its file.
+_OF_A_START: Final = frozenset({
+    *(_META, "owners", "bus", "configurations", "audit", "history", "history_months", "incidents"),
+    *("schedules", "subscriptions", "places", "limits"),
+})  # fmt: skip
+#: The id of the document that counts the changes of a collection.
+_COUNTER: Final = ""
+#: Seconds between two looks at the leases of others.
+_LOOK: Final = 0.2
+
+
+class RestoredDatabase:
+    """One database that a copy is written into; ``token``: of this restore."""
+
+    def __init__(self, database: Documents, token: str) -> None:
+        self.name = database.name
+        self._database = durable(database)
+        self._schema = SchemaStore(database)
+        self._leases = LeaseStore(database)
+        self._token = token
+        self._before: Document | None = None
+
+    def is_half_restored(self) -> bool:
+        """Return True if a restore into it has begun, and not ended."""
+        try:
+            self._schema.read()
+        except HalfRestored:
+            return True
+        except NewerSchema:
+            return False
+        return False
+
+    def content(self) -> list[str]:
+        """Return the collections with something that a restore would destroy; the first ones.
+
+        What a broker writes when it starts on a new database does not count, nor do empty queues.
+        """
+        return [name for name in self._collections() if name not in _OF_A_START and self._has_documents(name)]
+
+    def live_brokers(self, *, dead: Sequence[str] = ()) -> dict[str, str]:
+        """Return the names of brokers with a live lease, by owner id, but for these owners."""
+        owners = set(self._leases.live()) - set(dead)
+        with translated():
+            found = self._database["owners"].find({"_id": {"$in": sorted(owners)}}, {"name": 1})
+            return {each["_id"]: str(each.get("name", "")) for each in found}
+
+    def wait_for_silence(self, sleep: Callable[[float], None] = time.sleep) -> bool:
+        """Return True when no lease has been renewed for as long as it lasts; False as soon as one is.
+
+        A broker that was killed leaves a lease that only other brokers end.
+        """
+        first = self._leases.live()
+        left = max((span for _, span in first.values()), default=0.0)
+        while left > 0:
+            sleep(_LOOK)
+            left -= _LOOK
+            now = self._leases.live()
+            if any(first.get(owner, (None,))[0] != beat for owner, (beat, _) in now.items()):
+                return False
+        return True
+
+    def close(self, file: str, now: float) -> None:
+        """Close the database to brokers; :meth:`open_again` takes that back until :meth:`clear`."""
+        self._before = self._schema.begin_restore(self._token, file, now)
+
+    def open_again(self) -> None:
+        """Open it to brokers as it was before."""
+        self._schema.end_restore(self._token, self._before)
+
+    def clear(self) -> None:
+        """Remove all but the mark."""
+        with translated():
+            for name in self._collections():
+                if name != _META:
+                    self._database.drop_collection(name)
+
+    def is_mine(self) -> bool:
+        """Return False if another restore into it has begun."""
+        return self._schema.is_restoring(self._token)
+
+    def create(self, each: Description) -> None:
+        """Make an empty collection with these options."""
+        with translated():
+            self._database.create_collection(each.name, **each.options)
+
+    def insert(self, name: str, documents: Sequence[bytes]) -> None:
+        """Insert documents as they are."""
+        raw = self._database.get_collection(name, CodecOptions(RawBSONDocument))
+        with translated():
+            raw.insert_many([RawBSONDocument(each) for each in documents], ordered=False)
+
+    def count(self, name: str) -> int:
+        """Return how many documents a collection has."""
+        with translated():
+            return self._database[name].count_documents({})
+
+    def make_indexes(self, each: Description) -> None:
+        """Make the indexes of a collection that is full."""
+        if specifications := each.made_indexes:
+            with translated():
+                self._database.command("createIndexes", each.name, indexes=specifications)
+
+    def open(self, meta: Sequence[bytes]) -> bool:
+        """Open it to brokers with the schema among these documents; False: another restore has begun."""
+        number = next(each for each in map(bson.decode, meta) if each["_id"] == "schema")
+        return self._schema.end_restore(self._token, number)
+
+    def _collections(self) -> Iterator[str]:
+        with translated():
+            names: list[str] = self._database.list_collection_names()
+        return (name for name in sorted(names) if not name.startswith("system."))
+
+    def _has_documents(self, name: str) -> bool:
+        with translated():
+            return self._database[name].find_one({"_id": {"$ne": _COUNTER}}, {"_id": 1}) is not None
