@@ -2,8 +2,8 @@
 
 The library knows them by entry points of the group ``sluicemq.commands`` only. The value of ``serve`` and
 ``device`` is a module to run, whose distribution lists its requirements under the extra ``broker``; the value
-of ``bench`` is a command of click. Those of ``users`` and ``doctor`` are modules of the broker: one changes
-principals in MongoDB, the other looks for what is wrong.
+of ``bench`` is a command of click. Those of ``users``, ``doctor`` and ``backup`` are modules of the broker:
+they change principals in MongoDB, look for what is wrong, write backups and restore them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import re
 import sys
 from typing import Any
 
-SERVE, DEVICE, BENCH, USERS, DOCTOR = "serve", "device", "bench", "users", "doctor"
+SERVE, DEVICE, BENCH = "serve", "device", "bench"
+USERS, DOCTOR, BACKUP = "users", "doctor", "backup"
 #: What pip installs: the checkout, until a release is published.
 SOURCE = "."
 

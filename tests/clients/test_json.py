@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from sluicemq import Client, Producer
 from sluicemq.cli.app import app
 from sluicemq.protocol.keys import KeyPair, decode, write_key_file
+from sluicemq.protocol.secret_files import write_secret
 from support.broker_process import BrokerProcess
 from support.long_forms import long
 from support.ports import tcp
@@ -50,6 +51,8 @@ CALLS = {
     "queue show": ["QUEUE"],
     "queue unset": ["QUEUE", "ttl"],
     "config check": [],
+    "backup": ["--mongodb-uri-file", "URI_FILE", "--database", "test_json", "--out", "FOLDER"],
+    "restore": ["KEY_FILE", "--data-dir", "FOLDER", "--yes"],
     "key show": ["KEY_FILE"],
     "user add": ["QUEUE", "push=x", "--key", "KEY_FILE"],
     "user hash": ["--password-file", "-"],
@@ -111,6 +114,7 @@ def test_every_command_prints_one_json_object_on_stdout(
     with Producer(endpoint) as producer:
         job = producer.push(queue, b"x").id
     (tmp_path / "none.toml").write_text(f"devices = []\n[broker]\ndata_dir = '{tmp_path}'\nhttp = ''\n")
+    write_secret(tmp_path / "uri", mongo_uri)
     write_key_file(tmp_path / "a.key", KeyPair(*[decode(each.decode()) for each in zmq.curve_keypair()]))
     given = {
         "QUEUE": queue,
@@ -118,6 +122,8 @@ def test_every_command_prints_one_json_object_on_stdout(
         "URI": mongo_uri,
         "NO_DEVICES": str(tmp_path / "none.toml"),
         "KEY_FILE": str(tmp_path / "a.key"),
+        "URI_FILE": str(tmp_path / "uri"),
+        "FOLDER": str(tmp_path / "folder"),
     }
     words = [given.get(word, word) for word in arguments]
     command = ["--json", *name.split(), *words] if place == "before" else [*name.split(), *words, "--json"]

@@ -53,13 +53,14 @@ _HOMES = {
         "brokers": ["brokers", "upgrade"],
         "audit": ["audit"],
         "doctor": ["doctor"],
+        "backup": ["backup", "restore"],
     }.items()
     for command in commands
 }
 #: Arguments that are sent, or run, as bytes without a check.
 _MAY_BE_BYTES = ("payload", "payloads", "topic", "topics", "command")
 #: Commands that need no broker.
-_ALONE = ("serve", "device", "config", "bench", "completion", "key")
+_ALONE = ("serve", "device", "config", "bench", "completion", "key", "backup", "restore")
 
 
 class _Commands(click.Group):

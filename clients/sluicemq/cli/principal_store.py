@@ -41,7 +41,7 @@ def principals(command: Callable[..., Any]) -> Callable[..., Any]:
     def run(
         invocation: Invocation, /, uri: str | None, uri_file: str | None, database: str, **given: Any
     ) -> Any:
-        where = _chosen_uri(uri, uri_file)
+        where = chosen_uri(uri, uri_file)
         if where is not None:
             invocation.note(f"without a broker, in database {database} of MongoDB itself")
 
@@ -67,7 +67,8 @@ def of_broker() -> Any:
     return module
 
 
-def _chosen_uri(uri: str | None, file: str | None) -> str | None:
+def chosen_uri(uri: str | None, file: str | None) -> str | None:
+    """Return the URI of MongoDB that is given by an option, as it is or in a file; None: by neither."""
     if uri is not None and file is not None:
         raise click.UsageError(f"give one of {_FLAG} and --mongodb-uri-file")
     if file is not None:

@@ -1,0 +1,202 @@
+"""One restore: a backup is checked, and written into databases that are empty.
+
+Crash at any point: each database has its mark, so no broker starts on it, and a restore begins again. Only
+the last statement takes the mark of the broker's own database away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Final
+
+from sluicemq.protocol.errors import SluiceError
+from sluicemq_broker.backup.archive import Reader, documents_file, metadata_file
+from sluicemq_broker.backup.reach import Place, reached
+from sluicemq_broker.backup.refusal import Refusal
+from sluicemq_broker.store import SCHEMA, Description, RestoredDatabase
+
+#: Seconds between two lines of progress, and two looks whether another restore has begun.
+_PROGRESS: Final = 5.0
+_LOOK: Final = 1.0
+#: Documents, and bytes, of one insert.
+_MOST: Final = 2000
+_MOST_BYTES: Final = 8 << 20
+_MB: Final = 1_000_000
+_META: Final = "meta"
+
+Say = Callable[[str], None]
+
+
+def restore(file: Path, place: Place, say: Say, confirm: Callable[[str], None]) -> dict[str, Any]:
+    """Write a backup into a MongoDB; returns ``{databases, documents, collections, seconds}``.
+
+    ``confirm`` is called with what will be done before anything is written, and raises if nobody wants that.
+    Raises SluiceError and OSError.
+    """
+    began = time.monotonic()
+    with Reader(file) as reader:
+        _require_known(file, reader.manifest)
+        say(f"checking {file}")
+        for _ in reader.check():
+            pass
+        with reached(place, running=False) as client:
+            done = _Restore(reader, file, place, client, say).run(confirm)
+    return {**done, "seconds": round(time.monotonic() - began, 3)}
+
+
+class _Restore:
+    """The databases of a backup, and those that they are written into, by the names of the backup."""
+
+    def __init__(self, reader: Reader, file: Path, place: Place, client: Any, say: Say) -> None:
+        self._reader = reader
+        self._file = file
+        self._place = place
+        self._say = say
+        own = reader.manifest["database"]
+        names = {name: place.databases[0] if name == own else name for name in reader.manifest["schemas"]}
+        if len(set(names.values())) < len(names):
+            raise Refusal(
+                f"{place.databases[0]} is another database of this backup: choose another --database"
+            )
+        token = token_hex(8)
+        self._own = own
+        self._targets = {name: RestoredDatabase(client[target], token) for name, target in names.items()}
+        self._documents = 0
+        self._bytes = 0
+        self._said = self._looked = time.monotonic()
+
+    def run(self, confirm: Callable[[str], None]) -> dict[str, Any]:
+        dead = self._require_empty()
+        confirm(self._what())
+        self._close(dead)
+        try:
+            collections = self._load()
+        except SluiceError as error:
+            raise Refusal(
+                f"{error}; {self._names()} is half restored now: repeat sluicemq restore"
+            ) from error
+        return {
+            "databases": [each.name for each in self._targets.values()],
+            "collections": collections,
+            "documents": self._documents,
+        }
+
+    def _names(self) -> str:
+        return " and ".join(f"database {each.name!r}" for each in self._targets.values())
+
+    def _what(self) -> str:
+        at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self._reader.manifest["at"]))
+        begun = [each.name for each in self._targets.values() if each.is_half_restored()]
+        again = f", which is half restored ({', '.join(begun)}) and begins again" if begun else ""
+        return f"Restore the state of {at} into {self._names()} of {self._place}{again}?"
+
+    # ------------------------------------------------------------------ may it be written there
+
+    def _require_empty(self) -> list[str]:
+        """Raise Refusal if a database has something, or a broker; returns owners of leases that are dead."""
+        for each in self._targets.values():
+            if not each.is_half_restored() and (found := each.content()):
+                raise Refusal(
+                    f"database {each.name!r} of {self._place} is not empty: it has {', '.join(found[:3])}"
+                    f"{' and more' if len(found) > 3 else ''}. Restore into another one, or remove it first"
+                )
+        return [owner for each in self._targets.values() for owner in self._silent_owners(each)]
+
+    def _silent_owners(self, target: RestoredDatabase) -> list[str]:
+        brokers = target.live_brokers()
+        if brokers:
+            names = ", ".join(sorted(brokers.values()))
+            self._say(f"looking whether these brokers live: {names}")
+            if not target.wait_for_silence():
+                raise Refusal(f"brokers use database {target.name!r}: {names}. Stop them first")
+        return list(brokers)
+
+    def _close(self, dead: list[str]) -> None:
+        """Mark all databases; take that back if a broker has come meanwhile."""
+        targets = list(self._targets.values())
+        for each in targets:
+            each.close(self._file.name, time.time())
+        came = [name for each in targets for name in each.live_brokers(dead=dead).values()]
+        if came:
+            for each in targets:
+                each.open_again()
+            raise Refusal(f"a broker has started on {self._names()}: {', '.join(came)}. Stop it first")
+        for each in targets:
+            each.clear()
+
+    # ------------------------------------------------------------------ writing
+
+    def _load(self) -> int:
+        collections = [(source, name) for source, name in self._reader.manifest["collections"]]
+        found = [self._described(source, name) for source, name in collections]
+        for each in found:
+            if each.name != _META:
+                self._fill(each)
+        for each in found:
+            if each.name != _META:
+                self._say_sometimes(f"making the indexes of {each.name}")
+                self._targets[each.database].make_indexes(each)
+        for source in sorted(self._targets, key=lambda name: name == self._own):  # the own one at the end
+            documents = list(self._reader.documents(documents_file(source, _META)))
+            if not self._targets[source].open(documents):
+                raise Refusal("another restore has begun")
+        return len(found)
+
+    def _described(self, source: str, name: str) -> Description:
+        try:
+            return Description.read(source, self._reader.text(metadata_file(source, name)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Refusal(f"{self._file} is damaged: {metadata_file(source, name)} can't be read") from error
+
+    def _fill(self, each: Description) -> None:
+        """Insert all documents of a collection; its indexes follow, as one of them removes old documents."""
+        target = self._targets[each.database]
+        target.create(each)
+        for documents in self._batches(each):
+            target.insert(each.name, documents)
+            self._documents += len(documents)
+            self._bytes += sum(map(len, documents))
+            self._say_sometimes(
+                f"{each.name}: {self._documents} documents, {self._bytes // _MB} MB in all so far"
+            )
+            self._look(target)
+        wanted = self._reader.files[documents_file(each.database, each.name)].documents
+        if (count := target.count(each.name)) != wanted:
+            raise Refusal(
+                f"{each.name} has {count} documents, and the backup has {wanted}: somebody else writes"
+            )
+
+    def _batches(self, each: Description) -> Iterator[list[bytes]]:
+        batch: list[bytes] = []
+        size = 0
+        for document in self._reader.documents(documents_file(each.database, each.name)):
+            if batch and (len(batch) >= _MOST or size + len(document) > _MOST_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(document)
+            size += len(document)
+        if batch:
+            yield batch
+
+    def _look(self, target: RestoredDatabase) -> None:
+        if time.monotonic() - self._looked > _LOOK:
+            self._looked = time.monotonic()
+            if not target.is_mine():
+                raise Refusal("another restore has begun")
+
+    def _say_sometimes(self, text: str) -> None:
+        if time.monotonic() - self._said > _PROGRESS:
+            self._said = time.monotonic()
+            self._say(text)
+
+
+def _require_known(file: Path, manifest: dict[str, Any]) -> None:
+    newest = max(manifest["schemas"].values())
+    if newest > SCHEMA:
+        raise Refusal(
+            f"{file} was made by SluiceMQ {manifest['sluicemq']}, and has schema {newest}; this one reads "
+            f"{SCHEMA} at most: install that version here, too"
+        )

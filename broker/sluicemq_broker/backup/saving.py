@@ -1,0 +1,136 @@
+"""One backup: databases as they are at one moment, copied into a file while brokers work.
+
+Crash at any point: the file has its name once all of it is on the disk; before, it is a ``.part``, which the
+next backup removes. Old backups are removed behind that. MongoDB is only read.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sluicemq_broker import __version__
+from sluicemq_broker.backup.archive import Filed, Writer, documents_file, metadata_file
+from sluicemq_broker.backup.folder import BackupFolder
+from sluicemq_broker.backup.reach import Place, reached
+from sluicemq_broker.backup.refusal import Refusal
+from sluicemq_broker.store import Description, Disturbed, HistoryWindow, LeftOut, SchemaStore, Snapshot
+
+#: Copies that are begun, where an election or the like disturbs them.
+_TRIES: Final = 3
+#: Seconds between two lines of progress.
+_PROGRESS: Final = 5.0
+_MB: Final = 1_000_000
+
+Say = Callable[[str], None]
+
+
+def back_up(place: Place, out: Path, keep: int | None, say: Say) -> dict[str, Any]:
+    """Write a backup into a folder; returns ``{file, documents, bytes, seconds, removed, left_out}``.
+
+    ``keep``: how many backups of this database stay there. Raises SluiceError and OSError.
+    """
+    began = time.monotonic()
+    folder = BackupFolder(out, place.databases[0])
+    folder.prepare()
+    folder.require_room()
+    with reached(place, running=True) as client:
+        schemas = _schemas(client, place)
+        for left in reversed(range(_TRIES)):
+            try:
+                done = _Copy(client, place, folder, say, schemas).make()
+                break
+            except Disturbed as error:
+                if not left:
+                    raise
+                say(f"the copy begins again: {error}")
+    removed = folder.keep(keep) if keep else []
+    for each in removed:
+        say(f"removed {each}")
+    return {**done, "seconds": round(time.monotonic() - began, 3), "removed": [str(each) for each in removed]}
+
+
+class _Copy:
+    """One try."""
+
+    def __init__(
+        self, client: Any, place: Place, folder: BackupFolder, say: Say, schemas: Mapping[str, int]
+    ) -> None:
+        self._client = client
+        self._place = place
+        self._folder = folder
+        self._say = say
+        self._schemas = schemas
+        self._left_out: list[str] = []
+        self._done: list[Filed] = []
+        self._collections: list[tuple[str, str]] = []
+        self._said = time.monotonic()
+
+    def make(self) -> dict[str, Any]:
+        now = time.time()
+        with self._folder.writing(now) as (file, whole):
+            writer = Writer(file, now)
+            try:
+                self._copy(writer)
+                writer.end(self._about(now))
+            finally:
+                writer.close()
+            size = file.tell()
+        jobs = sum(each.documents for each in self._done)
+        self._say(f"{jobs} documents in {len(self._done)} collections: {size} bytes in {whole}")
+        return {"file": str(whole), "documents": jobs, "bytes": size, "left_out": self._left_out}
+
+    def _copy(self, writer: Writer) -> None:
+        databases = list(self._schemas)
+        with HistoryWindow(self._client) as window:
+            snapshot = Snapshot(self._client, databases, window)
+            with snapshot.taken() as collections:
+                for each in collections:
+                    self._add(writer, each, snapshot.batches(each))
+
+    def _add(self, writer: Writer, each: Description, batches: Iterator[bytes]) -> None:
+        done = Filed("", 0, 0, "")
+        try:
+            with writer.adding(documents_file(each.database, each.name)) as take:
+                for batch in batches:
+                    done = take(batch)
+                    self._show(each, done)
+                    self._folder.require_room()
+        except LeftOut:
+            self._left_out.append(f"{each.database}.{each.name}")
+            return
+        writer.add(metadata_file(each.database, each.name), each.text())
+        self._done.append(done)
+        self._collections.append((each.database, each.name))
+
+    def _show(self, each: Description, done: Filed) -> None:
+        if time.monotonic() - self._said > _PROGRESS:
+            self._said = time.monotonic()
+            before = sum(file.bytes for file in self._done)
+            self._say(
+                f"{each.name}: {done.documents} documents; {(before + done.bytes) // _MB} MB in all so far"
+            )
+
+    def _about(self, now: float) -> dict[str, Any]:
+        return {
+            "sluicemq": __version__,
+            "mongodb": self._client.server_info()["version"],
+            "host": platform.node(),
+            "at": now,
+            "database": self._place.databases[0],
+            "schemas": self._schemas,
+            "left_out": self._left_out,
+            "collections": self._collections,
+        }
+
+
+def _schemas(client: Any, place: Place) -> dict[str, int]:
+    """Return the schema of each database that is there; raises SluiceError if the broker's own is not."""
+    stores = {name: SchemaStore(client[name]) for name in place.databases}
+    found = {name: store.read().number for name, store in stores.items() if store.is_there()}
+    if place.databases[0] not in found:
+        raise Refusal(f"no broker has ever used database {place.databases[0]!r} of {place}: nothing is there")
+    return found
