@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Shared by deploy/run and deploy/test: Python, a virtual environment, libraries of the system.
+# Shared by the scripts of deploy/: Python, a virtual environment, libraries of the system.
 # Everything is left alone when it is already there, so that a second run is quick.
 
 export PIP_DISABLE_PIP_VERSION_CHECK=1
@@ -162,4 +162,24 @@ wanted_sum() {
 
 sources_sum() {
     find broker devices clients/sluicemq bench -type f -name '*.py' -exec cksum {} + | sort | cksum
+}
+
+# Become `sluicemq $1` with the arguments after it. That of deploy/install, where this host has one: as its user,
+# and with its configuration. Else that of this checkout, which is set up for that; $called_in: where FILEs are.
+become_sluicemq() {
+    local command=$1 installed=/opt/sluicemq/current/bin/sluicemq user=sluicemq python
+    shift
+    if [ -x "$installed" ] && [ "$(id -u)" -eq 0 ]; then
+        exec setpriv --reuid=$user --regid=$user --clear-groups env HOME=/var/lib/sluicemq \
+            SLUICEMQ_DATA_DIR=/var/lib/sluicemq "$installed" "$command" --config /etc/sluicemq/sluicemq.toml "$@"
+    fi
+    [ ! -x "$installed" ] || exec "$installed" "$command" "$@"
+    say_first_time .venv "100 MB" || true
+    python=$(find_python)
+    # shellcheck disable=SC2046 # one word for each package
+    install_packages $(missing_for_venv "$python") $(missing_for_mongod "$python")
+    set_up "$python" .venv embedded
+    installed=$PWD/.venv/bin/sluicemq
+    cd "$called_in"
+    exec "$installed" "$command" "$@"
 }
