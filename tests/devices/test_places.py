@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ from devices.plain_sockets import ANY_PORT, Clients, eventually, receive, send, 
 from sluicemq_devices.relays.streamer import Streamer
 from sluicemq_devices.sockets.doors import RawDoor
 from sluicemq_devices.sockets.endpoints import Endpoint, host_and_port, parse
-from sluicemq_devices.sockets.resolving import listen
+from sluicemq_devices.sockets.resolving import listen, remove_left_over
 from sluicemq_devices.sockets.switchboard import Switchboard
 
 Started = Callable[[Any], Any]
@@ -73,6 +74,25 @@ def test_a_door_is_where_it_says_it_is(
     assert list(tmp_path.iterdir()) == []
     if wanted == "ipc://*":
         assert not Path(front.removeprefix("ipc://")).parent.exists()
+
+
+def test_folders_that_killed_processes_have_left_for_temporary_files_are_removed(tmp_path: Path) -> None:
+    # Given: somebody listens in one, and another is about to
+    places = [tmp_path / f"sluicemq-{name}" / "socket" for name in ("alive", "old", "young")]
+    with contextlib.ExitStack() as stack:
+        for each in places:
+            each.parent.mkdir()
+            listener = stack.enter_context(names.socket(names.AF_UNIX))
+            listener.bind(str(each))
+            if "alive" in str(each):
+                listener.listen()
+            if "young" not in str(each):
+                os.utime(each, (1, 1))
+        # When
+        remove_left_over(tmp_path)
+    # Then
+    assert [each.exists() for each in places] == [True, False, True]
+    assert not places[1].parent.exists()
 
 
 def test_an_interface_that_is_not_there_is_taken_for_a_host_name(board: Switchboard) -> None:

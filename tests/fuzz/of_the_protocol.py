@@ -52,7 +52,7 @@ WORDS: Final = (
 _BEFORE: Final = b"\x92\xc5\x04\x00" + bytes(1024)
 _MAKER: Final = JobMaker(Clock(), 1 << 20)
 _QUEUE: Final = QueueSettings()
-_DEFAULTS: Final = QueueDefaults.of(_QUEUE, "mail")
+_DEFAULTS: Final = QueueDefaults.of(_QUEUE)
 
 
 @target("job-headers", BadHeaders, TooLarge)

@@ -24,7 +24,7 @@ from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(path_of_chromium() is None, reason="no Chromium: apt-get install chromium")
 
-PAGES = ("", "queues", "dead", "workers", "schedules", "streams", "tasks", "audit")
+PAGES = ("", "queues", "dead", "workers", "schedules", "streams", "tasks", "kept", "audit")
 #: What would run if any of it became markup.
 SCRIPT = "<script>document.title='hacked'</script><img src=x onerror=\"document.title='hacked'\">"
 _full = pytest.mark.full

@@ -201,9 +201,7 @@ def test_looking_for_expired_jobs_finds_none_at_once_and_some_by_their_keys(
 
 def test_burying_expired_jobs_reads_those_alone(crowded: QueueStore, explainer: Explainer) -> None:
     # Given
-    store = QueueStore(
-        crowded.jobs.database, crowded.name, QueueDefaults(on_expiry="dead", dead_retention=3600.0)
-    )
+    store = QueueStore(crowded.jobs.database, crowded.name, QueueDefaults(on_expiry="dead"))
     # When
     with explainer.plans() as plans:
         some = store.expire(NOW + 9, 100).ids

@@ -143,7 +143,6 @@ def test_an_expired_job_that_goes_to_the_dead_letters_answers_that_it_has_expire
         assert code(broker.ask(doors.front, *question)) == "EXPIRED"
     letter = broker.dead_letter(doors.queue)
     assert (letter["id"], letter["reason"], letter["attempts"]) == ("late", "expired", 0)
-    assert letter["remove_at"] == pytest.approx(letter["ended_at"] + OWN["dead_retention"])
 
 
 # --------------------------------------------------------------------- kept jobs

@@ -18,6 +18,7 @@ from sluicemq_broker.admin import Figures
 from sluicemq_broker.http import metrics
 from sluicemq_broker.http.exposition import form_for, written
 from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, name_of
+from sluicemq_broker.parts import kept as kept_part
 from sluicemq_broker.parts.streams import part as streams_part
 from sluicemq_broker.runtime.counters import MOST_TIMED, Counters, QueueCounters
 from sluicemq_broker.runtime.counts import Count, Gauge, Timing
@@ -184,7 +185,11 @@ class Everything(Figures):
 
     def labelled(self) -> list[LabelledGauge]:
         labels, row = ("stream", "subscription"), (("prices", "sums"), 1.0)
-        return [LabelledGauge(f"subscription_{name}", text, labels, [row]) for name, text in SUBSCRIPTIONS]
+        found = [LabelledGauge(f"subscription_{name}", text, labels, [row]) for name, text in SUBSCRIPTIONS]
+        kept = (("dead letters", "mail"), 0.5)
+        return found + [
+            LabelledGauge(*about, ("kind", "name"), [kept]) for about in kept_part.GAUGES.values()
+        ]
 
     def devices(self) -> list[dict[str, Any]]:
         counted = dict.fromkeys(DeviceCount, 1)
@@ -193,7 +198,19 @@ class Everything(Figures):
         ]
 
 
-_LABELS = ("le", "queue", "stream", "subscription", "state", "command", "what", "device", "kind", "version")
+_LABELS = (
+    "le",
+    "queue",
+    "stream",
+    "subscription",
+    "state",
+    "command",
+    "what",
+    "device",
+    "kind",
+    "version",
+    "name",
+)
 
 
 def test_names_are_as_promtool_wants_them(everything: Scrape) -> None:

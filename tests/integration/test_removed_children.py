@@ -19,7 +19,6 @@ from sluicemq_broker.store import (
     Completed,
     Inspector,
     Listing,
-    QueueDefaults,
     QueueStore,
     RolledBack,
     dead_children,
@@ -380,19 +379,6 @@ def test_a_removed_child_tells_the_parent_of_its_parent_as_well(
 
 
 # ------------------------------------------------------------------ which children count
-
-
-def test_a_dead_child_stays_until_its_parent_has_heard_of_it_however_short_it_is_kept(
-    store: QueueStore, documents: Database[dict[str, Any]]
-) -> None:
-    brief = QueueStore(documents, "queue.pages", QueueDefaults(dead_retention=1.0))
-    brief.prepare()
-    waiting(store, brief)
-    kill(brief, "no ink")
-    assert "remove_at" not in stored(brief, "a.1")
-    mark_parents_notified(brief, dead_children(brief, NOW, 9))
-    dead = stored(brief, "a.1")
-    assert (dead["remove_at"] - dead["ended_at"]).total_seconds() == 1.0
 
 
 @pytest.mark.parametrize("told", [False, True])

@@ -22,7 +22,6 @@ from support.waiting import wait_until
 
 ME, OTHER = "me", "other"
 LOSSES = 3
-KEPT = 60.0
 
 
 class Life:
@@ -32,9 +31,7 @@ class Life:
         self.store = QueueStore(documents, collection("mail"))
         self.changes = ChangesAtOnce(documents)
         self.other = QueueStore(documents, collection("other"))
-        self.where_they_die = QueueStore(
-            documents, collection("mail"), QueueDefaults(on_expiry="dead", dead_retention=KEPT)
-        )
+        self.where_they_die = QueueStore(documents, collection("mail"), QueueDefaults(on_expiry="dead"))
         self.job = a_job("a", owner=ME, remember=60.0)
 
     def line_up(self, job: Job) -> Job:
@@ -327,27 +324,18 @@ DEATHS: dict[str, Callable[[Life], object]] = {
 
 
 @pytest.mark.parametrize("death", DEATHS)
-def test_every_way_to_die_notes_why_and_when_the_dead_letter_is_removed(life: Life, death: str) -> None:
+def test_every_way_to_die_notes_why_and_when(life: Life, death: str) -> None:
     # When
     DEATHS[death](life)
     # Then
     letter = life.document()
     assert letter["state"] == "dead"
-    assert letter["remove_at"] == date(NOW + KEPT).replace(tzinfo=None)
+    assert letter["ended_at"] == date(NOW).replace(tzinfo=None)
+    assert "remove_at" not in letter  # a sweep removes it, and counts that
     entry = letter["errors"][-1]
     assert entry.keys() == {"at", "attempt", "reason", "worker"}
     assert (entry["at"], entry["attempt"]) == (letter["ended_at"], letter["attempts"])
     assert entry["reason"]
-
-
-@pytest.mark.parametrize("death", DEATHS)
-def test_without_a_retention_a_dead_letter_is_kept_for_ever(life: Life, death: str) -> None:
-    life.where_they_die = QueueStore(
-        life.store.jobs.database, collection("mail"), QueueDefaults(on_expiry="dead")
-    )
-    DEATHS[death](life)
-    assert life.state() == "dead"
-    assert "remove_at" not in life.document()
 
 
 @pytest.mark.full  # MongoDB looks for what it has to remove once a minute

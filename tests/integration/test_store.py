@@ -10,7 +10,7 @@ from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 
 from integration.store_verbs import ME, OTHER, claim, pushed, release, rolled_back
 from sluicemq.protocol.errors import LeaseLost, Unavailable
-from sluicemq_broker.job.job import Dedupe, State
+from sluicemq_broker.job.job import State
 from sluicemq_broker.store.errors import Unclear, translated
 from sluicemq_broker.store.jobs import expiry
 from sluicemq_broker.store.jobs.documents import QueueDefaults
@@ -172,19 +172,3 @@ def test_a_queue_that_another_broker_removed_and_a_push_made_again_gets_its_inde
     store.mend()
     # Then
     assert len(store.jobs.index_information()) == 1 + len(INDEXES)
-
-
-def test_a_dead_letter_is_not_removed_before_its_dedupe_window_is_over(
-    documents: Database[dict[str, Any]],
-) -> None:
-    store = QueueStore(documents, "retained", QueueDefaults(dead_retention=1.0))
-    store.prepare()
-    store.push([a_job(way, dedupe=Dedupe(way, 300.0)) for way in ("rejected", "lost")], NOW)
-    rejected, _lost = claim(store).jobs
-    store.jobs.update_one({"_id": "lost"}, {"$set": {"losses": 1}})
-    # When
-    store.roll_back([rolled_back(rejected, dead=True)], NOW)
-    store.reclaim(ME, 2, NOW)
-    # Then
-    for letter in store.jobs.find():
-        assert (letter["state"], letter["remove_at"]) == ("dead", letter["dedupe_until"])

@@ -18,7 +18,7 @@ from sluicemq_broker.context.context import Context
 from sluicemq_broker.context.owners import Owners
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.queue import JobMaker
-from sluicemq_broker.queues import Census
+from sluicemq_broker.queues import Census, DeadRetention
 from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.queues.schedules import Schedules
@@ -105,14 +105,19 @@ class SmallBroker:
             _config(limits), context, lambda _name: database, maker.make, lambda _name: channel
         )
         self.tasks = tasks = Tasks(self.queues, context, lambda _name: database)
-        self.sweeper = Sweeper(self.queues, context, tasks.expire, self.queues.survey)
-        census = Census(self.queues, context)
+        self.census = census = Census(self.queues, context)
+        dead = DeadRetention(self.queues, lambda _name: database, clock.now, census.dead)
+        self.dead_retention = dead
+        self.sweeper = Sweeper(
+            self.queues, context, tasks.expire, self.queues.survey, dead.look, tasks.retire
+        )
         self.schedules = Schedules(ScheduleStore(database), self.queues, context, maker.make)
         self.on_dead = OnDead(self.queues, context)
         self.job_admin = JobAdmin(self.queues, census, context)
         self.dead_letters = DeadLetterAdmin(self.queues, census, tasks, context)
         self.queue = self.queues.open("mail")
         self.owners.use()
+        dead.prepare()
         self.sweeper.sweep()
 
     @property

@@ -246,7 +246,7 @@ def test_every_collection_is_told() -> None:
     )
     code = "".join(each.read_text() for each in sorted((ROOT / "broker/sluicemq_broker/store").rglob("*.py")))
     named = re.findall(r'atabase\)?\[f?"([a-z_]+)', code)
-    constants = "COLLECTION|_PLACES|_PREFIX|QUEUE_PREFIX|_RING|PUT_ASIDE|_EMPTY"
+    constants = "COLLECTION|PLACES|STREAM_PREFIX|QUEUE_PREFIX|_RING|PUT_ASIDE|EMPTY"
     named += re.findall(rf'^(?:{constants}): Final = "([a-z_]+)', code, re.MULTILINE)
     assert set(named) == told
 

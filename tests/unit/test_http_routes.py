@@ -43,6 +43,7 @@ WANTED: dict[str, Action | None] = {
     ),
     **dict.fromkeys([f"{BASE}/broker", f"{BASE}/brokers", f"{BASE}/devices"], Action.OPERATE),
     f"{BASE}/audit": Action.OPERATE,
+    f"{BASE}/kept": Action.OPERATE,
     f"{BASE}/tasks/{{task_id}}": Action.MANAGE,
     f"{BASE}/tasks/{{task_id}}/cancel": Action.MANAGE,
     **dict.fromkeys(

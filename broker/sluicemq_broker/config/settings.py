@@ -29,6 +29,7 @@ from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.secret import Secret
 from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Misfire, OnExpiry, Timetable
+from sluicemq_broker.runtime import of_time
 from sluicemq_devices.sockets import Endpoint, tcp_address
 
 #: MongoDB's documents end at 16 MiB; this leaves room for headers, result and history.
@@ -119,6 +120,11 @@ class BrokerSettings:
     auto_create: bool = flag("a push to an unknown queue makes it", default=True, live=True)
     hwm: int = setting(10_000, rules.whole(1), "jobs of the library on their way to MongoDB, at most")
     hwm_bytes: int = setting(64 * MIB, rules.size(), "their bytes, at most")
+    disk_reserve: int = live(
+        1024 * MIB,
+        rules.size(),
+        "bytes of MongoDB's disk that stay free: with less, streams without a bound take no more messages",
+    )
     stop_timeout: float = live(30.0, rules.seconds(), "seconds a stop waits for running jobs")
     history: bool = flag("keep what is counted in each minute, hour and day, in MongoDB", default=True)
     audit_retention: float = live(
@@ -183,10 +189,15 @@ class QueueSettings:
     backoff_jitter: float = live(
         _BACKOFF.jitter, rules.number(*BOUNDS["jitter"]), "share of a wait that chance adds or takes off"
     )
-    dead_retention: float | None = live(
-        None,
+    dead_retention: float = live(
+        90 * 86_400.0,
         rules.seconds(),
-        "seconds a dead letter is kept, with on_dead a day at least; by default until it is purged",
+        "seconds a dead letter is kept, with on_dead a day at least; then it is removed, and counted",
+    )
+    max_dead: int = live(
+        1_000_000,
+        rules.whole(1),
+        "dead letters that are kept; of more the oldest are removed, and counted",
     )
     keep_done: float = option("keep_done")
     remember: float = live(300.0, rules.seconds(), "seconds a result can be asked for again by the job's id")
@@ -280,6 +291,19 @@ class QueueSettings:
 class StreamSettings:
     """``[streams.NAME]``: how much of a stream is kept; without a bound, all of it."""
 
+    @property
+    def endless(self) -> bool:
+        """True if no bound is set."""
+        return self.max_age is None and self.max_messages is None and self.max_bytes is None
+
+    @property
+    def bounds(self) -> str:
+        """Bounds in words; empty: there is none."""
+        age = "" if self.max_age is None else of_time(self.max_age)
+        messages = "" if self.max_messages is None else f"{self.max_messages:,} messages"
+        size = "" if self.max_bytes is None else f"{self.max_bytes:,} bytes"
+        return ", ".join(filter(None, (age, messages, size)))
+
     database: str | None = setting(
         None, rules.database_name, "the MongoDB database; by default that of [broker]"
     )
@@ -288,6 +312,11 @@ class StreamSettings:
     max_bytes: int | None = setting(None, rules.size(), "bytes of messages that are kept")
     max_unread: int | None = setting(
         None, rules.whole(1), "messages kept, beyond these bounds, for subscriptions behind"
+    )
+    unread_retention: float = setting(
+        30 * 86_400.0,
+        rules.seconds(),
+        "seconds for which they are kept for a subscription that nobody uses",
     )
     dedupe_window: float = setting(
         300.0, rules.seconds(above=0), "seconds in which a message's own id is not stored twice"

@@ -110,16 +110,19 @@ class History:
         self.flush()
 
     def roll_up(self) -> None:
-        """Add days that are over to their months, and remove old minutes; called every half hour."""
+        """Add days that are over to months, remove old minutes and too many days; called each half hour."""
         for database in self._databases:
             while self._store(database).roll_up(day_of(self._clock.now())):
                 let_others_run()
+            self._store(database).trim()
 
     def _take(self, minute: int) -> None:
-        """Note the counts since the last call for this minute."""
+        """Note the counts since the last call for this minute; forget subjects that are gone."""
+        there: set[_Where] = set()
         ready = self._census.ready()
         everywhere = sum(ready.values())
         for where, values in self._counted():
+            there.add(where)
             added = _risen(self._known.get(where, Counter()), values)
             kind, name = where[1]
             backlog = everywhere if name == ALL else ready.get(name, 0) if kind == QUEUE else 0
@@ -128,6 +131,8 @@ class History:
                 self._known[where] = Counter(values)
             if added or most:
                 self._note(where, minute, added, most)
+        self._known = {where: each for where, each in self._known.items() if where in there}
+        self._ahead = {where: day for where, day in self._ahead.items() if where in there}
 
     def _note(self, where: _Where, minute: int, added: Counter[str], most: Mapping[str, int]) -> None:
         if len(self._waiting) >= _MOST_WAITING:

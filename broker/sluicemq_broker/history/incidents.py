@@ -9,7 +9,7 @@ written. Incidents that several brokers saw are shown as one.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from itertools import islice
@@ -22,7 +22,7 @@ from sluicemq_broker.history.series import SPANS
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Census, Difference, Queues
-from sluicemq_broker.runtime import Count
+from sluicemq_broker.runtime import DEAD_LETTERS, NEARLY_USED, Count, Kept
 from sluicemq_broker.store import ALL_QUEUES, DeadLetters, Documents, Incident, IncidentStore, Listing, Seen
 from sluicemq_devices.hub import let_others_run
 
@@ -34,7 +34,7 @@ LONG: Final = 300.0
 #: Incidents that are read, and returned, at once.
 _MOST_READ, MOST_TOLD = 1000, 100
 _REASON: Final = 200  # characters
-#: Queues whose settings differ between brokers that are noted at once, and characters for each.
+#: Queues of whose settings, or bounds, something is noted at once, and characters for each.
 _MOST_DIFFER: Final = 50
 _SAID: Final = 1000
 #: Queues that are looked at in one turn of the hub: some two milliseconds.
@@ -55,16 +55,19 @@ class IncidentKind(StrEnum):
     FLOOD = "flood"
     BACKLOG = "backlog"
     DEAD_LETTERS = "dead_letters"
+    DEAD_REMOVED = Count.DEAD_REMOVED.value
     REFUSED = "refused"
     TIMED_OUT = Count.TIMED_OUT.value
     PAUSED = "paused"
     RESUMED = "resumed"
     DISAGREE = "disagree"
+    BOUND_NEAR = "bound_near"
 
 
 #: Counters of which each rise is an incident: of a queue, and of the broker.
 _OF_QUEUE: Final = {
     Count.DEAD: IncidentKind.DEAD_LETTERS,
+    Count.DEAD_REMOVED: IncidentKind.DEAD_REMOVED,
     Count.REFUSED: IncidentKind.REFUSED,
     Count.TIMED_OUT: IncidentKind.TIMED_OUT,
     Count.POPPED_LOST: IncidentKind.LOST,
@@ -85,6 +88,7 @@ class Incidents:
     """Notes and writes the incidents at this broker, and reads those of all brokers.
 
     ``name``: this broker's; ``own``: the database with the incidents. ``differences()``: between brokers.
+    ``kept``: what is kept, as it was looked at last.
     """
 
     def __init__(
@@ -96,7 +100,9 @@ class Incidents:
         own: str,
         name: str,
         differences: Callable[[], Iterable[Difference]] = tuple,
+        kept: Sequence[Kept] = (),
     ) -> None:
+        self._kept = kept
         self._differences = differences
         self._queues = queues
         self._census = census
@@ -129,6 +135,7 @@ class Incidents:
         self._open = {key: each for key, each in self._open.items() if now - each.until < GAP}
         self._look_at_broker()
         self._look_at_differences()
+        self._look_at_bounds()
         self._watched = {queue.name: self._watch(queue) for queue in self._queues}
         for place, each in enumerate(list(self._watched.values())):
             each.look(now)
@@ -184,6 +191,10 @@ class Incidents:
             now = self._clock.now()
             self._of_others = self._store.between(now - GAP, now, _MOST_READ)
 
+    def trim(self) -> None:
+        """Remove the oldest incidents of too many; called every half hour."""
+        self._store.trim()
+
     def close(self) -> None:
         """Note that the broker stops, and write what is left; nothing if it has not started."""
         if not self._there:
@@ -206,6 +217,17 @@ class Incidents:
             said.setdefault(each.queue.removeprefix(ALL_QUEUES), []).append(text)
         for queue, texts in islice(said.items(), _MOST_DIFFER):
             self.note(IncidentKind.DISAGREE, queue, {"said": "; ".join(texts)[:_SAID]})
+
+    def _look_at_bounds(self) -> None:
+        """Note what is kept up to almost its bound: one incident for each queue, one for all else."""
+        said: dict[str, list[str]] = {}
+        for each in self._kept:
+            if each.used is not None and each.used >= NEARLY_USED:
+                queue = each.name if each.kind == DEAD_LETTERS else ""
+                text = f"{each.kind} of {each.name}: {each.used:.0%} of {each.bound}"
+                said.setdefault(queue, []).append(text)
+        for queue, texts in islice(said.items(), _MOST_DIFFER):
+            self.note(IncidentKind.BOUND_NEAR, queue, {"said": "; ".join(texts)[:_SAID]})
 
     def _watch(self, queue: Queue) -> _Watched:
         watched = self._watched.get(queue.name)

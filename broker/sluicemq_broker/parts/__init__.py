@@ -4,10 +4,11 @@ from sluicemq_broker.parts import audit, history, streams
 from sluicemq_broker.parts.audit import AuditPart
 from sluicemq_broker.parts.dashboard import DashboardPart
 from sluicemq_broker.parts.history import HistoryPart
+from sluicemq_broker.parts.kept import KeptPart
 from sluicemq_broker.parts.streams import StreamsPart
 
-PARTS = (StreamsPart, HistoryPart, AuditPart, DashboardPart)
+PARTS = (StreamsPart, HistoryPart, AuditPart, KeptPart, DashboardPart)
 #: Permissions that the verbs of parts need.
 NEEDS = {**audit.NEEDS, **history.NEEDS, **streams.NEEDS}
 
-__all__ = ["NEEDS", "PARTS", "AuditPart", "DashboardPart", "HistoryPart", "StreamsPart"]
+__all__ = ["NEEDS", "PARTS", "AuditPart", "DashboardPart", "HistoryPart", "KeptPart", "StreamsPart"]

@@ -42,7 +42,10 @@ class HistoryPart(Part):
         self._history = History(queues, census, ground.context, core.subjects, *stored, ground.host)
         self._series = Series(self._history)
         self._incidents = Incidents(
-            queues, census, ground.context, *stored, ground.name, lambda: core.jobs.disagreements.found
+            *(queues, census, ground.context),
+            *(*stored, ground.name),
+            lambda: core.jobs.disagreements.found,
+            core.kept,
         )
         self.verbs = {
             wire.HISTORY: AdminVerb(
@@ -91,6 +94,7 @@ class HistoryPart(Part):
             yield Duty("history of every minute", poll, self._history.tick)
             yield Duty("months and old minutes of the history", _ROLL_UP, self._history.roll_up)
             yield Duty("incidents", poll, self._incidents.tick)
+            yield Duty("too many incidents", _ROLL_UP, self._incidents.trim)
 
     def leave(self) -> None:
         """Write what is counted and noted."""

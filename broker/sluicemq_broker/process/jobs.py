@@ -10,11 +10,13 @@ from typing import Final
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import Config
+from sluicemq_broker.job import State
 from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation, retried
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.queues import (
     Census,
+    DeadRetention,
     Disagreements,
     MissingChildren,
     OnDead,
@@ -23,7 +25,7 @@ from sluicemq_broker.queues import (
     Sweeper,
     Tasks,
 )
-from sluicemq_broker.runtime import Batcher
+from sluicemq_broker.runtime import ALL, DEAD_LETTERS, Batcher, Kept, of_time
 from sluicemq_broker.store import LeaseStore, ScheduleStore, Seen
 
 #: Brokers that have died, whose jobs one sweep takes over.
@@ -50,7 +52,12 @@ class Jobs:
         self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)
         self._on_dead = OnDead(self.queues, context)
         self._missing_children = MissingChildren(self.queues, context)
-        self._sweeper = Sweeper(self.queues, context, self.tasks.expire, self.queues.survey)
+        self.dead_retention = dead = DeadRetention(
+            self.queues, ground.database, context.clock.now, self.census.dead
+        )
+        self._sweeper = Sweeper(
+            self.queues, context, self.tasks.expire, self.queues.survey, dead.look, self.tasks.retire
+        )
         self._deaths: Batcher[Seen] = Batcher(self._take_over_jobs, size=_DEATHS)
         ground.owners.on_dead(self._deaths.add)
         ground.owners.on_lost(self.queues.drop_owner)
@@ -68,6 +75,7 @@ class Jobs:
         retried(self.queues.discover)
         retried(self.queues.records.prepare)
         retried(self.disagreements.prepare)
+        retried(self.dead_retention.prepare)
         retried(self.queues.follow_records)
         ground.begin_lease()
 
@@ -91,7 +99,7 @@ class Jobs:
         yield Duty("heartbeat of the lease", self._ground.owners.pause, self._beat)
         owners = self._ground.owners
         yield Duty("leases of other brokers", owners.look_pause, owners.look)
-        yield Duty("sweep of dead owners and expired jobs", lease, self._sweeper.sweep)
+        yield Duty("sweep of dead owners, expired jobs and old dead letters", lease, self._sweeper.sweep)
         yield Duty("audit of our reservations against memory", lease, self._sweeper.audit)
         yield Duty("tasks of dead brokers", lease, self.tasks.take_up)
         yield poll("time-outs, results, jobs of other brokers", poll_every, self.tick)
@@ -105,6 +113,16 @@ class Jobs:
         differ = self.disagreements
         yield Duty("what brokers' files say differently", differ.every, differ.tick)
         yield Duty("recurring jobs", poll_every, self.schedules.tick)
+
+    def kept(self) -> Iterator[Kept]:
+        """Yield what the queues keep: dead letters of each, done jobs, and the queues themselves."""
+        for queue, dead, oldest, time, number in self.dead_retention.used():
+            settings = self.queues.get(queue).settings
+            bound = f"{of_time(settings.dead_retention)}, {settings.max_dead:,}"
+            yield Kept(DEAD_LETTERS, queue, bound, dead, oldest=oldest, used=max(time, number))
+        rows, most = self.census.kept_in_turns(), self._ground.settings.max_queues
+        yield Kept("done jobs", ALL, "keep_done, remember", sum(row[State.DONE] for row in rows))
+        yield Kept("queues", ALL, f"max_queues: {most:,}", len(rows), used=len(rows) / most)
 
     def tick(self) -> None:
         """Take a turn of every queue; an error of one leaves the others theirs."""

@@ -5,7 +5,7 @@ The core is foundation, jobs and listeners. A part is made with it, and adds wha
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from sluicemq_broker.config import Config, DeviceSettings
@@ -13,20 +13,28 @@ from sluicemq_broker.doors import Device, Services, Session, SessionState, Verbs
 from sluicemq_broker.process.duties import Duty
 from sluicemq_broker.process.foundation import Foundation
 from sluicemq_broker.process.jobs import Jobs
-from sluicemq_broker.runtime import LabelledGauge, Subjects
+from sluicemq_broker.runtime import Kept, LabelledGauge, Subjects
+from sluicemq_broker.store import Disk
 
 if TYPE_CHECKING:
     from sluicemq_broker.http import Site
 
 
 class Core(NamedTuple):
-    """The broker's core, as its parts see it; ``subjects``: all that count, those of parts too."""
+    """The broker's core, as its parts see it; ``subjects``: all that count, those of parts too.
+
+    ``keepers`` say what is kept now, as the last look at MongoDB has found it, and ``kept`` has what they
+    said. ``disks``: by database, the room on the disk of its MongoDB, where that is known.
+    """
 
     config: Config
     ground: Foundation
     jobs: Jobs
     services: Services
     subjects: list[Subjects]
+    keepers: list[Callable[[], Iterable[Kept]]]
+    kept: list[Kept]
+    disks: dict[str, Disk]
 
 
 class Part:

@@ -78,7 +78,7 @@ class Server:
         services = Services(
             config.broker, ground.counters, board, jobs.queues, maker, timer, security, ground.name
         )
-        core = Core(config, ground, jobs, services, [jobs.queues.subjects])
+        core = Core(config, ground, jobs, services, [jobs.queues.subjects], [jobs.kept], [], {})
         self._parts = [part(core) for part in parts]
         core.subjects.extend(each for part in self._parts for each in part.subjects)
         self._principals = self._shared_principals(board)

@@ -64,7 +64,7 @@ class Queue:
         self.name = name
         self.settings = settings
         self.counters = QueueCounters(context.counters, context.timer.now(), name)
-        defaults = QueueDefaults.of(settings, name)
+        defaults = QueueDefaults.of(settings)
         self.store = store or QueueStore(database, collection(name), defaults, self.counters.notice)
         self.paused: frozenset[str] = frozenset()
         self.events = context.events.of(name)
@@ -139,7 +139,7 @@ class Queue:
         """Take other settings, but for ``database``: for jobs to come, and as the next reading of others."""
         order_changes = settings.turns != self.settings.turns
         self.settings = settings
-        self.store.reconfigure(QueueDefaults.of(settings, self.name))
+        self.store.reconfigure(QueueDefaults.of(settings))
         self._settler.reconfigure(settings.retries)
         self.capacity.reconfigure(settings)
         # Of what is held ahead, not limited so far, less may begin; or it was claimed in another order.

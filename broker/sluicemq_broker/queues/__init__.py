@@ -12,12 +12,14 @@ from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.missing_children import MissingChildren
 from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.queues.queues import Queues, check_name
+from sluicemq_broker.queues.retention import DeadRetention, Used
 from sluicemq_broker.queues.schedules import Schedules
 from sluicemq_broker.queues.sweeper import Sweeper
 from sluicemq_broker.queues.tasks import Task, Tasks
 
 __all__ = [
     "Census",
+    "DeadRetention",
     "Delete",
     "Difference",
     "Disagreements",
@@ -32,6 +34,7 @@ __all__ = [
     "Sweeper",
     "Task",
     "Tasks",
+    "Used",
     "check_name",
     "differences",
     "differences_of_brokers",

@@ -13,11 +13,13 @@ from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.queues.removals import Removal
+from sluicemq_broker.queues.retention import DeadBounds
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import DeadLetters, Redriven, Redrives, Removals, Unclear
 
 #: Jobs in a page, at most.
 PAGE: Final = 500
+_MILLISECOND: Final = 0.001
 
 Pages = Generator[int, None, None]
 
@@ -197,6 +199,7 @@ class Discard(_OfDeadLetters):
     """Remove dead letters."""
 
     kind = "discard"
+    counted = Count.PURGED
 
     def _paging(self, letters: DeadLetters) -> Pages:
         discarding = self._removals.discarding
@@ -204,10 +207,41 @@ class Discard(_OfDeadLetters):
             if not removed:
                 yield 0
                 continue
-            self._counters.add(Count.PURGED, removed)
+            self._count(removed)
             self.queue.capacity.recount()
-            self.queue.events.emit(Count.PURGED, self.now, [{"jobs": removed, "state": State.DEAD}])
+            self.queue.events.emit(self.counted, self.now, [{"jobs": removed, "state": State.DEAD}])
             yield removed
+
+    def _count(self, removed: int) -> None:
+        self._counters.add(self.counted, removed)
+
+
+class Retire(Discard):
+    """Remove dead letters that are too old, or too many, for the bounds of their queue."""
+
+    kind = "retire"
+    resumes = False  # the next sweep goes on
+    counted = Count.DEAD_REMOVED
+
+    def __init__(
+        self, queues: Queues, context: Context, queue: Queue, now: float, *, bounds: DeadBounds
+    ) -> None:
+        super().__init__(queues, context, queue, now)
+        self._bounds = bounds
+
+    def pages(self) -> Pages:
+        """Remove them, the oldest first; those that still matter to a parent or a ``dedupe_id`` stay."""
+        until, most, since = self._bounds
+        if until is not None:
+            yield from self._paging(DeadLetters(until=until, free_at=self.now))
+        count, last = self._removals.excess(self.queue.name, most, since)
+        if count:
+            yield from self._paging(
+                DeadLetters(limit=count, since=since, until=last + _MILLISECOND, free_at=self.now)
+            )
+
+    def _count(self, removed: int) -> None:
+        self.queue.counters.add(self.counted, removed)  # of the broker, too
 
 
 class Delete(BulkOperation):
@@ -263,7 +297,7 @@ class Expire(BulkOperation):
 
 #: By the kind that is stored.
 BULK_OPERATIONS: Final[dict[str, type[BulkOperation]]] = {
-    each.kind: each for each in (Purge, Redrive, Discard, Delete, Expire)
+    each.kind: each for each in (Purge, Redrive, Discard, Retire, Delete, Expire)
 }
 
 

@@ -20,8 +20,16 @@ from gevent.lock import BoundedSemaphore
 from sluicemq.protocol.errors import BadQueue, NotFound, QueueFull, SluiceError, Unavailable, from_code
 from sluicemq.protocol.wire import LOOKED, TaskField, TaskState
 from sluicemq_broker.context import Context
-from sluicemq_broker.queues.bulk_operations import BULK_OPERATIONS, PAGE, BulkOperation, Expire, Pages
+from sluicemq_broker.queues.bulk_operations import (
+    BULK_OPERATIONS,
+    PAGE,
+    BulkOperation,
+    Expire,
+    Pages,
+    Retire,
+)
 from sluicemq_broker.queues.queues import Queues
+from sluicemq_broker.queues.retention import DeadBounds
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Documents, Inspector, TaskStore, date, seconds
 
@@ -119,9 +127,16 @@ class Tasks:
 
     def expire(self, name: str) -> None:
         """End expired jobs of a queue, unless a task does so already."""
+        self._begin_once(Expire.kind, name)
+
+    def retire(self, name: str, bounds: DeadBounds) -> None:
+        """Remove the dead letters of a queue that are beyond its bounds, unless a task does so already."""
+        self._begin_once(Retire.kind, name, bounds=bounds)
+
+    def _begin_once(self, kind: str, name: str, **arguments: Any) -> None:
         under_way = {(each.operation.kind, each.operation.queue.name) for each in self._running.values()}
-        if (Expire.kind, name) not in under_way:
-            self.begin(Expire.kind, name)
+        if (kind, name) not in under_way:
+            self.begin(kind, name, **arguments)
 
     def cancel(self, task_id: str) -> None:
         """End a task, of any broker, after its next page; raises :class:`NotFound`."""

@@ -9,7 +9,15 @@ from sluicemq_broker.runtime.counts import BALANCES, Balance, Count, Gauge, Timi
 from sluicemq_broker.runtime.events import Events
 from sluicemq_broker.runtime.histogram import BOUNDS, Histogram
 from sluicemq_broker.runtime.json_values import read_json
-from sluicemq_broker.runtime.labelled import LabelledGauge, Subjects
+from sluicemq_broker.runtime.labelled import (
+    ALL,
+    DEAD_LETTERS,
+    NEARLY_USED,
+    Kept,
+    LabelledGauge,
+    Subjects,
+    of_time,
+)
 from sluicemq_broker.runtime.options import FLAG, IS_TRUE, TEXT, array_of, read_options
 from sluicemq_broker.runtime.pulse import Pulse
 from sluicemq_broker.runtime.query_slots import QuerySlots, SlotUser
@@ -19,10 +27,13 @@ from sluicemq_broker.runtime.timer import Timer
 from sluicemq_broker.runtime.turns import Turns
 
 __all__ = [
+    "ALL",
     "BALANCES",
     "BOUNDS",
+    "DEAD_LETTERS",
     "FLAG",
     "IS_TRUE",
+    "NEARLY_USED",
     "TEXT",
     "Alarm",
     "Balance",
@@ -35,6 +46,7 @@ __all__ = [
     "Events",
     "Gauge",
     "Histogram",
+    "Kept",
     "LabelledGauge",
     "Measure",
     "PartCounters",
@@ -48,6 +60,7 @@ __all__ = [
     "Turns",
     "array_of",
     "better",
+    "of_time",
     "read_json",
     "read_options",
     "shielded",

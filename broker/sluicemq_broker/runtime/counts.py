@@ -49,6 +49,12 @@ class Count(Metric):
     DEAD = "dead", "jobs that became dead letters", "jobs", _BY_QUEUE
     CANCELLED = "cancelled", "jobs cancelled", "jobs"
     PURGED = "purged", "jobs purged", "jobs"
+    DEAD_REMOVED = (
+        "dead_removed",
+        "dead letters removed: older than dead_retention, or more than max_dead",
+        "jobs",
+        _BY_QUEUE,
+    )
     REDRIVEN = "redriven", "dead letters made ready again", "jobs"
     DEAD_MOVED = "dead_moved", "dead letters moved to the queue of on_dead", "jobs", _BY_QUEUE
     DEAD_UNMOVED = "dead_unmoved", "times that dead letters could not be moved there yet", "times"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class Subjects(NamedTuple):
@@ -15,6 +15,43 @@ class Subjects(NamedTuple):
     kind: str
     counters: Callable[[], Iterable[tuple[str, Mapping[str, int]]]]
     database: Callable[[str], str]
+
+
+_DAY: Final = 86_400.0
+_HOUR: Final = 3_600.0
+
+
+def of_time(seconds: float) -> str:
+    """Return a bound of time in words: ``90 days``."""
+    for unit, name in ((_DAY, "days"), (_HOUR, "hours")):
+        if seconds >= unit:
+            return f"{seconds / unit:g} {name}"
+    return f"{seconds:g} seconds"
+
+
+class Kept(NamedTuple):
+    """One thing that a broker keeps, such as the dead letters of a queue, and its bound in words.
+
+    ``number``, ``bytes`` and ``oldest`` (Unix seconds) are None where they are not known. ``used``: the share
+    of the bound that is used; at 1.0 something is removed, or nothing more is taken. None: it is bounded by
+    time, so it is always used up.
+    """
+
+    kind: str
+    name: str
+    bound: str
+    number: int | None = None
+    bytes: int | None = None
+    oldest: float | None = None
+    used: float | None = None
+
+
+#: The name of a row for all things of its kind.
+ALL: Final = "*"
+#: The kind of the rows that have a queue's name.
+DEAD_LETTERS: Final = "dead letters"
+#: The share of a bound from which on that is an incident, and an alarm.
+NEARLY_USED: Final = 0.9
 
 
 class LabelledGauge(NamedTuple):

@@ -8,6 +8,7 @@ from sluicemq_broker.store.admin.history import HistoryStore, MinuteCounts, Subj
 from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
 from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
+from sluicemq_broker.store.admin.kept import COLLECTIONS, Disk, Measured, disk_of, measure
 from sluicemq_broker.store.admin.listing import JobPage, Listing
 from sluicemq_broker.store.admin.principals import (
     MOST_KEYS,
@@ -33,6 +34,7 @@ from sluicemq_broker.store.cluster.configurations import ConfigurationStore, Sai
 from sluicemq_broker.store.cluster.event_ring import EventRing
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
 from sluicemq_broker.store.cluster.limits import LimitStore
+from sluicemq_broker.store.cluster.retention import RetentionStore
 from sluicemq_broker.store.cluster.schema import (
     READS,
     SCHEMA,
@@ -83,18 +85,25 @@ from sluicemq_broker.store.jobs.transactions import Aborted
 from sluicemq_broker.store.no_primary import why_no_primary
 from sluicemq_broker.store.streams.routes import RouteStore
 from sluicemq_broker.store.streams.segments import Head, Segment, Tail
-from sluicemq_broker.store.streams.stream_store import GUARD, Appended, StreamStore, stream_names
-from sluicemq_broker.store.streams.subscriptions import Holder, Subscription, SubscriptionStore
+from sluicemq_broker.store.streams.stream_store import GUARD, Appended, StreamKept, StreamStore, stream_names
+from sluicemq_broker.store.streams.subscriptions import (
+    MOST_SUBSCRIPTIONS,
+    Holder,
+    Subscription,
+    SubscriptionStore,
+)
 from sluicemq_broker.store.values import date, seconds
 from sluicemq_broker.store.write_results import Pushed
 
 __all__ = [
     "ALL_QUEUES",
+    "COLLECTIONS",
     "COUNTED_EXACTLY",
     "EVERY",
     "FAILPOINTS",
     "GUARD",
     "MOST_KEYS",
+    "MOST_SUBSCRIPTIONS",
     "READS",
     "SCHEMA",
     "SHOWN_STATES",
@@ -111,6 +120,7 @@ __all__ = [
     "ConfigurationStore",
     "DeadLetters",
     "Description",
+    "Disk",
     "Disturbed",
     "Documents",
     "Doubtful",
@@ -135,6 +145,7 @@ __all__ = [
     "LeftOut",
     "LimitStore",
     "Listing",
+    "Measured",
     "MinuteCounts",
     "NewerSchema",
     "Portions",
@@ -154,6 +165,7 @@ __all__ = [
     "Removals",
     "Removing",
     "RestoredDatabase",
+    "RetentionStore",
     "RolledBack",
     "RouteStore",
     "Said",
@@ -167,6 +179,7 @@ __all__ = [
     "ServerFacts",
     "Snapshot",
     "StoreAvailability",
+    "StreamKept",
     "StreamStore",
     "Subject",
     "Subscription",
@@ -189,12 +202,14 @@ __all__ = [
     "day_of",
     "dead_children",
     "death_after",
+    "disk_of",
     "end_children",
     "fail_parents",
     "fan_out",
     "forward",
     "in_halves",
     "mark_parents_notified",
+    "measure",
     "missing_indexes",
     "options_left_out",
     "require_safe",

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import gevent
 
-from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.errors import QueueFull, SluiceError
 from sluicemq_broker.bus import BusEvent, BusKind, Channel
 from sluicemq_broker.config import StreamSettings
 from sluicemq_broker.runtime import Count, PartCounters, shielded
-from sluicemq_broker.store import Segment, StreamStore
+from sluicemq_broker.store import Segment, StreamKept, StreamStore
 from sluicemq_broker.streams.batch import Batch
 from sluicemq_broker.streams.carried import carried
 from sluicemq_broker.streams.choosing import TURN
@@ -85,6 +85,10 @@ class Stream:
         self._channel = channel
         self._looking = self._look_again = False
         self._seen_by = 0  # the channel's epoch in which all segments of other brokers were read
+        self.kept = StreamKept(0, 0, None)
+        """How much is kept, as of the last look."""
+        self.full: QueueFull | None = None
+        """The refusal of further messages; None: they are taken."""
 
     @property
     def busy(self) -> bool:
@@ -107,8 +111,14 @@ class Stream:
         return max(0, self._recent.next - 1)
 
     def publish(self, batch: Batch) -> None:
-        """Store messages behind all others; never blocks. ``batch.done`` is called with the outcome."""
-        self._writer.add(batch)
+        """Store messages behind all others; never blocks. ``batch.done`` is called with the outcome.
+
+        While the stream is full that is the refusal; a batch that was sent before may be stored already.
+        """
+        if self.full is not None and not batch.repeated:
+            batch.done(self.full)
+        else:
+            self._writer.add(batch)
 
     # ------------------------------------------------------------------ read
 

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
-from sluicemq.protocol.errors import BadStream, Unavailable
+from sluicemq.protocol.errors import BadStream, QueueFull, Unavailable
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.bus import BusEvent, Channel, silent
 from sluicemq_broker.config import Config
-from sluicemq_broker.runtime import Count
+from sluicemq_broker.runtime import Count, Kept
 from sluicemq_broker.security import Caller, authorize
-from sluicemq_broker.store import Documents, StreamStore, stream_names
+from sluicemq_broker.store import Disk, Documents, RetentionStore, StreamStore, stream_names
 from sluicemq_broker.streams.carried import read_carried
 from sluicemq_broker.streams.retention import Retention
 from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import Stream
+
+#: Seconds between two looks at how much each stream keeps.
+_LOOK: Final = 60.0
+#: The share of its disk that a stream without a bound may have before that is an incident.
+_MUCH: Final = 0.2
 
 
 class Streams:
@@ -43,6 +49,8 @@ class Streams:
         self._retentions: dict[str, Retention] = {}
         self._channel = channel
         self._unread: Callable[[Stream], int | None] = lambda _stream: None
+        self._disk: Callable[[str], Disk | None] = lambda _database: None
+        self._looked_at = -math.inf
 
     def __iter__(self) -> Iterator[Stream]:
         """Yield every stream that is known here."""
@@ -55,6 +63,10 @@ class Streams:
     def database_name(self, name: str) -> str:
         """Return the name of the database of a stream, made or not; raises :class:`BadStream`."""
         return self._config.stream(check_stream(name)).database or self._config.broker.database
+
+    def retention(self, database: str) -> RetentionStore:
+        """Return what says since when a database has a retention."""
+        return RetentionStore(self._database(database))
 
     def open(self, name: str) -> Stream:
         """Return the stream of this name, made or not: for configured streams, and those in MongoDB."""
@@ -114,8 +126,27 @@ class Streams:
 
     def sweep(self) -> None:
         """Apply retention to each stream; called once a lease. An error of one leaves the others theirs."""
+        looks = self._context.passed() - self._looked_at >= _LOOK
         for name in self.discover():
-            self._sweep(self.open(name))
+            self._sweep(self.open(name), looks=looks)
+        if looks:
+            self._looked_at = self._context.passed()
+
+    def bound_by(self, disk: Callable[[str], Disk | None]) -> None:
+        """Let streams without a bound take no more where little is left of a database's disk."""
+        self._disk = disk
+
+    def kept(self) -> Iterator[Kept]:
+        """Yield what each stream keeps, as of the last look."""
+        for stream in self:
+            messages, size, oldest = stream.kept
+            bound, used = stream.settings.bounds, None
+            if stream.settings.endless:
+                disk = self._disk(self.database_name(stream.name))
+                bound = "none: its disk"
+                used = disk and size / max(1, disk.total * _MUCH)
+            if messages:
+                yield Kept("stream", stream.name, bound, messages, size, oldest, used)
 
     def look(self) -> None:
         """Look for messages of other brokers in streams with waiting readers; called every second or so."""
@@ -151,16 +182,29 @@ class Streams:
         stream.kept_from(end)
         return max(0, end - first)
 
-    def _sweep(self, stream: Stream) -> None:
+    def _sweep(self, stream: Stream, *, looks: bool) -> None:
         context = self._context
+        stream.full = self._refusal(stream)
         try:
             removed = self._retentions[stream.name].sweep(
                 context.clock.now(), context.passed(), lambda: self._unread(stream)
             )
+            if looks:
+                stream.kept = stream.store.kept()
         except Unavailable as error:
             stream.counters.notice(Count.STORE_UNAVAILABLE, f"retention of stream {stream.name}: {error}")
         else:
             stream.counters.add(Count.SEGMENTS_REMOVED, removed)
+
+    def _refusal(self, stream: Stream) -> QueueFull | None:
+        """Return why a stream takes no more messages; None: it does."""
+        disk, reserve = self._disk(self.database_name(stream.name)), self._config.broker.disk_reserve
+        if disk is None or disk.free >= reserve or not stream.settings.endless:
+            return None
+        return QueueFull(
+            f"stream {stream.name!r} has no bound, and the disk of MongoDB has {disk.free >> 20} MiB left, "
+            f"less than disk_reserve ({reserve >> 20} MiB): make room, or set max_bytes or max_age"
+        )
 
     def _found(self, name: str) -> list[str]:
         return stream_names(self._database(self.database_name(name)))

@@ -20,13 +20,11 @@ from sluicemq.protocol.errors import BadStream, Held, LeaseLost, NotFound, Queue
 from sluicemq.protocol.names import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue_name
 from sluicemq_broker.context import Owners
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Holder, Subscription, SubscriptionStore
+from sluicemq_broker.store import MOST_SUBSCRIPTIONS, Holder, Subscription, SubscriptionStore
 from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import Stream
 from sluicemq_broker.streams.streams import Streams
 
-#: Subscriptions in one database, at most.
-_MOST_SUBSCRIPTIONS: Final = 10_000
 #: The number that stands for the end of the stream, as it is then.
 NEWEST: Final = -1
 
@@ -58,6 +56,7 @@ class Subscriptions:
         store: Callable[[Stream], SubscriptionStore],
     ) -> None:
         self._streams = streams
+        self._begun: dict[str, float] = {}
         self._context = context
         self._owners = owners
         self.store = store
@@ -160,13 +159,35 @@ class Subscriptions:
         return [row for stream, each in streams if stream for row in self._rows(stream, each)]
 
     def unread(self, stream: Stream) -> int | None:
-        """Return the oldest message that a subscription of a stream has not read; None: there is none."""
-        return min((each.watermark + 1 for each in self.store(stream).of(stream.name)), default=None)
+        """Return the oldest message that a subscription of a stream has not read; None: there is none.
+
+        One that nobody has held for ``unread_retention`` counts no more.
+        """
+        idle = self._context.clock.now() - stream.settings.unread_retention
+        found = self.store(stream).of(stream.name)
+        awaited = [each.watermark + 1 for each in found if self._is_awaited(stream, each, idle)]
+        return min(awaited, default=None)
+
+    def _is_awaited(self, stream: Stream, subscription: Subscription, idle: float) -> bool:
+        """Return True if a subscription is held, or was made or used after ``idle``.
+
+        What older versions have kept counts as used when the first broker of this version began.
+        """
+        if subscription.used_at >= idle or self._began(stream) >= idle:
+            return True
+        holder = subscription.holder
+        return holder is not None and not self._lost(stream.settings.database, holder)
+
+    def _began(self, stream: Stream) -> float:
+        database = self._streams.database_name(stream.name)
+        if database not in self._begun:
+            self._begun[database] = self._streams.retention(database).begin(self._context.clock.now())
+        return self._begun[database]
 
     def _may_make(self, stream: Stream, name: str, peer: str | None) -> None:
         what = f"subscription {name!r} of stream {stream.name!r}"
         there, now = self.store(stream).count(), self._context.timer.now()
-        if there >= _MOST_SUBSCRIPTIONS:
+        if there >= MOST_SUBSCRIPTIONS:
             raise QueueFull(f"{what} can't be made: there are {there} already, which is the most")
         self._context.names.ask(what, peer, now, there=0, most=1)
 

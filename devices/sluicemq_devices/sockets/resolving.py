@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,9 @@ _BACKLOG = 1024
 _EVERY_INTERFACE = "0.0.0.0"  # noqa: S104 - only where the endpoint says *
 _DIAL = 5.0  # seconds for one dial
 _ANY_IPC = "ipc://*"
+#: Its folder begins with this, and has one socket. Seconds for which such a socket may be about to listen.
+_PREFIX, _SOCKET = "sluicemq-", "socket"
+_YOUNG = 60.0
 _ORDER = {sockets.AF_INET: 0, sockets.AF_INET6: 1}
 
 
@@ -85,7 +90,8 @@ def _listen_tcp(address: str) -> tuple[sockets.socket, str]:
 
 def _listen_ipc(address: str) -> tuple[sockets.socket, str]:
     if address == _ANY_IPC:
-        address = f"ipc://{tempfile.mkdtemp(prefix='sluicemq-')}/socket"
+        remove_left_over(Path(tempfile.gettempdir()))
+        address = f"ipc://{tempfile.mkdtemp(prefix=_PREFIX)}/{_SOCKET}"
     path = unix_path(address)
     if path.startswith("\0"):
         return _bound(sockets.socket(sockets.AF_UNIX), path), address
@@ -94,6 +100,21 @@ def _listen_ipc(address: str) -> tuple[sockets.socket, str]:
             with contextlib.suppress(FileNotFoundError):
                 Path(path).unlink()
     return _bound(sockets.socket(sockets.AF_UNIX), path), f"ipc://{Path(path).absolute()}"
+
+
+def remove_left_over(temporary: Path) -> None:
+    """Remove folders of ``ipc://*`` that killed processes of this user have left among temporary files.
+
+    One in which nobody answers is left; a young one may be about to listen.
+    """
+    for path in temporary.glob(f"{_PREFIX}*/{_SOCKET}"):
+        with contextlib.suppress(OSError), sockets.socket(sockets.AF_UNIX) as probe:
+            found = path.lstat()
+            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < _YOUNG:
+                continue
+            if probe.connect_ex(str(path)) == errno.ECONNREFUSED:
+                path.unlink()
+                path.parent.rmdir()
 
 
 def _bound(listener: sockets.socket, place: object) -> sockets.socket:

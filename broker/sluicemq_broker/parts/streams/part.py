@@ -49,6 +49,8 @@ class StreamsPart(Part):
         self._streams = Streams(config, services, ground.database, ground.bus.channel)
         subscriptions = Subscriptions(self._streams, services, ground.owners, self._subscriptions_of)
         self._streams.keep(subscriptions.unread)
+        self._streams.bound_by(core.disks.get)
+        core.keepers.append(self._streams.kept)
         self._lags = Lags(subscriptions)
         self._admin = StreamAdmin(self._streams, subscriptions, config.routes)
         self._sessions = StreamSessions(

@@ -39,7 +39,8 @@ class DeadLetters(NamedTuple):
 
     ``since`` and ``until``: those that died from then on, and before then, in Unix seconds. With ``unasked``,
     dead letters for whose result somebody waits are left out if they died after it, and so are children whose
-    parents are not notified yet.
+    parents are not notified yet. With ``free_at``, those are left out, and dead letters whose dedupe window
+    is not over then.
     """
 
     ids: tuple[str, ...] | None = None
@@ -48,6 +49,7 @@ class DeadLetters(NamedTuple):
     since: float | None = None
     until: float | None = None
     unasked: float | None = None
+    free_at: float | None = None
 
 
 class Chosen(NamedTuple):
@@ -115,10 +117,13 @@ def _indexed(choice: DeadLetters, now: float) -> Document:
 def _conditions(choice: DeadLetters) -> list[Document]:
     """Return the part of the choice that no index can answer, as expressions of which all must hold."""
     conditions: list[Document] = []
+    if choice.unasked is not None or choice.free_at is not None:
+        conditions.append({"$or": [{"$not": [_exists("parent.id")]}, _exists("parent.told")]})
     if choice.unasked is not None:
-        told = [{"$not": [_exists("parent.id")]}, _exists("parent.told")]
         wanted = [{"$not": [_exists("asked")]}, {"$lt": ["$ended_at", date(choice.unasked)]}]
-        conditions += [{"$or": told}, {"$or": wanted}]
+        conditions.append({"$or": wanted})
+    if choice.free_at is not None:  # a missing field is less than any date
+        conditions.append({"$lte": ["$dedupe_until", date(choice.free_at)]})
     if choice.reason is not None:  # of the last failure; an expression, so that no character is special
         last = {"$ifNull": [{"$last": "$errors.reason"}, ""]}
         conditions.append({"$gte": [{"$indexOfCP": [last, {"$literal": choice.reason}]}, 0]})

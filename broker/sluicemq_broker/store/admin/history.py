@@ -29,12 +29,15 @@ from pymongo import IndexModel, UpdateOne
 from pymongo.errors import DuplicateKeyError
 
 from sluicemq_broker.job import State
+from sluicemq_broker.store.admin.newest import keep_newest
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document, date
 
 #: Days for which minutes are kept, hours and days, and months.
 MINUTES_KEPT, DAYS_KEPT, MONTHS_KEPT = 8, 400, 5 * 366
+#: Documents of days, and of months, at most: names that come and go make one for each day.
+MOST_DAYS: Final = 1_000_000
 _HOURS: Final = [f"{hour:02}" for hour in range(24)]
 #: Documents in one statement, so that the driver encodes none for long; and in one roll-up.
 _AT_ONCE: Final = 50
@@ -187,6 +190,11 @@ class HistoryStore:
             for each in found:
                 self._into_month(each)
             return len(found) + self._remove_minutes(today)
+
+    def trim(self, most: int = MOST_DAYS) -> int:
+        """Remove the oldest days and months of too many, as :func:`keep_newest`; return how many."""
+        with translated():
+            return sum(keep_newest(each, "remove_at", most) for each in (self._days, self._months))
 
     def _into_month(self, day: Document) -> None:
         began: datetime = day["day"]

@@ -17,12 +17,14 @@ from typing import Any, Final, NamedTuple
 
 from pymongo import IndexModel, ReplaceOne
 
+from sluicemq_broker.store.admin.newest import keep_newest
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document, date, seconds
 
-#: Days for which incidents are kept.
+#: Days for which incidents are kept, and how many are at most.
 INCIDENTS_KEPT: Final = 90
+MOST_INCIDENTS: Final = 100_000
 
 
 class Incident(NamedTuple):
@@ -59,6 +61,11 @@ class IncidentStore:
         if statements:
             with translated():
                 self._incidents.bulk_write(statements, ordered=False)
+
+    def trim(self, most: int = MOST_INCIDENTS) -> int:
+        """Remove the oldest incidents of too many, as :func:`keep_newest`; return how many."""
+        with translated():
+            return keep_newest(self._incidents, "until", most)
 
     def between(self, since: float, until: float, most: int) -> list[Incident]:
         """Return incidents that touch this time, the latest end first, ``most`` at most."""

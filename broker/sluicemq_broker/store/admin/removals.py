@@ -30,6 +30,7 @@ from sluicemq_broker.store.jobs.failed_children import (
     ParentQueues,
     remove_children,
 )
+from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.jobs.indexes import Notice, may_have
 from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.queue_store import QueueStore
@@ -39,10 +40,11 @@ from sluicemq_broker.store.jobs.removed_queues import (
     aside_name,
     drop_left_over,
     dropping_put_aside,
+    forget_removed,
     put_aside,
     token_of,
 )
-from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
+from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
 
 #: Pages of children of each removed queue in one round.
 _PAGES_IN_A_ROUND: Final = 40
@@ -135,6 +137,22 @@ class Removals(Operations):
                 if not room:
                     return
 
+    def excess(self, queue: str, most: int, since: float) -> tuple[int, float]:
+        """Return how many dead letters there are beyond the newest ``most``, and when the last of these died.
+
+        Only those that died from ``since`` on count. Reads one key for each of them: a million take MongoDB
+        half a second.
+        """
+        died = {"state": State.DEAD, "ended_at": {"$gte": date(since)}}
+        with translated():
+            jobs = self._jobs(queue)
+            count = jobs.count_documents(died, hint=ENDED_INDEX) - most
+            if count <= 0:
+                return 0, 0.0
+            oldest = jobs.find(died, {"_id": 0, "ended_at": 1}, hint=ENDED_INDEX).sort("ended_at", 1)
+            found = list(oldest.skip(count - 1).limit(1))
+        return (count, seconds(found[0]["ended_at"])) if found else (0, 0.0)
+
     def _remove(self, jobs: Jobs, which: Document, now: float) -> int:
         """Remove one batch: first the jobs that no parent awaits, then the others."""
         removed = jobs.delete_many({**which, **NOT_AWAITED}, hint=BY_ID).deleted_count
@@ -194,6 +212,7 @@ class Removals(Operations):
                 for _ in islice(dropping_put_aside(each, now, self._parents, size), most):
                     pass
             drop_left_over(self.database, now)
+            forget_removed(self.database, now)
 
 
 class _OfThisDatabase:

@@ -13,6 +13,7 @@ from pymongo import IndexModel
 from pymongo import errors as mongo_errors
 
 from sluicemq_broker.store.admin.inspector import Inspector
+from sluicemq_broker.store.admin.kept import disk_of
 from sluicemq_broker.store.connection import Client, Documents
 from sluicemq_broker.store.errors import brief, translated
 from sluicemq_broker.store.jobs.documents import collection
@@ -83,7 +84,7 @@ def server_facts(client: Client, database: str, clock: Callable[[], float] = tim
         members=read("members", lambda: _members(client)) if is_member else None,
         voters=read("voters", lambda: _voters(client)) if is_member else None,
         oplog=read("oplog", lambda: _oplog(client)) if is_member else None,
-        disk=read("disk", lambda: _disk(client[database])),
+        disk=read("disk", lambda: disk_of(client[database])[1:]),
         connections=read("connections", lambda: _connections(client)),
         unseen=unseen,
     )
@@ -149,12 +150,6 @@ def _oplog(client: Client) -> Oplog:
     first, last = (next(local[_OPLOG].find({}, {"ts": 1}).sort("$natural", way).limit(1)) for way in (1, -1))
     stats = local.command("collStats", _OPLOG)
     return Oplog(float(last["ts"].time - first["ts"].time), int(stats["size"]), int(stats["maxSize"]))
-
-
-def _disk(database: Documents) -> tuple[int, int]:
-    stats = database.command("dbStats")
-    total = int(stats["fsTotalSize"])
-    return total - int(stats["fsUsedSize"]), total
 
 
 def _connections(client: Client) -> tuple[int, int]:

@@ -4,7 +4,8 @@ One document for each limited queue, beside the queues in their database::
 
     limits: {_id: queue,
              running: {owner: {permits, order}, ...},     of max_running
-             tokens, refilled_at, taken}                  of rate
+             tokens, refilled_at, taken,                  of rate
+             removed_at?}                                 when the queue was removed: a day later it goes
 
 and one for each tenant with a rate of its own, until its bucket is full again::
 

@@ -266,7 +266,7 @@ class Claims:
     def _end_spent(self, jobs: list[Job], now: float) -> tuple[str, ...]:
         """Let jobs without an attempt left die; return their ids, except those that another broker ended."""
         ready = {**_these(jobs), "state": State.READY}
-        dying = death(now, "no attempt is left", self._defaults)
+        dying = death(now, "no attempt is left")
         ids = [each.id for each in jobs]
         if self.jobs.update_many(ready, dying, hint=BY_ID).modified_count == len(ids):
             return tuple(ids)

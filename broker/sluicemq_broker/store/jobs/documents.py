@@ -60,18 +60,12 @@ PASSED_KEPT: Final = 20
 FOR_CHILDREN: Final = 0
 
 
-#: Seconds for which a dead letter stays at least that moves on into another queue: it may have to wait for
-#: that, as for a waiter at another broker, or for MongoDB.
-MOVING: Final = 24 * 3600.0
-
-
 class QueueDefaults(NamedTuple):
     """A queue's settings, which its jobs don't repeat: a change holds for waiting jobs, too."""
 
     max_attempts: int = OPTIONS["max_attempts"].default
     visibility_timeout: float = OPTIONS["visibility_timeout"].default
     keep_done: float = OPTIONS["keep_done"].default
-    dead_retention: float | None = None
     on_expiry: str = OnExpiry.DROP
     fair: bool = False
     weights: Mapping[str, int] | None = None
@@ -90,12 +84,9 @@ class QueueDefaults(NamedTuple):
         return self.fair and self.tenant_max_running is not None
 
     @classmethod
-    def of(cls, settings: Any, queue: str) -> QueueDefaults:
+    def of(cls, settings: Any) -> QueueDefaults:
         """Pick the settings of a queue that jobs take."""
-        found = cls._make(getattr(settings, name) for name in cls._fields)
-        if found.dead_retention is None or settings.on_dead in (None, queue):
-            return found
-        return found._replace(dead_retention=max(found.dead_retention, MOVING))
+        return cls._make(getattr(settings, name) for name in cls._fields)
 
 
 #: The order in which jobs are handed out: higher priority first, then the earliest, then FIFO.

@@ -60,7 +60,7 @@ def _expired(jobs: Jobs, now: float, limit: int) -> list[Document]:
 
 
 def _end(jobs: Jobs, defaults: QueueDefaults, expired: Document, now: float) -> int:
-    dying = death(now, EXPIRED, defaults)
+    dying = death(now, EXPIRED)
     if defaults.on_expiry == OnExpiry.DEAD:
         return jobs.update_many(expired, dying, hint=BY_ID).modified_count
     alone, child = ({**expired, "parent": {"$exists": there}} for there in (False, True))

@@ -131,7 +131,7 @@ def _fail(
     if not reasons:
         return {}
     deaths = [
-        UpdateOne(waits_for_children(parent), death(now, reason, store.defaults), hint=BY_ID)
+        UpdateOne(waits_for_children(parent), death(now, reason), hint=BY_ID)
         for parent, reason in reasons.items()
     ]
     fields = {"seq": 1, "children.by": 1, "group": 1, "errors": {"$slice": -1}}
@@ -146,11 +146,8 @@ def _fail(
 
 
 def mark_parents_notified(store: QueueStore, children: Sequence[DeadChild]) -> None:
-    """Note in dead children that their parents were notified: they expire as other dead letters now."""
-    told: list[Document] = [{"$set": {"parent.told": True}}]
-    if (kept := store.defaults.dead_retention) is not None:
-        until = {"$max": [{"$add": ["$ended_at", int(kept * 1000)]}, "$dedupe_until"]}
-        told.append({"$set": {"remove_at": until}})
+    """Note in dead children that their parents were notified: retention may remove them from now on."""
+    told: Document = {"$set": {"parent.told": True}}
     with translated():
         store.jobs.bulk_write(
             [UpdateOne({"_id": each.id, "seq": each.seq, "state": State.DEAD}, told) for each in children],

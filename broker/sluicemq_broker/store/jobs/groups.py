@@ -34,8 +34,9 @@ from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
 from sluicemq_broker.store.write_results import refusals
 
 #: One document for each queue that ever had a group, or a child of some job:
-#: ``{_id: its collection, last?: the highest place, children?: true}``. It stays when the queue is removed.
-_PLACES: Final = "places"
+#: ``{_id: its collection, last?: the highest place, children?: true, removed_at?}``. It stays for a day when
+#: the queue is removed.
+PLACES: Final = "places"
 #: How often the first jobs are looked for, as other brokers are faster.
 _TRIES: Final = 5
 #: Groups that are looked at together.
@@ -78,7 +79,7 @@ class GroupStore:
         self.ever_waited = False
         """True if any job ever had to wait here, as far as is known."""
         # No majority: the insert at a place comes later in the oplog, and waits for the majority.
-        self._places = jobs.database[_PLACES].with_options(write_concern=WriteConcern(w=1))
+        self._places = jobs.database[PLACES].with_options(write_concern=WriteConcern(w=1))
 
     def prepare(self) -> None:
         """Let jobs wait here from now on; only the first call asks MongoDB.
@@ -126,7 +127,7 @@ class GroupStore:
         """Return the first of ``count`` places that no other job has, behind all that were given before.
 
         Clocks would not do: those of two brokers differ. Lost reply: these places stay empty. The counter
-        stays when the queue is deleted, as another broker may be about to use the last places.
+        stays for a day when the queue is deleted, as another broker may be about to use the last places.
         """
         self.prepare()
         with translated():

@@ -195,17 +195,13 @@ def progressed(report: Progressed) -> UpdateOne:
     return UpdateOne({**reserved_as(report.job), "state": State.RESERVED}, {"$set": {"progress": progress}})
 
 
-def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> UpdateOne:
+def rolled_back(entry: RolledBack, now: float) -> UpdateOne:
     """Return the update from ``reserved`` to ``ready`` or ``dead``, with one more entry in the history."""
     changed: Document = {"state": State.READY}
     unset = RESERVATION
     if entry.dead:
         unset = {**RESERVATION, **_TURN}
-        changed = dead(now, defaults)
-        if entry.job.parent:  # kept until the parent is notified
-            changed.pop("remove_at", None)
-        if "remove_at" in changed:
-            changed["remove_at"] = max(changed["remove_at"], date(entry.job.dedupe_until))
+        changed = dead(now)
     elif entry.due is not None:
         changed["eligible_at"] = date(max(entry.due, now))
     if entry.isolated:
@@ -221,12 +217,9 @@ def rolled_back(entry: RolledBack, now: float, defaults: QueueDefaults) -> Updat
 HAS_PARENT: Final = {"$and": [{"$gt": ["$parent.id", None]}, {"$lte": ["$parent.told", None]}]}
 
 
-def death(now: float, reason: str, defaults: QueueDefaults, *, losses: int = 0) -> list[Document]:
+def death(now: float, reason: str, *, losses: int = 0) -> list[Document]:
     """Return the update that lets jobs die without a verdict: a pipeline, as each has its own attempts."""
-    changed = {**dead(now, defaults), "errors": with_entry(now, "$attempts", reason)}
-    if "remove_at" in changed:  # not before its dedupe window is over; $max ignores a missing field
-        kept = {"$max": [changed["remove_at"], "$dedupe_until"]}
-        changed["remove_at"] = {"$cond": [HAS_PARENT, "$$REMOVE", kept]}  # nor before the parent is notified
+    changed = {**dead(now), "errors": with_entry(now, "$attempts", reason)}
     if losses:
         changed["losses"] = _added("losses", losses)
     return [{"$set": changed}, {"$unset": [*RESERVATION, *_TURN]}]
@@ -259,7 +252,7 @@ def dead_letter(unreadable: Document, now: datetime, defaults: QueueDefaults) ->
     """Return the document of a message that never became a job, with all fields of one."""
     entry = {"at": now, "attempt": 0, "reason": unreadable["reason"], "worker": ""}
     empty = Job(unreadable["_id"], unreadable["payload"])
-    ended = {**dead(seconds(now), defaults), "errors": [entry], "size": unreadable["size"]}
+    ended = {**dead(seconds(now)), "errors": [entry], "size": unreadable["size"]}
     if unreadable["raw_headers"]:
         ended["raw_headers"] = unreadable["raw_headers"]
     if unreadable.get("pushed_by"):
@@ -267,12 +260,9 @@ def dead_letter(unreadable: Document, now: datetime, defaults: QueueDefaults) ->
     return {**document(empty, now, defaults), "eligible_at": now, **ended}
 
 
-def dead(now: float, defaults: QueueDefaults) -> Document:
+def dead(now: float) -> Document:
     """Return the fields of a job that dies now."""
-    ended: Document = {"state": State.DEAD, "ended_at": date(now)}
-    if defaults.dead_retention is not None:
-        ended["remove_at"] = date(now + defaults.dead_retention)
-    return ended
+    return {"state": State.DEAD, "ended_at": date(now)}
 
 
 # ---------------------------------------------------------------------------- read back

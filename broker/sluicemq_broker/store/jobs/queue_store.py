@@ -303,7 +303,7 @@ class QueueStore:
         Lost reply: a repetition leaves jobs that have moved, as they are no longer reserved so; also where we
         have reserved them again in the meantime.
         """
-        writes = [rolled_back(entry, now, self._defaults) for entry in entries]
+        writes = [rolled_back(entry, now) for entry in entries]
         with translated():
             return self.jobs.bulk_write(writes, ordered=False).matched_count
 
@@ -337,7 +337,7 @@ class QueueStore:
     # ------------------------------------------------------ owners and sweeps
 
     def _set_aside(self, strange: list[Strange], now: float) -> int:
-        moved = set_aside(self.jobs, strange, now, self._defaults)
+        moved = set_aside(self.jobs, strange, now)
         for each in moved:
             self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
         return len(moved)
@@ -351,7 +351,7 @@ class QueueStore:
     def mend_ownerless(self, now: float) -> None:
         """Set documents aside that are reserved by nobody: no broker wrote them so."""
         with translated():
-            strange = set_ownerless_aside(self.jobs, now, self._defaults)
+            strange = set_ownerless_aside(self.jobs, now)
         for each in strange:
             self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
 
@@ -365,9 +365,7 @@ class QueueStore:
         with translated():
             # A job that was never lost has no such field.
             doomed = {**held, "losses": {"$gte": max_losses - 1}} if max_losses > 1 else held
-            dead = self.jobs.update_many(
-                doomed, death(now, "lost with its broker too often", self._defaults, losses=1)
-            )
+            dead = self.jobs.update_many(doomed, death(now, "lost with its broker too often", losses=1))
             ready = self.jobs.update_many(held, reclaimed())
         return ready.modified_count, dead.modified_count
 

@@ -13,20 +13,26 @@ from secrets import token_hex
 from typing import Final
 
 import gevent
+from pymongo import IndexModel
 from pymongo.errors import OperationFailure
 
+from sluicemq_broker.store.cluster.limits import COLLECTION as LIMITS
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.jobs.documents import PUT_ASIDE, collection, queue_of
 from sluicemq_broker.store.jobs.failed_children import AWAITED, ParentQueues, fail_all, reasons_of
-from sluicemq_broker.store.jobs.groups import GroupStore
+from sluicemq_broker.store.jobs.groups import PLACES, GroupStore
 from sluicemq_broker.store.jobs.index_models import CHILD_INDEXES, PARENT_INDEX
 from sluicemq_broker.store.jobs.indexes import ignore, make_indexes
-from sluicemq_broker.store.values import BY_ID, Jobs
+from sluicemq_broker.store.values import BY_ID, Jobs, date
 
 #: Prefix of the empty collections that take the place of removed ones; and seconds after which such a
 #: collection counts as left over.
-_EMPTY: Final = "deleted."
+EMPTY: Final = "deleted."
 _LEFT_OVER: Final = 60.0
+#: Seconds for which places and limits of a removed queue stay: another broker may be about to use them. And
+#: the index by which they are found.
+_BESIDE_KEPT: Final = 24 * 3600.0
+_REMOVED: Final = IndexModel([("removed_at", 1)], name="removed", sparse=True)
 #: Children that are read at once.
 CHILDREN: Final = 500
 #: The server's codes: there is no collection of this name, and there is one.
@@ -62,14 +68,40 @@ def put_aside(jobs: Jobs, now: float, token: str, *, leave_empty: bool) -> Jobs:
     database, name = jobs.database, jobs.name
     wanted = GroupStore(jobs).wanted()
     aside = database[aside_name(queue_of(name), token)]
-    empty = database[f"{_EMPTY}{queue_of(name)}.{int(now * 1000):x}-{token_hex(4)}"]
+    empty = database[f"{EMPTY}{queue_of(name)}.{int(now * 1000):x}-{token_hex(4)}"]
     if leave_empty:
         empty.create_indexes(wanted)
+    _mark_beside(jobs, now)
     _rename(jobs, aside.name, unless={_NOT_THERE})
     if leave_empty and not _rename(empty, name, unless={_EXISTS, _NOT_THERE}):
         empty.drop()
         make_indexes(jobs, ignore, wanted)  # the next sweep reports what keeps one from being made
     return aside
+
+
+def _mark_beside(jobs: Jobs, now: float) -> None:
+    """Note in what lies beside a queue that the queue is being removed: see :func:`forget_removed`."""
+    for name, key in ((PLACES, jobs.name), (LIMITS, queue_of(jobs.name))):
+        beside = jobs.database[name]
+        beside.create_indexes([_REMOVED])
+        beside.update_one({"_id": key}, {"$set": {"removed_at": date(now)}})
+
+
+def forget_removed(database: Documents, now: float) -> None:
+    """Remove what lies beside queues that were removed a day ago, unless they are there again.
+
+    A document that is used at this moment has changed since it was read, and stays. Crash in between, or a
+    lost reply: the next call goes on.
+    """
+    long_ago = {"removed_at": {"$lte": date(now - _BESIDE_KEPT)}}
+    for name in (PLACES, LIMITS):
+        beside = database[name]
+        for each in list(beside.find(long_ago).limit(CHILDREN)):
+            queue = each["_id"] if name == PLACES else collection(each["_id"])
+            if database.list_collection_names(filter={"name": queue}):
+                beside.update_one({"_id": each["_id"]}, {"$unset": {"removed_at": ""}})
+            else:
+                beside.delete_one(each)
 
 
 def _rename(jobs: Jobs, name: str, *, unless: set[int]) -> bool:
@@ -117,7 +149,7 @@ def drop_left_over(database: Documents, now: float) -> None:
 
     Those of the last minute may still take it. A collection into which somebody has put a document stays.
     """
-    for each in _named(database, _EMPTY):
+    for each in _named(database, EMPTY):
         made = each.name.rpartition(".")[2].partition("-")[0]
         if now * 1000 - int(made, 16) > _LEFT_OVER * 1000 and each.find_one({}, {"_id": 1}) is None:
             each.drop()

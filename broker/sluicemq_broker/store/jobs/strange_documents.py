@@ -40,9 +40,7 @@ def read(stored: Document, defaults: QueueDefaults) -> Job | Strange:
         return Strange(stored["_id"], f"{type(error).__name__}: {error}"[:1000])
 
 
-def set_aside(
-    collection: Jobs, strange: Iterable[Strange], now: float, defaults: QueueDefaults
-) -> list[Strange]:
+def set_aside(collection: Jobs, strange: Iterable[Strange], now: float) -> list[Strange]:
     """Make dead letters of ``ready`` documents; return those that no other broker has set aside before.
 
     One statement each, as each has its own reason; there are few. Repeating it changes nothing.
@@ -51,23 +49,23 @@ def set_aside(
         each
         for each in strange
         if collection.update_one(
-            {"_id": {"$in": [each.id]}, "state": State.READY}, _aside(each.reason, now, defaults), hint=BY_ID
+            {"_id": {"$in": [each.id]}, "state": State.READY}, _aside(each.reason, now), hint=BY_ID
         ).modified_count
     ]
 
 
-def set_ownerless_aside(collection: Jobs, now: float, defaults: QueueDefaults) -> list[Strange]:
+def set_ownerless_aside(collection: Jobs, now: float) -> list[Strange]:
     """Make dead letters of documents that are reserved by nobody: no lease of theirs will ever end."""
     reason = "reserved, and its owner is no string"
     found = collection.find(_OWNERLESS, {"_id": 1}).limit(_AT_ONCE)
     strange = [Strange(each["_id"], reason) for each in found]
     these = {"_id": {"$in": [each.id for each in strange]}, **_OWNERLESS}
     if strange:
-        collection.update_many(these, _aside(reason, now, defaults), hint=BY_ID)
+        collection.update_many(these, _aside(reason, now), hint=BY_ID)
     return strange
 
 
-def _aside(reason: str, now: float, defaults: QueueDefaults) -> list[Document]:
+def _aside(reason: str, now: float) -> list[Document]:
     """Return an update that can't fail, whatever the document's fields are."""
-    ended = {**dead(now, defaults), "unreadable": {"$literal": reason}, "errors": with_entry(now, 0, reason)}
+    ended = {**dead(now), "unreadable": {"$literal": reason}, "errors": with_entry(now, 0, reason)}
     return [{"$set": ended}, {"$unset": ["owner", "reserved_at", "slot", "head", "wait"]}]

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from enum import Enum, auto
-from typing import Final
+from typing import Final, NamedTuple
 
 from bson.int64 import Int64
 from pymongo import IndexModel
@@ -59,7 +59,7 @@ _UNKNOWN_WEIGHT: Final = 256 * 1024
 #: Topics and ids in one read, about: each becomes an object, and 32,768 take 4 ms.
 _MOST_NAMES: Final = 32_768
 
-_PREFIX: Final = "stream."
+STREAM_PREFIX: Final = "stream."
 _IDS_INDEX: Final = "ids"
 _TOPICS_INDEX: Final = "topics"
 
@@ -71,6 +71,14 @@ class Appended(Enum):
     TAKEN = auto()  # by another segment: the tail is further on
 
 
+class StreamKept(NamedTuple):
+    """The messages that a stream keeps, their bytes, and when the oldest was stored."""
+
+    messages: int
+    bytes: int
+    oldest: float | None
+
+
 class StreamStore:
     """The log of one stream. All methods wait for MongoDB, and raise as every statement does.
 
@@ -80,7 +88,7 @@ class StreamStore:
     def __init__(self, database: Documents, name: str) -> None:
         self.name = name
         self._database = database
-        collection: Collection[Document] = durable(database)[_PREFIX + name]
+        collection: Collection[Document] = durable(database)[STREAM_PREFIX + name]
         self._segments = collection.with_options(read_concern=ReadConcern("majority"))
         self.weight = 0
         """Bytes of the largest segment that was read lately; 0: none was."""
@@ -106,7 +114,7 @@ class StreamStore:
         Crash or lost reply: it is there or not. Send it again until this returns: its place is taken then, by
         it or by another segment, and an earlier copy changes nothing.
         """
-        if insert(self._database, _PREFIX + self.name, document_of(segment), "majority", stored):
+        if insert(self._database, STREAM_PREFIX + self.name, document_of(segment), "majority", stored):
             self._weigh([segment])
             return Appended.STORED
         with translated():
@@ -216,10 +224,15 @@ class StreamStore:
 
     def bytes_kept(self) -> int:
         """Return the bytes of all segments with messages that are kept."""
-        newest, oldest = self._newest(), self._at(self.head().first, or_next=True)
-        if newest is None or oldest is None or newest.next <= self.head().first:
-            return 0
-        return newest.total - oldest.total + oldest.size
+        return self.kept().bytes
+
+    def kept(self) -> StreamKept:
+        """Return how much is kept, in three reads."""
+        newest, head = self._newest(), self.head()
+        oldest = self._at(head.first, or_next=True)
+        if newest is None or oldest is None or newest.next <= head.first:
+            return StreamKept(0, 0, None)
+        return StreamKept(newest.next - head.first, newest.total - oldest.total + oldest.size, oldest.at)
 
     def raise_first(self, first: int, *, erased: bool = False) -> None:
         """Keep nothing before this number; it never falls. ``erased``: don't list the stream while empty.
@@ -312,4 +325,4 @@ def stream_names(database: Documents) -> list[str]:
     """Return the streams that have a collection."""
     with translated():
         found = database.list_collection_names(filter={"name": {"$regex": "^stream\\."}})
-    return sorted(name.removeprefix(_PREFIX) for name in found)
+    return sorted(name.removeprefix(STREAM_PREFIX) for name in found)

@@ -3,7 +3,7 @@
 One document each, in the collection ``subscriptions`` of the stream's database::
 
     {_id: "prices/sums", stream, name, watermark: 1200, fence: 7, marked_at?,
-     kind?: "update", holder?: {owner, token, who}, held_at?}
+     kind?: "update", holder?: {owner, token, who}, held_at?, marked_at?, made_at?}
 
 ``watermark``: the number of the last message that was worked on. ``kind`` is the lock: it is there while the
 subscription is held, or was held and its holder ended without giving it back. In the second case ``holder``
@@ -33,6 +33,8 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document, date, seconds
 
+#: Subscriptions in one database, at most.
+MOST_SUBSCRIPTIONS: Final = 10_000
 #: How often others may change a subscription between reading and holding it.
 _TRIES: Final = 20
 
@@ -58,6 +60,12 @@ class Subscription:
     holder: Holder | None = None
     held_at: float | None = None
     marked_at: float | None = None
+    made_at: float | None = None
+
+    @property
+    def used_at(self) -> float:
+        """When it was made, held, or marked last, in Unix seconds; 0: an older version has not said."""
+        return max(self.made_at or 0.0, self.held_at or 0.0, self.marked_at or 0.0)
 
 
 class SubscriptionStore:
@@ -176,7 +184,8 @@ class SubscriptionStore:
         may_make()
         new = {"stream": stream, "name": name, "watermark": Int64(watermark), "fence": Int64(0)}
         with translated(), suppress(DuplicateKeyError):  # another broker makes it just now
-            self._subscriptions.update_one({"_id": _id(stream, name)}, {"$setOnInsert": new}, upsert=True)
+            made: Document = {"$setOnInsert": new, "$currentDate": {"made_at": True}}
+            self._subscriptions.update_one({"_id": _id(stream, name)}, made, upsert=True)
         return self.get(stream, name) or Subscription(stream, name, watermark, 0)
 
     def _change(self, found: Subscription, change: Document) -> None:
@@ -197,7 +206,7 @@ def _document(holder: Holder) -> Document:
 
 def _subscription(stored: Document) -> Subscription:
     holder = stored.get("holder")
-    held_at, marked_at = stored.get("held_at"), stored.get("marked_at")
+    held_at, marked_at, made_at = (stored.get(each) for each in ("held_at", "marked_at", "made_at"))
     return Subscription(
         stored["stream"],
         stored["name"],
@@ -207,4 +216,5 @@ def _subscription(stored: Document) -> Subscription:
         None if holder is None else Holder(holder["owner"], holder["token"], holder["who"]),
         None if held_at is None else seconds(held_at),
         None if marked_at is None else seconds(marked_at),
+        None if made_at is None else seconds(made_at),
     )

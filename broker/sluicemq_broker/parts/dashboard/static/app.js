@@ -11,7 +11,7 @@ import { loginPage } from "./login.js";
 import { overview } from "./overview.js";
 import { queue } from "./queue.js";
 import { queues } from "./queues.js";
-import { schedules, streams, tasks, workers } from "./others.js";
+import { kept, schedules, streams, tasks, workers } from "./others.js";
 import { may, maySome, needsLogin, onchange, refresh, who } from "./session.js";
 
 const reads = () => maySome("read");
@@ -19,7 +19,7 @@ const PAGES = [
   ["", "Overview", overview, () => true], ["queues", "Queues", queues, reads], ["dead", "Dead letters", dead, reads],
   ["workers", "Workers", workers, reads], ["schedules", "Schedules", schedules, () => maySome("manage")],
   ["streams", "Streams", streams, () => maySome("subscribe")], ["tasks", "Tasks", tasks, () => maySome("manage")],
-  ["audit", "Audit", audit, () => may("operate")],
+  ["kept", "Kept", kept, () => may("operate")], ["audit", "Audit", audit, () => may("operate")],
 ];
 
 const main = document.getElementById("main");

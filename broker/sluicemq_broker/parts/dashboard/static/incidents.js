@@ -19,11 +19,13 @@ const KINDS = {
   flood: ["warn", "Flood", ({ figures }) => `${plural(figures.pushed, "job", "jobs")} came; ${count(figures.usual)} in a minute are usual`],
   backlog: ["warn", "Jobs waited", ({ figures }) => `up to ${span(figures.longest)}; ${count(figures.ready)} ready (maximum); ${count(figures.pushed)} came, ${count(figures.committed)} were done`],
   dead_letters: ["bad", "Dead letters", ({ figures }) => `${plural(figures.count, "job", "jobs")} died${figures.reason ? `, the latest of: ${figures.reason}` : ""}`],
+  dead_removed: ["warn", "Dead letters removed", ({ figures }) => `${plural(figures.count, "dead letter", "dead letters")} went: older than dead_retention, or more than max_dead`],
   refused: ["warn", "Pushes refused", ({ figures }) => plural(figures.count, "job was not taken", "jobs were not taken")],
   timed_out: ["warn", "Timed out", ({ figures }) => `${plural(figures.count, "delivery", "deliveries")} without an answer in time`],
   paused: ["warn", "Paused", ({ figures }) => `${figures.what}`],
   resumed: ["", "Resumed", ({ figures }) => `${figures.what}`],
   disagree: ["warn", "Brokers differ", ({ figures }) => `${figures.said}`],
+  bound_near: ["warn", "Almost full", ({ figures }) => `${figures.said}`],
 };
 const UNKNOWN = ["", "", () => ""];
 

@@ -123,3 +123,22 @@ export function tasks() {
   reload = part.reload;
   return page;
 }
+
+/** What is kept, what bounds it, and how much of that bound is used; the nearest to its bound first. */
+export function kept() {
+  const some = (value, words) => (value === null ? { text: "–", tone: "zero" } : words(value));
+  const used = (value) => ({ text: `${Math.round(100 * value)} %`, tone: value >= 1 ? "bad" : value >= 0.9 ? "warn" : value < 0.005 ? "zero" : "" });
+  const name = (row) => (row.kind === "dead letters" ? h("a", { href: `#/dead?queue=${encodeURIComponent(row.name)}` }, row.name) : row.name);
+  const list = table("Kept", [
+    { title: "What", kind: "name", cell: (row) => row.kind },
+    { title: "Of", kind: "name", cell: name },
+    { title: "How many", num: true, cell: (row) => some(row.number, count) },
+    { title: "Size", num: true, cell: (row) => some(row.bytes, bytes) },
+    { title: "Oldest", more: true, cell: (row) => some(row.oldest, (at) => ago(at, Date.now() / 1000)) },
+    { title: "Bound", kind: "grow", cell: (row) => row.bound },
+    { title: "Used", num: true, cell: (row) => some(row.used, used) },
+  ], { key: (row) => `${row.kind} ${row.name}`, empty: "nothing was looked at yet" });
+  const order = (one, other) => (other.used ?? -1) - (one.used ?? -1);
+  const part = { element: card("Bounds", { bare: list.element }), show: (found) => list.update([...found.kept].sort(order)) };
+  return asking("Kept", "what is kept, up to which bound; looked at once a minute", [part], () => get("/kept"), 10000);
+}

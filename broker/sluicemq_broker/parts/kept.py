@@ -1,0 +1,96 @@
+"""List of what is kept, and how much of each bound is used: for dashboard, metrics and incidents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final
+
+from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.permissions import Action
+from sluicemq_broker.process.duties import Duty
+from sluicemq_broker.process.part import Core, Part
+from sluicemq_broker.runtime import Kept, LabelledGauge
+from sluicemq_broker.security import Needs
+from sluicemq_broker.store import COLLECTIONS, Measured, disk_of, measure
+
+if TYPE_CHECKING:
+    from sluicemq_broker.http import Site
+
+#: Seconds between two looks at the collections.
+_MEASURED: Final = 60.0
+#: Rows with figures of their own in ``/metrics``.
+_MOST_SHOWN: Final = 1000
+_LABELS: Final = ("kind", "name")
+_OF_OTHERS: Final = "not of a broker"
+#: By the field of a row: name and text of its gauge.
+GAUGES: Final = {
+    "number": ("kept_items", "how many are kept"),
+    "bytes": ("kept_bytes", "bytes that are kept"),
+    "used": ("kept_used_ratio", "share of its bound that is used; at 1 the oldest go, or no more is taken"),
+}
+
+
+class KeptPart(Part):
+    """The list of what is kept."""
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self._databases = sorted(core.jobs.queues.databases)
+        self._collections: list[Kept] = []
+        self._looked_at: float | None = None
+        core.keepers.append(lambda: chain(self._collections, self._disks()))
+
+    def add_paths(self, site: Site) -> None:
+        """Add the list."""
+        site.ask("/kept", lambda _request: self._answer(), Needs(Action.OPERATE))
+
+    def gauges(self) -> Iterable[LabelledGauge]:
+        """Return the figures of the last look."""
+        for key, (name, text) in GAUGES.items():
+            rows = [each for each in self.core.kept if getattr(each, key) is not None][:_MOST_SHOWN]
+            values = [((each.kind, each.name), float(getattr(each, key))) for each in rows]
+            yield LabelledGauge(name, text, _LABELS, values)
+
+    def duties(self) -> Iterator[Duty]:
+        """Return the looks at collections and disks."""
+        settings = self.core.config.broker
+        yield Duty("room on the disks of MongoDB", settings.lease, self._look_at_disks)
+        yield Duty("what is kept", min(_MEASURED, 4 * settings.lease), self._look)
+
+    def _answer(self) -> dict[str, Any]:
+        if self._looked_at is None:
+            self._look()
+        return {"at": self._looked_at, "kept": [each._asdict() for each in self.core.kept]}
+
+    def _look(self) -> None:
+        ground = self.core.ground
+        self._collections = [
+            _row(each) for name in self._databases for each in measure(ground.database(name))
+        ]
+        self._look_at_disks()
+        self._looked_at = ground.clock.now()
+
+    def _look_at_disks(self) -> None:
+        """Note the room on each disk; a MongoDB that does not say it is left out."""
+        for name in self._databases:
+            try:
+                self.core.disks[name] = disk_of(self.core.ground.database(name))
+            except (SluiceError, KeyError, TypeError):
+                self.core.disks.pop(name, None)
+        self.core.kept[:] = [each for keeper in self.core.keepers for each in keeper()]
+
+    def _disks(self) -> Iterator[Kept]:
+        reserve = self.core.config.broker.disk_reserve
+        for name, disk in self.core.disks.items():
+            used = (disk.total - disk.free) / max(1, disk.total - reserve)
+            yield Kept("database", name, f"its disk, less {reserve >> 20} MiB", bytes=disk.used, used=used)
+
+
+def _row(measured: Measured) -> Kept:
+    name, number, size, oldest = measured
+    about = COLLECTIONS.get(name)
+    if about is None:
+        return Kept("collection", name, _OF_OTHERS, number, size)
+    used = None if about.most is None else number / about.most
+    return Kept("collection", name, about.bound, number, size, oldest, used)

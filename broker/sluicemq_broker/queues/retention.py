@@ -1,0 +1,105 @@
+"""Retention of dead letters: how long, and how many, each queue keeps.
+
+Those that were there before a broker of this version count as if they had died when it began
+(:mod:`~sluicemq_broker.store.cluster.retention`): after an upgrade nothing goes before ``dead_retention`` has
+passed, and the bound in number is for those that died since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from sluicemq_broker.queue import Queue
+from sluicemq_broker.queues.queues import Queues
+from sluicemq_broker.store import Documents, RetentionStore, Surveyed
+
+#: Seconds for which a dead letter stays at least that moves on into another queue: it may have to wait for
+#: that, as for a waiter at another broker, or for MongoDB.
+MOVING: Final = 24 * 3600.0
+
+
+class DeadBounds(NamedTuple):
+    """Bounds of a queue's dead letters now.
+
+    ``until``: those that died before then are too old; None: none is. ``most``: of those that died from
+    ``since`` on, how many are kept.
+    """
+
+    until: float | None
+    most: int
+    since: float
+
+
+class Used(NamedTuple):
+    """Dead letters of a queue: how many, since when the oldest is dead, and the used shares of both bounds.
+
+    ``time`` and ``number``: 1.0 when the oldest ones are about to be removed.
+    """
+
+    queue: str
+    dead: int
+    oldest: float | None
+    time: float
+    number: float
+
+
+class DeadRetention:
+    """The dead letters of all queues, as the last survey has found them.
+
+    ``dead(queue)``: about how many it has; None: not known.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        database: Callable[[str], Documents],
+        now: Callable[[], float],
+        dead: Callable[[str], int | None],
+    ) -> None:
+        self._queues = queues
+        self._database = database
+        self._now = now
+        self._dead = dead
+        self._since: dict[str, float] = {}
+        self._oldest: dict[str, float] = {}
+
+    def prepare(self) -> None:
+        """Note in each database that dead letters have a retention from now on."""
+        for name in self._queues.databases:
+            self._since[name] = RetentionStore(self._database(name)).begin(self._now())
+
+    def look(self, queue: Queue, surveyed: Surveyed) -> DeadBounds | None:
+        """Note the oldest dead letter of a queue; return its bounds if some are beyond them."""
+        if surveyed.died is None:
+            self._oldest.pop(queue.name, None)
+            return None
+        self._oldest[queue.name] = surveyed.died
+        bounds = self.bounds(queue)
+        too_old = bounds.until is not None and surveyed.died < bounds.until
+        return bounds if too_old or (self._dead(queue.name) or 0) > bounds.most else None
+
+    def bounds(self, queue: Queue) -> DeadBounds:
+        """Return the bounds of a queue's dead letters now."""
+        began, until = self._began(queue), self._now() - _kept(queue)
+        most = queue.settings.max_dead
+        return DeadBounds(None, most, began) if until < began else DeadBounds(until, most, 0.0)
+
+    def used(self) -> Iterator[Used]:
+        """Yield how far each queue with dead letters has used its bounds."""
+        for queue in self._queues:
+            if dead := self._dead(queue.name):
+                oldest = self._oldest.get(queue.name)
+                age = 0.0 if oldest is None else self._now() - max(oldest, self._began(queue))
+                number = dead / queue.settings.max_dead
+                yield Used(queue.name, dead, oldest, age / (_kept(queue) or 1.0), number)
+
+    def _began(self, queue: Queue) -> float:
+        return self._since.get(self._queues.database_name(queue.name), self._now())
+
+
+def _kept(queue: Queue) -> float:
+    """Return the seconds for which a queue keeps a dead letter."""
+    settings = queue.settings
+    moves = settings.on_dead not in (None, queue.name)
+    return max(settings.dead_retention, MOVING) if moves else settings.dead_retention

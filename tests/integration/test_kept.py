@@ -1,0 +1,230 @@
+"""Everything that brokers keep has a bound, which docs/retention.md names and the dashboard shows."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from pymongo.database import Database
+
+from sluicemq import Client, Producer, Publisher, QueueFull, Subscription, Worker
+from sluicemq_broker.store.admin.history import HistoryStore, MinuteCounts, Subject
+from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
+from sluicemq_broker.store.admin.kept import COLLECTIONS, LEFT, PREFIXES, disk_of, measure
+from sluicemq_broker.store.admin.removals import Removals
+from sluicemq_broker.store.cluster.limits import LimitStore
+from sluicemq_broker.store.jobs.groups import GroupStore
+from sluicemq_broker.store.jobs.queue_store import QueueStore
+from support.broker_process import BrokerProcess
+from support.http_reader import Web
+from support.jobs import NOW, some_jobs
+from support.waiting import TIMEOUT, wait_until
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/retention.md").read_text()
+DAY = 86_400.0
+PEBIBYTE = 2**50
+
+
+@pytest.fixture(scope="module")
+def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
+    """A broker that looks at what is kept every second, and whose disk has too little room for it."""
+    config = {
+        "broker": {"http": "127.0.0.1:0", "history": True, "lease": 1.0, "disk_reserve": PEBIBYTE},
+        "queues": {"limited": {"max_running": 2}, "fairly": {"fair": True, "tenant_rate": 5}},
+        "streams": {"bounded": {"max_messages": 1000}},
+        "schedules": {"often": {"queue": "mail", "every": 60}},
+    }
+    with BrokerProcess(mongo_uri, f"kept_{os.getpid()}", config=config) as broker:
+        yield broker
+
+
+@pytest.fixture
+def web(broker: BrokerProcess) -> Web:
+    return Web(broker.http)
+
+
+def named_in_the_page() -> set[str]:
+    """The collections in the second column of the table."""
+    table = PAGE.partition("## In MongoDB")[2].partition("\n\n##")[0]
+    places = [row.split("|")[2] for row in table.splitlines() if row.startswith("|")]
+    return set(re.findall(r"`([a-z_]+)(?:\.NAME[^`]*)?`", "".join(places)))
+
+
+def use_everything(broker: BrokerProcess) -> None:
+    """Have the broker make every collection that it can."""
+    with Producer(broker.doors["smq"]) as producer:
+        for queue in ("mail", "limited"):
+            producer.push(queue, b"x").wait(10)
+        producer.push("grouped", b"x", group="g").wait(10)
+        producer.push("fairly", b"x", tenant="acme").wait(10)
+        producer.push("gone", b"x").wait(10)
+    for queue in ("limited", "fairly"):
+        done = Event()
+        with Worker(broker.doors["smq"], queue, lambda _job, done=done: done.set()):  # type: ignore[misc]
+            assert done.wait(TIMEOUT)
+    with Publisher(broker.doors["smq"]) as publisher:
+        publisher.publish("bounded", "a", b"x").wait(10)
+    Subscription(broker.doors["smq"], "bounded", "reader", lambda _batch: None, follow=False).run()
+    with Client(broker.doors["smq"]) as client:
+        client.pause("mail")
+        client.delete("gone")
+
+
+def test_no_collection_of_a_used_store_lacks_a_bound_in_the_page(
+    broker: BrokerProcess, mongo: MongoClient[dict[str, Any]]
+) -> None:
+    """One who adds a collection says here, and in docs/retention.md, what bounds it."""
+    # Given
+    use_everything(broker)
+    documents = mongo[f"kept_{os.getpid()}"]
+    wait_until(lambda: {"history", "incidents"} <= set(documents.list_collection_names()), what="figures")
+    # When
+    there = {each for each in documents.list_collection_names() if not each.startswith("system.")}
+    # Then
+    own = {each for each in there if not each.startswith(PREFIXES)}
+    assert own - COLLECTIONS.keys() == set()
+    assert COLLECTIONS.keys() - own - {LEFT} <= {"bus", "history_months"}, "it was not made by this test"
+    assert {each.rstrip(".") for each in PREFIXES} | COLLECTIONS.keys() == named_in_the_page()
+
+
+def test_what_is_kept_is_shown_with_its_bound_and_measured(broker: BrokerProcess, web: Web) -> None:
+    def rows() -> dict[tuple[str, str], dict[str, Any]]:
+        return {(each["kind"], each["name"]): each for each in web.get("/api/v1/kept").json["kept"]}
+
+    # Given
+    with Publisher(broker.doors["smq"]) as publisher:
+        publisher.publish("bounded", "a", b"x").wait(10)
+    with Producer(broker.doors["smq"]) as producer:
+        producer.push("shown", b"x").wait(10)
+    with Worker(broker.doors["smq"], "shown", _reject):
+        # When, Then
+        row = wait_until(lambda: rows().get(("dead letters", "shown")), what="the dead letter")
+    assert (row["number"], row["bound"]) == (1, "90 days, 1,000,000")
+    assert 0 < row["used"] < 0.001
+    stream = wait_until(lambda: rows().get(("stream", "bounded")), what="the stream")
+    assert (stream["bound"], stream["used"]) == ("1,000 messages", None)
+    found = rows()
+    assert {name for kind, name in found if kind == "collection"} <= COLLECTIONS.keys()
+    assert found["collection", "owners"]["bound"] == "1 day"
+    assert found["collection", "audit"]["number"] >= 1
+    assert found["database", f"kept_{os.getpid()}"]["used"] > 1
+    # And Prometheus has them
+    metrics = web.get("/metrics").body.decode()
+    assert 'sluicemq_kept_items{kind="dead letters",name="shown"} 1' in metrics
+    assert 'sluicemq_kept_used_ratio{kind="database"' in metrics
+
+
+def _reject(job: Any) -> None:
+    job.reject("bad")
+
+
+def test_what_is_almost_full_is_an_incident(broker: BrokerProcess, web: Web) -> None:
+    def said() -> str:
+        found = web.get("/api/v1/incidents?span=hour").json["incidents"]
+        return "".join(each["figures"]["said"] for each in found if each["kind"] == "bound_near")
+
+    text = wait_until(said, what="the incident")
+    assert f"database of kept_{os.getpid()}" in text
+
+
+def test_a_stream_without_a_bound_takes_no_more_when_its_disk_is_full_and_one_with_a_bound_does(
+    broker: BrokerProcess,
+) -> None:
+    with Publisher(broker.doors["smq"]) as publisher:
+        publisher.publish("bounded", "a", b"x").wait(10)
+        publisher.publish("endless", "a", b"x")
+
+        def refused() -> bool:
+            try:
+                publisher.publish("endless", "a", b"x").wait(10)
+            except QueueFull as error:
+                return "disk_reserve" in str(error)
+            return False
+
+        wait_until(refused, what="the refusal")
+        publisher.publish("bounded", "a", b"x").wait(10)
+
+
+# ------------------------------------------------------------- parts of it, in the store
+
+
+def test_of_too_many_incidents_and_days_the_newest_stay(documents: Database[dict[str, Any]]) -> None:
+    # Given
+    incidents, history = IncidentStore(documents), HistoryStore(documents)
+    incidents.prepare()
+    history.prepare()
+    incidents.write("me", (Incident("flood", "mail", "b", NOW + at, NOW + at, {}) for at in range(1200)))
+    for number in range(15):
+        minute = int((NOW + number * DAY) // 60)
+        history.add("me", number, [MinuteCounts(Subject("queue", f"q{number}"), minute, {"pushed": 1}, {})])
+    # When
+    removed = incidents.trim(10), history.trim(10)
+    # Then
+    assert removed == (1190, 5)
+    assert [each.at for each in incidents.between(0, NOW + 9999, 99)] == [NOW + 1199 - at for at in range(10)]
+    assert {each["name"] for each in documents["history"].find()} == {f"q{number}" for number in range(5, 15)}
+
+
+def beside(documents: Database[dict[str, Any]]) -> int:
+    return documents["places"].count_documents({}) + documents["limits"].count_documents({})
+
+
+@pytest.fixture
+def removals(documents: Database[dict[str, Any]], store: QueueStore) -> Removals:
+    """Of a queue with a job, a place of a group and a limit."""
+    store.push(some_jobs(1), NOW)
+    GroupStore(store.jobs).places(5)
+    LimitStore(documents, "mail").permit("me", 1, 5, 1)
+    assert beside(documents) == 2
+    return Removals(documents)
+
+
+def test_what_lies_beside_a_removed_queue_goes_a_day_later(
+    documents: Database[dict[str, Any]], removals: Removals
+) -> None:
+    list(removals.dropping("mail", NOW))
+    removals.resume_drops(NOW + DAY - 1)
+    assert beside(documents) == 2
+    removals.resume_drops(NOW + DAY + 1)
+    assert beside(documents) == 0
+
+
+COMES_BACK: dict[str, Callable[[QueueStore], object]] = {
+    "with its first job": lambda store: store.push(some_jobs(1), NOW),
+    "empty": lambda store: store.prepare(again=True),
+}
+
+
+@pytest.mark.parametrize("how", COMES_BACK)
+def test_what_lies_beside_a_queue_that_has_come_back_stays(
+    documents: Database[dict[str, Any]], removals: Removals, store: QueueStore, how: str
+) -> None:
+    # Given
+    list(removals.dropping("mail", NOW))
+    store.dropped()
+    COMES_BACK[how](store)
+    # When
+    removals.resume_drops(NOW + DAY + 1)
+    removals.resume_drops(NOW + 9 * DAY)
+    # Then
+    assert beside(documents) == 2
+    assert GroupStore(store.jobs).places(1) == 6
+
+
+def test_collections_of_somebody_else_are_measured_too(documents: Database[dict[str, Any]]) -> None:
+    documents["mine"].insert_many([{} for _ in range(7)])
+    documents["stream.prices"].insert_one({})
+    documents["removed.mail.0a"].insert_one({})
+    found = {each.name: each for each in measure(documents)}
+    assert {"mine", LEFT} <= found.keys()
+    assert not any(each.startswith(PREFIXES) for each in found)
+    assert (found["mine"].documents, found[LEFT].documents) == (7, 1)
+    disk = disk_of(documents)
+    assert 0 < disk.free < disk.total
