@@ -59,15 +59,24 @@ def arrange(checkout: Path, root: Path, number: str) -> None:
     documents = root / "usr/share/doc/sluicemq"
     documents.mkdir(parents=True)
     shutil.copyfile(checkout / "LICENSE", documents / "copyright")
-    for each in root.rglob("direct_url.json"):  # names this machine's folders
-        each.unlink()
-    compile_modules(root, root / "opt/sluicemq/versions" / number)
+    [site_packages] = (root / "opt/sluicemq/versions" / number / "lib").glob("*/site-packages")
+    leave_out_where_it_was_built(site_packages)
+    compile_modules(root, site_packages)
 
 
-def compile_modules(root: Path, installed: Path) -> None:
+def leave_out_where_it_was_built(site_packages: Path) -> None:
+    """Remove what pip notes of the folders of this machine: in files, and by the sums of programs."""
+    for record in site_packages.glob("*.dist-info/RECORD"):
+        record.with_name("direct_url.json").unlink(missing_ok=True)
+        lines = [line for line in record.read_text().splitlines() if "/direct_url.json," not in line]
+        plain = [re.sub(r"^(\.\./[^,]*/bin/[^,]*),.*", r"\1,,", line) for line in lines]
+        record.write_text("".join(f"{line}\n" for line in plain))
+
+
+def compile_modules(root: Path, folder: Path) -> None:
     """Compile all modules for where they will lie; the service may not write there."""
     ways = ("-q", "-q", "--invalidation-mode", "unchecked-hash", "-s", str(root), "-p", "/")
-    run(PYTHON, "-m", "compileall", *ways, str(installed / "lib"))
+    run(PYTHON, "-m", "compileall", *ways, str(folder))
 
 
 def configuration(text: str) -> str:

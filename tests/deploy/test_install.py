@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
 
 import pytest
 
 from deploy.bare_debian import BareDebian, image
 from deploy.builds import build, copy_sources, download_requirements
-from sluicemq import Producer, SluiceError, Worker
+from deploy.load import Load, await_more
+from sluicemq import Worker
 from support.ports import free_port
 from support.waiting import TIMEOUT, wait_until
 
@@ -68,39 +67,6 @@ class Host:
 
     def version(self) -> str:
         return self.sluicemq("--version").split()[-1]
-
-
-class Load:
-    """A producer and a worker at the broker, which count what goes wrong."""
-
-    def __init__(self, endpoint: str) -> None:
-        self.endpoint = endpoint
-        self.errors: list[str] = []
-        self.pushed = 0
-        self.done: list[int] = []
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._push)
-
-    def __enter__(self) -> Self:
-        self._worker = Worker(self.endpoint, "load", lambda job: self.done.append(int(job.payload)))
-        self._worker.__enter__()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-        self._worker.__exit__(None, None, None)
-
-    def _push(self) -> None:
-        with Producer(self.endpoint) as producer:
-            while not self._ended.is_set():
-                try:
-                    producer.push("load", str(self.pushed).encode()).wait(5 * TIMEOUT)
-                    self.pushed += 1
-                except SluiceError as error:
-                    self.errors.append(str(error))
-                self._ended.wait(0.01)
 
 
 @pytest.fixture(scope="module")
@@ -207,8 +173,3 @@ def kill_in_the_middle(host: Host) -> None:
     wait_until(begun.exists, 10 * TIMEOUT, "a new version that begins")
     host.debian.run("sh", "-c", "kill -9 $(cat /tmp/pid)")
     assert upgrade.wait(TIMEOUT) != 0
-
-
-def await_more(load: Load) -> None:
-    before = len(load.done)
-    wait_until(lambda: len(load.done) > before + 10, 5 * TIMEOUT, "more jobs done")

@@ -14,7 +14,12 @@ from pathlib import Path
 import pytest
 
 from release_steps.building import differences, normalize
-from release_steps.debian import SCRIPTS, configuration, debian_version
+from release_steps.debian import (
+    SCRIPTS,
+    configuration,
+    debian_version,
+    leave_out_where_it_was_built,
+)
 from release_steps.papers import section, write_notes, write_sums
 from release_steps.trying import lowest_versions
 from sluicemq.protocol.keys import KeyPair, write_key_file
@@ -152,6 +157,17 @@ def test_a_package_has_a_configuration_that_is_valid_and_names_no_hosts_key(tmp_
     opened = text.partition("\n#[security.principals.admin]\n")[2]
     shown = tomllib.loads("[admin]\n" + "".join(line[1:] + "\n" for line in opened.splitlines()))
     assert shown["admin"] == {"keys": ["ITS PUBLIC KEY"], "permissions": "all"}
+
+
+def test_a_package_does_not_say_where_it_was_built(tmp_path: Path) -> None:
+    (tmp_path / "x.dist-info").mkdir()
+    for name in ("RECORD", "direct_url.json"):
+        (tmp_path / "x.dist-info" / name).write_text(
+            "../../../bin/x,sha256=of-a-path,213\nx/bin/y,sha256=a,1\nx.dist-info/direct_url.json,sha256=b,2\n"
+        )
+    leave_out_where_it_was_built(tmp_path)
+    [record] = (tmp_path / "x.dist-info").iterdir()
+    assert record.read_text() == "../../../bin/x,,\nx/bin/y,sha256=a,1\n"
 
 
 def test_debian_sorts_versions_as_python_does() -> None:
