@@ -10,6 +10,7 @@ from gevent.lock import BoundedSemaphore
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.runtime import Timer
 from sluicemq_broker.store import Documents, Follower, QueueRecord, QueueRecordStore, Removing
+from sluicemq_devices.hub import let_others_run
 
 #: Seconds behind an upgrade in which all is read still: a broker that has not seen it yet removes records as
 #: it did before, and the last change of an older broker may be found only now.
@@ -83,6 +84,7 @@ class QueueRecords:
                 except SluiceError:
                     followed.note(name, removed=removed)
                     raise
+                let_others_run()  # as many as there are queues may have changed
 
     def removals(self) -> list[tuple[str, QueueRecord, Removing]]:
         """Return the records of queues that are being removed, each with its database."""
