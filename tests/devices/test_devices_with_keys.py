@@ -85,8 +85,9 @@ def test_a_device_alone_reads_its_keys_again_and_ends_the_connections_of_those_t
     device, later = alone("streamer", LOCAL, LOCAL, *keys), new_pair()
     front, back = device.doors()
     first, second = (clients.connect(zmq.PUSH, front, **as_client(pair)) for pair in (CLIENT, later))
-    send(first, b"sealed")
+    send(first, b"first")
     assert f"({key_id(later.public)}) is not in" in next_line(device)
+    assert receive(clients.connect(zmq.PULL, back, **as_client())) == [b"first"]
     # When the file is broken, all stays as it is
     allow.write_text("not a key")
     device.process.send_signal(signal.SIGHUP)
@@ -97,14 +98,17 @@ def test_a_device_alone_reads_its_keys_again_and_ends_the_connections_of_those_t
     allow.write_text(encode(later.public))
     device.process.send_signal(signal.SIGHUP)
     assert "its key is not allowed any more" in next_line(device)
-    assert receive(clients.connect(zmq.PULL, back, **as_client(later))) == [b"sealed"]
+    third = clients.connect(zmq.PUSH, front, **as_client(later))
+    send(third, b"later")
+    assert receive(clients.connect(zmq.PULL, back, **as_client(later))) == [b"later"]
     again = clients.context.socket(zmq.PUSH)
     events = Events(again)
     for name, value in as_client().items():
         setattr(again, name, value)
     again.connect(front)
     assert events.next() == (zmq.EVENT_HANDSHAKE_FAILED_AUTH, 400)
-    second.close()
+    for each in (first, second, third):
+        each.close()
 
 
 @pytest.mark.parametrize(

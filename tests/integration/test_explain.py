@@ -60,9 +60,10 @@ _USUAL = QueueDefaults()
 
 
 def _waiting(at: int) -> dict[str, Any]:
-    due = NOW + 3600 + at / 1000 if at % 2 else NOW - 3600 + at / 1000
+    # Four after the other are due: brokers share them by the remainders of their numbers.
+    due = NOW + 3600 + at / 1000 if at % 8 > 3 else NOW - 3600 + at / 1000
     expires = NOW + 9 if at % 4 == 0 else None
-    job = a_job(f"waiting-{at}", priority=at // 2 % PRIORITIES, eligible_at=due, expires_at=expires)
+    job = a_job(f"waiting-{at}", priority=at // 8 % PRIORITIES, eligible_at=due, expires_at=expires)
     return document(job, date(NOW), _USUAL)
 
 
