@@ -25,6 +25,8 @@ def set_up(level: str, form: str) -> None:
     handler.setFormatter(_Json() if form == "json" else _Text())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("pymongo").setLevel(logging.WARNING)
+    # Its background tasks end cursors of connections that are lost: MongoDB does that by itself, too.
+    logging.getLogger("pymongo.client").setLevel(logging.CRITICAL)
     notices = Notices(logging.getLogger("broker"))
 
     def failed(context: object, _kind: object, error: BaseException, _trace: object) -> None:

@@ -25,6 +25,7 @@ from sluicemq_broker.store.jobs.index_models import (
 from sluicemq_broker.store.jobs.indexes import has_lines, may_have
 from sluicemq_broker.store.jobs.many_queues import ask_together
 from sluicemq_broker.store.jobs.outcomes import EXPIRED
+from sluicemq_broker.store.jobs.unions import Branch, union
 from sluicemq_broker.store.values import Document, Jobs, date
 
 #: Jobs of a state that are counted one by one, at most; above, the figure is an estimate.
@@ -129,12 +130,12 @@ class Counting:
         lines = has_lines(self._jobs)
         states = [each for each in SHOWN_STATES if lines or each != State.WAITING]
         over = [_over(self._now), *([_over_in_line(self._now)] if lines else [])]
-        first, *others = (
+        branches = (
             *(_counting(state, selects(state, self._now), self._exactly) for state in states),
             *(_counting(EXPIRED, each, self._exactly) for each in over),
         )
-        branches = [{"$unionWith": {"coll": self._jobs.name, "pipeline": each}} for each in others]
-        found = {each["_id"]: each for each in self._jobs.aggregate([*first, *branches], hint=READY_INDEX)}
+        together = union(Branch(self._jobs.name, each) for each in branches)
+        found = {each["_id"]: each for each in self._jobs.aggregate(together, hint=READY_INDEX)}
         if EXPIRED in found or any(each["count"] >= self._exactly for each in found.values()):
             return None
         return _figures(found)

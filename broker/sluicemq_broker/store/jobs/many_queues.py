@@ -10,6 +10,7 @@ from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import in_trouble, translated
 from sluicemq_broker.store.halving import in_halves
 from sluicemq_broker.store.jobs.documents import collection
+from sluicemq_broker.store.jobs.unions import Branch, union
 from sluicemq_broker.store.values import Document
 
 #: The pipelines of one queue. Each is a branch of the statement, and MongoDB finds an index for each.
@@ -28,7 +29,7 @@ def ask_together(
     def ask(some: Sequence[str]) -> None:
         rows: dict[str, list[Document]] = {queue: [] for queue in some}
         try:
-            for row in durable(database)[collection(some[0])].aggregate(list(_pipeline(some, branches))):
+            for row in durable(database)[collection(some[0])].aggregate(union(_named(some, branches))):
                 rows[row.pop("queue")].append(row)
         except OperationFailure as error:
             raise error if in_trouble(error) else _Refused from error
@@ -44,12 +45,7 @@ class _Refused(Exception):
     """MongoDB does not read one of these queues."""
 
 
-def _pipeline(queues: Iterable[str], branches: Branches) -> Iterator[Document]:
-    first, *others = (
-        (queue, [*branch, {"$addFields": {"queue": {"$literal": queue}}}])
-        for queue in queues
-        for branch in branches
-    )
-    yield from first[1]
-    for queue, branch in others:
-        yield {"$unionWith": {"coll": collection(queue), "pipeline": branch}}
+def _named(queues: Iterable[str], branches: Branches) -> Iterator[Branch]:
+    for queue in queues:
+        for stages in branches:
+            yield Branch(collection(queue), [*stages, {"$addFields": {"queue": {"$literal": queue}}}])
