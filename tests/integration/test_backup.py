@@ -32,6 +32,7 @@ from sluicemq_broker.store.copies.loading import RestoredDatabase
 from sluicemq_broker.store.copies.snapshot import Disturbed, LeftOut, Snapshot
 from support.broker_process import BrokerProcess
 from support.long_forms import first_of
+from support.own_mongod import a_mongod
 from support.ports import free_port
 from support.waiting import TIMEOUT, wait_until
 
@@ -421,6 +422,24 @@ def test_a_restore_has_to_be_told_where_and_asks(backup: Path, uri_file: Path, o
     assert "nobody can be asked here" in sluicemq("restore", backup, *options, code=2).stderr
     both = ["--data-dir", str(backup.parent), "--mongodb-uri-file", str(uri_file)]
     assert "give one of" in sluicemq("restore", backup, *both, code=2).stderr
+
+
+def test_a_folder_without_a_mongodb_is_named_and_none_is_made(tmp_path: Path) -> None:
+    told = refused("backup", "--out", tmp_path, "--data-dir", tmp_path / "nosuch")
+    assert "has no data of an embedded MongoDB" in told
+    assert not (tmp_path / "nosuch").exists()
+
+
+def test_a_mongodb_that_is_no_replica_set_can_not_be_backed_up(tmp_path: Path) -> None:
+    (tmp_path / "alone").mkdir()
+    with a_mongod(tmp_path / "alone") as port:
+        uri = f"mongodb://127.0.0.1:{port}"
+        with MongoClient[dict[str, Any]](uri) as client:
+            SchemaStore(client["x"]).open()
+        told = refused(
+            "backup", "--out", tmp_path, "--mongodb-uri-file", written(tmp_path, uri), "--database", "x"
+        )
+    assert "that needs a replica set of MongoDB 5.0 or newer" in told
 
 
 def test_a_uri_that_is_wrong_is_not_shown(tmp_path: Path) -> None:

@@ -204,6 +204,13 @@ def test_the_newest_stay_and_other_files_do(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     backups = BackupFolder(tmp_path, "sluicemq")
     paths = [add(backups, MOMENT + 86_400 * day) for day in range(4)]
-    assert backups.keep(2) == paths[:2]
+    assert backups.keep(2, paths[-1]) == paths[:2]
     assert names(tmp_path) == sorted([*others, *(each.name for each in paths[2:])])
-    assert backups.keep(2) == []
+    assert backups.keep(2, paths[-1]) == []
+
+
+def test_the_one_that_was_just_made_stays_also_if_the_clock_was_set_back(tmp_path: Path) -> None:
+    backups = BackupFolder(tmp_path, "sluicemq")
+    later, now = add(backups, MOMENT + 86_400), add(backups, MOMENT)
+    assert backups.keep(1, now) == [later]
+    assert names(tmp_path) == [now.name]

@@ -70,9 +70,13 @@ class BackupFolder:
                 "must stay free: make room there, keep fewer backups (--keep), or put them elsewhere (--out)"
             )
 
-    def keep(self, most: int) -> list[Path]:
-        """Remove all but the newest backups of this database; returns those that were removed."""
-        old = sorted(self._files(), key=lambda each: each.name)[:-most]
+    def keep(self, most: int, newest: Path) -> list[Path]:
+        """Remove all but the newest backups of this database; returns those that were removed.
+
+        ``newest`` stays, whatever its name: the clock may have been set back.
+        """
+        others = sorted((each for each in self._files() if each != newest), key=lambda each: each.name)
+        old = others[: max(0, len(others) - most + 1)]
         for each in old:
             each.unlink(missing_ok=True)
         if old:

@@ -28,6 +28,7 @@ class Place(NamedTuple):
     uri: MongoUri | None
     folder: Path
     databases: tuple[str, ...]
+    allow_unsafe: bool = False
 
     def __str__(self) -> str:
         return str(self.uri) if self.uri else f"the MongoDB of {self.folder}"
@@ -49,35 +50,35 @@ def place_of(
     except ValueError as error:
         raise Refusal(f"--mongodb-uri: expected {error}") from None
     named = given or (None if folder else found.broker.mongodb_uri)
-    return Place(named, found.broker.data_dir or Path(), _databases(found))
+    settings = found.broker
+    return Place(named, settings.data_dir or Path(), _databases(found), settings.allow_unsafe_store)
 
 
 @contextmanager
 def reached(place: Place, *, running: bool) -> Iterator[Any]:
     """Yield a client of this MongoDB; ``running``: an embedded one may belong to a broker that runs."""
-    if place.uri is not None:
-        with _connected(place.uri.text) as client:
-            yield client
-        return
-    uri = uri_of_running(place.folder) if running else None
+    unsafe = running or place.allow_unsafe  # a backup only reads
+    uri = place.uri.text if place.uri else uri_of_running(place.folder) if running else None
     if uri is not None:
-        with _connected(uri) as client:
+        with _connected(uri, allow_unsafe=unsafe) as client:
             yield client
         return
+    if running and not (place.folder / "mongo").is_dir():
+        raise Refusal(f"{place.folder} has no data of an embedded MongoDB: name the right --data-dir")
     _require_owner(place.folder)
     embedded = EmbeddedMongo(place.folder)
     try:
-        with _connected(embedded.start()) as client:
+        with _connected(embedded.start(), allow_unsafe=unsafe) as client:
             yield client
     finally:
         embedded.stop()
 
 
 @contextmanager
-def _connected(uri: str) -> Iterator[Any]:
+def _connected(uri: str, *, allow_unsafe: bool) -> Iterator[Any]:
     with closing(connect_for_copies(uri)) as client:
         try:
-            require_safe(client, allow_unsafe=False)
+            require_safe(client, allow_unsafe=allow_unsafe)
         except Unavailable as error:
             why = why_no_primary(uri)
             raise Refusal(why or str(error)) from error

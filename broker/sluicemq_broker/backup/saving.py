@@ -47,7 +47,7 @@ def back_up(place: Place, out: Path, keep: int | None, say: Say) -> dict[str, An
                 if not left:
                     raise
                 say(f"the copy begins again: {error}")
-    removed = folder.keep(keep) if keep else []
+    removed = folder.keep(keep, Path(done["file"])) if keep else []
     for each in removed:
         say(f"removed {each}")
     return {**done, "seconds": round(time.monotonic() - began, 3), "removed": [str(each) for each in removed]}
