@@ -58,7 +58,9 @@ def place_of(
 def reached(place: Place, *, running: bool) -> Iterator[Any]:
     """Yield a client of this MongoDB; ``running``: an embedded one may belong to a broker that runs."""
     unsafe = running or place.allow_unsafe  # a backup only reads
-    uri = place.uri.text if place.uri else uri_of_running(place.folder) if running else None
+    uri = place.uri.text if place.uri else uri_of_running(place.folder)
+    if uri is not None and not (place.uri or running):
+        raise Refusal(f"a broker runs with {place.folder}: stop it first")
     if uri is not None:
         with _connected(uri, allow_unsafe=unsafe) as client:
             yield client
