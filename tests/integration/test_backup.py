@@ -179,6 +179,7 @@ def store(mongo: MongoClient[dict[str, Any]], database: str) -> Store:
     for name in ("queue.a", "queue.b"):
         found[name].insert_many([{"_id": f"{name} {number}"} for number in range(300)])
         found[name].create_index("state", name="ready", partialFilterExpression={"state": "ready"})
+    found["meta"].insert_one({"_id": "a note"})
     found["owners"].insert_one({"_id": "gone", "state": "dead"})
     return found
 
@@ -294,7 +295,7 @@ def test_indexes_and_options_come_back(backup: Path, uri_file: Path, store: Stor
     assert sorted(restored.list_collection_names()) == ["meta", "queue.a", "queue.b"]
     assert restored["queue.a"].index_information() == store["queue.a"].index_information()
     assert list(restored["queue.a"].find()) == list(store["queue.a"].find())
-    assert SchemaStore(restored).read() == SchemaStore(store).read()
+    assert list(restored["meta"].find().sort("_id")) == list(store["meta"].find().sort("_id"))
 
 
 def test_a_database_with_jobs_is_left_alone(backup: Path, uri_file: Path, store: Store) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from importlib.resources import files
@@ -140,6 +142,7 @@ def test_no_secret_is_written_or_said(tmp_path: Path, monkeypatch: pytest.Monkey
         said |= principals(place, operator)
         said |= answers(place, clerks)
         said |= doctored(broker)
+        said |= backed_up(broker)
         reload(place, secrets)
         said |= {f"/proc of {each.pid}": " ".join(each.cmdline()) for each in processes(broker)}
         said |= environments(broker)
@@ -403,6 +406,29 @@ def doctored(broker: BrokerProcess) -> dict[str, str]:
     assert found["answers"], done
     assert found["log"], done
     return {"doctor": done.stdout + done.stderr, "report of the doctor": report.read_text()}
+
+
+def backed_up(broker: BrokerProcess) -> dict[str, str]:
+    """Output of a backup, and all that is in its file, which has what the collections have."""
+    out = broker.folder / "backups"
+    done = subprocess.run(
+        [sys.executable, "-m", "sluicemq", "backup", "--config", "broker.toml", "--out", str(out)],
+        cwd=broker.folder,
+        env={name: value for name, value in os.environ.items() if not name.startswith("SLUICEMQ_")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done
+    [file] = out.iterdir()
+    with tarfile.open(file) as tar:
+        content = {name: stored.read() for name in tar.getnames() if (stored := tar.extractfile(name))}
+    file.unlink()  # what is compressed is looked at here
+    plain = {name: gzip.decompress(data) if name.endswith(".gz") else data for name, data in content.items()}
+    return {"backup": done.stdout + done.stderr} | {
+        f"{name} of the backup": data.decode(errors="replace") for name, data in plain.items()
+    }
 
 
 def everything(folder: Path) -> list[Path]:

@@ -98,6 +98,7 @@ class RestoredDatabase:
             for name in self._collections():
                 if name != _META:
                     self._database.drop_collection(name)
+            self._database[_META].delete_many({"_id": {"$ne": "schema"}})
 
     def is_mine(self) -> bool:
         """Return False if another restore into it has begun."""
@@ -126,8 +127,12 @@ class RestoredDatabase:
                 self._database.command("createIndexes", each.name, indexes=specifications)
 
     def open(self, meta: Sequence[bytes]) -> bool:
-        """Open it to brokers with the schema among these documents; False: another restore has begun."""
-        number = next(each for each in map(bson.decode, meta) if each["_id"] == "schema")
+        """Open it to brokers, with the documents of ``meta``; False: another restore has begun."""
+        found = {each["_id"]: each for each in map(bson.decode, meta)}
+        number = found.pop("schema")
+        with translated():
+            for name, note in found.items():
+                self._database[_META].replace_one({"_id": name}, note, upsert=True)
         return self._schema.end_restore(self._token, number)
 
     def _collections(self) -> Iterator[str]:
