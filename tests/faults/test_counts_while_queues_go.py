@@ -18,15 +18,18 @@ from sluicemq_broker.store.admin.counting import small_counts
 from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.index_models import INDEXES
 from sluicemq_broker.store.jobs.survey import survey_queues
+from support.long_forms import long
 
 QUEUES = [f"q{number}" for number in range(12)]
 #: mongod 6.0.5 ended at one of the first ten removals.
 REMOVALS = 25
 
 
-@pytest.mark.parametrize(
-    "ask", [small_counts, lambda database, queues, _now: survey_queues(database, queues)]
-)
+def survey(database: Any, queues: list[str], _now: float) -> object:
+    return survey_queues(database, queues)
+
+
+@pytest.mark.parametrize("ask", [small_counts, long(survey)])
 def test_mongodb_outlives_questions_to_queues_that_are_removed(ask: Callable[..., Any]) -> None:
     # A MongoDB of its own: others would go down with it.
     with ReplicaSet() as mongod, MongoClient[dict[str, Any]](mongod.uri) as mongo:
