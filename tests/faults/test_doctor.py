@@ -13,13 +13,14 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import tomli_w
 import zmq
+from bson.int64 import Int64
 from click.testing import CliRunner
 from pymongo import MongoClient
 
@@ -28,6 +29,7 @@ from sluicemq.cli.app import app
 from sluicemq.protocol.keys import KeyPair, decode, write_key_file
 from sluicemq_broker.config import MongoUri
 from sluicemq_broker.doctor import Consultation, Host
+from sluicemq_broker.store.jobs.index_models import INDEXES
 from support.broker_process import BrokerProcess
 from support.own_mongod import a_mongod
 from support.ports import free_port, tcp
@@ -298,6 +300,33 @@ def test_brokers_without_an_event_bus_are_named(mongo_uri: str, database: str) -
 def test_a_bus_that_is_no_ring_is_named(mongo_uri: str, database: str, of_store: Any) -> None:
     of_store["bus"].insert_one({"made": "by hand"})
     assert "the collection bus is not capped" in look(mongo_uri, database).said("error", "brokers")
+
+
+def test_dead_letters_that_are_removed_soon_are_named(mongo_uri: str, database: str, of_store: Any) -> None:
+    # Given a queue of an older version, which no broker of this one has seen
+    long_ago = datetime.now(UTC) - timedelta(days=88)
+    queue = of_store["queue.mail"]
+    queue.create_indexes(INDEXES)
+    queue.insert_one({"_id": "m1", "state": "dead", "ended_at": long_ago})
+    # When, Then
+    assert "that older versions keep without an end" in look(mongo_uri, database).said("info", "store")
+    # Given a broker has begun that long ago
+    of_store["meta"].insert_one({"_id": "retention", "since": long_ago})
+    # When, Then
+    said = look(mongo_uri, database).said("warning", "store")
+    assert "the oldest dead letters of queue mail are removed in 2.0 days" in said
+
+
+def test_a_stream_without_a_bound_that_fills_its_disk_is_named(
+    mongo_uri: str, database: str, of_store: Any
+) -> None:
+    total = Int64(2**60)
+    segment = {"count": 1, "at": datetime.now(UTC), "size": 1, "mark": "m"}
+    of_store["stream.prices"].insert_many(
+        [{"_id": Int64(1 + at), "total": 1 + at * total, **segment} for at in range(2)]
+    )
+    said = look(mongo_uri, database).said("warning", "store")
+    assert "stream prices has no bound, and " in said
 
 
 def test_a_task_that_stands_still_is_named(mongo_uri: str, database: str, of_store: Any) -> None:

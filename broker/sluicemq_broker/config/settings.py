@@ -127,6 +127,12 @@ class BrokerSettings:
     )
     stop_timeout: float = live(30.0, rules.seconds(), "seconds a stop waits for running jobs")
     history: bool = flag("keep what is counted in each minute, hour and day, in MongoDB", default=True)
+    history_retention: float = live(
+        400 * 86_400.0, rules.seconds(above=0), "seconds for which hours and days of it are kept"
+    )
+    incident_retention: float = live(
+        90 * 86_400.0, rules.seconds(above=0), "seconds for which incidents are kept"
+    )
     audit_retention: float = live(
         90 * 86_400.0,
         rules.seconds(),

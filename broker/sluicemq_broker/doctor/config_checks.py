@@ -74,14 +74,10 @@ def risky_values(subject: Subject) -> Iterator[Finding]:
 
 def _unbounded(config: Config) -> Iterator[Finding]:
     streams = {"*": config.other_streams, **config.streams}
-    endless = [
-        name
-        for name, each in streams.items()
-        if each.max_age is None and each.max_messages is None and each.max_bytes is None
-    ]
+    endless = [name for name, each in streams.items() if each.endless]
     if endless:
         yield info(
-            "streams without a bound keep all messages, and fill the disk in the end",
+            "streams without a bound keep all messages, until the disk has no more than disk_reserve left",
             f"[streams]: {', '.join(endless)}",
             "set max_age, max_messages or max_bytes",
         )

@@ -6,20 +6,31 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
+from sluicemq.protocol.names import is_queue_name
 from sluicemq.protocol.wire import TaskField
+from sluicemq_broker.config import Config
 from sluicemq_broker.doctor.finding import Finding, error, info, ok, warning
 from sluicemq_broker.doctor.subject import Subject
+from sluicemq_broker.runtime import NEARLY_USED, of_time
 from sluicemq_broker.store import (
     READS,
     SCHEMA,
+    Documents,
     HalfRestored,
+    Inspector,
     LeaseStore,
     NewerSchema,
+    RetentionStore,
     SchemaStore,
+    StreamStore,
     TaskStore,
+    disk_of,
     missing_indexes,
     seconds,
+    stream_names,
+    survey_queues,
 )
+from sluicemq_broker.streams import MUCH_OF_A_DISK
 
 #: Seconds after which a task that has made no progress is stuck: brokers note it each second or so, and take
 #: over those of a dead one within a few leases.
@@ -77,6 +88,59 @@ def indexes(subject: Subject) -> Iterator[Finding]:
         yield ok("all queues have their indexes")
 
 
+def retention(subject: Subject) -> Iterator[Finding]:
+    """Name queues whose dead letters are about to be removed, and streams that fill their disk."""
+    config, store = subject.config, subject.store
+    if config is None or store.facts is None:
+        return
+    now = subject.now + store.facts.ahead
+    found = [
+        each
+        for database in store.databases
+        for each in (*_dead_letters(config, database, now), *_endless_streams(config, database))
+    ]
+    yield from found[:_MOST_NAMED]
+    if not found:
+        yield ok("no dead letter is removed soon, and no stream without a bound is large")
+
+
+def _dead_letters(config: Config, database: Documents, now: float) -> Iterator[Finding]:
+    """Judge the oldest dead letter of each queue, by the configuration; stored settings may say otherwise."""
+    began = RetentionStore(database).read()
+    surveyed = survey_queues(database, Inspector(database).names())
+    for name, each in surveyed.items():
+        kept = config.queue(name).dead_retention if is_queue_name(name) else 0.0
+        if each.died is None:
+            continue
+        left = max(each.died, now if began is None else began) + kept - now
+        if began is None:
+            yield info(
+                f"queue {name} has dead letters that older versions keep without an end",
+                f"from the first start of this version on they stay for {of_time(kept)}: dead_retention",
+                f"look what they are: sluicemq dead list {name}",
+            )
+        elif left < (1 - NEARLY_USED) * kept:
+            yield warning(
+                f"the oldest dead letters of queue {name} are removed in {max(0.0, left) / 86_400:.1f} days",
+                f"dead_retention is {of_time(kept)}",
+                f"sluicemq dead list {name}; then dead redrive, or sluicemq queue set {name} dead_retention",
+            )
+
+
+def _endless_streams(config: Config, database: Documents) -> Iterator[Finding]:
+    disk = disk_of(database)
+    for name in stream_names(database):
+        if not (is_queue_name(name) and config.stream(name).endless):
+            continue
+        size = StreamStore(database, name).bytes_kept()
+        if size > MUCH_OF_A_DISK * disk.total:
+            yield warning(
+                f"stream {name} has no bound, and {size / disk.total:.0%} of the disk of MongoDB",
+                f"{size >> 20} MiB; with less than disk_reserve free it takes no more messages",
+                f"set max_age or max_bytes in [streams.{name}]; or sluicemq stream trim {name}",
+            )
+
+
 def tasks(subject: Subject) -> Iterator[Finding]:
     """Name bulk operations that have made no progress for long, or whose broker is gone."""
     store = subject.store
@@ -115,4 +179,4 @@ def _when(task: dict[str, Any], now: float) -> float:
     return seconds(at) if isinstance(at, datetime) else now
 
 
-CHECKS = (schema, indexes, tasks)
+CHECKS = (schema, indexes, retention, tasks)

@@ -225,7 +225,7 @@ class History:
             yield self._store(database), subjects
 
     def _store(self, database: str) -> HistoryStore:
-        return HistoryStore(self._database(database))
+        return HistoryStore(self._database(database), self._queues.config.broker.history_retention)
 
 
 def _risen(before: Counter[str], values: Mapping[str, int]) -> Counter[str]:

@@ -257,7 +257,7 @@ class Incidents:
 
     @property
     def _store(self) -> IncidentStore:
-        return IncidentStore(self._database(self._own))
+        return IncidentStore(self._database(self._own), self._queues.config.broker.incident_retention)
 
     # ------------------------------------------------------------------- read
 

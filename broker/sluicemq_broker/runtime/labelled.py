@@ -17,16 +17,14 @@ class Subjects(NamedTuple):
     database: Callable[[str], str]
 
 
-_DAY: Final = 86_400.0
-_HOUR: Final = 3_600.0
+_UNITS: Final = ((86_400.0, "day"), (3_600.0, "hour"), (1.0, "second"))
 
 
 def of_time(seconds: float) -> str:
     """Return a bound of time in words: ``90 days``."""
-    for unit, name in ((_DAY, "days"), (_HOUR, "hours")):
-        if seconds >= unit:
-            return f"{seconds / unit:g} {name}"
-    return f"{seconds:g} seconds"
+    unit, name = next((each for each in _UNITS if seconds >= each[0]), _UNITS[-1])
+    number = f"{seconds / unit:g}"
+    return f"{number} {name}" if number == "1" else f"{number} {name}s"
 
 
 class Kept(NamedTuple):

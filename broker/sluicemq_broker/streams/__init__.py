@@ -7,12 +7,13 @@ from sluicemq_broker.streams.route import Route
 from sluicemq_broker.streams.segments import Chosen
 from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import MOST_BYTES, Reading, Stream, Wanted
-from sluicemq_broker.streams.streams import Streams, check_stream, summary
+from sluicemq_broker.streams.streams import MUCH_OF_A_DISK, Streams, check_stream, summary
 from sluicemq_broker.streams.subscriptions import NEWEST, Subscriptions, Wish
 from sluicemq_broker.streams.topics import Topics
 
 __all__ = [
     "MOST_BYTES",
+    "MUCH_OF_A_DISK",
     "NEWEST",
     "Batch",
     "Chosen",

@@ -22,7 +22,7 @@ from sluicemq_broker.streams.stream import Stream
 #: Seconds between two looks at how much each stream keeps.
 _LOOK: Final = 60.0
 #: The share of its disk that a stream without a bound may have before that is an incident.
-_MUCH: Final = 0.2
+MUCH_OF_A_DISK: Final = 0.2
 
 
 class Streams:
@@ -144,7 +144,7 @@ class Streams:
             if stream.settings.endless:
                 disk = self._disk(self.database_name(stream.name))
                 bound = "none: its disk"
-                used = disk and size / max(1, disk.total * _MUCH)
+                used = disk and size / max(1, disk.total * MUCH_OF_A_DISK)
             if messages:
                 yield Kept("stream", stream.name, bound, messages, size, oldest, used)
 

@@ -173,7 +173,7 @@ class Subscriptions:
 
         What older versions have kept counts as used when the first broker of this version began.
         """
-        if subscription.used_at >= idle or self._began(stream) >= idle:
+        if subscription.last_used >= idle or self._began(stream) >= idle:
             return True
         holder = subscription.holder
         return holder is not None and not self._lost(stream.settings.database, holder)

@@ -66,9 +66,10 @@ class MinuteCounts(NamedTuple):
 
 
 class HistoryStore:
-    """The history in one database."""
+    """The history in one database; ``kept``: seconds for which hours and days are."""
 
-    def __init__(self, database: Documents) -> None:
+    def __init__(self, database: Documents, kept: float = DAYS_KEPT * _DAY) -> None:
+        self._kept = timedelta(seconds=kept)
         self._days = durable(database)["history"]
         self._months = durable(database)["history_months"]
 
@@ -118,7 +119,7 @@ class HistoryStore:
                     "subject": kind,
                     "name": name,
                     "day": began,
-                    "remove_at": began + timedelta(days=DAYS_KEPT),
+                    "remove_at": began + self._kept,
                     "total": {},
                     "hours": {hour: {"total": {}, "minutes": {}} for hour in _HOURS},
                 }

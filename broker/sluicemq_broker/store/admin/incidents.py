@@ -42,9 +42,10 @@ class Incident(NamedTuple):
 
 
 class IncidentStore:
-    """The incidents of one database."""
+    """The incidents of one database; ``kept``: seconds for which each is."""
 
-    def __init__(self, database: Documents) -> None:
+    def __init__(self, database: Documents, kept: float = INCIDENTS_KEPT * 86_400.0) -> None:
+        self._kept = timedelta(seconds=kept)
         self._incidents = durable(database)["incidents"]
 
     def prepare(self) -> None:
@@ -56,7 +57,7 @@ class IncidentStore:
     def write(self, writer: str, incidents: Iterable[Incident]) -> None:
         """Write incidents as they are now; each is known by its kind, queue, beginning and writer."""
         statements = [
-            ReplaceOne({"_id": _id(writer, each)}, _document(each), upsert=True) for each in incidents
+            ReplaceOne({"_id": _id(writer, each)}, self._document(each), upsert=True) for each in incidents
         ]
         if statements:
             with translated():
@@ -73,21 +74,20 @@ class IncidentStore:
         with translated():
             return [_read(each) for each in self._incidents.find(these).sort("until", -1).limit(most)]
 
+    def _document(self, incident: Incident) -> Document:
+        return {
+            "kind": incident.kind,
+            "queue": incident.queue,
+            "broker": incident.broker,
+            "at": date(incident.at),
+            "until": date(incident.until),
+            "remove_at": date(incident.until) + self._kept,
+            "figures": dict(incident.figures),
+        }
+
 
 def _id(writer: str, incident: Incident) -> str:
     return f"{incident.kind}/{incident.queue or incident.broker}/{writer}/{int(incident.at * 1000)}"
-
-
-def _document(incident: Incident) -> Document:
-    return {
-        "kind": incident.kind,
-        "queue": incident.queue,
-        "broker": incident.broker,
-        "at": date(incident.at),
-        "until": date(incident.until),
-        "remove_at": date(incident.until) + timedelta(days=INCIDENTS_KEPT),
-        "figures": dict(incident.figures),
-    }
 
 
 def _read(stored: Document) -> Incident:

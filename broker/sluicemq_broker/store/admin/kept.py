@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sluicemq_broker.store.admin.history import DAYS_KEPT, MONTHS_KEPT, MOST_DAYS
-from sluicemq_broker.store.admin.incidents import INCIDENTS_KEPT, MOST_INCIDENTS
+from sluicemq_broker.runtime import of_time
+from sluicemq_broker.store.admin.history import MONTHS_KEPT, MOST_DAYS
+from sluicemq_broker.store.admin.incidents import MOST_INCIDENTS
 from sluicemq_broker.store.admin.principals import MOST_PRINCIPALS
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
@@ -34,9 +35,10 @@ class Collection(NamedTuple):
 
 def _of_days(days: float, most: int | None, *dates: str) -> Collection:
     number = "" if most is None else f", {most:,}"
-    return Collection(f"{days:g} {'day' if days == 1 else 'days'}{number}", most, (dates[0], dates[-1]))
+    return Collection(f"{of_time(days * _DAY)}{number}", most, (dates[0], dates[-1]))
 
 
+_DAY: Final = 86_400.0
 _WITH_QUEUES: Final = "its queues: a day longer"
 
 #: All collections of a broker that are named by no queue or stream.
@@ -44,9 +46,9 @@ COLLECTIONS: Final[dict[str, Collection]] = {
     "audit": Collection("audit_retention, 3,000,000", 3_000_000, ("at", "at")),
     "bus": Collection("1 MiB"),
     "configurations": _of_days(1, None, "used_at"),
-    "history": _of_days(DAYS_KEPT, MOST_DAYS, "remove_at", "day"),
+    "history": Collection(f"history_retention, {MOST_DAYS:,}", MOST_DAYS, ("remove_at", "day")),
     "history_months": _of_days(MONTHS_KEPT, MOST_DAYS, "remove_at", "month"),
-    "incidents": _of_days(INCIDENTS_KEPT, MOST_INCIDENTS, "until"),
+    "incidents": Collection(f"incident_retention, {MOST_INCIDENTS:,}", MOST_INCIDENTS, ("until", "until")),
     "limits": Collection(_WITH_QUEUES),
     "meta": Collection("a few documents"),
     "owners": _of_days(1, None, "ended_at"),

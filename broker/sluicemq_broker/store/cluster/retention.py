@@ -24,6 +24,12 @@ class RetentionStore:
     def __init__(self, database: Documents) -> None:
         self._meta = durable(database)["meta"]
 
+    def read(self) -> float | None:
+        """Return since when there is a retention; None: no broker of this version has begun."""
+        with translated():
+            found = self._meta.find_one(_KEY)
+        return seconds(found["since"]) if found else None
+
     def begin(self, now: float) -> float:
         """Return since when there is a retention: from now on, if no broker has said so before.
 

@@ -3,7 +3,7 @@
 One document each, in the collection ``subscriptions`` of the stream's database::
 
     {_id: "prices/sums", stream, name, watermark: 1200, fence: 7, marked_at?,
-     kind?: "update", holder?: {owner, token, who}, held_at?, marked_at?, made_at?}
+     kind?: "update", holder?: {owner, token, who}, held_at?, marked_at?, used_at?}
 
 ``watermark``: the number of the last message that was worked on. ``kind`` is the lock: it is there while the
 subscription is held, or was held and its holder ended without giving it back. In the second case ``holder``
@@ -37,6 +37,8 @@ from sluicemq_broker.store.values import Document, date, seconds
 MOST_SUBSCRIPTIONS: Final = 10_000
 #: How often others may change a subscription between reading and holding it.
 _TRIES: Final = 20
+#: The part of an update that says when a subscription was made, or released.
+_USED: Final[Document] = {"$currentDate": {"used_at": True}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,12 @@ class Subscription:
     holder: Holder | None = None
     held_at: float | None = None
     marked_at: float | None = None
-    made_at: float | None = None
+    used_at: float | None = None
 
     @property
-    def used_at(self) -> float:
-        """When it was made, held, or marked last, in Unix seconds; 0: an older version has not said."""
-        return max(self.made_at or 0.0, self.held_at or 0.0, self.marked_at or 0.0)
+    def last_used(self) -> float:
+        """When it was made, held, marked or released last, in Unix seconds; 0: older versions don't say."""
+        return max(self.used_at or 0.0, self.held_at or 0.0, self.marked_at or 0.0)
 
 
 class SubscriptionStore:
@@ -152,9 +154,9 @@ class SubscriptionStore:
         held: Document = {"_id": _id(stream, name), "kind": {"$exists": True}}
         if fence is not None:
             held["fence"] = fence
-        free = {"$unset": {"kind": True, "holder": True, "held_at": True}, "$inc": {"fence": 1}}
+        free: Document = {"$unset": {"kind": True, "holder": True, "held_at": True}, "$inc": {"fence": 1}}
         with translated():
-            return self._subscriptions.update_one(held, free).matched_count == 1
+            return self._subscriptions.update_one(held, {**free, **_USED}).matched_count == 1
 
     def seek(
         self, stream: str, name: str, watermark: int, may_make: Callable[[], None] = lambda: None
@@ -184,7 +186,7 @@ class SubscriptionStore:
         may_make()
         new = {"stream": stream, "name": name, "watermark": Int64(watermark), "fence": Int64(0)}
         with translated(), suppress(DuplicateKeyError):  # another broker makes it just now
-            made: Document = {"$setOnInsert": new, "$currentDate": {"made_at": True}}
+            made: Document = {"$setOnInsert": new, **_USED}
             self._subscriptions.update_one({"_id": _id(stream, name)}, made, upsert=True)
         return self.get(stream, name) or Subscription(stream, name, watermark, 0)
 
@@ -206,7 +208,7 @@ def _document(holder: Holder) -> Document:
 
 def _subscription(stored: Document) -> Subscription:
     holder = stored.get("holder")
-    held_at, marked_at, made_at = (stored.get(each) for each in ("held_at", "marked_at", "made_at"))
+    held_at, marked_at, used_at = (stored.get(each) for each in ("held_at", "marked_at", "used_at"))
     return Subscription(
         stored["stream"],
         stored["name"],
@@ -216,5 +218,5 @@ def _subscription(stored: Document) -> Subscription:
         None if holder is None else Holder(holder["owner"], holder["token"], holder["who"]),
         None if held_at is None else seconds(held_at),
         None if marked_at is None else seconds(marked_at),
-        None if made_at is None else seconds(made_at),
+        None if used_at is None else seconds(used_at),
     )

@@ -133,9 +133,9 @@ export function kept() {
     { title: "What", kind: "name", cell: (row) => row.kind },
     { title: "Of", kind: "name", cell: name },
     { title: "How many", num: true, cell: (row) => some(row.number, count) },
-    { title: "Size", num: true, cell: (row) => some(row.bytes, bytes) },
+    { title: "Size", num: true, more: true, cell: (row) => some(row.bytes, bytes) },
     { title: "Oldest", more: true, cell: (row) => some(row.oldest, (at) => ago(at, Date.now() / 1000)) },
-    { title: "Bound", kind: "grow", cell: (row) => row.bound },
+    { title: "Bound", kind: "grow", more: true, cell: (row) => row.bound },
     { title: "Used", num: true, cell: (row) => some(row.used, used) },
   ], { key: (row) => `${row.kind} ${row.name}`, empty: "nothing was looked at yet" });
   const order = (one, other) => (other.used ?? -1) - (one.used ?? -1);
