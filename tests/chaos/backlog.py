@@ -38,5 +38,5 @@ class Backlog:
             return
         if what == books.PUSHED:
             self._pushed.add(id_)
-        elif what == books.ENDED and about[0]["verdict"] != books.ROLLBACK:
+        elif what == books.REFUSED or (what == books.ENDED and about[0]["verdict"] != books.ROLLBACK):
             self._done.add(id_)
