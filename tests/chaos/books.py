@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 #: Facts of every program: it begins a life, it ends one by itself.
 STARTED, STOPPED = "started", "stopped"
+#: A fact of the load: producers are about to end.
+DRAINING = "draining"
 #: Facts of producers: about to push, the broker has confirmed, or refused.
 PUSHED, CONFIRMED, REFUSED = "pushed", "confirmed", "refused"
 #: Facts of those that wait for a result; ``CALLED`` says how long a call took.

@@ -14,6 +14,8 @@ from chaos.ledger import Key, Ledger, Run
 
 #: Seconds beyond its time-out after which a call has hung: the machine may be busy.
 _HUNG: Final = 10.0
+#: Seconds without a confirmed push in which something has stood still: faults end after 20.
+_IDLE: Final = 120.0
 #: Seconds from a push to its confirmation after which the producer may have repeated it.
 _REPEATED: Final = 1.5
 #: The interval in which begun jobs are counted against the rate, and what may come on top: a second burst,
@@ -255,6 +257,20 @@ def refused(ledger: Ledger) -> Iterator[Breach]:
             yield Breach("refused", text, ledger.story((fact.queue, fact.id)))
 
 
+def idle(ledger: Ledger) -> Iterator[Breach]:
+    """Yield the long times without a confirmed push: all faults together last less, so something stands."""
+    before: Fact | None = None
+    for fact in ledger.facts:
+        if before and fact.at - before.at > _IDLE:
+            text = f"no push was confirmed for {fact.at - before.at:.0f} s"
+            yield Breach("stuck", text, [str(before), str(fact)])
+            before = fact
+        if fact.what == books.DRAINING:
+            return
+        if fact.what in (books.CONFIRMED, books.ANSWERED):
+            before = fact
+
+
 _CHECKS: Final = (
-    lost, unexpected, again, done_twice, out_of_order, over_limits, wrong_results, hung, refused,
+    lost, unexpected, again, done_twice, out_of_order, over_limits, wrong_results, hung, refused, idle,
 )  # fmt: skip

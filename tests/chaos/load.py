@@ -20,7 +20,7 @@ from pymongo.errors import PyMongoError
 
 from chaos import features
 from chaos.backlog import Backlog
-from chaos.books import Book
+from chaos.books import DRAINING, Book
 from chaos.features import configuration
 from chaos.life import HOLD, PLACES
 from sluicemq import Client, SluiceError
@@ -165,7 +165,7 @@ class Load:
         for each in self.programs.values():
             each.thaw()
             each.start()
-        self._book.note("draining")
+        self._book.note(DRAINING)
         done = self._end("producer", deadline)
         done = self._until("the schedule", self._pause_schedule, deadline) and done
         done = self._until("the jobs", self._jobs_are_done, deadline) and done

@@ -192,6 +192,14 @@ def test_a_planted_breach_of_jobs_is_found_with_its_evidence(name: str) -> None:
     assert all(each.evidence for each in found)
 
 
+def test_two_minutes_without_a_confirmed_push_are_found_up_to_the_drain() -> None:
+    late = pushed(130, features.SHORT, "late")
+    [found] = job_checks(ledger(*clean(), late, run(131, features.SHORT, "late")))
+    assert (found.kind, len(found.evidence)) == ("stuck", 2)
+    drained: Line = (100, "load", "draining", "", "", {})
+    assert [*job_checks(ledger(*clean(), [drained], late, run(131, features.SHORT, "late")))] == []
+
+
 def test_a_worker_that_was_taken_for_dead_may_begin_after_the_end() -> None:
     frozen = Disturbance("SIGSTOP of a client", "worker-2", 0.5, 4.5)
     books = ledger(*clean(), run(5, features.SHORT, "s", program="worker-2"), faults=[frozen])
