@@ -134,9 +134,13 @@ def resume(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) 
 
 @click.command()
 @click.option("--wait", type=timespan(), metavar="S", help="Wait up to S seconds for the broker to come up.")
+@click.option("--http", "door", metavar="ADDRESS", help="Ask /readyz of this HTTP door, which needs no key.")
 @click.pass_obj
-def ping(invocation: Invocation, wait: float | None) -> None:
+def ping(invocation: Invocation, wait: float | None, door: str | None) -> None:
     """Check whether the broker answers, and its MongoDB: exit code 4 if MongoDB does not."""
+    if door is not None:
+        _ask_readyz(invocation, door, wait or 0.0)
+        return
     with invocation.client(patient=wait is not None) as client:
         client.ping(invocation.timeout if wait is None else wait)
         seconds = client.ping(invocation.timeout)
@@ -146,6 +150,20 @@ def ping(invocation: Invocation, wait: float | None) -> None:
     state = f"; store: {problem or wire.STORE_OK}" if health else ""
     text = f"{endpoint} answers in {seconds * 1000:.1f} ms{state}"
     invocation.result(text, endpoint=endpoint, seconds=seconds, **health)
+    if problem:
+        click.get_current_context().exit(NO_STORE)
+
+
+def _ask_readyz(invocation: Invocation, door: str, wait: float) -> None:
+    from sluicemq.cli.readyz import missing, readiness  # noqa: PLC0415 - HTTP is for this command alone
+
+    try:
+        answer = readiness(door, invocation.timeout, wait)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    problem = missing(answer)
+    text = f"{door} is not ready: {problem}" if problem else f"{door} is ready"
+    invocation.result(text, http=door, **answer)
     if problem:
         click.get_current_context().exit(NO_STORE)
 
