@@ -65,18 +65,23 @@ def require() -> None:
         pytest.skip("a bare Debian needs mount and pid namespaces")
 
 
-def image() -> Path:
-    """Return an archive of Debian's smallest root; it is made once, and kept for a week for all sessions."""
+def image(*packages: str) -> Path:
+    """Return an archive of Debian's smallest root, with these packages beside.
+
+    It is made once, and kept for a week for all sessions.
+    """
     require()
     folder = Path(tempfile.gettempdir()) / f"sluicemq-test-debian-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     assert folder.stat().st_uid == os.getuid(), f"{folder} is somebody else's"
-    made = folder / f"{SUITE}.tar"
+    made = folder / f"{'+'.join((SUITE, *packages))}.tar"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not made.exists() or time.time() - made.stat().st_mtime > _OLD:
             part = made.with_suffix(".part.tar")
-            words = ["mmdebstrap", "--quiet", "--variant=minbase", SUITE, str(part)]
+            words = ["mmdebstrap", "--quiet", "--variant=minbase"]
+            words += [f"--include={','.join(packages)}"] if packages else []
+            words += [SUITE, str(part)]
             subprocess.run(words, check=True, timeout=_MAKING)
             part.rename(made)
     return made
