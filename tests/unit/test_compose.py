@@ -1,0 +1,234 @@
+"""``deploy/container``: valid by the Compose specification, and agreeing with what a broker is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from sluicemq.cli.app import app
+from sluicemq.transport.profiles import KEYS
+from sluicemq.version import VERSION
+from sluicemq_broker.config import load
+from sluicemq_broker.config.exposure import problems_of_exposure
+from sluicemq_broker.config.loading import Config, problems_of_doors
+
+yaml = pytest.importorskip("yaml")
+pytest.importorskip("check_jsonschema")
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "deploy/container"
+CONTAINERFILE = (FOLDER / "Containerfile").read_text()
+COMPOSE: dict[str, Any] = yaml.safe_load((FOLDER / "compose.yaml").read_text())
+SERVICES: dict[str, Any] = COMPOSE["services"]
+BROKERS = ("broker1", "broker2")
+MEMBERS = ("mongo1", "mongo2", "mongo3")
+SCHEMA = json.loads(
+    files("check_jsonschema").joinpath("builtin_schemas/vendor/compose-spec.json").read_text()
+)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What ``prepare`` makes, in a copy of the folder."""
+    folder = tmp_path_factory.mktemp("prepared")
+    for name in ("prepare", "sluicemq.toml"):
+        (folder / name).write_bytes((FOLDER / name).read_bytes())
+    prepare(folder)
+    return folder / "local"
+
+
+def prepare(folder: Path) -> str:
+    environ = os.environ | {"SLUICEMQ": f"{sys.executable} -m sluicemq"}
+    done = subprocess.run(
+        ["bash", str(folder / "prepare")], env=environ, capture_output=True, text=True, check=True
+    )
+    return done.stderr
+
+
+def configuration(prepared: Path, folder: Path) -> Config:
+    """What the brokers read, with their secrets where this machine has them."""
+    file = folder / "sluicemq.toml"
+    file.write_text((prepared / "broker/sluicemq.toml").read_text().replace("/run/secrets", str(prepared)))
+    for secret in ("mongodb-uri", "secret.key"):
+        (prepared / secret).chmod(0o600)  # Docker mounts them so that nobody can write there
+    return load(file, {}, {})
+
+
+# ------------------------------------------------------------------- compose.yaml
+
+
+def test_it_has_the_schema_of_the_compose_specification() -> None:
+    jsonschema.Draft202012Validator(SCHEMA).validate(COMPOSE)
+
+
+def test_a_misspelt_key_is_found() -> None:
+    wrong = {**COMPOSE, "services": {"broker1": {**SERVICES["broker1"], "stop_grace_perod": "60s"}}}
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.Draft202012Validator(SCHEMA).validate(wrong)
+
+
+def test_every_port_is_of_this_host_alone_and_one_that_the_service_has() -> None:
+    published = {name: each["ports"] for name, each in SERVICES.items() if "ports" in each}
+    assert set(published) == {*BROKERS, "prometheus", "grafana"}
+    own = {"prometheus": {"9090"}, "grafana": {"3000"}, **{name: {"5550", "5580"} for name in BROKERS}}
+    outside = set()
+    for name, ports in published.items():
+        for address, here, inside in (port.split(":") for port in ports):
+            assert address == "127.0.0.1"
+            assert inside in own[name]
+            outside.add(here)
+    assert len(outside) == sum(map(len, published.values()))
+
+
+def test_all_files_are_there_or_made_by_prepare(prepared: Path) -> None:
+    mounted = [each for service in SERVICES.values() for each in service.get("volumes", ())]
+    sources = {each.split(":")[0] for each in mounted if each.startswith(".")}
+    sources |= {each["file"] for each in COMPOSE["secrets"].values()}
+    assert len(sources) > 10
+    for source in sources:
+        path = source.removeprefix("./local/")
+        assert (prepared / path if path != source else FOLDER / source).exists(), source
+    volumes = {each.split(":")[0] for each in mounted} - sources
+    assert volumes == set(COMPOSE["volumes"])
+    assert all(each.endswith(":ro") for each in mounted if each.startswith("."))
+
+
+def test_every_secret_is_used_where_it_is_given() -> None:
+    given = {name: set(each.get("secrets", ())) for name, each in SERVICES.items()}
+    assert set().union(*given.values()) == set(COMPOSE["secrets"])
+    read = {
+        "broker1": (FOLDER / "sluicemq.toml").read_text(),
+        "prometheus": (FOLDER / "prometheus.yml").read_text(),
+    }
+    for name, service in SERVICES.items():
+        text = read.get(name.replace("broker2", "broker1"), "") + json.dumps(service)
+        assert set(re.findall(r"/run/secrets/([\w.-]+)", text)) == given[name], name
+
+
+def test_services_start_again_and_in_order() -> None:
+    for name, service in SERVICES.items():
+        if name not in ("replica-set", "sluicemq"):
+            assert service["restart"] == "unless-stopped", name
+    assert SERVICES["replica-set"]["network_mode"] == f"service:{MEMBERS[0]}"
+    healthy = {name: {"condition": "service_healthy"} for name in MEMBERS}
+    assert SERVICES["replica-set"]["depends_on"] == healthy
+    assert all(SERVICES[name]["healthcheck"] for name in (*MEMBERS, "prometheus", "grafana"))
+    for name in BROKERS:
+        assert SERVICES[name]["depends_on"] == {
+            "replica-set": {"condition": "service_completed_successfully"}
+        }
+
+
+def test_what_runs_our_image_has_no_rights_and_writes_nothing() -> None:
+    ours = {name: each for name, each in SERVICES.items() if each["image"] == "sluicemq"}
+    assert set(ours) == {*BROKERS, "replica-set", "sluicemq"}
+    for each in ours.values():
+        assert each["read_only"]
+        assert each["cap_drop"] == ["ALL"]
+        assert each["security_opt"] == ["no-new-privileges:true"]
+    for each in SERVICES.values():
+        assert each["image"] == "sluicemq" or re.fullmatch(r"docker\.io/[\w/-]+:v?\d[\w.]*", each["image"])
+
+
+def test_a_stop_has_more_time_than_it_needs(prepared: Path, tmp_path: Path) -> None:
+    stop = configuration(prepared, tmp_path).broker.stop_timeout
+    for name in BROKERS:
+        assert int(SERVICES[name]["stop_grace_period"].removesuffix("s")) >= stop + 20
+
+
+# ------------------------------------------------------------ what the services read
+
+
+def test_the_configuration_is_one_that_a_broker_takes(prepared: Path, tmp_path: Path) -> None:
+    config = configuration(prepared, tmp_path)
+
+    assert problems_of_exposure(config) == []
+    assert problems_of_doors(config) == []
+    assert config.broker.endpoint.address == "tcp://*:5550"
+    assert config.broker.http == "0.0.0.0:5580"
+    for name in BROKERS:
+        assert SERVICES[name]["command"][:2] == ["serve", "--config"]
+        assert SERVICES[name]["command"][2] == "/etc/sluicemq/sluicemq.toml"
+        assert SERVICES[name]["volumes"] == ["./local/broker:/etc/sluicemq:ro"]
+    uri = config.broker.mongodb_uri_file
+    assert uri
+    assert uri.read_text().split("@")[1] == f"{','.join(MEMBERS)}/?replicaSet=rs0&authSource=admin"
+    assert "rs0" in SERVICES["mongo1"]["command"]
+
+
+def test_what_is_prepared_is_kept_and_nobody_else_gets_in(prepared: Path) -> None:
+    before = {each: each.read_bytes() for each in prepared.rglob("*") if each.is_file()}
+
+    assert prepare(prepared.parent) == ""
+
+    assert {each: each.read_bytes() for each in prepared.rglob("*") if each.is_file()} == before
+    assert prepared.stat().st_mode & 0o777 == 0o700
+    secrets = [text for each, text in before.items() if each.name not in ("sluicemq.toml", "config.toml")]
+    assert len(set(secrets)) == len(secrets)
+    assert not any(each.name.endswith(".part") for each in before)
+
+
+def test_the_commands_have_a_profile_for_both_brokers(prepared: Path) -> None:
+    profile = tomllib.loads((prepared / "client/config.toml").read_text())["profiles"]["compose"]
+    assert set(profile) <= set(KEYS)
+    assert profile["endpoint"] == [f"tcp://{name}:5550" for name in BROKERS]
+    folder = f"{SERVICES['sluicemq']['environment']['XDG_CONFIG_HOME']}/sluicemq"
+    assert SERVICES["sluicemq"]["volumes"] == [f"./local/client:{folder}:ro"]
+
+
+def test_prometheus_asks_both_brokers_and_has_the_rules() -> None:
+    own = yaml.safe_load((FOLDER / "prometheus.yml").read_text())
+    others = yaml.safe_load((ROOT / "deploy/prometheus/prometheus.yml").read_text())
+    [job] = own["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"{name}:5580" for name in BROKERS]}]
+    assert job["job_name"] == others["scrape_configs"][0]["job_name"]
+    [rules] = own["rule_files"]
+    assert f"../prometheus/{rules}:/etc/prometheus/{rules}:ro" in SERVICES["prometheus"]["volumes"]
+
+
+def test_grafana_finds_prometheus_and_the_dashboard() -> None:
+    [source] = yaml.safe_load((FOLDER / "grafana/datasources/prometheus.yaml").read_text())["datasources"]
+    assert (source["type"], source["url"], source["isDefault"]) == (
+        "prometheus",
+        "http://prometheus:9090",
+        True,
+    )
+    [provider] = yaml.safe_load((FOLDER / "grafana/dashboards/sluicemq.yaml").read_text())["providers"]
+    where = provider["options"]["path"]
+    assert f"../grafana/sluicemq.json:{where}/sluicemq.json:ro" in SERVICES["grafana"]["volumes"]
+
+
+# ------------------------------------------------------------------- Containerfile
+
+
+def test_the_image_has_the_version_and_extras_that_there_are() -> None:
+    assert re.search(r"^ARG VERSION=(.*)$", CONTAINERFILE, re.MULTILINE)[1] == VERSION  # type: ignore[index]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.findall(r"EXTRAS=([\w,]+)", CONTAINERFILE)
+    assert {each for names in named for each in names.split(",")} <= set(extras)
+    assert named[-1] == "broker,redis"
+
+
+def test_the_health_check_is_a_command_that_there_is() -> None:
+    words = json.loads(CONTAINERFILE.split("\nHEALTHCHECK")[1].split("CMD ")[1].split("\n")[0])
+    assert words[0] == "sluicemq"
+    command = app.get_command(None, words[1])  # type: ignore[arg-type]
+    assert command
+    assert "--http" in {name for each in command.params for name in each.opts}
+    assert words[2:] == ["--http", "127.0.0.1:5580"]
+
+
+def test_a_build_reads_what_pip_needs_and_no_more() -> None:
+    kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert kept == {"pyproject.toml", "README.md", "LICENSE", "broker", "devices", "clients/sluicemq"}
+    assert all((ROOT / each).exists() for each in kept)
