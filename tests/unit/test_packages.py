@@ -28,3 +28,8 @@ def test_the_changelog_has_it_as_the_newest_version() -> None:
 def test_the_example_for_kubernetes_runs_it() -> None:
     example = (ROOT / "deploy/kubernetes/example/kustomization.yaml").read_text()
     assert re.findall(r"newTag: (.+)", example) == [VERSION]
+
+
+def test_the_image_for_containers_is_labelled_with_it() -> None:
+    containerfile = (ROOT / "deploy/container/Containerfile").read_text()
+    assert re.findall(r"^ARG VERSION=(.+)$", containerfile, re.MULTILINE) == [VERSION]
