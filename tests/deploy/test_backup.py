@@ -90,6 +90,15 @@ def test_a_host_is_backed_up_destroyed_and_restored(host: Host) -> None:
     assert "collections are restored into sluicemq" in said
     ran = host.sluicemq("work", "mail", "--exec", "cat", "--drain", "--json")
     assert '"committed": 15' in ran
+    # Given somebody who does not want it each night
+    timer = host.debian.path("/opt/sluicemq/sluicemq-backup.timer.enabled")
+    assert timer.exists()
+    host.systemctl("disable", "--now", "sluicemq-backup.timer")
+    # When SluiceMQ is installed again, and its broker is restarted
+    host.debian.run("touch", "/opt/sluicemq/restart")
+    host.deploy("install")
+    # Then the timer stays as it is
+    host.debian.run("test", "!", "-e", "/run/stand-in/sluicemq-backup.timer.enabled")
     # and backups are no part of the installation
     host.deploy("install", "--uninstall", "--purge", "--yes")
     assert host.backups() == [first, second]

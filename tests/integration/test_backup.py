@@ -24,12 +24,13 @@ from pymongo.database import Database
 from sluicemq import Client, Producer, Publisher, Reader, Worker
 from sluicemq.cli.app import app
 from sluicemq_broker.backup.archive import Writer
+from sluicemq_broker.embedded import EmbeddedMongo
 from sluicemq_broker.store.cluster.leases import LeaseStore
 from sluicemq_broker.store.cluster.schema import SCHEMA, HalfRestored, SchemaStore
 from sluicemq_broker.store.copies.descriptions import Description
-from sluicemq_broker.store.copies.history_window import PARAMETER, HistoryWindow, SnapshotOver
+from sluicemq_broker.store.copies.history_window import PARAMETER, Disturbed, HistoryWindow, SnapshotOver
 from sluicemq_broker.store.copies.loading import RestoredDatabase
-from sluicemq_broker.store.copies.snapshot import Disturbed, LeftOut, Snapshot
+from sluicemq_broker.store.copies.snapshot import LeftOut, Snapshot
 from support.broker_process import BrokerProcess
 from support.long_forms import first_of
 from support.own_mongod import a_mongod
@@ -46,6 +47,17 @@ def sluicemq(*words: str | Path, code: int = 0, **environ: str) -> Result:
     result = CliRunner().invoke(app, [*map(str, words)], env={**clean, **environ})
     assert result.exit_code == code, (words, result.output, result.exception)
     return result
+
+
+@pytest.fixture(scope="module")
+def mongo_uri() -> Iterator[str]:
+    """The URI of a MongoDB of this file's own: a copy changes a parameter of the whole server."""
+    with tempfile.TemporaryDirectory(prefix="sluicemq-test-", ignore_cleanup_errors=True) as folder:
+        store = EmbeddedMongo(Path(folder))
+        try:
+            yield store.start()
+        finally:
+            store.stop()
 
 
 @pytest.fixture
@@ -259,6 +271,14 @@ def test_the_embedded_mongodb_keeps_the_past_only_while_a_copy_is_made(
     with HistoryWindow(mongo):
         assert kept() == 60
     assert kept() == 0
+
+
+def test_a_copy_begins_again_if_another_one_has_ended_meanwhile(mongo: MongoClient[dict[str, Any]]) -> None:
+    with HistoryWindow(mongo) as window:
+        assert isinstance(window.over(), SnapshotOver)
+        with HistoryWindow(mongo):
+            pass
+        assert isinstance(window.over(), Disturbed)
 
 
 # ------------------------------------------------------------------ what is refused

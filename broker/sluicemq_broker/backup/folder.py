@@ -34,7 +34,6 @@ class BackupFolder:
     def __init__(self, path: Path, database: str) -> None:
         self._path = path
         self._database = database
-        self._file: BinaryIO | None = None
 
     def prepare(self) -> None:
         """Make the folder, and remove what backups have left that were killed."""

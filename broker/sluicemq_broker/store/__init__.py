@@ -52,9 +52,9 @@ from sluicemq_broker.store.connection import (
     require_safe,
 )
 from sluicemq_broker.store.copies.descriptions import Description
-from sluicemq_broker.store.copies.history_window import HistoryWindow
+from sluicemq_broker.store.copies.history_window import Disturbed, HistoryWindow
 from sluicemq_broker.store.copies.loading import RestoredDatabase
-from sluicemq_broker.store.copies.snapshot import Disturbed, LeftOut, Snapshot
+from sluicemq_broker.store.copies.snapshot import LeftOut, Snapshot
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, UnsafeStore
 from sluicemq_broker.store.failpoints import FAILPOINTS, arm_failpoints
 from sluicemq_broker.store.halving import by_bytes, in_halves

@@ -27,6 +27,10 @@ class SnapshotOver(Unavailable):
     """The copy took longer than MongoDB keeps the past."""
 
 
+class Disturbed(Unavailable):
+    """The copy has to begin again: its server is gone, a collection is new, or another copy has ended."""
+
+
 class HistoryWindow:
     """The window of one server while a copy is made; as a context it takes back what it has set."""
 
@@ -57,8 +61,10 @@ class HistoryWindow:
             with translated():
                 self._raise(2 * self._set)
 
-    def over(self) -> SnapshotOver:
-        """Return the error of a copy that took too long."""
+    def over(self) -> Unavailable:
+        """Return the error of a copy that took too long, or of one whose window another copy took back."""
+        if self._set and self._seconds() != self._set:
+            return Disturbed("another backup of this MongoDB has ended meanwhile")
         return SnapshotOver(
             f"after {monotonic() - self._begun:.0f} s MongoDB does not know any more how its data were when "
             f"the copy began: {PARAMETER} is {self._seconds()}. Set it to more seconds than a copy takes, on "

@@ -27,7 +27,7 @@ from pymongo.read_concern import ReadConcern
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.copies.descriptions import Description
-from sluicemq_broker.store.copies.history_window import HistoryWindow
+from sluicemq_broker.store.copies.history_window import Disturbed, HistoryWindow
 from sluicemq_broker.store.errors import brief, translated
 
 #: Collections that say how things are now, and mean nothing later: leases of brokers, the ring of the event
@@ -40,10 +40,6 @@ _NEWER: Final = 246
 _NO_SNAPSHOTS: Final = (20, 72, 115, 123)
 _SYSTEM: Final = "system."
 _META: Final = "meta"
-
-
-class Disturbed(Unavailable):
-    """The copy has to begin again: another server is the primary now, or a collection was made again."""
 
 
 class LeftOut(Exception):
