@@ -100,14 +100,14 @@ def restore(invocation: Invocation, module: Any, place: Any, *, named: bool, fil
     """
     if not named:
         raise click.UsageError("say where: --config, --mongodb-uri, --mongodb-uri-file or --data-dir")
+    if not yes and not sys.stdin.isatty():
+        raise click.UsageError("nobody can be asked here: --yes")
 
     def confirm(what: str) -> None:
         if yes:
             invocation.note(what.rstrip("?"))
-        elif sys.stdin.isatty():
-            click.confirm(what, abort=True, err=True)
         else:
-            raise click.UsageError("nobody can be asked here: --yes")
+            click.confirm(what, abort=True, err=True)
 
     done = module.restore(file, place, invocation.note, confirm)
     where = " and ".join(done["databases"])
