@@ -54,6 +54,12 @@ def prepare(folder: Path) -> str:
     return done.stderr
 
 
+#: The words of docker that make a key, done by this environment.
+DOCKER = f"""#!/bin/sh
+[ "$1 $2 $3 $4 $5" = "run --rm sluicemq key new" ] && exec {sys.executable} -m sluicemq key new
+"""
+
+
 def configuration(prepared: Path, folder: Path) -> Config:
     """What the brokers read, with their secrets where this machine has them."""
     file = folder / "sluicemq.toml"
@@ -143,6 +149,27 @@ def test_a_stop_has_more_time_than_it_needs(prepared: Path, tmp_path: Path) -> N
     stop = configuration(prepared, tmp_path).broker.stop_timeout
     for name in BROKERS:
         assert int(SERVICES[name]["stop_grace_period"].removesuffix("s")) >= stop + 20
+
+
+def test_the_page_shows_a_configuration_that_a_broker_takes(tmp_path: Path) -> None:
+    page = (ROOT / "docs/container.md").read_text()
+    [typed] = re.findall(r"<!-- container: secrets -->\n```sh\n(.*?)```", page, re.DOTALL)
+    [run] = re.findall(r"<!-- container: run -->\n```sh\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "docker").write_text(DOCKER)
+    (tmp_path / "docker").chmod(0o755)
+    environ = os.environ | {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"}
+    subprocess.run(["bash", "-euc", typed], cwd=tmp_path, env=environ, check=True, capture_output=True)
+    folder = tmp_path / "broker"
+
+    text = (folder / "sluicemq.toml").read_text()
+    for secret in re.findall(r'"/run/secrets/(.*)"', text):
+        assert f'"$PWD/{secret}:/run/secrets/{secret}:ro"' in run
+        (folder / secret).chmod(0o600)
+    (folder / "sluicemq.toml").write_text(text.replace("/run/secrets", str(folder)))
+    config = load(folder / "sluicemq.toml", {}, {})
+    assert problems_of_exposure(config) == []
+    assert problems_of_doors(config) == []
+    assert folder.stat().st_mode & 0o777 == 0o700
 
 
 # ------------------------------------------------------------ what the services read
