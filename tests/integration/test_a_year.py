@@ -158,6 +158,7 @@ class Year:
         self.broker.beat()
         self.broker.census.tick()
         self.broker.sweep()
+        self.broker.dead_retention.sweep()
         self.broker.round()
         self.streams.sweep()
         self.incidents.tick()

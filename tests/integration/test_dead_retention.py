@@ -71,7 +71,7 @@ class Rig:
         """Let brokers count and sweep, and do what follows."""
         for broker in brokers or self._brokers:
             broker.census.tick()
-            broker.sweeper.sweep()
+            broker.dead_retention.sweep()
         come_to_rest()
         self.time.passes(100.0)
 

@@ -30,15 +30,14 @@ def fill(documents: Database[dict[str, Any]], queue: str, *jobs: dict[str, Any])
         collection.insert_many([{"priority": 0, "eligible_at": NOW, "seq": 1, **each} for each in jobs])
 
 
-def test_a_survey_shows_owners_the_first_expiry_and_the_oldest_dead_letter_of_each_queue(
+def test_a_survey_shows_owners_and_the_first_expiry_of_each_queue(
     documents: Database[dict[str, Any]],
 ) -> None:
     # Given
     later = NOW.replace(year=2027)
     fill(documents, "held", *({"state": "reserved", "owner": owner} for owner in ("a", "b", "b")))
     fill(documents, "expires", *({"state": "ready", "expires_at": when} for when in (later, NOW, later)))
-    ended = ({"state": "dead", "owner": "c", "expires_at": NOW, "ended_at": when} for when in (later, NOW))
-    fill(documents, "ended", *ended, {"state": "done", "ended_at": NOW.replace(year=2025)})
+    fill(documents, "ended", {"state": "dead", "owner": "c", "expires_at": NOW})
     fill(documents, "strange", {"state": "reserved", "owner": 5}, {"state": "ready", "expires_at": "soon"})
     # When
     found = survey_queues(documents, ["held", "expires", "ended", "strange", "absent"])
@@ -46,7 +45,7 @@ def test_a_survey_shows_owners_the_first_expiry_and_the_oldest_dead_letter_of_ea
     assert found == {
         "held": Surveyed(frozenset({"a", "b"})),
         "expires": Surveyed(expires=NOW.timestamp()),
-        "ended": Surveyed(died=NOW.timestamp()),
+        "ended": Surveyed(),
         "strange": Surveyed(),
         "absent": Surveyed(),
     }

@@ -106,18 +106,17 @@ class SmallBroker:
         )
         self.tasks = tasks = Tasks(self.queues, context, lambda _name: database)
         self.census = census = Census(self.queues, context)
-        dead = DeadRetention(self.queues, lambda _name: database, clock.now, census.dead)
-        self.dead_retention = dead
-        self.sweeper = Sweeper(
-            self.queues, context, tasks.expire, self.queues.survey, dead.look, tasks.retire
+        self.dead_retention = DeadRetention(
+            self.queues, lambda _name: database, clock.now, census.dead, tasks.retire
         )
+        self.sweeper = Sweeper(self.queues, context, tasks.expire, self.queues.survey)
         self.schedules = Schedules(ScheduleStore(database), self.queues, context, maker.make)
         self.on_dead = OnDead(self.queues, context)
         self.job_admin = JobAdmin(self.queues, census, context)
         self.dead_letters = DeadLetterAdmin(self.queues, census, tasks, context)
         self.queue = self.queues.open("mail")
         self.owners.use()
-        dead.prepare()
+        self.dead_retention.prepare()
         self.sweeper.sweep()
 
     @property

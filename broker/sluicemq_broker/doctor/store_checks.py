@@ -26,9 +26,9 @@ from sluicemq_broker.store import (
     TaskStore,
     disk_of,
     missing_indexes,
+    oldest_deaths,
     seconds,
     stream_names,
-    survey_queues,
 )
 from sluicemq_broker.streams import MUCH_OF_A_DISK
 
@@ -107,12 +107,9 @@ def retention(subject: Subject) -> Iterator[Finding]:
 def _dead_letters(config: Config, database: Documents, now: float) -> Iterator[Finding]:
     """Judge the oldest dead letter of each queue, by the configuration; stored settings may say otherwise."""
     began = RetentionStore(database).read()
-    surveyed = survey_queues(database, Inspector(database).names())
-    for name, each in surveyed.items():
+    for name, died in oldest_deaths(database, Inspector(database).names()).items():
         kept = config.queue(name).dead_retention if is_queue_name(name) else 0.0
-        if each.died is None:
-            continue
-        left = max(each.died, now if began is None else began) + kept - now
+        left = max(died, now if began is None else began) + kept - now
         if began is None:
             yield info(
                 f"queue {name} has dead letters that older versions keep without an end",

@@ -22,6 +22,8 @@ _MEASURED: Final = 60.0
 #: Rows with figures of their own in ``/metrics``.
 _MOST_SHOWN: Final = 1000
 _LABELS: Final = ("kind", "name")
+#: Times the reserve: a disk with less room is looked at every lease.
+_SCARCE: Final = 8
 _OF_OTHERS: Final = "not of a broker"
 #: By the field of a row: name and text of its gauge.
 GAUGES: Final = {
@@ -55,7 +57,7 @@ class KeptPart(Part):
     def duties(self) -> Iterator[Duty]:
         """Return the looks at collections and disks."""
         settings = self.core.config.broker
-        yield Duty("room on the disks of MongoDB", settings.lease, self._look_at_disks)
+        yield Duty("room on disks of MongoDB that have little", settings.lease, self._look_if_scarce)
         yield Duty("what is kept", min(_MEASURED, 4 * settings.lease), self._look)
 
     def _answer(self) -> dict[str, Any]:
@@ -70,6 +72,12 @@ class KeptPart(Part):
         ]
         self._look_at_disks()
         self._looked_at = ground.clock.now()
+
+    def _look_if_scarce(self) -> None:
+        """Look at disks with little room: with a thousand queues that takes MongoDB a third of a second."""
+        reserve = self.core.config.broker.disk_reserve
+        if any(each.free < _SCARCE * reserve for each in self.core.disks.values()):
+            self._look_at_disks()
 
     def _look_at_disks(self) -> None:
         """Note the room on each disk; a MongoDB that does not say it is left out."""

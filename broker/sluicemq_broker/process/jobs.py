@@ -52,12 +52,10 @@ class Jobs:
         self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)
         self._on_dead = OnDead(self.queues, context)
         self._missing_children = MissingChildren(self.queues, context)
-        self.dead_retention = dead = DeadRetention(
-            self.queues, ground.database, context.clock.now, self.census.dead
+        self.dead_retention = DeadRetention(
+            self.queues, ground.database, context.clock.now, self.census.dead, self.tasks.retire
         )
-        self._sweeper = Sweeper(
-            self.queues, context, self.tasks.expire, self.queues.survey, dead.look, self.tasks.retire
-        )
+        self._sweeper = Sweeper(self.queues, context, self.tasks.expire, self.queues.survey)
         self._deaths: Batcher[Seen] = Batcher(self._take_over_jobs, size=_DEATHS)
         ground.owners.on_dead(self._deaths.add)
         ground.owners.on_lost(self.queues.drop_owner)
@@ -99,7 +97,8 @@ class Jobs:
         yield Duty("heartbeat of the lease", self._ground.owners.pause, self._beat)
         owners = self._ground.owners
         yield Duty("leases of other brokers", owners.look_pause, owners.look)
-        yield Duty("sweep of dead owners, expired jobs and old dead letters", lease, self._sweeper.sweep)
+        yield Duty("sweep of dead owners and expired jobs", lease, self._sweeper.sweep)
+        yield Duty("old dead letters, and too many", lease, self.dead_retention.sweep)
         yield Duty("audit of our reservations against memory", lease, self._sweeper.audit)
         yield Duty("tasks of dead brokers", lease, self.tasks.take_up)
         yield poll("time-outs, results, jobs of other brokers", poll_every, self.tick)

@@ -8,11 +8,14 @@ passed, and the bound in number is for those that died since.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from sluicemq_broker.queue import Queue
+from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.queues import Queues
-from sluicemq_broker.store import Documents, RetentionStore, Surveyed
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import Documents, RetentionStore, oldest_deaths
 
 #: Seconds for which a dead letter stays at least that moves on into another queue: it may have to wait for
 #: that, as for a waiter at another broker, or for MongoDB.
@@ -45,9 +48,10 @@ class Used(NamedTuple):
 
 
 class DeadRetention:
-    """The dead letters of all queues, as the last survey has found them.
+    """The dead letters of all queues, as the last sweep has found them.
 
-    ``dead(queue)``: about how many it has; None: not known.
+    ``dead(queue)``: about how many it has; None: not known. ``retire(queue, bounds)``: remove those beyond
+    its bounds, in the background.
     """
 
     def __init__(
@@ -56,11 +60,13 @@ class DeadRetention:
         database: Callable[[str], Documents],
         now: Callable[[], float],
         dead: Callable[[str], int | None],
+        retire: Callable[[str, DeadBounds], None],
     ) -> None:
         self._queues = queues
         self._database = database
         self._now = now
         self._dead = dead
+        self._retire = retire
         self._since: dict[str, float] = {}
         self._oldest: dict[str, float] = {}
 
@@ -69,15 +75,28 @@ class DeadRetention:
         for name in self._queues.databases:
             self._since[name] = RetentionStore(self._database(name)).begin(self._now())
 
-    def look(self, queue: Queue, surveyed: Surveyed) -> DeadBounds | None:
-        """Note the oldest dead letter of a queue; return its bounds if some are beyond them."""
-        if surveyed.died is None:
-            self._oldest.pop(queue.name, None)
-            return None
-        self._oldest[queue.name] = surveyed.died
-        bounds = self.bounds(queue)
-        too_old = bounds.until is not None and surveyed.died < bounds.until
-        return bounds if too_old or (self._dead(queue.name) or 0) > bounds.most else None
+    def sweep(self) -> None:
+        """Look at all queues with dead letters, and have those beyond their bounds removed.
+
+        Called every lease. Raises Unavailable.
+        """
+        some = [queue for queue in self._queues if self._dead(queue.name)]
+        oldest: dict[str, float] = {}
+        for database, names in self._queues.by_database(some).items():
+            oldest |= oldest_deaths(database, names)
+        self._oldest = oldest
+        for queue in some:
+            attempt(partial(self._look, queue), partial(self._failed, queue))
+
+    def _look(self, queue: Queue) -> None:
+        bounds, died = self.bounds(queue), self._oldest.get(queue.name)
+        too_old = bounds.until is not None and died is not None and died < bounds.until
+        if too_old or (self._dead(queue.name) or 0) > bounds.most:
+            self._retire(queue.name, bounds)
+
+    def _failed(self, queue: Queue, error: Exception) -> None:
+        text = f"old dead letters of queue {queue.name} stay: {type(error).__name__}: {error}"
+        self._queues.context.counters.notice(Count.UNSWEPT, text)
 
     def bounds(self, queue: Queue) -> DeadBounds:
         """Return the bounds of a queue's dead letters now."""

@@ -18,7 +18,6 @@ from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.bulk_operations import PAGE
 from sluicemq_broker.queues.queues import Queues
-from sluicemq_broker.queues.retention import DeadBounds
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Surveyed
 
@@ -47,16 +46,8 @@ class Sweeper:
         context: Context,
         expire: Callable[[str], None],
         survey: Callable[[], Mapping[str, Surveyed]],
-        look_at_dead: Callable[[Queue, Surveyed], DeadBounds | None] = lambda _queue, _surveyed: None,
-        retire: Callable[[str, DeadBounds], None] = lambda _queue, _bounds: None,
     ) -> None:
-        """``expire(queue)``: end expired jobs in the background; ``survey()``: all queues.
-
-        ``look_at_dead(queue, surveyed)``: the bounds of its dead letters, if some are beyond them.
-        ``retire(queue, bounds)``: remove those in the background.
-        """
-        self._look_at_dead = look_at_dead
-        self._retire = retire
+        """``expire(queue)``: end expired jobs in the background; ``survey()``: all queues."""
         self._queues = queues
         self._survey = survey
         self._expire = expire
@@ -68,7 +59,7 @@ class Sweeper:
         self._swept = _Turns()
 
     def sweep(self) -> None:
-        """Give back the jobs of owners without a live lease; end expired jobs; remove old dead letters."""
+        """Give back the jobs of owners without a live lease; end expired jobs."""
         surveyed = self._survey()  # before the leases: a lease is written before its first job
         live = self._owners.live()
         gone = bool(self._live - live) or not self._live
@@ -89,13 +80,7 @@ class Sweeper:
             elif gone:
                 queue.look_for_headless(now=True)
 
-        def retire(queue: Queue) -> None:
-            found = surveyed.get(queue.name)
-            if found and (bounds := self._look_at_dead(queue, found)):
-                self._retire(queue.name, bounds)
-
         self._each(sweep, self._queues)
-        self._each(retire, self._queues)
 
     def audit(self) -> None:
         """Make jobs ready that are reserved under our id in MongoDB, but unknown here.

@@ -80,7 +80,7 @@ from sluicemq_broker.store.jobs.outcomes import Completed, Found, Progressed, Ro
 from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.schedules import Schedule, ScheduleStore
-from sluicemq_broker.store.jobs.survey import Surveyed, survey_queues
+from sluicemq_broker.store.jobs.survey import Surveyed, oldest_deaths, survey_queues
 from sluicemq_broker.store.jobs.transactions import Aborted
 from sluicemq_broker.store.no_primary import why_no_primary
 from sluicemq_broker.store.streams.routes import RouteStore
@@ -211,6 +211,7 @@ __all__ = [
     "mark_parents_notified",
     "measure",
     "missing_indexes",
+    "oldest_deaths",
     "options_left_out",
     "require_safe",
     "ring_of_events",
