@@ -86,8 +86,7 @@ def _build_once(python: Path, checkout: Path, project: str, dist: Path, epoch: i
         run(python, "-m", "build", "--sdist", "--outdir", str(folder), str(folder / "sources" / project))
         [sdist] = folder.glob("*.tar.gz")
         normalize(sdist, epoch)
-        with tarfile.open(sdist) as packed:
-            packed.extractall(folder / "unpacked", filter="data")
+        shutil.unpack_archive(sdist, folder / "unpacked")
         [unpacked] = (folder / "unpacked").iterdir()
         dist.mkdir(parents=True, exist_ok=True)
         run(python, "-m", "build", "--wheel", "--outdir", str(dist), str(unpacked))

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 from release_steps.building import digest
 from release_steps.programs import environment, fail, run, say
@@ -47,11 +48,20 @@ def write_bill(python: Path, checkout: Path, dist: Path, version: str) -> None:
             str(checkout / "pyproject.toml"), "--output-reproducible", "--output-format", "JSON",
             "--output-file", str(file), env=dict(os.environ),
         )  # fmt: skip
-    bill = json.loads(file.read_text())
-    # Its version is not in pyproject.toml.
-    bill["metadata"]["component"] |= {"version": version, "purl": f"pkg:pypi/sluicemq@{version}"}
+    bill = complete(json.loads(file.read_text()), version)
     file.write_text(json.dumps(bill, indent=2, sort_keys=True) + "\n")
     say(f"{file.name} has {len(bill['components'])} packages")
+
+
+def complete(bill: dict[str, Any], version: str) -> dict[str, Any]:
+    """Return a bill in which all packages have their address on the index, and none a folder from here."""
+    own = bill["metadata"]["component"]
+    own["version"] = version  # it is not in pyproject.toml
+    for each in (own, *bill["components"]):
+        each.setdefault("purl", f"pkg:pypi/{each['name']}@{each['version']}")
+        references = each.get("externalReferences", [])
+        each["externalReferences"] = [one for one in references if not one["url"].startswith("file:")]
+    return bill
 
 
 def write_sums(dist: Path) -> None:

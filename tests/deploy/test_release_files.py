@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from release_steps.papers import write_bill
 from sluicemq.version import VERSION
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
@@ -39,3 +42,14 @@ def test_a_release_has_packages_notes_and_sums(tmp_path: Path) -> None:
         assert {each.split("/")[0] for each in wheel.namelist()} == {
             "sluicemq", "sluicemq_broker", "sluicemq_devices", f"sluicemq-{VERSION}.dist-info",
         }  # fmt: skip
+
+
+def test_the_bill_of_materials_names_the_version_and_all_that_is_installed(tmp_path: Path) -> None:
+    write_bill(Path(sys.executable), ROOT, tmp_path, VERSION)
+    bill = json.loads((tmp_path / f"sluicemq-{VERSION}.cdx.json").read_text())
+    assert bill["bomFormat"] == "CycloneDX"
+    own = bill["metadata"]["component"]
+    assert (own["name"], own["version"], own["purl"]) == ("sluicemq", VERSION, f"pkg:pypi/sluicemq@{VERSION}")
+    assert "file:" not in json.dumps(bill)
+    found = {each["name"] for each in bill["components"] if each["purl"].endswith(f"@{each['version']}")}
+    assert {"gevent", "pymongo", "pyzmq", "sluicemq-bench"} <= found

@@ -20,7 +20,7 @@ from release_steps.debian import (
     debian_version,
     leave_out_where_it_was_built,
 )
-from release_steps.papers import section, write_notes, write_sums
+from release_steps.papers import complete, section, write_notes, write_sums
 from release_steps.trying import lowest_versions
 from sluicemq.protocol.keys import KeyPair, write_key_file
 from sluicemq.version import VERSION
@@ -94,6 +94,18 @@ def test_the_sums_are_of_every_file_and_are_those_that_sha256sum_checks(tmp_path
     assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=False).returncode == 0
     (tmp_path / "b.whl").write_text("other")
     assert subprocess.run(check, cwd=tmp_path, capture_output=True, check=False).returncode == 1
+
+
+def test_a_bill_of_materials_names_no_folder_of_this_machine_and_all_packages_by_their_address() -> None:
+    elsewhere = {"url": "https://example.com/x", "type": "website"}
+    here = {"url": "file:///home/me/x.whl", "type": "distribution"}
+    bench = {"name": "sluicemq-bench", "version": "1.1.0", "externalReferences": [here, elsewhere]}
+    other = {"name": "y", "version": "2", "purl": "pkg:pypi/y@2?other"}
+    bill = complete({"metadata": {"component": {"name": "sluicemq"}}, "components": [bench, other]}, "1.1.0")
+    found = [(each["purl"], each["externalReferences"]) for each in bill["components"]]
+    assert found == [("pkg:pypi/sluicemq-bench@1.1.0", [elsewhere]), ("pkg:pypi/y@2?other", [])]
+    own = bill["metadata"]["component"]
+    assert (own["version"], own["purl"]) == ("1.1.0", "pkg:pypi/sluicemq@1.1.0")
 
 
 # -------------------------------------------------------------------- building

@@ -87,6 +87,11 @@ def test_actions_of_others_are_named_by_commit_with_their_version_beside_it() ->
     assert {name for name, commits in pinned.items() if len(commits) > 1} == set()
 
 
+def test_new_versions_of_actions_come_by_themselves() -> None:
+    told = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text())
+    assert [each["package-ecosystem"] for each in told["updates"]] == ["github-actions"]
+
+
 def test_each_project_is_published_from_an_environment_of_its_own() -> None:
     published = RELEASE["publish"]["strategy"]["matrix"]["include"]
     projects = {
