@@ -142,6 +142,13 @@ def test_it_is_installed_used_upgraded_under_load_removed_and_purged(host: Host,
         assert debian.path(f"{ETC}/secret.key").read_text() == secret
         assert [each.name for each in debian.path("/opt/sluicemq/versions").iterdir()] == [NEWER]
 
+        # When it is removed and installed again, it runs as before
+        host.dpkg("--remove", "sluicemq")
+        assert debian.run("systemctl", "is-active", "sluicemq", check=False).returncode != 0
+        host.dpkg("-i", newer)
+        debian.run("systemctl", "is-enabled", "sluicemq", "sluicemq-backup.timer")
+        assert host.runs(NEWER)
+
         # When it is removed
         host.dpkg("--remove", "sluicemq")
     # Then nothing runs, and what is of this host stays
