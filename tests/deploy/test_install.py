@@ -38,7 +38,7 @@ class Host:
         broken = build(
             folder / "broken", "8.0.0",
             {"broker/sluicemq_broker/command/serve.py": (
-                "self._server.start()\n", 'raise OSError("this build is broken")\n')},
+                "if not self._starts(server):\n", 'raise OSError("this build is broken")\n        if 0:\n')},
         )  # fmt: skip
         download_requirements(wheels, newer, "embedded,redis", "3.11")
         for each in wheels.glob("sluicemq-*.whl"):
