@@ -45,6 +45,8 @@ PRIMARY_TIMEOUT = 5.0
 
 #: Seconds that a statement on a whole collection may take.
 _COPY_TIMEOUT: Final = 3600.0
+#: Seconds that such a statement waits for a primary: an election on a busy machine takes longer than 5.
+_COPY_PRIMARY_TIMEOUT: Final = 30.0
 
 
 #: A heartbeat is tried several times within a lease, so each try may take this share of it; and these seconds
@@ -92,7 +94,7 @@ def connect_for_leases(uri: str, lease: float) -> Client:
 
 def connect_for_copies(uri: str) -> Client:
     """Return a client for statements on whole collections, such as making an index of millions of jobs."""
-    return _client(promised(uri)[0], _COPY_TIMEOUT, PRIMARY_TIMEOUT, pool=4)
+    return _client(promised(uri)[0], _COPY_TIMEOUT, _COPY_PRIMARY_TIMEOUT, pool=4)
 
 
 def promised(uri: str) -> tuple[str, list[str]]:
