@@ -208,7 +208,7 @@ def test_a_restore_that_loses_its_primary_is_repeated(
     client.admin.command({"replSetStepDown": 10, "force": True})
     said = restore.communicate(timeout=10 * TIMEOUT)[0]
     if restore.returncode:
-        assert "is half restored: repeat sluicemq restore" in said
+        assert "is half restored now: repeat sluicemq restore" in said
         ended(started(*words))
     assert same(client)
 
