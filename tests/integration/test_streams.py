@@ -18,6 +18,7 @@ from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.security import ANYBODY
+from sluicemq_broker.store import StreamStore, Tail
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.connection import connect
 from sluicemq_broker.streams import (
@@ -213,6 +214,22 @@ class TestIds:
         one.fails(Kind.INSIDE_BEFORE, "insert")
         assert one.publish("c", id="p/1") == Stored(0, {0: 3})
         assert one.read() == numbered("a", "b", "c")
+
+    def test_a_broker_that_has_just_started_sees_a_batch_that_is_stored_while_it_looks_for_it(
+        self, two: tuple[StreamsRig, StreamsRig], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        one, other = two
+        other.publish("a")
+        read, meanwhile = StreamStore.tail, [lambda: other.publish("b", id="p/1")]
+
+        def read_tail(store: StreamStore) -> Tail:
+            while meanwhile:
+                meanwhile.pop()()
+            return read(store)
+
+        monkeypatch.setattr(StreamStore, "tail", read_tail)
+        assert one.publish("b", id="p/1", repeated=True) == Stored(0, {0: 2})
+        assert one.read() == numbered("a", "b")
 
     def test_the_same_batch_twice_in_one_segment_is_stored_once(self, broker: StreamsRig) -> None:
         answers = [broker.begin("a"), broker.begin("b", id="p/1"), broker.begin("b", id="p/1", repeated=True)]

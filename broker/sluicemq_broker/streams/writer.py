@@ -92,6 +92,9 @@ class Writer:
         try:
             if not self._store.prepared:
                 self._context.retry.run(partial(self._store.prepare, self._context.clock.now()))
+            if self._tail is None:
+                # Before the look-up: what is stored behind this tail, and is not found there, is read on.
+                self._read_on()
             self._look_up(batches)
             left = batches
             while left:
