@@ -38,7 +38,10 @@ LEASE: Final = 5.0
 STOPPED: Final = 60.0
 #: Seconds for which everything has time to be there again after the last fault: a machine may be busy.
 HEALED: Final = 240.0
-_SETTINGS: Final = {"lease": LEASE, "poll": 0.5, "stop_timeout": 5.0, "heartbeat": 1.0, "silence": 5.0}
+#: The disk that gets full is a small one.
+_SETTINGS: Final = {
+    "lease": LEASE, "poll": 0.5, "stop_timeout": 5.0, "heartbeat": 1.0, "silence": 5.0, "disk_reserve": 1,
+}  # fmt: skip
 _ENDS: Final = {
     "streamer": ("frontend", "backend", "commit"),
     "queue": ("frontend", "backend"),

@@ -39,7 +39,10 @@ def gone(_holder: Holder) -> bool:
 
 class TestHold:
     def test_the_first_makes_it_and_holds_it_from_the_beginning_on(self, store: SubscriptionStore) -> None:
-        assert hold(store, "a") == Subscription(STREAM, NAME, 0, 1, "update", holder("a"), NOW)
+        found = hold(store, "a")
+        assert found.used_at
+        made = Subscription(STREAM, NAME, 0, 1, "update", holder("a"), NOW, used_at=found.used_at)
+        assert found == made
 
     def test_one_that_is_made_may_begin_elsewhere(self, store: SubscriptionStore) -> None:
         assert hold(store, "a", initial=70).watermark == 70

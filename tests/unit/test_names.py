@@ -157,5 +157,6 @@ def set_from_outside(source: Path) -> list[str]:
 
 
 def test_nobody_sets_an_attribute_of_a_job_but_the_job() -> None:
-    sources = [each for each in BROKER.rglob("*.py") if each.name != "job.py"]
+    others = ("job.py", "archive.py")  # the second one writes the sizes of files into a tar
+    sources = [each for each in BROKER.rglob("*.py") if each.name not in others]
     assert [place for source in sources for place in set_from_outside(source)] == []

@@ -12,7 +12,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final
 
-from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.backup.archive import Reader, documents_file, metadata_file
 from sluicemq_broker.backup.reach import Place, reached
 from sluicemq_broker.backup.refusal import Refusal
@@ -21,6 +21,8 @@ from sluicemq_broker.store import SCHEMA, Description, RestoredDatabase
 #: Seconds between two lines of progress, and two looks whether another restore has begun.
 _PROGRESS: Final = 5.0
 _LOOK: Final = 1.0
+#: Tries to make the indexes of a collection.
+_TRIES: Final = 5
 #: Documents, and bytes, of one insert.
 _MOST: Final = 2000
 _MOST_BYTES: Final = 8 << 20
@@ -138,12 +140,22 @@ class _Restore:
         for each in found:
             if each.name != _META:
                 self._say_sometimes(f"making the indexes of {each.name}")
-                self._targets[each.database].make_indexes(each)
+                self._make_indexes(each)
         for source in sorted(self._targets, key=lambda name: name == self._own):  # the own one at the end
             documents = list(self._reader.documents(documents_file(source, _META)))
             if not self._targets[source].open(documents):
                 raise Refusal("another restore has begun")
         return len(found)
+
+    def _make_indexes(self, each: Description) -> None:
+        """Make the indexes of a collection; where an election has broken that off, once more."""
+        for left in reversed(range(_TRIES)):
+            try:
+                self._targets[each.database].make_indexes(each)
+                break
+            except Unavailable:
+                if not left:
+                    raise
 
     def _described(self, source: str, name: str) -> Description:
         try:

@@ -1,17 +1,20 @@
-"""Creation of collections: a few at a time, as it takes locks and connections from jobs."""
+"""Creation of collections and indexes: a few at a time, as it takes locks and connections from jobs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 from gevent.lock import BoundedSemaphore
+from pymongo.collection import Collection
 
 #: A collection with its indexes takes MongoDB some 30 ms, with locks that others wait for.
 _AT_ONCE: Final = 2
 #: Seconds to wait for a turn, at most: where MongoDB does not answer, each caller finds that itself.
 _PATIENCE: Final = 5.0
+#: Names of the driver for a MongoDB of several nodes: a standalone refuses a quorum.
+_OF_SEVERAL: Final = ("ReplicaSetWithPrimary", "ReplicaSetNoPrimary", "Sharded")
 
 _turns = BoundedSemaphore(_AT_ONCE)
 
@@ -25,3 +28,12 @@ def one_of_few() -> Iterator[None]:
     finally:
         if has_turn:
             _turns.release()
+
+
+def by_majority(documents: Collection[Any]) -> dict[str, Any]:
+    """Return the option by which an index is made though a minority of MongoDB's nodes is away.
+
+    Without it MongoDB waits for every node that votes, where the collection has documents.
+    """
+    kind = documents.database.client.topology_description.topology_type_name
+    return {"commitQuorum": "majority"} if kind in _OF_SEVERAL else {}

@@ -20,6 +20,7 @@ from typing import Any, Final
 from pymongo import IndexModel, ReplaceOne
 
 from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document, date, seconds
 
@@ -96,7 +97,8 @@ class AuditStore:
                     IndexModel(_NEWEST, name="newest"),
                     IndexModel([("principal", 1), *_NEWEST], name="principal"),
                     IndexModel([("kind", 1), *_NEWEST], name="kind"),
-                ]
+                ],
+                **by_majority(self._records),
             )
 
     def write(self, records: Iterable[AuditRecord]) -> None:

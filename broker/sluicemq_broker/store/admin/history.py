@@ -31,6 +31,7 @@ from pymongo.errors import DuplicateKeyError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.newest import keep_newest
 from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document, date
 
@@ -77,8 +78,12 @@ class HistoryStore:
         """Make the indexes: for removal, and for reading many days."""
         over = IndexModel([("remove_at", 1)], expireAfterSeconds=0)
         with translated():
-            self._days.create_indexes([over, IndexModel([("subject", 1), ("name", 1), ("day", 1)])])
-            self._months.create_indexes([over, IndexModel([("subject", 1), ("name", 1), ("month", 1)])])
+            self._days.create_indexes(
+                [over, IndexModel([("subject", 1), ("name", 1), ("day", 1)])], **by_majority(self._days)
+            )
+            self._months.create_indexes(
+                [over, IndexModel([("subject", 1), ("name", 1), ("month", 1)])], **by_majority(self._months)
+            )
 
     # ------------------------------------------------------------------ write
 

@@ -19,6 +19,7 @@ from pymongo import IndexModel, ReplaceOne
 
 from sluicemq_broker.store.admin.newest import keep_newest
 from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document, date, seconds
 
@@ -52,7 +53,9 @@ class IncidentStore:
         """Make the indexes: for removal, and for reading the latest."""
         over = IndexModel([("remove_at", 1)], expireAfterSeconds=0)
         with translated():
-            self._incidents.create_indexes([over, IndexModel([("until", -1)])])
+            self._incidents.create_indexes(
+                [over, IndexModel([("until", -1)])], **by_majority(self._incidents)
+            )
 
     def write(self, writer: str, incidents: Iterable[Incident]) -> None:
         """Write incidents as they are now; each is known by its kind, queue, beginning and writer."""

@@ -21,6 +21,7 @@ from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
 from sluicemq.protocol.errors import DifferentStore
+from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.transactions import transact
 from sluicemq_broker.store.values import Document, Jobs
@@ -74,7 +75,8 @@ class Revisions:
                     IndexModel([("revision", 1)], name="changes"),
                     IndexModel([("removed_at", 1)], name="removed", expireAfterSeconds=int(REMOVALS_KEPT)),
                     *indexes,
-                ]
+                ],
+                **by_majority(self.documents),
             )
             self.documents.update_one({"_id": LAST}, {"$setOnInsert": self._first}, upsert=True)
 

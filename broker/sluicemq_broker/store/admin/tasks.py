@@ -15,6 +15,7 @@ from pymongo import IndexModel, ReturnDocument
 
 from sluicemq.protocol.wire import TaskState
 from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document, date
 
@@ -32,7 +33,9 @@ class TaskStore:
     def prepare(self) -> None:
         """Make the index that removes ended tasks after a day."""
         with translated():
-            self._tasks.create_indexes([IndexModel([("ended_at", 1)], expireAfterSeconds=int(_KEPT))])
+            self._tasks.create_indexes(
+                [IndexModel([("ended_at", 1)], expireAfterSeconds=int(_KEPT))], **by_majority(self._tasks)
+            )
 
     def begin(self, task_id: str, task: Document) -> None:
         """Note a task that has begun."""

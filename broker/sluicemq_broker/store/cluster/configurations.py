@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 from pymongo import IndexModel
 
 from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import date
 from sluicemq_devices.hub import let_others_run
@@ -51,7 +52,10 @@ class ConfigurationStore:
     def prepare(self) -> None:
         """Make the index that removes what nobody uses."""
         with translated():
-            self._configurations.create_indexes([IndexModel([("used_at", 1)], expireAfterSeconds=int(_KEPT))])
+            self._configurations.create_indexes(
+                [IndexModel([("used_at", 1)], expireAfterSeconds=int(_KEPT))],
+                **by_majority(self._configurations),
+            )
 
     def say(self, owners: Iterable[str], digest: str, texts: Sequence[str], now: float) -> None:
         """Store the settings of a broker with these owner ids; ``texts``: its tables as JSON, in pieces."""

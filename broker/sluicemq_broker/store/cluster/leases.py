@@ -20,6 +20,7 @@ from pymongo.read_concern import ReadConcern
 from sluicemq_broker import __version__
 from sluicemq_broker.store.cluster.schema import READ_BEFORE, READS
 from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import date, seconds
 
@@ -78,7 +79,9 @@ class LeaseStore:
     def prepare(self) -> None:
         """Make the index that removes dead leases after a day."""
         with translated():
-            self._leases.create_indexes([IndexModel([("ended_at", 1)], expireAfterSeconds=int(_KEPT))])
+            self._leases.create_indexes(
+                [IndexModel([("ended_at", 1)], expireAfterSeconds=int(_KEPT))], **by_majority(self._leases)
+            )
 
     def begin(self, owner: str, name: str, lease: float, now: float) -> None:
         """Write the lease of a new owner id; repeating it after a lost reply is harmless."""

@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 from pymongo import IndexModel, ReturnDocument, UpdateOne
 
 from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import applied, translated
 from sluicemq_broker.store.values import BY_ID, Document, date, seconds
 
@@ -108,7 +109,7 @@ class LimitStore:
         steps = {each: _taking(count, rate, burst, now, owner, number) for each, count in wanted.items()}
         with translated():
             if not self._indexed:
-                self._limits.create_indexes([_REMOVAL])
+                self._limits.create_indexes([_REMOVAL], **by_majority(self._limits))
                 self._indexed = True
             writes = [UpdateOne({"_id": self._of(each)}, step, upsert=True) for each, step in steps.items()]
             self._limits.bulk_write(writes, ordered=False)

@@ -19,6 +19,7 @@ from sluicemq_broker.store.cluster.leases import LeaseStore
 from sluicemq_broker.store.cluster.schema import HalfRestored, NewerSchema, SchemaStore
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.copies.descriptions import Description
+from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document
 
@@ -124,7 +125,8 @@ class RestoredDatabase:
         """Make the indexes of a collection that is full."""
         if specifications := each.made_indexes:
             with translated():
-                self._database.command("createIndexes", each.name, indexes=specifications)
+                quorum = by_majority(self._database[each.name])
+                self._database.command("createIndexes", each.name, indexes=specifications, **quorum)
 
     def open(self, meta: Sequence[bytes]) -> bool:
         """Open it to brokers, with the documents of ``meta``; False: another restore has begun."""

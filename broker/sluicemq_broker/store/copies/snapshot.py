@@ -82,6 +82,8 @@ class Snapshot:
                 if error.code == _NEWER and each.uuid not in self._before:
                     raise LeftOut from error
                 raise
+            except mongo_errors.ServerSelectionTimeoutError as error:
+                raise Disturbed(brief(error)) from error  # the server of the cursor is gone
             if not self._is_there(each):
                 raise LeftOut
 

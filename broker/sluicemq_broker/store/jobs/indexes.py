@@ -15,6 +15,7 @@ from pymongo.errors import OperationFailure
 
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import DUPLICATE_KEY, brief, in_trouble
 from sluicemq_broker.store.jobs.documents import QueueDefaults
 from sluicemq_broker.store.jobs.index_models import (
@@ -45,7 +46,7 @@ def make_indexes(jobs: Jobs, notice: Notice, wanted: Sequence[IndexModel] = INDE
     Crash in between: the next call makes what is missing then.
     """
     try:
-        jobs.create_indexes(wanted)
+        jobs.create_indexes(wanted, **by_majority(jobs))
     except OperationFailure as error:
         if in_trouble(error):
             raise
@@ -114,7 +115,7 @@ def _make(jobs: Jobs, index: IndexModel, notice: Notice) -> None:
     problem = ""
     for _ in range(_TRIES):
         try:
-            jobs.create_indexes([index])
+            jobs.create_indexes([index], **by_majority(jobs))
         except OperationFailure as error:
             if in_trouble(error):
                 raise

@@ -18,6 +18,7 @@ from pymongo.errors import OperationFailure
 
 from sluicemq_broker.store.cluster.limits import COLLECTION as LIMITS
 from sluicemq_broker.store.connection import Documents
+from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.jobs.documents import PUT_ASIDE, collection, queue_of
 from sluicemq_broker.store.jobs.failed_children import AWAITED, ParentQueues, fail_all, reasons_of
 from sluicemq_broker.store.jobs.groups import PLACES, GroupStore
@@ -70,7 +71,7 @@ def put_aside(jobs: Jobs, now: float, token: str, *, leave_empty: bool) -> Jobs:
     aside = database[aside_name(queue_of(name), token)]
     empty = database[f"{EMPTY}{queue_of(name)}.{int(now * 1000):x}-{token_hex(4)}"]
     if leave_empty:
-        empty.create_indexes(wanted)
+        empty.create_indexes(wanted, **by_majority(empty))
     _mark_beside(jobs, now)
     _rename(jobs, aside.name, unless={_NOT_THERE})
     if leave_empty and not _rename(empty, name, unless={_EXISTS, _NOT_THERE}):
@@ -83,7 +84,7 @@ def _mark_beside(jobs: Jobs, now: float) -> None:
     """Note in what lies beside a queue that the queue is being removed: see :func:`forget_removed`."""
     for name, key in ((PLACES, jobs.name), (LIMITS, queue_of(jobs.name))):
         beside = jobs.database[name]
-        beside.create_indexes([_REMOVED])
+        beside.create_indexes([_REMOVED], **by_majority(beside))
         beside.update_one({"_id": key}, {"$set": {"removed_at": date(now)}})
 
 
@@ -128,7 +129,9 @@ def dropping_put_aside(aside: Jobs, now: float, parents: ParentQueues, size: int
     """
     queue = queue_of(aside.name).removeprefix(PUT_ASIDE).rpartition(".")[0]
     if GroupStore(aside.database[collection(queue)]).may_have_children():
-        aside.create_indexes(CHILD_INDEXES)  # missing only where an insert made it between two statements
+        aside.create_indexes(
+            CHILD_INDEXES, **by_majority(aside)
+        )  # missing only where an insert made it between two statements
         awaited = {"parent.id": {"$gte": ""}, **AWAITED}
         children = aside.find(awaited, {"parent": 1}, hint=PARENT_INDEX, batch_size=size)
         while page := list(islice(children, size)):

@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any, Final
 
+from pymongo import IndexModel
 from pymongo.client_session import ClientSession
 
 from sluicemq.protocol.errors import NotFound, QueueFull
 from sluicemq_broker.job import Job, Misfire, Timetable
 from sluicemq_broker.store.connection import Documents, durable
+from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import insert_with
@@ -65,7 +67,8 @@ class ScheduleStore:
     def prepare(self) -> None:
         """Make the index of :meth:`due`."""
         with translated():
-            self.schedules.create_index([("paused", 1), ("next_at", 1)], name="due")
+            due = IndexModel([("paused", 1), ("next_at", 1)], name="due")
+            self.schedules.create_indexes([due], **by_majority(self.schedules))
 
     def all(self) -> list[Schedule]:
         """Return all schedules, by name, without their payloads."""

@@ -31,7 +31,7 @@ from pymongo.errors import DuplicateKeyError
 from pymongo.read_concern import ReadConcern
 
 from sluicemq_broker.store.connection import Documents, durable
-from sluicemq_broker.store.creation import one_of_few
+from sluicemq_broker.store.creation import by_majority, one_of_few
 from sluicemq_broker.store.errors import Unclear, translated
 from sluicemq_broker.store.streams.segments import (
     HEAD,
@@ -101,7 +101,9 @@ class StreamStore:
         """Make the head and the index of ids where they are missing."""
         head = {"first": 1, "removed": 1, "made_at": date(now)}
         with one_of_few(), translated():
-            self._segments.create_indexes([IndexModel([("ids", 1)], name=_IDS_INDEX, sparse=True)])
+            self._segments.create_indexes(
+                [IndexModel([("ids", 1)], name=_IDS_INDEX, sparse=True)], **by_majority(self._segments)
+            )
             with suppress(DuplicateKeyError):  # another broker makes it just now
                 self._segments.update_one({"_id": HEAD}, {"$setOnInsert": head}, upsert=True)
         self.prepared = True
@@ -209,7 +211,7 @@ class StreamStore:
         if not self._topics_indexed:
             by_topic = IndexModel([("topics", 1), ("_id", 1)], name=_TOPICS_INDEX, sparse=True)
             with translated():
-                self._segments.create_indexes([by_topic])
+                self._segments.create_indexes([by_topic], **by_majority(self._segments))
             self._topics_indexed = True
 
     # ------------------------------------------------------------- retention

@@ -2,7 +2,7 @@
 
 One document each, in the collection ``subscriptions`` of the stream's database::
 
-    {_id: "prices/sums", stream, name, watermark: 1200, fence: 7, marked_at?,
+    {_id: "prices/sums", stream, name, watermark: 1200, fence: 7,
      kind?: "update", holder?: {owner, token, who}, held_at?, marked_at?, used_at?}
 
 ``watermark``: the number of the last message that was worked on. ``kind`` is the lock: it is there while the
