@@ -15,6 +15,7 @@ from devices.plain_sockets import ANY_PORT, eventually, shake_hands
 from sluicemq_devices.relays import Device, Forwarder, Queue, Streamer
 from sluicemq_devices.sockets.switchboard import Switchboard
 from sluicemq_devices.zmtp.frames import encode
+from support.long_forms import first_of
 
 SCRIPT = """
 import gc, json, sys
@@ -51,7 +52,7 @@ def longest_look(*program: str) -> float:
     return float(ran.stdout)
 
 
-@pytest.mark.parametrize("program", ["sluicemq_devices.__main__", "sluicemq_broker.command.serve"])
+@pytest.mark.parametrize("program", first_of("sluicemq_broker.command.serve", "sluicemq_devices.__main__"))
 def test_many_topics_are_not_looked_at_for_cycles_all_at_once(program: str) -> None:
     assert longest_look(program) < longest_look() / 4
 

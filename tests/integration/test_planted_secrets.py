@@ -31,6 +31,7 @@ from sluicemq.protocol.secret_files import write_secret
 from sluicemq_broker.command.users import hash_password
 from support.broker_process import BrokerProcess
 from support.http_reader import Answer, Web
+from support.long_forms import first_of
 from support.ports import tcp
 from support.raw_sockets import Smq
 from support.redis_server import RedisServer
@@ -114,7 +115,7 @@ class Place:
             yield plain
 
 
-@pytest.mark.parametrize("form", ["text", "json"])
+@pytest.mark.parametrize("form", first_of("text", "json"))
 def test_no_secret_is_written_or_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     planted = Planted()
     said: dict[str, str | bytes] = {}

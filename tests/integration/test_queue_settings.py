@@ -110,7 +110,7 @@ def test_a_limit_that_is_set_holds_for_jobs_that_wait(pair: Pair) -> None:
     wait_until(lambda: pair.source("max_running", pair.elsewhere) == (1, "mongodb"), what="the other to hear")
     with Producer(pair.brokers[0].doors["smq"]) as producer:
         producer.push(pair.name, b"y").wait(TIMEOUT)
-    with pair.here.reserve(pair.name, 5, TIMEOUT) as one, pair.elsewhere.reserve(pair.name, 5, 0.5) as other:
+    with pair.here.reserve(pair.name, 1, TIMEOUT) as one, pair.elsewhere.reserve(pair.name, 5, 0.5) as other:
         assert len(one) + len(other) == 1
 
 
