@@ -14,7 +14,7 @@ from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.security import ANYBODY, Audit, Caller, Principal
 from sluicemq_broker.security import audit as module
 from sluicemq_broker.security.acts import address_of, details
-from sluicemq_broker.store import AuditKind, AuditRecord
+from sluicemq_broker.store import MOST_AUDITED, AuditKind, AuditRecord
 
 NOW = 1_000_000.0
 
@@ -203,7 +203,7 @@ def test_many_records_are_followed_by_a_look_for_old_ones(rig: Rig) -> None:
             rig.audit.note(str(number), {})
         rig.audit.tick()
 
-    assert rig.stored.trimmed == [(NOW - 100.0, module.MOST_KEPT)]
+    assert rig.stored.trimmed == [(NOW - 100.0, MOST_AUDITED)]
 
 
 def test_details_have_known_fields_and_the_names_of_others() -> None:

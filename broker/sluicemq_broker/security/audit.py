@@ -22,7 +22,7 @@ from sluicemq.protocol.permissions import Action
 from sluicemq_broker.runtime import Batcher, Count, Counters
 from sluicemq_broker.security.acts import LONGEST, Act, Door, Outcome, address_of, details
 from sluicemq_broker.security.authorize import Caller
-from sluicemq_broker.store import AuditKind, AuditRecord
+from sluicemq_broker.store import MOST_AUDITED, AuditKind, AuditRecord
 from sluicemq_devices.sockets import owner_of
 
 #: Seconds that an answer waits for its record, at most.
@@ -39,8 +39,7 @@ MOST_UNWRITTEN: Final = 10_000
 _AT_ONCE: Final = 200
 #: Characters of the id of a key.
 _KEY_ID: Final = 12
-#: Records of each kind that are kept at most; written ones until the next look.
-MOST_KEPT: Final = 1_000_000
+#: Records that are written until the next look at how many there are.
 TRIMMED_AFTER: Final = 10_000
 
 
@@ -181,7 +180,7 @@ class Audit:
         """Remove records that are older than the retention, or too many; raises Unavailable."""
         if self._records and self.retention:
             self._since_trim = 0
-            self._records.trim(self._now() - self.retention, MOST_KEPT)
+            self._records.trim(self._now() - self.retention, MOST_AUDITED)
 
     @property
     def _is_off(self) -> bool:

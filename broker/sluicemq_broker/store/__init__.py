@@ -1,6 +1,6 @@
 """MongoDB: all statements, its errors, and connections to it."""
 
-from sluicemq_broker.store.admin.audit import AuditChoice, AuditKind, AuditRecord, AuditStore
+from sluicemq_broker.store.admin.audit import MOST_AUDITED, AuditChoice, AuditKind, AuditRecord, AuditStore
 from sluicemq_broker.store.admin.changes import Changes
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
@@ -102,6 +102,7 @@ __all__ = [
     "EVERY",
     "FAILPOINTS",
     "GUARD",
+    "MOST_AUDITED",
     "MOST_KEYS",
     "MOST_SUBSCRIPTIONS",
     "READS",

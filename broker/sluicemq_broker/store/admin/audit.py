@@ -28,6 +28,8 @@ from sluicemq_broker.store.values import Document, date, seconds
 _AT_ONCE: Final = 200
 #: By principal and by kind, and all of them, the newest first.
 _NEWEST: Final = [("at", -1), ("_id", -1)]
+#: Records of each kind that are kept, at most.
+MOST_AUDITED: Final = 1_000_000
 #: Fields that are texts, and empty where there is nothing to say.
 _TEXTS: Final = ("principal", "key", "peer", "door", "broker", "action", "name", "outcome", "code")
 

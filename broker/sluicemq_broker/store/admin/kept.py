@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from sluicemq_broker.runtime import of_time
+from sluicemq_broker.store.admin.audit import MOST_AUDITED, AuditKind
 from sluicemq_broker.store.admin.history import MONTHS_KEPT, MOST_DAYS
 from sluicemq_broker.store.admin.incidents import MOST_INCIDENTS
 from sluicemq_broker.store.admin.principals import MOST_PRINCIPALS
@@ -39,11 +40,12 @@ def _of_days(days: float, most: int | None, *dates: str) -> Collection:
 
 
 _DAY: Final = 86_400.0
+_AUDITED: Final = len(AuditKind) * MOST_AUDITED
 _WITH_QUEUES: Final = "its queues: a day longer"
 
 #: All collections of a broker that are named by no queue or stream.
 COLLECTIONS: Final[dict[str, Collection]] = {
-    "audit": Collection("audit_retention, 3,000,000", 3_000_000, ("at", "at")),
+    "audit": Collection(f"audit_retention, {_AUDITED:,}", _AUDITED, ("at", "at")),
     "bus": Collection("1 MiB"),
     "configurations": _of_days(1, None, "used_at"),
     "history": Collection(f"history_retention, {MOST_DAYS:,}", MOST_DAYS, ("remove_at", "day")),
