@@ -27,6 +27,7 @@ from sluicemq import (
     Reader,
     SluiceError,
     Subscription,
+    Unavailable,
     Worker,
 )
 from sluicemq_broker.store.jobs.index_models import FAIR, SLOTS
@@ -55,6 +56,8 @@ COMPLETE: Final = "queue_store.QueueStore.complete:bulk_write"
 ONE: Final = "claims.Claims._reserve_one:find_one_and_update"
 PROMOTE: Final = "groups.GroupStore.make_heads:update_many"
 RENAME: Final = "removed_queues._rename:rename"
+#: Orders of one removal, at most.
+_TRIES: Final = 5
 
 
 def stopping(hand: Hand) -> None:
@@ -257,8 +260,20 @@ def redriving(hand: Hand) -> None:
 def deleting(hand: Hand) -> None:
     hand.push("gone", "a", "b")
     with hand.fate([hand.name("a"), hand.name("b")], ENDED):
-        hand.client.delete("gone")
+        _delete(hand, "gone")
     hand.push("gone", "c")
+
+
+def _delete(hand: Hand, queue: str) -> None:
+    """Delete a queue, again where A was slow, so that B took it for dead and took the removal back."""
+    for left in reversed(range(_TRIES)):
+        try:
+            hand.client.delete(queue)
+        except Unavailable as error:
+            if not left or "taken for dead" not in str(error):
+                raise
+        else:
+            return
 
 
 def deleting_children(hand: Hand) -> None:

@@ -109,7 +109,11 @@ class Removal:
         while True:
             removing = self._queues.records.store(database).one(self._name).removing
             if removing is None or removing.token != self.token:
-                raise Unavailable(f"another broker has ended the removal of queue {self._name!r}: try again")
+                # Only what a dead broker has left is taken back: the lease of this one was over.
+                raise Unavailable(
+                    f"this broker was taken for dead, and another one has taken back the removal of queue "
+                    f"{self._name!r}: try again"
+                )
             if workers := sum(removing.heard.values()):
                 raise self._busy(workers, "at other brokers")
             if removing.heard.keys() >= set(live):
