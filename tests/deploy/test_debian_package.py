@@ -11,6 +11,7 @@ import pytest
 
 from deploy.bare_debian import BareDebian, image
 from deploy.builds import build, copy_sources, download_requirements
+from deploy.hosts import STAND_IN
 from deploy.load import Load, await_more
 from faults.replica_set import ReplicaSet
 from sluicemq.version import VERSION
@@ -19,7 +20,6 @@ from support.waiting import wait_until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2400)]
 
-STAND_IN = Path(__file__).with_name("systemctl")
 NEWER = "7.0.0"
 ETC = "/etc/sluicemq"
 QUIET = {"DEBIAN_FRONTEND": "noninteractive"}

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from deploy.bare_debian import BareDebian, image
-from deploy.builds import build, copy_sources, download_requirements
+from deploy.builds import build, download_requirements
+from deploy.hosts import CONFIGURATION, ENVIRONMENT, Host
 from deploy.load import Load, await_more
 from sluicemq import Worker
 from support.ports import free_port
@@ -17,66 +18,41 @@ from support.waiting import TIMEOUT, wait_until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(2400)]
 
-STAND_IN = Path(__file__).with_name("systemctl")
-ENVIRONMENT = {
-    "SYSTEMCTL": "/stand-in/systemctl", "JOURNALCTL": "/stand-in/journalctl",
-    "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "/wheels", "SLUICEMQ_INSTALL_WAIT": "120",
-}  # fmt: skip
-CONFIGURATION = "/etc/sluicemq/sluicemq.toml"
 
-
-class Host:
-    """A bare Debian with a checkout, wheels of three builds, and a stand-in for systemd."""
+class Builds(Host):
+    """A host with wheels of three builds."""
 
     def __init__(self, debian: BareDebian, folder: Path) -> None:
-        self.debian = debian
-        self.port = free_port()
-        self.endpoint = f"tcp://127.0.0.1:{self.port}"
-        wheels = debian.path("/wheels")
-        wheels.mkdir()
+        super().__init__(debian)
         newer = build(folder / "newer", "7.0.0")
         broken = build(
             folder / "broken", "8.0.0",
             {"broker/sluicemq_broker/command/serve.py": (
                 "if not self._starts(server):\n", 'raise OSError("this build is broken")\n        if 0:\n')},
         )  # fmt: skip
-        download_requirements(wheels, newer, "embedded,redis", "3.11")
-        for each in wheels.glob("sluicemq-*.whl"):
+        download_requirements(self.wheels, newer, "embedded,redis", "3.11")
+        for each in self.wheels.glob("sluicemq-*.whl"):
             each.unlink()
         for name, wheel in (("newer", newer), ("broken", broken)):
             debian.path(f"/{name}").mkdir()
             shutil.copy(wheel, debian.path(f"/{name}"))
-        copy_sources(debian.path("/src"))
-        debian.path("/stand-in").mkdir()
-        for name in ("systemctl", "journalctl"):
-            shutil.copy(STAND_IN, debian.path(f"/stand-in/{name}"))
 
     def install(self, *words: str, code: int = 0) -> str:
         """Run deploy/install, and return what it says."""
-        done = self.debian.run("/src/deploy/install", *words, env=ENVIRONMENT, check=False, timeout=900)
-        assert done.returncode == code, done.stdout + done.stderr + self.log()
-        return done.stdout + done.stderr
-
-    def sluicemq(self, *words: str) -> str:
-        return self.debian.run("sluicemq", *words, env={"SLUICEMQ_ENDPOINT": self.endpoint}).stdout
-
-    def log(self) -> str:
-        log = self.debian.path("/run/stand-in/sluicemq.log")
-        inside = self.debian.run("cat", "/run/stand-in/sluicemq.log", check=False).stdout
-        return inside or (log.read_text() if log.exists() else "")
+        return self.deploy("install", *words, code=code)
 
     def version(self) -> str:
         return self.sluicemq("--version").split()[-1]
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builds]:
     folder = tmp_path_factory.mktemp("install")
     with BareDebian(image(), folder / "debian") as debian:
-        yield Host(debian, folder)
+        yield Builds(debian, folder)
 
 
-def test_it_is_installed_upgraded_under_load_rolled_back_and_removed(host: Host) -> None:
+def test_it_is_installed_upgraded_under_load_rolled_back_and_removed(host: Builds) -> None:
     debian = host.debian
     # A first one has to say which MongoDB it shall have.
     assert "say --mongodb-uri URI, or --embedded" in host.install(code=2)
@@ -90,8 +66,7 @@ def test_it_is_installed_upgraded_under_load_rolled_back_and_removed(host: Host)
         "/var/lib/sluicemq": "700 sluicemq:sluicemq",
     }.items():  # fmt: skip
         assert debian.run("stat", "-c", "%a %U:%G", path).stdout.strip() == kept, path
-    text = debian.path(CONFIGURATION).read_text()
-    debian.path(CONFIGURATION).write_text(text.replace("#ports = 5550", f"ports = {host.port}"))
+    host.take_port()
     # When it is installed again it is started
     assert f"SluiceMQ {first} is installed, and runs" in host.install()
     # Then jobs are taken, and the administrator's key is let in
@@ -104,7 +79,7 @@ def test_it_is_installed_upgraded_under_load_rolled_back_and_removed(host: Host)
     # Given a second broker on this host
     second = free_port()
     debian.path("/etc/sluicemq/second.toml").write_text(f"[broker]\nports = {second}\n")
-    debian.run("/stand-in/systemctl", "enable", "--now", "sluicemq@second")
+    host.systemctl("enable", "--now", "sluicemq@second")
 
     with Load(host.endpoint) as load:
         wait_until(lambda: len(load.done) > 10, what="jobs done")
@@ -148,7 +123,7 @@ def test_it_is_installed_upgraded_under_load_rolled_back_and_removed(host: Host)
     assert debian.run("getent", "passwd", "sluicemq", check=False).returncode != 0
 
 
-def test_a_folder_for_a_package_gets_programs_that_do_not_name_it(host: Host) -> None:
+def test_a_folder_for_a_package_gets_programs_that_do_not_name_it(host: Builds) -> None:
     debian, uri = host.debian, "mongodb://somebody:secret@db/?replicaSet=rs0"
 
     said = host.install("--root", "/of-a-package", "--mongodb-uri", uri, "--wheels", "/newer")
@@ -166,7 +141,7 @@ def test_a_folder_for_a_package_gets_programs_that_do_not_name_it(host: Host) ->
     assert "@ADMIN_KEY@" not in configuration
 
 
-def kill_in_the_middle(host: Host) -> None:
+def kill_in_the_middle(host: Builds) -> None:
     words = "echo $$ >/tmp/pid; exec /src/deploy/install --wheels /newer"
     upgrade = host.debian.start("sh", "-c", words, env=ENVIRONMENT)
     begun = host.debian.path("/opt/sluicemq/versions/7.0.0/bin")

@@ -373,18 +373,18 @@ def collections(uri: str) -> dict[str, str]:
     return found
 
 
+def run_beside(broker: BrokerProcess, command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a command in the broker's folder, with nothing of the broker's in the environment."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("SLUICEMQ_")}
+    return subprocess.run(
+        command, cwd=broker.folder, env=environ, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+
+
 def checked(broker: BrokerProcess, form: str) -> str:
     """What the check of the configuration says of it."""
     command = [sys.executable, "-m", "sluicemq_broker", "--check-config", "--config", "broker.toml"]
-    done = subprocess.run(
-        [*command, *(["--json"] if form == "json" else [])],
-        cwd=broker.folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith("SLUICEMQ_")},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    done = run_beside(broker, [*command, *(["--json"] if form == "json" else [])])
     return done.stdout + done.stderr
 
 
@@ -392,15 +392,7 @@ def doctored(broker: BrokerProcess) -> dict[str, str]:
     """Report and output of the doctor, with the log of the broker."""
     report = broker.folder / "report.json"
     command = [sys.executable, "-m", "sluicemq", "doctor", "--config", "broker.toml", "--log", "broker.log"]
-    done = subprocess.run(
-        [*command, "--report", str(report)],
-        cwd=broker.folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith("SLUICEMQ_")},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
+    done = run_beside(broker, [*command, "--report", str(report)])
     found = json.loads(report.read_text())
     assert found["mongodb"], done
     assert found["config"], done
@@ -412,14 +404,8 @@ def doctored(broker: BrokerProcess) -> dict[str, str]:
 def backed_up(broker: BrokerProcess) -> dict[str, str]:
     """Output of a backup, and all that is in its file, which has what the collections have."""
     out = broker.folder / "backups"
-    done = subprocess.run(
-        [sys.executable, "-m", "sluicemq", "backup", "--config", "broker.toml", "--out", str(out)],
-        cwd=broker.folder,
-        env={name: value for name, value in os.environ.items() if not name.startswith("SLUICEMQ_")},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
+    done = run_beside(
+        broker, [sys.executable, "-m", "sluicemq", "backup", "--config", "broker.toml", "--out", str(out)]
     )
     assert done.returncode == 0, done
     [file] = out.iterdir()

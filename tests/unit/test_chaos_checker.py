@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from chaos import features
+from chaos.backlog import Backlog
 from chaos.books import Book, Fact, read
 from chaos.breach import Breach
 from chaos.job_checks import allowed_again, job_checks
@@ -190,6 +191,17 @@ def test_a_planted_breach_of_jobs_is_found_with_its_evidence(name: str) -> None:
     found = [each for each in job_checks(ledger(*clean(), lines)) if each.kind == kind]
     assert found
     assert all(each.evidence for each in found)
+
+
+def test_what_is_refused_or_done_is_no_backlog(tmp_path: Path) -> None:
+    lines = [
+        *pushed(0, features.DEDUPED, "first"), *pushed(0, features.DEDUPED, "again"),
+        *pushed(0, features.SHORT, "waits"), *run(1, features.DEDUPED, "first"),
+        (1, "producer-1", "refused", features.DEDUPED, "again", {"code": "DUPLICATE"}),
+    ]  # fmt: skip
+    text = "".join(json.dumps([at, *rest]) + "\n" for at, _program, *rest in lines)
+    (tmp_path / "producer-1.jsonl").write_text(text)
+    assert Backlog(tmp_path).count() == 1
 
 
 def test_two_minutes_without_a_confirmed_push_are_found_up_to_the_drain() -> None:
