@@ -1,6 +1,6 @@
 """Plants the faults of ``faults.toml`` one by one in a copy of the tree, and tells which the tests see.
 
-``python tests/mutants/run.py [--model] [--share 95] [--seconds N] [NAME …]`` runs all tests that the
+``python tests/mutants/run.py [--model] [--share 100] [--seconds N] [NAME …]`` runs all tests that the
 faults name once without any, prints a table with the seconds that each fault took, and the share that was
 seen. A fault is seen when a test that its entry names fails, or does not end in time. One whose tests fail
 anyway says nothing, and is named so. ``--model``: one fault of each of the eighteen kinds that a model of two
@@ -28,7 +28,10 @@ from typing import Any, Final
 import psutil
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from mutants.planting import PACKAGES, ROOT, DoesNotFit, file_of, planted
+
 FOLDERS = ("broker", "devices", "clients", "tests", "docs")
 FILES = ("pyproject.toml", "README.md")
 #: What most tests import, and what their plugins do.
@@ -64,7 +67,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="only these faults")
     parser.add_argument("--model", action="store_true", help="one of each kind, by the model of brokers")
-    parser.add_argument("--share", type=float, default=95.0, help="percent that must be seen")
+    parser.add_argument("--share", type=float, default=100.0, help="percent that must be seen")
     parser.add_argument("--seconds", type=float, help="longest time for one fault (120; a model 900)")
     arguments = parser.parse_args()
     seconds = arguments.seconds or (_MODEL_SECONDS if arguments.model else _SECONDS)
@@ -113,7 +116,7 @@ def copy_tree(to: Path) -> Path:
 
 def packages(tree: Path) -> list[str]:
     """The folders in which our packages lie."""
-    return [str(tree / folder) for folder in ("broker", "devices", "clients")]
+    return [str(tree / folder) for folder in PACKAGES.values()]
 
 
 @contextmanager
@@ -157,12 +160,14 @@ def show(tree: Path, fault: dict[str, Any], failing: set[str], seconds: float) -
 
 def outcome(tree: Path, fault: dict[str, Any], seconds: float) -> str:
     """Plant it, run its tests, take it out again."""
-    file = tree / fault["file"]
-    sound = file.read_text() if file.exists() else ""
-    if sound.count(fault["old"]) != 1:
+    file = tree / file_of(fault["at"])
+    try:
+        sound = file.read_text()
+        changed = planted(sound, fault["at"], fault["change"])
+    except (OSError, DoesNotFit):
         return STALE
     was = file.stat()
-    file.write_text(sound.replace(fault["old"], fault["new"]))
+    file.write_text(changed)
     try:
         return run_tests(tree, fault["tests"], seconds)
     finally:
