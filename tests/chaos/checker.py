@@ -14,7 +14,7 @@ from chaos import books
 from chaos.breach import Breach
 from chaos.job_checks import allowed_again, job_checks
 from chaos.ledger import Ledger
-from chaos.store_checks import process_checks, read_stream, store_checks
+from chaos.store_checks import process_checks, read_streams, store_checks
 from chaos.stream_checks import stream_checks
 
 
@@ -23,7 +23,7 @@ def check(folder: Path, mongo_uri: str, database: str) -> list[Breach]:
     ledger = Ledger.read(folder)
     return [
         *job_checks(ledger),
-        *stream_checks(ledger, read_stream(folder)),
+        *stream_checks(ledger, read_streams(folder)),
         *store_checks(mongo_uri, database),
         *process_checks(folder, ledger),
     ]

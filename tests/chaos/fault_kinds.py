@@ -268,6 +268,33 @@ class ClockOfNode(OfNodes):
         rig.nodes.begin(node)
 
 
+class CutOffPrimary(OfNodes):
+    """The primary and the other nodes don't hear each other; brokers and clients reach all of them.
+
+    It goes on as a primary until it notices, and what it writes meanwhile is taken back.
+    """
+
+    name = "primary cut off from the other nodes"
+    seconds = (1.5, 8.0)
+
+    def victims(self, may: Mapping[str, frozenset[str]]) -> list[list[str]]:
+        return [[PRIMARY]]
+
+    def touches(self, victim: str) -> frozenset[str]:
+        links = (" ~ ".join(pair) for pair in combinations(NODES, 2))
+        return frozenset([*NODES, *links])
+
+    def harm(self, rig: Rig, node: str) -> None:
+        for other in NODES:
+            if other != node:
+                rig.link(node, other).block()
+
+    def mend(self, rig: Rig, node: str) -> None:
+        for other in NODES:
+            if other != node:
+                rig.link(node, other).restore()
+
+
 class FullDisk(Fault):
     """The disk of a node is full: a small one of memory is made as small as what lies on it.
 
@@ -385,12 +412,26 @@ class HalfOpen(OfLinks):
         rig.link(one, other).halve()
 
 
+class Lateness(OfLinks):
+    """What clients send over connections that are open now arrives at the end; they dial again meanwhile."""
+
+    name = "connections late"
+    seconds = (1.5, 4.0)  # a broker cuts a client that it has not heard for 5 s
+
+    def victims(self, may: Mapping[str, frozenset[str]]) -> list[list[str]]:
+        kinds = [product(may, BROKERS), product(BROKERS, ["clients"])]
+        return [[f"{one} ~ {other}" for one, other in kind] for kind in kinds]
+
+    def harm(self, rig: Rig, one: str, other: str) -> None:
+        rig.link(one, other).hold()
+
+
 #: All of them.
 FAULTS: Final[tuple[Fault, ...]] = (
     KillBroker(), FreezeBroker(), BlinkBroker(), StopBroker(),
     KillProgram(), StopProgram(), FreezeProgram(),
-    KillNodes(), StopNodes(), FreezeNodes(),
-    Partition(), OneWay(), Refusal(), Slowness(0.05), Slowness(0.3), LostReplies(), HalfOpen(),
+    KillNodes(), StopNodes(), FreezeNodes(), CutOffPrimary(),
+    Partition(), OneWay(), Refusal(), Slowness(0.05), Slowness(0.3), LostReplies(), HalfOpen(), Lateness(),
     ClockOfBroker(200.0), ClockOfBroker(-200.0), ClockOfNode(200.0), ClockOfNode(-200.0), FullDisk(),
 )  # fmt: skip
 

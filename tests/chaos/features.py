@@ -34,6 +34,11 @@ ROUTED, TICKS = "routed", "ticks"
 DEDUPED, SCRATCH = "deduped", "scratch"
 #: The stream, the subscription that works through it, the schedule.
 STREAM, SUBSCRIPTION, SCHEDULE = "events", "worked", "tick"
+#: Streams that one publisher fills in turn, and those that two publishers fill with messages of the same ids.
+#: A broker writes to each of them only now and then.
+SPREAD: Final = tuple(f"spread-{number}" for number in range(1, 9))
+TWINS: Final = ("twins-1", "twins-2")
+STREAMS: Final = (STREAM, *SPREAD, *TWINS)
 #: Topics of which every second message is one; the first becomes jobs.
 ROUTED_TOPIC, OTHER_TOPIC = "orders.paid", "orders.sent"
 
@@ -82,8 +87,9 @@ ALL: Final[dict[str, Feature]] = {
 }  # fmt: skip
 #: Queues of the workers of the library.
 WORKED_BY_LIBRARY: Final = [name for name in ALL if name not in (*PUSHED_BY_SOCKETS, CLAIMED, SCRATCH)]
-#: Messages a second of the stream.
+#: Messages a second of the stream, and of all the others together.
 STREAM_RATE: Final = 6.0
+OTHERS_RATE: Final = 6.0
 #: Queues where ids stay known: a repeated push makes no second job, however late it is.
 REMEMBERING: Final = frozenset(
     name for name, each in ALL.items() if each.settings.keys() & {"keep_done", "remember"}

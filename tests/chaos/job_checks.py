@@ -70,7 +70,7 @@ def unexpected(ledger: Ledger) -> Iterator[Breach]:
     numbers = {
         f"{features.STREAM}-{fact.about['sequence']}": fact.id
         for fact in ledger.facts
-        if fact.what in (books.STORED, books.READ)
+        if fact.queue == features.STREAM and fact.what in (books.STORED, books.READ)
     }
     for key, runs in ledger.runs.items():
         payload = _expected_payload(ledger, key, numbers)

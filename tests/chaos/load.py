@@ -31,7 +31,8 @@ __all__ = ["MAY", "PROGRAMS", "Load", "Program", "Rig", "configuration"]
 PROGRAMS: Final[dict[str, str]] = {
     "producer-1": "producer", "producer-2": "producer", "asker-1": "producer", "plain-producer-1": "producer",
     "worker-1": "worker", "worker-2": "worker", "plain-worker-1": "worker", "plain-worker-2": "worker",
-    "publisher-1": "producer", "operator-1": "producer", "reader-1": "reader", "reader-2": "reader",
+    "publisher-1": "producer", "many-publisher-1": "producer", "operator-1": "producer",
+    "reader-1": "reader", "reader-2": "reader",
 }  # fmt: skip
 #: What may happen to a program; to those left out everything may: kill, freeze, terminate.
 MAY: Final[dict[str, frozenset[str]]] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from chaos.life import Life
 from chaos.operators import operator
 from chaos.producers import asker, plain_producer, producer
-from chaos.streamers import publisher, reader
+from chaos.streamers import many_publisher, publisher, reader
 from chaos.workers import plain_worker, worker
 
 
@@ -33,6 +33,8 @@ def main() -> int:
             operator(life)
         case "publisher":
             publisher(life)
+        case "many-publisher":
+            many_publisher(life)
         case "reader":
             reader(life, folder)
         case unknown:

@@ -70,7 +70,7 @@ def _head(title: str, its: Figures, found: Sequence[Disturbance], breaches: Sequ
     return (
         f'<header><h1>{escape(title)}</h1><p class="verdict {"bad" if breaches else "good"}">{state}</p>'
         f"<p>{clock(its.seconds)} minutes, {len(found)} faults of {kinds} kinds, "
-        "three brokers, three MongoDB nodes, twelve programs.</p></header>"
+        "three brokers, three MongoDB nodes, thirteen programs.</p></header>"
     )
 
 

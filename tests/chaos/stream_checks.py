@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from chaos import books, features
@@ -21,34 +21,38 @@ class Stored(NamedTuple):
     payload: str
 
 
-def stream_checks(ledger: Ledger, stream: Sequence[Stored]) -> Iterator[Breach]:
-    """Yield the breaches between the stream at the end and the books."""
-    yield from numbers(stream)
-    yield from published(ledger, stream)
+def stream_checks(ledger: Ledger, streams: Mapping[str, Sequence[Stored]]) -> Iterator[Breach]:
+    """Yield the breaches between the streams at the end, by their names, and the books."""
+    for name, messages in streams.items():
+        yield from numbers(name, messages)
+        yield from published(ledger, name, messages)
+    stream = streams[features.STREAM]
     yield from read(ledger, stream)
     yield from worked(ledger, stream)
     yield from routed(ledger, stream)
 
 
-def numbers(stream: Sequence[Stored]) -> Iterator[Breach]:
-    """Yield holes in the stream, and messages that are in it twice."""
+def numbers(name: str, stream: Sequence[Stored]) -> Iterator[Breach]:
+    """Yield holes in a stream, and messages that are in it twice."""
     found = [each.sequence for each in stream]
     if found != [*range(1, len(found) + 1)]:
         holes = sorted({*range(1, max(found) + 1)} - {*found})
-        yield Breach("stream", f"the stream has holes, or is out of order: {holes[:_SHOWN]}")
+        yield Breach("stream", f"{name} has holes, or is out of order: {holes[:_SHOWN]}")
     places: dict[str, list[int]] = defaultdict(list)
     for each in stream:
         places[each.payload].append(each.sequence)
     for payload, at in places.items():
         if len(at) > 1:
-            yield Breach("stream", f"{payload} is in the stream more than once: at {at}")
+            yield Breach("stream", f"{payload} is in {name} more than once: at {at}")
 
 
-def published(ledger: Ledger, stream: Sequence[Stored]) -> Iterator[Breach]:
+def published(ledger: Ledger, name: str, stream: Sequence[Stored]) -> Iterator[Breach]:
     """Yield messages that were confirmed and are not there, and those that nobody has published."""
     by_number = {each.sequence: each.payload for each in stream}
     ids = set()
     for fact in ledger.facts:
+        if fact.queue != name:
+            continue
         if fact.what == books.PUBLISHED:
             ids.add(fact.id)
         elif fact.what == books.STORED and by_number.get(fact.about["sequence"]) != fact.id:
@@ -57,7 +61,7 @@ def published(ledger: Ledger, stream: Sequence[Stored]) -> Iterator[Breach]:
             yield Breach("stream", text, ledger.story((fact.queue, fact.id)))
     for each in stream:
         if each.payload not in ids:
-            yield Breach("unexpected", f"nobody has published message {each.sequence}, {each.payload}")
+            yield Breach("unexpected", f"nobody has published {each.payload}, {each.sequence} of {name}")
 
 
 def read(ledger: Ledger, stream: Sequence[Stored]) -> Iterator[Breach]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import queue
 import time
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from chaos import books, features
 from chaos.books import BATCH, PUBLISHED, READ, REFUSED, STORED
@@ -15,34 +17,76 @@ from sluicemq import BadStream, Gap, Published, Publisher, Reader, SluiceError, 
 _PAUSE: Final = 0.2
 
 
+class _Message(NamedTuple):
+    """A message whose confirmation is awaited."""
+
+    stream: str
+    id: str
+    receipt: Published
+
+
 def publisher(life: Life) -> None:
     """Publish at the stream's rate; each message is booked before, and with its number once it is stored."""
-    receipts: queue.SimpleQueue[tuple[str, Published] | None] = queue.SimpleQueue()
+    receipts: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
     with Publisher(life.endpoints, on_refused=lambda *_: None) as publishing:
         life.begin(_confirm, life, receipts)
-        number = 0
-        while not life.over.wait(life.random.uniform(0.0, 2.0) / (features.STREAM_RATE * life.pace)):
-            id_ = life.new_id(features.STREAM, number)
+        for number in _paced(life, features.STREAM_RATE):
             topic = features.OTHER_TOPIC if number % 2 else features.ROUTED_TOPIC
-            life.book.note(PUBLISHED, features.STREAM, id_, topic=topic)
-            receipts.put((id_, publishing.publish(features.STREAM, topic, id_.encode())))
-            number += 1
+            id_ = _booked(life, features.STREAM, number, topic)
+            receipts.put(
+                _Message(features.STREAM, id_, publishing.publish(features.STREAM, topic, id_.encode()))
+            )
         receipts.put(None)
         life.wait()
 
 
-def _confirm(life: Life, receipts: queue.SimpleQueue[tuple[str, Published] | None]) -> None:
+def many_publisher(life: Life) -> None:
+    """Publish to many streams in turn; to some of them each message twice: two connections, one id."""
+    receipts: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
+    streams = (*features.SPREAD, *features.TWINS)
+    with (
+        Publisher(life.endpoints, on_refused=lambda *_: None) as first,
+        Publisher(life.endpoints, on_refused=lambda *_: None) as second,
+    ):
+        life.begin(_confirm, life, receipts)
+        for number in _paced(life, features.OTHERS_RATE):
+            stream = streams[number % len(streams)]
+            id_ = _booked(life, stream, number, features.OTHER_TOPIC)
+            twins = [(first, id_), (second, id_)] if stream in features.TWINS else [(first, None)]
+            for publishing, own in twins:
+                receipt = publishing.publish(stream, features.OTHER_TOPIC, id_.encode(), id=own)
+                receipts.put(_Message(stream, id_, receipt))
+        receipts.put(None)
+        life.wait()
+
+
+def _paced(life: Life, rate: float) -> Iterator[int]:
+    """Yield numbers, so many a second on average, until the end."""
+    for number in count():
+        if life.over.wait(life.random.uniform(0.0, 2.0) / (rate * life.pace)):
+            return
+        yield number
+
+
+def _booked(life: Life, stream: str, number: int, topic: str) -> str:
+    """Return the id of a message, which is in the book."""
+    id_ = life.new_id(stream, number)
+    life.book.note(PUBLISHED, stream, id_, topic=topic)
+    return id_
+
+
+def _confirm(life: Life, receipts: queue.SimpleQueue[_Message | None]) -> None:
     while (next_one := receipts.get()) is not None:
-        id_, receipt = next_one
+        stream, id_, receipt = next_one
         while True:
             try:
                 number = receipt.wait(5)
             except Timeout:
                 continue
             except SluiceError as error:
-                life.book.note(REFUSED, features.STREAM, id_, code=error.code)
+                life.book.note(REFUSED, stream, id_, code=error.code)
                 break
-            life.book.note(STORED, features.STREAM, id_, sequence=number)
+            life.book.note(STORED, stream, id_, sequence=number)
             break
 
 

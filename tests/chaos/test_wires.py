@@ -68,6 +68,7 @@ class Echo:
         self.port = self.listener.getsockname()[1]
         self.connections: list[socket.socket] = []
         self.ended = 0
+        self.received = b""
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
@@ -87,6 +88,7 @@ class Echo:
         with connection:
             try:
                 while data := connection.recv(1 << 16):
+                    self.received += data
                     connection.sendall(data)
             except OSError:
                 pass
@@ -229,6 +231,27 @@ def test_the_dialed_end_of_a_half_open_connection_does_not_hear_of_it(
     assert echo.ended == 0
     network.restore()
     wait_until(lambda: echo.ended == 1, what="the end of the other half")
+
+
+def test_what_was_sent_over_a_held_connection_comes_late_and_its_dialer_has_lost_it_before(
+    network: Network, dial: Dial, echo: Echo
+) -> None:
+    # Given
+    a = dial("a")
+    a.say("before")
+    a.wait("before")
+    # When
+    network.between("a", "echo").hold()
+    a.say("late")
+    a.wait("before", "lost")
+    with socket.create_connection(("127.0.0.1", network.wire("echo", echo.port)), TIMEOUT) as again:
+        again.sendall(b"new")
+        # Then
+        assert again.recv(100) == b"new"
+    assert echo.received == b"before\nnew"
+    network.restore()
+    wait_until(lambda: echo.received == b"before\nnewlate\n", what="what came late")
+    wait_until(lambda: echo.ended == 2, what="the end of both")
 
 
 def test_nobody_is_reached_at_a_place_whose_process_has_ended(network: Network, dial: Dial) -> None:

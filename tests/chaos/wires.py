@@ -25,6 +25,7 @@ from typing import Any, Final, Self
 from chaos.dialers import Dialers, sockets_of
 
 _HOST: Final = "127.0.0.1"
+_HELD: Final = 0.5  # seconds for which bytes are kept back before their connection is cut
 _INSTANT: Final = 1e-6  # seconds between two writes, for timers of one time have no order
 
 
@@ -67,8 +68,17 @@ class Link:
         """Cut all connections for the dialer alone: the other end does not hear of that."""
         self._network.call(lambda: self._network.each(self, Splice.halve))
 
+    def hold(self) -> None:
+        """Keep back what dialers send over connections that are open now, and cut these a moment later.
+
+        The place that was dialed does not hear of that. A dialer dials again, and what it has sent before
+        arrives when the link is restored: behind what it has sent over its new connection.
+        """
+        self._network.call(lambda: self._network.each(self, Splice.hold))
+
     def restore(self) -> None:
         """Pass everything on again; connections that were cut in half end."""
+        self._network.call(lambda: self._network.each(self, Splice.release))
         self._change(blocked=frozenset(), refused=False, delay=0.0, loss=0.0)
 
     def _change(self, **values: Any) -> None:
@@ -200,6 +210,7 @@ class Splice:
         self._entrance, self._exit = entrance, _End()
         self._dialing: asyncio.Task[None] | None = None
         self._over = self._halved = False
+        self._held: list[bytes] | None = None
         for end in (self._entrance, self._exit):
             end.splice = self
         network.enter(self)
@@ -219,6 +230,8 @@ class Splice:
         """Pass on what one end has sent."""
         if end is self._exit and self._link.loss and self._network.random.random() < self._link.loss:
             self.end()
+        elif end is self._entrance and self._held is not None:
+            self._held.append(data)
         else:
             self._other(end).write(data, self._link.delay)
 
@@ -229,7 +242,7 @@ class Splice:
 
     def ended(self) -> None:
         """End both ends, unless the end that is left must not know."""
-        if not self._halved:
+        if not self._halved and (self._held is None or not self._exit.connected):
             self.end()
 
     def halve(self) -> None:
@@ -237,6 +250,18 @@ class Splice:
         self._halved = self._exit.connected
         self._exit.flow(flows=False)
         self._entrance.abort()
+
+    def hold(self) -> None:
+        """Keep back what the dialer sends, and cut its end a moment later."""
+        if self._exit.connected and self._held is None:
+            self._held = []
+            self._network.loop.call_later(_HELD, self._entrance.abort)
+
+    def release(self) -> None:
+        """Pass on what was kept back, behind which the connection ends."""
+        if self._held is not None:
+            self._exit.write(b"".join(self._held), 0.0)
+            self._exit.close()
 
     def end(self) -> None:
         """Cut both ends."""
@@ -325,6 +350,11 @@ class _End(asyncio.Protocol):
         self._flows = flows
         if self._transport and not self._transport.is_closing():
             (self._transport.resume_reading if flows else self._transport.pause_reading)()
+
+    def close(self) -> None:
+        """End the connection behind what is written."""
+        if self._transport:
+            self._transport.close()
 
     def abort(self) -> None:
         """Cut the connection with a reset."""

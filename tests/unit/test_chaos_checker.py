@@ -264,7 +264,8 @@ def about_stream(*ids: str, read_by: str = "reader-1") -> list[Line]:
 
 
 def test_a_clean_stream_has_no_breach() -> None:
-    assert [*stream_checks(ledger(about_stream("a", "b", "c")), stream("a", "b", "c"))] == []
+    there = {features.STREAM: stream("a", "b", "c")}
+    assert [*stream_checks(ledger(about_stream("a", "b", "c")), there)] == []
 
 
 CHANGES: dict[str, tuple[str, Callable[[list[Line]], list[Line]], list[Stored]]] = {
@@ -291,7 +292,31 @@ CHANGES: dict[str, tuple[str, Callable[[list[Line]], list[Line]], list[Stored]]]
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_planted_breach_of_the_stream_is_found(name: str) -> None:
     kind, change, there = CHANGES[name]
-    assert kind in kinds(stream_checks(ledger(change(about_stream("a", "b", "c"))), there))
+    assert kind in kinds(stream_checks(ledger(change(about_stream("a", "b", "c"))), {features.STREAM: there}))
+
+
+@pytest.mark.parametrize(
+    ("kind", "there"),
+    [
+        ("stream", [Stored(1, "t", "a"), Stored(2, "t", "a")]),
+        ("stream", []),
+        ("unexpected", [Stored(1, "t", "a"), Stored(2, "t", "b")]),
+    ],
+)
+def test_each_other_stream_has_what_was_confirmed_there_once_and_nothing_else(
+    kind: str, there: list[Stored]
+) -> None:
+    # Given: "b" was published to another stream than "a"
+    other = features.SPREAD[0]
+    lines: list[Line] = [
+        (0, "many-publisher-1", "published", other, "a", {}),
+        (1, "many-publisher-1", "stored", other, "a", {"sequence": 1}),
+    ]
+    books = ledger(about_stream("b"), lines)
+    # Then
+    streams = {features.STREAM: stream("b"), other: [Stored(1, "t", "a")]}
+    assert [*stream_checks(books, streams)] == []
+    assert kind in kinds(stream_checks(books, {**streams, other: there}))
 
 
 # ------------------------------------------------------------------ processes, books
