@@ -238,6 +238,71 @@ class TestIds:
         assert [answer[0] for answer in answers] == [Stored(1), Stored(2), Stored(0, {0: 2})]
         assert broker.read() == numbered("a", "b")
 
+    def test_a_second_copy_hears_of_the_first_once_that_is_durable(self, broker: StreamsRig) -> None:
+        broker.publish("a")
+        heard: list[list[Stored | SluiceError]] = []
+        broker.line.inside = lambda: heard.extend([*copy] for copy in copies)
+        broker.fails(Kind.INSIDE_BEFORE, "insert")
+
+        copies = [broker.begin("b"), *(broker.begin("c", id="p/1", ids={"=x": 0}) for _ in range(2))]
+        copies.append(broker.begin("c", "d", ids={"=x": 0}))
+        eventually(lambda: all(copies))
+
+        assert heard == [[]] * 4
+        assert [copy[0] for copy in copies] == [Stored(2), Stored(3), Stored(0, {0: 3}), Stored(4, {0: 3})]
+
+    def test_the_answer_to_a_second_copy_follows_the_first_behind_what_another_broker_has_stored(
+        self, two: tuple[StreamsRig, StreamsRig]
+    ) -> None:
+        one, other = two
+        one.publish("a")
+        one.line.inside = lambda: other.publish("elsewhere")
+        one.fails(Kind.INSIDE_BEFORE, "insert")
+
+        copies = [one.begin("b", ids={"=x": 0}), one.begin("c", "b", ids={"=x": 1})]
+        eventually(lambda: all(copies))
+
+        assert [copy[0] for copy in copies] == [Stored(3), Stored(4, {1: 3})]
+        assert one.read() == numbered("a", "elsewhere", "b", "c")
+
+    def test_a_second_copy_is_stored_where_the_first_one_is_refused(
+        self, two: tuple[StreamsRig, StreamsRig]
+    ) -> None:
+        one, other = two
+        one.publish("a")
+        one.line.inside = lambda: other.publish("elsewhere")
+        one.fails(Kind.INSIDE_BEFORE, "insert")
+
+        first, second = one.begin("b", ids={"=x": 0}, expected=Expected(1)), one.begin("b", ids={"=x": 0})
+        eventually(lambda: bool(first and second))
+
+        assert isinstance(first[0], Conflict)
+        assert second == [Stored(3)]
+        assert one.read() == numbered("a", "elsewhere", "b")
+
+    def test_who_expects_another_end_hears_of_it_once_that_is_durable(
+        self, two: tuple[StreamsRig, StreamsRig]
+    ) -> None:
+        one, other = two
+        one.publish("a")
+        one.line.inside = lambda: other.publish("elsewhere")
+        one.fails(Kind.INSIDE_BEFORE, "insert")
+
+        first, second = one.begin("b"), one.begin("c", expected=Expected(1))
+        eventually(lambda: bool(first and second))
+
+        assert first == [Stored(3)]
+        assert isinstance(second[0], Conflict)
+        assert second[0].last == 3
+
+    def test_a_batch_of_which_a_part_was_there_hears_its_own_numbers_again(self, broker: StreamsRig) -> None:
+        broker.publish("a", ids={"=x": 0})
+        assert broker.publish("b", "a", "c", id="p/1", ids={"=x": 1}) == Stored(2, {1: 1})
+
+        again = broker.publish("b", "a", "c", id="p/1", ids={"=x": 1}, repeated=True)
+
+        assert again == Stored(0, {0: 2, 1: 1, 2: 3})
+
     def test_a_message_with_an_id_is_stored_once_and_those_beside_it_are_new(
         self, broker: StreamsRig
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -37,7 +38,8 @@ class Batch:
 
     ``key``: the batch's id, so that repetitions are stored once; ``repeated``: it may have come before, here
     or at another broker. ``ids``: places of messages with an id of their own. ``frames``: how many frames
-    messages with three or more have behind the first.
+    messages with three or more have behind the first. ``numbers``: those that the stream
+    has given to the batch and its messages, by their ids, as far as is known.
     """
 
     packed: bytes
@@ -49,7 +51,7 @@ class Batch:
     repeated: bool = False
     ids: dict[str, int] = field(default_factory=dict)
     expected: Expected | None = None
-    there: dict[int, int] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
     settled: bool = False
 
     @property
@@ -57,22 +59,30 @@ class Batch:
         """Number of messages."""
         return len(self.ends)
 
-    @property
-    def new(self) -> int:
-        """Number of messages that are not in the stream yet, as far as is known."""
-        return len(self.ends) - len(self.there)
-
-    def new_part(self) -> tuple[bytes, list[bytes]]:
-        """Return the messages that are not in the stream yet, packed, and their topics."""
-        if not self.there:
+    def new_part(self, there: Mapping[int, int]) -> tuple[bytes, list[bytes]]:
+        """Return the messages other than those that are there, packed, and their topics."""
+        if not there:
             return self.packed, self.topics
         each = slices(self.packed, self.ends)
-        left = [at for at in range(len(each)) if at not in self.there]
+        left = [at for at in range(len(each)) if at not in there]
         return b"".join([each[at] for at in left]), [self.topics[at] for at in left]
 
-    def was_stored(self, first: int) -> None:
-        """Note that an earlier copy of the batch is in the stream, from this number on."""
-        self.there = {at: first + at for at in range(self.count)}
+    def there(self, beside: Mapping[str, int]) -> dict[int, int]:
+        """Return the numbers of its messages that are in the stream, by place; ``beside``: more numbers.
+
+        Of a batch that was stored before, those whose own id was there already have the number of that one;
+        the others were numbered one after the other.
+        """
+        numbers = {**self.numbers, **beside} if beside else self.numbers
+        if not numbers:
+            return {}
+        there = {place: numbers[each] for each, place in self.ids.items() if each in numbers}
+        first = numbers.get(self.key)
+        if first is None:
+            return there
+        before = {place: number for place, number in there.items() if number < first}
+        stored = (place for place in range(self.count) if place not in before)
+        return before | dict(zip(stored, itertools.count(first), strict=False))
 
 
 def read_batch(packed: bytes, done: Done) -> Batch:

@@ -8,7 +8,7 @@ their ids are not stored again.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple
@@ -28,11 +28,11 @@ _MESSAGE: Final = 256
 _FRAME: Final = 32
 
 
-class _Part(NamedTuple):
-    """A batch, or its new messages, and the number of the first one in the next segment."""
+class _Answer(NamedTuple):
+    """An answer to a batch, for the moment when the segment it was composed with is durable."""
 
     batch: Batch
-    first: int
+    outcome: Stored | SluiceError
 
 
 class _Once:
@@ -105,8 +105,9 @@ class Writer:
     def _try(self, batches: list[Batch]) -> list[Batch]:
         """Try once to store batches; returns those to be tried again."""
         tail = self._fresh_tail(batches)
-        segment, parts = self._compose(batches, tail)
+        segment, answers = self._compose(batches, tail)
         if segment is None:
+            self._answer(answers)
             return []
         on_stored = _Once(partial(self._stored, segment))
         append = partial(self._store.append, segment, partial(self._call_early, on_stored))
@@ -119,11 +120,10 @@ class Writer:
         if outcome is Appended.STORED and self._still_there(segment):
             self._tail, self._known_at = Tail(segment.next, segment.at, segment.total), sent
             on_stored()
-            for batch, first in parts:
-                self._settle(batch, Stored(first, batch.there))
+            self._answer(answers)
             return []
         self._read_on()
-        return [batch for batch, _first in parts]
+        return batches
 
     def _fresh_tail(self, batches: Sequence[Batch]) -> Tail:
         """Return the tail; read again if it is known for too long, or a batch expects a later one."""
@@ -156,7 +156,7 @@ class Writer:
     def _stored_elsewhere(self, segment: Segment) -> None:
         for each, place in zip(segment.ids, segment.places, strict=True):
             for batch in self._waiting.get(each, ()):
-                _found(batch, each, segment.first + place)
+                batch.numbers[each] = segment.first + place
 
     def _call_early(self, on_stored: Callable[[], None]) -> None:
         """Give readers a segment as soon as MongoDB's answer is there, before the driver has read it all."""
@@ -184,34 +184,37 @@ class Writer:
         there = self._context.retry.run(partial(self._store.stored, ids))
         oldest = self._context.clock.now() - self._window
         for batch in wanted:
+            stored_before = batch.key in there
             for each in _ids(batch):
                 number, at = there.get(each, (0, 0.0))
-                if number and (each == batch.key or at >= oldest):
-                    _found(batch, each, number)
+                if number and (stored_before or at >= oldest):
+                    batch.numbers[each] = number
 
-    def _compose(self, batches: Sequence[Batch], tail: Tail) -> tuple[Segment | None, list[_Part]]:
-        """Return the segment of new messages, and its parts; settle batches that are refused or stored."""
-        parts: list[_Part] = []
+    def _compose(self, batches: Sequence[Batch], tail: Tail) -> tuple[Segment | None, list[_Answer]]:
+        """Return the segment of new messages, if there are any, and the answers to all batches.
+
+        An answer may rest on this segment: a second copy of a message in it, or a conflict with one. So none
+        is given before it is durable. If its place is taken, all is composed again behind the new tail.
+        """
+        answers: list[_Answer] = []
         packed, topics, ids = list[bytes](), list[bytes](), dict[str, int]()
         for batch in batches:
             first = tail.next + len(topics)
-            for each in _ids(batch) & ids.keys():
-                _found(batch, each, tail.next + ids[each])
-            if not batch.new:
-                self._settle(batch, Stored(0, batch.there))
+            there = batch.there({each: tail.next + ids[each] for each in _ids(batch) & ids.keys()})
+            if len(there) == batch.count:
+                answers.append(_Answer(batch, Stored(0, there)))
                 continue
             conflict = self._conflict(batch.expected, first, topics, tail)
             if conflict:
-                self._settle(batch, conflict)
+                answers.append(_Answer(batch, conflict))
                 continue
-            ids |= _places(batch, len(topics))
-            part, its_topics = batch.new_part()
+            ids |= _places(batch, there, len(topics))
+            part, its_topics = batch.new_part(there)
             packed.append(part)
             topics += its_topics
-            parts.append(_Part(batch, first))
-        if not parts:
-            return None, []
-        return self._segment(tail, b"".join(packed), topics, ids), parts
+            answers.append(_Answer(batch, Stored(first, there)))
+        segment = self._segment(tail, b"".join(packed), topics, ids) if topics else None
+        return segment, answers
 
     def _segment(self, tail: Tail, packed: bytes, topics: list[bytes], ids: dict[str, int]) -> Segment:
         return Segment(
@@ -267,6 +270,10 @@ class Writer:
         for batch in batches:
             self._settle(batch, error)
 
+    def _answer(self, answers: Iterable[_Answer]) -> None:
+        for batch, outcome in answers:
+            self._settle(batch, outcome)
+
     def _settle(self, batch: Batch, outcome: Stored | SluiceError) -> None:
         if batch.settled:
             return
@@ -277,8 +284,8 @@ class Writer:
             if not waiting:
                 del self._waiting[each]
         if isinstance(outcome, Stored):
-            self._context.counters.add(Count.PUBLISHED, batch.new)
-            self._context.counters.add(Count.PUBLISHED_AGAIN, len(batch.there))
+            self._context.counters.add(Count.PUBLISHED, batch.count - len(outcome.there))
+            self._context.counters.add(Count.PUBLISHED_AGAIN, len(outcome.there))
         shielded(batch.done, outcome)
 
 
@@ -287,19 +294,11 @@ def _ids(batch: Batch) -> set[str]:
     return {batch.key, *batch.ids} if batch.key else set(batch.ids)
 
 
-def _found(batch: Batch, each: str, number: int) -> None:
-    """Note the number of the batch, or of its message, with this id."""
-    if each == batch.key:
-        batch.was_stored(number)
-    else:
-        batch.there[batch.ids[each]] = number
-
-
-def _places(batch: Batch, start: int) -> dict[str, int]:
-    """Return the places of a batch's new messages in the next segment, by ids."""
+def _places(batch: Batch, there: Mapping[int, int], start: int) -> dict[str, int]:
+    """Return the places of a batch's new messages, all but those that are there, in a segment, by ids."""
     places = {batch.key: start} if batch.key else {}
     if batch.ids:
-        new = [at for at in range(batch.count) if at not in batch.there]
+        new = [at for at in range(batch.count) if at not in there]
         left = {at: start + place for place, at in enumerate(new)}
         places |= {each: left[at] for each, at in batch.ids.items() if at in left}
     return places

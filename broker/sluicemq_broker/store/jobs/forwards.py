@@ -73,7 +73,7 @@ class _Forwards(Move[Forward]):
         self._there: dict[tuple[str, str], Document] = {}
         for store, jobs in _by_target(self._verdicts).items():
             same_ids = {"_id": {"$in": [job.id for job in jobs]}}
-            for each in store.jobs.find(same_ids, {"passed": 1, "forwarded_to": 1}, hint=BY_ID):
+            for each in store.known.find(same_ids, {"passed": 1, "forwarded_to": 1}, hint=BY_ID):
                 self._there[(store.name, each["_id"])] = each
 
     def is_done(self, verdict: Forward, _stored: Mapping[str, Any]) -> bool:

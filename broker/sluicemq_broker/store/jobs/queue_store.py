@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 
 from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError
+from pymongo.read_concern import ReadConcern
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import Job, Reservation, State
@@ -78,6 +79,8 @@ class QueueStore:
         self._sessions = sessions_of(database.client)
         self._database = durable(database)
         self.jobs = self._database[collection]
+        self.known = self.jobs.with_options(read_concern=ReadConcern("majority"))
+        """Reads its documents as a majority has them: no election takes back what is found."""
         self._notice = notice
         self._prepared = False
         self.removal_comes = False
@@ -144,7 +147,7 @@ class QueueStore:
 
     def which_exist(self, ids: Sequence[str]) -> set[str]:
         """Return the ids that have a job in the queue, in any state; raises the driver's errors."""
-        return {each["_id"] for each in self.jobs.find({"_id": {"$in": list(ids)}}, {"_id": 1}, hint=BY_ID)}
+        return {each["_id"] for each in self.known.find({"_id": {"$in": list(ids)}}, {"_id": 1}, hint=BY_ID)}
 
     def insert_within(self, session: ClientSession, jobs: Sequence[Job], now: float) -> None:
         """Insert ready jobs as a part of a transaction; raises the driver's errors."""
@@ -401,11 +404,11 @@ class QueueStore:
     def find(self, ids: Sequence[str]) -> dict[str, Found]:
         """Return the jobs that exist under these ids, with their states and results."""
         with translated():
-            stored = list(self.jobs.find({"_id": {"$in": list(ids)}}, FOUND))
+            stored = list(self.known.find({"_id": {"$in": list(ids)}}, FOUND))
         return {each["_id"]: found(each) for each in stored if each.get("state") in _STATES}
 
     def result(self, job_id: str) -> bytes | None:
         """Return the result of a job, however large; None: the job is missing."""
         with translated():
-            stored = self.jobs.find_one({"_id": job_id}, {"result": 1})
+            stored = self.known.find_one({"_id": job_id}, {"result": 1})
         return result_of(stored) if stored else None

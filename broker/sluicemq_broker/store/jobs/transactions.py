@@ -185,7 +185,7 @@ class Move(ABC, Generic[Verdict]):
     The first try reads nothing: it expects that each job is reserved still. Where a statement changes fewer
     documents than expected (:func:`require_all`), the next try reads the jobs, moves those that can be moved,
     and says of the others in ``problems`` why not. A verdict that was carried out before its reply was lost
-    is neither moved again nor a problem.
+    is neither moved again nor a problem: a majority has it.
     """
 
     who: ClassVar[str]
@@ -250,7 +250,7 @@ class Move(ABC, Generic[Verdict]):
         """Read the jobs by their ids; a later job of an id has another ``seq``."""
         numbers = {each.job.id: each.job.seq for each in self._verdicts}
         fields = {"seq": 1, "owner": 1, "hold": 1, **self.recognized_by}
-        found = self._source.jobs.find({"_id": {"$in": list(numbers)}}, fields, hint=BY_ID)
+        found = self._source.known.find({"_id": {"$in": list(numbers)}}, fields, hint=BY_ID)
         return {each["_id"]: each for each in found if numbers[each["_id"]] == each.get("seq")}
 
 
