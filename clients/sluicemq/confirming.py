@@ -109,7 +109,7 @@ class Confirming(Generic[R]):
         self._room = threading.Condition(self._lock)
 
     def _connect(self, role: Any) -> None:
-        self._connection = Connection(self._access, role)
+        self._connection = Connection(self._access, role, repeats=True)
         role.attach(self._connection)
 
     def _named(self, receipt: R) -> str:

@@ -15,6 +15,7 @@ from pymongo.write_concern import WriteConcern
 from integration.explained_plans import Explainer, Plan
 from sluicemq_broker.store.streams.stream_store import StreamStore
 from sluicemq_broker.store.values import date
+from sluicemq_broker.streams import Numbered
 from support.jobs import NOW
 
 MESSAGES = 10_000_000
@@ -85,3 +86,25 @@ def test_the_end_is_found_with_one_key(log: StreamStore, explainer: Explainer) -
     with explainer.plans() as plans:
         assert log.tail().next > MESSAGES
     assert [each.keys for each in plans] == [1]
+
+
+def test_later_batches_of_a_publisher_are_searched_among_its_own(
+    explainer: Explainer, mongo_uri: str
+) -> None:
+    name = f"test_{token_hex(6)}"
+    with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[explainer]) as client:
+        log = StreamStore(client[name], "prices")
+        log.prepare(NOW)
+        ids = [f"#{publisher}/{number:012}" for number in range(500) for publisher in ("p", "q", "r")]
+        segments = client[name].get_collection("stream.prices", write_concern=WriteConcern("majority"))
+        for at in range(0, len(ids), 10):
+            some = {"ids": ids[at : at + 10], "places": [0] * 10}
+            segments.insert_one({**_segment(1 + at, 10), **some})
+        ends = [Numbered(f"#{publisher}", 499).behind for publisher in ("p", "q", "r")]
+        with explainer.plans() as plans:
+            found = [log.has_between(ends), log.has_between([Numbered("#p", 7).behind])]
+        client.drop_database(name)
+
+    assert found == [False, True]
+    assert all("COLLSCAN" not in each.stages for each in plans)
+    assert sum(each.keys for each in plans) <= 10

@@ -10,7 +10,7 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import BadStream, BadTopic, Conflict, SluiceError
+from sluicemq.protocol.errors import BadStream, BadTopic, Conflict, SluiceError, Unavailable
 from sluicemq.protocol.packed import pack, scan, unpack
 from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.config import Config, DeviceSettings, StreamSettings
@@ -18,11 +18,12 @@ from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.runtime.counters import Counters
 from sluicemq_broker.runtime.counts import Count
 from sluicemq_broker.security import ANYBODY
-from sluicemq_broker.store import StreamStore, Tail
+from sluicemq_broker.store import GUARD, StreamStore, Tail
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.connection import connect
 from sluicemq_broker.streams import (
     Expected,
+    Numbered,
     Stored,
     Stream,
     Streams,
@@ -68,8 +69,8 @@ class StreamsRig:
         self.answers: list[Stored | SluiceError] = []
         faulty: Any = FaultyDatabase(documents, self.line)
         config = dataclasses.replace(Config.default(), other_streams=StreamSettings(**settings))
-        context = StreamServices(time.clock(), self.counters, Retry(0.001, 0.002), passed=time.passed)
-        self.streams = Streams(config, context, lambda _name: faulty)
+        self.context = StreamServices(time.clock(), self.counters, Retry(0.001, 0.002), passed=time.passed)
+        self.streams = Streams(config, self.context, lambda _name: faulty)
         self.stream: Stream = self.streams.open("orders")
 
     def publish(self, *topics: str, id: str = "", **fields: Any) -> Stored | SluiceError:  # noqa: A002
@@ -127,6 +128,16 @@ def broker(brokers: Callable[..., StreamsRig]) -> StreamsRig:
 @pytest.fixture
 def two(brokers: Callable[..., StreamsRig]) -> tuple[StreamsRig, StreamsRig]:
     return brokers(), brokers()
+
+
+def batch(number: int, *, of: str = "p", again: bool = False) -> dict[str, Any]:
+    """The id of a publisher's batch, as the door reads it."""
+    key = f"#{of}/{number:012}"
+    return {"id": key, "numbered": Numbered.read(key), "repeated": again}
+
+
+def assert_stored(answer: Stored | SluiceError) -> None:
+    assert isinstance(answer, Stored)
 
 
 def numbered(*topics: str, first: int = 1) -> list[tuple[int, str]]:
@@ -256,7 +267,7 @@ class TestIds:
     ) -> None:
         one, other = two
         one.publish("a")
-        one.line.inside = lambda: other.publish("elsewhere")
+        one.line.inside = lambda: assert_stored(other.publish("elsewhere"))
         one.fails(Kind.INSIDE_BEFORE, "insert")
 
         copies = [one.begin("b", ids={"=x": 0}), one.begin("c", "b", ids={"=x": 1})]
@@ -270,7 +281,7 @@ class TestIds:
     ) -> None:
         one, other = two
         one.publish("a")
-        one.line.inside = lambda: other.publish("elsewhere")
+        one.line.inside = lambda: assert_stored(other.publish("elsewhere"))
         one.fails(Kind.INSIDE_BEFORE, "insert")
 
         first, second = one.begin("b", ids={"=x": 0}, expected=Expected(1)), one.begin("b", ids={"=x": 0})
@@ -285,7 +296,7 @@ class TestIds:
     ) -> None:
         one, other = two
         one.publish("a")
-        one.line.inside = lambda: other.publish("elsewhere")
+        one.line.inside = lambda: assert_stored(other.publish("elsewhere"))
         one.fails(Kind.INSIDE_BEFORE, "insert")
 
         first, second = one.begin("b"), one.begin("c", expected=Expected(1))
@@ -322,6 +333,90 @@ class TestIds:
         time.value += 61
 
         assert broker.publish("b", ids={"=x": 0}) == Stored(2)
+
+
+class TestLateCopies:
+    """Batches of a publisher that numbers them, sent again elsewhere before their first copies came."""
+
+    def test_a_first_copy_that_comes_after_its_repeat_is_not_stored_again(self, broker: StreamsRig) -> None:
+        broker.publish("a", **batch(1, again=True))
+        broker.publish("b", **batch(2))
+
+        assert broker.publish("a", **batch(1)) == Stored(0, {0: 1})
+        assert broker.publish("c", **batch(3)) == Stored(3)
+        assert broker.read() == numbered("a", "b", "c")
+
+    @pytest.mark.parametrize("wrote_before", [False, True])
+    def test_nor_is_it_at_a_broker_that_stood_still_meanwhile(
+        self, two: tuple[StreamsRig, StreamsRig], *, wrote_before: bool
+    ) -> None:
+        one, other = two
+        if wrote_before:
+            one.publish("0", **batch(0))
+        first = one.stream.newest + 1
+        for at in range(1, 4):
+            other.publish(f"{at}", **batch(at, again=True))
+        other.publish("5", **batch(5))
+
+        late = [one.publish(f"{at}", **batch(at)) for at in range(1, 5)]
+
+        assert late[:3] == [Stored(0, {0: first + at}) for at in range(3)]
+        assert isinstance(late[3], Unavailable)  # its publisher has gone on: it was refused there
+        assert one.publish("4", **batch(4, again=True)) == Stored(first + 4)
+        assert one.publish("6", **batch(6)) == Stored(first + 5)
+
+    def test_nor_if_its_repeat_is_stored_in_between(self, two: tuple[StreamsRig, StreamsRig]) -> None:
+        one, other = two
+        one.publish("0", **batch(0))
+        one.line.inside = lambda: assert_stored(other.publish("2", **batch(2, again=True)))
+        one.fails(Kind.INSIDE_BEFORE, "insert")
+
+        late = [one.begin("1", **batch(1)), one.begin("2", **batch(2)), one.begin("3", **batch(3))]
+        eventually(lambda: all(late))
+
+        assert isinstance(late[0][0], Unavailable)
+        assert late[1:] == [[Stored(0, {0: 2})], [Stored(3)]]
+        assert one.read() == numbered("0", "2", "3")
+
+    def test_nor_if_its_publisher_was_forgotten(self, two: tuple[StreamsRig, StreamsRig]) -> None:
+        one, other = two
+        one.context.publishers.most = 2
+        one.publish("a", **batch(1))
+        other.publish("b", **batch(2, again=True))
+        for at in range(3):
+            one.publish("x", **batch(1, of=f"other{at}"))
+
+        assert one.publish("b", **batch(2)) == Stored(0, {0: 2})
+
+    def test_nor_if_the_writer_has_missed_what_retention_removed(
+        self, two: tuple[StreamsRig, StreamsRig], time: StreamsTime
+    ) -> None:
+        one, other = two
+        one.publish("a", **batch(1))
+        for at in range(2, 6):
+            other.publish("b", **batch(at, again=True))
+        time.value += 2 * GUARD
+        other.stream.store.raise_first(5)
+        other.stream.store.remove(5)
+        one.publish("x")
+
+        assert isinstance(one.publish("b", **batch(4)), Unavailable)
+
+    def test_batches_of_a_known_publisher_are_not_looked_up(self, broker: StreamsRig) -> None:
+        broker.publish("a", **batch(1))
+        broker.fails(Kind.AWAY, "find", times=1000)
+
+        answers = [broker.begin("b", **batch(at)) for at in range(2, 10)]
+        eventually(lambda: all(answers))
+        assert broker.publish("c", **batch(11)) == Stored(10)
+        assert broker.line.fired == 0
+
+    def test_a_batch_without_a_number_is_looked_up_whenever_it_comes(
+        self, two: tuple[StreamsRig, StreamsRig]
+    ) -> None:
+        two[0].publish("a", id="#mine", repeated=True)
+
+        assert two[1].publish("a", id="#mine") == Stored(0, {0: 1})
 
 
 class TestExpectations:

@@ -3,6 +3,7 @@
 from sluicemq_broker.streams.batch import Batch, Expected, Stored, read_batch
 from sluicemq_broker.streams.choosing import Usage
 from sluicemq_broker.streams.lags import Lags
+from sluicemq_broker.streams.publishers import Numbered
 from sluicemq_broker.streams.route import Route
 from sluicemq_broker.streams.segments import Chosen
 from sluicemq_broker.streams.services import StreamServices
@@ -19,6 +20,7 @@ __all__ = [
     "Chosen",
     "Expected",
     "Lags",
+    "Numbered",
     "Reading",
     "Route",
     "Stored",

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.packed import slices, survey
+from sluicemq_broker.streams.publishers import Numbered
 
 
 class Stored(NamedTuple):
@@ -37,9 +38,10 @@ class Batch:
     """Messages in order, made by :func:`read_batch`; ``done`` is called when they are durable or refused.
 
     ``key``: the batch's id, so that repetitions are stored once; ``repeated``: it may have come before, here
-    or at another broker. ``ids``: places of messages with an id of their own. ``frames``: how many frames
-    messages with three or more have behind the first. ``numbers``: those that the stream
-    has given to the batch and its messages, by their ids, as far as is known.
+    or at another broker; ``numbered``: its publisher and number, if the key says them. ``ids``: places of
+    messages with an id of their own. ``frames``: how many frames messages with three or more have behind the
+    first. ``numbers``: those that the stream has given to the batch and its messages, by their ids, as far as
+    is known.
     """
 
     packed: bytes
@@ -49,6 +51,7 @@ class Batch:
     done: Done
     key: str = ""
     repeated: bool = False
+    numbered: Numbered | None = None
     ids: dict[str, int] = field(default_factory=dict)
     expected: Expected | None = None
     numbers: dict[str, int] = field(default_factory=dict)

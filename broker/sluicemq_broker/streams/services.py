@@ -11,6 +11,7 @@ from sluicemq_broker.context import NewNames, Retry
 from sluicemq_broker.runtime import Counters, Timer
 from sluicemq_broker.store import GUARD, ServerClock
 from sluicemq_broker.streams.choosing import Choosing
+from sluicemq_broker.streams.publishers import Publishers
 
 _CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -29,5 +30,6 @@ class StreamServices:
     timer: Timer = field(default_factory=Timer)
     names: NewNames = field(default_factory=lambda: NewNames(Counters()))
     choosing: Choosing = field(default_factory=Choosing)
+    publishers: Publishers = field(default_factory=Publishers)
     passed: Callable[[], float] = lambda: time.clock_gettime(_CLOCK)
     guard: float = GUARD

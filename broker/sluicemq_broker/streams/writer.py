@@ -18,6 +18,7 @@ from sluicemq.protocol.packed import scan
 from sluicemq_broker.runtime import Batcher, Count, shielded
 from sluicemq_broker.store import Appended, Segment, StreamStore, Tail
 from sluicemq_broker.streams.batch import Batch, Expected, Stored
+from sluicemq_broker.streams.publishers import Numbered
 from sluicemq_broker.streams.services import StreamServices
 
 #: Bytes of a segment, plus one batch at most: the hub reads and sends it in some milliseconds.
@@ -67,6 +68,8 @@ class Writer:
         self._name = token_hex(8)
         self._numbers = itertools.count()
         self._waiting: dict[str, list[Batch]] = {}  # by each id: batches that are not stored yet
+        self._progress = context.publishers.of_stream()
+        self._later: dict[str, int] = {}  # by publisher in this write: the last batch found in the stream
         self._batches: Batcher[Batch] = Batcher(
             self._write,
             size=_SEGMENT,
@@ -89,6 +92,7 @@ class Writer:
     # ------------------------------------------------- one segment, in its greenlet
 
     def _write(self, batches: list[Batch]) -> None:
+        self._later = {each.numbered.publisher: 0 for each in batches if each.numbered}
         try:
             if not self._store.prepared:
                 self._context.retry.run(partial(self._store.prepare, self._context.clock.now()))
@@ -155,6 +159,9 @@ class Writer:
 
     def _stored_elsewhere(self, segment: Segment) -> None:
         for each, place in zip(segment.ids, segment.places, strict=True):
+            if numbered := Numbered.read(each):
+                self._progress.pass_by(numbered)
+                self._overtaken(numbered)
             for batch in self._waiting.get(each, ()):
                 batch.numbers[each] = segment.first + place
 
@@ -177,9 +184,44 @@ class Writer:
 
     def _look_up(self, batches: Sequence[Batch]) -> None:
         """Look up batches that may be stored already; those that other brokers store later are seen."""
-        wanted = [each for each in batches if each.repeated or each.ids]
-        if not wanted:
-            return
+        unsure = [each for each in batches if each.ids or (each.key and not self._is_new(each))]
+        if unsure:
+            self._look_up_ids(unsure)
+            self._look_behind([each.numbered for each in unsure if each.numbered and not self._is_new(each)])
+        for each in batches:
+            if each.numbered:
+                self._progress.pass_by(each.numbered)
+
+    def _is_new(self, batch: Batch) -> bool:
+        """True if its number says that the stream can't have it."""
+        return batch.numbered is not None and not batch.repeated and self._progress.is_new(batch.numbered)
+
+    def _look_behind(self, unsure: Sequence[Numbered]) -> None:
+        """Find out which publishers have later batches in the stream; the others are known from now on."""
+        last = list({each.publisher: each for each in sorted(unsure)}.values())
+        some = self._has_behind(last)
+        for each in last:
+            if some and (len(last) == 1 or self._has_behind([each])):
+                self._overtaken(each._replace(number=each.number + 1))
+            else:
+                self._progress.note(each)
+
+    def _has_behind(self, batches: Sequence[Numbered]) -> bool:
+        ranges = [each.behind for each in batches]
+        return bool(ranges) and self._context.retry.run(partial(self._store.has_between, ranges))
+
+    def _overtaken(self, by: Numbered) -> None:
+        """Note that the stream has this batch, if another one of its publisher is being written."""
+        if self._later.get(by.publisher, by.number) < by.number:
+            self._later[by.publisher] = by.number
+
+    def _is_late(self, batch: Batch) -> bool:
+        """True if its publisher has gone on over a later connection, and sends this batch there."""
+        if batch.numbered is None or batch.repeated:
+            return False
+        return batch.numbered.number < self._later.get(batch.numbered.publisher, 0)
+
+    def _look_up_ids(self, wanted: Sequence[Batch]) -> None:
         ids = {each for batch in wanted for each in _ids(batch)}
         there = self._context.retry.run(partial(self._store.stored, ids))
         oldest = self._context.clock.now() - self._window
@@ -204,9 +246,9 @@ class Writer:
             if len(there) == batch.count:
                 answers.append(_Answer(batch, Stored(0, there)))
                 continue
-            conflict = self._conflict(batch.expected, first, topics, tail)
-            if conflict:
-                answers.append(_Answer(batch, conflict))
+            problem = self._problem(batch, first, topics, tail)
+            if problem:
+                answers.append(_Answer(batch, problem))
                 continue
             ids |= _places(batch, there, len(topics))
             part, its_topics = batch.new_part(there)
@@ -230,10 +272,16 @@ class Writer:
             tuple(ids.values()),
         )
 
+    def _problem(self, batch: Batch, first: int, topics: list[bytes], tail: Tail) -> SluiceError | None:
+        """Return why a batch can't be stored from this number on, behind these topics; None: it can."""
+        if self._is_late(batch):
+            return Unavailable("later messages of this publisher are stored: send it again, marked as such")
+        return self._conflict(batch.expected, first, topics, tail)
+
     def _conflict(
         self, expected: Expected | None, first: int, topics: list[bytes], tail: Tail
     ) -> Conflict | None:
-        """Return why a batch can't be stored from this number on, behind these topics; None: it can."""
+        """Return why what is expected does not hold there; None: it does."""
         if expected is None:
             return None
         if expected.topic is None:

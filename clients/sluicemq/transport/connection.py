@@ -85,8 +85,14 @@ class Connection:
         patient: bool = True,
         about: dict[str, Any] | None = None,
         apart: Apart | None = None,
+        repeats: bool = False,
     ) -> None:
-        """``about``: fields of HELLO, besides host and pid. ``apart``: keeps it from brokers of others."""
+        """``about``: fields of HELLO, besides host and pid. ``apart``: keeps it from brokers of others.
+
+        ``repeats``: the role sends again, over the next link, all that was not answered over this one.
+        """
+        self.id = os.urandom(10).hex()
+        """The id of this client at all brokers, over all its links."""
         self._access = Access.chosen(broker)
         self.endpoint = endpoints.shown(self._access.endpoints)
         """All endpoints, for messages."""
@@ -112,6 +118,7 @@ class Connection:
         self._role = role
         self._patient = patient
         self._more_about = about or {}
+        self._repeating = itertools.count(1) if repeats else None
         self._last_endpoint = ""
         self._obstacle: str | None = None
         self._warn_at = 0.0
@@ -125,14 +132,13 @@ class Connection:
         self._rounds = 0
         self._outcomes: list[_Outcome] = []
         """Outcomes of this round's tries."""
-        self._started = False
+        self._started = self._over = False
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
         self._pending: dict[int, tuple[Answered, bool]] = {}
         self._numbers = itertools.count(1)
         self._heartbeat, self._silence = DEFAULT_HEARTBEAT, DEFAULT_SILENCE
         self._received_at = self._sent_at = self._dialled_at = 0.0
         self._close_by: float | None = None
-        self._over = False
         self._ended = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]]
         self._link: Link
@@ -361,7 +367,8 @@ class Connection:
             "pid": os.getpid(),
         }
         moves = {"moves": True} if self._candidates.elsewhere else {}
-        return {**about, **moves, **self._more_about}
+        repeats = {"id": self.id, "connection": next(self._repeating)} if self._repeating else {}
+        return {**about, **moves, **repeats, **self._more_about}
 
     def _send(self, frames: list[bytes]) -> None:
         self._link.send(frames)

@@ -6,7 +6,6 @@ with the load. A repeated batch has its old content and id, so it is stored once
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable
 from math import inf
@@ -25,7 +24,7 @@ BATCH_BYTES: Final = 512 << 10
 
 
 class PublishBatch:
-    """Messages to one stream that are sent together, under one number."""
+    """Messages to one stream that are sent together, under one number, which brokers read in their id."""
 
     __slots__ = ("ids", "messages", "number", "options", "size", "stream")
 
@@ -35,7 +34,7 @@ class PublishBatch:
         self.messages: list[Published] = []
         self.size = 0
         self.ids: dict[str, int] = {}
-        self.options: dict[str, Any] = {"id": f"{publisher}/{number}"}
+        self.options: dict[str, Any] = {"id": f"{publisher}/{number:012}"}
 
     def takes(self, message: Published) -> bool:
         """Return whether a message may join the batch."""
@@ -71,7 +70,6 @@ class Publishing:
         self.due = inf
         self._settled = settled
         self._connection: Connection
-        self._name = os.urandom(10).hex()
         self._number = 0
         self._open: dict[str, PublishBatch] = {}  # by stream: batches that may still grow
         self._waiting: deque[PublishBatch] = deque()
@@ -121,7 +119,9 @@ class Publishing:
             batch = open_ones.get(message.stream)
             if batch is None or not batch.takes(message):
                 self._number += 1
-                batch = open_ones[message.stream] = PublishBatch(message.stream, self._number, self._name)
+                batch = open_ones[message.stream] = PublishBatch(
+                    message.stream, self._number, self._connection.id
+                )
                 self._waiting.append(batch)
             batch.add(message)
 

@@ -145,6 +145,8 @@ class Session:
         self.has_left = False
         self.moves = False
         """The client goes on to another broker when this one stops."""
+        self.client = ""
+        """The id of a client that repeats over its next connection what was not answered; else empty."""
         self.door = door
         self.lane = lane
         self.caller: Caller = lane.who
@@ -297,6 +299,7 @@ class Session:
         self.name = _named(about, self.lane.peer)
         self.begins = _begins(about)
         self.moves = about.get("moves") is True
+        self.client = _client(about)
         settings = self.door.settings
         self.send(
             wire.OK,
@@ -349,6 +352,7 @@ VERBS: Final[Verbs] = {
     wire.PING: SessionVerb(Session.ping, NOTHING, reads=True),
     wire.BYE: SessionVerb(Session.bye, NOTHING),
 }
+_LONGEST_ID: Final = 64
 _PIDS: Final = 2**31  # no process id is as large
 
 
@@ -360,6 +364,12 @@ def _named(about: dict[str, Any], peer: str) -> str:
         f"{host[:100]}:{pid}" if isinstance(host, str) and isinstance(pid, int) and abs(pid) < _PIDS else peer
     )
     return f"{called[0]} {place}" if called else place
+
+
+def _client(about: dict[str, Any]) -> str:
+    """Return the id of a client that repeats what was not answered; empty for one that does not say so."""
+    client = about.get("id")
+    return client if isinstance(client, str) and len(client) <= _LONGEST_ID else ""
 
 
 def _begins(about: dict[str, Any]) -> float:

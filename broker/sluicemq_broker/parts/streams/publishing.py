@@ -12,7 +12,7 @@ from sluicemq.protocol.rules import IDENTIFIER, Rule, whole
 from sluicemq_broker.doors import Fields, Session, take
 from sluicemq_broker.runtime import IS_TRUE, Count, Counters, read_options
 from sluicemq_broker.security import charge
-from sluicemq_broker.streams import Batch, Expected, Stored, Stream, Streams, read_batch
+from sluicemq_broker.streams import Batch, Expected, Numbered, Stored, Stream, Streams, read_batch
 from sluicemq_devices.hub import Fillers, Watermark
 
 #: Bytes that a batch may have beside one message of the largest size: framing and a topic.
@@ -43,7 +43,7 @@ class Publishing:
         messages = read_batch(packed, lambda _outcome: None)
         if not 1 <= messages.count <= wire.MOST_PUBLISHED:
             raise BadFrames(f"a PUBLISH has 1 to {wire.MOST_PUBLISHED} messages, not {messages.count}")
-        _apply(options, messages)
+        _apply(options, messages, session.client)
         # Without the batch itself: a cycle would keep its bytes until the next collection.
         messages.done = partial(self._answer, session, number, stream, messages.count, len(packed))
         self._on_their_way.take(stream, session, messages.count, len(packed))
@@ -68,14 +68,16 @@ class Publishing:
         self._on_their_way.give(stream, session, count, size)
 
 
-def _apply(given: dict[Any, Any], messages: Batch) -> None:
-    """Apply the options of a PUBLISH; raises :class:`BadFrames`."""
+def _apply(given: dict[Any, Any], messages: Batch, client: str) -> None:
+    """Apply the options of a PUBLISH of a ``client`` that numbers its batches, or of ""; raises BadFrames."""
     if not given:
         return
     options = read_options(given, _OPTIONS, "a PUBLISH")
     if "id" in options:
         messages.key = "#" + options["id"]
         messages.repeated = options.get("again", False)
+        if client and options["id"].startswith(f"{client}/"):
+            messages.numbered = Numbered.read(messages.key)
     for place, own in options.get("ids", ()):
         key = "=" + own  # never an id of a batch, which begins with another sign
         if place >= messages.count or key in messages.ids:

@@ -152,6 +152,12 @@ class StreamStore:
                         found[each] = segment.first + place, segment.at
         return found
 
+    def has_between(self, ranges: Iterable[tuple[str, str]]) -> bool:
+        """Return True if an id lies in one of these ranges, of which both ends are excluded."""
+        within: list[Document] = [{"ids": {"$elemMatch": {"$gt": low, "$lt": high}}} for low, high in ranges]
+        with translated():
+            return self._segments.find_one({"$or": within}, {"_id": 1}, hint=_IDS_INDEX) is not None
+
     # ------------------------------------------------------------------ read
 
     def read(self, first: int, most_bytes: int) -> Page:

@@ -1,0 +1,103 @@
+"""Requests that arrive late: their client has sent them again elsewhere, and was confirmed there."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
+
+import pytest
+
+from sluicemq import Client, Message, Producer, Publisher, Reader
+from support.broker_process import BrokerProcess
+from support.late_relay import LateRelay
+from support.waiting import TIMEOUT, wait_until
+
+SILENCE = 1.0
+SETTINGS = {"lease": 60.0, "poll": 0.2, "heartbeat": 0.3, "silence": SILENCE}
+CONFIG = {"broker": SETTINGS, "devices": []}
+
+
+@contextmanager
+def brokers(mongo_uri: str, database: str, count: int) -> Iterator[list[BrokerProcess]]:
+    """Brokers that share a MongoDB; the last one may be the first."""
+    with BrokerProcess(mongo_uri, database, config=CONFIG) as one:
+        if count == 1:
+            yield [one, one]
+            return
+        with BrokerProcess(mongo_uri, database, config=CONFIG) as other:
+            yield [one, other]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_messages_in_a_relay_are_stored_once(mongo_uri: str, database: str, count: int) -> None:
+    with brokers(mongo_uri, database, count) as (late, other), LateRelay(late.doors["smq"]) as relay:
+        with Publisher(late.doors["smq"]) as publisher:
+            publisher.publish("orders", "a", b"0").wait(TIMEOUT)
+        with through(relay.address, lambda: Publisher([relay.address, other.doors["smq"]])) as publisher:
+            relay.hold()
+            receipts = [publisher.publish("orders", "a", b"%d" % at) for at in range(1, 100)]
+            wait_until(lambda: relay.kept, what="messages in the relay")
+            relay.cut()
+            publisher.flush(TIMEOUT)
+            relay.deliver()
+            assert relay.broker_has_ended.wait(TIMEOUT)
+            publisher.publish("orders", "a", b"100").wait(TIMEOUT)
+        found = all_of(other)
+
+    assert [each.payload for each in found] == [b"%d" % at for at in range(101)]
+    assert [each.sequence for each in receipts] == [each.sequence for each in found[1:100]]
+
+
+@pytest.mark.parametrize("wrote_before", [False, True])
+def test_messages_at_a_broker_that_stood_still_are_stored_once(
+    mongo_uri: str, database: str, *, wrote_before: bool
+) -> None:
+    with brokers(mongo_uri, database, 2) as (frozen, other):
+        if wrote_before:
+            with Publisher(frozen.doors["smq"]) as publisher:
+                publisher.publish("orders", "a", b"before").wait(TIMEOUT)
+        with through(
+            frozen.doors["smq"], lambda: Publisher([frozen.doors["smq"], other.doors["smq"]])
+        ) as publisher:
+            with stopped(frozen):
+                receipts = [publisher.publish("orders", "a", b"%d" % at) for at in range(100)]
+                publisher.flush(TIMEOUT)
+            with Client(frozen.doors["smq"]) as client:
+                wait_until(lambda: client.counters()["broker"]["storing"] == 0, what="all that it had read")
+        found = all_of(other)
+
+    assert [each.payload for each in found[wrote_before:]] == [b"%d" % at for at in range(100)]
+    assert [each.sequence for each in receipts] == [each.sequence for each in found[wrote_before:]]
+
+
+Connected = TypeVar("Connected", Publisher, Producer)
+
+
+def through(endpoint: str, make: Callable[[], Connected]) -> Connected:
+    """Return one that is connected there, of two endpoints that it may choose from."""
+    while True:
+        made = make()
+        if wait_until(partial(getattr, made, "connected_to"), what="a connection") == endpoint:
+            return made
+        made.close()
+
+
+@contextmanager
+def stopped(broker: BrokerProcess) -> Iterator[None]:
+    """Let a broker stand still for longer than its clients wait for a sign of life."""
+    broker.send_signal(signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        yield
+        time.sleep(max(0.0, began + 1.5 * SILENCE - time.monotonic()))  # the subject of these tests
+    finally:
+        broker.send_signal(signal.SIGCONT)
+
+
+def all_of(broker: BrokerProcess) -> list[Message]:
+    with Reader(broker.doors["smq"], "orders") as reader:
+        return list(reader)
