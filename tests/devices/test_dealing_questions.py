@@ -229,6 +229,26 @@ def test_two_clients_of_one_routing_id_are_both_served_the_second_under_another(
     assert receive(both[1][0]) == [b"", b"more"]
 
 
+def test_an_answer_for_a_client_of_the_device_that_was_here_before_reaches_no_client_of_this_one(
+    board: Switchboard, started: Started, clients: Clients
+) -> None:
+    # Given the first client of a device that has ended, and the first one of the next device
+    former, queue = (started(Queue(board, ANY_PORT, ANY_PORT)) for _ in range(2))
+    asker = clients.connect(zmq.REQ, former.addresses[0])
+    worker = clients.connect(zmq.DEALER, former.addresses[1])
+    send(asker, b"question")
+    question = receive(worker)
+    asker = clients.connect(zmq.REQ, queue.addresses[0])
+    worker = clients.connect(zmq.DEALER, queue.addresses[1])
+    send(asker, b"another question")
+    another = receive(worker)
+    # When a worker answers the former one there
+    for envelope in (question, another):
+        send(worker, *envelope[:-1], b"answer to " + envelope[-1])
+    # Then
+    assert receive(asker) == [b"answer to another question"]
+
+
 def test_answers_to_nobody_and_in_any_form_do_not_harm_those_of_others(
     board: Switchboard, started: Started, clients: Clients, notices: Notices
 ) -> None:

@@ -21,7 +21,7 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, spare(ask=17, ack=8), queues=AT_ONCE) as broker:
+    with serving(mongo_uri, spare(ask=17, ack=9), queues=AT_ONCE) as broker:
         yield broker
 
 
@@ -208,6 +208,22 @@ def test_receipts_that_nobody_has_are_counted_and_change_nothing(broker: BrokerU
     assert broker.counts(doors.queue)["reserved"] == 1
 
 
+def test_a_commit_door_settles_no_job_of_a_worker_that_answers_elsewhere(broker: BrokerUnderTest) -> None:
+    # Given a job at a library worker, and the commit door of its queue
+    doors, library = broker.take("ack"), broker.smq()
+    library.ask(wire.READY, doors.queue, 1)
+    library.ask(wire.PUSH, doors.queue, [[None, b"work", None]])
+    ((receipt, *_),) = library.delivery()
+    commits, counted = broker.socket(zmq.PUSH, doors.commit), broker.counter("bad_verdicts")
+    # When somebody commits there with the receipt that this worker has, or with no verdict
+    commits.send_multipart([b"COMMIT", receipt])
+    commits.send_multipart([b"", receipt])
+    # Then the job is where it was
+    wait_until(lambda: broker.counter("bad_verdicts") >= counted + 2)
+    assert broker.counts(doors.queue) == {"reserved": 1}
+    assert library.ask(wire.SETTLE, [[receipt, "COMMIT", b"", None]]).fields == [[]]
+
+
 # ---------------------------------------------------------------------- SMQ/1
 
 
@@ -310,6 +326,28 @@ def test_a_session_settles_no_deliveries_of_another(broker: BrokerUnderTest, que
     assert broker.counts("lent") == {"reserved": 1}
     assert library.ask(wire.SETTLE, [verdict]).fields == [[]]
     assert not broker.counts("lent")
+
+
+def test_a_session_of_two_queues_has_no_receipt_twice_and_settles_the_job_that_it_names(
+    broker: BrokerUnderTest,
+) -> None:
+    # Given the first job of each of two queues, at one session
+    library = broker.smq()
+    receipts: dict[str, bytes] = {}
+    for queue in ("left", "right"):
+        broker.make(queue)
+        library.ask(wire.READY, queue, 1)
+        library.ask(wire.PUSH, queue, [[None, b"work", None]])
+        ((receipts[queue], *_),) = library.delivery()
+    # When that of one of them is committed
+    assert library.ask(wire.PROGRESS, [[receipts["left"], 1, 2, "half"]]).fields == [[]]
+    assert library.ask(wire.SETTLE, [[receipts["left"], "COMMIT", b"", None]]).fields == [[]]
+    # Then the other is there, and has none of what was said of the first
+    assert not broker.counts("left")
+    assert broker.counts("right") == {"reserved": 1}
+    assert "half" not in str(library.ask(wire.PEEK, "right", "reserved", {}).fields)
+    assert library.ask(wire.SETTLE, [[receipts["right"], "COMMIT", b"", None]]).fields == [[]]
+    assert not broker.counts("right")
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 
 import pytest
 import zmq
 
+from sluicemq_devices.zmtp.frames import COMMAND, MORE
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, Doors, serving, spare
 from support.raw_sockets import code, message, receive, shake_hands
 from support.waiting import wait_until
@@ -16,7 +18,7 @@ from support.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    devices = spare(ask=22, ask_full=2, pop=5, pop_full=2, ack=16, ack_full=2)
+    devices = spare(ask=24, ask_full=2, pop=5, pop_full=2, ack=16, ack_full=2)
     with serving(mongo_uri, devices, queues=AT_ONCE) as broker:
         yield broker
 
@@ -129,6 +131,65 @@ def test_a_rep_worker_that_is_busy_gets_no_other_job(broker: BrokerUnderTest) ->
 
     busy.send(b"at last")
     assert receive(askers[0]) == [b"at last"]
+
+
+def _short_frames(worker: socket.socket) -> list[bytes]:
+    """The next message, of short frames, whose heartbeats are passed over."""
+    frames: list[bytes] = []
+    more = True
+    while more:
+        flags, size = worker.recv(2, socket.MSG_WAITALL)
+        body = worker.recv(size, socket.MSG_WAITALL)
+        if not flags & COMMAND:
+            frames.append(body)
+            more = bool(flags & MORE)
+    return frames
+
+
+def _say(worker: socket.socket, *frames: bytes) -> None:
+    flags = [MORE] * (len(frames) - 1) + [0]
+    parts = zip(flags, frames, strict=True)
+    worker.sendall(b"".join(bytes((flag, len(each))) + each for flag, each in parts))
+
+
+def test_an_answer_that_comes_over_the_next_connection_is_for_the_job_that_it_names(
+    broker: BrokerUnderTest,
+) -> None:
+    # Given a worker whose connection ended while it had a job, and which has another one on the next. libzmq
+    # sends its answer to the first on that
+    doors, late = broker.take("ask"), broker.counter("late_verdicts")
+    worker = shake_hands(doors.back, b"REP")
+    broker.ask(doors.front, b"", b'{"reply": "accepted", "max_attempts": 1}', b"first")
+    *envelope, payload = _short_frames(worker)
+    assert payload == b"first"
+    worker.close()
+    assert broker.dead_letter(doors.queue)["id"]
+    worker = shake_hands(doors.back, b"REP")
+    asker = broker.socket(zmq.REQ, doors.front)
+    asker.send(b"second")
+    *second, payload = _short_frames(worker)
+    assert payload == b"second"
+    # When it answers the first
+    _say(worker, *envelope, b"of the first")
+    # Then the second is not done, but waits for its own answer
+    wait_until(lambda: broker.counter("late_verdicts") == late + 1)
+    assert broker.counts(doors.queue)["reserved"] == 1
+    _say(worker, *second, b"of the second")
+    assert receive(asker) == [b"of the second"]
+    worker.close()
+
+
+def test_a_worker_that_gives_back_no_envelope_answers_the_job_that_it_has(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    worker = shake_hands(doors.back, b"REP")
+    asker = broker.socket(zmq.REQ, doors.front)
+    asker.send(b"work")
+    assert _short_frames(worker)[1:] == [b"", b"work"]
+
+    _say(worker, b"", b"done")
+
+    assert receive(asker) == [b"done"]
+    worker.close()
 
 
 # ----------------------------------------------------------------------- PULL

@@ -41,7 +41,7 @@ class TestHold:
     def test_the_first_makes_it_and_holds_it_from_the_beginning_on(self, store: SubscriptionStore) -> None:
         found = hold(store, "a")
         assert found.used_at
-        made = Subscription(STREAM, NAME, 0, 1, "update", holder("a"), NOW, used_at=found.used_at)
+        made = Subscription(STREAM, NAME, 0, found.fence, "update", holder("a"), NOW, used_at=found.used_at)
         assert found == made
 
     def test_one_that_is_made_may_begin_elsewhere(self, store: SubscriptionStore) -> None:
@@ -57,10 +57,10 @@ class TestHold:
     def test_one_of_the_same_kind_takes_over_from_a_holder_that_is_lost(
         self, store: SubscriptionStore
     ) -> None:
-        hold(store, "a")
-        store.mark(STREAM, NAME, 1, 5, NOW)
+        fence = hold(store, "a").fence
+        store.mark(STREAM, NAME, fence, 5, NOW)
         found = hold(store, "b", is_lost=gone, after=0)
-        assert (found.holder, found.fence, found.watermark) == (holder("b"), 2, 5)
+        assert (found.holder, found.fence, found.watermark) == (holder("b"), fence + 1, 5)
 
     def test_one_of_another_kind_does_not_before_it_is_released(self, store: SubscriptionStore) -> None:
         hold(store, "a")
@@ -88,9 +88,9 @@ class TestHold:
     def test_a_hold_that_takes_over_from_nobody_may_begin_where_it_wants(
         self, store: SubscriptionStore
     ) -> None:
-        hold(store, "a")
-        store.mark(STREAM, NAME, 1, 8, NOW)
-        store.release(STREAM, NAME, 1)
+        fence = hold(store, "a").fence
+        store.mark(STREAM, NAME, fence, 8, NOW)
+        store.release(STREAM, NAME, fence)
         assert hold(store, "b", "rebuild", after=0).watermark == 0
 
     def test_of_two_that_have_seen_the_same_one_holds_it(
@@ -132,6 +132,16 @@ class TestMark:
         fence = hold(store, "a").fence
         store.release(STREAM, NAME)
         assert not store.mark(STREAM, NAME, fence, 100, NOW)
+
+    def test_a_late_one_of_a_subscription_that_was_forgotten_is_refused_by_the_next_of_its_name(
+        self, store: SubscriptionStore
+    ) -> None:
+        early = hold(store, "a").fence
+        store.release(STREAM, NAME)
+        assert store.delete(STREAM, NAME)
+        assert hold(store, "b").fence > early
+        assert not store.mark(STREAM, NAME, early, 100, NOW)
+        assert not store.release(STREAM, NAME, early)
 
     def test_one_of_a_holder_that_has_vanished_counts_until_another_takes_over(
         self, store: SubscriptionStore

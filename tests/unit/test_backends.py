@@ -19,6 +19,7 @@ class Lane:
     writable = True
     backlog = 0
     who = ANYBODY
+    zmtp = SimpleNamespace(peer_kind=b"REP")
 
     def on(self, **_handlers: object) -> None:
         """Nothing is ever received."""

@@ -164,7 +164,8 @@ class PullBackend(Backend):
             lane.on(receive=partial(self._verdicts, lane))
 
     def _verdicts(self, lane: Lane, messages: list[list[bytes]]) -> None:
-        verdicts = [verdict for frames in messages if (verdict := self._verdict(lane, frames))]
+        read = (verdict for frames in messages if (verdict := self._verdict(lane, frames)))
+        verdicts = [each for each in read if self._answers_here(lane, each.receipt)]
         size = sum(each.size for each in verdicts)
         self._mark.take(len(verdicts), size)
         charge_jobs(lane, verdicts, self.counters)
@@ -181,3 +182,13 @@ class PullBackend(Backend):
                 Count.BAD_VERDICTS, f"at the commit door of queue {self.queue.name}: {error}"
             )
             return unreadable(frames[1], error) if len(frames) > 1 else None
+
+    def _answers_here(self, lane: Lane, receipt: bytes) -> bool:
+        """Return False for the receipt of a worker that answers on its own connection: it is made up."""
+        worker = self.queue.worker_of(receipt)
+        if worker is None or isinstance(worker, PullWorker):
+            return True
+        lane.blame()
+        text = f"at the commit door of queue {self.queue.name}: its worker {worker.name} answers elsewhere"
+        self.counters.notice(Count.BAD_VERDICTS, text)
+        return False

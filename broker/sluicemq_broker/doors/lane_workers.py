@@ -83,13 +83,26 @@ class LaneWorker(Worker):
 
 
 class RepWorker(LaneWorker):
-    """A REP socket: it has one job or none, and its next answer is for that job, in time or not."""
+    """A REP socket: it has one job or none.
+
+    A REP socket gives back the frames before the empty one, so the receipt goes there and the answer names
+    its job. libzmq sends an answer to a question of a connection that has ended on the next connection.
+    Sockets of other kinds, and answers without a receipt, are about the job that the worker has::
+
+        [receipt][empty][payload]  ──▶  REP  ──▶  [receipt][empty][result]
+                 [empty][payload]  ──▶  DEALER, ROUTER  ──▶  [empty][result]
+    """
 
     door = "REP"
     _has_spoken = False
 
+    def __init__(self, backend: Backend, lane: Lane) -> None:
+        super().__init__(backend, lane)
+        self._echoes = lane.zmtp.peer_kind == b"REP"
+
     def _frames(self, delivery: Delivery) -> list[bytes]:
-        return [b"", *super()._frames(delivery)]
+        frames = [b"", *super()._frames(delivery)]
+        return [delivery.receipt, *frames] if self._echoes else frames
 
     def _receive(self, messages: list[list[bytes]]) -> None:
         for frames in messages:
@@ -97,14 +110,22 @@ class RepWorker(LaneWorker):
                 self._backend.counters.add(Count.PROBES)
                 continue
             self._has_spoken = True
-            delivery = next(iter((self.in_flight or self.overdue).values()), None)
-            if delivery is None:
-                self._lane.blame()
-                self._bad_verdict(f"worker {self.name} answered without a job")
-            else:
-                verdicts = [self._verdict(delivery, frames[1:])]
-                charge_jobs(self._lane, verdicts, self._backend.counters)
-                self._queue.settle(verdicts, Settlement())
+            receipt = frames[0] if self._echoes else b""
+            self._answered(receipt, frames[2:] if receipt else frames[1:])
+
+    def _answered(self, receipt: bytes, frames: list[bytes]) -> None:
+        known = {**self.in_flight, **self.overdue}
+        delivery = known.get(receipt or next(iter(known), b""))
+        if receipt and delivery is None:
+            self._backend.counters.add(Count.LATE_VERDICTS)
+            return
+        if delivery is None:
+            self._lane.blame()
+            self._bad_verdict(f"worker {self.name} answered without a job")
+            return
+        verdicts = [self._verdict(delivery, frames)]
+        charge_jobs(self._lane, verdicts, self._backend.counters)
+        self._queue.settle(verdicts, Settlement())
 
     def _verdict(self, delivery: Delivery, frames: list[bytes]) -> Verdict:
         try:

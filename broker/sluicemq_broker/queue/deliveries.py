@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from typing import Final
+from typing import ClassVar, Final
 
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
@@ -23,13 +23,15 @@ class Deliveries:
     monotonic seconds.
     """
 
+    #: One count for all queues of this process: a worker of two queues has no receipt twice.
+    _numbers: ClassVar = itertools.count(1)
+
     def __init__(self) -> None:
         self.in_flight: dict[bytes, Delivery] = {}
         self.workers: set[Worker] = set()
         self.capacity = 0
         self.free = 0
         self._overdue: dict[bytes, Delivery] = {}
-        self._numbers = itertools.count(1)
 
     def attach(self, worker: Worker, now: float) -> None:
         """A worker has come; it is counted when it is offered."""
@@ -94,6 +96,11 @@ class Deliveries:
         """Return the delivery that is under way at this worker; None if it has ended, or is another's."""
         delivery = self.in_flight.get(receipt)
         return delivery if delivery is not None and delivery.worker is worker else None
+
+    def worker_of(self, receipt: bytes) -> Worker | None:
+        """Return the worker that has this delivery, in time or not."""
+        delivery = self.in_flight.get(receipt) or self._overdue.get(receipt)
+        return delivery.worker if delivery else None
 
     def worker_with(self, job_id: str) -> Worker | None:
         """Return the worker that has this job, if one has."""

@@ -295,6 +295,10 @@ class Queue:
         self._settler.await_releases(timeout)
         self._claims.search(enough, timeout)
 
+    def worker_of(self, receipt: bytes) -> Worker | None:
+        """Return the worker here that has this delivery, in time or not."""
+        return self.scheduler.deliveries.worker_of(receipt)
+
     def worker_with(self, job_id: str) -> Worker | None:
         """Return the worker here that has this job, if one has."""
         return self.scheduler.deliveries.worker_with(job_id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 from functools import partial
 
 from sluicemq_devices.hub import Mishap
@@ -49,7 +50,8 @@ class Queue(HoldingDevice):
         """
         super().__init__(board, frontend, backend, hwm=hwm, hwm_bytes=hwm_bytes, guard=guard)
         self.clients_by_envelope: dict[bytes, RawLane] = {}
-        self._numbers = itertools.count(1)
+        # Not from 1: a worker may answer a client of the device that was here before.
+        self._numbers = itertools.count(secrets.randbelow(_NUMBERS))
         self._answering = answering
         self.ending = False
 

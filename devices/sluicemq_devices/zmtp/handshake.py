@@ -66,6 +66,7 @@ class Handshake:
         "identity",
         "is_decided",
         "minor",
+        "peer_kind",
     )
 
     def __init__(
@@ -79,6 +80,8 @@ class Handshake:
         self.is_decided = False
         self.identity = b""
         """Routing id that the peer has announced, or empty."""
+        self.peer_kind = b""
+        """Type of the peer's socket."""
         self.minor = 0
         """Minor version of ZMTP 3 that the peer has announced."""
         self._kind = kind
@@ -235,6 +238,7 @@ class Handshake:
         """Note what the peer says of itself; return why it does not fit."""
         kind, self.identity = properties.get(b"socket-type", b""), properties.get(b"identity", b"")
         if kind in _PARTNERS[self._kind] and len(self.identity) <= _LONGEST_IDENTITY:
+            self.peer_kind = kind
             return ""
         names = b", ".join(_PARTNERS[self._kind]).decode()
         return f"it is a {kind[:24].decode(errors='replace')} socket, here is a {self._kind} for {names}"

@@ -65,6 +65,7 @@ class Peer(abc.ABC, Generic[M]):
         "knows_ping",
         "missing",
         "most",
+        "peer_kind",
         "ready",
         "traffic",
         "unfinished",
@@ -97,6 +98,8 @@ class Peer(abc.ABC, Generic[M]):
         """Messages of one :meth:`take` now, at most; see :meth:`pace`."""
         self.identity = b""
         """Routing id that the peer has announced, or empty."""
+        self.peer_kind = b""
+        """Type of the peer's socket, as it has announced it."""
         self.missing = 0
         """Bytes of a large frame that have not come yet."""
         self.unfinished = 0
@@ -246,7 +249,7 @@ class Peer(abc.ABC, Generic[M]):
             return
         self.ready = True
         self.traffic = handshake.traffic
-        self.identity = handshake.identity
+        self.identity, self.peer_kind = handshake.identity, handshake.peer_kind
         self._minor = handshake.minor
         self.knows_ping = self._minor > 0
         self._handshake = None  # and with it the keys of the handshake

@@ -8,8 +8,9 @@ One document each, in the collection ``subscriptions`` of the stream's database:
 ``watermark``: the number of the last message that was worked on. ``kind`` is the lock: it is there while the
 subscription is held, or was held and its holder ended without giving it back. In the second case ``holder``
 is missing, or its ``owner`` (a broker) has no live lease any more: then a session of that kind may take over,
-and no other. ``fence`` rises whenever the lock changes hands or is given up, so it names one hold for ever: a
-watermark is stored only under the fence of its own hold.
+and no other. ``fence`` rises whenever the lock changes hands or is given up, and begins at the milliseconds
+of the server's clock. So it names one hold for ever, also of a subscription that was forgotten and made
+again: a watermark is stored only under the fence of its own hold.
 
 Every change is one statement on one document, guarded by the fence that was read before. Repeating any of
 them after a lost reply is harmless: ``token`` tells who holds, and a statement with an old fence changes
@@ -184,10 +185,17 @@ class SubscriptionStore:
 
     def _made(self, stream: str, name: str, watermark: int, may_make: Callable[[], None]) -> Subscription:
         may_make()
-        new = {"stream": stream, "name": name, "watermark": Int64(watermark), "fence": Int64(0)}
+        new: Document = {
+            "stream": {"$literal": stream},
+            "name": {"$literal": name},
+            "watermark": Int64(watermark),
+            "fence": {"$toLong": "$$NOW"},
+        }
+        made = {field: {"$ifNull": [f"${field}", value]} for field, value in new.items()}
         with translated(), suppress(DuplicateKeyError):  # another broker makes it just now
-            made: Document = {"$setOnInsert": new, **_USED}
-            self._subscriptions.update_one({"_id": _id(stream, name)}, made, upsert=True)
+            self._subscriptions.update_one(
+                {"_id": _id(stream, name)}, [{"$set": {**made, "used_at": "$$NOW"}}], upsert=True
+            )
         return self.get(stream, name) or Subscription(stream, name, watermark, 0)
 
     def _change(self, found: Subscription, change: Document) -> None:
