@@ -6,13 +6,17 @@ import threading
 from collections import defaultdict
 from functools import partial
 from itertools import groupby, pairwise
+from secrets import token_hex
+from typing import Any
 
 import pytest
 from pymongo import MongoClient
 
+from faults.replica_set import ReplicaSet
 from sluicemq import Job, Producer, Worker
+from sluicemq_broker.store.jobs.groups import PLACES
 from support.broker_process import BrokerProcess
-from support.waiting import wait_until
+from support.waiting import TIMEOUT, wait_until
 
 GROUPS, QUEUE = 12, "lines"
 #: ``keep_done``: an id that is pushed again, since nobody had confirmed it, is known however far its job is.
@@ -114,3 +118,39 @@ def test_groups_keep_their_order_when_brokers_are_killed(
 
 def out_of_order(came: list[int]) -> list[tuple[int, int]]:
     return [(one, then) for one, then in pairwise(came) if then not in (one, one + 1)]
+
+
+def test_a_group_is_in_order_after_a_primary_has_gone_whose_last_writes_no_other_node_has() -> None:
+    name = f"test_{token_hex(6)}"
+    with (
+        ReplicaSet(3) as nodes,
+        BrokerProcess(nodes.uri, name) as broker,
+        Producer(broker.doors["smq"]) as producer,
+    ):
+        # Given a group, and a primary from which the other nodes read nothing any more
+        producer.push(QUEUE, b"0", group="a").wait(TIMEOUT)
+        primary, *others = nodes.primary(), *(each for each in nodes.ports if each != nodes.primary())
+        for port in others:
+            nodes.fail(port, "stopReplProducer", "alwaysOn")
+        # When jobs of the group wait for the majority there, and another node takes its place
+        before = producer.push_many(QUEUE, [b"1", b"2", b"3"], group="a")
+        with nodes.direct(primary) as mongo:
+            wait_until(lambda: _waits_for_majority(mongo), what="a statement of the push")
+        nodes.kill(primary)
+        for port in others:
+            nodes.fail(port, "stopReplProducer", "off")
+        after = producer.push_many(QUEUE, [b"4", b"5", b"6"], group="a")
+        for receipt in (*before, *after):
+            receipt.wait(TIMEOUT)
+        # Then
+        witness = Witness()
+        with Worker(broker.doors["smq"], QUEUE, lambda job: witness.came["a"].append(int(job.payload))):
+            witness.await_handled(7)
+        assert witness.came["a"] == list(range(7))
+
+
+def _waits_for_majority(mongo: MongoClient[dict[str, Any]]) -> bool:
+    running = mongo.admin.aggregate([{"$currentOp": {}}])
+    commands = [each.get("command", {}) for each in running if each.get("active")]
+    written = {command.get("findAndModify") or command.get("insert") for command in commands}
+    return bool(written & {PLACES, f"queue.{QUEUE}"})

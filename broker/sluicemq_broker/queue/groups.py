@@ -1,10 +1,11 @@
 """The groups of one queue at this broker: places for pushes, and the next job of a line when one has ended.
 
-A push takes its places before it is written, and one push of a queue with groups is under way here at a
-time: so jobs that this broker has confirmed stand before those that come later, here or elsewhere. A part
-that has written something by which a line may go on says so (:meth:`Groups.may_go_on`), and the next job is
-promoted, in batches: ``kill -9`` before that leaves a group without a first job, which :meth:`Groups.look`
-finds, in every broker's sweep: at once if a broker has gone, else each minute.
+A push takes its places before it is written, while the one before it may be, and one push of a queue with
+groups is written here at a time. So jobs that this broker has confirmed stand before those that come later,
+here or elsewhere. A part that has written something by which a line may go on says so
+(:meth:`Groups.may_go_on`), and the next job is promoted, in batches: ``kill -9`` before that leaves a group
+without a first job, which :meth:`Groups.look` finds, in every broker's sweep: at once if a broker has gone,
+else each minute.
 """
 
 from __future__ import annotations

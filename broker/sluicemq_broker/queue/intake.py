@@ -98,15 +98,22 @@ class Intake:
             failed=self._failed,
             gather=self._gather,
         )
-        # One at a time: the next one's places are behind what this one has stored.
-        self._grouped: Batcher[Push] = Batcher(
-            self._write_grouped, size=INSERT, weigh=_weight, failed=self._failed
+        # One at a time, so that the lines of groups are as they came: a batch gets its places, which a
+        # majority has to know, while the one before it is inserted.
+        self._grouped: Batcher[Push] = Batcher(self._line_up, size=INSERT, weigh=_weight, failed=self._failed)
+        self._in_line: Batcher[Push] = Batcher(
+            self._write_all, size=INSERT, weigh=_weight, failed=self._failed
         )
+
+    @property
+    def _batches(self) -> tuple[Batcher[Push], ...]:
+        """All ways of a push into MongoDB, each behind those that lead to it."""
+        return self._pushes, self._grouped, self._in_line
 
     @property
     def busy(self) -> bool:
         """True if anything waits or is being written."""
-        return self._pushes.busy or self._grouped.busy
+        return any(each.busy for each in self._batches)
 
     def push(self, push: Push) -> None:
         """Take jobs in; ``push.on_stored`` is called when all of them are durable or refused."""
@@ -150,11 +157,11 @@ class Intake:
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything is written; False if time ran out before."""
-        return self._pushes.drain(timeout) and self._grouped.drain(timeout)
+        return all(each.drain(timeout) for each in self._batches)
 
     def refuse_waiting(self) -> None:
         """Give up pushes that are not being written yet; producers get an answer where their door has one."""
-        waiting = [*self._pushes.clear(), *self._grouped.clear()]
+        waiting = [push for each in self._batches for push in each.clear()]
         self._refuse(waiting, Count.REFUSED)
         self._left(waiting)
 
@@ -177,13 +184,13 @@ class Intake:
         finally:
             self._left(pushes)
 
-    def _write_grouped(self, pushes: list[Push]) -> None:
+    def _line_up(self, pushes: list[Push]) -> None:
         try:
             self._groups.line_up([job for push in pushes for job in push.jobs])
         except Exception:
             self._left(pushes)
             raise
-        self._write_all(pushes)
+        self._in_line.extend(pushes)
 
     def _left(self, pushes: list[Push]) -> None:
         count, size = sum([len(push.jobs) for push in pushes]), sum([push.size for push in pushes])

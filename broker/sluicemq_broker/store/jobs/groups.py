@@ -24,9 +24,9 @@ from typing import Any, Final, NamedTuple
 
 from pymongo import IndexModel, ReturnDocument, UpdateOne
 from pymongo.errors import BulkWriteError, DuplicateKeyError
-from pymongo.write_concern import WriteConcern
 
 from sluicemq_broker.job import State
+from sluicemq_broker.store.connection import durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.index_models import CHILD_INDEXES, IN_LINE, INDEXES, LINE_INDEXES
 from sluicemq_broker.store.jobs.indexes import Notice, has_lines, ignore, make_indexes
@@ -78,8 +78,8 @@ class GroupStore:
         self._prepared_for_children = False
         self.ever_waited = False
         """True if any job ever had to wait here, as far as is known."""
-        # No majority: the insert at a place comes later in the oplog, and waits for the majority.
-        self._places = jobs.database[PLACES].with_options(write_concern=WriteConcern(w=1))
+        # By majority: the insert at a place may go to the next primary, which would give it again.
+        self._places = durable(jobs.database)[PLACES]
 
     def prepare(self) -> None:
         """Let jobs wait here from now on; only the first call asks MongoDB.
@@ -102,8 +102,7 @@ class GroupStore:
         if not self._prepared_for_children:
             with translated():
                 mark = {"$set": {"children": True}}
-                durable = self._places.with_options(write_concern=WriteConcern("majority"))
-                durable.update_one({"_id": self._jobs.name}, mark, upsert=True)
+                self._places.update_one({"_id": self._jobs.name}, mark, upsert=True)
                 make_indexes(self._jobs, self._notice, CHILD_INDEXES)
             self._prepared_for_children = True
 
