@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator
 from sluicemq import Worker
 from sluicemq_broker.http import BASE, api
 from sluicemq_broker.http.door import MOST_CONNECTIONS
-from sluicemq_broker.http.handler import MOST_HEADER_BYTES
+from sluicemq_broker.http.reading import MOST_HEADER_BYTES
 from support.broker_under_test import BrokerUnderTest
 from support.http_reader import Answer, Web, all_of
 from support.http_site import all_needs
@@ -202,6 +202,16 @@ def test_this_machine_may_be_called_by_its_address(web: Web, host: str) -> None:
         b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nGET /",
         b"POST / HTTP/1.1\r\nX: y\r\n Content-Length: 5\r\n\r\nGET /",
         b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: y\rContent-Length: 5\r\n\r\nGET /",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: y\0z\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nX: y\x0bz\r\n\r\n",
+        b"GET /\rHTTP/1.1\r\n\r\n",
+        b"GET\x0b/\x0cHTTP/1.1\r\n\r\n",
+        b"GET\xa0/ HTTP/1.1\r\n\r\n",
+        b"GET /\x85HTTP/1.1\r\n\r\n",
+        b"GET  / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: local host\r\n\r\n",
+        b"\r\n" * MOST_HEADER_BYTES,
         b"\x00\x01\x02\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
     ],
@@ -218,15 +228,38 @@ def test_this_machine_may_be_called_by_its_address(web: Web, host: str) -> None:
         "twice",
         "folded",
         "two hosts",
+        "carriage return in a header",
+        "zero in a header",
+        "vertical tab in a header",
+        "carriage return in a request line",
+        "vertical tab and form feed",
+        "no-break space",
+        "next line",
+        "two spaces",
+        "odd host",
+        "empty lines",
         "rubbish",
         "version",
     ],
 )
 def test_what_is_too_long_or_no_request_is_refused_and_the_connection_ended(
-    web: Web, request_bytes: bytes
+    web: Web, shared_broker: BrokerUnderTest, request_bytes: bytes
 ) -> None:
+    failures = shared_broker.counter("http_failures")
     assert web.send(request_bytes)[:12] in (b"HTTP/1.1 400", b"HTTP/1.1 414", b"HTTP/1.0 400", b"")
     assert web.get("/healthz").status == 200
+    assert shared_broker.counter("http_failures") == failures
+
+
+@pytest.mark.parametrize(
+    "said", [b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"\xff" + b"\0" * 8 + b"\x7f"]
+)
+def test_another_protocol_is_refused_at_once_and_counted(
+    web: Web, shared_broker: BrokerUnderTest, said: bytes
+) -> None:
+    before = shared_broker.counter("http_bad_requests")
+    assert web.send(said).startswith(b"HTTP/1.1 400")
+    assert shared_broker.counter("http_bad_requests") == before + 1
 
 
 def test_those_who_connect_and_say_nothing_keep_nobody_out(web: Web) -> None:

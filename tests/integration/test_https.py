@@ -96,10 +96,16 @@ def test_no_browser_is_told_so_of_localhost_which_has_other_servers(web: SecureW
     assert "strict-transport-security" not in web.get("/healthz", Host="localhost").headers
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1:", "[::1]:", "localhost:0", "127.0.0.1:99999"])
+def test_a_host_with_any_port_or_an_empty_one_is_answered(web: SecureWeb, host: str) -> None:
+    assert web.get(f"{BASE}/overview", Host=host).status == 200
+
+
 def test_a_client_that_does_not_trust_the_authority_stays_away(broker: BrokerProcess) -> None:
     stranger = http.client.HTTPSConnection(broker.http, context=ssl.create_default_context())
     with pytest.raises(ssl.SSLCertVerificationError):
         stranger.request("GET", "/healthz")
+    wait_until(lambda: "UNKNOWN_CA" in broker.log_text(), what="a line about it")
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

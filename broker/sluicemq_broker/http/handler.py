@@ -5,19 +5,19 @@ gevent's handler knows HTTP. Differences:
 - The socket has no file object, so that closing it closes the file descriptor at once.
 - The head of an answer is written with its first piece; each piece must be read within some seconds.
 - With TLS the handshake is a part of the connection: it is bounded in time, and counts as any other.
-- Errors of peers are lines in the log at level debug, no more.
+- Bytes that are no request are refused, counted and logged. Other errors of peers are lines at level debug.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import re
 import select
 import socket
 import time
 from http.client import HTTPException
 from io import BytesIO
+from ssl import SSLEOFError, SSLError, SSLZeroReturnError
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -28,6 +28,12 @@ from gevent.pywsgi import WSGIHandler
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.http.connections import ConnectionState
 from sluicemq_broker.http.health import PATHS as HEALTH
+from sluicemq_broker.http.reading import (
+    MOST_HEADER_BYTES,
+    Received,
+    require_plain,
+    require_request_line,
+)
 from sluicemq_broker.http.tls import await_hello, say_goodbye, shake_hands
 from sluicemq_broker.runtime import Count
 
@@ -38,13 +44,13 @@ READING: Final = 20.0
 WRITING: Final = 30.0
 #: Bytes of a piece.
 _PIECE: Final = 16 * 1024
-#: Bytes of all headers of a request with its first line; and of a body: a thousand ids.
-MOST_HEADER_BYTES: Final = 32 * 1024
+#: Bytes of the body of a request: a thousand ids.
 MOST_BODY_BYTES: Final = 256 * 1024
 _LONGEST_LINE: Final = 8 * 1024
-_RECEIVED: Final = 16 * 1024
 #: The key of a request's :class:`Connection` in its environment.
 CONNECTION: Final = "sluicemq.connection"
+#: Characters of an error in the log.
+_SHOWN: Final = 200
 #: Bytes that are read and ignored before a connection is closed.
 _LEFT: Final = 256 * 1024
 _REFUSED: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -53,9 +59,10 @@ _BUSY: Final = json.dumps(
 ).encode()
 _RESET: Final = select.POLLERR | select.POLLHUP
 _poll: Final[Any] = monkey.get_original("select", "poll")  # the system's own: it never waits here
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_LENGTH: Final = re.compile(r"[0-9]{1,10}")
-_METHOD: Final = re.compile(r"[A-Z]{1,16}")
+
+
+class _NoRequest(Exception):
+    """Raised for bytes that begin no request."""
 
 
 class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
@@ -72,7 +79,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
     _over_tls = False
 
     def __init__(self, sock: Any, address: Any, server: Any) -> None:
-        self._came = _Received(sock)
+        self._came = Received(sock)
         super().__init__(sock, address, server, self._came)
         self._socket = sock
         self._connections = server.connections
@@ -88,8 +95,8 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
             self._socket.settimeout(WRITING)
             self.handle()
         except OSError as error:  # the peer has left, or was cut
-            if self._over_tls:
-                log.debug("TLS with %s: %s", self.client_address, error)
+            if isinstance(error, SSLError) and not isinstance(error, SSLEOFError | SSLZeroReturnError):
+                self._note_no_request(f"TLS: {error.reason or error}")
         except gevent.GreenletExit:
             pass
         except Exception as error:  # noqa: BLE001 - a fault of the broker ends this connection only
@@ -130,6 +137,8 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         self._deadline = gevent.Timeout.start_new(READING)
         try:
             return super().handle_one_request()
+        except _NoRequest as error:
+            return self._handle_client_error(error)
         except gevent.Timeout as timeout:
             if timeout is not self._deadline:
                 raise
@@ -140,22 +149,23 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
 
     def read_requestline(self) -> str:
         """Read the first line of a request; empty lines before it are skipped."""
-        line = self._came.readline(_LONGEST_LINE)
-        while line in (b"\r\n", b"\n"):
+        try:
+            self._came.require_http()
             line = self._came.readline(_LONGEST_LINE)
+            while line in (b"\r\n", b"\n"):
+                line = self._came.readline(_LONGEST_LINE)
+        except ValueError as error:
+            raise _NoRequest(str(error)) from None
         return line.decode("latin-1")
 
     def read_request(self, raw_requestline: str) -> Any:
         """Read headers and body; raises ValueError for a bad request."""
-        words = raw_requestline.split()
-        if len(words) != 3 or not _METHOD.fullmatch(words[0]):
-            raise ValueError("no request line")
+        require_request_line(raw_requestline)
         try:
             read = super().read_request(raw_requestline)
         except (HTTPException, IndexError) as error:
             raise ValueError(str(error)) from None
-        if self.headers.defects or not _are_plain(self.headers):
-            raise ValueError("headers that can be read in two ways")
+        require_plain(self.headers)
         self._body = self._read_body()
         return read
 
@@ -168,6 +178,8 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         environ[CONNECTION] = self._connection
         environ["wsgi.url_scheme"] = "https" if self._over_tls else "http"
         environ["PATH_INFO"] = _canonical(self.path.partition("?")[0])
+        if "HTTP_HOST" in environ:
+            environ["HTTP_HOST"] = environ["HTTP_HOST"].removesuffix(":")  # a port may be empty
         self.wsgi_input.rfile = BytesIO(self._body)
         return environ
 
@@ -233,8 +245,14 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         """Refuse bytes that are no request, and close the connection."""
         if isinstance(ex, OSError):
             return None
-        self.log_error("bad request from %s: %s", self.client_address, ex)
+        self._note_no_request(str(ex))
         return "400", _REFUSED
+
+    def _note_no_request(self, why: str) -> None:
+        """Count bytes that are no request, and log them, at most one line a second."""
+        self.server.counters.notice(
+            Count.HTTP_BAD_REQUESTS, f"HTTP: no request from {self._connection.address}: {why[:_SHOWN]}"
+        )
 
     def _read_body(self) -> bytes:
         """Read the body of a request, before the request's deadline."""
@@ -299,57 +317,6 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
         except OSError:
             pass
         self._socket.close()
-
-
-class _Received:
-    """The input of a connection, read by line or by length; ``room``: bytes that lines may still have."""
-
-    closed = False
-
-    def __init__(self, sock: Any) -> None:
-        self.room = MOST_HEADER_BYTES
-        self.socket = sock
-        self._came = bytearray()
-
-    def readline(self, limit: int) -> bytes:
-        """Read a line; the first ``limit`` bytes of a longer one, or less at the end."""
-        looked = 0
-        while not (end := self._came.find(b"\n", looked) + 1) and len(self._came) < limit:
-            looked = len(self._came)
-            if not self._more():
-                break
-        line = self._take(min(end or len(self._came), limit))
-        self.room -= len(line)
-        if self.room < 0:
-            raise ValueError("the headers are too long")
-        return line
-
-    def read(self, size: int) -> bytes:
-        """Read ``size`` bytes; fewer at the end."""
-        while len(self._came) < size and self._more():
-            pass
-        return self._take(size)
-
-    def _more(self) -> bool:
-        part = self.socket.recv(_RECEIVED)
-        self._came += part
-        return bool(part)
-
-    def _take(self, size: int) -> bytes:
-        taken = bytes(self._came[:size])
-        del self._came[:size]
-        return taken
-
-
-def _are_plain(headers: Any) -> bool:
-    """Return True if any proxy reads these headers as this door does, so that both see one request."""
-    for name, value in headers.items():
-        if not _NAME.fullmatch(name) or "\n" in value:
-            return False
-    lengths = headers.get_all("content-length", [])
-    return (
-        len(headers.get_all("host", [])) <= 1 and len(lengths) <= 1 and all(map(_LENGTH.fullmatch, lengths))
-    )
 
 
 def _canonical(path: str) -> str:

@@ -134,6 +134,11 @@ class Count(Metric):
 
     # The process.
     GATES_CLOSED = "gates_closed", "times that doors were not read: too much was on its way", "times"
+    HTTP_BAD_REQUESTS = (
+        "http_bad_requests",
+        "connections of the HTTP door whose bytes are no request: another protocol, TLS that fails",
+        "connections",
+    )
     HTTP_CONNECTIONS_CUT = (
         "http_connections_cut",
         "HTTP connections closed to make room: too many were open",
