@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 
 import falcon
@@ -16,9 +17,15 @@ from sluicemq_broker.config.secret import Secret
 from sluicemq_broker.http.authorization import HEADER, Authorization
 from sluicemq_broker.http.callers import Callers
 from sluicemq_broker.http.host_names import HostNames
-from sluicemq_broker.http.sessions import LONGEST, MOST, MOST_OF_ONE, Sessions
 from sluicemq_broker.runtime import Counters
-from sluicemq_broker.security import NOTHING, Caller, Needs, Principal, Security
+from sluicemq_broker.security import (
+    LONGEST_LOGIN,
+    MOST_ENDED,
+    NOTHING,
+    Caller,
+    Needs,
+    Security,
+)
 from support.virtual_time import VirtualTime
 
 NAMES = HostNames("127.0.0.1:5580", ())
@@ -37,8 +44,8 @@ def time() -> VirtualTime:
 
 
 @pytest.fixture
-def security() -> Security:
-    return Security(Counters())
+def security(time: VirtualTime) -> Security:
+    return Security(Counters(), now=time.now)
 
 
 @pytest.fixture
@@ -173,7 +180,7 @@ def test_a_session_ends_after_twelve_hours_however_much_it_is_used(
     callers: Callers, time: VirtualTime
 ) -> None:
     cookie = logged_in(callers)
-    for _ in range(int(LONGEST // 500)):
+    for _ in range(int(LONGEST_LOGIN // 500)):
         time.value += 500
         check(callers, with_cookie(cookie))
     time.value += 500
@@ -182,31 +189,61 @@ def test_a_session_ends_after_twelve_hours_however_much_it_is_used(
 
 
 def test_a_new_login_ends_the_session_before_it(callers: Callers) -> None:
+    former = logged_in(callers)
+    logged_in(callers, Cookie="=".join(former))
+    with pytest.raises(falcon.HTTPUnauthorized):
+        check(callers, with_cookie(former))
+
+
+def test_a_cookie_is_renewed_as_it_is_used_and_not_for_each_request(
+    callers: Callers, time: VirtualTime
+) -> None:
     cookie = logged_in(callers)
-    logged_in(callers, Cookie="=".join(cookie))
-    assert len(callers.sessions) == 1
+    assert renewed(callers, with_cookie(cookie)) is None
+    time.value += IDLE / 2
+    newer = renewed(callers, with_cookie(cookie))
+    assert newer is not None
+    assert renewed(callers, with_cookie((cookie[0], newer))) is None
+    assert renewed(callers, with_cookie(cookie, **{"X-SluiceMQ-Idle": "1"})) is not None
 
 
-def test_sessions_of_one_and_of_all_are_bounded(time: VirtualTime) -> None:
-    sessions = Sessions(IDLE, time)
-    one = Caller(Principal("one", Permissions.all()))
-    first = sessions.begin(one)
-    for _ in range(MOST_OF_ONE):
-        sessions.begin(one)
-    assert (len(sessions), sessions.find(first, used=True)) == (MOST_OF_ONE, None)
-    for number in range(MOST):
-        sessions.begin(Caller(Principal(f"p{number}", Permissions.all())))
-    assert len(sessions) == MOST
+def test_no_cookie_is_renewed_behind_a_logout(callers: Callers, time: VirtualTime) -> None:
+    cookie = logged_in(callers)
+    time.value += IDLE / 2
+    request = with_cookie(cookie)
+    check(callers, request)
+    callers.log_out(request, falcon.Response())
+    assert callers.sessions.renewed(request.context.session) is None
 
 
-def test_the_sessions_of_a_principal_that_is_removed_end(time: VirtualTime) -> None:
-    sessions, ops = Sessions(IDLE, time), Principal("ops", Permissions.all())
-    cookie = sessions.begin(Caller(ops))
-    ops.exists = False
-    assert sessions.find(cookie, used=True) is None
+def test_logouts_that_are_remembered_are_bounded_by_refusing_logins(
+    callers: Callers, time: VirtualTime
+) -> None:
+    for _ in range(MOST_ENDED):
+        request = with_cookie(logged_in(callers))
+        check(callers, request)
+        callers.log_out(request, falcon.Response())
+    with pytest.raises(falcon.HTTPTooManyRequests):
+        logged_in(callers)
+    time.value += LONGEST_LOGIN + 1
+    assert logged_in(callers)
+
+
+@pytest.mark.parametrize(
+    "spoil", [lambda text: text[:-1] + "x", lambda text: "e30=." + text, lambda _text: "x.y"]
+)
+def test_a_cookie_that_nobody_signed_is_nobodys(callers: Callers, spoil: Callable[[str], str]) -> None:
+    name, cookie = logged_in(callers)
+    with pytest.raises(falcon.HTTPUnauthorized):
+        check(callers, with_cookie((name, spoil(cookie))))
 
 
 def test_no_cookie_is_kept(callers: Callers) -> None:
     _name, cookie = logged_in(callers)
     assert cookie not in repr(vars(callers.sessions))
-    assert len(cookie) >= 43
+
+
+def renewed(callers: Callers, request: falcon.Request) -> str | None:
+    check(callers, request)
+    session = request.context.session
+    return callers.sessions.renewed(session)

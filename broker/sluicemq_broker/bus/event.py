@@ -34,6 +34,8 @@ class BusKind(StrEnum):
     """Stream ``name`` has the segment in ``data``; sent before the ``STREAM`` event about it."""
     PRINCIPALS = "principals"
     """Principals were added, changed or removed."""
+    LOGINS = "logins"
+    """Logins of browsers were ended, or a new secret signs them."""
     HELLO = "hello"
     """A broker begins to listen."""
 

@@ -6,17 +6,26 @@ import hashlib
 import hmac
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final
 
 import falcon
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFrames, Unavailable
 from sluicemq.protocol.names import HTTP_TOKEN
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.http.sessions import Session, Sessions
 from sluicemq_broker.runtime import Buckets, Count, Counters, Timer
-from sluicemq_broker.security import NOT_ADMITTED, Caller, Door, Principal, Security
+from sluicemq_broker.security import (
+    LONGEST_LOGIN,
+    MOST_ENDED,
+    NOT_ADMITTED,
+    Caller,
+    Door,
+    Principal,
+    Security,
+)
 from sluicemq_devices.sockets import owner_of
 
 log = logging.getLogger("broker.http")
@@ -37,7 +46,7 @@ _SHOWN: Final = 200
 
 
 class Callers:
-    """Finds the callers of requests, logs them in and out. ``timer``: of the sessions."""
+    """Finds the callers of requests, logs them in and out. ``timer``: of wrong tries."""
 
     def __init__(
         self,
@@ -51,7 +60,7 @@ class Callers:
         self._timer = timer or Timer()
         self._tries = Buckets(_WRONG_OF_ONE, _WRONG_OF_ALL)
         self._owner = Principal(HTTP_TOKEN, Permissions.all())
-        self.sessions = Sessions(settings.http_idle, timer)
+        self.sessions = Sessions(settings.http_idle, security.logins, self._named)
         self.reconfigure(settings)
 
     def reconfigure(self, settings: BrokerSettings) -> None:
@@ -94,31 +103,55 @@ class Callers:
             caller = self._by_password(request, given["user"], given["password"])
         else:
             raise BadFrames("a login has a token, or a user and a password")
+        if not self._security.logins.may_begin(caller.name):
+            raise falcon.HTTPTooManyRequests(
+                description=f"{caller.name} has logged out {MOST_ENDED} times within "
+                f"{LONGEST_LOGIN / 3600:.0f} hours: a program shows its token instead of a login",
+                retry_after=3600,
+            )
+        cookie = self.sessions.begin(caller, tls=_is_over_tls(request))
         if former := self._session(request):
-            self.sessions.end(former)
-        self._set_cookie(request, response, self.sessions.begin(caller))
+            with suppress(Unavailable):  # it has ended here
+                self.sessions.end(former)
+        self._set_cookie(response, cookie, secure=_is_over_tls(request))
         self._security.audit.login(caller, Door.HTTP)
         log.info("%s has logged in from %s", caller.name, caller.peer)
         return caller
 
     def log_out(self, request: falcon.Request, response: falcon.Response) -> None:
-        """End the session of a request, if it has one."""
+        """End the session of a request, if it has one; raises Unavailable if other brokers can't know yet."""
+        response.unset_cookie(self._cookie, same_site="Strict", path="/")
         if session := request.context.session:
-            self.sessions.end(session)
             log.info("%s has logged out from %s", session.caller.name, request.remote_addr)
-        response.unset_cookie(_cookie_name(request), same_site="Strict", path="/")
+            try:
+                self.sessions.end(session)
+            except Unavailable as error:
+                raise Unavailable(
+                    f"logged out here; other brokers hear of it as soon as MongoDB answers: {error}"
+                ) from error
+
+    def renew(self, request: falcon.Request, response: falcon.Response) -> None:
+        """Give the browser a newer cookie, where the one that it has shown says too little of its use."""
+        session = request.context.get("session")
+        if session and (cookie := self.sessions.renewed(session)):
+            self._set_cookie(response, cookie, secure=session.login.tls)
 
     def _session(self, request: falcon.Request) -> Session | None:
-        cookies = request.get_cookie_values(_cookie_name(request))
+        cookies = request.get_cookie_values(self._cookie)
         by_itself = request.get_header(BY_ITSELF) or request.accept == _EVENTS
         return self.sessions.find(cookies[0], used=not by_itself) if cookies else None
 
-    def _set_cookie(self, request: falcon.Request, response: falcon.Response, cookie: str) -> None:
-        """Set the cookie of a session; for a browser that uses TLS, perhaps to a proxy, only over TLS."""
-        over_tls = "https" in (request.scheme, (request.get_header("Origin") or "").partition(":")[0])
-        response.set_cookie(
-            _cookie_name(request), cookie, secure=over_tls, http_only=True, same_site="Strict", path="/"
-        )
+    def _set_cookie(self, response: falcon.Response, cookie: str, *, secure: bool) -> None:
+        response.set_cookie(self._cookie, cookie, secure=secure, http_only=True, same_site="Strict", path="/")
+
+    @property
+    def _cookie(self) -> str:
+        return f"sluicemq-{self._security.logins.cookie}"
+
+    def _named(self, name: str) -> Caller | None:
+        if name == HTTP_TOKEN:
+            return Caller(self._owner, refused=self._security.refused)
+        return self._security.named(name)
 
     def _by_token(self, request: falcon.Request, token: str) -> Caller:
         """Return the caller with this token; who knows one is never refused for the guesses of others."""
@@ -171,9 +204,9 @@ def unauthorized(why: str) -> falcon.HTTPUnauthorized:
     return falcon.HTTPUnauthorized(description=why, challenges=["Bearer"])
 
 
-def _cookie_name(request: falcon.Request) -> str:
-    """Return the name of the cookie: browsers share cookies between the ports of a host."""
-    return f"sluicemq-{request.env['SERVER_PORT']}"
+def _is_over_tls(request: falcon.Request) -> bool:
+    """Return True for a browser that uses TLS, perhaps to a proxy: its cookie is sent only over TLS."""
+    return "https" in (request.scheme, (request.get_header("Origin") or "").partition(":")[0])
 
 
 def _digest(text: str) -> bytes:

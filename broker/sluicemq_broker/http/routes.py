@@ -55,7 +55,7 @@ _STATUS: Final[dict[type[SluiceError], str]] = {
 class Site:
     """All paths of the door; parts of the broker add theirs by :meth:`add`, :meth:`ask` and :meth:`open`.
 
-    ``connections``: of the door; ``outgoing``: memory that all doors share. ``timer``: of the sessions.
+    ``connections``: of the door; ``outgoing``: memory that all doors share. ``timer``: of wrong tries.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Site:
         self._turns = FairTurns(api.AT_ONCE, api.WAITING)
         self._closing: list[Callable[[], None]] = []
         recorded = Recorded(security.audit, self.needs)
-        guard = _Guard(names, Authorization(callers, names), memory, self.needs, recorded)
+        guard = _Guard(names, Authorization(callers, names), memory, self.needs, recorded, callers.renew)
         self._app = _application(guard, self._failed)
         self.open("/healthz", Live())
         self.open("/readyz", Ready(admin.broker))
@@ -161,8 +161,10 @@ class _Guard:
         memory: AnswerMemory,
         needs: Mapping[str, Needs | None],
         recorded: Recorded,
+        renew: Callable[[falcon.Request, falcon.Response], None],
     ) -> None:
         self._recorded = recorded
+        self._renew = renew
         self._names = names
         self._authorization = authorization
         self._memory = memory
@@ -193,6 +195,7 @@ class _Guard:
         self, request: falcon.Request, response: falcon.Response, resource: object, _succeeded: object
     ) -> None:
         self._recorded.answered(request, response, resource)
+        self._renew(request, response)
         for name, value in _HEADERS.items():
             if response.get_header(name) is None:
                 response.set_header(name, value)

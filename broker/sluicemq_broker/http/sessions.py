@@ -1,90 +1,88 @@
-"""Sessions of browsers that have logged in: random cookies, kept as hashes in memory.
+"""Sessions of browsers that have logged in; each broker on the database knows those of all others.
 
 A session ends when it was not used for the idle time, after twelve hours, by logout, and with its principal
-or the key that it was opened with. A restart of the broker ends all sessions.
+or the key that it was opened with. Its cookie says when it was last used, and is renewed as time goes by; a
+restart of brokers ends none.
 """
 
 from __future__ import annotations
 
-import hashlib
-import secrets
+from collections.abc import Callable
 from typing import Final
 
-from sluicemq_broker.runtime import Timer
-from sluicemq_broker.security import Caller
+from sluicemq_broker.security import Caller, Login, Logins
 
-#: Seconds after which a session ends, however much it is used.
-LONGEST: Final = 12 * 3600.0
-#: Sessions at one time, and those of one principal; one more ends the one that was used least lately.
-MOST: Final = 1000
-MOST_OF_ONE: Final = 50
-_RANDOM_BYTES: Final = 32
+#: Sessions whose last use is remembered here, beside what their cookies say.
+_MOST: Final = 1000
+#: The share of the idle time after which a cookie is renewed, and the seconds at most.
+_RENEWED_SHARE: Final = 0.1
+_RENEWED: Final = 60.0
 
 
 class Session:
-    """One login. ``caller``: who logged in, with the key that was shown and the address at that time."""
+    """One login, and the caller who it is."""
 
-    __slots__ = ("caller", "name", "since", "used")
+    __slots__ = ("caller", "login")
 
-    def __init__(self, name: bytes, caller: Caller, now: float) -> None:
-        self.name = name
+    def __init__(self, login: Login, caller: Caller) -> None:
+        self.login = login
         self.caller = caller
-        self.since = self.used = now
 
 
 class Sessions:
-    """All sessions of the door; ``idle``: seconds without use after which one ends."""
+    """All sessions of the door; ``idle``: seconds without use after which one ends.
 
-    def __init__(self, idle: float, timer: Timer | None = None) -> None:
+    ``caller(name)``: the principal of this name as a caller without a key; None: there is none.
+    """
+
+    def __init__(self, idle: float, logins: Logins, caller: Callable[[str], Caller | None]) -> None:
         self.idle = idle
-        self._timer = timer or Timer()
-        self._sessions: dict[bytes, Session] = {}  # the one that was used least lately is the first
+        self._logins = logins
+        self._caller = caller
+        self._used: dict[str, float] = {}  # the one that was used least lately is the first
 
-    def __len__(self) -> int:
-        return len(self._sessions)
-
-    def begin(self, caller: Caller) -> str:
-        """Begin a session; returns the cookie, which is kept nowhere here."""
-        for each in [each for each in self._sessions.values() if not self.goes_on(each)]:
-            self.end(each)
-        own = [each for each in self._sessions.values() if each.caller.name == caller.name]
-        if len(own) >= MOST_OF_ONE:
-            self.end(own[0])
-        elif len(self._sessions) >= MOST:
-            self.end(next(iter(self._sessions.values())))
-        cookie = secrets.token_urlsafe(_RANDOM_BYTES)
-        name = _name(cookie)
-        self._sessions[name] = Session(name, caller, self._timer.now())
-        return cookie
+    def begin(self, caller: Caller, *, tls: bool) -> str:
+        """Begin a session; returns the cookie, which is kept nowhere."""
+        return self._logins.sign(self._logins.begin(caller.name, tls=tls), caller.key)
 
     def find(self, cookie: str, *, used: bool) -> Session | None:
         """Return the session of a cookie, unless it has ended; ``used``: the idle time begins again."""
-        session = self._sessions.get(_name(cookie))
-        if session is None:
+        found = self._logins.read(cookie, self._keys_of)
+        caller = self._caller(found[0].principal) if found else None
+        if found is None or caller is None:
             return None
+        session = Session(found[0], caller.by(found[1]))
         if not self.goes_on(session):
-            self.end(session)
             return None
         if used:
-            session.used = self._timer.now()
-            self._sessions[session.name] = self._sessions.pop(session.name)
+            self._use(session.login.id)
         return session
 
     def goes_on(self, session: Session) -> bool:
         """Return whether a session has not ended."""
-        now = self._timer.now()
-        return (
-            session.name in self._sessions
-            and now - session.used < self.idle
-            and now - session.since < LONGEST
-            and session.caller.is_known
-        )
+        used = max(session.login.used, self._used.get(session.login.id, 0.0))
+        is_used = self._logins.now() - used < self.idle
+        return is_used and self._logins.goes_on(session.login) and session.caller.is_known
+
+    def renewed(self, session: Session) -> str | None:
+        """Return the cookie that says when a session was last used; None: the one it has says enough."""
+        login = session.login
+        used = self._used.get(login.id, login.used)
+        if used - login.used < min(_RENEWED, self.idle * _RENEWED_SHARE) or not self.goes_on(session):
+            return None
+        return self._logins.sign(login._replace(used=used), session.caller.key)
 
     def end(self, session: Session) -> None:
-        """End a session."""
-        self._sessions.pop(session.name, None)
+        """End a session, at all brokers; raises Unavailable if the others can't know yet."""
+        self._used.pop(session.login.id, None)
+        self._logins.end(session.login)
 
+    def _use(self, login: str) -> None:
+        self._used.pop(login, None)
+        if len(self._used) >= _MOST:
+            del self._used[next(iter(self._used))]
+        self._used[login] = self._logins.now()
 
-def _name(cookie: str) -> bytes:
-    """Return the name of a session: who reads the broker's memory finds no cookie."""
-    return hashlib.sha256(cookie.encode(errors="replace")).digest()
+    def _keys_of(self, name: str) -> frozenset[str]:
+        caller = self._caller(name)
+        return caller.principal.keys if caller else frozenset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from typing import Any, Final
@@ -12,7 +12,6 @@ import gevent
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.admin import at_broker
-from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import Config, ConfigError, Problem
 from sluicemq_broker.doors import Services
 from sluicemq_broker.process.deadline import Deadline
@@ -23,8 +22,8 @@ from sluicemq_broker.process.listeners import Listeners, switchboard
 from sluicemq_broker.process.part import Core, Part
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.runtime import BALANCES
-from sluicemq_broker.security import Audit, Security, SharedPrincipals
-from sluicemq_broker.store import PrincipalStore
+from sluicemq_broker.security import Audit, Security, Shared, SharedLogins, SharedPrincipals
+from sluicemq_broker.store import LoginStore, PrincipalStore
 from sluicemq_devices.sockets import Switchboard
 
 log = logging.getLogger("broker")
@@ -74,7 +73,9 @@ class Server:
         maker = JobMaker(ground.clock, config.broker.max_job_bytes)
         self._jobs = jobs = Jobs(config, ground, maker, self._duties)
         timer, board = ground.context.timer, switchboard(ground)
-        security = self._security = Security(ground.counters, config.security, config.principals)
+        security = self._security = Security(
+            ground.counters, config.security, config.principals, ground.clock.now
+        )
         services = Services(
             config.broker, ground.counters, board, jobs.queues, maker, timer, security, ground.name
         )
@@ -82,6 +83,7 @@ class Server:
         self._parts = [part(core) for part in parts]
         core.subjects.extend(each for part in self._parts for each in part.subjects)
         self._principals = self._shared_principals(board)
+        self._followed: list[Shared[Any]] = [self._principals, *self._shared_logins()]
         administered = at_broker(security, self._principals, ground.clock.now)
         self._listeners = Listeners(core, self._parts, administered, lambda: self._open)
         self._deadline = Deadline()
@@ -97,7 +99,8 @@ class Server:
         self._duties.start([self._ground.watching()])
         self._ground.prepare()
         self._jobs.prepare()
-        retried(self._principals.prepare)
+        for shared in self._followed:
+            retried(shared.prepare)
         for part in self._parts:
             part.prepare()
         self._jobs.take_over(alone=self._alone)
@@ -107,8 +110,8 @@ class Server:
         self._listeners.start()
         for part in self._parts:
             part.start()
-        following = poll("principals", self.config.broker.poll, self._principals.follow)
-        duties = [self._ground.duties(), self._jobs.duties(), self._listeners.duties(), [following]]
+        following = [poll(each.what, self.config.broker.poll, each.follow) for each in self._followed]
+        duties = [self._ground.duties(), self._jobs.duties(), self._listeners.duties(), following]
         self._duties.start(chain(*duties, *(part.duties() for part in self._parts)))
         self._ground.turns.start()  # no greenlet: the hub itself measures its turns
         self._open = True
@@ -194,8 +197,21 @@ class Server:
             ground.counters,
         )
         principals.on_change = lambda: board.cut_if(lambda caller: not caller.is_known, _UNKNOWN)
-        ground.bus.on(BusKind.PRINCIPALS, principals.on_event)
+        ground.bus.on(principals.kind, principals.on_event)
         return principals
+
+    def _shared_logins(self) -> Iterator[SharedLogins]:
+        """Yield what follows the logins in MongoDB, where there is an HTTP door."""
+        ground, settings = self._ground, self.config.broker
+        if settings.http:
+            logins = SharedLogins(
+                LoginStore(ground.database(settings.database)),
+                self._security.logins,
+                lambda: ground.bus.channel(settings.database),
+                ground.counters,
+            )
+            ground.bus.on(logins.kind, logins.on_event)
+            yield logins
 
     # ----------------------------------------------------------- steps of a stop
 

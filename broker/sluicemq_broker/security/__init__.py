@@ -16,6 +16,8 @@ from sluicemq_broker.security.authorize import (
     told,
 )
 from sluicemq_broker.security.guard import NOT_ADMITTED, DoorGuard
+from sluicemq_broker.security.logins import LONGEST as LONGEST_LOGIN
+from sluicemq_broker.security.logins import MOST_ENDED, Login, Logins
 from sluicemq_broker.security.needs import NOTHING, Needs
 from sluicemq_broker.security.passwords import LONGEST_PASSWORD, Busy, Passwords, hash_password
 from sluicemq_broker.security.principals import (
@@ -26,11 +28,13 @@ from sluicemq_broker.security.principals import (
 )
 from sluicemq_broker.security.rates import Limits, charge
 from sluicemq_broker.security.security import Security
-from sluicemq_broker.security.shared import SharedPrincipals
+from sluicemq_broker.security.shared import Shared, SharedLogins, SharedPrincipals
 
 __all__ = [
     "ANYBODY",
+    "LONGEST_LOGIN",
     "LONGEST_PASSWORD",
+    "MOST_ENDED",
     "NOTHING",
     "NOT_ADMITTED",
     "Act",
@@ -40,6 +44,8 @@ __all__ = [
     "Door",
     "DoorGuard",
     "Limits",
+    "Login",
+    "Logins",
     "Need",
     "Needs",
     "Outcome",
@@ -47,6 +53,8 @@ __all__ = [
     "Principal",
     "Principals",
     "Security",
+    "Shared",
+    "SharedLogins",
     "SharedPrincipals",
     "authorize",
     "charge",

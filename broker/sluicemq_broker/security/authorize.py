@@ -173,6 +173,10 @@ class Caller:
         """Return the caller for another request of this principal, from this address."""
         return Caller(self.principal, peer, self.key, self._refused, self._holds)
 
+    def by(self, key: str) -> Caller:
+        """Return the caller who has shown this key."""
+        return Caller(self.principal, self.peer, key, self._refused, self._holds)
+
     def as_now(self) -> Caller:
         """Return a caller that keeps the present permissions: for answers that equal callers share."""
         return Caller(Principal(self.name, self.principal.permissions), self.peer)

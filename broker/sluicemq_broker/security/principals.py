@@ -71,6 +71,11 @@ class Principals:
         hashes = (each for each in keys if each.kind == KeyKind.PASSWORD)
         return next((Login(known.principal, each.value, each.id) for each in hashes if known), None)
 
+    def named(self, name: str) -> Principal | None:
+        """Return the principal of this name."""
+        known = self._known.get(name)
+        return known.principal if known else None
+
     def record(self, name: str) -> PrincipalRecord | None:
         """Return a principal's record: of the file, else of MongoDB."""
         return self._of_file.get(name) or self._stored.get(name)

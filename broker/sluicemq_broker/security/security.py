@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from sluicemq.protocol.keys import encode
@@ -21,6 +22,7 @@ from sluicemq_broker.security.acts import Door
 from sluicemq_broker.security.audit import Audit
 from sluicemq_broker.security.authorize import Caller, Principal
 from sluicemq_broker.security.guard import DoorGuard
+from sluicemq_broker.security.logins import Logins
 from sluicemq_broker.security.passwords import LONGEST_PASSWORD, Passwords
 from sluicemq_broker.security.principals import Principals
 from sluicemq_devices.hub import Notices
@@ -44,7 +46,9 @@ class Security:
         counters: Counters,
         settings: SecuritySettings = _DEFAULT,
         principals: Mapping[str, PrincipalSettings] | None = None,
+        now: Callable[[], float] = time.time,
     ) -> None:
+        """``now``: the time that all brokers share."""
         self._counters = counters
         self.audit = Audit(counters)
         self._lines: dict[str, Notices] = {}
@@ -52,6 +56,8 @@ class Security:
         self.principals = Principals()
         self.principals.use_file(principals or {})
         self.passwords = Passwords()
+        self.logins = Logins(now)
+        """Logins of browsers."""
         self.anonymous = Principal("", anonymous_of(settings))
         """The principal of HTTP requests that show no token."""
         self._guards: list[tuple[DoorGuard, Place]] = []
@@ -67,6 +73,11 @@ class Security:
     def caller(self, peer: str) -> Caller:
         """Return the caller for an anonymous request from this address."""
         return Caller(self.anonymous, peer, refused=self.refused)
+
+    def named(self, name: str) -> Caller | None:
+        """Return the principal of this name as a caller that has shown nothing; None: there is none."""
+        principal = self.principals.named(name)
+        return Caller(principal, refused=self.refused) if principal else None
 
     def by_token(self, token: str, peer: str) -> Caller | None:
         """Return the caller with this token; None: no principal has it. Never waits."""

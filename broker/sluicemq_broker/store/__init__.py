@@ -10,6 +10,8 @@ from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_broker.store.admin.kept import COLLECTIONS, Disk, Measured, disk_of, measure
 from sluicemq_broker.store.admin.listing import JobPage, Listing
+from sluicemq_broker.store.admin.logins import RENEWED as SECRET_RENEWED
+from sluicemq_broker.store.admin.logins import LoginRecord, LoginStore, SigningSecret
 from sluicemq_broker.store.admin.principals import (
     MOST_KEYS,
     KeyKind,
@@ -20,7 +22,7 @@ from sluicemq_broker.store.admin.principals import (
 from sluicemq_broker.store.admin.queue_records import ALL_QUEUES, QueueRecord, QueueRecordStore, Removing
 from sluicemq_broker.store.admin.redrives import Redriven, Redrives
 from sluicemq_broker.store.admin.removals import Removals
-from sluicemq_broker.store.admin.revisions import Follower
+from sluicemq_broker.store.admin.revisions import Follower, Readable, Revised
 from sluicemq_broker.store.admin.server_facts import (
     ServerFacts,
     missing_indexes,
@@ -107,6 +109,7 @@ __all__ = [
     "MOST_SUBSCRIPTIONS",
     "READS",
     "SCHEMA",
+    "SECRET_RENEWED",
     "SHOWN_STATES",
     "Aborted",
     "Appended",
@@ -146,6 +149,8 @@ __all__ = [
     "LeftOut",
     "LimitStore",
     "Listing",
+    "LoginRecord",
+    "LoginStore",
     "Measured",
     "MinuteCounts",
     "NewerSchema",
@@ -160,6 +165,7 @@ __all__ = [
     "QueueRecord",
     "QueueRecordStore",
     "QueueStore",
+    "Readable",
     "Redriven",
     "Redrives",
     "Refused",
@@ -167,6 +173,7 @@ __all__ = [
     "Removing",
     "RestoredDatabase",
     "RetentionStore",
+    "Revised",
     "RolledBack",
     "RouteStore",
     "Said",
@@ -178,6 +185,7 @@ __all__ = [
     "Segment",
     "ServerClock",
     "ServerFacts",
+    "SigningSecret",
     "Snapshot",
     "StoreAvailability",
     "StreamKept",

@@ -52,6 +52,7 @@ COLLECTIONS: Final[dict[str, Collection]] = {
     "history_months": _of_days(MONTHS_KEPT, MOST_DAYS, "remove_at", "month"),
     "incidents": Collection(f"incident_retention, {MOST_INCIDENTS:,}", MOST_INCIDENTS, ("until", "until")),
     "limits": Collection(_WITH_QUEUES),
+    "logins": _of_days(1, None, "removed_at"),
     "meta": Collection("a few documents"),
     "owners": _of_days(1, None, "ended_at"),
     "places": Collection(_WITH_QUEUES),

@@ -27,7 +27,7 @@ _META: Final = "meta"
 #: Collections that a broker writes by itself when it is started on a new database, and from its file.
 _OF_A_START: Final = frozenset({
     *(_META, "owners", "bus", "configurations", "audit", "history", "history_months", "incidents"),
-    *("schedules", "subscriptions", "places", "limits"),
+    *("schedules", "subscriptions", "places", "limits", "logins"),
 })  # fmt: skip
 #: The id of the document that counts the changes of a collection.
 _COUNTER: Final = ""

@@ -31,8 +31,9 @@ from sluicemq_broker.store.copies.history_window import Disturbed, HistoryWindow
 from sluicemq_broker.store.errors import brief, translated
 
 #: Collections that say how things are now, and mean nothing later: leases of brokers, the ring of the event
-#: bus, and what the files of these brokers say. Jobs whose owner has no lease are given back.
-OF_THE_MOMENT: Final = frozenset({"owners", "bus", "configurations"})
+#: bus, what the files of these brokers say, and the secrets that sign logins, with which a reader of a backup
+#: could sign. Jobs whose owner has no lease are given back.
+OF_THE_MOMENT: Final = frozenset({"owners", "bus", "configurations", "logins"})
 #: The server's codes: the past is forgotten; a collection is newer than the moment.
 _TOO_OLD: Final = 239
 _NEWER: Final = 246
