@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
 import socket
 import ssl
@@ -185,6 +186,18 @@ def test_sighup_takes_another_certificate_and_keeps_the_former_one_if_that_is_br
     kept.request("GET", "/healthz")
     assert kept.getresponse().read() == b"ok\n"
     kept.close()
+    # When that certificate has expired, then it is said and counted
+    assert seconds_left(web) > 0
+    old = authority.certificate("127.0.0.1", "localhost", name="old", days=-1)
+    _replace(certificate, old.chain.read_bytes(), old.key.read_bytes())
+    broker.send_signal(signal.SIGHUP)
+    broker.wait_log("the certificate of the HTTP door has expired on")
+    web.context.check_hostname, web.context.verify_mode = False, ssl.CERT_NONE
+    wait_until(lambda: seconds_left(web) < 0, what="figures that are not shared any more")
+    _replace(certificate, other.chain.read_bytes(), other.key.read_bytes())
+    broker.send_signal(signal.SIGHUP)
+    wait_until(lambda: seconds_left(web) > 0, what="the certificate that holds")
+    web.context.verify_mode = ssl.CERT_REQUIRED
     # When the certificate is broken, then the former one stays
     _replace(certificate, b"no certificate", other.key.read_bytes())
     broker.send_signal(signal.SIGHUP)
@@ -192,6 +205,13 @@ def test_sighup_takes_another_certificate_and_keeps_the_former_one_if_that_is_br
     assert web.serial_number() == after
     assert str(certificate.chain) in broker.log_text()
     _replace(certificate, other.chain.read_bytes(), other.key.read_bytes())
+
+
+def seconds_left(web: SecureWeb) -> float:
+    """What /metrics says of the certificate."""
+    line = re.search(rb"^sluicemq_certificate_left_seconds (\S+)", web.get("/metrics").body, re.MULTILINE)
+    assert line
+    return float(line[1])
 
 
 def _replace(certificate: Certificate, chain: bytes, key: bytes) -> None:

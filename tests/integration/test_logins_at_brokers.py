@@ -86,8 +86,7 @@ def test_a_damaged_document_of_logins_ends_nobody_elses(
 ) -> None:
     cookie = logged_in(webs[0])
     damaged: dict[str, Any] = {"_id": 7, "revision": 10**6, "principal": None}
-    mongo: MongoClient[dict[str, Any]]
-    with MongoClient(mongo_uri) as mongo:
+    with MongoClient[dict[str, Any]](mongo_uri) as mongo:
         mongo[database]["logins"].insert_one(damaged)
     assert webs[0].post(LOGOUT, Cookie=logged_in(webs[0])).status == 200
     brokers[1].kill()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -11,6 +13,7 @@ from sluicemq_broker.config import Config, load
 from sluicemq_broker.doctor import Answers, Finding, Host, Level, Store, Subject, examined, worst
 from sluicemq_broker.store import ServerFacts
 from sluicemq_broker.store.admin.server_facts import Member, Oplog
+from support.certificates import Authority
 
 GIB: Final = 1 << 30
 THREE: Final = tuple(
@@ -39,7 +42,11 @@ QUEUE: Final[Mapping[str, Any]] = {
 
 
 def found(
-    *, facts: ServerFacts | None = None, config: Config | None = None, answers: Answers | None = None
+    *,
+    facts: ServerFacts | None = None,
+    config: Config | None = None,
+    answers: Answers | None = None,
+    now: float = 1e9,
 ) -> dict[str, list[Finding]]:
     """Examine a set-up of which only these are known."""
     return examined(
@@ -51,7 +58,7 @@ def found(
             host=Host(None, None, None, 8 * GIB, 4 * GIB, 65_536),
             store=Store(facts=facts),
             answers=answers or Answers(),
-            now=1e9,
+            now=now,
         )
     )
 
@@ -162,3 +169,23 @@ def test_the_worst_level_decides_the_exit_code() -> None:
     assert [worst(levels).exit_code for levels in ([], [Level.OK, Level.INFO])] == [0, 0]
     assert worst([Level.WARNING, Level.OK]).exit_code == 1
     assert worst([Level.ERROR, Level.WARNING]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("days", "level", "said"),
+    [
+        (30, Level.OK, "holds until"),
+        (10, Level.WARNING, "expires on"),
+        (-1, Level.ERROR, "has expired on"),
+    ],
+)
+def test_the_certificate_of_the_http_door_is_looked_at(
+    tmp_path: Path, days: int, level: Level, said: str
+) -> None:
+    made = Authority(tmp_path).certificate("localhost", days=days)
+    file = tmp_path / "broker.toml"
+    file.write_text(f'[broker]\nhttp_tls_cert = "{made.chain}"\nhttp_tls_key = "{made.key}"\n')
+    findings = found(config=load(file, {}, {}), now=time.time())
+    (mine,) = [each for some in findings.values() for each in some if "certificate" in each.what]
+    assert mine.level == level
+    assert said in mine.what

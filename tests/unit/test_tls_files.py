@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from sluicemq_broker.config import ConfigError, load
+from sluicemq_broker.config import ConfigError, load, validity
 from support.certificates import Authority, Certificate
 
 
@@ -70,3 +71,23 @@ def test_an_encrypted_key_is_refused_and_nothing_is_asked_on_the_terminal(
     form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
     made.key.write_bytes(key.private_bytes(*form, serialization.BestAvailableEncryption(b"secret")))
     assert "is encrypted" in problem(tmp_path, http_tls_cert=made.chain, http_tls_key=made.key)
+
+
+@pytest.mark.parametrize("days", [1.5, 400.0, 365.0 * 40])  # before and after 2050 dates have two forms
+def test_the_dates_of_a_certificate_are_read_as_openssl_reads_them(tmp_path: Path, days: float) -> None:
+    made = Authority(tmp_path).certificate("127.0.0.1", days=days)
+    theirs = x509.load_pem_x509_certificate(made.chain.read_bytes())
+    ours = validity(made.chain)
+    assert ours is not None
+    assert ours.begins == theirs.not_valid_before_utc.timestamp()
+    assert ours.ends == theirs.not_valid_after_utc.timestamp()
+    assert validity(made.both) == ours, "its key stands before it"
+
+
+@pytest.mark.parametrize(
+    "text", ["", "no certificate", "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----"]
+)
+def test_dates_that_can_not_be_read_are_none(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "odd.pem"
+    file.write_text(text)
+    assert validity(file) is None

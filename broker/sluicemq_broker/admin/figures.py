@@ -23,7 +23,9 @@ class Figures:
         store: StoreAvailability,
         turns: Turns,
         labelled: Callable[[], Iterable[LabelledGauge]],
+        certificate_left: Callable[[], float | None],
     ) -> None:
+        """``certificate_left``: seconds for which the HTTP door's certificate holds; None: it has none."""
         self._admin = admin
         self._counters = counters
         self._queues = queues
@@ -32,6 +34,7 @@ class Figures:
         """Return the gauges of the broker's parts."""
         self._store = store
         self._turns = turns
+        self._certificate_left = certificate_left
 
     def queues(self) -> list[dict[str, Any]]:
         """Return the counts of all queues that are kept here."""
@@ -60,8 +63,10 @@ class Figures:
 
     def gauges(self) -> dict[str, float]:
         """Return the broker's gauges by their names."""
+        left = self._certificate_left()
         return {
             **self._admin.broker.gauges(),
+            **({} if left is None else {Gauge.CERTIFICATE_LEFT: round(left)}),
             "sluicemq_ready": float(not any(self._admin.broker.problems().values())),
             Gauge.STORE_SILENT: self._store.silent,
             "sluicemq_hub_turns": self._turns.count,

@@ -46,7 +46,7 @@ from sluicemq_broker.config.stored_settings import (
     stored_value,
     with_stored,
 )
-from sluicemq_broker.config.tls_files import load_certificate
+from sluicemq_broker.config.tls_files import Validity, day, load_certificate, validity
 
 __all__ = [
     "ENVIRONMENT",
@@ -78,11 +78,13 @@ __all__ = [
     "SecuritySettings",
     "Source",
     "StreamSettings",
+    "Validity",
     "anonymous_of",
     "as_json",
     "as_toml",
     "changes",
     "circle_of_dead_letters",
+    "day",
     "default_devices",
     "defaults_of_queues",
     "describe",
@@ -100,5 +102,6 @@ __all__ = [
     "settings_of",
     "stored_value",
     "taken_over",
+    "validity",
     "with_stored",
 ]

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import ssl
+import time
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Final, NamedTuple
 
 from sluicemq.protocol.secret_files import read_secret
+
+#: Seconds before its end from which a certificate is warned of.
+_SOON: Final = 14 * 86_400.0
+_END: Final = "-----END CERTIFICATE-----"
+#: The tags of ASN.1 that are met on the way to the dates of a certificate.
+_UTC_TIME: Final = 0x17
+_VERSION: Final = 0xA0
 
 #: A context of any kind: gevent has one of its own.
 Context = ssl.SSLContext
@@ -34,6 +44,63 @@ def load_certificate(context: Context, certificate: Path, key: Path) -> Context:
 def check_certificate(certificate: Path, key: Path) -> None:
     """Raise ValueError unless a door could use these files."""
     load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), certificate, key)
+
+
+class Validity(NamedTuple):
+    """The Unix seconds between which a certificate holds."""
+
+    begins: float
+    ends: float
+
+    def problem(self, now: float | None = None) -> str:
+        """Return what is wrong with the certificate at this time, or will be soon; "" if nothing is."""
+        now = time.time() if now is None else now
+        if now > self.ends:
+            return f"has expired on {day(self.ends)}: clients that check it stay away"
+        if now < self.begins:
+            return f"holds from {day(self.begins)} on only: clients that check it stay away until then"
+        return f"expires on {day(self.ends)}" if self.ends - now < _SOON else ""
+
+
+def validity(certificate: Path) -> Validity | None:
+    """Return when the first certificate of a file of PEM holds; None if that can't be read."""
+    try:
+        text = certificate.read_text(errors="replace")
+        whole = ssl.PEM_cert_to_DER_cert(text[text.index(ssl.PEM_HEADER) : text.index(_END) + len(_END)])
+        _tag, signed = _element(_element(whole)[1])  # tbsCertificate, RFC 5280, 4.1
+        parts = [each for each in _elements(signed) if each[0] != _VERSION]
+        _serial_number, _algorithm, _issuer, (_tag, dates), *_others = parts
+        begins, ends = (_seconds(*each) for each in _elements(dates))
+    except (OSError, ValueError, IndexError):
+        return None
+    return Validity(begins, ends)
+
+
+def day(seconds: float) -> str:
+    """Return the day and minute of Unix seconds."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def _elements(content: bytes) -> list[tuple[int, bytes]]:
+    """Return the elements of DER, one behind the other: tag and content."""
+    found = []
+    while content:
+        size, head = content[1], 2
+        if size & 0x80:
+            head += size & 0x7F
+            size = int.from_bytes(content[2:head])
+        found.append((content[0], content[head : head + size]))
+        content = content[head + size :]
+    return found
+
+
+def _element(content: bytes) -> tuple[int, bytes]:
+    return _elements(content)[0]
+
+
+def _seconds(tag: int, text: bytes) -> float:
+    form = "%y%m%d%H%M%SZ" if tag == _UTC_TIME else "%Y%m%d%H%M%SZ"
+    return datetime.strptime(text.decode(), form).replace(tzinfo=UTC).timestamp()
 
 
 class _Encrypted(Exception):

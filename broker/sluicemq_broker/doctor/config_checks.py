@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sluicemq_broker.config import Config, exposed, http_exposure
+from sluicemq_broker.config import Config, day, exposed, http_exposure, validity
 from sluicemq_broker.doctor.finding import Finding, error, info, ok, warning
 from sluicemq_broker.doctor.subject import Subject
 
@@ -53,6 +53,21 @@ def open_doors(subject: Subject) -> Iterator[Finding]:
         )
 
 
+def certificate(subject: Subject) -> Iterator[Finding]:
+    """Say until when the certificate of the HTTP door holds."""
+    file = subject.config.broker.http_tls_cert if subject.config else None
+    holds = validity(file) if file else None
+    if holds is None:
+        return
+    problem, renewed = holds.problem(subject.now), "put a new one into its files, and send the broker SIGHUP"
+    if not problem:
+        yield ok(f"the certificate of the HTTP door holds until {day(holds.ends)}", str(file))
+    elif holds.begins < subject.now < holds.ends:
+        yield warning(f"the certificate of the HTTP door {problem}", str(file), renewed)
+    else:
+        yield error(f"the certificate of the HTTP door {problem}", str(file), renewed)
+
+
 def risky_values(subject: Subject) -> Iterator[Finding]:
     """Name values that are allowed, and rarely meant."""
     config = subject.config
@@ -83,4 +98,4 @@ def _unbounded(config: Config) -> Iterator[Finding]:
         )
 
 
-CHECKS = (is_valid, addresses, open_doors, risky_values)
+CHECKS = (is_valid, addresses, open_doors, certificate, risky_values)

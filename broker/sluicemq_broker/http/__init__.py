@@ -8,6 +8,7 @@ from sluicemq_broker.http.metrics import Metrics
 from sluicemq_broker.http.paths import BASE
 from sluicemq_broker.http.queries import Query, view
 from sluicemq_broker.http.routes import Site
+from sluicemq_broker.http.tls import Tls
 
 __all__ = [
     "BASE",
@@ -18,6 +19,7 @@ __all__ = [
     "Metrics",
     "Query",
     "Site",
+    "Tls",
     "limited_connections",
     "view",
 ]

@@ -71,11 +71,12 @@ class HttpDoor:
         application: Application,
         counters: Counters,
         connections: Connections,
+        tls: Tls,
     ) -> None:
         host, _, port = settings.http.rpartition(":")
         self._place = host.removeprefix("[").removesuffix("]").replace("*", ""), int(port.replace("*", "0"))
         self._application = application
-        self._tls = Tls(settings)
+        self._tls = tls
         self._server = Server(self._place, application, counters, connections, self._tls)
 
     @property
@@ -97,6 +98,7 @@ class HttpDoor:
     def start(self) -> None:
         """Listen; raises OSError if the address is taken."""
         self._server.start()
+        self._tls.announce()
 
     def stop(self) -> None:
         """Stop listening, close idle connections, and give answers under way one second."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import socket
+import time
 from contextlib import suppress
 from typing import Any, Final
 
 import gevent
 from gevent.ssl import PROTOCOL_TLS_SERVER, SSLContext
 
-from sluicemq_broker.config import BrokerSettings, load_certificate
+from sluicemq_broker.config import BrokerSettings, Validity, day, load_certificate, validity
 
 log = logging.getLogger("broker.http")
 
@@ -23,16 +24,35 @@ class Tls:
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._context = _context(settings)
+        self._validity = _validity(settings)
 
     def __bool__(self) -> bool:
         return self._context is not None
 
     def reconfigure(self, settings: BrokerSettings) -> None:
         """Read the files again, for new connections; where they are wrong the former certificate stays."""
+        apply = gevent.get_hub().threadpool.apply
         try:
-            self._context = gevent.get_hub().threadpool.apply(_context, (settings,))
+            self._context = apply(_context, (settings,))
         except ValueError as error:
             log.error("the HTTP door keeps its former certificate: %s", error)  # noqa: TRY400
+        else:
+            self._validity = apply(_validity, (settings,))
+        self.announce()
+
+    def announce(self) -> None:
+        """Log until when the certificate holds."""
+        if self._validity is None:
+            return
+        if problem := self._validity.problem():
+            log.warning("the certificate of the HTTP door %s; renew it, and send SIGHUP", problem)
+        else:
+            log.info("the certificate of the HTTP door holds until %s", day(self._validity.ends))
+
+    @property
+    def left(self) -> float | None:
+        """Seconds for which the certificate still holds; None: there is none."""
+        return self._validity.ends - time.time() if self._validity else None
 
     def wrap(self, sock: Any) -> Any:
         """Return the socket of a connection for its handshake; raises OSError if the peer has left."""
@@ -58,6 +78,10 @@ def say_goodbye(sock: Any) -> None:
     """Tell the peer that nothing more comes, if this can be sent now: else it would suspect a cut."""
     with suppress(OSError, ValueError):  # it waits for the peer's goodbye, which nobody needs
         sock.unwrap()
+
+
+def _validity(settings: BrokerSettings) -> Validity | None:
+    return validity(settings.http_tls_cert) if settings.http_tls_cert else None
 
 
 def _context(settings: BrokerSettings) -> Any:

@@ -188,9 +188,10 @@ class Listeners:
         from sluicemq_broker import http  # noqa: PLC0415 - 7 MB and 0.1 s that a broker without it need not have
 
         ground, core, outgoing = self._core.ground, self._core, self._board.outgoing
+        tls = http.Tls(ground.settings)
         figures = Figures(
             *(admin, ground.counters, core.jobs.queues, core.subjects),
-            *(ground.store, ground.turns, self._labelled),
+            *(ground.store, ground.turns, self._labelled, lambda: tls.left),
         )
         connections = http.limited_connections(ground.counters, outgoing)
         metrics = http.Metrics(figures)
@@ -199,7 +200,7 @@ class Listeners:
         )
         for part in self._parts:
             part.add_paths(site)
-        return http.HttpDoor(ground.settings, site, ground.counters, connections)
+        return http.HttpDoor(ground.settings, site, ground.counters, connections, tls)
 
     def _labelled(self) -> Iterator[LabelledGauge]:
         return (each for part in self._parts for each in part.gauges())

@@ -209,6 +209,11 @@ class Gauge(Metric):
     LONGEST_TURN = "longest_turn", "longest turn of its hub since the last request for it", "s"
     LONGEST_TURN_CPU = "longest_turn_cpu", "CPU time of the turn that computed longest since then", "s"
     STORE_SILENT = "store_silent", "time for which MongoDB has not answered a check; 0: it answers", "s"
+    CERTIFICATE_LEFT = (
+        "certificate_left",
+        "time for which the HTTP door's certificate still holds, in /metrics only; below 0: it has expired",
+        "s",
+    )
     READY = "ready", "jobs that wait for a worker", "jobs", _BY_QUEUE
     SCHEDULED = "scheduled", "jobs that are not due yet", "jobs", _BY_QUEUE
     WAITING = (
