@@ -56,6 +56,40 @@ def test_one_that_sends_much_at_once_has_turns_and_others_have_theirs_between(
     assert order.index("other") <= 64
 
 
+def test_what_is_made_for_many_at_once_is_made_in_turns_and_a_light_one_is_heard_between(
+    board: Switchboard, recorder: LaneRecorder, started: Started
+) -> None:
+    # Given one that has sent little so far, and fifty for whom much was made before
+    door = started(lane_door(board, recorder, kind="PULL"))
+    crowd, other = [shake_hands(door.address, b"PUSH") for _ in range(50)], shake_hands(door.address, b"PUSH")
+    order: list[str] = []
+
+    def answers(lane: Lane) -> None:
+        lane.work(lambda: works(0.001))
+        order.append("answer")
+        if len(order) == 51:
+            other.sendall(MESSAGE)
+
+    def receive(lane: Lane, _messages: list[list[bytes]]) -> None:
+        gevent.spawn(answers, lane)
+
+    recorder.lane(50)
+    for lane in recorder.lanes:
+        if lane.peer.endswith(str(other.getsockname()[1])):
+            lane.on(receive=lambda _messages: order.append("other"))
+        else:
+            lane.on(receive=partial(receive, lane))
+    for each in crowd:
+        each.sendall(MESSAGE)
+    eventually(lambda: len(order) == 50)
+    # When all of them ask again at once, and the light one meanwhile
+    for each in crowd:
+        each.sendall(MESSAGE)
+    eventually(lambda: len(order) == 101)
+    # Then it does not wait for all of the answers
+    assert order.index("other") < 75
+
+
 def test_those_who_send_what_is_of_no_use_take_a_small_part_of_the_time_however_many_they_are(
     board: Switchboard, recorder: LaneRecorder, started: Started
 ) -> None:

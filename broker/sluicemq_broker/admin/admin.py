@@ -33,15 +33,18 @@ class Admin(NamedTuple):
     devices: DeviceAdmin
     dying: Callable[[], Mapping[str, int]]
 
-    def stats(self, *, operates: bool) -> dict[str, Any]:
-        """Return the broker's counters, all queues, and what subscribers of each forwarder have lost.
+    def all_queues(self) -> list[dict[str, Any]]:
+        """Return all queues with their counts; without MongoDB, as they were counted last."""
+        try:
+            return self.queues.all()
+        except Unavailable:
+            return self.queues.kept()
+
+    def stats(self, queues: list[dict[str, Any]], *, operates: bool) -> dict[str, Any]:
+        """Return the broker's counters, these queues, and what subscribers of each forwarder have lost.
 
         ``operates``: with the longest turns, which are forgotten then.
         """
-        try:
-            queues = self.queues.all()
-        except Unavailable:
-            queues = self.queues.kept()  # without MongoDB the rest of the statistics is still there
         about = self.broker.counters() if operates else self.broker.about()
         return {**about, "queues": queues, "forwarders": self.devices.forwarders()}
 
@@ -52,4 +55,4 @@ class Admin(NamedTuple):
             "problems": {name: text for name, text in self.broker.problems().items() if text},
             "actions": actions,
         }
-        return Snapshot(self.queues.kept_in_turns(), about, self.dying())
+        return Snapshot(self.queues.kept(), about, self.dying())

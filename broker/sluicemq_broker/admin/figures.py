@@ -38,7 +38,7 @@ class Figures:
 
     def queues(self) -> list[dict[str, Any]]:
         """Return the counts of all queues that are kept here."""
-        return self._admin.queues.kept_in_turns()
+        return self._admin.queues.kept()
 
     def devices(self) -> list[dict[str, Any]]:
         """Return what each device holds and has counted."""

@@ -39,7 +39,6 @@ class QueueAdmin:
         self._tasks = tasks
         self._counts = SharedAnswer(census.all)
         self.kept = census.kept
-        self.kept_in_turns = census.kept_in_turns
 
     def all(self) -> list[dict[str, Any]]:
         """Return all queues with their counts, with those that other brokers have made."""

@@ -188,7 +188,7 @@ def _queues(admin: Admin, snapshots: Snapshots, request: falcon.Request) -> dict
     """Return all queues, or the page that the parameters choose, of those that the caller may read."""
     caller = request.context.caller
     if not request.params:
-        return {"queues": visible_in_turns(caller, admin.queues.kept_in_turns())}
+        return {"queues": visible_in_turns(caller, admin.queues.kept())}
     return snapshots.latest().of(caller).page(view(request))
 
 

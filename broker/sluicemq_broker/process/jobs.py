@@ -119,7 +119,7 @@ class Jobs:
             settings = self.queues.get(queue).settings
             bound = f"{of_time(settings.dead_retention)}, {settings.max_dead:,}"
             yield Kept(DEAD_LETTERS, queue, bound, dead, oldest=oldest, used=max(time, number))
-        rows, most = self.census.kept_in_turns(), self._ground.settings.max_queues
+        rows, most = self.census.kept(), self._ground.settings.max_queues
         yield Kept("done jobs", ALL, "keep_done, remember", sum(row[State.DONE] for row in rows))
         yield Kept("queues", ALL, f"max_queues: {most:,}", len(rows), used=len(rows) / most)
 

@@ -10,7 +10,7 @@ from sluicemq_devices.hub.spare_time import SpareTime, StrangersTime
 from sluicemq_devices.hub.stderr import LONGEST_TRACEBACK, OneLine, shortened, unblock_stderr
 from sluicemq_devices.hub.time_used import HEAVY, Standing
 from sluicemq_devices.hub.turn_time import TurnTime
-from sluicemq_devices.hub.turns import NEXT_TURN, in_turns, let_others_run
+from sluicemq_devices.hub.turns import NEXT_TURN, in_pieces, in_turns, let_others_run
 from sluicemq_devices.hub.watchers import switch
 from sluicemq_devices.hub.watermarks import Fillers, Shares, Watermark, boundless
 
@@ -34,6 +34,7 @@ __all__ = [
     "Watermark",
     "boundless",
     "give_back_large_memory",
+    "in_pieces",
     "in_turns",
     "let_others_run",
     "look_for_cycles",

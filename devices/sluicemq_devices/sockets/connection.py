@@ -5,9 +5,9 @@ from __future__ import annotations
 import _socket
 from collections.abc import Callable
 from time import thread_time
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
-from gevent import get_hub
+from gevent import get_hub, getcurrent
 
 from sluicemq_devices.hub import (
     HEAVY,
@@ -39,6 +39,8 @@ _CROWDED = 8  # a turn is this many times shorter while others wait
 #: read would be taken from the system and given back each time.
 _scratch = memoryview(bytearray(262_144))
 _FEW = 4  # messages of a turn in spare time
+
+_Made = TypeVar("_Made")
 
 
 def _ignore(_messages: list[M]) -> None:
@@ -198,6 +200,21 @@ class Connection(SendingHalf, Generic[M]):
         if self._paused_by:
             self._paused_by.discard(by)
             self._watch()
+
+    def work(self, step: Callable[[], _Made]) -> _Made:
+        """Return what ``step()`` does, called in a greenlet when it is this peer's turn; it must not wait.
+
+        Its time counts as the time to read the peer does: who has much made for it waits longer for the next.
+        """
+        time = self._time
+        if time.is_over:
+            time.wait(getcurrent().switch, self._standing)
+            get_hub().switch()
+        began = thread_time()
+        try:
+            return step()
+        finally:
+            self._standing.used(thread_time() - began, more=True)
 
     def blame(self, *, malformed: bool = True) -> None:
         """Note that a message being handed over can't be used; ``malformed`` False: it can't be used now."""

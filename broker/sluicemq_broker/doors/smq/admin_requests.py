@@ -15,7 +15,7 @@ from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.admin import READ_PACKED_SENT
 from sluicemq_broker.doors.requests import MOST_UNREAD
 from sluicemq_broker.doors.smq.fields import Fields, seconds_to_wait, take
-from sluicemq_broker.doors.smq.verbs import AdminVerb
+from sluicemq_broker.doors.smq.verbs import AdminVerb, Computed
 from sluicemq_broker.queues import Task
 from sluicemq_broker.runtime import Batcher, QuerySlots
 from sluicemq_broker.security import Act, Caller, Door, require_known
@@ -85,9 +85,9 @@ class AdminRequests:
         if len(self.later) > MOST_UNREAD:
             self._session.hold_back()
 
-    def answer(self, number: int, question: Callable[[], Any], wait: float | None = None) -> None:
-        """Answer what ``question()`` returns or raises; of a task, its outcome within ``wait`` seconds."""
-        self._shielded(number, partial(self._answer_or_fail, number, question, wait))
+    def answer(self, number: int, question: Callable[[], Any]) -> None:
+        """Answer what ``question()`` returns or raises."""
+        self._shielded(number, lambda: self._session.send(wire.OK, number, question()))
 
     def _act(self, name: bytes, fields: Fields, verb: AdminVerb) -> Act:
         """Return the administrative act that a request is."""
@@ -104,9 +104,10 @@ class AdminRequests:
         )
 
     def _change(self, request: _Request, turn: Turn, wait: float | None) -> None:
-        """Carry out a change when it is its turn, also for a client that has left."""
+        """Carry out a change when it is its turn; an administrative one ends with its client until then."""
         with turn():
-            self.answer(request.number, request.ask, wait)
+            if not (request.act and self._session.has_left):
+                self._shielded(request.number, partial(self._do, request, wait))
 
     def _read(self, request: _Request, turn: Turn) -> None:
         """Answer a request that changes nothing, when earlier answers were read and there is memory."""
@@ -124,7 +125,7 @@ class AdminRequests:
                 with turn():
                     if session.has_left:
                         return
-                    answer = wire.encode(wire.OK, request.number, request.ask())
+                    answer = self._made(request)
                 weight = len(answer[-1])
                 self._bounds.note(verb, weight)
                 if weight <= size or ration.fits(weight - size):
@@ -134,12 +135,17 @@ class AdminRequests:
                 ration.release(size)
             size = weight  # it was larger than expected, and others have taken the memory
 
-    def _answer_or_fail(self, number: int, question: Callable[[], Any], wait: float | None) -> None:
-        value = question()
-        if isinstance(value, Task):  # a task goes on by itself, so later requests don't wait for it
-            gevent.spawn(self.answer, number, partial(value.outcome, wait))
+    def _made(self, request: _Request) -> list[bytes]:
+        """Return the answer as it is sent; what takes time but no waiting is done in the peer's turns."""
+        found = request.ask()
+        return self._session.lane.work(lambda: request.encoded(found))
+
+    def _do(self, request: _Request, wait: float | None) -> None:
+        found = request.ask()
+        if isinstance(found, Task):  # a task goes on by itself, so later requests don't wait for it
+            gevent.spawn(self.answer, request.number, partial(found.outcome, wait))
         else:
-            self._session.send(wire.OK, number, value)
+            self._session.post(self._session.lane.work(lambda: request.encoded(found)))
 
     def _shielded(self, number: int, step: Callable[[], None]) -> None:
         session = self._session
@@ -168,8 +174,13 @@ class _Request(NamedTuple):
     fields: list[Any]
     act: Act | None = None
 
+    def encoded(self, found: Any) -> list[bytes]:
+        """Return the frames of the answer, as far as the caller may see what was found."""
+        answer = found.make() if isinstance(found, Computed) else found
+        return wire.encode(wire.OK, self.number, self.verb.needs.show(self.caller, answer))
+
     def ask(self) -> Any:
-        """Return the answer, as far as the caller may see it; may wait for MongoDB."""
+        """Return what was found or done; may wait for MongoDB."""
         if self.act is None:
             return self._answer()
         with self.act:
@@ -181,7 +192,7 @@ class _Request(NamedTuple):
         return answer
 
     def _answer(self) -> Any:
-        """Return the answer, as far as the caller may see it.
+        """Return what the verb's method does.
 
         It may have waited for long: what the caller needs is asked again.
         """
@@ -189,4 +200,4 @@ class _Request(NamedTuple):
         require_known(self.caller)
         needs.ask(self.caller, needs.named_in(self.fields))
         needs.ask_more(self.caller, self.subject, *self.fields)
-        return needs.show(self.caller, self.verb.method(self.subject, *self.fields))
+        return self.verb.method(self.subject, *self.fields)

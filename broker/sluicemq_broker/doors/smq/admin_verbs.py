@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ from sluicemq_broker.admin import (
     ScheduleAdmin,
     dead_letters_to,
 )
-from sluicemq_broker.doors.smq.verbs import AdminVerb
+from sluicemq_broker.doors.smq.verbs import AdminVerb, Computed
 from sluicemq_broker.queues import Tasks
 from sluicemq_broker.security import Needs, visible
 
@@ -55,6 +56,10 @@ def _shared(subject: str, method: Callable[..., Any], needs: Needs, *types: Any)
     return AdminVerb(attrgetter(subject), method, needs, types, reads=True, at_once=True)
 
 
+def _computed(subject: str, method: Callable[..., Any], needs: Needs, *types: Any) -> AdminVerb:
+    return _shared(subject, lambda *request: Computed(partial(method, *request)), needs, *types)
+
+
 def _changes(subject: str, method: Callable[..., Any], needs: Needs, *types: Any) -> AdminVerb:
     return AdminVerb(attrgetter(subject), method, needs, types)
 
@@ -72,21 +77,26 @@ def _session(session: Any) -> Any:
     return session
 
 
-def _workers(session: Any, name: str | None) -> list[dict[str, Any]]:
+def _workers(session: Any, name: str | None) -> Computed:
     admin: Admin = session.admin
-    rows = admin.queues.workers(name, visible.names(session.caller, Action.READ))
-    return [{**each, "broker": session.door.name} for each in rows]
+
+    def rows() -> list[dict[str, Any]]:
+        found = admin.queues.workers(name, visible.names(session.caller, Action.READ))
+        return [{**each, "broker": session.door.name} for each in found]
+
+    return Computed(rows)
 
 
-def _stats(session: Any) -> dict[str, Any]:
+def _stats(session: Any) -> Computed:
     admin: Admin = session.admin
-    return admin.stats(operates=session.caller.may(Action.OPERATE))
+    queues = admin.all_queues()
+    return Computed(lambda: admin.stats(queues, operates=session.caller.may(Action.OPERATE)))
 
 
 ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.STATS: AdminVerb(_session, _stats, _OF_STATS, reads=True, at_once=True),
-    wire.COUNTERS: _shared("admin.broker", BrokerAdmin.counters, Needs(Action.OPERATE)),
-    wire.EVENTS: _shared("admin.broker", BrokerAdmin.events, _OF_EVENTS, dict),
+    wire.COUNTERS: _computed("admin.broker", BrokerAdmin.counters, Needs(Action.OPERATE)),
+    wire.EVENTS: _computed("admin.broker", BrokerAdmin.events, _OF_EVENTS, dict),
     wire.QUEUES: _shared("admin.queues", QueueAdmin.all, Needs(Action.READ, shows=visible.queues)),
     wire.QUEUE: _reads("admin.queues", QueueAdmin.one, _READ, str),
     wire.WORKERS: AdminVerb(_session, _workers, _OF_WORKERS, (str | None,), reads=True, at_once=True),

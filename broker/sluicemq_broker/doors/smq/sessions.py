@@ -73,8 +73,8 @@ class SessionDoor:
         self.verbs: dict[bytes, SessionVerb | AdminVerb] = {**ADMIN_VERBS, **VERBS}
         for each in extensions:
             self.verbs.update(each.verbs)
-        self.only_answered = frozenset(name for name, verb in self.verbs.items() if verb.reads)
-        """Verbs that only make an answer: they are not handled for a client that has left."""
+        self.end_with_client = frozenset(name for name, verb in self.verbs.items() if verb.ends_with_client)
+        """Verbs that are not handled for a client that has left: questions and administrative orders."""
         self._pulse = Pulse(settings.silence, self.now)
         # No ZMTP heartbeats: a session that is not read for a while would not answer them in time.
         self.door = LaneDoor(
@@ -250,7 +250,9 @@ class Session:
     def _receive(self, messages: list[list[bytes]]) -> None:
         self._heard = self._now()
         if self.lane.leaves_much:
-            messages = [each for each in messages if len(each) > 1 and each[1] not in self.door.only_answered]
+            messages = [
+                each for each in messages if len(each) > 1 and each[1] not in self.door.end_with_client
+            ]
         for at, frames in enumerate(messages):
             if self.lane.is_full:
                 self.lane.return_unheard(messages[at:])

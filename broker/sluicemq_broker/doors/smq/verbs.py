@@ -23,6 +23,20 @@ class SessionVerb(NamedTuple):
     reads: bool = False
     """True for a verb that changes nothing: a client that has left needs no answer."""
 
+    @property
+    def ends_with_client(self) -> bool:
+        """True if nobody wants it any more once its client has left."""
+        return self.reads
+
+
+class Computed(NamedTuple):
+    """What the method of a verb returns if its answer is made of memory: ``make()`` makes it.
+
+    That is called when it is the peer's turn, as a large answer is encoded.
+    """
+
+    make: Callable[[], Any]
+
 
 class AdminVerb(NamedTuple):
     """A verb that waits for MongoDB: ``method`` of ``subject(session)``, with fields of these ``types``.
@@ -45,6 +59,11 @@ class AdminVerb(NamedTuple):
     """True for a verb that returns a task; one more field says how many seconds to wait for it."""
     actions: frozenset[str] = frozenset()
     """Actions of a verb whose first field is one; with those of ``wire.ONLY_LOOK`` it changes nothing."""
+
+    @property
+    def ends_with_client(self) -> bool:
+        """True if nobody wants it any more once its client has left: a question, an administrative order."""
+        return self.reads or self.needs.administers
 
     def is_act(self, fields: Fields) -> bool:
         """Return whether a request is an administrative act."""
