@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,8 +15,8 @@ from gevent.threadpool import ThreadPool
 
 from sluicemq_broker.security import Busy, Passwords, hash_password, passwords
 
-HASH = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("right")
-OTHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("too")
+HASHER = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
+HASH, OTHER = HASHER.hash("right"), HASHER.hash("too")
 
 
 def test_a_password_fits_its_hash_or_not(checked: Passwords) -> None:
@@ -45,7 +46,7 @@ def test_a_right_password_is_checked_once_a_wrong_one_each_time(
     checked: Passwords, checks: list[str]
 ) -> None:
     """A client that reconnects does not wait again; another password, or another hash, is checked."""
-    other = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1).hash("right")
+    other = HASHER.hash("right")
 
     assert [checked.check("anna", HASH, "right") for _ in range(3)] == [True] * 3
     assert checked.remembers(HASH, "right")
@@ -220,3 +221,28 @@ def slow(threads: Threads) -> Callable[[], None]:
     """Checks wait for their threads until this is called."""
     threads.go_on.clear()
     return threads.go_on.set  # type: ignore[no-any-return]
+
+
+def test_hashes_of_new_passwords_are_made_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes 64 MiB: a flood of orders with a password took that ten times."""
+    at_once, most = 0, 0
+    makes = threading.Lock()
+
+    def hash_slowly(password: str) -> str:
+        nonlocal at_once, most
+        with makes:
+            at_once += 1
+            most = max(most, at_once)
+        HASHER.hash(password)
+        with makes:
+            at_once -= 1
+        return password
+
+    monkeypatch.setattr(passwords, "hash_password", hash_slowly)
+    made = Passwords()
+
+    hashes = [gevent.spawn(made.hash, str(number)) for number in range(20)]
+    gevent.joinall(hashes, timeout=60, raise_error=True)
+
+    assert [each.value for each in hashes] == [str(number) for number in range(20)]
+    assert most == 1

@@ -91,23 +91,22 @@ class PrincipalAdmin:
 
     def add(self, read: dict[str, Any]) -> dict[str, Any]:
         """Add a principal; returns it, with its token if one was asked for."""
-        name = _name(read)
+        name = self._changeable(read)
         if "permissions" not in read:
             raise BadFrames("a new principal needs permissions")
+        new = _with_settings(PrincipalRecord(name=name, keys=()), read)
+        _refuse_another(self._around.record(name))  # before the password takes a tenth of a second
         keys, token = self._new_keys(read)
 
         def change(before: PrincipalRecord | None) -> PrincipalRecord:
-            if before:
-                raise BadFrames(
-                    f"there is a principal {name} already: rotate changes its keys, permit the rest"
-                )
-            return _with_settings(PrincipalRecord(name=name, keys=keys), read)
+            _refuse_another(before)
+            return replace(new, keys=keys)
 
         return self._changed(name, change, force=True) | token
 
     def remove(self, read: dict[str, Any]) -> None:
         """Remove a principal; its connections end."""
-        name = _name(read)
+        name = self._changeable(read)
 
         def change(before: PrincipalRecord | None) -> None:
             if before is None:
@@ -117,10 +116,13 @@ class PrincipalAdmin:
 
     def rotate(self, read: dict[str, Any]) -> dict[str, Any]:
         """Add a key, password or token; or end one of them. A principal has one password."""
-        name, kind, dropped = _name(read), read.get("kind"), read.get("id")
+        name, kind, dropped = self._changeable(read), read.get("kind"), read.get("id")
         if (kind is None) == (dropped is None):
             raise BadFrames("rotate needs the kind of the new key, or the id of a key that ends")
-        keys, token = ((), {}) if kind is None else self._new_keys({**read, **_wanted(kind, read)})
+        wanted = {} if kind is None else _wanted(kind, read)
+        if self._around.record(name) is None:
+            raise _not_found(name)
+        keys, token = ((), {}) if kind is None else self._new_keys({**read, **wanted})
         ends_others = bool(read.get("drop")) or kind == KeyKind.PASSWORD
 
         def stays(key: PrincipalKey) -> bool:
@@ -141,7 +143,7 @@ class PrincipalAdmin:
 
     def permit(self, read: dict[str, Any]) -> dict[str, Any]:
         """Replace what a principal may do: permissions, tenant, limits, as far as they are given."""
-        name = _name(read)
+        name = self._changeable(read)
 
         def change(before: PrincipalRecord | None) -> PrincipalRecord:
             if before is None:
@@ -157,11 +159,16 @@ class PrincipalAdmin:
         return self._row(record)
 
     def _store(self, name: str, change: Change, *, force: bool) -> PrincipalRecord | None:
+        return self._around.change(name, change, not force)
+
+    def _changeable(self, read: dict[str, Any]) -> str:
+        """Return the name of a principal; raises BadFrames for one that can't be changed here."""
+        name = _name(read)
         if self._around.of_file(name):
             raise BadFrames(
                 f"principal {name} is one of the configuration file: change it there, then SIGHUP"
             )
-        return self._around.change(name, change, not force)
+        return name
 
     def _new_keys(self, read: Mapping[str, Any]) -> tuple[tuple[PrincipalKey, ...], dict[str, str]]:
         """Return the keys that were given, and the token that was asked for, which nobody sees again."""
@@ -273,6 +280,13 @@ def _name(read: Mapping[str, Any]) -> str:
     if "name" not in read:
         raise BadFrames("the name of a principal is missing")
     return str(read["name"])
+
+
+def _refuse_another(before: PrincipalRecord | None) -> None:
+    if before:
+        raise BadFrames(
+            f"there is a principal {before.name} already: rotate changes its keys, permit the rest"
+        )
 
 
 def _not_found(name: str) -> NotFound:

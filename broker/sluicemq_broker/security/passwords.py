@@ -1,7 +1,8 @@
 """Passwords: their argon2 hashes are checked in threads, two at a time; what was right is remembered a while.
 
-A check takes a core for a tenth of a second and 64 MiB. So there is a bound, and a client that reconnects
-with a password that was right a moment ago does not wait for another check.
+A check takes a core for a tenth of a second and 64 MiB, and so does the hash of a new password. So there is a
+bound, and a client that reconnects with a password that was right a moment ago does not wait for another
+check.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ class Passwords:
         cpu: Callable[[], float] = thread_time,
     ) -> None:
         self._pool = ThreadPool(_AT_ONCE) if pool is None else pool
+        self._new = ThreadPool(1)
         self._turns = BoundedSemaphore(_AT_ONCE)
         self._now = now
         self._cpu = cpu
@@ -97,8 +99,8 @@ class Passwords:
         return fits
 
     def hash(self, password: str) -> str:
-        """Return the argon2id hash of a new password; waits for a thread, but for no check of a stranger."""
-        return str(gevent.get_hub().threadpool.apply(hash_password, (password,)))
+        """Return the argon2id hash of a new password; one at a time is made, which waits for no check."""
+        return str(self._new.apply(_hash_in_the_background, (password,)))
 
     @contextmanager
     def _guess(self, user: str, mark: bytes) -> Iterator[None]:
@@ -165,10 +167,19 @@ def _busy() -> Busy:
 
 def _in_the_background(stored: str, password: str, cpu: Callable[[], float]) -> tuple[bool, float]:
     """Check a password in a thread of low priority: a flood delays no job. Return its CPU time, too."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW)  # Linux: of this thread alone
+    _lower_priority()
     began = cpu()
     fits = fits_hash(stored, password)
     return fits, cpu() - began
+
+
+def _hash_in_the_background(password: str) -> str:
+    _lower_priority()
+    return hash_password(password)
+
+
+def _lower_priority() -> None:
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOW)  # Linux: of this thread alone
 
 
 def hash_password(password: str) -> str:

@@ -30,9 +30,9 @@ class SessionVerb(NamedTuple):
 
 
 class Computed(NamedTuple):
-    """What the method of a verb returns if its answer is made of memory: ``make()`` makes it.
+    """An answer that is made of memory: ``make()`` is called when it is the peer's turn.
 
-    That is called when it is the peer's turn, as a large answer is encoded.
+    The method of a verb returns it in place of the answer itself.
     """
 
     make: Callable[[], Any]
