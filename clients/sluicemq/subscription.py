@@ -147,6 +147,8 @@ class Subscription:
         self.kind = kind
         self.position = 0
         """The watermark that was stored last."""
+        self._unmarked: Hold | None = None
+        """The hold whose connection has ended before a watermark was stored, and that watermark."""
         self._handler = handler
         self._batch = batch
         self._topics = list(topics)
@@ -232,7 +234,7 @@ class Subscription:
             return True
         epoch = self._connection.epoch
         try:
-            ended = self._work(hold, epoch)
+            ended = self._work(self._resumed(hold, epoch), epoch)
             if self._connection.epoch == epoch:
                 self._release(hold)
         except LeaseLost:
@@ -272,6 +274,18 @@ class Subscription:
                 log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
                 self._stop.wait(_STANDBY)
         return None
+
+    def _resumed(self, hold: Hold, epoch: int) -> Hold:
+        """Return where a hold begins: behind what was handled under its predecessor, if that is ours.
+
+        Only the session that holds may store a watermark, so a batch whose connection ended meanwhile is
+        marked here. Each hold and each move of the watermark raises the fence by one.
+        """
+        unmarked, self._unmarked = self._unmarked, None
+        if unmarked and hold.fence == unmarked.fence + 1 and unmarked.watermark > hold.watermark:
+            self._mark(hold, epoch, unmarked.watermark)
+            return hold._replace(watermark=unmarked.watermark)
+        return hold
 
     def _work(self, hold: Hold, epoch: int) -> bool:
         """Work under a hold; True: at the end; False: stopped, or the broker stops, or the hold has ended."""
@@ -314,11 +328,18 @@ class Subscription:
         Raises the error that ends the hold; the next holder gets the batch again then.
         """
         while watermark > self.position:
+            if self._connection.epoch != epoch:
+                self._unmarked = Hold(hold.fence, watermark)
+                raise Unavailable("the connection has ended, and the hold with it")
             try:
                 self._ask(wire.MARK, self.stream, self.name, hold.fence, watermark)
                 self.position = watermark
+            except LeaseLost:
+                if self._connection.epoch == epoch:
+                    raise
             except (NotAdmitted, Timeout, Unavailable) as error:
-                if self._connection.epoch != epoch or not self._connection.greeted or self._stop.is_set():
+                if not self._connection.greeted or self._stop.is_set():
+                    self._unmarked = Hold(hold.fence, watermark)
                     raise
                 log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
                 self._stop.wait(_STANDBY)

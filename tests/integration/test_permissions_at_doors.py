@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from secrets import token_hex
+from threading import Event
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import zmq
 from pymongo import MongoClient
 
 from faults.test_every_verb_is_bounded import VERBS
+from sluicemq import Batch, Subscription
 from sluicemq.protocol import wire
 from sluicemq.protocol.packed import pack
 from sluicemq.protocol.permissions import Action
@@ -23,7 +25,7 @@ from sluicemq_broker.security import Needs
 from support.broker_process import BrokerProcess
 from support.broker_under_test import ANY_PORT, AT_ONCE, BrokerUnderTest
 from support.raw_sockets import Smq, code, message, receive
-from support.waiting import wait_until
+from support.waiting import TIMEOUT, wait_until
 
 FORBIDDEN = "FORBIDDEN"
 #: Milliseconds after which a socket that was cut comes again: not within a test.
@@ -337,6 +339,113 @@ def test_a_subscription_is_taken_from_its_holder_by_those_who_manage_its_stream(
     many.permit("subscribe=news manage=news")
     assert outcome(eve.ask(wire.FREE, "news", name, None)) == "OK"
     assert outcome(many.operator.ask(wire.MARK, "news", name, held["fence"], 0)) == "LEASE_LOST"
+
+
+def subscription(many: Many, name: str) -> dict[str, Any]:
+    """A subscription of the stream ``news`` as it is stored."""
+    found = many.database["subscriptions"].find_one({"name": name})
+    assert found
+    return dict(found)
+
+
+def test_what_proves_a_hold_is_the_session_that_has_it(many: Many, eve: Smq, filled: Many) -> None:
+    # Given one that another session holds
+    name = token_hex(6)
+    held = many.operator.ask(wire.HOLD, "news", name, "update", {}).fields[0]
+    many.permit("subscribe=news")
+    # Then only that session is shown what names its hold
+    (mine,) = (each for each in many.operator.ask(wire.SUBS, "news").fields[0] if each["name"] == name)
+    (shown,) = (each for each in eve.ask(wire.SUBS, "news").fields[0] if each["name"] == name)
+    assert mine["fence"] == held["fence"]
+    assert "fence" not in shown
+    # When another guesses it
+    for fence in range(held["fence"] + 2):
+        assert outcome(eve.ask(wire.MARK, "news", name, fence, 1)) == "LEASE_LOST"
+        assert outcome(eve.ask(wire.FREE, "news", name, fence)) == "LEASE_LOST"
+    # Then nothing is changed, and its holder goes on
+    assert subscription(many, name)["watermark"] == 0
+    assert outcome(many.operator.ask(wire.MARK, "news", name, held["fence"], 1)) == "OK"
+    assert outcome(many.operator.ask(wire.FREE, "news", name, held["fence"])) == "OK"
+    assert subscription(many, name)["watermark"] == 1
+
+
+def test_a_hold_moves_a_watermark_that_is_there_only_for_who_may_seek(
+    many: Many, eve: Smq, filled: Many
+) -> None:
+    name = token_hex(6)
+    many.permit("subscribe=news")
+
+    def hold(**options: int) -> str:
+        answer = outcome(eve.ask(wire.HOLD, "news", name, "rebuild", options))
+        if answer == "OK":
+            eve.ask(wire.FREE, "news", name, subscription(many, name)["fence"])
+        return answer
+
+    assert hold(after=1) == "OK"  # a new one begins there
+    assert hold(after=1) == "OK"  # it stands there
+    assert hold(after=0) == FORBIDDEN
+    assert hold(after=-1) == ("OK" if subscription(many, name)["watermark"] == newest(many) else FORBIDDEN)
+    assert subscription(many, name)["watermark"] == 1
+    many.permit("subscribe=news manage=news")
+    assert hold(after=0) == "OK"
+    assert subscription(many, name)["watermark"] == 0
+
+
+def newest(many: Many) -> int:
+    """The newest message of the stream ``news``."""
+    return int(many.operator.ask(wire.STREAM, "news").fields[0]["last"])
+
+
+def test_a_library_s_subscription_whose_connection_ended_meanwhile_works_on_nothing_twice(
+    many: Many, filled: Many
+) -> None:
+    name, inside, go_on = token_hex(6), Event(), Event()
+    seen: list[int] = []
+
+    def handler(batch: Batch) -> None:
+        seen.extend(each.sequence for each in batch)
+        inside.set()
+        assert go_on.wait(TIMEOUT)
+
+    many.permit("subscribe=news")
+    # Given one that is cut while its handler works
+    login: dict[str, Any] = {"user": "eve", "password": PASSWORD}
+    with Subscription(many.doors["smq"], "news", name, handler, **login):
+        assert inside.wait(TIMEOUT)
+        last = seen[-1]
+        many.permit("none")
+        wait_until(lambda: "holder" not in subscription(many, name))
+        # When it gets in again
+        many.permit("subscribe=news")
+        go_on.set()
+        # Then what it has handled is marked under its next hold
+        wait_until(lambda: subscription(many, name)["watermark"] >= last)
+    assert seen == sorted(set(seen))
+
+
+def test_a_receipt_is_known_to_its_worker_alone(many: Many) -> None:
+    # Given two workers, each with a job of one queue
+    many.permit("work=*", name="bob")
+    many.permit("work=*")
+    doors = many.device(0)
+    of_bob = many.of(zmq.PULL, doors["backend"], "bob")
+    many.push_one("mail", b"one")
+    receipt = receive(of_bob)[0]
+    of_eve, commits = many.of(zmq.PULL, doors["backend"]), many.of(zmq.PUSH, doors["commit"])
+    many.push_one("mail", b"other")
+    own = receive(of_eve)[0]
+    # When one makes the receipts of others of its own
+    late = many.counter("late_verdicts")
+    rest, number = own.rsplit(b"-", 1)
+    guesses = [b"%s-%x" % (rest, each) for each in range(int(number, 16))]
+    for guess in guesses:
+        commits.send_multipart([b"COMMIT", guess])
+    # Then they are void
+    wait_until(lambda: many.counter("late_verdicts") >= late + len(guesses))
+    assert many.collection("mail").count_documents({"state": "reserved"}) == 2
+    for each in (receipt, own):
+        commits.send_multipart([b"COMMIT", each])
+    wait_until(lambda: many.collection("mail").count_documents({}) == 0)
 
 
 def test_errors_say_no_name_that_the_request_does_not_say(many: Many, eve: Smq, filled: Many) -> None:

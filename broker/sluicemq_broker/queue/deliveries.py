@@ -57,7 +57,7 @@ class Deliveries:
         for job in jobs:
             if job.reservation.owner != owner:
                 owner = job.reservation.owner
-                prefix = owner.encode()
+                prefix = b"%s-%s" % (owner.encode(), worker.proof)
             receipt = b"%s-%x" % (prefix, next(self._numbers))
             opened[receipt] = Delivery(job, receipt, worker, now, state)
         worker.in_flight.update(opened)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from enum import Enum
 from itertools import islice
+from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
 from sluicemq_broker.job import Job
@@ -68,6 +69,7 @@ class Takes(NamedTuple):
 
 
 _NOTHING: Final = Takes(0, 0)
+_PROOF: Final = 8  # random bytes; 10**5 tries a second hit one of a million receipts in 5 years
 _LAST_WORDS: Final = 1.0  # seconds within which verdicts come, unless their worker dies
 
 
@@ -95,6 +97,8 @@ class Worker:
         """Principal for which it works: its verdicts may move jobs into queues that this may push to."""
         self.peer = peer or name
         """The worker's connection."""
+        self.proof = token_hex(_PROOF).encode()
+        """A part of its receipts that nobody else can guess, for any client with a receipt may settle."""
         self.prefetch = prefetch
         self.in_flight: dict[bytes, Delivery] = {}
         self.overdue: dict[bytes, Delivery] = {}

@@ -9,7 +9,7 @@ from sluicemq_broker.streams.segments import Chosen
 from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import MOST_BYTES, Reading, Stream, Wanted
 from sluicemq_broker.streams.streams import MUCH_OF_A_DISK, Streams, check_stream, summary
-from sluicemq_broker.streams.subscriptions import NEWEST, Subscriptions, Wish
+from sluicemq_broker.streams.subscriptions import NEWEST, Subscriptions, Wish, not_held
 from sluicemq_broker.streams.topics import Topics
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "Wanted",
     "Wish",
     "check_stream",
+    "not_held",
     "read_batch",
     "summary",
 ]

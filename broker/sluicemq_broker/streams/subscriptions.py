@@ -24,6 +24,7 @@ from sluicemq_broker.store import MOST_SUBSCRIPTIONS, Holder, Subscription, Subs
 from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import Stream
 from sluicemq_broker.streams.streams import Streams
+from sluicemq_devices.hub import nothing
 
 #: The number that stands for the end of the stream, as it is then.
 NEWEST: Final = -1
@@ -33,7 +34,8 @@ NEWEST: Final = -1
 class Wish:
     """A request to hold a subscription. ``who``: shown to people; ``after``, ``born``: as in the store.
 
-    ``peer``: the connection, whose rate of new names is limited; None: the operator.
+    ``peer``: the connection, whose rate of new names is limited; None: the operator. ``may_move``: raises
+    what forbids that ``after`` moves the watermark of a subscription that is there already.
     """
 
     stream: str
@@ -43,6 +45,7 @@ class Wish:
     after: int | None = None
     born: int = 0
     peer: str | None = None
+    may_move: Callable[[], None] = nothing
 
 
 class Subscriptions:
@@ -87,6 +90,7 @@ class Subscriptions:
                 after=after,
                 initial=born or 0,
                 may_make=partial(self._may_make, stream, wish.name, wish.peer),
+                may_move=wish.may_move,
             )
         except BaseException:
             self._here.discard(holder.token)
@@ -100,8 +104,12 @@ class Subscriptions:
         """Set the watermark: messages up to it are done; raises :class:`LeaseLost` if the hold has ended."""
         store = self.store(self._streams.get(stream))
         if not store.mark(stream, name, fence, watermark, self._context.clock.now()):
-            self._context.counters.add(Count.LATE_WATERMARKS)
-            raise LeaseLost(f"subscription {name!r} of stream {stream!r} is not held any more under {fence}")
+            raise self.late(stream, name, fence)
+
+    def late(self, stream: str, name: str, fence: int) -> LeaseLost:
+        """Return the refusal of a watermark whose hold has ended, or is another session's; counts it."""
+        self._context.counters.add(Count.LATE_WATERMARKS)
+        return not_held(stream, name, fence)
 
     def vanish(self, held: Subscription) -> None:
         """Free a subscription for holders of its kind: its holder's connection has ended; never blocks."""
@@ -214,6 +222,12 @@ class Subscriptions:
         return not self._owners.is_live(holder.owner, database)
 
 
+def not_held(stream: str, name: str, fence: int) -> LeaseLost:
+    """Return the refusal of what only the holder under this fence may do."""
+    what = f"subscription {name[:80]!r} of stream {stream[:80]!r}"
+    return LeaseLost(f"{what} is not held under {fence} by this session (any more)")
+
+
 def check_name(name: object) -> str:
     """Return the name, if a subscription may have it; raises :class:`BadStream`."""
     if isinstance(name, str) and is_queue_name(name):
@@ -240,7 +254,6 @@ def _row(stream: Stream, each: Subscription, newest: int, now: float) -> dict[st
         "holder": each.holder.who if each.holder else None,
         "held_at": each.held_at,
         "marked_at": each.marked_at,
-        "fence": each.fence,
     }
 
 

@@ -86,7 +86,8 @@ From the client::
                                                            after: its watermark, unless a hold of this kind
                                                            goes on; ``born``: that of a new subscription;
                                                            -1: the newest
-    MARK    [n, stream, name, fence, watermark]         -> nil     all up to it are done; LEASE_LOST
+    MARK    [n, stream, name, fence, watermark]         -> nil     all up to it are done; LEASE_LOST unless
+                                                           this session holds it
     FREE    [n, stream, name, fence|nil]                -> nil     given up; fence nil: by any holder
     SUBS    [n, stream|nil]                             -> [{stream, name, watermark, behind, ...}, ...]
     SEEK    [n, stream, name, watermark]                -> nil     of one that nobody holds; -1: the newest

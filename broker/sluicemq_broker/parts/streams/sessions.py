@@ -83,7 +83,7 @@ class StreamSessions:
     def join(self, session: Session) -> StreamSession:
         """Return the state of a new session."""
         return StreamSession(
-            SessionSubscriptions(self._subscriptions, lambda: session.name, session.peer),
+            SessionSubscriptions(self._subscriptions, lambda: session.name, session.caller),
             Reads(self._streams, self._read_bounds, session.lane, session.answer),
         )
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, QueueFull, Unavailable
+from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rules import whole
 from sluicemq_broker.runtime import read_options
+from sluicemq_broker.security import Caller, authorize
 from sluicemq_broker.store import Subscription
-from sluicemq_broker.streams import NEWEST, Subscriptions, Wish
+from sluicemq_broker.streams import NEWEST, Subscriptions, Wish, not_held
 
 #: Subscriptions that one session may hold.
 _MOST_HELD: Final = 1000
@@ -19,12 +22,13 @@ _MOST_HELD: Final = 1000
 class SessionSubscriptions:
     """The subscriptions that one session holds. Each method is a verb, and may wait for MongoDB.
 
-    ``who()``: the name of the session for people; ``peer``: its connection.
+    ``who()``: the name of the session for people. A fence is a small number that rises, so it proves nothing:
+    a hold is its session's, and another session that guesses its fence changes nothing.
     """
 
-    def __init__(self, subscriptions: Subscriptions, who: Callable[[], str], peer: str) -> None:
+    def __init__(self, subscriptions: Subscriptions, who: Callable[[], str], caller: Caller) -> None:
         self._subscriptions = subscriptions
-        self._peer = peer
+        self._caller = caller
         self._who = who
         self._held: dict[tuple[str, str], Subscription] = {}
         self._gone = False
@@ -35,9 +39,18 @@ class SessionSubscriptions:
         return {stream for stream, _name in self._held}
 
     def hold(self, stream: str, name: str, kind: str, options: dict[str, Any]) -> dict[str, Any]:
-        """Hold a subscription; one that the session holds already gets a new fence."""
+        """Hold a subscription; one that the session holds already gets a new fence.
+
+        ``after`` moves one that is there as SEEK does, so it needs what SEEK needs.
+        """
         wish = Wish(
-            stream, name, kind, self._who(), **read_options(options, _OPTIONS, "a HOLD"), peer=self._peer
+            stream,
+            name,
+            kind,
+            self._who(),
+            **read_options(options, _OPTIONS, "a HOLD"),
+            peer=self._caller.peer,
+            may_move=partial(authorize, self._caller, Action.MANAGE, stream),
         )
         earlier = self._held.pop((stream, name), None)
         if earlier:
@@ -52,26 +65,30 @@ class SessionSubscriptions:
         return {"fence": held.fence, "watermark": held.watermark}
 
     def mark(self, stream: str, name: str, fence: int, watermark: int) -> None:
-        """Note that all messages up to a watermark are done."""
+        """Note that all messages up to a watermark are done; raises LeaseLost."""
+        if self._own(stream, name, fence) is None:
+            raise self._subscriptions.late(stream, name, fence)
         self._subscriptions.mark(stream, name, fence, _number(watermark))
 
     def free(self, stream: str, name: str, fence: int | None) -> None:
-        """Release a subscription with this fence; None: take it from its holder."""
+        """Release a subscription that it holds with this fence; None: take it from any holder."""
         if fence is None:
             self._subscriptions.free(stream, name)
             return
+        held = self._own(stream, name, fence)
+        if held is None:
+            raise not_held(stream, name, fence)
         self._subscriptions.release(stream, name, fence)
-        held = self._held.get((stream, name))
-        if held and held.fence == fence:
+        if self._held.get((stream, name)) is held:
             self._subscriptions.left(self._held.pop((stream, name)))
 
     def listed(self, stream: str | None) -> list[dict[str, Any]]:
-        """Return all subscriptions, or those of one stream."""
-        return self._subscriptions.listed(stream)
+        """Return all subscriptions, or those of one stream; those that it holds with their fences."""
+        return [self._with_fence(row) for row in self._subscriptions.listed(stream)]
 
     def seek(self, stream: str, name: str, watermark: int) -> None:
         """Set the watermark of a subscription that nobody holds."""
-        self._subscriptions.seek(stream, name, _number_or_newest(watermark), self._peer)
+        self._subscriptions.seek(stream, name, _number_or_newest(watermark), self._caller.peer)
 
     def forget(self, stream: str, name: str) -> None:
         """Remove a subscription that nobody holds."""
@@ -83,6 +100,15 @@ class SessionSubscriptions:
         for held in self._held.values():
             self._subscriptions.vanish(held)
         self._held.clear()
+
+    def _own(self, stream: str, name: str, fence: int) -> Subscription | None:
+        """Return what this session holds under a fence; None: it does not."""
+        held = self._held.get((stream, name))
+        return held if held and held.fence == fence else None
+
+    def _with_fence(self, row: dict[str, Any]) -> dict[str, Any]:
+        held = self._held.get((row["stream"], row["name"]))
+        return {**row, "fence": held.fence} if held else row
 
 
 def _number(value: int) -> int:

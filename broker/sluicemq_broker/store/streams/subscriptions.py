@@ -108,17 +108,20 @@ class SubscriptionStore:
         after: int | None = None,
         initial: int = 0,
         may_make: Callable[[], None] = lambda: None,
+        may_move: Callable[[], None] = lambda: None,
     ) -> Subscription:
         """Hold a subscription that is free, or of this kind with a lost holder; make it where it is missing.
 
         ``after``: the watermark of a hold that takes over from nobody; None: as it is. ``initial``: the
         watermark of a new subscription. ``is_lost`` says whether a holder is gone; ``may_make`` raises what
-        forbids a new subscription. Return its state then: held by this ``holder``, or by another.
+        forbids a new subscription, ``may_move`` what forbids that ``after`` moves the watermark of an older
+        one. Return its state then: held by this ``holder``, or by another.
 
         Crash or lost reply: it is held by a session that is gone, and another of its kind takes over.
         """
+        begins = initial if after is None else after
         for _ in range(_TRIES):
-            found = self.get(stream, name) or self._made(stream, name, initial, may_make)
+            found = self.get(stream, name) or self._made(stream, name, begins, may_make)
             if found.holder is not None and found.holder.token == holder.token:
                 return found
             if found.kind is not None and (
@@ -126,7 +129,8 @@ class SubscriptionStore:
             ):
                 return found
             change: Document = {"kind": kind, "holder": _document(holder), "held_at": date(now)}
-            if found.kind is None and after is not None:
+            if found.kind is None and after is not None and after != found.watermark:
+                may_move()
                 change["watermark"] = Int64(after)
             self._change(found, {"$set": change, "$inc": {"fence": 1}})
         raise Unavailable(f"subscription {name!r} of stream {stream!r} changes hands too fast: ask again")
