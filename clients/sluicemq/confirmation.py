@@ -6,6 +6,7 @@ import threading
 from typing import Protocol
 
 from sluicemq import forks
+from sluicemq.aside import refuse_to_wait
 from sluicemq.protocol.errors import NotAdmitted, SluiceError, Timeout
 
 # Held only while an event is made, so one lock for all receipts is enough; each process has its own.
@@ -49,6 +50,7 @@ class Confirmation:
         the answer.
         """
         forks.refuse(what, self._generation, advice)
+        refuse_to_wait(what)
         with _making_an_event.setdefault(forks.generation, threading.Lock()):
             event = self._event = self._event or threading.Event()
         return self.done or event.wait(timeout)

@@ -6,10 +6,11 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from sluicemq import forks
 from sluicemq.arguments import checked
+from sluicemq.aside import refuse_to_wait
 from sluicemq.complaints import complain, log
 from sluicemq.confirmation import Confirmation, late
 from sluicemq.protocol.errors import SluiceError
@@ -28,7 +29,7 @@ class Confirming(Generic[R]):
     """Sends over one connection, which each process has for itself; ``window`` bounds what is unconfirmed.
 
     A subclass creates its role in :meth:`_begin`, counts what it sends (:meth:`_count`, once there is room),
-    and reports each outcome (:meth:`_refuse`, :meth:`_free`).
+    and reports each outcome: :meth:`_free`, or :meth:`_free_when_heard` where user code hears of it.
     """
 
     #: Nouns and verb of messages: what is sent, how, and by whom.
@@ -51,6 +52,8 @@ class Confirming(Generic[R]):
         self._room_timeout, self._close_timeout = room_timeout, close_timeout
         self._on_refused = on_refused
         self._closed = False
+        self._left = False
+        """Closed for callbacks too: until then these may push on, and are waited for."""
         self._begin()
         self._connection.start()
         exits.close_at_exit(self)
@@ -65,10 +68,12 @@ class Confirming(Generic[R]):
         """Wait until nothing is unconfirmed.
 
         Raises :class:`~sluicemq.Timeout` with the number of those that still are. Raises the first refusal
-        that nobody has seen yet, with the number of such refusals.
+        that nobody has seen yet, with the number of such refusals. ``on_refused`` has been called then for
+        each refusal, unless this is called by it.
         """
+        refuse_to_wait("flush")
         with self._room:
-            if not self._room.wait_for(lambda: not self._unconfirmed, timeout):
+            if not self._room.wait_for(lambda: not self._open.number, timeout):
                 what = f"{self._unconfirmed} {self._things} are not confirmed after {timeout:g} s"
                 raise late(what, self._connection.not_admitted)
         self._refusals.raise_unseen()
@@ -86,6 +91,8 @@ class Confirming(Generic[R]):
         try:
             self.flush(self._close_timeout if timeout is None else timeout)
         finally:
+            with self._lock:
+                self._left = True
             self._connection.close()
 
     def __enter__(self) -> Self:
@@ -105,6 +112,8 @@ class Confirming(Generic[R]):
         """Create all that belongs to one process; the subclass adds its role and calls :meth:`_connect`."""
         self._refusals: Refusals[R] = Refusals(self._things, self._named)
         self._unconfirmed = self._unconfirmed_bytes = 0
+        self._unheard = _Amount(0, 0)
+        """Answered, and counted until user code has heard of it: a slow callback slows the pushes down."""
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
 
@@ -118,33 +127,65 @@ class Confirming(Generic[R]):
 
     def _count(self, size: int) -> None:
         """Count one more unconfirmed, of ``size`` bytes; raises the error that ended this object."""
-        if self._closed or self._connection.failure:
+        closed = self._left or (self._closed and not self._connection.in_callback)
+        if closed or self._connection.failure:
             raise self._connection.failure or ValueError(f"{self._verb} to a closed {self._who}")
         self._unconfirmed += 1
         self._unconfirmed_bytes += size
 
+    @property
+    def _open(self) -> _Amount:
+        """Return what a caller waits for; a callback does not wait for those behind it."""
+        unconfirmed = _Amount(self._unconfirmed, self._unconfirmed_bytes)
+        return unconfirmed.less(*self._unheard) if self._connection.in_callback else unconfirmed
+
     def _has_room(self, size: int) -> bool:
         if self._unconfirmed == 0:
             return True  # or something larger than the window would wait for ever
-        return self._unconfirmed < self._window and self._unconfirmed_bytes + size <= self._window_bytes
+        if self._unconfirmed < self._window and self._unconfirmed_bytes + size <= self._window_bytes:
+            return True
+        number, open_bytes = self._open
+        return not number or (number < self._window and open_bytes + size <= self._window_bytes)
 
     def _wait_for_room(self, size: int) -> None:
         def free() -> bool:
             return self._has_room(size) or self._closed or self._connection.failure is not None
 
+        refuse_to_wait(self._verb)
         if not self._room.wait_for(free, self._room_timeout):
             what = f"{self._unconfirmed} {self._things} are unconfirmed"
             raise late(f"{what}, no room after {self._room_timeout:g} s", self._connection.not_admitted)
 
+    def _add_refusal(self, receipt: R, error: SluiceError) -> bool:
+        """Keep a refusal; return whether ``on_refused`` is to hear of it."""
+        receipt.seen = receipt.seen or self._on_refused is not None
+        self._refusals.add(receipt, error)
+        return self._on_refused is not None
+
     def _refuse(self, receipt: R, error: SluiceError) -> None:
-        """Report a refusal to ``on_refused``."""
+        """Report a refusal to ``on_refused``; in the thread of callbacks."""
         if self._on_refused is None:
             return
-        receipt.seen = True
         try:
             self._on_refused(receipt, error)
         except BaseException:  # noqa: BLE001 - others must get their reports nevertheless
             complain("on_refused failed: %s", self._named(receipt), level=logging.ERROR)
+
+    def _free_when_heard(self, count: int, size: int, hear: Callable[..., None], *args: Any) -> None:
+        """Count as :meth:`_free` does, once user code, which ``hear(*args)`` calls, has heard of it."""
+
+        def heard() -> None:
+            try:
+                hear(*args)
+            finally:
+                with self._lock:
+                    self._unheard = self._unheard.less(count, size)
+                self._free(count, size)
+
+        with self._lock:
+            self._unheard = self._unheard.less(-count, -size)
+            self._room.notify_all()  # a callback may wait for room
+        self._connection.call_back(heard)
 
     def _free(self, count: int, size: int) -> None:
         """Count ``count`` as confirmed or refused, of ``size`` bytes together."""
@@ -156,15 +197,24 @@ class Confirming(Generic[R]):
 
     def _roomy(self) -> bool:
         """Return whether it is worth waking waiting threads: not for every few of a full window."""
-        return (
-            self._unconfirmed <= self._window * 3 // 4
-            and self._unconfirmed_bytes <= self._window_bytes * 3 // 4
-        )
+        number, size = self._unconfirmed - self._unheard.number, self._unconfirmed_bytes - self._unheard.size
+        return number <= self._window * 3 // 4 and size <= self._window_bytes * 3 // 4
 
     def _forked(self) -> None:
         self._connection.abandon()
         self._begin()
         self._connection.start_when_used(partial(exits.close_at_exit, self))
+
+
+class _Amount(NamedTuple):
+    """A number of messages, and their bytes."""
+
+    number: int
+    size: int
+
+    def less(self, number: int, size: int) -> _Amount:
+        """Return the rest."""
+        return _Amount(self.number - number, self.size - size)
 
 
 class Refusals(Generic[R]):

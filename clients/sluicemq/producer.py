@@ -47,8 +47,8 @@ class Producer(Confirming[Receipt]):
     ``push_timeout`` seconds (None: without limit), and raises :class:`~sluicemq.Timeout`.
 
     **No refusal is lost.** ``Receipt.wait`` raises it. ``on_refused(receipt, error)``, if given, is called
-    for each one (in the I/O thread: it must be short and must not wait for this producer). The next ``flush``
-    or ``close`` raises a refusal that neither has seen.
+    for each one, in a thread for callbacks: it may wait, also for this producer. A refused job counts as
+    unconfirmed until it returns. The next ``flush`` or ``close`` raises a refusal that neither has seen.
 
     ``now``: nanoseconds since 1970, with which the ids begin that the producer chooses; used for nothing
     else.
@@ -154,7 +154,7 @@ class Producer(Confirming[Receipt]):
         closing ends the other futures with :class:`~sluicemq.Unavailable`, though their jobs are done
         nevertheless.
         """
-        reply = Reply()
+        reply = Reply(self._connection.call_back)
         receipt = self._made(ResultReceipt, queue, payload, id, options, reply=RESULT)
         receipt.attach(reply, self._buffer.replies)
         self._enqueue(receipt)
@@ -285,22 +285,36 @@ class Producer(Confirming[Receipt]):
         self._connection.wake()
 
     def _settled(self, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
-        size = 0
+        size, heard = 0, False
         for receipt in batch:
             size += receipt.size
-        self._settle_each(batch, refused)
-        self._free(len(batch), size)
-
-    def _settle_each(self, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
-        if not refused:
+            heard = heard or receipt.sending is not None
+        if refused:
+            heard = self._settle_each(batch, refused) or heard
+        else:
             for receipt in batch:
                 receipt.settle()
-            return
+        if heard:
+            self._free_when_heard(len(batch), size, self._report, batch, refused, time_ns())
+        else:
+            self._free(len(batch), size)
+
+    def _settle_each(self, batch: PushBatch, refused: dict[int, SluiceError]) -> bool:
+        """Settle a batch; return whether ``on_refused`` is to hear of one."""
+        heard = False
         for position, receipt in enumerate(batch):
             error = refused.get(position)
             if error is not None:
-                self._refusals.add(receipt, error)
+                heard = self._add_refusal(receipt, error) or heard
             receipt.settle(error)
+        return heard
+
+    def _report(self, batch: PushBatch, refused: dict[int, SluiceError], at: int) -> None:
+        """Have spans and ``on_refused`` hear of answers that came ``at`` nanoseconds since 1970."""
+        for position, receipt in enumerate(batch):
+            error = refused.get(position)
+            if receipt.sending is not None:
+                receipt.sending.answered(error, at)
             if error is not None:
                 self._refuse(receipt, error)
 

@@ -33,8 +33,9 @@ class Publisher(Confirming[Published]):
     ``publish_timeout`` seconds (None: without limit), and raises :class:`~sluicemq.Timeout`.
 
     **No refusal is lost.** ``Published.wait`` raises it. ``on_refused(published, error)``, if given, is
-    called for each one (in the I/O thread: it must be short). The next ``flush`` or ``close`` raises a
-    refusal that neither has seen. Leaving the ``with`` block waits for all confirmations, up to
+    called for each one, in a thread for callbacks: it may wait, also for this publisher. A refused message
+    counts as unconfirmed until it returns. The next ``flush`` or ``close`` raises a refusal that neither has
+    seen. Leaving the ``with`` block waits for all confirmations, up to
     ``close_timeout`` seconds. In the child of a fork the publisher starts empty.
     """
 
@@ -125,6 +126,8 @@ class Publisher(Confirming[Published]):
         self, batch: PublishBatch, first: int, there: dict[int, int], error: SluiceError | None
     ) -> None:
         messages = batch.messages
+        size = sum([each.size for each in messages])
+        heard = False
         if error is None and not there:
             for number, message in enumerate(messages, first):
                 message.settle(number)
@@ -135,10 +138,16 @@ class Publisher(Confirming[Published]):
                 first += place not in there
         else:
             for message in messages:
-                self._refusals.add(message, error)
+                heard = self._add_refusal(message, error)
                 message.settle(0, error)
-                self._refuse(message, error)
-        self._free(len(messages), sum([each.size for each in messages]))
+        if error is not None and heard:
+            self._free_when_heard(len(messages), size, self._report, messages, error)
+        else:
+            self._free(len(messages), size)
+
+    def _report(self, messages: list[Published], error: SluiceError) -> None:
+        for message in messages:
+            self._refuse(message, error)
 
 
 def _topic(topic: Any) -> bytes:

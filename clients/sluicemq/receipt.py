@@ -92,8 +92,6 @@ class Receipt(Confirmation):
 
     def settle(self, error: SluiceError | None = None) -> None:
         """Confirm the job, or refuse it with ``error``; wakes waiting threads."""
-        if self.sending is not None:
-            self.sending.answered(error)
         self._error = error
         self._payload = self._headers = self._connection = None
         self._settled = True

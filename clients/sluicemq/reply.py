@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from sluicemq import forks
+from sluicemq.aside import CallBack, refuse_to_wait, runs_no_user_code
 from sluicemq.complaints import complain
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.receipt import Receipt
@@ -22,8 +23,10 @@ class Reply(Future[bytes]):
     ``exception`` raise :class:`~sluicemq.Forked`: only the parent gets the answer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, call_back: CallBack) -> None:
+        """``call_back`` runs callbacks; called through the mailbox."""
         super().__init__()
+        self._call_back = call_back
         self.receipt: Receipt
         self.given_up = False
         self._generation = forks.generation
@@ -44,7 +47,10 @@ class Reply(Future[bytes]):
         return self.given_up
 
     def add_done_callback(self, fn: Callable[[Future[bytes]], object]) -> None:
-        """Call ``fn(self)`` once it is done, in the I/O thread; exceptions of ``fn`` are logged."""
+        """Call ``fn(self)`` once it is done, in the thread of the producer's callbacks; or now, if it is.
+
+        ``fn`` may wait, also for this producer; others wait for it. Exceptions of ``fn`` are logged.
+        """
 
         def guarded(reply: Future[bytes]) -> None:
             try:
@@ -52,7 +58,13 @@ class Reply(Future[bytes]):
             except BaseException:  # noqa: BLE001 - also SystemExit: the other replies must get theirs
                 complain("a callback of the result of job %s failed", self.receipt.id, level=logging.ERROR)
 
-        super().add_done_callback(guarded)
+        def soon(reply: Future[bytes]) -> None:
+            if runs_no_user_code():
+                self._call_back(guarded, reply)
+            else:  # done already, or cancelled
+                guarded(reply)
+
+        super().add_done_callback(soon)
 
     def resolve(self, value: Any, error: SluiceError | None) -> None:
         """Set the result or the error; called through the mailbox."""
@@ -65,6 +77,8 @@ class Reply(Future[bytes]):
 
     def _refuse_in_child(self) -> None:
         if self._generation == forks.generation:
+            if not self.done():
+                refuse_to_wait(f"the result of job {self.receipt.id}")
             return
         self._condition = threading.Condition()  # the parent's may be held by a thread that is not here
         if not self.done():

@@ -144,11 +144,11 @@ class Spans:
             self.end(span, error)
         return refused
 
-    def end(self, span: Span, error: BaseException | None = None) -> None:
-        """End a span, with its error if there is one."""
+    def end(self, span: Span, error: BaseException | None = None, at: int | None = None) -> None:
+        """End a span, with its error if there is one, ``at`` nanoseconds since 1970 (None: now)."""
         if error is not None:
             _fail(span, error)
-        span.end()
+        span.end(at)
 
     def _waited(self, job: Job, endpoint: str, parent: Context, until: int) -> None:
         span = self._begin(
@@ -230,8 +230,8 @@ class Sending:
             self._jobs += 1
         self._last = receipt.id
 
-    def answered(self, error: BaseException | None = None) -> None:
-        """Note the answer to one job."""
+    def answered(self, error: BaseException | None = None, at: int | None = None) -> None:
+        """Note the answer to one job, that came ``at`` nanoseconds since 1970 (None: now)."""
         with self._lock:
             self._unanswered -= 1
             over = not self._unanswered
@@ -239,9 +239,9 @@ class Sending:
                 self._refused += 1
                 self._error = self._error or error
         if over:
-            self._end()
+            self._end(at)
 
-    def _end(self) -> None:
+    def _end(self, at: int | None) -> None:
         if self._jobs == 1:
             self._span.set_attribute("messaging.message.id", self._last)
         elif self._jobs:
@@ -249,7 +249,7 @@ class Sending:
         if self._error is not None:
             many = f"{self._refused} of {self._jobs} jobs refused, the first: " if self._jobs > 1 else ""
             _fail(self._span, self._error, many)
-        self._span.end()
+        self._span.end(at)
 
 
 def of(provider: Any) -> Spans | None:

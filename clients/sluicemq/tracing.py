@@ -56,12 +56,15 @@ def settle(
     return ask() if spans is None else spans.settle(ask, jobs, verb, endpoint)
 
 
-def settled(ended: Iterable[tuple[Any, SluiceError | None]]) -> None:
-    """End the spans of verdicts that were answered: durable, or with an error."""
+def settled(ended: Iterable[tuple[Any, SluiceError | None]], at: int) -> None:
+    """End the spans of verdicts that were answered: durable, or with an error.
+
+    ``at``: nanoseconds since 1970.
+    """
     spans = current()
     if spans is not None:
         for span, error in ended:
-            spans.end(span, error)
+            spans.end(span, error, at)
 
 
 def _of(api: Any) -> Spans | None:

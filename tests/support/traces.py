@@ -31,6 +31,11 @@ class Traced:
         """Return the spans of this name."""
         return [span for span in self.all() if span.name == name]
 
+    def some(self, name: str, count: int) -> list[ReadableSpan]:
+        """As many of this name, once they have ended."""
+        wait_until(lambda: len(self.find(name)) == count, what=f"the end of {count} spans {name}")
+        return self.find(name)
+
     def one(self, name: str, that: Callable[[ReadableSpan], bool] = lambda _span: True) -> ReadableSpan:
         """The only one of this name, once it has ended."""
         wait_until(lambda: any(map(that, self.find(name))), what=f"the end of {name}")

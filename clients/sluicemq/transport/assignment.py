@@ -13,7 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from math import inf
-from time import monotonic
+from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
 from sluicemq import tracing
@@ -443,7 +443,7 @@ class Assignment:
     def _end_spans(self, spans: list[tuple[int, Any]], value: Any, error: SluiceError | None) -> None:
         refused = {position: from_code(str(code), str(text)) for position, code, text in value or ()}
         ended = [(span, error or refused.get(position)) for position, span in spans]
-        self.connection.post(tracing.settled, ended)
+        self.connection.post(self.connection.offer_back, tracing.settled, ended, time_ns())
 
     def _note_late(self, verdict: JobVerdict) -> None:
         if verdict.verb != wire.RELEASE:

@@ -30,7 +30,8 @@ from typing import Any, NamedTuple
 
 import zmq
 
-from sluicemq.complaints import log
+from sluicemq.aside import Aside, no_user_code
+from sluicemq.complaints import complain, log
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import Forked, NotAdmitted, SluiceError, TooLarge, Unavailable, from_code
 from sluicemq.protocol.readable import escaped
@@ -123,6 +124,7 @@ class Connection:
         self._obstacle: str | None = None
         self._warn_at = 0.0
         self._mailbox: native.Mailbox
+        self._callbacks = Aside("sluicemq-callbacks", _complain)
         self._wakeup = native.Wakeup()
         self._ring = self._wakeup.ring
         names = Names(self._wakeup.ring, self._access.resolve)
@@ -226,6 +228,23 @@ class Connection:
             self._calls.append((self._leave, (monotonic() + timeout,)))
             self._wakeup.ring()
         self._ended.wait(timeout + 5.0)
+        self._callbacks.wait(timeout)
+        log.wait(timeout)
+
+    # ------------------------------------------------------------------ from the mailbox
+
+    def call_back(self, function: Callable[..., None], *args: Any) -> None:
+        """Run user code soon, where it may wait for this connection; one call after the other."""
+        self._callbacks.post(function, *args)
+
+    def offer_back(self, function: Callable[..., None], *args: Any) -> None:
+        """Run user code soon as ``call_back`` does, or never if too much waits: that of traces."""
+        self._callbacks.offer(function, *args)
+
+    @property
+    def in_callback(self) -> bool:
+        """Return whether this is the thread of ``call_back``."""
+        return self._callbacks.here
 
     # ------------------------------------------------------------------ from the I/O thread
 
@@ -266,13 +285,14 @@ class Connection:
     # ------------------------------------------------------------------ the I/O thread's loop
 
     def _run(self) -> None:
-        try:
-            while not self._over:
-                self._turn()
-        except BaseException as error:  # noqa: BLE001 - any error ends the thread here
-            self._fail(Unavailable(f"the library's I/O thread failed: {error!r}"))
-        finally:
-            self._end()
+        with no_user_code():
+            try:
+                while not self._over:
+                    self._turn()
+            except BaseException as error:  # noqa: BLE001 - any error ends the thread here
+                self._fail(Unavailable(f"the library's I/O thread failed: {error!r}"))
+            finally:
+                self._end()
 
     def _turn(self) -> None:
         self._link.wait(self._seconds_to_wait())
@@ -526,6 +546,10 @@ def _outcome(message: wire.Message, *, whole: bool) -> tuple[Any, SluiceError | 
         return (message.fields[0] if message.fields else None), None
     code, text, detail = (*message.fields, "", "", "")[:3]
     return None, from_code(str(code), str(text), str(detail))
+
+
+def _complain() -> None:
+    complain("a callback of the sluicemq library failed", level=logging.ERROR)
 
 
 def _ignore(_value: Any, _error: SluiceError | None) -> None:

@@ -5,7 +5,8 @@ thread in every process. It uses no lock, event or sleep, which gevent may have 
 
 * **in**: anyone appends to a deque and rings the :class:`Wakeup`, whose pipe the thread polls;
 * **out**: the thread posts a call to its mailbox. In a plain process the call runs in the I/O thread itself;
-  in a patched one it runs in a greenlet, so that patched events work in it.
+  in a patched one it runs in a greenlet, so that patched events work in it. It is the library's own code:
+  that of users goes on to an :class:`~sluicemq.aside.Aside`.
 
 Deques and plain attributes carry everything across: each operation on them is atomic.
 """
@@ -24,6 +25,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from sluicemq.aside import no_user_code
 from sluicemq.complaints import complain
 
 _RING = b"\0"  # no signal has this number
@@ -156,11 +158,11 @@ class GreenMailbox:
             cut_off(self._writer)
 
     def _read(self, reader: socket.socket) -> None:
-        with reader:
+        with reader, no_user_code():
             while reader.recv(64):
                 self._rung = False
                 self._deliver_all()
-        self._deliver_all()
+            self._deliver_all()
 
     def _deliver_all(self) -> None:
         while self._posted:
@@ -170,8 +172,8 @@ class GreenMailbox:
 def _deliver(deliver: Callable[..., None], args: tuple[Any, ...]) -> None:
     try:
         deliver(*args)
-    except BaseException:  # noqa: BLE001 - also SystemExit of a callback: the I/O thread must go on
-        complain("a callback of the sluicemq library failed", level=logging.ERROR)
+    except BaseException:  # noqa: BLE001 - any exception: the I/O thread must go on
+        complain("a step of the sluicemq library failed", level=logging.ERROR)
 
 
 def cut_off(fd: int) -> None:

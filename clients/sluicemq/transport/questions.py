@@ -7,6 +7,7 @@ from collections import deque
 from math import inf
 from typing import Any
 
+from sluicemq.aside import refuse_to_wait
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import NotAdmitted, SluiceError, Timeout
 from sluicemq.transport.connection import Connection
@@ -75,6 +76,7 @@ class Questions:
     def ask(self, verb: bytes, *fields: Any, timeout: float | None, repeat: bool = True) -> Any:
         """Send a request and wait for the answer, from any thread or greenlet."""
         question = Question(verb, *fields, repeat=repeat)
+        refuse_to_wait(verb.decode())
         try:
             self._connection.call(self._put, question)
             return question.wait(timeout, self._connection)
