@@ -292,7 +292,8 @@ def pausing(hand: Hand) -> None:
 def scheduling(hand: Hand) -> None:
     name = hand.name("pulse")
     hand.book.at_b.append(lambda client: client.remove_schedule(name))
-    hand.client.add_schedule(name, "scheduled", b"go", every=1.0)
+    for payload in (b"first", b"go"):
+        hand.client.add_schedule(name, "scheduled", payload, every=1.0)
     until(lambda: hand.jobs("scheduled").count_documents({}) or hand.broker.dead, what="a run")
     _check_alive(hand)
     hand.client.pause_schedule(name)

@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from pymongo import MongoClient
 
 from faults.test_every_verb_is_bounded import VERBS
-from sluicemq import Client, NotAdmitted, NotFound, Producer
+from sluicemq import Client, NotAdmitted, NotFound, Producer, Publisher
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
 from sluicemq_broker.command import users
@@ -42,6 +42,7 @@ TOKEN = "token-of-the-owner-for-tests"  # noqa: S105 - of a broker of tests
 WRONG = "a-wrong-token-for-tests"
 PASSWORD = "correct horse battery"  # noqa: S105
 SHORT = "hunter2-hunter2"
+KEY = zmq.curve_keypair()[0].decode()
 REFUSED = 400
 
 Row = dict[str, Any]
@@ -192,6 +193,48 @@ def test_a_record_says_who_from_where_what_and_when(broker: BrokerProcess, clien
     assert resumed["key"]
     assert paused["broker"].endswith(f":{broker.pid}")
     assert paused["at"] < resumed["at"] < changed["at"] < purged["at"]
+
+
+DECLARATIONS: dict[str, Callable[[Client], object]] = {
+    "pause": lambda client: client.pause("declared"),
+    "resume": lambda client: client.resume("pages"),
+    "set": lambda client: client.set_settings("declared", {"max_attempts": 7, "ttl": 60}),
+    "unset": lambda client: client.unset_settings("pages", ["max_attempts"]),
+    "schedule add": lambda client: client.add_schedule("declared", "declared", b"x", every=60.0),
+    "schedule pause": lambda client: client.pause_schedule("nightly"),
+    "schedule resume": lambda client: client.resume_schedule("declared"),
+    "users permit": lambda client: client.users("permit", name="app", permissions={"read": ["declared"]}),
+    "users rotate": lambda client: client.users("rotate", name="app", kind="curve", key=KEY, drop=True),
+    "seek": lambda client: client.seek("declared", "reader", 1),
+    "change": lambda client: client.change("declared", "late", priority=3),
+}
+
+
+def test_an_order_that_says_what_holds_already_changes_and_records_nothing(
+    broker: BrokerProcess, client: Client, mongo_uri: str
+) -> None:
+    with Producer(broker.doors["smq"]) as producer:
+        producer.push("declared", b"x", id="late", delay=3600).wait(TIMEOUT)
+    with Publisher(broker.doors["smq"]) as publisher:
+        publisher.publish("declared", "topic", b"message").wait(TIMEOUT)
+    client.users("add", name="app", permissions={"read": ["declared"]}, key=KEY)
+
+    def declare() -> list[object]:
+        return [order(client) for order in DECLARATIONS.values()]
+
+    def holds() -> tuple[int, list[Row]]:
+        names = ("queues", "principals", "schedules", "subscriptions", "queue.declared")
+        with MongoClient[Row](mongo_uri) as mongo:
+            stored = [each for name in names for each in mongo[DATABASE][name].find().sort("_id", 1)]
+        return recorded(client), stored
+
+    declare()
+    before = holds()
+    # When all is said once more
+    declare()
+    # Then
+    assert holds() == before
+    client.resume_schedule("nightly")
 
 
 def test_a_bulk_operation_is_recorded_with_its_task_and_its_end(client: Client) -> None:
@@ -354,12 +397,13 @@ def test_the_command_follows_what_comes(broker: BrokerProcess, client: Client) -
             process.kill()
             process.wait(TIMEOUT)
             ordering.join(TIMEOUT)
-    assert row["action"] == "resume"
+    assert row["action"] in {"pause", "resume"}
 
 
 def _resume_until(client: Client, process: subprocess.Popen[str]) -> None:
-    """Resume again and again: when the command has begun to look is not known."""
+    """Pause and resume again and again: when the command has begun to look is not known."""
     while process.poll() is None:
+        client.pause("shown")
         client.resume("shown")
 
 

@@ -26,6 +26,7 @@ from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.store.connection import connect
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.schedules import Schedule, ScheduleStore
+from support.between import after
 from support.broker_process import BrokerProcess
 from support.fakes import Clock, a_context
 from support.jobs import NOW, a_job, everything
@@ -52,6 +53,11 @@ class Node:
         make = JobMaker(self.clock, 1 << 20).make
         self.queues = Queues(Config.default(), context, lambda _name: database, make)
         self.schedules = Schedules(self.store, self.queues, context, make)
+
+    def resumed(self, name: str) -> float:
+        """Resume a schedule; return its next run."""
+        self.schedules.resume(name)
+        return self.store.one(name).next_at
 
     def at(self, when: float) -> None:
         """Do what is due at this time."""
@@ -220,6 +226,52 @@ def test_what_was_changed_meanwhile_is_not_pushed_as_it_was(node: Node, mail: Qu
     assert runs(mail) == []
 
 
+@pytest.mark.parametrize("misfire", [Misfire.ONE, Misfire.ALL])
+def test_one_that_is_declared_again_misses_no_run(node: Node, mail: QueueStore, misfire: Misfire) -> None:
+    # Given a run that is due, and was not pushed yet
+    node.schedules.put(hourly(misfire=misfire))
+    node.clock.time = NEXT + 0.02
+    # When an application that starts says the same again
+    assert not node.schedules.put(hourly(misfire=misfire))
+    # Then it stays due, also if it was missed
+    node.at(NEXT + 1)
+    assert runs(mail) == hours(0)
+    node.clock.time = NEXT + 2.5 * HOUR
+    node.schedules.put(hourly(misfire=misfire))
+    node.at(NEXT + 2.5 * HOUR)
+    assert runs(mail) == (hours(0, 1, 2) if misfire is Misfire.ALL else hours(0, 2))
+
+
+def test_one_that_counts_seconds_runs_though_it_is_declared_more_often(node: Node, mail: QueueStore) -> None:
+    every = replace(hourly(), timetable=Timetable(every=6.0))
+    for second in range(0, 20, 4):
+        node.clock.time = NOW + second
+        node.schedules.put(every)
+        node.schedules.tick()
+    assert runs(mail) == [run_id("report", NOW + 6), run_id("report", NOW + 12)]
+
+
+def test_another_payload_leaves_the_next_run_and_other_times_plan_anew(node: Node) -> None:
+    node.schedules.put(hourly())
+    node.clock.time = NEXT + HOUR
+    assert node.schedules.put(replace(hourly(), payload=b"other"))
+    stored = node.store.one("report")
+    assert (stored.payload, stored.next_at) == (b"other", NEXT)
+    assert node.schedules.put(replace(hourly(), timetable=Timetable("30 * * * *")))
+    assert node.store.one("report").next_at == NEXT + 1.5 * HOUR
+
+
+def test_a_declaration_beside_another_one_is_compared_with_that(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.schedules.put(hourly())
+    other = replace(hourly(), timetable=Timetable("30 * * * *"))
+    after(monkeypatch, Collection, "find_one", lambda: node.schedules.put(other))
+    node.schedules.put(replace(hourly(), payload=b"other"))
+    stored = node.store.one("report")
+    assert (stored.payload, stored.timetable.cron, stored.next_at) == (b"other", "0 * * * *", NEXT)
+
+
 @pytest.mark.parametrize("kind", ["cron", "every"])
 def test_one_that_was_planned_by_a_wrong_clock_is_planned_anew_when_it_is_resumed(
     node: Node, mail: QueueStore, kind: str
@@ -232,26 +284,26 @@ def test_one_that_was_planned_by_a_wrong_clock_is_planned_anew_when_it_is_resume
     node.clock.time = NOW
     planned = node.store.one("report").next_at
     # When
-    resumed = node.schedules.resume("report").next_at
+    resumed = node.resumed("report")
     # Then it is due within the hour, and again is harmless
     assert planned >= NOW + month
     assert NOW < resumed <= NOW + HOUR
     node.at(resumed)
     assert len(runs(mail)) == 1
-    assert node.schedules.resume("report").next_at == resumed + HOUR
+    assert node.resumed("report") == resumed + HOUR
 
 
 def test_resume_leaves_a_run_due_that_is_overdue(node: Node) -> None:
     node.schedules.put(hourly())
     node.clock.time = NEXT + 1.5 * HOUR
-    assert node.schedules.resume("report").next_at == NEXT
+    assert node.resumed("report") == NEXT
 
 
 def test_a_paused_one_misses_nothing(node: Node, mail: QueueStore) -> None:
     node.schedules.put(hourly(misfire=Misfire.ALL))
     node.schedules.pause("report")
     node.at(NEXT + 3.5 * HOUR)
-    assert node.schedules.resume("report").next_at == NEXT + 4 * HOUR
+    assert node.resumed("report") == NEXT + 4 * HOUR
     node.at(NEXT + 4 * HOUR)
     assert runs(mail) == hours(4)
 

@@ -11,6 +11,7 @@ from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue, check_headers
 from sluicemq_broker.queues import Census, FailedParents, Queues
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.security import Unchanged
 from sluicemq_broker.store import SHOWN_STATES, Changes, Documents, Inspector, JobPage, Listing, Removals
 
 _CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
@@ -70,7 +71,7 @@ class JobAdmin:
 
     # ----------------------------------------------------------------- change
 
-    def change(self, name: str, job_id: str, fields: dict[str, Any]) -> None:
+    def change(self, name: str, job_id: str, fields: dict[str, Any]) -> Unchanged | None:
         """Give a waiting job another priority, or another delay from now on."""
         queue = self._queues.get(name)
         if not fields or fields.keys() - _CHANGEABLE:
@@ -78,17 +79,22 @@ class JobAdmin:
         read = check_headers(fields)
         now = self._clock.now()
         due = now + read["delay"] if "delay" in read else None
-        Changes(self._changed(queue)).change(name, job_id, now, priority=read.get("priority"), due=due)
+        changes = Changes(self._changed(queue))
+        if not changes.change(name, job_id, now, priority=read.get("priority"), due=due):
+            return Unchanged()
         if due is not None and due > now:
             queue.jobs_due([due])
         else:
             queue.jobs_ready(1)
+        return None
 
-    def promote(self, name: str, job_id: str) -> None:
+    def promote(self, name: str, job_id: str) -> Unchanged | None:
         """Make a delayed job ready now."""
         queue = self._queues.get(name)
-        Changes(self._changed(queue)).promote(name, job_id, self._clock.now())
+        if not Changes(self._changed(queue)).promote(name, job_id, self._clock.now()):
+            return Unchanged()
         queue.jobs_ready(1)
+        return None
 
     def cancel(self, name: str, job_id: str) -> None:
         """Remove one waiting job; those who wait for its result hear of it."""

@@ -21,6 +21,7 @@ from sluicemq_broker.security import (
     LONGEST_PASSWORD,
     Security,
     SharedPrincipals,
+    Unchanged,
     password_of,
     public_key_of,
     token_of,
@@ -31,6 +32,7 @@ from sluicemq_broker.store import MOST_KEYS, KeyKind, PrincipalKey, PrincipalRec
 MOST_LISTED: Final = 1000
 SHORTEST_PASSWORD: Final = 8
 _LONGEST_NOTE: Final = 200
+_NO_TOKEN: Final[dict[str, str]] = {}
 
 #: Makes a changed principal of the stored one, None if there is none; or None: it is removed.
 Change = Callable[[PrincipalRecord | None], PrincipalRecord | None]
@@ -89,7 +91,7 @@ class PrincipalAdmin:
             raise _not_found(name)
         return self._row(record)
 
-    def add(self, read: dict[str, Any]) -> dict[str, Any]:
+    def add(self, read: dict[str, Any]) -> dict[str, Any] | Unchanged:
         """Add a principal; returns it, with its token if one was asked for."""
         name = self._changeable(read)
         if "permissions" not in read:
@@ -102,7 +104,7 @@ class PrincipalAdmin:
             _refuse_another(before)
             return replace(new, keys=keys)
 
-        return self._changed(name, change, force=True) | token
+        return self._changed(name, change, force=True, token=token)
 
     def remove(self, read: dict[str, Any]) -> None:
         """Remove a principal; its connections end."""
@@ -114,7 +116,7 @@ class PrincipalAdmin:
 
         self._store(name, change, force=read.get("force", False))
 
-    def rotate(self, read: dict[str, Any]) -> dict[str, Any]:
+    def rotate(self, read: dict[str, Any]) -> dict[str, Any] | Unchanged:
         """Add a key, password or token; or end one of them. A principal has one password."""
         name, kind, dropped = self._changeable(read), read.get("kind"), read.get("id")
         if (kind is None) == (dropped is None):
@@ -125,7 +127,11 @@ class PrincipalAdmin:
         keys, token = ((), {}) if kind is None else self._new_keys({**read, **wanted})
         ends_others = bool(read.get("drop")) or kind == KeyKind.PASSWORD
 
+        there = {(key.kind, key.value, key.note) for key in keys}
+
         def stays(key: PrincipalKey) -> bool:
+            if (key.kind, key.value, key.note) in there:
+                return True
             return key.id != dropped and not (ends_others and key.kind == kind)
 
         def change(before: PrincipalRecord | None) -> PrincipalRecord:
@@ -139,9 +145,9 @@ class PrincipalAdmin:
                 raise BadFrames(f"principal {name} has {MOST_KEYS} keys already: end some of them")
             return replace(before, keys=former + new)
 
-        return self._changed(name, change, force=read.get("force", False)) | token
+        return self._changed(name, change, force=read.get("force", False), token=token)
 
-    def permit(self, read: dict[str, Any]) -> dict[str, Any]:
+    def permit(self, read: dict[str, Any]) -> dict[str, Any] | Unchanged:
         """Replace what a principal may do: permissions, tenant, limits, as far as they are given."""
         name = self._changeable(read)
 
@@ -152,11 +158,21 @@ class PrincipalAdmin:
 
         return self._changed(name, change, force=read.get("force", False))
 
-    def _changed(self, name: str, change: Change, *, force: bool) -> dict[str, Any]:
-        record = self._store(name, change, force=force)
+    def _changed(
+        self, name: str, change: Change, *, force: bool, token: dict[str, str] = _NO_TOKEN
+    ) -> dict[str, Any] | Unchanged:
+        before: PrincipalRecord | None = None
+
+        def noted(stored: PrincipalRecord | None) -> PrincipalRecord | None:
+            nonlocal before
+            before = stored
+            return change(stored)
+
+        record = self._store(name, noted, force=force)
         if record is None:  # removed at once by another broker
             raise _not_found(name)
-        return self._row(record)
+        row = self._row(record) | token
+        return Unchanged(row) if record == before else row
 
     def _store(self, name: str, change: Change, *, force: bool) -> PrincipalRecord | None:
         return self._around.change(name, change, not force)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames
@@ -15,11 +15,13 @@ from sluicemq_broker.config import NO_VALUE, require_setting, stored_value
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Census, Delete, Purge, Queues, Task, Tasks, check_name
+from sluicemq_broker.security import Unchanged
 from sluicemq_broker.store import ALL_QUEUES, SHOWN_STATES
 
 #: Workers in one answer, and jobs of each: more than a person reads.
 _MOST_WORKERS: Final = 1000
 _MOST_OF_ONE: Final = 20
+Answer = TypeVar("Answer")
 
 
 class QueueAdmin:
@@ -57,17 +59,17 @@ class QueueAdmin:
         seen = (each for each in queues if each.workers and is_seen(each.name))
         return list(islice((row for each in seen for row in each.worker_list(_MOST_OF_ONE)), _MOST_WORKERS))
 
-    def pause(self, name: str, what: str) -> list[str]:
+    def pause(self, name: str, what: str) -> list[str] | Unchanged:
         """Pause delivery or intake at all brokers; returns what is paused now."""
         queue = self._pausable(name, what)
-        self._queues.pause(queue, what)
-        return sorted(queue.paused)
+        changed = self._queues.pause(queue, what)
+        return _answer(sorted(queue.paused), changed=changed)
 
-    def resume(self, name: str, what: str) -> list[str]:
+    def resume(self, name: str, what: str) -> list[str] | Unchanged:
         """Resume delivery or intake at all brokers; returns what is still paused."""
         queue = self._pausable(name, what)
-        self._queues.resume(queue, what)
-        return sorted(queue.paused)
+        changed = self._queues.resume(queue, what)
+        return _answer(sorted(queue.paused), changed=changed)
 
     def settings(self, name: str) -> dict[str, Any]:
         """Return ``{settings, differs}``: each setting and its source, and where brokers' files differ.
@@ -77,11 +79,11 @@ class QueueAdmin:
         self._of_queues(name)
         return {"settings": self._queues.settings.explain(name), "differs": self._differs(name)}
 
-    def set_settings(self, name: str, settings: dict[str, Any]) -> list[dict[str, Any]]:
+    def set_settings(self, name: str, settings: dict[str, Any]) -> list[dict[str, Any]] | Unchanged:
         """Set settings at all brokers; returns what they are now, and what else they could be here."""
         return self._change_settings(name, {key: _stored(key, value) for key, value in settings.items()})
 
-    def unset_settings(self, name: str, keys: list[Any]) -> list[dict[str, Any]]:
+    def unset_settings(self, name: str, keys: list[Any]) -> list[dict[str, Any]] | Unchanged:
         """Take settings back: files count again; returns what they are now at this broker."""
         for key in keys:
             with _as_refusal():
@@ -97,14 +99,15 @@ class QueueAdmin:
         """Remove a queue and all its jobs; refused while workers are connected to it."""
         return self._tasks.begin(Delete.kind, name)
 
-    def _change_settings(self, name: str, values: dict[str, str | None]) -> list[dict[str, Any]]:
+    def _change_settings(self, name: str, values: dict[str, str | None]) -> list[dict[str, Any]] | Unchanged:
         if not values:
             raise BadFrames("name at least one setting")
         queue = self._of_queues(name)
         if queue:
             queue.prepare(again=True)  # a queue without a collection is forgotten by a restart
-        self._queues.set_settings(name, values)
-        return [each for each in self._queues.settings.explain(name) if each["key"] in values]
+        changed = self._queues.set_settings(name, values)
+        now = [each for each in self._queues.settings.explain(name) if each["key"] in values]
+        return _answer(now, changed=changed)
 
     def _of_queues(self, name: str) -> Queue | None:
         """Return the queue of this name; None for all queues. Raises NotFound."""
@@ -122,6 +125,10 @@ def dead_letters_to(settings: object) -> list[str]:
     """Return the queue into which dead letters would go by these settings, which takes a permission."""
     to = settings.get("on_dead") if isinstance(settings, dict) else None
     return [to] if isinstance(to, str) and to.strip().lower() != NO_VALUE else []
+
+
+def _answer(now: Answer, *, changed: bool) -> Answer | Unchanged:
+    return now if changed else Unchanged(now)
 
 
 def _stored(key: object, value: Any) -> str:

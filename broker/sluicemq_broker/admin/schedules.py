@@ -13,7 +13,7 @@ from sluicemq.protocol.rules import kept, number, one_of
 from sluicemq_broker.job import Misfire, Timetable
 from sluicemq_broker.queues import Schedules
 from sluicemq_broker.runtime import TEXT, read_options
-from sluicemq_broker.security import ANYBODY, Caller, Need
+from sluicemq_broker.security import ANYBODY, Caller, Need, Unchanged
 from sluicemq_broker.store import Schedule
 
 
@@ -67,7 +67,7 @@ def _list(admin: ScheduleAdmin, _about: dict[str, Any]) -> list[dict[str, Any]]:
     return [_row(each) for each in admin.schedules.all()]
 
 
-def _add(admin: ScheduleAdmin, about: dict[str, Any]) -> dict[str, Any]:
+def _add(admin: ScheduleAdmin, about: dict[str, Any]) -> dict[str, Any] | Unchanged:
     read = read_options(about, _OPTIONS, "a schedule")
     if missing := {"name", "queue", "payload"} - read.keys():
         raise BadFrames(f"a schedule needs a {min(missing)}")
@@ -76,7 +76,21 @@ def _add(admin: ScheduleAdmin, about: dict[str, Any]) -> dict[str, Any]:
     headers = read.pop("options", {})
     of_job = {key: read[key] for key in ("name", "queue", "payload")}
     schedule = Schedule(**of_job, timetable=when, headers=headers, misfire=misfire)
-    return _row(admin.schedules.put(schedule, admin.caller))
+    return _changed(admin, schedule.name, admin.schedules.put(schedule, admin.caller))
+
+
+def _pause(admin: ScheduleAdmin, about: dict[str, Any]) -> Unchanged | None:
+    return None if admin.schedules.pause(_named(about)) else Unchanged()
+
+
+def _resume(admin: ScheduleAdmin, about: dict[str, Any]) -> dict[str, Any] | Unchanged:
+    name = _named(about)
+    return _changed(admin, name, admin.schedules.resume(name))
+
+
+def _changed(admin: ScheduleAdmin, name: str, changed: bool) -> dict[str, Any] | Unchanged:  # noqa: FBT001
+    row = _row(admin.schedules.one(name))
+    return row if changed else Unchanged(row)
 
 
 def _named(about: dict[str, Any]) -> str:
@@ -116,8 +130,8 @@ _ACTIONS: Final[dict[str, Callable[[ScheduleAdmin, dict[str, Any]], Any]]] = {
     wire.LIST: _list,
     wire.ADD: _add,
     wire.REMOVE: lambda admin, about: admin.schedules.remove(_named(about)),
-    wire.SUSPEND: lambda admin, about: admin.schedules.pause(_named(about)),
-    wire.GO_ON: lambda admin, about: _row(admin.schedules.resume(_named(about))),
+    wire.SUSPEND: _pause,
+    wire.GO_ON: _resume,
     wire.RUN: lambda admin, about: admin.schedules.run_now(_named(about)),
 }
 ScheduleAdmin.actions = frozenset(_ACTIONS)

@@ -13,7 +13,7 @@ from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.wire import ONLY_LOOK
 from sluicemq_broker.admin import at_store
 from sluicemq_broker.runtime import Counters
-from sluicemq_broker.security import ANYBODY, Audit, Caller, Door, hash_password
+from sluicemq_broker.security import ANYBODY, Audit, Caller, Door, hash_password, plain
 from sluicemq_broker.store import AuditStore, PrincipalStore, connect, require_safe
 
 __all__ = ["act", "hash_password"]
@@ -43,8 +43,8 @@ def _recorded(records: AuditStore, action: str, fields: dict[str, Any], change: 
     try:
         with audit.act(caller, Door.STORE, f"users {action}", str(fields.get("name", "")), fields) as act:
             answer = change()
-        act.done()
+        act.done(answer)
     finally:
         with suppress(SluiceError):  # the principal is changed, and its new token must be shown
             audit.flush()
-    return answer
+    return plain(answer)

@@ -21,7 +21,7 @@ from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.bodies import text_of
 from sluicemq_broker.http.paths import BASE, Routes
 from sluicemq_broker.queues import Task
-from sluicemq_broker.security import NOTHING, Need, Needs
+from sluicemq_broker.security import NOTHING, Need, Needs, plain
 
 #: Seconds to wait for an operation on many jobs before the answer is its task.
 _WAIT: Final = 2.0
@@ -96,6 +96,7 @@ class Change:
         outcome = request.context.answer = self._change(request.context.body, **parameters)
         if isinstance(outcome, Task):
             outcome = outcome.outcome(_WAIT)
+        outcome = plain(outcome)
         goes_on = isinstance(outcome, dict) and TaskField.TASK in outcome
         write(response, outcome if goes_on else {"answer": outcome})
 

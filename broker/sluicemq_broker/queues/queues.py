@@ -269,16 +269,18 @@ class Queues:
         self.records.read()
         self.records.apply(self._follow)
 
-    def pause(self, queue: Queue, what: str) -> None:
-        """Pause ``delivery`` or ``intake`` of a queue, at all brokers."""
-        self.order(queue.name, lambda record: replace(record, paused=record.paused | {what}))
+    def pause(self, queue: Queue, what: str) -> bool:
+        """Pause ``delivery`` or ``intake`` of a queue, at all brokers; False: that held already."""
+        return self.order(queue.name, lambda record: replace(record, paused=record.paused | {what}))
 
-    def resume(self, queue: Queue, what: str) -> None:
-        """Resume ``delivery`` or ``intake`` of a queue."""
-        self.order(queue.name, lambda record: replace(record, paused=record.paused - {what}))
+    def resume(self, queue: Queue, what: str) -> bool:
+        """Resume ``delivery`` or ``intake`` of a queue; False: that held already."""
+        return self.order(queue.name, lambda record: replace(record, paused=record.paused - {what}))
 
-    def set_settings(self, name: str, values: Mapping[str, str | None]) -> None:
+    def set_settings(self, name: str, values: Mapping[str, str | None]) -> bool:
         """Store settings of a queue, or of all, which count before those of files; None: no longer.
+
+        False: that held already.
 
         Raises BadFrames if they can't be together, or while brokers may be there that would ignore them.
         """
@@ -295,15 +297,27 @@ class Queues:
             self.settings.check(name, stored)
             return replace(record, settings=stored)
 
-        self.order(name, change)
+        return self.order(name, change)
 
-    def order(self, name: str, change: Callable[[QueueRecord], QueueRecord]) -> QueueRecord:
-        """Change the record of a queue, durably; returns it when it holds here. Other brokers hear of it."""
-        changed = QueueRecord(name=name)
+    def order(self, name: str, change: Callable[[QueueRecord], QueueRecord]) -> bool:
+        """Change the record of a queue, durably; returns when it holds here. Other brokers hear of it.
+
+        False: it said all that already.
+        """
+        differs = changed = False
+
+        def noted(record: QueueRecord) -> QueueRecord:
+            nonlocal differs
+            after = change(record)
+            differs = after != record
+            return after
+
         with self._one_order:
             for database in self.databases if name == ALL_QUEUES else [self.database_name(name)]:
-                changed = self.records.store(database).change(name, change, self.context.clock.now())
-                self._channel(database).announce(BusEvent(BusKind.RECORDS))
+                self.records.store(database).change(name, noted, self.context.clock.now())
+                if differs:
+                    self._channel(database).announce(BusEvent(BusKind.RECORDS))
+                    changed = True
         self.follow_records()
         return changed
 

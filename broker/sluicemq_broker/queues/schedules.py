@@ -106,16 +106,18 @@ class Schedules:
             return False
         return True
 
-    def put(self, schedule: Schedule, caller: Caller = ANYBODY) -> Schedule:
-        """Make or replace a caller's schedule; returns it as it is stored. Raises what is wrong with it.
+    def put(self, schedule: Schedule, caller: Caller = ANYBODY) -> bool:
+        """Make or replace a caller's schedule; False: it is there, just so. Raises what is wrong with it.
 
         Its jobs have the caller's name and tenant.
         """
         own = {"tenant": caller.tenant} if caller.tenant is not None else {}
         schedule = replace(schedule, headers={**schedule.headers, **own}, added_by=caller.name)
-        ready = self._checked(schedule)
-        self._store.put(ready)
-        return self._store.one(schedule.name)
+        return self._store.put(self._checked(schedule))
+
+    def one(self, name: str) -> Schedule:
+        """Return a schedule as it is stored; raises :class:`NotFound`."""
+        return self._store.one(name)
 
     def configure(self, wanted: Mapping[str, ScheduleSettings]) -> None:
         """Store the schedules of the configuration; those no longer in it are removed by hand only."""
@@ -130,7 +132,7 @@ class Schedules:
                 misfire=Misfire(each.misfire),
                 from_configuration=True,
             )
-            self._store.put_configured(self._checked(schedule))
+            self._store.put(self._checked(schedule))
         for found in self._store.all():
             if found.from_configuration and found.name not in wanted:
                 log.warning(
@@ -144,12 +146,14 @@ class Schedules:
         """Remove a schedule."""
         self._store.remove(name)
 
-    def pause(self, name: str) -> None:
-        """Push no runs until it is resumed, at all brokers."""
-        self._store.pause(name)
+    def pause(self, name: str) -> bool:
+        """Push no runs until it is resumed, at all brokers; False: it was paused."""
+        return self._store.pause(name)
 
-    def resume(self, name: str) -> Schedule:
+    def resume(self, name: str) -> bool:
         """Go on with the next run after now; runs of the paused time do not count as missed.
+
+        False: it was not paused, and stays as it is.
 
         A schedule that is not paused is planned again if its next run is too far ahead, as after MongoDB's
         clock was wrong; an overdue run stays due.
@@ -159,9 +163,10 @@ class Schedules:
         if timetable.begins_at > now:
             timetable = timetable._replace(begins_at=now)
         next_at = self._next(timetable)
-        if schedule.paused or next_at < schedule.next_at:
-            self._store.resume(name, next_at, timetable.begins_at)
-        return self._store.one(name)
+        if not schedule.paused and next_at >= schedule.next_at:
+            return False
+        self._store.resume(name, next_at, timetable.begins_at)
+        return True
 
     def run_now(self, name: str) -> str:
         """Push one job of a schedule now; returns the job's id."""

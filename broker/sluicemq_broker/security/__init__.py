@@ -1,7 +1,7 @@
 """Security: principals, their permissions, and the one question that every door asks."""
 
 from sluicemq_broker.security import visible
-from sluicemq_broker.security.acts import Act, Door, Outcome
+from sluicemq_broker.security.acts import Act, Door, Outcome, Unchanged, plain
 from sluicemq_broker.security.audit import Audit
 from sluicemq_broker.security.authorize import (
     ANYBODY,
@@ -56,6 +56,7 @@ __all__ = [
     "Shared",
     "SharedLogins",
     "SharedPrincipals",
+    "Unchanged",
     "authorize",
     "charge",
     "hash_password",
@@ -63,6 +64,7 @@ __all__ = [
     "may_use",
     "named",
     "password_of",
+    "plain",
     "public_key_of",
     "require_known",
     "token_of",

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import gevent
 
@@ -55,6 +55,17 @@ class Door(StrEnum):
     BROKER = "broker"
 
 
+class Unchanged(NamedTuple):
+    """Answer of an order that says what holds already: it has changed nothing, so it is not recorded."""
+
+    answer: Any = None
+
+
+def plain(answer: Any) -> Any:
+    """Return an answer as it goes out."""
+    return answer.answer if isinstance(answer, Unchanged) else answer
+
+
 class Act:
     """One administrative act, from its request to its record. As a context it records how it failed."""
 
@@ -78,7 +89,12 @@ class Act:
             self.refused(error.code if isinstance(error, SluiceError) else Unavailable.code)
 
     def done(self, answer: object = None) -> None:
-        """Record that it is done; a number that it answered is how many it concerned. Waits for MongoDB."""
+        """Record that it is done; a number that it answered is how many it concerned. Waits for MongoDB.
+
+        An order that says what holds already is not recorded.
+        """
+        if isinstance(answer, Unchanged):
+            return
         counted = isinstance(answer, int) and not isinstance(answer, bool)
         self._over(Outcome.DONE, {"count": answer} if counted else {})
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 from sluicemq.protocol.permissions import Action
+from sluicemq_broker.security.acts import Unchanged
 from sluicemq_broker.security.authorize import Caller, Need, authorize
 
 
@@ -57,6 +58,8 @@ class Needs(NamedTuple):
 
     def show(self, caller: Caller, answer: Any) -> Any:
         """Return the answer without what the caller may not see; raises Forbidden if nothing is left."""
+        if isinstance(answer, Unchanged):
+            return Unchanged(self.show(caller, answer.answer))
         return self.shows(caller, answer) if self.shows else answer
 
 

@@ -131,14 +131,21 @@ class Subscriptions:
         if not self.store(self._streams.get(stream)).release(stream, name):
             raise NotFound(f"subscription {name!r} of stream {stream!r} is held by nobody")
 
-    def seek(self, stream: str, name: str, watermark: int, peer: str | None = None) -> None:
-        """Set the watermark of a subscription without a holder; raises :class:`Held`. ``peer``: see Wish."""
+    def seek(self, stream: str, name: str, watermark: int, peer: str | None = None) -> bool:
+        """Set the watermark of a subscription without a holder; False: it stands there. Raises :class:`Held`.
+
+        ``peer``: see Wish.
+        """
         found = self._streams.get(stream)
         check_name(name)
         may_make = partial(self._may_make, found, name, peer)
-        stands = self.store(found).seek(stream, name, self._number(found, watermark) or 0, may_make)
+        number = self._number(found, watermark) or 0
+        store = self.store(found)
+        before = store.get(stream, name)
+        stands = store.seek(stream, name, number, may_make)
         if stands.kind is not None:
             raise _held(stands)
+        return before is None or stands.fence != before.fence
 
     def delete(self, stream: str, name: str) -> None:
         """Remove a subscription; raises :class:`Held`, or :class:`NotFound`."""

@@ -18,7 +18,7 @@ from sluicemq_broker.doors.smq.fields import Fields, seconds_to_wait, take
 from sluicemq_broker.doors.smq.verbs import AdminVerb, Computed
 from sluicemq_broker.queues import Task
 from sluicemq_broker.runtime import Batcher, QuerySlots
-from sluicemq_broker.security import Act, Caller, Door, require_known
+from sluicemq_broker.security import Act, Caller, Door, plain, require_known
 from sluicemq_devices.sockets import SMALL
 
 if TYPE_CHECKING:
@@ -182,14 +182,14 @@ class _Request(NamedTuple):
     def ask(self) -> Any:
         """Return what was found or done; may wait for MongoDB."""
         if self.act is None:
-            return self._answer()
+            return plain(self._answer())
         with self.act:
             answer = self._answer()
         if isinstance(answer, Task):
             self.act.begun(answer.id, answer.outcome)
         else:
             self.act.done(answer)
-        return answer
+        return plain(answer)
 
     def _answer(self) -> Any:
         """Return what the verb's method does.

@@ -11,7 +11,7 @@ from sluicemq.protocol.errors import BadFrames, QueueFull, Unavailable
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rules import whole
 from sluicemq_broker.runtime import read_options
-from sluicemq_broker.security import Caller, authorize
+from sluicemq_broker.security import Caller, Unchanged, authorize
 from sluicemq_broker.store import Subscription
 from sluicemq_broker.streams import NEWEST, Subscriptions, Wish, not_held
 
@@ -86,9 +86,11 @@ class SessionSubscriptions:
         """Return all subscriptions, or those of one stream; those that it holds with their fences."""
         return [self._with_fence(row) for row in self._subscriptions.listed(stream)]
 
-    def seek(self, stream: str, name: str, watermark: int) -> None:
+    def seek(self, stream: str, name: str, watermark: int) -> Unchanged | None:
         """Set the watermark of a subscription that nobody holds."""
-        self._subscriptions.seek(stream, name, _number_or_newest(watermark), self._caller.peer)
+        number = _number_or_newest(watermark)
+        moved = self._subscriptions.seek(stream, name, number, self._caller.peer)
+        return None if moved else Unchanged()
 
     def forget(self, stream: str, name: str) -> None:
         """Remove a subscription that nobody holds."""

@@ -38,31 +38,35 @@ class Operations:
 class Changes(Operations):
     """Operations on one job that waits: run it now, change its priority, delay or time to live."""
 
-    def promote(self, queue: str, job_id: str, now: float) -> None:
-        """Make a delayed job due now; a job that is due already keeps its place.
+    def promote(self, queue: str, job_id: str, now: float) -> bool:
+        """Make a delayed job due now; a job that is due already keeps its place, and False is returned.
 
         Raises :class:`NotFound` if no such job waits. Repeating it after a lost reply changes nothing.
         """
-        self._change(queue, job_id, now, {"$min": {"eligible_at": date(now)}}, "promoted")
+        return self._change(queue, job_id, now, {"$min": {"eligible_at": date(now)}}, "promoted")
 
     def change(
         self, queue: str, job_id: str, now: float, *, priority: int | None = None, due: float | None = None
-    ) -> None:
+    ) -> bool:
         """Give a waiting job another priority, or another time at which it is due, or both.
+
+        False: it has them.
 
         Raises :class:`NotFound` if no such job waits. Repeating it after a lost reply is harmless.
         """
         fields: Document = {} if priority is None else {"priority": priority}
         if due is not None:
             fields["eligible_at"] = date(due)
-        self._change(queue, job_id, now, {"$set": fields}, "changed")
+        return self._change(queue, job_id, now, {"$set": fields}, "changed")
 
-    def _change(self, queue: str, job_id: str, now: float, update: Document, done: str) -> None:
+    def _change(self, queue: str, job_id: str, now: float, update: Document, done: str) -> bool:
         waits = {"_id": job_id, "state": {"$in": WAITS}, "expires_at": {"$not": {"$lte": date(now)}}}
         with translated():
             jobs = self._jobs(queue)
-            if not jobs.update_one(waits, update).matched_count:
+            found = jobs.update_one(waits, update)
+            if not found.matched_count:
                 raise not_waiting(jobs, queue, job_id, done, now)
+            return found.modified_count > 0
 
 
 def not_waiting(jobs: Jobs, queue: str, job_id: str, done: str, now: float = 0.0) -> NotFound:

@@ -110,6 +110,7 @@ class PrincipalStore:
     ) -> PrincipalRecord | None:
         """Replace a principal by what ``change`` makes of it; returns that, None if it is removed now.
 
+        Where that changes nothing, nothing is written.
         ``keep_operator``: raises Forbidden if nobody could change principals after it. Raises BadFrames for a
         key of another principal, what ``change`` raises, and the errors of :meth:`Revisions.change`.
         """
@@ -119,8 +120,8 @@ class PrincipalStore:
             after = change(before)
             if keep_operator and before and before.operates and not (after and after.operates):
                 self._require_another_operator(name, session)
-            if after is None and before is None:
-                return None
+            if after == before:
+                return before
             try:
                 revision = put({**_document(after, now), "changed_at": date(now)})
             except DuplicateKeyError:

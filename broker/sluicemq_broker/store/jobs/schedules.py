@@ -13,14 +13,16 @@ neither.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from secrets import token_hex
 from typing import Any, Final
 
 from pymongo import IndexModel
 from pymongo.client_session import ClientSession
+from pymongo.errors import DuplicateKeyError
 
-from sluicemq.protocol.errors import NotFound, QueueFull
+from sluicemq.protocol.errors import NotFound, QueueFull, Unavailable
 from sluicemq_broker.job import Job, Misfire, Timetable
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
@@ -31,6 +33,8 @@ from sluicemq_broker.store.values import Document, date, seconds
 
 #: Schedules of one database, at most.
 MOST_SCHEDULES: Final = 1000
+#: How often others may change a schedule between reading and replacing it.
+_TRIES: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +57,16 @@ class Schedule:
     revision: str = ""
     """Tells this schedule from all others that had its name."""
 
-    def same_as(self, other: Schedule) -> bool:
-        """Return True if both describe one job at equal times, whatever their next runs."""
-        return _said(self) == _said(other)
+    @property
+    def described(self) -> Document:
+        """All that somebody has said of it: not its next run, and what became of the former ones."""
+        return {**self.times, **_said(self)}
+
+    @property
+    def times(self) -> Document:
+        """When it runs; for one that runs every some seconds, without the time from which they count."""
+        table = self.timetable
+        return {"every": table.every} if table.every else {"cron": table.cron, "timezone": table.timezone}
 
 
 class ScheduleStore:
@@ -83,25 +94,39 @@ class ScheduleStore:
             raise NotFound(f"there is no schedule {name!r}")
         return _read(found)
 
-    def put(self, schedule: Schedule) -> None:
-        """Store a schedule, or replace it; a paused one stays paused."""
-        with translated():
-            if self.schedules.count_documents({"_id": {"$ne": schedule.name}}) >= MOST_SCHEDULES:
-                raise QueueFull(f"there are {MOST_SCHEDULES} schedules already: remove one")
-            begins = date(schedule.timetable.begins_at)
-            said = {**_said(schedule), "begins_at": begins, "next_at": date(schedule.next_at)}
-            said["revision"] = token_hex(8)
-            gone = {key: "" for key in ("cron", "timezone", "every", "added_by") if key not in said}
-            new = {"paused": False, "pushed": 0}
-            update: Document = {"$set": said, "$setOnInsert": new, **({"$unset": gone} if gone else {})}
-            self.schedules.update_one({"_id": schedule.name}, update, upsert=True)
+    def put(self, schedule: Schedule) -> bool:
+        """Store a schedule, or replace it; False: it is there, just so.
 
-    def put_configured(self, schedule: Schedule) -> None:
-        """Store a schedule of the configuration; an equal one keeps its next run, perhaps overdue."""
+        One that has equal times keeps its next run, perhaps overdue. A paused one stays paused.
+        """
         with translated():
-            found = self.schedules.find_one({"_id": schedule.name})
-        if found is None or not _read(found).same_as(schedule):
-            self.put(schedule)
+            for _ in range(_TRIES):
+                found = self.schedules.find_one({"_id": schedule.name})
+                stored = found and _read(found)
+                if stored and stored.described == schedule.described:
+                    return False
+                if self._replace(stored, schedule) if stored else self._add(schedule):
+                    return True
+        raise Unavailable(f"schedule {schedule.name!r} is changed by others all the time: ask again")
+
+    def _add(self, schedule: Schedule) -> bool:
+        """Store a new schedule; False: another broker has made it just now."""
+        if self.schedules.count_documents({}) >= MOST_SCHEDULES:
+            raise QueueFull(f"there are {MOST_SCHEDULES} schedules already: remove one")
+        new = {"_id": schedule.name, **_written(schedule), **_planned(schedule), "paused": False, "pushed": 0}
+        with suppress(DuplicateKeyError):
+            self.schedules.insert_one(new)
+            return True
+        return False
+
+    def _replace(self, stored: Schedule, schedule: Schedule) -> bool:
+        """Replace what is said of a schedule; False: it was changed, or removed, since it was read."""
+        said = _written(schedule)
+        if stored.times != schedule.times:
+            said |= _planned(schedule)
+        gone = {key: "" for key in ("cron", "timezone", "every", "added_by") if key not in said}
+        seen = {"_id": stored.name, "revision": stored.revision}
+        return self.schedules.update_one(seen, {"$set": said, "$unset": gone}).matched_count == 1
 
     def remove(self, name: str) -> None:
         """Remove a schedule; raises :class:`NotFound`."""
@@ -109,9 +134,9 @@ class ScheduleStore:
             if not self.schedules.delete_one({"_id": name}).deleted_count:
                 raise NotFound(f"there is no schedule {name!r}")
 
-    def pause(self, name: str) -> None:
-        """Push nothing until :meth:`resume`; raises :class:`NotFound`."""
-        self._change(name, {"paused": True})
+    def pause(self, name: str) -> bool:
+        """Push nothing until :meth:`resume`; False: it was paused. Raises :class:`NotFound`."""
+        return self._change(name, {"paused": True})
 
     def resume(self, name: str, next_at: float, begins_at: float) -> None:
         """Go on with that run; runs during the pause were not missed. Raises :class:`NotFound`."""
@@ -151,22 +176,30 @@ class ScheduleStore:
         update = {"$set": moved, "$inc": {"pushed": count}}
         return self.schedules.update_one(seen, update, session=session).matched_count == 1
 
-    def _change(self, name: str, fields: Document) -> None:
+    def _change(self, name: str, fields: Document) -> bool:
         with translated():
-            if not self.schedules.update_one({"_id": name}, {"$set": fields}).matched_count:
-                raise NotFound(f"there is no schedule {name!r}")
+            found = self.schedules.update_one({"_id": name}, {"$set": fields})
+        if not found.matched_count:
+            raise NotFound(f"there is no schedule {name!r}")
+        return found.modified_count > 0
 
 
 #: Filter for schedules that are not paused.
 _RUNS: Final[Document] = {"paused": False}
 
 
+def _written(schedule: Schedule) -> Document:
+    """Return the fields that are written whenever something else is said of a schedule."""
+    return {**schedule.described, "revision": token_hex(8)}
+
+
+def _planned(schedule: Schedule) -> Document:
+    """Return the fields that plan its next run."""
+    return {"begins_at": date(schedule.timetable.begins_at), "next_at": date(schedule.next_at)}
+
+
 def _said(schedule: Schedule) -> Document:
-    """Return the fields of a schedule, without its next run."""
-    table = schedule.timetable
-    when: Document = (
-        {"every": table.every} if table.every else {"cron": table.cron, "timezone": table.timezone}
-    )
+    """Return the fields of a schedule that don't say when it runs."""
     return {
         "queue": schedule.queue,
         "payload": schedule.payload,
@@ -174,7 +207,6 @@ def _said(schedule: Schedule) -> Document:
         "misfire": str(schedule.misfire),
         "from_configuration": schedule.from_configuration,
         **({"added_by": schedule.added_by} if schedule.added_by else {}),
-        **when,
     }
 
 
