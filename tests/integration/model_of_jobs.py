@@ -14,6 +14,8 @@ from hypothesis.stateful import invariant
 from integration.model_of_two_brokers import VISIBILITY, Fate, Hand, ModelWorker
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import Duplicate, SluiceError
+from sluicemq.protocol.options import OPTIONS
+from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job.job import ERRORS_KEPT, Job
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.verdict import Settlement, Verdict
@@ -22,6 +24,7 @@ from sluicemq_broker.store.values import seconds as seconds_of
 from support.small_broker import MAX_LOSSES, SmallBroker
 from support.virtual_time import come_to_rest
 
+_MAX_UNANSWERED: Final = QueueSettings().max_unanswered
 _UNFINISHED: Final = {"state": {"$in": ["ready", "waiting", "reserved"]}}
 
 
@@ -140,7 +143,7 @@ class Lives(Fate):
             self.lives[each["_id"]] = Life(
                 each["_id"],
                 "remember" in each,
-                each.get("max_attempts", 5),
+                each.get("max_attempts", OPTIONS["max_attempts"].default),
                 time_of(each, "expires_at"),
                 dedupe_id,
                 time_of(each, "dedupe_until") or 0.0,
@@ -297,7 +300,8 @@ class Lives(Fate):
 
     def _may_be_dead(self, life: Life, stored: dict[str, Any]) -> bool:
         used_up = 0 < life.max_attempts <= life.possible
-        return life.rejected or used_up or stored.get("losses", 0) >= MAX_LOSSES
+        lost = stored.get("losses", 0) >= MAX_LOSSES or stored.get("unanswered", 0) >= _MAX_UNANSWERED
+        return life.rejected or used_up or lost
 
     def commit(self, hands: list[LifeHand]) -> None:
         for broker in self.brokers:

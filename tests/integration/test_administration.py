@@ -132,7 +132,7 @@ def test_a_job_that_is_worked_on_is_shown_with_its_worker_and_can_not_be_changed
         shown = queue.here.show(queue.name, job_id)
         # Then
         assert (shown["state"], shown["payload"], shown["headers"]) == ("reserved", b"x", {"k": "v"})
-        assert (shown["max_attempts"], shown["visibility_timeout"]) == (5, 1800.0)
+        assert (shown["max_attempts"], shown["visibility_timeout"]) == (13, 1800.0)
         assert "python" in shown["worker"]
         for order in (queue.here.cancel, queue.here.promote):
             with pytest.raises(NotFound, match="is reserved"):

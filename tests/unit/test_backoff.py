@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
 
 EVENLY = Random(4).random
@@ -58,6 +59,12 @@ def test_chance_moves_a_wait_by_its_share_and_no_further(backoff: Backoff, attem
     assert backoff.wait(attempt, lambda: 0.5) == even
     assert backoff.wait(attempt, lambda: 0.0) == pytest.approx(even * (1 - backoff.jitter))
     assert backoff.wait(attempt, lambda: 1.0) == pytest.approx(even * (1 + backoff.jitter))
+
+
+def test_by_default_a_job_is_tried_again_for_an_hour_at_least() -> None:
+    settings = QueueSettings()
+    waits = [settings.retries.wait(each, lambda: 0.0) for each in range(1, settings.max_attempts)]
+    assert 3600 <= sum(waits) <= 2 * 3600
 
 
 def test_jobs_that_failed_together_come_again_at_different_times() -> None:

@@ -35,7 +35,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     assert config.broker.mongodb_uri is None
     assert (config.broker.lease, config.broker.heartbeat, config.broker.silence) == (15.0, 2.0, 6.0)
     assert config.broker.max_job_bytes == 12 * 2**20
-    assert config.queue("any").max_attempts == 5
+    assert config.queue("any").max_attempts == 13
     assert [doors(each) for each in config.devices] == [
         ("streamer", [5551], [5552], [5557]),
         ("queue", [5553], [5554], []),

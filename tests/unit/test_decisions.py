@@ -35,9 +35,9 @@ LINEAR = Backoff("linear", base=10, jitter=0)
 ONWARD = Onward("next", b"on", {"priority": 1})
 
 
-def job_with(attempts: int = 1, *, isolated: bool = False, **options: Any) -> Job:
-    job = Job("job", b"payload", **{"max_attempts": 0, **options})
-    job.attempts, job.isolated = attempts, isolated
+def job_with(attempts: int = 1, *, isolated: bool = False, unanswered: int = 0, **options: Any) -> Job:
+    job = Job("job", b"payload", **{"max_attempts": 99, **options})
+    job.attempts, job.isolated, job.unanswered = attempts, isolated, unanswered
     return job
 
 
@@ -125,10 +125,19 @@ def test_a_verdict_that_can_not_be_carried_out_rolls_the_job_back(job: dict[str,
             False,
             (NOT_ARRIVED, 10, "dead isolated counted", Count.ROLLED_BACK),
         ),
+        ({"unanswered": 1}, True, True, (DIED, None, "isolated counted", Count.ROLLED_BACK)),
+        ({"unanswered": 2}, True, True, (DIED, None, "dead isolated counted", Count.ROLLED_BACK)),
+        ({"unanswered": 2}, False, True, (NOT_BEGUN, None, "isolated", Count.RETURNED)),
+        (
+            {"unanswered": 9, "max_attempts": 0},
+            True,
+            True,
+            (DIED, None, "isolated counted", Count.ROLLED_BACK),
+        ),
     ],
 )
 def test_a_workers_end_decides(job: dict[str, Any], decision: Any, *, begun: bool, arrived: bool) -> None:
-    decided = on_death(job_with(**job), "w", LINEAR, NOW, begun=begun, arrived=arrived)
+    decided = on_death(job_with(**job), "w", LINEAR, NOW, max_unanswered=3, begun=begun, arrived=arrived)
     assert brief(decided) == decision
 
 
@@ -139,7 +148,8 @@ def test_a_workers_end_decides(job: dict[str, Any], decision: Any, *, begun: boo
         ({"attempts": 2}, True, (TIMED_OUT, 20, "counted", Count.ROLLED_BACK)),
         ({"max_attempts": 1}, True, (TIMED_OUT, None, "dead counted", Count.ROLLED_BACK)),
         ({"max_attempts": 1}, False, Release()),
+        ({"unanswered": 2}, True, (TIMED_OUT, None, "dead counted", Count.ROLLED_BACK)),
     ],
 )
 def test_a_visibility_timeout_decides(job: dict[str, Any], decision: Any, *, begun: bool) -> None:
-    assert brief(on_time_out(job_with(**job), "w", LINEAR, NOW, begun=begun)) == decision
+    assert brief(on_time_out(job_with(**job), "w", LINEAR, NOW, max_unanswered=3, begun=begun)) == decision

@@ -29,7 +29,7 @@ def test_a_queue_without_a_table_has_what_holds_for_all() -> None:
 
 def test_what_differs_for_all_queues_is_said_once() -> None:
     other = {"*": {}, "mail": {"ttl": 60.0}}
-    assert found(a=ALIKE, b=other) == [("*", "max_attempts", {"a": 7, "b": 5})]
+    assert found(a=ALIKE, b=other) == [("*", "max_attempts", {"a": 7, "b": 13})]
 
 
 def test_a_key_of_another_version_differs_too() -> None:

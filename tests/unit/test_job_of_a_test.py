@@ -14,7 +14,7 @@ def test_a_payload_is_enough() -> None:
         {},
         1,
         0,
-        5,
+        13,
     )
     assert isinstance(job.id, str)
     assert isinstance(job.queue, str)

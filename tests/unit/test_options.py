@@ -164,7 +164,7 @@ def test_of_a_job_that_has_everything_all_is_read_that_a_broker_asks_for_later()
     job, nobody = with_everything(), Job("", b"")
     assert {name for name in ATTRIBUTES if getattr(job, name) == getattr(nobody, name)} == set()
     # When it is stored, with what a sweep notes in its document, and read
-    document = stored(job) | {"losses": job.losses, "suspect": job.isolated}
+    document = stored(job) | {"losses": job.losses, "unanswered": job.unanswered, "suspect": job.isolated}
     read = loaded({key: document[key] for key in ("_id", *HANDED_OUT_FAIRLY)}, USUAL)
     # Then
     kept = ATTRIBUTES - NOT_READ
@@ -222,7 +222,9 @@ def with_everything() -> Job:
     job.continue_from(former, {*OPTIONS, "payload"}, None, {"passed": [{"queue": "first"}]})
     job.reserve(Reservation("me", 3))
     parent = Parent("mail", "parent", 5, "them/1")
-    job.restore_rare(losses=2, isolated=True, result_wanted=True, dedupe_until=NOW + 5, parent=parent)
+    job.restore_rare(
+        unanswered=2, losses=2, isolated=True, result_wanted=True, dedupe_until=NOW + 5, parent=parent
+    )
     job.line_up(1)
     return job
 

@@ -183,6 +183,12 @@ class QueueSettings:
     max_losses: int = live(
         20, rules.whole(1, 1_000_000), "brokers that may die with a job before it is a dead letter"
     )
+    max_unanswered: int = live(
+        5,
+        rules.whole(1, 1_000_000),
+        "deliveries that may end without an answer, as a worker died or let visibility_timeout pass, before "
+        "a job is a dead letter",
+    )
     visibility_timeout: float = option("visibility_timeout")
     backoff: str = option(
         "backoff", rules.one_of(*KINDS), "how the wait grows after each failure; or linear, fixed, none"

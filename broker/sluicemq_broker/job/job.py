@@ -121,7 +121,8 @@ class Job:
     An accepted job does not change, except for its reservation and ``attempts``. Attributes are set by its
     methods only, which say what may happen to it.
 
-    ``attempts``: deliveries, including the one under way. ``isolated``: a worker died with the job, so it is
+    ``attempts``: deliveries, including the one under way; ``unanswered``: those that ended without an answer,
+    as the worker died, or was too slow. ``isolated``: a worker died with the job, so it is
     delivered alone. ``backoff``: None where the queue's own holds. ``remember``: seconds for which its result
     is kept; ``keep_done``: seconds for which the whole job is kept when it is done (0: not at all).
     ``dedupe_until``: when another job may have its ``dedupe_id`` (0: it has none). ``group``: jobs of a group
@@ -163,6 +164,7 @@ class Job:
     place: int | None = None
     result_wanted: bool = False
     losses: int = 0
+    unanswered: int = 0
     isolated: bool = False
     story: Mapping[str, Any] | None = None
     parent: Parent | None = None
@@ -256,10 +258,18 @@ class Job:
         self.attempts = attempts
 
     def restore_rare(
-        self, *, losses: int, isolated: bool, result_wanted: bool, dedupe_until: float, parent: Parent | None
+        self,
+        *,
+        losses: int,
+        unanswered: int,
+        isolated: bool,
+        result_wanted: bool,
+        dedupe_until: float,
+        parent: Parent | None,
     ) -> None:
         """Set what the documents of few jobs have."""
         self.losses = losses
+        self.unanswered = unanswered
         self.isolated = isolated
         self.result_wanted = result_wanted
         self.dedupe_until = dedupe_until
@@ -334,6 +344,10 @@ class Job:
     def spent(self) -> bool:
         """True if one more failure makes it a dead letter (``max_attempts`` 0: never)."""
         return 0 < self.max_attempts <= self.attempts
+
+    def unheard_of(self, max_unanswered: int) -> bool:
+        """True if one more delivery without an answer makes it a dead letter."""
+        return self.spent or (self.max_attempts > 0 and self.unanswered + 1 >= max_unanswered)
 
     def kept_until(self, now: float) -> float | None:
         """Return until when its document is kept if it is done ``now``; None: it is removed.

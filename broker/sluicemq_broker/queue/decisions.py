@@ -133,7 +133,14 @@ def on_refusal(problem: SluiceError, job: Job, worker: str, backoff: Backoff, no
 
 
 def on_death(
-    job: Job, worker: str, backoff: Backoff, now: float, *, begun: bool, arrived: bool = True
+    job: Job,
+    worker: str,
+    backoff: Backoff,
+    now: float,
+    *,
+    max_unanswered: int,
+    begun: bool,
+    arrived: bool = True,
 ) -> Return:
     """Decide on a job whose worker has died: the next worker gets it alone.
 
@@ -144,17 +151,22 @@ def on_death(
     reason = DIED if begun else NOT_BEGUN if arrived else NOT_ARRIVED
     counted = begun or job.isolated
     due = _due(job, None if job.isolated else 0.0, backoff, now)
-    dead = counted and job.spent
-    entry = RolledBack(job, reason, worker, due, isolated=True, dead=dead, counted=counted)
+    dead = counted and job.unheard_of(max_unanswered)
+    entry = RolledBack(
+        job, reason, worker, due, isolated=True, dead=dead, counted=counted, answered=not counted
+    )
     return Return(entry, Count.ROLLED_BACK if counted else Count.RETURNED)
 
 
-def on_time_out(job: Job, worker: str, backoff: Backoff, now: float, *, begun: bool) -> Return | Release:
+def on_time_out(
+    job: Job, worker: str, backoff: Backoff, now: float, *, max_unanswered: int, begun: bool
+) -> Return | Release:
     """Decide on a job whose visibility timeout has passed: at once the first time, then with back-off."""
     if not begun:
         return Release()
     due = _due(job, 0.0 if job.attempts == 1 else None, backoff, now)
-    return Return(RolledBack(job, TIMED_OUT, worker, due, dead=job.spent), Count.ROLLED_BACK)
+    dead = job.unheard_of(max_unanswered)
+    return Return(RolledBack(job, TIMED_OUT, worker, due, dead=dead, answered=False), Count.ROLLED_BACK)
 
 
 def _due(job: Job, delay: float | None, backoff: Backoff, now: float) -> float | None:

@@ -102,6 +102,7 @@ class Queue:
             others,
             go_on=self.go_on,
             backoff=settings.retries,
+            max_unanswered=settings.max_unanswered,
         )
         self._sender = Sender(mine, scheduler, self._settler, self._alarm, self.go_on)
         self._progress = JobsProgress(self.store, mine, scheduler.deliveries)
@@ -140,7 +141,7 @@ class Queue:
         order_changes = settings.turns != self.settings.turns
         self.settings = settings
         self.store.reconfigure(QueueDefaults.of(settings))
-        self._settler.reconfigure(settings.retries)
+        self._settler.reconfigure(settings.retries, settings.max_unanswered)
         self.capacity.reconfigure(settings)
         # Of what is held ahead, not limited so far, less may begin; or it was claimed in another order.
         if settings.max_running or settings.rate or order_changes:

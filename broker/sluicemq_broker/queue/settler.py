@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, Final
 
 from sluicemq.protocol.errors import LeaseLost, SluiceError, TooLarge, Uncertain
+from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Backoff, Job
 from sluicemq_broker.queue.commits import COMMIT, Commits
@@ -52,13 +53,14 @@ GATHER: Final = 0.001
 #: Called once popped jobs are out of the queue, with the deliveries whose jobs were not ours any more.
 Popped = Callable[[Collection[Delivery]], None]
 _Pop = tuple[list[Delivery], Popped]
-_DEFAULT_BACKOFF: Final = Backoff()
+_DEFAULTS: Final = QueueSettings()
 
 
 class Settler:
     """Ends the deliveries of one queue.
 
     ``backoff``: how long a job of this queue waits that failed and says nothing of it itself.
+    ``max_unanswered``: deliveries that may end without an answer before a job is a dead letter.
     """
 
     def __init__(
@@ -73,14 +75,15 @@ class Settler:
         others: OtherQueues,
         *,
         go_on: Callable[[], None],
-        backoff: Backoff = _DEFAULT_BACKOFF,
+        backoff: Backoff = _DEFAULTS.retries,
+        max_unanswered: int = _DEFAULTS.max_unanswered,
     ) -> None:
         self._store = store
         self._scheduler = scheduler
         self._groups = groups
         self._go_on = go_on
         self._endings = endings
-        self._backoff = backoff
+        self.reconfigure(backoff, max_unanswered)
         self._clock = context.clock
         self._timer = context.timer
         self._retry = context.retry
@@ -115,9 +118,10 @@ class Settler:
             Return: pending(self._write_returns, RETURN),
         }
 
-    def reconfigure(self, backoff: Backoff) -> None:
-        """Let jobs that fail from now on wait as this says."""
+    def reconfigure(self, backoff: Backoff, max_unanswered: int) -> None:
+        """Let jobs that fail from now on wait, or die, as this says."""
         self._backoff = backoff
+        self._max_unanswered = max_unanswered
 
     @property
     def busy(self) -> bool:
@@ -164,11 +168,15 @@ class Settler:
         worker.note_begun(self._timer.now())
         left = self._scheduler.hand_out.leave(worker)
         if died:
-            name, now, arrives = worker.name, self._clock.now(), not worker.commits_on_arrival
-            self._carry_out(
-                Settled(each, on_death(each.job, name, self._backoff, now, begun=each.begun, arrived=arrives))
-                for each in left
+            death = partial(
+                on_death,
+                worker=worker.name,
+                backoff=self._backoff,
+                now=self._clock.now(),
+                max_unanswered=self._max_unanswered,
+                arrived=not worker.commits_on_arrival,
             )
+            self._carry_out(Settled(each, death(each.job, begun=each.begun)) for each in left)
         else:
             self.withdraw(left)
         self._go_on()
@@ -182,9 +190,11 @@ class Settler:
         if late:
             now = self._clock.now()
             self._counters.add(Count.TIMED_OUT, len(late))
+            time_out = partial(
+                on_time_out, backoff=self._backoff, now=now, max_unanswered=self._max_unanswered
+            )
             self._carry_out(
-                Settled(each, on_time_out(each.job, each.worker.name, self._backoff, now, begun=each.begun))
-                for each in late
+                Settled(each, time_out(each.job, each.worker.name, begun=each.begun)) for each in late
             )
 
     def _hang_up(self, delivery: Delivery) -> None:

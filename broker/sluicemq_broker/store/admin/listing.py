@@ -54,7 +54,16 @@ _SHOWN: Final[Document] = {
     **dict.fromkeys(
         (
             *("state", "priority", "eligible_at", "seq", "attempts", "max_attempts", "created_at"),
-            *("reserved_at", "ended_at", "expires_at", "worker", "done_by", "losses", "unreadable"),
+            *(
+                "reserved_at",
+                "ended_at",
+                "expires_at",
+                "worker",
+                "done_by",
+                "losses",
+                "unanswered",
+                "unreadable",
+            ),
             *("group", "tenant", "wait", "head", "children", "pushed_by"),
         ),
         1,

@@ -254,7 +254,8 @@ def _revived(now: float, reason: str, more: Mapping[str, Any] = MappingProxyType
         "parent": {"$cond": [HAS_PARENT, "$parent", "$$REMOVE"]},  # a notified parent no longer waits for it
         **more,
     }
-    return [{"$set": fields}, {"$unset": ["losses", "suspect", "ended_at", "remove_at", "size", "children"]}]
+    gone = ["losses", "unanswered", "suspect", "ended_at", "remove_at", "size", "children"]
+    return [{"$set": fields}, {"$unset": gone}]
 
 
 def _groups(jobs: Jobs, ids: list[str]) -> frozenset[str]:

@@ -5,7 +5,7 @@ Each job is one document from its insert to its end::
     {_id, state, priority, eligible_at, seq, attempts, created_at, payload,
      max_attempts?, visibility_timeout?, keep_done?,
      backoff?: {kind, base, factor, cap, jitter},      where they differ from the queue's settings
-     losses?, suspect?, headers?, expires_at?, remember?,
+     losses?, unanswered?, suspect?, headers?, expires_at?, remember?,
      group?,                                           one job of a group goes out at a time
      tenant?,                                          the tenant in a fair queue
      wait?: {group, place, expires_at?},               while waiting: its place in the line of its group;
@@ -118,7 +118,7 @@ _NOT_READ: Final = frozenset({"_id", "eligible_at", "dedupe_id", "state", "wait"
 #: projection costs the server half as much again for each job.
 HANDED_OUT: Final = dict.fromkeys(
     (
-        *("payload", "seq", "attempts", "losses", "suspect", "parent", "pushed_by"),
+        *("payload", "seq", "attempts", "losses", "unanswered", "suspect", "parent", "pushed_by"),
         *(field for option in OPTIONS.values() for field in option.stored if field not in _NOT_READ),
     ),
     1,
@@ -286,6 +286,7 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
         until = stored.get("dedupe_until")
         loaded.restore_rare(
             losses=stored.get("losses", 0),
+            unanswered=stored.get("unanswered", 0),
             isolated=bool(stored.get("suspect")),
             result_wanted=bool(stored.get("asked")),
             dedupe_until=0.0 if until is None else seconds(until),
@@ -295,11 +296,13 @@ def _special(stored: Document, payload: bytes, defaults: QueueDefaults) -> Job:
 
 
 #: Fields for :meth:`Job.restore_rare`.
-_RECALLED: Final = frozenset({"losses", "suspect", "asked", "dedupe_until", "parent"})
+_RECALLED: Final = frozenset({"losses", "unanswered", "suspect", "asked", "dedupe_until", "parent"})
 
 
 #: Numbers that a job may have; ``remember`` may be null.
-_NUMBERS: Final = frozenset({"losses", "remember"} | set(QueueDefaults._fields) & OPTIONS.keys())
+_NUMBERS: Final = frozenset(
+    {"losses", "unanswered", "remember"} | set(QueueDefaults._fields) & OPTIONS.keys()
+)
 
 
 #: The longest time that a producer may ask for; no count is larger.

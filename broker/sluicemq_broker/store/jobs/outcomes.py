@@ -43,7 +43,8 @@ class Completed(NamedTuple):
 class RolledBack:
     """A job that returns to its queue, or dies; ``due``: when it is due again (None: it keeps its place).
 
-    ``counted``: the attempt counts; otherwise the worker had not started.
+    ``counted``: the attempt counts; otherwise the worker had not started. ``answered``: the worker has said
+    something of it.
     """
 
     job: Job
@@ -53,6 +54,7 @@ class RolledBack:
     isolated: bool = False
     dead: bool = False
     counted: bool = True
+    answered: bool = True
 
 
 class Progressed(NamedTuple):
@@ -206,6 +208,8 @@ def rolled_back(entry: RolledBack, now: float) -> UpdateOne:
         changed["eligible_at"] = date(max(entry.due, now))
     if entry.isolated:
         changed["suspect"] = True
+    if not entry.answered:
+        changed["unanswered"] = entry.job.unanswered + 1
     history = {"$each": [failure(entry.job, entry.reason, entry.worker, date(now))], "$slice": -ERRORS_KEPT}
     update: Document = {"$set": changed, "$unset": unset, "$push": {"errors": history}}
     if not entry.counted:
