@@ -122,7 +122,6 @@ class Connection:
         self._repeating = itertools.count(1) if repeats else None
         self._last_endpoint = ""
         self._obstacle: str | None = None
-        self._warn_at = 0.0
         self._mailbox: native.Mailbox
         self._callbacks = Aside("sluicemq-callbacks", _complain)
         self._wakeup = native.Wakeup()
@@ -139,7 +138,7 @@ class Connection:
         self._pending: dict[int, tuple[Answered, bool]] = {}
         self._numbers = itertools.count(1)
         self._heartbeat, self._silence = DEFAULT_HEARTBEAT, DEFAULT_SILENCE
-        self._received_at = self._sent_at = self._dialled_at = 0.0
+        self._received_at = self._sent_at = self._dialled_at = self._warn_at = 0.0
         self._close_by: float | None = None
         self._ended = threading.Event()
         self._context: zmq.Context[zmq.Socket[bytes]]
