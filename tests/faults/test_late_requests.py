@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import pytest
 
-from sluicemq import Client, Message, Producer, Publisher, Reader
+from sluicemq import Client, Job, Message, Producer, Publisher, Reader, Worker
 from support.broker_process import BrokerProcess
 from support.late_relay import LateRelay
 from support.waiting import TIMEOUT, wait_until
 
 SILENCE = 1.0
+JOBS = 200
 SETTINGS = {"lease": 60.0, "poll": 0.2, "heartbeat": 0.3, "silence": SILENCE}
 CONFIG = {"broker": SETTINGS, "devices": []}
 
@@ -72,6 +74,72 @@ def test_messages_at_a_broker_that_stood_still_are_stored_once(
 
     assert [each.payload for each in found[wrote_before:]] == [b"%d" % at for at in range(100)]
     assert [each.sequence for each in receipts] == [each.sequence for each in found[wrote_before:]]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_jobs_in_a_relay_run_once(mongo_uri: str, database: str, count: int) -> None:
+    with (
+        brokers(mongo_uri, database, count) as (late, other),
+        LateRelay(late.doors["smq"]) as relay,
+        Runs(other) as runs,
+        through(relay.address, lambda: Producer([relay.address, other.doors["smq"]])) as producer,
+    ):
+        relay.hold()
+        receipts = [producer.push("mail", b"x") for _ in range(JOBS)]
+        wait_until(lambda: relay.kept, what="jobs in the relay")
+        relay.cut()
+        producer.flush(TIMEOUT)
+        runs.wait_for(JOBS)
+        relay.deliver()
+        assert relay.broker_has_ended.wait(TIMEOUT)
+        producer.push("mail", b"last").wait(TIMEOUT)
+        runs.wait_for(JOBS + 1)
+
+    assert runs.again == {}
+    assert runs.count.keys() >= {each.id for each in receipts}
+
+
+def test_jobs_at_a_broker_that_stood_still_run_once(mongo_uri: str, database: str) -> None:
+    with brokers(mongo_uri, database, 2) as (frozen, other), Runs(other) as runs:
+        endpoints = [frozen.doors["smq"], other.doors["smq"]]
+        with through(endpoints[0], lambda: Producer(endpoints)) as producer:
+            producer.push("mail", b"first").wait(TIMEOUT)
+            with stopped(frozen):
+                receipts = [producer.push("mail", b"x") for _ in range(JOBS)]
+                producer.flush(TIMEOUT)
+                runs.wait_for(JOBS + 1)
+            with Client(frozen.doors["smq"]) as client:
+                wait_until(lambda: not client.counters()["broker"]["storing"], what="its rest")
+            producer.push("mail", b"last").wait(TIMEOUT)
+            runs.wait_for(JOBS + 2)
+
+    assert runs.again == {}
+    assert runs.count.keys() >= {each.id for each in receipts}
+
+
+class Runs:
+    """A worker of queue ``mail`` at one broker, and how often each job ran."""
+
+    def __init__(self, broker: BrokerProcess) -> None:
+        self.count: Counter[str] = Counter()
+        self._worker = Worker(broker.doors["smq"], "mail", self._handle, concurrency=4)
+
+    @property
+    def again(self) -> dict[str, int]:
+        return {job: count for job, count in self.count.items() if count > 1}
+
+    def wait_for(self, jobs: int) -> None:
+        wait_until(lambda: len(self.count) >= jobs, what=f"{jobs} jobs")
+
+    def _handle(self, job: Job) -> None:
+        self.count[job.id] += 1
+
+    def __enter__(self) -> Self:
+        self._worker.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._worker.stop()
 
 
 Connected = TypeVar("Connected", Publisher, Producer)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from sluicemq.protocol.errors import Duplicate, TooLarge
-from sluicemq_broker.queue.intake import INSERT, INSERTS_AT_ONCE
+from sluicemq_broker.queue.intake import INSERT, INSERTS_AT_ONCE, Push
 from sluicemq_broker.store.errors import Unclear
 from sluicemq_broker.store.write_results import Pushed
 from support.fakes import Held, go_on
 from support.jobs import NOW, a_job, ids, some_jobs
-from unit.intake_rig import IntakeRig
+from unit.intake_rig import IntakeRig, Told
 
 
 @pytest.fixture
@@ -233,3 +235,21 @@ def test_a_job_that_was_known_before_is_not_handed_out_by_its_second_push(rig: I
     rig.drain()
     assert sorted(worker.jobs) == ["a", "b"]
     assert rig.scheduler.ledger.expected == 0
+
+
+def test_jobs_that_are_repeated_elsewhere_are_refused_and_not_stored(rig: IntakeRig) -> None:
+    left, stays = SimpleNamespace(left_behind=True), SimpleNamespace(left_behind=False)
+    told = [Told(), Told(), Told()]
+    for push in (
+        Push([a_job("a")], told[0], left),
+        Push([a_job("b")], told[1], stays),
+        Push([a_job("c", group="g")], told[2], left),
+    ):
+        rig.queue.push(push)
+    rig.drain()
+
+    assert [each.times for each in told] == [1, 1, 1]
+    assert [bool(each.refused) for each in told] == [True, False, True]
+    assert rig.intake.waiting == rig.intake.waiting_bytes == 0
+    assert rig.counters.values["refused"] == 2
+    assert rig.counters.values["pushed"] == 1

@@ -11,8 +11,10 @@ import pytest
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.permissions import Permissions
+from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.config import BrokerSettings, QueueSettings
 from sluicemq_broker.doors.services import Services
+from sluicemq_broker.doors.smq.clients import ClientConnection, Clients
 from sluicemq_broker.doors.smq.sessions import Session, SessionDoor
 from sluicemq_broker.doors.smq.verdicts import MOST_AT_ONCE
 from sluicemq_broker.doors.smq.workers import MOST_BYTES, PoppingWorker, SessionWorker
@@ -438,3 +440,104 @@ def test_a_client_is_gone_when_nothing_came_of_it_for_too_long(
         time.passes(1)
         session.door.beat()
     assert lane.is_closed == gone
+
+
+class TestGoneOn:
+    """Clients that repeat, over their next connection, what was not answered."""
+
+    @pytest.mark.parametrize("newer", ["here", "elsewhere", "of another principal", "older", "none"])
+    def test_what_a_client_sent_over_an_older_connection_is_not_carried_out(
+        self, session: Session, lane: Lane, newer: str
+    ) -> None:
+        connects(lane, 2)
+        other = Lane()
+        if newer == "elsewhere":
+            session.door.clients.on_event(BusEvent(BusKind.CLIENT, "c0ffee/", 3))
+        elif newer == "here":
+            connects(of(session.door, other), 3)
+        elif newer == "older":
+            connects(of(session.door, other), 1)
+        elif newer == "of another principal":
+            other.who = Caller(Principal("eve", Permissions()))
+            connects(of(session.door, other), 3)
+
+        lane.receive([PUSH])
+
+        dropped = newer in ("here", "elsewhere")
+        assert lane.is_closed == dropped
+        assert [each.number for each in lane.sent] == ([1] if dropped else [1, 10])
+        assert other.is_closed == (newer == "older")
+
+    @pytest.mark.parametrize(("repeats", "busy"), [(True, False), (True, True), (False, False)])
+    def test_one_that_heard_nothing_for_too_long_has_gone_on_unless_it_is_busy_with_reading(
+        self, session: Session, lane: Lane, time: VirtualTime, *, repeats: bool, busy: bool
+    ) -> None:
+        if repeats:
+            connects(lane, 1)
+        before = len(lane.sent)
+        lane.writable = not busy  # what lies in the buffers of its connection
+        time.passes(session.door.settings.silence + 0.1)
+
+        lane.receive([PUSH])
+
+        gone = repeats and not busy
+        assert lane.is_closed == gone
+        assert len(lane.sent) == (before if gone else before + 1)
+
+    def test_one_that_was_told_something_in_time_has_not(
+        self, session: Session, lane: Lane, time: VirtualTime
+    ) -> None:
+        connects(lane, 1)
+        session.door.sessions.add(session)
+        for _ in range(20):
+            time.passes(session.door.settings.heartbeat / 2)
+            lane.alive = True
+            session.door.beat()
+
+        lane.receive([PUSH])
+
+        assert not lane.is_closed
+        assert lane.sent[-1].number == 10
+
+    def test_jobs_that_were_read_and_are_not_stored_know_it(
+        self, lane: Lane, session: Session, queue: Any
+    ) -> None:
+        queues: Any = SimpleNamespace(for_push=lambda *_args, **_named: queue)
+        session.door.pushes._queues = queues
+        connects(lane, 1)
+        lane.receive([PUSH])
+        by = queue.pushes[0].by
+        before = by.left_behind
+
+        lane.closed()
+        session.door.clients.on_event(BusEvent(BusKind.CLIENT, "c0ffee/", 2))
+
+        assert (before, by.left_behind) == (False, True)
+
+    def test_few_connections_of_many_are_remembered_and_told(self, time: VirtualTime) -> None:
+        told: list[BusEvent] = []
+        clients = Clients(time.now)
+        clients.channel = lambda: SimpleNamespace(shared=True, announce=told.append)  # type: ignore[assignment,return-value]
+        for number in range(30_000):
+            clients.arrived(ClientConnection(f"c{number}/", 2))
+        clients.arrived(ClientConnection("first/", 1))
+
+        assert len(clients._newest) == 20_000
+        assert not clients.has_newer(ClientConnection("c0/", 1))
+        assert clients.has_newer(ClientConnection("c29999/", 1))
+        assert len(told) == 5_000
+        assert BusEvent.read(str(told[0])) == told[0]
+
+
+PUSH = wire.encode(wire.PUSH, 10, "mail", [[None, b"work", None]])
+
+
+def connects(lane: Lane, connection: int) -> None:
+    lane.receive([wire.encode(wire.HELLO, 1, {"id": "c0ffee", "connection": connection})])
+
+
+def of(door: SessionDoor, lane: Any) -> Lane:
+    """Return the lane of a new session."""
+    Session(door, lane)
+    found: Lane = lane
+    return found

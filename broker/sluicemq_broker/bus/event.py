@@ -36,6 +36,8 @@ class BusKind(StrEnum):
     """Principals were added, changed or removed."""
     LOGINS = "logins"
     """Logins of browsers were ended, or a new secret signs them."""
+    CLIENT = "client"
+    """Client ``name`` has come over its connection ``number``: what it sent over older ones is repeated."""
     HELLO = "hello"
     """A broker begins to listen."""
 

@@ -20,6 +20,7 @@ from sluicemq_broker.admin import (
     QueueAdmin,
     ScheduleAdmin,
 )
+from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import BrokerSettings, DeviceSettings
 from sluicemq_broker.doors import Device, ForwarderDevice, QueueDevice, SessionDoor
 from sluicemq_broker.process.duties import Duty
@@ -73,6 +74,8 @@ class Listeners:
         core.subjects.append(Subjects("device", self._counters, lambda _name: settings.database))
         admin = self._admin(principals, is_open)
         self._sessions = SessionDoor(core.services, admin, parts)
+        self._sessions.clients.channel = lambda: core.ground.bus.channel(settings.database)
+        core.ground.bus.on(BusKind.CLIENT, self._sessions.clients.on_event)
         self._http = self._http_door(admin) if settings.http else None
 
     def start_http(self) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from gevent.event import Event
 
@@ -37,13 +37,22 @@ _SIZE: Final = attrgetter("size")
 Stored = Callable[[dict[int, SluiceError], Sequence[int]], None]
 
 
+class Pusher(Protocol):
+    """Sender of jobs that may repeat them elsewhere."""
+
+    @property
+    def left_behind(self) -> bool:
+        """Return True once it does: what it has sent here is not stored."""
+
+
 class Push:
     """Jobs for one queue that came together, and who hears what became of them."""
 
-    __slots__ = ("began", "grouped", "jobs", "on_stored", "size")
+    __slots__ = ("began", "by", "grouped", "jobs", "on_stored", "size")
 
-    def __init__(self, jobs: list[Job], on_stored: Stored) -> None:
+    def __init__(self, jobs: list[Job], on_stored: Stored, by: Pusher | None = None) -> None:
         self.jobs = jobs
+        self.by = by
         self.size = sum([job.size for job in jobs])
         """Bytes of their payloads and headers."""
         self.grouped = {job.group for job in jobs} != _NO_GROUP
@@ -179,12 +188,15 @@ class Intake:
             shielded(push.on_stored, dict.fromkeys(range(len(push.jobs)), error), ())
 
     def _write_all(self, pushes: list[Push]) -> None:
+        self._drop_repeated(pushes)
         try:
-            self._write(pushes)
+            if pushes:
+                self._write(pushes)
         finally:
             self._left(pushes)
 
     def _line_up(self, pushes: list[Push]) -> None:
+        self._drop_repeated(pushes)
         try:
             self._groups.line_up([job for push in pushes for job in push.jobs])
         except Exception:
@@ -197,6 +209,14 @@ class Intake:
         self._on_their_way.give(count, size)
         self.waiting -= count
         self.waiting_bytes -= size
+
+    def _drop_repeated(self, pushes: list[Push]) -> None:
+        """Take out those that are repeated elsewhere: once done and removed there, they would run again."""
+        repeated = [each for each in pushes if each.by is not None and each.by.left_behind]
+        if repeated:
+            pushes[:] = [each for each in pushes if each not in repeated]
+            self._refuse(repeated, Count.REFUSED)
+            self._left(repeated)
 
     def _write(self, pushes: list[Push]) -> None:
         jobs = pushes[0].jobs if len(pushes) == 1 else [job for push in pushes for job in push.jobs]

@@ -67,6 +67,11 @@ class Count(Metric):
     BAD_VERDICTS = "bad_verdicts", "answers of workers that are no verdict", "verdicts"
     WORKERS_HUNG_UP = "workers_hung_up", "workers disconnected: they never answered", "workers", _BY_QUEUE
     SESSIONS_SILENT = "sessions_silent", "library sessions ended because nothing came", "sessions"
+    SESSIONS_LEFT_BEHIND = (
+        "sessions_left_behind",
+        "library sessions ended because their client has gone on and repeats elsewhere what was not answered",
+        "sessions",
+    )
     ASKERS_GONE = "askers_gone", "requests whose client left before the answer", "questions"
     PROBES = "probes", "empty messages that some sockets send first", "messages"
 

@@ -14,7 +14,7 @@ in UTF-8; ids are strings of 1 to 128 bytes, payloads, results and receipts are 
 
 From the client::
 
-    HELLO   [n, {client, version}]                      -> {broker, heartbeat, silence, max_job_bytes}
+    HELLO   [n, {client, version, id?, connection?}]    -> {broker, heartbeat, silence, max_job_bytes}
     PUSH    [n, queue, [[id|nil, payload, headers|nil], ...]]
                                                         -> [[position, code, text, id?], ...]  refused
                                                            ones, id: of a DUPLICATE, the first job's;

@@ -64,7 +64,7 @@ class Pushes:
             return
         self._on_their_way.take(queue, session, len(jobs), size)
         answer = partial(self._answer, session, number, positions, refused, full)
-        queue.push(Push(jobs, partial(self._stored, queue, session, len(jobs), size, answer)))
+        queue.push(Push(jobs, partial(self._stored, queue, session, len(jobs), size, answer), session))
         charge(session.lane, len(jobs), size, self._counters)
         queue.capacity.hold(session.lane, hears=True)
 

@@ -26,6 +26,7 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.smq.admin_requests import AdminBounds, AdminRequests
 from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
 from sluicemq_broker.doors.smq.assignments import Assignments, read_ready
+from sluicemq_broker.doors.smq.clients import ClientConnection, Clients
 from sluicemq_broker.doors.smq.fields import LONGEST_DELAY, Fields, check_id, error_fields, take
 from sluicemq_broker.doors.smq.pushes import Pushes
 from sluicemq_broker.doors.smq.results import LookUps, Results
@@ -75,6 +76,7 @@ class SessionDoor:
             self.verbs.update(each.verbs)
         self.end_with_client = frozenset(name for name, verb in self.verbs.items() if verb.ends_with_client)
         """Verbs that are not handled for a client that has left: questions and administrative orders."""
+        self.clients = Clients(self.now)
         self._pulse = Pulse(settings.silence, self.now)
         # No ZMTP heartbeats: a session that is not read for a while would not answer them in time.
         self.door = LaneDoor(
@@ -154,6 +156,8 @@ class Session:
         self.admin = door.admin
         self._now = door.now
         self._heard = self._said = self._now()
+        self._connection: ClientConnection | None = None
+        self._left_behind = False
         self._held_back = False
         self._full: set[object] = set()  # it has too much on its way to these
         self.requests = AdminRequests(self)
@@ -165,7 +169,7 @@ class Session:
         self._states = {each: each.join(self) for each in door.extensions}
         needs = WeakMethod(self.needs)
         self.caller.principal.keep(lane, lambda: found() if (found := needs()) else ())
-        lane.on(receive=self._receive, closed=self._closed, unblocked=self.read_on)
+        lane.on(receive=self._receive, closed=self._closed, unblocked=self._unblocked)
 
     @property
     def writable(self) -> bool:
@@ -176,8 +180,29 @@ class Session:
         """Send a message; it waits here if the client reads slowly."""
         self.post(wire.encode(verb, number, *fields))
 
+    @property
+    def left_behind(self) -> bool:
+        """True once the client repeats elsewhere what it has sent here and was not answered.
+
+        It has a newer connection, or has heard nothing for as long as it waits for a sign of life: then this
+        broker stood still. Nothing of what was read late is carried out. Never true of other clients.
+        """
+        if self._connection is not None and not self._left_behind:
+            unheard = self.lane.writable and self._now() - self._said > self.door.settings.silence
+            if (unheard and not self.has_left) or self.door.clients.has_newer(self._connection):
+                self._leave_behind()
+        return self._left_behind
+
+    def _leave_behind(self) -> None:
+        self._left_behind = True
+        text = f"{self.name} has gone on over another connection, and repeats there what was not answered"
+        self.counters.notice(Count.SESSIONS_LEFT_BEHIND, text)
+        self.lane.close()
+
     def post(self, frames: list[bytes]) -> None:
         """Send an encoded message."""
+        if self.left_behind:
+            return
         self._said = self._now()
         self.lane.send(frames)
         if self.lane.backlog > MOST_UNREAD:
@@ -209,6 +234,10 @@ class Session:
         for worker in self.assignments.workers.values():
             worker.queue.offer(worker)
 
+    def _unblocked(self) -> None:
+        self._said = self._now()  # the client was busy with reading
+        self.read_on()
+
     def state(self, extension: Extension) -> Any:
         """Return what a part of the broker keeps of this session."""
         return self._states[extension]
@@ -238,6 +267,8 @@ class Session:
     def beat(self, now: float) -> None:
         """Send a heartbeat if nothing else was sent; close a client that was silent for too long."""
         settings = self.door.settings
+        if self.left_behind:
+            return
         # What the client sent may lie unread, or still come behind a large message.
         if self.lane.gave_sign_of_life() or self.door.stood_still:
             self._heard = now
@@ -249,6 +280,8 @@ class Session:
 
     def _receive(self, messages: list[list[bytes]]) -> None:
         self._heard = self._now()
+        if self.left_behind:
+            return
         if self.lane.leaves_much:
             messages = [
                 each for each in messages if len(each) > 1 and each[1] not in self.door.end_with_client
@@ -284,6 +317,7 @@ class Session:
             self.lane.close()
 
     def _closed(self) -> None:
+        self._left_behind = self.left_behind  # it is not asked later what it has heard
         self.has_left = True
         self.door.sessions.discard(self)
         died = not self.door.stood_still  # else it left because this broker was silent
@@ -301,7 +335,10 @@ class Session:
         self.name = _named(about, self.lane.peer)
         self.begins = _begins(about)
         self.moves = about.get("moves") is True
-        self.client = _client(about)
+        if self._connection is None:
+            self.client, self._connection = ClientConnection.read(about, self.caller.name)
+            if self._connection is not None:
+                self.door.clients.arrived(self._connection)
         settings = self.door.settings
         self.send(
             wire.OK,
@@ -354,7 +391,6 @@ VERBS: Final[Verbs] = {
     wire.PING: SessionVerb(Session.ping, NOTHING, reads=True),
     wire.BYE: SessionVerb(Session.bye, NOTHING),
 }
-_LONGEST_ID: Final = 64
 _PIDS: Final = 2**31  # no process id is as large
 
 
@@ -366,12 +402,6 @@ def _named(about: dict[str, Any], peer: str) -> str:
         f"{host[:100]}:{pid}" if isinstance(host, str) and isinstance(pid, int) and abs(pid) < _PIDS else peer
     )
     return f"{called[0]} {place}" if called else place
-
-
-def _client(about: dict[str, Any]) -> str:
-    """Return the id of a client that repeats what was not answered; empty for one that does not say so."""
-    client = about.get("id")
-    return client if isinstance(client, str) and len(client) <= _LONGEST_ID else ""
 
 
 def _begins(about: dict[str, Any]) -> float:
