@@ -205,6 +205,7 @@ class Worker:
             forks.refuse("this worker, which was started", self._started_in, "make a new Worker here")
             return
         self._started_in = forks.generation
+        self._shares.alone.join(self._shares)
         for each in self._assignments:
             each.connection.start()
         exits.close_at_exit(self)
@@ -235,6 +236,7 @@ class Worker:
                 try:
                     self._stop_in_order(self._stop_timeout if timeout is None else timeout)
                 finally:
+                    self._shares.alone.leave(self._shares)
                     for each in self._assignments:
                         each.connection.close()
         return not self._busy

@@ -93,12 +93,20 @@ class ScriptedBroker:
         self._call(lambda: self._answer(message, value))
 
     def deliver(
-        self, peer: bytes, queue: str, payloads: list[bytes], attempt: int = 1, within: float | None = None
+        self,
+        peer: bytes,
+        queue: str,
+        payloads: list[bytes],
+        attempt: int = 1,
+        within: float | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
         """Give jobs to a worker; ids and receipts are made from the payloads. ``within``: their timeout."""
+        about = [1e9, True] if alone else []
         told = [] if within is None else [0, 1e9, 0, within]
         rows = [[b"r-" + p, f"id-{p.decode()}", p, {"k": "v"}, attempt, *told] for p in payloads]
-        self._call(lambda: self._send(peer, wire.encode(wire.DELIVER, 0, queue, rows)))
+        self._call(lambda: self._send(peer, wire.encode(wire.DELIVER, 0, queue, rows, *about)))
 
     def deliver_told(self, peer: bytes, queue: str, priority: int, age: float, max_attempts: int) -> None:
         """Give a worker one job, and tell what is known of it."""

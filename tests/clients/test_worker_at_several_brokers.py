@@ -226,3 +226,59 @@ def test_jobs_that_no_handler_can_begin_go_back_to_their_brokers_and_a_handlers_
         wait_credits(both, 0, 0)
         handler.go_on()
         wait_credits(both, 2, 2)
+
+
+def verdicts(broker: ScriptedBroker) -> list[tuple[bytes, str]]:
+    return [(row[0], row[1]) for each in broker.of(wire.SETTLE) for row in each.fields[0]]
+
+
+def test_a_job_that_is_to_run_alone_runs_when_all_else_in_the_process_has_ended_and_nothing_runs_beside_it(
+    brokers: Brokers,
+) -> None:
+    # Given a worker of three brokers with a job that runs, one that waits, and a worker of another queue
+    busy, suspect, other = three = brokers(3)
+    handler, elsewhere = Handler(), Handler()
+    with (
+        Worker(endpoints([busy, suspect]), "q", handler, prefetch=6, concurrency=1),
+        Worker(other.endpoint, "w", elsewhere, prefetch=3),
+    ):
+        wait_credits(three, 3, 3, 3)
+        busy.deliver(peer(busy), "q", [b"runs"])
+        wait_until(lambda: handler.begun == [b"runs"], SECONDS)
+        busy.deliver(peer(busy), "q", [b"waits"])
+        # When a job comes that a worker died with: then it goes back, and so does what has not begun
+        suspect.deliver(peer(suspect), "q", [b"alone"], alone=True)
+        wait_credits(three, 0, 0, 0)
+        wait_until(lambda: verdicts(suspect) == [(b"r-alone", "RELEASE")], SECONDS)
+        wait_until(lambda: verdicts(busy) == [(b"r-waits", "RELEASE")], SECONDS)
+        # When all else has ended: then it is requested, and runs
+        handler.go_on()
+        wait_credits(three, 0, 0, 6)
+        assert credit(suspect) == 6
+        suspect.deliver(peer(suspect), "q", [b"alone"], alone=True)
+        wait_until(lambda: handler.begun == [b"runs", b"alone"], SECONDS)
+        assert credits_are(three, 0, 0, 6)
+        # When it is settled: then all have jobs again
+        handler.go_on()
+        wait_credits(three, 3, 3, 3)
+        assert verdicts(suspect)[-1] == (b"r-alone", "COMMIT")
+
+
+def test_when_another_worker_has_taken_the_job_that_was_to_run_alone_all_have_jobs_again(
+    brokers: Brokers,
+) -> None:
+    both = brokers(2)
+    with Worker(endpoints(both), "q", Handler(), prefetch=4):
+        wait_credits(both, 2, 2)
+        both[0].deliver(peer(both[0]), "q", [b"alone"], alone=True)
+        wait_credits(both, 0, 4)
+        wait_credits(both, 2, 2)
+
+
+def test_one_that_comes_to_a_worker_with_nothing_else_begins_at_once(brokers: Brokers) -> None:
+    (only,) = brokers(1)
+    with Worker(only.endpoint, "q", lambda job: job.payload, prefetch=4):
+        wait_credits([only], 4)
+        only.deliver(peer(only), "q", [b"alone"], alone=True)
+        wait_until(lambda: verdicts(only) == [(b"r-alone", "COMMIT")], SECONDS)
+        assert [each.fields[1] for each in only.of(wire.READY)] == [4]

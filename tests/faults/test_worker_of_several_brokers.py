@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -123,6 +126,73 @@ def test_no_job_runs_twice_while_brokers_are_restarted_one_after_the_other(
         wait_until(lambda: len(handler.begun) == pushed, what="all jobs")
     assert set(handler.begun.values()) == {1}
     assert worker.late == 0
+
+
+#: A worker of all brokers whose jobs called "abort" end the process.
+_ABORTS = """
+import os, sys, time
+from sluicemq import Worker
+
+def handle(job):
+    time.sleep(0.01)
+    if job.payload == b"abort":
+        os._exit(1)
+
+Worker(sys.argv[1:], "q", handle, prefetch=16, concurrency=8).run()
+"""
+
+
+class Restarted:
+    """A worker process that begins again whenever it ends."""
+
+    def __init__(self, doors: list[str]) -> None:
+        self._doors = doors
+        self._over = False
+        self._process = self._begun()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _begun(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen([sys.executable, "-c", _ABORTS, *self._doors])
+
+    def _run(self) -> None:
+        while True:
+            self._process.wait()
+            if self._over:
+                return
+            self._process = self._begun()
+
+    def end(self) -> None:
+        self._over = True
+        while self._thread.is_alive():  # it may begin another one just now
+            self._process.kill()
+            self._thread.join(0.1)
+
+
+@pytest.mark.full  # its short forms are in clients/test_worker_at_several_brokers.py
+def test_no_job_dies_of_another_one_that_its_process_has_from_another_broker(
+    brokers: list[BrokerProcess],
+) -> None:
+    # Given jobs that end their process, among others
+    aborting, honest, processes = 60, 300, 3
+    doors = [each.doors["smq"] for each in brokers]
+    payloads = [b"%d" % number for number in range(honest)]
+    for number in range(aborting):
+        payloads.insert(number * len(payloads) // aborting, b"abort")
+    with ExitStack() as stack:
+        client = stack.enter_context(Client(doors[0]))
+        with Producer(doors[0]) as producer:
+            receipts = producer.push_many("q", payloads, max_attempts=3, backoff="none", keep_done=3600)
+            for receipt in receipts:
+                receipt.wait(TIMEOUT)
+        # When processes work on them that are connected to all brokers
+        for _ in range(processes):
+            stack.callback(Restarted(doors).end)
+        wait_until(lambda: not _left(client), 10 * TIMEOUT, "the end of all jobs")
+        # Then no other is a dead letter
+        dead = [each["payload"] for each in client.peek("q", "dead", limit=1000)]
+    assert {bytes(each) for each in dead} == {b"abort"}
+    assert len(dead) == aborting
 
 
 def _workers(broker: BrokerProcess) -> int:

@@ -38,6 +38,13 @@ class Part:
     def bound(self) -> int:
         return max(self.credit, self.held)
 
+    @property
+    def busy(self) -> bool:
+        return bool(self.requests)
+
+    def give_back(self) -> None:
+        """No job is to run alone here."""
+
     def call(self, function: Callable[..., None], *args: object) -> None:
         self.calls.append((function, args))
 

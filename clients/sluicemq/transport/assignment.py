@@ -22,6 +22,7 @@ from sluicemq.job import BEGIN_WITHIN, BEGUN_LATE, PROGRESS_EACH, Job, clock_off
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
 from sluicemq.protocol.readable import escaped
+from sluicemq.transport.alone import LOOK, PATIENCE
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pacing import RETRY_AFTER
 from sluicemq.transport.questions import Questions
@@ -75,7 +76,7 @@ class Assignment:
         self.share: int | None = None
         """The jobs that it has requested at most; None before the first request of an epoch."""
         self.seen: Grant | None = None
-        self._ask_at = self._look_at = inf
+        self._ask_at = self._look_at = self._alone_at = inf
         self._inbox = inbox
         self._shares = shares
         self.late_from = inf
@@ -109,7 +110,7 @@ class Assignment:
     @property
     def due(self) -> float:
         """Return when something is to be sent that could not be sent at once."""
-        due = min(self._ask_at, self._look_at)
+        due = min(self._ask_at, self._look_at, self._alone_at)
         return min(due, self._progress_at) if self._progress else due
 
     @property
@@ -137,12 +138,17 @@ class Assignment:
         if grant.most > grant.share:  # larger ones are no longer on their way
             self._shares.changed()
 
+    def give_back(self) -> None:
+        """Give back, uncounted, the jobs that no handler has begun."""
+        self._give_back([job for job in list(self._inbox) if job.source is self])
+
     # ------------------------------------------------------------------ through Connection.call
 
     def ask_for_no_more(self) -> None:
         """Request no more jobs; jobs that still come are released."""
         self._ending = True
         self.share = 0
+        self._shares.alone.end(self)
         if self.connection.greeted:
             self._ask_for_work()
 
@@ -210,6 +216,8 @@ class Assignment:
                 self._settle()
             if now >= self._look_at:
                 self._give_back_late(now)
+            if now >= self._alone_at:
+                self._look_if_alone(now)
             if self._progress and monotonic() >= self._progress_at:
                 self._send_progress()
         else:
@@ -218,12 +226,15 @@ class Assignment:
             self._notify_idle()
 
     def delivered(self, message: wire.Message) -> None:
-        """Take in the jobs of a DELIVER, or give them back at once when stopping."""
+        """Take in the jobs of a DELIVER, or give them back at once when stopping.
+
+        Also where one is to run alone and something else is here, or another part has such a job.
+        """
         if message.verb != wire.DELIVER:
             return
         jobs = self._read(message)
         self._held += len(jobs)
-        if not self._ending:
+        if not self._ending and self._admits(alone=len(message.fields) > 3 and message.fields[3] is True):
             self._inbox.extend(jobs)
             self._await_begin(jobs)
             self.connection.post(self._on_jobs, len(jobs))
@@ -233,7 +244,8 @@ class Assignment:
     def disconnected(self) -> None:
         """Forget void jobs and their verdicts."""
         self._questions.disconnected()
-        self._ask_at = self._look_at = inf
+        self._ask_at = self._look_at = self._alone_at = inf
+        self._shares.alone.end(self)
         self._forget_inbox()
         self._progress.clear()
         self._drop_all()
@@ -245,6 +257,8 @@ class Assignment:
         """End: the worker can't go on."""
         self._questions.ended(error)
         self._drop_all()
+        self._settling = self._held = self._credit = 0
+        self._shares.alone.end(self)
         self._follow()
         self._notify_idle()
         self.connection.post(self._on_failure, error)
@@ -261,6 +275,28 @@ class Assignment:
                 self._ask_for_work()
             self._shares.changed()
 
+    def _admits(self, *, alone: bool) -> bool:
+        """Return whether jobs may begin here; where one is to run alone that may be possible soon."""
+        admitted, chosen = self._shares.alone.admits(self, alone=alone), self._shares.alone.part is self
+        if chosen and not admitted:
+            self.share = 0
+            self._ask_for_work()  # first, or the job would come back here
+        self._alone_at = monotonic() + (PATIENCE if admitted else LOOK) if chosen else inf
+        return admitted
+
+    def _look_if_alone(self, now: float) -> None:
+        """Request jobs once all else is at rest; if none comes then, the others have jobs again."""
+        self._alone_at = now + (PATIENCE if self.share else LOOK)
+        if self.share:
+            self._end_alone()
+        else:
+            self._shares.changed()
+
+    def _end_alone(self) -> None:
+        if not (self._held or self._settling):
+            self._alone_at = inf
+            self._shares.alone.end(self)
+
     def _forget_inbox(self) -> None:
         """Remove the jobs of this part that no handler has begun; others keep their order."""
         kept = 0
@@ -275,26 +311,31 @@ class Assignment:
 
     def _give_back_late(self, now: float) -> None:
         """Give back, uncounted, jobs that no handler could begin in time; request none until one ends."""
-        late: list[Job] = []
         mine = [job for job in list(self._inbox) if job.source is self]
-        for job in mine:
-            if job.begin_by <= now:
-                with suppress(ValueError):  # a handler has begun it meanwhile
-                    self._inbox.remove(job)
-                    late.append(job)
+        late = [job for job in mine if job.begin_by <= now]
         self._look_at = min([job.begin_by for job in mine if job.begin_by > now], default=inf)
-        if not late:
-            return
-        if any(job is not None for job in self._at_work):
+        if late and any(job is not None for job in self._at_work):
             self._shares.stuck = True
             self.share = 0
             self._ask_for_work()  # first, or the jobs would come back here
-        self._held -= len(late)
-        self._shares.changed()
-        for start in range(0, len(late), MESSAGE_VERDICTS):
-            self._send([JobVerdict(job, wire.RELEASE) for job in late[start : start + MESSAGE_VERDICTS]])
-        what = "%d jobs of queue %s go back to the broker: no handler could begin them in half their time"
-        self.connection.post(log.warning, what, len(late), self._queue)
+        count = self._give_back(late)
+        if count:
+            what = "%d jobs of queue %s go back to the broker: no handler could begin them in half their time"
+            self.connection.post(log.warning, what, count, self._queue)
+
+    def _give_back(self, jobs: list[Job]) -> int:
+        """Give back those of these jobs that no handler has begun; returns how many."""
+        back: list[Job] = []
+        for job in jobs:
+            with suppress(ValueError):  # a handler has begun it meanwhile
+                self._inbox.remove(job)
+                back.append(job)
+        if back:
+            self._held -= len(back)
+            self._shares.changed()
+        for start in range(0, len(back), MESSAGE_VERDICTS):
+            self._send([JobVerdict(job, wire.RELEASE) for job in back[start : start + MESSAGE_VERDICTS]])
+        return len(back)
 
     def _await_begin(self, jobs: list[Job]) -> None:
         """Note when to look whether handlers have begun these jobs."""
@@ -380,6 +421,8 @@ class Assignment:
                     self._send_by_halves(batch)
                     return
                 self._note_refused(batch, value, error)
+                if self.share and self._alone_at < inf:
+                    self._end_alone()
             if spans:
                 self._end_spans(spans, value, error)
 

@@ -36,6 +36,9 @@ class PopAssignment(Assignment):
         """Return whether jobs may still come: those that are here are nobody else's."""
         return bool(self._requested or self._settling)
 
+    def give_back(self) -> None:
+        """Do nothing: nobody else has popped jobs, so they are worked off."""
+
     def holds(self, _job: Job) -> bool:
         """Return True: popped jobs are this worker's for good."""
         return True

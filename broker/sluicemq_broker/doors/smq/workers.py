@@ -65,7 +65,8 @@ class SessionWorker(Worker):
                 for each in part
                 for job in (each.job,)
             ]  # fmt: skip
-            self._session.send(wire.DELIVER, self._number, self.queue.name, jobs, self.queue.now())
+            alone = (True,) if part[0].job.isolated else ()  # nothing else is in its message
+            self._session.send(wire.DELIVER, self._number, self.queue.name, jobs, self.queue.now(), *alone)
 
     def hang_up(self) -> None:
         """Close its session."""
