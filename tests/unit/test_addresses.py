@@ -62,3 +62,9 @@ def test_a_unix_socket_is_taken_only_while_somebody_listens(tmp_path: Path) -> N
 
 def test_doors_that_are_free_or_that_connect_are_fine(tmp_path: Path, taken: str) -> None:
     addresses.require_free(config(tmp_path, tcp(), frontend=f">{taken}", backend="tcp://127.0.0.1:0"))
+
+
+def test_an_address_of_the_environment_is_named_with_its_variable() -> None:
+    environ = {"SLUICEMQ_ENDPOINT": "tcp://192.0.2.1:5550", "SLUICEMQ_DEVICES": "off", "SLUICEMQ_HTTP": ""}
+    with pytest.raises(Unavailable, match=r"192\.0\.2\.1:5550 \(of SLUICEMQ_ENDPOINT\) is no address of"):
+        addresses.require_free(load(None, environ, {}))

@@ -21,6 +21,7 @@ from sluicemq_broker.config import (
     changes,
     describe,
     load,
+    problems_of_exposure,
     settings_of,
     taken_over,
 )
@@ -160,6 +161,64 @@ def test_the_variables_of_kubernetes_for_a_service_of_this_name_are_no_ports_of_
     assert load(None, {"SLUICEMQ_PORT": "tcp://10.0.0.1:5550"}, {}) == Config.default()
     with pytest.raises(ConfigError, match=r"SLUICEMQ_PORT: unknown key; did you mean ports\?"):
         load(None, {"SLUICEMQ_PORT": "6550"}, {})
+
+
+SERVICE_LINKS = {
+    "SERVICE_HOST": "10.0.0.1",
+    "SERVICE_PORT": "27017",
+    "SERVICE_PORT_CLIENT": "27017",
+    "PORT": "tcp://10.0.0.1:27017",
+    "PORT_27017_TCP": "tcp://10.0.0.1:27017",
+    "PORT_27017_TCP_PROTO": "tcp",
+    "PORT_27017_TCP_PORT": "27017",
+    "PORT_27017_TCP_ADDR": "10.0.0.1",
+}
+
+
+@pytest.mark.parametrize("service", ["", "MONGODB_", "HTTP_", "0_", "LEASE_", "MONGODB_URI_"])
+def test_the_variables_of_a_service_are_ignored_whatever_it_is_called(service: str) -> None:
+    config = load(None, {f"SLUICEMQ_{service}{name}": value for name, value in SERVICE_LINKS.items()}, {})
+    assert config == Config.default()
+    assert not config.warnings
+
+
+def test_what_clients_read_is_left_to_them() -> None:
+    names = ("KEY_FILE", "SERVER_KEY", "USER", "PASSWORD_FILE", "PROFILE")
+    config = load(None, {f"SLUICEMQ_{name}": "x" for name in names}, {})
+    assert config == Config.default()
+    assert not config.warnings
+
+
+def test_a_variable_that_nobody_knows_is_named() -> None:
+    assert [str(each) for each in load(None, {"SLUICEMQ_NONSENSE": "1"}, {}).warnings] == [
+        "SLUICEMQ_NONSENSE: no variable of SluiceMQ has this name: it is ignored"
+    ]
+
+
+def test_the_endpoint_of_clients_moves_no_door_that_a_file_or_a_flag_places(tmp_path: Path) -> None:
+    environ = {"SLUICEMQ_ENDPOINT": "tcp://10.0.0.9:5550,tcp://10.0.0.8:5550"}
+    for text, flags in (
+        ('endpoint = "tcp://127.0.0.1:7000"', {}),
+        ("ports = 7000", {}),
+        ("", {"endpoint": "tcp://127.0.0.1:7000"}),
+        ("", {"ports": "7000"}),
+    ):
+        config = load(written(tmp_path, f"[broker]\n{text}"), environ, flags)
+        assert config.broker.endpoint.address == "tcp://127.0.0.1:7000"
+        assert "SLUICEMQ_ENDPOINT: is left to clients" in str(config.warnings[0])
+    environ = {"SLUICEMQ_ENDPOINT": "tcp://10.0.0.9:5550"}
+    config = load(written(tmp_path, "[broker]\nlease = 10"), environ, {})
+    assert config.broker.endpoint.address == "tcp://10.0.0.9:5550"
+    assert "tcp://10.0.0.9:5550 (of SLUICEMQ_ENDPOINT)" in str(problems_of_exposure(config)[0])
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\n\n"])
+def test_a_line_end_behind_a_value_of_the_environment_is_no_part_of_it(end: str) -> None:
+    environ = {"SLUICEMQ_LEASE": f"30{end}", "SLUICEMQ_MONGODB_URI": f"mongodb://a:p@b/?replicaSet=r{end}"}
+    broker = load(None, environ, {}).broker
+    assert broker.lease == 30
+    assert broker.mongodb_uri
+    assert broker.mongodb_uri.text.endswith("=r")
 
 
 def test_a_broker_without_devices_opens_neither_the_default_ones_nor_those_of_its_file(

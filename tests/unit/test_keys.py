@@ -22,6 +22,7 @@ from sluicemq.protocol.keys import (
     read_key_file,
     write_key_file,
 )
+from sluicemq.protocol.secret_files import others_may
 
 PAIR = KeyPair(bytes(range(32)), bytes(range(100, 132)))
 
@@ -74,13 +75,33 @@ def test_no_key_file_is_written_over(tmp_path: Path) -> None:
     assert read_key_file(file) == PAIR
 
 
-@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644])
+@pytest.mark.parametrize("mode", [0o604, 0o644, 0o666])
 def test_a_key_file_that_others_can_read_is_refused_with_what_mends_it(tmp_path: Path, mode: int) -> None:
     file = tmp_path / "worker.key"
     write_key_file(file, PAIR)
     file.chmod(mode)
     with pytest.raises(ValueError, match=f"others can read the key file {file}: chmod 600 {file}"):
         read_key_file(file)
+
+
+@pytest.mark.parametrize(
+    ("owner", "group", "mode", "others"),
+    [
+        (1000, 1000, 0o660, False),  # the group is the owner's own, as a Pod has it
+        (1000, 4242, 0o660, False),  # a supplementary group of this process: fsGroup
+        (0, 4242, 0o440, False),  # a Secret with fsGroup
+        (1000, 4242, 0o664, True),
+        (1000, 77, 0o640, True),  # a group of others
+        (1000, 100, 0o640, True),  # this process's main group, which its other users have, too
+        (1000, 0, 0o640, True),
+    ],
+)
+def test_a_group_may_read_a_secret_file_if_it_is_this_process_s_own(
+    monkeypatch: pytest.MonkeyPatch, owner: int, group: int, mode: int, *, others: bool
+) -> None:
+    monkeypatch.setattr(os, "getegid", lambda: 100)
+    found = os.stat_result((mode, 0, 0, 1, owner, group, 0, 0, 0, 0))
+    assert bool(others_may(found, groups=(100, 1000, 4242, 0))) is others
 
 
 @pytest.mark.parametrize(

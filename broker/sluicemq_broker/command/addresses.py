@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import socket
 from collections.abc import Iterator
-from errno import EADDRINUSE
+from errno import EADDRINUSE, EADDRNOTAVAIL
 from typing import Final
 
 from sluicemq.protocol.errors import Unavailable
@@ -19,14 +19,18 @@ _HIGH: Final = 60_000
 
 def require_free(config: Config) -> None:
     """Raise :class:`Unavailable` for an address that another process has, before anything is started."""
-    for address in _bound(config):
-        if _is_taken(address):
-            raise Unavailable(f"{address} is taken, perhaps by another broker; {_way_out(config)}")
+    for setting, address in _bound(config):
+        number = _errno(address)
+        if number == EADDRINUSE:
+            what = config.named(setting, address)
+            raise Unavailable(f"{what} is taken, perhaps by another broker; {_way_out(config)}")
+        if number == EADDRNOTAVAIL and setting in config.places:  # else its door says so
+            raise Unavailable(f"{config.named(setting, address)} is no address of this machine")
 
 
 def taken(config: Config) -> list[str]:
     """Return the addresses of doors that a process has, this broker's own or another one."""
-    return [address for address in _bound(config) if _is_taken(address)]
+    return [address for _setting, address in _bound(config) if _is_taken(address)]
 
 
 def _way_out(config: Config) -> str:
@@ -42,27 +46,32 @@ def _way_out(config: Config) -> str:
     return f"a second broker on this machine starts with {' '.join(words)}{devices}"
 
 
-def _bound(config: Config) -> Iterator[str]:
-    ends = [config.broker.endpoint]
+def _bound(config: Config) -> Iterator[tuple[str, str]]:
+    """Yield the addresses of all doors, each with the setting of ``[broker]`` that says it."""
+    ends = [("endpoint", config.broker.endpoint)]
     if config.broker.http:
-        ends.append(parse_endpoint(f"@tcp://{config.broker.http}"))
-    ends += [end for device in config.devices for end in device.ends]
-    return (end.address for end in ends if end.bind)
+        ends.append(("http", parse_endpoint(f"@tcp://{config.broker.http}")))
+    ends += [("ports", end) for device in config.devices for end in device.ends]
+    return ((setting, end.address) for setting, end in ends if end.bind)
 
 
 def _is_taken(address: str) -> bool:
-    """True if another process has the address; other errors are found when its door is opened."""
+    return _errno(address) == EADDRINUSE
+
+
+def _errno(address: str) -> int | None:
+    """Return the number of the error with which a door could not have this address; None: it could."""
     if not _is_tcp(address):
         with socket.socket(socket.AF_UNIX) as probe:
-            return probe.connect_ex(unix_path(address)) == 0
+            return EADDRINUSE if probe.connect_ex(unix_path(address)) == 0 else None
     try:
         family, place = resolved(*host_and_port(address))[0]
         with socket.socket(family) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(place)
     except OSError as error:
-        return error.errno == EADDRINUSE
-    return False
+        return error.errno
+    return None
 
 
 def _is_tcp(address: str) -> bool:

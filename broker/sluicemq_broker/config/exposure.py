@@ -79,7 +79,8 @@ def problems_of_exposure(config: Config) -> list[Problem]:
     problems = [] if not found else _problems(config, found)
     http = http_exposure(config)
     if http and not config.broker.http_insecure:
-        said = f"other machines can reach the HTTP door {config.broker.http}, and {http}. {_TLS}"
+        door = config.named("http", config.broker.http)
+        said = f"other machines can reach the HTTP door {door}, and {http}. {_TLS}"
         problems.append(Problem("", said))
     return problems
 
@@ -89,17 +90,24 @@ def _problems(config: Config, found: Sequence[Exposed]) -> list[Problem]:
     security = config.security
     if security.mechanism == (rules.NULL,) and security.anonymous is None:
         others = len(found) - 1
-        where = found[0].address + (f" and {others} more door{'s' * (others > 1)}" if others else "")
+        first = found[0]
+        where = _named(config, first) + (f" and {others} more door{'s' * (others > 1)}" if others else "")
         may = f"other machines can reach {where}, and everybody may do everything there."
         return [Problem("", f"{may} {_KEYS.format(file=_uri_file(config))}")]
     return [
         Problem(
             each.place,
-            f"other machines can reach {each.address}, and clients without a key may do this there: "
+            f"other machines can reach {_named(config, each)}, and clients without a key may do this there: "
             f'{each.permissions}. Say anonymous = "none", or insecure = true',
         )
         for each in found
     ]
+
+
+def _named(config: Config, door: Exposed) -> str:
+    """Return the address of a door, with the variable that moves it, if one does."""
+    own = door.address == config.broker.endpoint.address
+    return config.named("endpoint" if own else "host", door.address)
 
 
 def _uri_file(config: Config) -> str:

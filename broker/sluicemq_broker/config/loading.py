@@ -6,18 +6,19 @@ environment (``SLUICEMQ_LEASE`` for ``lease`` of ``[broker]``), flags (``--lease
 
 from __future__ import annotations
 
-import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
 
+from sluicemq.protocol.environment import OF_CLIENTS
 from sluicemq.protocol.secret_files import read_secret
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, Envelope, applies
+from sluicemq_broker.config.environment import variables
 from sluicemq_broker.config.mongo_uri import may_hold_a_secret
 from sluicemq_broker.config.problems import ConfigError, Problem, problems_of_queue
 from sluicemq_broker.config.security_settings import (
@@ -62,6 +63,10 @@ class Config:
     schedules: Mapping[str, ScheduleSettings] = field(default_factory=dict)
     security: SecuritySettings = _OPEN
     principals: Mapping[str, PrincipalSettings] = field(default_factory=dict)  # [security.principals.NAME]
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Variables of the environment that settings of ``[broker]`` come from, by their attribute."""
+    warnings: tuple[Problem, ...] = field(default=(), compare=False)
+    """Values that are ignored, and perhaps were meant."""
 
     @classmethod
     def default(cls) -> Self:
@@ -88,6 +93,11 @@ class Config:
         for number, device in enumerate(self.devices, 1):
             for end in device.ends:
                 yield f"[[devices]] no. {number}", end, device
+
+    def named(self, attribute: str, value: str) -> str:
+        """Return a value of ``[broker]`` with the variable that it comes from, if it does."""
+        place = self.places.get(attribute)
+        return f"{value} (of {place})" if place else value
 
     def queue(self, name: str) -> QueueSettings:
         """Return the settings of a queue, with a table of its own or not."""
@@ -154,6 +164,7 @@ class _Reading:
         self.problems: list[Problem] = []
         self._refused: set[str] = set()  # names of values that were replaced by their default
         self._places: dict[str, str] = {}  # places of the values of [broker], the last one of each
+        self._warnings: list[Problem] = []
 
     def config(
         self, document: Mapping[str, Any], environ: Mapping[str, str], flags: Mapping[str, Any]
@@ -179,6 +190,8 @@ class _Reading:
             schedules=self._schedules(document.get("schedules", {})),
             security=security,
             principals=principals,
+            places={key: each for key, each in self._places.items() if each.startswith(ENVIRONMENT)},
+            warnings=tuple(self._warnings),
         )
         self._compare(config)
         return config
@@ -186,12 +199,12 @@ class _Reading:
     # ------------------------------------------------------------------ tables
 
     def _broker(self, table: Any, environ: Mapping[str, str], flags: Mapping[str, Any]) -> BrokerSettings:
-        variables = self._of_environment(environ)
         given = {key: value for key, value in flags.items() if value is not None}
+        settings = self._of_environment(environ, {*given, *(table if isinstance(table, dict) else ())})
         values: dict[str, Any] = {}
         for source in (
             self._table(BrokerSettings, table, f"{self._file}: [broker]"),
-            self._spelt(variables, lambda key: ENVIRONMENT + key.upper(), ENVIRONMENT),
+            self._spelt(settings, lambda key: ENVIRONMENT + key.upper(), ENVIRONMENT),
             self._spelt(given, lambda key: "--" + key.replace("_", "-"), "flags"),
         ):
             if "ports" in source:  # it moves doors that an earlier source has named, too
@@ -234,22 +247,20 @@ class _Reading:
             self._wrong(place, f"expected in {file} {error}; what is there is not shown, for it is a secret")
         return _REFUSED
 
-    def _of_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return the settings among the environment's variables.
+    def _of_environment(self, environ: Mapping[str, str], others: Container[str]) -> dict[str, str]:
+        """Return the settings among the environment's variables; ``others``: those that file or flags have.
 
-        Unknown variables are refused only if they are close to a setting's name; those that Kubernetes sets
-        for a service of this name never are.
+        The endpoint is a variable of clients, too: one that a shell exports for them moves no door whose
+        address stands elsewhere.
         """
-        known, found = settings_of(BrokerSettings), {}
-        for name in (name for name in environ if name.startswith(ENVIRONMENT)):
-            key = name.removeprefix(ENVIRONMENT).lower()
-            if key in known:
-                found[key] = environ[name]
-            elif _OF_KUBERNETES.fullmatch(f"{key}={environ[name]}"):
-                continue
-            elif "did you mean" in (complaint := rules.unknown(key, known)):
-                self._wrong(name, complaint)
-        return found
+        found = variables(environ, settings_of(BrokerSettings))
+        self.problems += found.problems
+        self._warnings += found.warnings
+        said = next((key for key in ("endpoint", "host", "ports") if key in others), None)
+        if said and found.settings.pop("endpoint", ""):
+            why = f"is left to clients, which read it, too: this broker listens as its {said} says"
+            self._warnings.append(Problem(OF_CLIENTS["endpoint"], why))
+        return found.settings
 
     def _by_name(
         self, what: str, kind: type[_Settings], tables: Any
@@ -477,9 +488,6 @@ _REFUSED = object()
 #: Settings of security on which the rule of a door depends.
 _OF_DOORS = ("mechanism", "anonymous", "secret_key_file", "allow_plain")
 _TABLES = frozenset({"broker", "queues", "streams", "routes", "schedules", "devices", "security"})
-
-#: ``SLUICEMQ_PORT=tcp://10.0.0.1:5550``, ``SLUICEMQ_SERVICE_HOST=10.0.0.1``, ...
-_OF_KUBERNETES = re.compile(r"(service_(host|port\w*)|port_\d+\w*)=.*|port=\w+://.*", re.DOTALL)
 
 
 def _forget_ports(values: dict[str, Any]) -> None:

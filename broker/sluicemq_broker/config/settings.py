@@ -21,6 +21,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from sluicemq.protocol.environment import PREFIX
 from sluicemq.protocol.names import LONGEST_NAME
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import MIB, file_of, flag, live, option, setting
@@ -36,7 +37,7 @@ from sluicemq_devices.sockets import Endpoint, tcp_address
 MAX_JOB_BYTES = 15 * MIB
 
 #: Prefix of a variable; the name of a setting of [broker] follows, in capitals.
-ENVIRONMENT = "SLUICEMQ_"
+ENVIRONMENT = PREFIX
 #: The port of the library's door, which those of the default devices follow, and the distance of the HTTP
 #: port.
 PORT, HTTP_PORT_AFTER = 5550, 30

@@ -19,6 +19,8 @@ def is_valid(subject: Subject) -> Iterator[Finding]:
     if subject.config is not None:
         where = str(subject.file) if subject.file else "no file: environment and defaults"
         yield ok("the configuration is valid", where)
+        for each in subject.config.warnings:
+            yield warning(str(each), to_do=f"unset {each.place} where the broker runs")
 
 
 def addresses(subject: Subject) -> Iterator[Finding]:

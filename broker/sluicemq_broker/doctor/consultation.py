@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+from sluicemq.protocol.environment import OF_CLIENTS
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.secret_files import read_secret
 from sluicemq_broker.command import addresses
 from sluicemq_broker.config import (
-    ENVIRONMENT,
     Config,
     ConfigError,
     MongoUri,
@@ -39,7 +39,7 @@ from sluicemq_broker.store import (
 )
 from sluicemq_devices.sockets import host_and_port, parse_endpoint
 
-_ENDPOINT: Final = f"{ENVIRONMENT}ENDPOINT"
+_ENDPOINT: Final = OF_CLIENTS["endpoint"]
 _URI_FILE: Final = "mongodb.uri"
 #: Seconds for a connection to the broker's door.
 _PATIENCE: Final = 2.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from itertools import groupby
 from pathlib import Path
@@ -13,6 +12,7 @@ import click
 from sluicemq.cli.output import Invocation, printable
 from sluicemq.client import Client
 from sluicemq.installed import ABSENT, DOCTOR, command_of
+from sluicemq.protocol import environment
 from sluicemq.protocol.errors import NotAdmitted, SluiceError, Timeout, Unavailable
 from sluicemq.transport.endpoints import VARIABLE
 
@@ -83,7 +83,7 @@ def _of_broker() -> Any:
 
 def _name_the_broker(invocation: Invocation, endpoint: str) -> None:
     """Ask the broker of the configuration, unless another one is named."""
-    if not (invocation.named or invocation.profile or os.environ.get(VARIABLE)):
+    if not (invocation.named or invocation.profile or environment.given(VARIABLE)):
         invocation.named = endpoint or None
 
 

@@ -12,6 +12,7 @@ import click
 
 from sluicemq.cli.output import Invocation
 from sluicemq.installed import ABSENT, USERS, command_of
+from sluicemq.protocol import environment
 from sluicemq.protocol.secret_files import read_secret
 
 _URI: Final = "SLUICEMQ_MONGODB_URI"
@@ -82,9 +83,9 @@ def chosen_uri(uri: str | None, file: str | None) -> str | None:
 def _out_of_sight(uri: str) -> str:
     """Run this command again without the URI, as all users can read its arguments; return the URI then."""
     if uri == _HIDDEN:
-        if not os.environ.get(_URI):
+        if not (given := environment.given(_URI)):
             raise click.UsageError(f"{_FLAG} needs a URI, there or in {_URI}")
-        return os.environ[_URI]
+        return given
     words = [_hidden(word, uri) for word in sys.orig_argv]
     if words != sys.orig_argv:
         os.environ[_URI] = uri

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +22,8 @@ def read_secret(
 ) -> str:
     """Return the text of a file that only its owner can read; ``kind`` is what errors call it, "key file".
 
-    A group may read a file of root's, as PostgreSQL has it. Everybody may read a file in a file system that
-    can't be written: Docker and Kubernetes give secrets to a container in such a one. Raises ValueError, with
+    A group may read some (:func:`others_may`). Everybody may read a file in a file system that can't be
+    written: Docker and Kubernetes give secrets to a container in such a one. Raises ValueError, with
     the command that mends it, never with the text.
     """
     try:
@@ -71,9 +71,24 @@ def private(path: str, flags: int) -> int:
     return descriptor
 
 
-def _refuse_if_exposed(found: os.stat_result, path: str | os.PathLike[str], kind: str) -> None:
+def others_may(found: os.stat_result, groups: Collection[int] | None = None) -> int:
+    """Return the bits of a file's mode by which others than its owner may use it; 0: nobody else may.
+
+    The group of these files is nobody else: one of root's, which others may read then, and one of a group
+    that this process has as the ``fsGroup`` of a Pod: a supplementary one, or one of the owner's number.
+    ``groups``: all of this process.
+    """
     if os.name != "posix":  # its modes say nothing there
-        return
+        return 0
+    mode = stat.S_IMODE(found.st_mode)
+    groups = os.getgroups() if groups is None else groups
+    is_own = found.st_gid in groups and found.st_gid != 0
+    if is_own and found.st_gid in ({*groups} - {os.getegid()} | {found.st_uid}):
+        return mode & stat.S_IRWXO
     of_root = found.st_uid == 0 and os.geteuid() != 0
-    if stat.S_IMODE(found.st_mode) & (_WRITE_AND_OTHERS if of_root else _GROUP_AND_OTHERS):
+    return mode & (_WRITE_AND_OTHERS if of_root else _GROUP_AND_OTHERS)
+
+
+def _refuse_if_exposed(found: os.stat_result, path: str | os.PathLike[str], kind: str) -> None:
+    if others_may(found):
         raise ValueError(f"others can read the {kind} {os.fspath(path)}: chmod 600 {os.fspath(path)}")

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from sluicemq import arguments
-from sluicemq.protocol import hosts
+from sluicemq.protocol import environment, hosts
 from sluicemq.protocol.readable import is_utf8
 
 #: The broker binds the endpoint that this names, everybody else connects to it.
-VARIABLE: Final = "SLUICEMQ_ENDPOINT"
+VARIABLE: Final = environment.OF_CLIENTS["endpoint"]
 DEFAULT_ENDPOINT: Final = "tcp://127.0.0.1:5550"
 
 #: Its former name: ignoring it would send jobs to another broker.
@@ -41,7 +41,7 @@ def chosen(given: str | Iterable[str] | None) -> tuple[str, ...]:
         return checked(given)
     if _FORMER in os.environ:
         raise ValueError(f"the variable {_FORMER} is called {VARIABLE} now: name the broker there")
-    variable = os.environ.get(VARIABLE)
+    variable = environment.given(VARIABLE)
     if not variable:
         return (DEFAULT_ENDPOINT,)
     try:

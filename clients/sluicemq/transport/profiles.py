@@ -17,14 +17,15 @@ import stat
 from collections.abc import Callable
 from typing import IO, Any, Final
 
+from sluicemq.protocol.environment import OF_CLIENTS
 from sluicemq.protocol.readable import brief
+from sluicemq.protocol.secret_files import others_may
 
 #: The variable that names a profile.
-VARIABLE: Final = "SLUICEMQ_PROFILE"
+VARIABLE: Final = OF_CLIENTS["profile"]
 
 #: Keys of a profile; those of files are relative to the file of profiles.
 KEYS: Final = ("endpoint", "key_file", "server_key", "user", "password", "password_file")
-_GROUP_AND_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _FILES: Final = ("key_file", "password_file")
 
 
@@ -47,7 +48,7 @@ def find(name: str | None) -> Profile | None:
     Raises ValueError with the file and what is wrong with it.
     """
     file = path()
-    content, mode = _read(file)
+    content, others = _read(file)
     if content is None:
         if name is not None:
             raise ValueError(f"there is no profile {brief(name)}: there is no file {file}")
@@ -57,7 +58,7 @@ def find(name: str | None) -> Profile | None:
         return None
     found = _profile(file, content.get("profiles", {}), wanted)
     if "password" in found.values:
-        _refuse_if(file, mode & _GROUP_AND_OTHERS, "has a password, and others can read it")
+        _refuse_if(file, others, "has a password, and others can read it")
     return found
 
 
@@ -94,14 +95,14 @@ def _is_value(value: Any) -> bool:
 
 
 def _read(file: str, open_file: Callable[[str, str], IO[bytes]] = open) -> tuple[dict[str, Any] | None, int]:
-    """Return what the file holds, None: there is none; and its mode, of the file that was read."""
+    """Return what the file holds, None: there is none; and what others may do with the file that was read."""
     import tomllib  # noqa: PLC0415 - most programs have no profile
 
     try:
         with open_file(file, "rb") as opened:
-            mode = _mode(opened.fileno())
-            _refuse_if(file, mode & (stat.S_IWGRP | stat.S_IWOTH), "can be written by others")
-            return tomllib.load(opened), mode
+            others = others_may(os.fstat(opened.fileno()))  # that at its path may be another file by now
+            _refuse_if(file, others & (stat.S_IWGRP | stat.S_IWOTH), "can be written by others")
+            return tomllib.load(opened), others
     except (FileNotFoundError, NotADirectoryError):
         return None, 0
     except OSError as error:
@@ -112,11 +113,6 @@ def _read(file: str, open_file: Callable[[str, str], IO[bytes]] = open) -> tuple
         RecursionError,
     ):  # its sentence may repeat a password
         raise ValueError(f"the file of profiles {file} is no TOML") from None
-
-
-def _mode(descriptor: int) -> int:
-    """Return the mode of an open file: that at its path may be another one by now."""
-    return stat.S_IMODE(os.fstat(descriptor).st_mode) if os.name == "posix" else 0
 
 
 def _refuse_if(file: str, others_may: int, why: str) -> None:

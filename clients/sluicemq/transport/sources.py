@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
+from sluicemq.protocol import environment
 from sluicemq.transport import endpoints, profiles
 
 #: The variable of each value; the endpoint's is in ``endpoints``, the profile's in ``profiles``.
 VARIABLES: Final = {
-    "key_file": "SLUICEMQ_KEY_FILE",
-    "server_key": "SLUICEMQ_SERVER_KEY",
-    "user": "SLUICEMQ_USER",
-    "password_file": "SLUICEMQ_PASSWORD_FILE",
+    key: name for key, name in environment.OF_CLIENTS.items() if key not in ("endpoint", "profile")
 }
 
 
@@ -35,10 +32,10 @@ def sources_of(named: tuple[str, ...] | None, given: Mapping[str, Any]) -> list[
     A profile applies that is named. The default profile applies where no endpoint is named: a password for
     one broker must not go to another.
     """
-    environment = {key: os.environ[name] for key, name in VARIABLES.items() if os.environ.get(name)}
-    found = [Source(given, str), Source(environment, VARIABLES.__getitem__)]
-    name = given.get("profile") or os.environ.get(profiles.VARIABLE) or None
-    if name is not None or not (named or os.environ.get(endpoints.VARIABLE)):
+    variables = {key: value for key, name in VARIABLES.items() if (value := environment.given(name))}
+    found = [Source(given, str), Source(variables, VARIABLES.__getitem__)]
+    name = given.get("profile") or environment.given(profiles.VARIABLE) or None
+    if name is not None or not (named or environment.given(endpoints.VARIABLE)):
         profile = profiles.find(name)
         if profile is not None:
             found.append(Source(profile.values, profile.called))
@@ -53,7 +50,7 @@ def first(sources: Sequence[Source], *keys: str) -> tuple[Source, str] | None:
 def endpoints_of(named: tuple[str, ...] | None, sources: Sequence[Source]) -> tuple[str, ...]:
     """Return the endpoints to connect to: the program's, the environment's, the profile's, or the default."""
     found = first(sources, "endpoint")
-    if found is None or named is not None or os.environ.get(endpoints.VARIABLE):
+    if found is None or named is not None or environment.given(endpoints.VARIABLE):
         return endpoints.chosen(named)
     source, key = found
     try:
