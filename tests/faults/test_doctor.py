@@ -121,6 +121,12 @@ def test_a_set_up_that_is_well_has_no_error_and_all_of_it_is_looked_at(mongo_uri
         assert each in said
 
 
+def test_a_database_that_is_not_there_yet_has_no_full_disk(mongo_uri: str, database: str) -> None:
+    found = doctor(SLUICEMQ_MONGODB_URI=mongo_uri, SLUICEMQ_DATABASE=database)
+    assert found.said("error") == ""
+    assert "0 MiB" not in str(found)
+
+
 def test_a_port_that_another_program_has_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         endpoint = tcp(other.getsockname()[1])

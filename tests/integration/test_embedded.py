@@ -332,6 +332,13 @@ def test_stopping_twice_or_before_the_start_is_harmless(tmp_path: Path) -> None:
         assert not alive(pid)
 
 
+@pytest.mark.parametrize("cache", [100 * 2**20, 300 * 2**20])
+def test_its_cache_is_as_large_as_it_is_told(tmp_path: Path, cache: int) -> None:
+    with running(tmp_path, cache_bytes=cache) as store, Mongo(store.uri) as client:
+        held = client.admin.command("serverStatus")["wiredTiger"]["cache"]["maximum bytes configured"]
+    assert held == cache
+
+
 def test_its_log_is_rotated_while_it_runs_and_few_files_are_kept(tmp_path: Path) -> None:
     with running(tmp_path, log_limit=20_000, log_check=0.05) as store:
         pid, kept = store.pid, ["mongod.log", "mongod.log.1", "mongod.log.2", "mongod.log.3"]
@@ -409,7 +416,7 @@ def test_under_gevent_the_hub_goes_on_while_mongod_starts_and_comes_back(tmp_pat
 
 @contextmanager
 def running(folder: Path, **settings: Any) -> Iterator[EmbeddedMongo]:
-    store = EmbeddedMongo(folder, cache_gb=0.25, **settings)
+    store = EmbeddedMongo(folder, **{"cache_bytes": 256 * 2**20, **settings})
     try:
         store.start()
         yield store

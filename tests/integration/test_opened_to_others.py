@@ -39,6 +39,7 @@ def test_who_does_what_the_refusal_says_has_a_broker_with_keys_and_gets_in(tmp_p
         # a principal that is added in MongoDB is known to a broker from its next poll on
         wait_until(lambda: ran(["sluicemq", *words], tmp_path).returncode == 0, what="getting in")
         assert "answers in" in run(["sluicemq", *words], tmp_path)
+        assert "has had no fixes since" in broker.log_text()
 
 
 def run(words: list[str], folder: Path) -> str:

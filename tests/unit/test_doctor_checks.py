@@ -16,6 +16,7 @@ from sluicemq_broker.store.admin.server_facts import Member, Oplog
 from support.certificates import Authority
 
 GIB: Final = 1 << 30
+IN_2026: Final = 1.8e9
 THREE: Final = tuple(
     Member(f"{name}:27017", state, is_healthy=True, behind=0.0)
     for name, state in (("a", "PRIMARY"), ("b", "SECONDARY"), ("c", "SECONDARY"))
@@ -189,3 +190,11 @@ def test_the_certificate_of_the_http_door_is_looked_at(
     (mine,) = [each for some in findings.values() for each in some if "certificate" in each.what]
     assert mine.level == level
     assert said in mine.what
+
+
+def test_a_mongodb_without_fixes_is_named_and_its_own_one_on_this_machine_is_only_mentioned() -> None:
+    (finding,) = found(facts=WELL._replace(version="6.0.5"), now=IN_2026)["mongodb"][:1]
+    levels = {each.level for each in found(facts=WELL._replace(version="6.0.5"), now=IN_2026)["mongodb"]}
+    assert finding.level == Level.OK
+    assert Level.WARNING in levels
+    assert bad(found(facts=WELL, now=IN_2026)["mongodb"]) == []

@@ -34,6 +34,7 @@ from sluicemq_broker.config import (
     describe,
     exposed,
     http_exposure,
+    is_reachable,
     settings_of,
 )
 from sluicemq_broker.config import as_json as shown_as_json
@@ -41,7 +42,7 @@ from sluicemq_broker.embedded import EmbeddedMongo
 from sluicemq_broker.parts import PARTS
 from sluicemq_broker.process import systemd
 from sluicemq_broker.process.server import Server
-from sluicemq_broker.store import FAILPOINTS, arm_failpoints
+from sluicemq_broker.store import FAILPOINTS, arm_failpoints, fixed_until
 from sluicemq_devices.hub import give_back_large_memory, look_for_cycles
 
 log = logging.getLogger("broker")
@@ -169,7 +170,7 @@ class _Process:
         self._source = source
         self._readiness = readiness
         self._notifier = notifier
-        self._embedded = None if config.broker.mongodb_uri else EmbeddedMongo(_data_dir(config))
+        self._embedded = None if config.broker.mongodb_uri else _embedded(config)
         self._server: Server | None = None
         self._asked = Event()
         self._error: SluiceError | None = None
@@ -220,6 +221,12 @@ class _Process:
         if self._asked.is_set():
             return None
         embedded = self._embedded
+        if embedded and is_reachable(config) and (month := fixed_until(embedded.version, time.time())):
+            log.warning(
+                "other machines can reach this broker, and the MongoDB that it brings along, %s, has had no "
+                "fixes since %s: run a newer one and name it with mongodb_uri (docs/support.md)",
+                *(embedded.version, month),
+            )
         server = Server(
             config,
             address,
@@ -295,6 +302,10 @@ def stop(server: Server | None, embedded: EmbeddedMongo | None) -> None:
         if embedded:
             embedded.stop()
     log.info("stopped")
+
+
+def _embedded(config: Config) -> EmbeddedMongo:
+    return EmbeddedMongo(_data_dir(config), cache_bytes=config.broker.embedded_cache)
 
 
 def _data_dir(config: Config) -> Path:

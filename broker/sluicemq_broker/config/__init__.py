@@ -4,7 +4,7 @@ from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, Envelope
 from sluicemq_broker.config.display import as_json, as_toml, describe
 from sluicemq_broker.config.door_settings import Door, DoorSettings
-from sluicemq_broker.config.exposure import exposed, http_exposure, problems_of_exposure
+from sluicemq_broker.config.exposure import exposed, http_exposure, is_reachable, problems_of_exposure
 from sluicemq_broker.config.key_file import KeyFile
 from sluicemq_broker.config.loading import Config, default_devices, load, problems_of_doors
 from sluicemq_broker.config.mongo_uri import MongoUri
@@ -92,6 +92,7 @@ __all__ = [
     "exposed",
     "given_in_file",
     "http_exposure",
+    "is_reachable",
     "load",
     "load_certificate",
     "problems_of_doors",

@@ -57,6 +57,14 @@ def exposed(config: Config) -> Iterator[Exposed]:
             yield Exposed(place, end.address, rule.anonymous, accepted)
 
 
+def is_reachable(config: Config) -> bool:
+    """Return whether other machines can reach any door, with or without a key."""
+    http = config.broker.http
+    return any(end.is_exposed for _place, end, _device in config.doors) or bool(
+        http and parse_endpoint(f"@tcp://{http}").is_exposed
+    )
+
+
 def http_exposure(config: Config) -> str:
     """Return what is open to other machines at the HTTP door; empty if nothing is."""
     address = config.broker.http

@@ -19,6 +19,7 @@ _ESCAPED: Final = (
     "in user and password the characters @ : / ? % are written %40 %3A %2F %3F %25, elsewhere @ is %40"
 )
 _HOST: Final = re.compile(r"(?:[\w.%-]+|\[[0-9A-Fa-f:.%\w]+\])(?::([0-9]{1,5}))?")
+_WORD: Final = re.compile(r"[A-Za-z0-9]{1,40}")
 _PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _LAST_PORT: Final = 65535
 _FOREIGN: Final = re.compile("(?<!tcp)(?<!ipc)://")
@@ -69,6 +70,15 @@ class MongoUri:
         pieces = [piece for value in hidden for piece in re.split("[,:]", unquote(value))]
         whole = [self.parts.password or "", *hidden, *pieces]
         return frozenset(form for each in whole for form in (each, unquote(each), unquote_plus(each)) if form)
+
+    def shown_option(self, name: str, value: str) -> str:
+        """Return an option as an error names it.
+
+        A name that nobody knows may be a part of a secret, if one stands in an option before it.
+        """
+        has_secret = any(each.lower() in _HIDDEN for each, _value in self.parts.options)
+        shown = name if not has_secret and _WORD.fullmatch(name) else _shown_name(name)
+        return f"{shown}={_shown_value(name, value)}"
 
     def __str__(self) -> str:
         scheme, user, password, hosts, database, options = self.parts

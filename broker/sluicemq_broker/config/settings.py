@@ -104,6 +104,11 @@ class BrokerSettings:
     data_dir: Path | None = setting(
         None, rules.folder, "folder of the embedded MongoDB; by default the user's data folder"
     )
+    embedded_cache: int = setting(
+        0,
+        rules.whole(0, unit="bytes"),
+        "bytes of the embedded MongoDB's cache, at least 64 MiB; 0: a quarter of the memory, 1 GiB at most",
+    )
     event_bus: rules.BusForm | RedisUrl = setting(
         rules.BusForm.AUTO,
         rules.event_bus,

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from sluicemq_broker.config import is_reachable
 from sluicemq_broker.doctor.finding import Finding, error, info, ok, warning
 from sluicemq_broker.doctor.host_checks import judged_disk
 from sluicemq_broker.doctor.subject import Subject
-from sluicemq_broker.store import ServerFacts
+from sluicemq_broker.store import ServerFacts, fixed_until
 
 #: Seconds by which two clocks may differ.
 _CLOCKS: Final = 2.0
@@ -60,6 +61,12 @@ def version(subject: Subject) -> Iterator[Finding]:
     numbers = tuple(int(each) for each in facts.version.split(".")[:2] if each.isdecimal())
     if numbers < OLDEST:
         yield error(f"MongoDB {facts.version} is too old", to_do=f"use {OLDEST[0]}.{OLDEST[1]} at least")
+    elif month := fixed_until(facts.version, subject.now):
+        shared = not subject.store.embedded or (subject.config and is_reachable(subject.config))
+        yield (warning if shared else info)(
+            f"MongoDB {facts.version} has had no fixes, also of security, since {month}",
+            to_do="run a newer one (docs/support.md)",
+        )
 
 
 def members(subject: Subject) -> Iterator[Finding]:

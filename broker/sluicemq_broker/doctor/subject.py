@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from sluicemq.protocol.errors import Forbidden
 from sluicemq_broker.config import Config, MongoUri, Problem
+from sluicemq_broker.runtime import host_memory
 from sluicemq_broker.store import Documents, ServerFacts
-
-_MEMINFO: Final = Path("/proc/meminfo")
-#: Where the kernel says how much memory this service, or container, may have.
-_CGROUP_LIMITS: Final = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 
 
 class Host(NamedTuple):
@@ -112,15 +105,15 @@ class Subject:
 def this_host(folder: Path | None, pid: int | None) -> Host:
     """Read the facts of this machine; ``folder``: of the embedded MongoDB, ``pid``: of a broker here."""
     disk = None if folder is None else shutil.disk_usage(_existing(folder))
-    memory = _memory()
+    memory = host_memory()
     of_broker = None if pid is None else _most_files_of(pid)
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if of_broker is None else of_broker
     return Host(
         folder,
         disk and disk.free,
         disk and disk.total,
-        memory.get("MemTotal"),
-        memory.get("MemAvailable"),
+        memory.total,
+        memory.available,
         sys.maxsize if most == resource.RLIM_INFINITY else most,
         None if of_broker is None else pid,
     )
@@ -142,21 +135,3 @@ def _most_files_of(pid: int) -> int | None:
 def _existing(folder: Path) -> Path:
     """Return the folder, or the nearest one above it that exists."""
     return next(each for each in (folder.absolute(), *folder.absolute().parents) if each.exists())
-
-
-def _memory() -> dict[str, int]:
-    """Return the memory of this machine in bytes, or that of this container if it has less."""
-    try:
-        lines = [line.split() for line in _MEMINFO.read_text().splitlines()]
-    except OSError:
-        return {"MemTotal": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
-    found = {name.rstrip(":"): int(value) * 1024 for name, value, *_unit in lines}
-    limit = min((each for file in _CGROUP_LIMITS if (each := _number(file))), default=sys.maxsize)
-    return {name: min(found[name], limit) for name in ("MemTotal", "MemAvailable") if name in found}
-
-
-def _number(file: Path) -> int | None:
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return None

@@ -9,7 +9,6 @@ For trying, tests and one small host; production names a replica set with ``mong
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import subprocess
 import threading
@@ -24,12 +23,16 @@ from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.embedded import mongod
 from sluicemq_broker.embedded.data_folder import DataFolder
 from sluicemq_broker.embedded.shortage import refused, shortages
+from sluicemq_broker.runtime import host_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 _REPLICA_SET: Final = "sluicemq"
+_MIB: Final = 2**20
 _GIB: Final = 2**30
+#: Bytes of a cache that still holds the indexes of some thousands of jobs.
+_LEAST_CACHE: Final = 64 * _MIB
 _NOT_YET_INITIALIZED: Final = 94
 
 _START_DEADLINE: Final = 120.0  # a long journal to replay; a healthy start takes about 1 s
@@ -51,10 +54,10 @@ _PARAMETERS: Final = (
 class EmbeddedMongo:
     """One mongod, a single-node replica set on a Unix socket, in a folder of its own.
 
-    ``cache_gb`` bounds WiredTiger's cache; by default a quarter of the memory, at most 1 GB. Its log is
-    checked every ``log_check`` seconds, and rotated if it has more than ``log_limit`` bytes. A mongod that
-    has not ended after ``stop_timeout`` seconds is killed, a former broker's after ``former_timeout``.
-    The thread that calls :meth:`start` must live as long as the mongod: the kernel ties them.
+    ``cache_bytes`` bounds WiredTiger's cache; 0: a quarter of the memory, at most 1 GiB. Its log is checked
+    every ``log_check`` seconds, and rotated if it has more than ``log_limit`` bytes. A mongod that has not
+    ended after ``stop_timeout`` seconds is killed, a former broker's after ``former_timeout``. The thread
+    that calls :meth:`start` must live as long as the mongod: the kernel ties them.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class EmbeddedMongo:
         data_dir: Path,
         *,
         log: logging.Logger | None = None,
-        cache_gb: float | None = None,
+        cache_bytes: int = 0,
         log_limit: int = _LOG_LIMIT,
         log_check: float = _LOG_CHECK,
         stop_timeout: float = _STOP_TIMEOUT,
@@ -70,13 +73,15 @@ class EmbeddedMongo:
     ) -> None:
         self._folder = DataFolder(data_dir.absolute())
         self._log = log or logging.getLogger("broker.embedded")
-        self._cache_gb = max(0.25, cache_gb if cache_gb is not None else _default_cache_gb())
+        self._cache = max(_LEAST_CACHE, cache_bytes or _usual_cache())
         self._log_limit, self._log_check = log_limit, log_check
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: threading.Thread | None = None
         self._stopping = threading.Event()
         self._timeout = stop_timeout
         self._former_timeout = former_timeout
+        self.version = ""
+        """Version of the mongod that runs, or ran last."""
         self.trouble = ""
         """Reason why mongod has ended by itself, until it is back; else empty."""
 
@@ -160,7 +165,8 @@ class EmbeddedMongo:
             "filePermissions": "0600",
             "replSet": _REPLICA_SET,
             "oplogSize": "512",  # MB; the default is 5 % of the disk, and nobody replicates from here
-            "wiredTigerCacheSizeGB": f"{self._cache_gb:.2f}",
+            "wiredTigerCacheSizeGB": "0.25",  # its least; what stands in the next line wins
+            "wiredTigerEngineConfigString": f"cache_size={self._cache // _MIB}M",
             "logpath": str(log),
         }
         words = [word for name, value in options.items() for word in (f"--{name}", value)]
@@ -172,7 +178,7 @@ class EmbeddedMongo:
         deadline = time.monotonic() + _START_DEADLINE
         try:
             if mongod.wait_for_socket(self._folder.socket, process, deadline):
-                _make_primary(self.uri, str(self._folder.socket), process, deadline)
+                self.version = _make_primary(self.uri, str(self._folder.socket), process, deadline)
                 return
         except Unavailable:
             if process.poll() is None:
@@ -228,12 +234,13 @@ class EmbeddedMongo:
             self._log.warning("mongod.log can't be rotated: %s", error)
 
 
-def _default_cache_gb() -> float:
-    return min(1.0, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 4 / _GIB)
+def _usual_cache() -> int:
+    """Return a quarter of the memory that this process may have, at most 1 GiB."""
+    return min(_GIB, host_memory().total // 4)
 
 
-def _make_primary(uri: str, host: str, process: subprocess.Popen[bytes], deadline: float) -> None:
-    """Initiate the replica set, or give it its new address; return when it takes writes.
+def _make_primary(uri: str, host: str, process: subprocess.Popen[bytes], deadline: float) -> str:
+    """Initiate the replica set, or give it its new address; return its version when it takes writes.
 
     Tried until it works: a change of state closes connections.
     """
@@ -241,7 +248,7 @@ def _make_primary(uri: str, host: str, process: subprocess.Popen[bytes], deadlin
         while True:
             try:
                 if _is_writable(client, host):
-                    return
+                    return str(client.server_info()["version"])
                 trouble: object = "not primary yet"
             except PyMongoError as error:
                 trouble = error

@@ -18,6 +18,7 @@ from sluicemq_broker.runtime.labelled import (
     Subjects,
     of_time,
 )
+from sluicemq_broker.runtime.memory_limit import HostMemory, host_memory
 from sluicemq_broker.runtime.options import FLAG, IS_TRUE, TEXT, array_of, read_options
 from sluicemq_broker.runtime.pulse import Pulse
 from sluicemq_broker.runtime.query_slots import QuerySlots, SlotUser
@@ -46,6 +47,7 @@ __all__ = [
     "Events",
     "Gauge",
     "Histogram",
+    "HostMemory",
     "Kept",
     "LabelledGauge",
     "Measure",
@@ -60,6 +62,7 @@ __all__ = [
     "Turns",
     "array_of",
     "better",
+    "host_memory",
     "of_time",
     "read_json",
     "read_options",

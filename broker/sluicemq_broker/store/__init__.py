@@ -25,6 +25,7 @@ from sluicemq_broker.store.admin.removals import Removals
 from sluicemq_broker.store.admin.revisions import Follower, Readable, Revised
 from sluicemq_broker.store.admin.server_facts import (
     ServerFacts,
+    fixed_until,
     missing_indexes,
     ring_of_events,
     server_facts,
@@ -215,6 +216,7 @@ __all__ = [
     "end_children",
     "fail_parents",
     "fan_out",
+    "fixed_until",
     "forward",
     "in_halves",
     "mark_parents_notified",

@@ -150,13 +150,21 @@ def _why(text: str, error: Exception) -> str:
         uri = MongoUri.read(text)
     except ValueError as wrong:
         return f"expected {wrong}"
+    by_dns = uri.parts.scheme != "mongodb://"
     for number, (name, value) in enumerate(uri.parts.options, 1):
+        if by_dns and name.lower().startswith("srv"):
+            continue  # no other scheme has it
         alone = f"mongodb://localhost/?{name}={value}"
         try:
             parse_uri(alone)
         except Exception as wrong:  # noqa: BLE001 - the driver raises many kinds
-            shown = str(MongoUri.read(alone)).partition("?")[2]
+            shown = uri.shown_option(name, value)
             return f"option no. {number}, {shown}: {_harmless(uri, wrong)}"
+    if by_dns:
+        return (
+            f"the hosts of {uri.parts.hosts} could not be looked up in DNS, as mongodb+srv:// needs it: "
+            f"{_harmless(uri, error)} Where there is no DNS name them: mongodb://HOST,HOST/?replicaSet=NAME"
+        )
     return _harmless(uri, error)
 
 

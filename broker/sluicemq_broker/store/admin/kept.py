@@ -100,9 +100,9 @@ def disk_of(database: Documents) -> Disk:
     """Return the room on the disk of a database, as MongoDB sees it."""
     with translated():
         stats = database.command("dbStats")
-    total = int(stats["fsTotalSize"])
+    total = int(stats.get("fsTotalSize", 0))  # 0 of a database that is not there
     used = int(stats["storageSize"]) + int(stats["indexSize"])
-    return Disk(used, total - int(stats["fsUsedSize"]), total)
+    return Disk(used, total - int(stats.get("fsUsedSize", 0)), total)
 
 
 def _measured(database: Documents, name: str) -> Measured:

@@ -25,6 +25,18 @@ _EVENT_RING: Final = "bus"
 _OPLOG: Final = "oplog.rs"
 
 
+#: The last month in which each version of MongoDB gets fixes, as its makers say.
+_FIXED_UNTIL: Final = {
+    "4.4": "2024-02", "5.0": "2024-10", "6.0": "2025-07", "7.0": "2027-08", "8.0": "2029-10"
+}  # fmt: skip
+
+
+def fixed_until(version: str, now: float) -> str:
+    """Return the month in which the last fixes of a version of MongoDB came; "" if it still gets some."""
+    month = next((month for each, month in _FIXED_UNTIL.items() if version.startswith(f"{each}.")), "")
+    return month if month and month < time.strftime("%Y-%m", time.gmtime(now)) else ""
+
+
 class Member(NamedTuple):
     """A member of a replica set; ``behind``: seconds behind the primary, None where that is not known."""
 
@@ -84,7 +96,7 @@ def server_facts(client: Client, database: str, clock: Callable[[], float] = tim
         members=read("members", lambda: _members(client)) if is_member else None,
         voters=read("voters", lambda: _voters(client)) if is_member else None,
         oplog=read("oplog", lambda: _oplog(client)) if is_member else None,
-        disk=read("disk", lambda: disk_of(client[database])[1:]),
+        disk=read("disk", lambda: _disk(client[database])),
         connections=read("connections", lambda: _connections(client)),
         unseen=unseen,
     )
@@ -119,6 +131,14 @@ def _names(indexes: list[IndexModel]) -> set[str]:
 def _begun(indexes: list[IndexModel], there: Any) -> set[str]:
     names = _names(indexes)
     return names if names & set(there) else set()
+
+
+def _disk(database: Documents) -> tuple[int, int]:
+    """Return the bytes that are free, and all; KeyError if nothing has been stored: nobody knows the disk."""
+    _used, free, total = disk_of(database)
+    if not total:
+        raise KeyError(f"there is no database {database.name} yet")
+    return free, total
 
 
 def _members(client: Client) -> tuple[Member, ...]:
