@@ -235,6 +235,9 @@ class _Lane:
     def send(self, frames: list[bytes]) -> None:
         self.sent.append(wire.decode(frames))
 
+    def work(self, step: Callable[[], Any]) -> Any:
+        return step()
+
     def close(self) -> None:
         self.is_closed = True
 
