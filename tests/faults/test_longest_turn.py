@@ -28,7 +28,7 @@ KIB = 2**10
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, spare(ask=4, pop=2, ack=2)) as broker:
+    with serving(mongo_uri, spare(ask=7, pop=2, ack=2)) as broker:
         yield broker
 
 
@@ -192,6 +192,7 @@ def test_a_message_beyond_all_limits_is_cut_before_it_has_come(
     wait_until(lambda: broker.counter("connections_cut") > cut)
 
 
+LONG_HEADERS = b'{"headers": {"a": "' + b"x" * (12 * KIB) + b'"}}'
 FRAMES = {
     "as many frames as there may be": [b""] * 60_000,
     "frames of a byte": [b"x"] * 60_000,
@@ -199,27 +200,53 @@ FRAMES = {
     "a long receipt": [b"ROLLBACK", b"receipt" * MIB, b"reason" * MIB, b"1"],
     "a long delay": [b"ROLLBACK", b"receipt", b"reason", b"1" * (8 * MIB)],
     "a long queue": [b"queue" * MIB, b"{}", b"work"],
+    "a queue that is no text": [b"\xff" * (8 * MIB), b"{}", b"work"],
+    "a reason that is no text": [b"ROLLBACK", b"receipt", b"\xff" * (8 * MIB)],
+    "a fan-out of too many": [b"FANOUT", b"receipt", *[b"queue", b"", b"{}"] * 21_000],
+    "a fan-out with long headers": [b"FANOUT", b"receipt", *[b"queue", b"", LONG_HEADERS] * 1000],
+    "a fan-out as large as may be": [
+        b"FANOUT",
+        b"receipt",
+        *[b"queue", b"", LONG_HEADERS[:1000] + b'"}}'] * 1000,
+    ],
 }
+#: A REP worker answers with these, without a receipt.
+ANSWERS = ("frames of a byte", *(name for name in FRAMES if name.startswith("a fan-out")))
 
 
-@pytest.mark.parametrize("frames", FRAMES.values(), ids=FRAMES)
+@pytest.mark.parametrize("name", FRAMES)
 def test_frames_of_whatever_number_and_size(
-    broker: BrokerUnderTest, front: str, deaf: str, frames: list[bytes]
+    broker: BrokerUnderTest, front: str, deaf: str, name: str
 ) -> None:
-    doors = broker.take("ask") if frames is FRAMES["frames of a byte"] else None
+    frames = FRAMES[name]
+    doors = broker.take("ask") if name in ANSWERS else None
     for address, kind in ((front, zmq.REQ), (front, zmq.DEALER), (deaf, zmq.PUSH)):
         broker.socket(kind, address, linger=10_000).send_multipart(frames)
     commit = broker.process.devices[-2]["commit"][0] if broker.process.devices[-2]["commit"] else None
     if commit:
-        broker.socket(zmq.PUSH, commit, linger=10_000).send_multipart(frames)
+        with settled(broker):
+            broker.socket(zmq.PUSH, commit, linger=10_000).send_multipart(frames)
     if doors:
         worker, asker = broker.socket(zmq.REP, doors.back), broker.socket(zmq.REQ, doors.front)
         asker.send(b"question")
         receive(worker)
-        worker.send_multipart(frames)
+        with settled(broker):
+            worker.send_multipart(frames if frames[0] == b"x" else [frames[0], *frames[2:]])
     library = broker.smq()
     library.plain.send_multipart(frames)
     assert library.answer(0).fields[0] == "BAD_VERSION"
+
+
+@contextlib.contextmanager
+def settled(broker: BrokerUnderTest) -> Iterator[None]:
+    """Wait until a verdict that is sent in the body was read, whatever becomes of it."""
+
+    def read() -> int:
+        return sum(map(broker.counter, ("bad_verdicts", "late_verdicts", "fanned_out")))
+
+    before = read()
+    yield
+    wait_until(lambda: read() > before)
 
 
 def test_many_receipts_are_looked_for_once_over_all_queues(broker: BrokerUnderTest) -> None:

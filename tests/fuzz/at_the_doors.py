@@ -448,14 +448,14 @@ def frame_verdicts(data: bytes) -> None:
     """Frames of plain workers."""
     given = Choices(data)
     reads: Callable[[list[bytes]], Verdict] = given.one_of(
-        (commit_frames, lambda frames: answer(b"receipt", frames))
+        (lambda frames: commit_frames(frames, bool), lambda frames: answer(b"receipt", frames))
     )
     words = [b"COMMIT", b"ROLLBACK", b"REJECT", b"RELEASE", b"FORWARD", b"FANOUT"]
     frames = [given.one_of(words)] if given.byte() % 4 else []
     frames += list(given.pieces())
     verdict = reads(frames)
     assert verdict.kind in {word.decode() for word in words}
-    assert all(isinstance(each.options, dict) for each in verdict.onward)
+    assert all(isinstance(each.read().options, dict) for each in verdict.onward)
 
 
 @target("replay-questions", BadFrames, BadTopic, BadStream)

@@ -221,9 +221,9 @@ def test_minus_zero_is_zero_where_zero_may_be() -> None:
 
 @pytest.mark.parametrize("delay", [b"nan", b"inf", b"-1", b"1e308", b"1_0", b"\xff", b"", b"soon", b"9999w"])
 def test_a_delay_of_a_plain_worker_is_a_span_of_time(delay: bytes) -> None:
-    assert commit_frames([b"ROLLBACK", b"r", b"why", b"1h30m"]).delay == 5400.0
+    assert commit_frames([b"ROLLBACK", b"r", b"why", b"1h30m"], bool).delay == 5400.0
     with pytest.raises(BadFrames, match="delay"):
-        commit_frames([b"ROLLBACK", b"r", b"why", delay])
+        commit_frames([b"ROLLBACK", b"r", b"why", delay], bool)
 
 
 def test_a_moment_that_is_none_is_refused_with_an_example() -> None:

@@ -219,6 +219,25 @@ def test_of_a_client_that_has_left_only_what_changes_something_is_looked_at(
     assert [each.number for each in lane.sent] == [10]
 
 
+@pytest.mark.parametrize(
+    ("verb", "fields"),
+    [
+        (wire.SETTLE, ([[b"none", wire.FAN_OUT, None, None, [["mail", None, None]] * 1000]],)),
+        (wire.SETTLE, ([[b"none", wire.COMMIT, None, None]],)),
+        (wire.EXTEND, ([b"none"], 1.0)),
+        (wire.PROGRESS, ([[b"none", 1, None, None]],)),
+    ],
+)
+def test_a_client_that_names_no_delivery_of_its_own_is_read_after_all_others(
+    session: Session, lane: Lane, verb: bytes, fields: tuple[Any, ...]
+) -> None:
+    lane.receive([wire.encode(verb, 1, *fields)])
+
+    [[refused]] = lane.sent[0].fields
+    assert refused[:2] == [0, "LEASE_LOST"]
+    assert lane.blamed == [False]
+
+
 def test_jobs_go_out_in_messages_of_a_mib_and_a_larger_one_alone(worker: SessionWorker, lane: Lane) -> None:
     sizes = [400_000, 400_000, 400_000, 3 * MOST_BYTES, 10, 10]
 

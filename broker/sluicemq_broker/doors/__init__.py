@@ -3,7 +3,7 @@
 from sluicemq_broker.doors.device import Device, ForwarderDevice, QueueDevice
 from sluicemq_broker.doors.device_counters import counts_of_device
 from sluicemq_broker.doors.door_group import DoorGroup
-from sluicemq_broker.doors.frames import split_envelope, without_probes
+from sluicemq_broker.doors.frames import read_name, split_envelope, without_probes
 from sluicemq_broker.doors.refusals import error_frames, refusal
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
@@ -28,6 +28,7 @@ __all__ = [
     "Verbs",
     "counts_of_device",
     "error_frames",
+    "read_name",
     "refusal",
     "split_envelope",
     "take",

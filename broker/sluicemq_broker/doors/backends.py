@@ -166,6 +166,8 @@ class PullBackend(Backend):
     def _verdicts(self, lane: Lane, messages: list[list[bytes]]) -> None:
         read = (verdict for frames in messages if (verdict := self._verdict(lane, frames)))
         verdicts = [each for each in read if self._answers_here(lane, each.receipt)]
+        if verdicts and not any(self.queue.has_receipt(each.receipt) for each in verdicts):
+            lane.blame(malformed=False)
         size = sum(each.size for each in verdicts)
         self._mark.take(len(verdicts), size)
         charge_jobs(lane, verdicts, self.counters)
@@ -175,7 +177,7 @@ class PullBackend(Backend):
     def _verdict(self, lane: Lane, frames: list[bytes]) -> Verdict | None:
         """Read a verdict; an unreadable one with a receipt rolls that job back."""
         try:
-            return commit_frames(frames)
+            return commit_frames(frames, self.queue.has_receipt)
         except SluiceError as error:
             lane.blame()
             self.counters.notice(

@@ -6,6 +6,8 @@ from typing import Any, Final, NamedTuple
 
 from sluicemq.protocol import job_headers
 from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.names import LONGEST_NAME
+from sluicemq.protocol.readable import start_of
 from sluicemq_broker.runtime import Count, Counters
 
 #: Times ``max_job_bytes`` that a frame may have. A longer one cuts the connection, with all else in its pipe;
@@ -32,7 +34,12 @@ def split(frames: list[bytes]) -> PlainJob:
         raise BadFrames(f"a job has 1 to 3 frames ([queue] [headers] payload), this one has {len(frames)}")
     queue = frames[0] if len(frames) > 1 else b""
     headers = job_headers.decode(frames[1]) if len(frames) == 3 else {}
-    return PlainJob(queue.decode("utf-8", "backslashreplace"), headers, frames[-1])
+    return PlainJob(read_name(queue), headers, frames[-1])
+
+
+def read_name(frame: bytes) -> str:
+    """Return the name that a frame has; one that is too long is cut to a length that is refused."""
+    return start_of(frame, 2 * LONGEST_NAME)
 
 
 def split_envelope(frames: list[bytes], content: str) -> tuple[list[bytes], list[bytes]]:

@@ -9,8 +9,9 @@ from sluicemq.protocol import job_headers, wire
 from sluicemq.protocol.errors import BadFrames, SluiceError
 from sluicemq.protocol.json_values import dumps
 from sluicemq.protocol.options import OPTIONS
+from sluicemq_broker.doors.frames import read_name
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue import PLAIN, Onward, Verdict, read_verdict
+from sluicemq_broker.queue import MOST_CHILDREN, MOST_HEADERS, PLAIN, Onward, Verdict, read_verdict
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import charge
 
@@ -30,13 +31,15 @@ def _headers(job: Job) -> bytes:
     return dumps(known, ascii=True).encode()
 
 
-def commit_frames(frames: list[bytes]) -> Verdict:
+def commit_frames(frames: list[bytes], knows: Callable[[bytes], bool]) -> Verdict:
     """Read ``[verdict][receipt][reason or result][delay]``, or ``[FORWARD][receipt]`` and the next queue.
 
-    Raises :class:`BadFrames`, and :class:`BadHeaders` for the headers of a FORWARD.
+    ``knows(receipt)``: whether a delivery has it; else the queues behind it are not read. Raises
+    :class:`BadFrames`, and :class:`BadHeaders` for the headers of a FORWARD.
     """
     if len(frames) > 1 and (going_on := _going_on(frames[0])):
-        return going_on(frames[1], frames[2:])
+        receipt = frames[1]
+        return going_on(receipt, frames[2:]) if knows(receipt) else Verdict(receipt, wire.ROLLBACK)
     if not 2 <= len(frames) <= 4:
         raise BadFrames(
             f"a verdict has 2 to 4 frames ([verdict] [receipt] [reason] [delay]), this one has {len(frames)}"
@@ -71,21 +74,25 @@ def unreadable(receipt: bytes, error: SluiceError) -> Verdict:
 
 
 def _fan_out(receipt: bytes, frames: list[bytes]) -> Verdict:
-    """Read the children of a job: ``[queue][payload][headers]`` of each."""
+    """Read the children of a job: ``[queue][payload][headers]`` of each; the headers are read later."""
     if not frames or len(frames) % 3:
         raise BadFrames(f"FANOUT has [queue] [payload] [headers] of each child, not {len(frames)} frames")
-    each = (_forward(receipt, frames[at : at + 3]) for at in range(0, len(frames), 3))
-    return Verdict(receipt, wire.FAN_OUT, onward=tuple(verdict.onward[0] for verdict in each))
+    if len(frames) > 3 * MOST_CHILDREN:
+        raise BadFrames(f"a fan-out has 1 to {MOST_CHILDREN} children, not {len(frames) // 3}")
+    if (size := sum(map(len, frames[2::3]))) > MOST_HEADERS:
+        raise BadFrames(f"the headers of all children have {size} bytes, at most {MOST_HEADERS} are taken")
+    children = zip(frames[::3], frames[1::3], frames[2::3], strict=True)
+    onward = (Onward(read_name(queue), payload, {}, headers) for queue, payload, headers in children)
+    return Verdict(receipt, wire.FAN_OUT, onward=tuple(onward))
 
 
 def _forward(receipt: bytes, frames: list[bytes]) -> Verdict:
     """Read the next queue of a job: ``[queue]``, ``[queue][payload]`` or ``[queue][payload][headers]``."""
     if not 1 <= len(frames) <= 3:
         raise BadFrames(f"FORWARD has [queue] [payload] [headers] behind it, not {len(frames)} frames")
-    queue = frames[0].decode("utf-8", "backslashreplace")
     payload = frames[1] if len(frames) > 1 else None
     headers = job_headers.decode(frames[2]) if len(frames) > 2 else {}
-    return Verdict(receipt, wire.FORWARD, onward=(Onward(queue, payload, headers),))
+    return Verdict(receipt, wire.FORWARD, onward=(Onward(read_name(frames[0]), payload, headers),))
 
 
 _GOING_ON: Final[Mapping[bytes, Callable[[bytes, list[bytes]], Verdict]]] = {

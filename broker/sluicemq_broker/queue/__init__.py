@@ -6,10 +6,20 @@ from sluicemq_broker.queue.job_maker import JobMaker, check_headers
 from sluicemq_broker.queue.other_queues import MakeJob
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.result_waiters import Outcome, StoredResult
-from sluicemq_broker.queue.verdict import PLAIN, Onward, Settlement, Verdict, read_verdict
+from sluicemq_broker.queue.verdict import (
+    MOST_CHILDREN,
+    MOST_HEADERS,
+    PLAIN,
+    Onward,
+    Settlement,
+    Verdict,
+    read_verdict,
+)
 from sluicemq_broker.queue.worker import Delivery, Takes, Worker
 
 __all__ = [
+    "MOST_CHILDREN",
+    "MOST_HEADERS",
     "PLAIN",
     "Counted",
     "Delivery",

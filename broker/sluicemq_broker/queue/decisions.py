@@ -7,6 +7,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, TooLarge
+from sluicemq.protocol.readable import MOST_REASON, start_of
 from sluicemq_broker.config import MAX_JOB_BYTES
 from sluicemq_broker.job import Backoff, Job
 from sluicemq_broker.queue.verdict import Onward, Settlement, Verdict
@@ -40,7 +41,7 @@ class PassOn(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that it holds until it is written."""
-        return len(self.onward.payload or b"")
+        return self.onward.size
 
 
 class AwaitChildren(NamedTuple):
@@ -52,7 +53,7 @@ class AwaitChildren(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that it holds until it is written."""
-        return len(self.result) + sum([len(each.payload or b"") for each in self.children])
+        return len(self.result) + sum([each.size for each in self.children])
 
 
 class Release(NamedTuple):
@@ -176,8 +177,9 @@ def _due(job: Job, delay: float | None, backoff: Backoff, now: float) -> float |
 
 
 def _reason(verdict: Verdict) -> str:
-    detail = verdict.detail if isinstance(verdict.detail, str) else verdict.detail.decode("utf-8", "replace")
-    return detail or verdict.kind.lower()
+    detail = verdict.detail
+    text = detail if isinstance(detail, str) else start_of(detail, MOST_REASON, "replace")
+    return text or verdict.kind.lower()
 
 
 def _result(verdict: Verdict, job: Job, now: float) -> bytes:

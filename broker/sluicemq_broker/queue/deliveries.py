@@ -65,6 +65,10 @@ class Deliveries:
             self.in_flight.update(opened)
         return list(opened.values())
 
+    def has_receipt(self, receipt: bytes) -> bool:
+        """Return whether a delivery that is in flight, or overdue, has this receipt."""
+        return receipt in self.in_flight or receipt in self._overdue
+
     def settle(self, receipt: bytes) -> Delivery | None:
         """Return the delivery that a verdict ends; None if it has ended before."""
         delivery = self.in_flight.pop(receipt, None)

@@ -21,15 +21,15 @@ from sluicemq_broker.queue.decisions import AwaitChildren, PassOn, Settled
 from sluicemq_broker.queue.other_queues import OtherQueue, OtherQueues
 from sluicemq_broker.queue.pending_writes import weigh, write_in_portions
 from sluicemq_broker.queue.result_waiters import ResultWaiters
-from sluicemq_broker.queue.verdict import Onward
+from sluicemq_broker.queue.verdict import MOST_CHILDREN, Onward
 from sluicemq_broker.security import authorize
 from sluicemq_broker.store import Child, FanOut, Forward, Portions, QueueStore, fan_out, forward
+from sluicemq_devices.hub import in_pieces
 
 #: Jobs that are forwarded in one transaction, at most.
 FORWARDS: Final = 250
 #: Children in one transaction, at most, unless one parent alone has more: up to :data:`MOST_CHILDREN`.
 CHILDREN: Final = 500
-MOST_CHILDREN: Final = 1000
 _BYTES: Final = 8 * 2**20
 #: Queues into which one fan-out goes, at most: each takes a statement of its transaction, which would be too
 #: old at a slow MongoDB with more.
@@ -91,6 +91,7 @@ class Moves(Generic[Moving]):
         self, settled: Settled[Moving], onward: Onward, job_id: str, what: str
     ) -> tuple[OtherQueue, Job]:
         """Make the new job that a worker asks for, and find its queue."""
+        onward = onward.read()
         if unknown := onward.options.keys() - MOVE_OPTIONS:
             raise BadHeaders(f"{what} takes no {', '.join(sorted(map(repr, unknown)))}")
         worker, caller = settled.delivery.worker, settled.caller
@@ -153,7 +154,7 @@ class FanOuts(Moves[AwaitChildren]):
         parent = Parent(self._name, job.id, job.seq, job.under)
         new: NewJobs = defaultdict(list)
         children = []
-        for number, onward in enumerate(onwards, 1):
+        for number, onward in enumerate(in_pieces(onwards), 1):
             job_id = f"{job.id}.{number}"
             if len(job_id.encode()) > LONGEST_ID:
                 raise BadHeaders(f"children of job {job.id!r} would have an id that is too long")

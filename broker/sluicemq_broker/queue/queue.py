@@ -278,6 +278,10 @@ class Queue:
         self._settler.settle(verdicts, settlement)
         self._hand_out(self._surroundings.now())
 
+    def has_receipt(self, receipt: bytes) -> bool:
+        """Return whether a delivery has this receipt, in time or not: only then its verdict is of use."""
+        return self.scheduler.deliveries.has_receipt(receipt)
+
     def extend(self, receipt: bytes, worker: Worker, seconds: float) -> bool:
         """Give a delivery more time, from now; False if this worker does not have it (any more)."""
         return self.scheduler.deliveries.extend(receipt, worker, self._timer.now() + seconds)

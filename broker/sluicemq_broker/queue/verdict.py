@@ -5,18 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sluicemq.protocol import wire
+from sluicemq.protocol import job_headers, wire
 from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
 from sluicemq_broker.runtime import shielded
 from sluicemq_broker.security import Caller
 
+#: Children of one FANOUT at most, and bytes of all their headers that came as frames.
+MOST_CHILDREN: Final = 1000
+MOST_HEADERS: Final = 1 << 20
+
 
 class Onward(NamedTuple):
-    """A new job in another queue: its payload (None: that of the job that makes it) and its own options."""
+    """A new job in another queue: its payload (None: that of the job that makes it) and its own options.
+
+    ``frame``: its options as a plain socket sent them; :meth:`read` reads them.
+    """
 
     queue: str
     payload: bytes | None
     options: Mapping[str, Any]
+    frame: bytes = b""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it holds until it is written."""
+        return len(self.payload or b"") + len(self.frame)
+
+    def read(self) -> Onward:
+        """Return it with its options; raises BadHeaders, or TooLarge."""
+        return self._replace(options=job_headers.decode(self.frame)) if self.frame else self
 
 
 class Verdict(NamedTuple):
@@ -34,7 +51,7 @@ class Verdict(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that it holds until it is written."""
-        return len(self.detail) + sum([len(each.payload or b"") for each in self.onward])
+        return len(self.detail) + sum([each.size for each in self.onward])
 
 
 class Settlement:

@@ -19,8 +19,9 @@ from typing import Final
 import gevent
 from gevent.event import Event
 
-from sluicemq.protocol import packed
+from sluicemq.protocol import job_headers, packed
 from sluicemq.protocol.errors import Held, LeaseLost, SluiceError, Unavailable
+from sluicemq.protocol.readable import start_of
 from sluicemq_broker.config import RouteSettings
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import JobMaker, Queue
@@ -183,7 +184,8 @@ class Route:
 
     def _job(self, number: int, frames: list[bytes]) -> Job:
         settings = self._settings
-        about = {"stream": settings.stream, "sequence": number, "topic": frames[0].decode(errors="replace")}
+        topic = start_of(frames[0], job_headers.MOST_BYTES + 1, "replace")  # a longer one is refused
+        about = {"stream": settings.stream, "sequence": number, "topic": topic}
         headers = {**self._headers, "headers": {**self._headers.get("headers", {}), **about}}
         payload = frames[1] if len(frames) == 2 else b"".join(frames[1:])
         job_id = f"{settings.stream}-{number}"

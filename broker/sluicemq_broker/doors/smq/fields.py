@@ -9,7 +9,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.errors import BadFrames, SluiceError
 from sluicemq.protocol.rules import FARTHEST, LONGEST_ID
-from sluicemq_broker.queue import Onward, Verdict
+from sluicemq_broker.queue import MOST_CHILDREN, Onward, Verdict
 
 Fields = list[Any]
 
@@ -55,9 +55,11 @@ def job_entry(entry: Any) -> tuple[str | None, bytes, dict[str, Any]]:
     raise BadFrames("a job in a PUSH is [id or nil, payload as bin, headers or nil]")
 
 
-def verdict_entry(entry: Any) -> Verdict:
-    """Return one verdict of a SETTLE."""
+def verdict_entry(entry: Any, *, in_full: bool = True) -> Verdict:
+    """Return one verdict of a SETTLE; ``in_full``: also where a job goes on to, which may be long."""
     match entry:
+        case [bytes() as receipt, wire.FORWARD | wire.FAN_OUT, _, _, _] if not in_full:
+            return Verdict(receipt, wire.ROLLBACK)
         case [
             bytes() as receipt,
             str() as kind,
@@ -69,6 +71,7 @@ def verdict_entry(entry: Any) -> Verdict:
         case [bytes() as receipt, wire.FORWARD, None, None, onward]:
             return Verdict(receipt, wire.FORWARD, onward=(_onward(onward),))
         case [bytes() as receipt, wire.FAN_OUT, (None | bytes()) as result, None, list() as children]:
+            check_count(children, MOST_CHILDREN, "a FANOUT", "children")
             return Verdict(receipt, wire.FAN_OUT, result or b"", onward=tuple(map(_onward, children)))
     raise BadFrames(
         "a verdict is [receipt, COMMIT|ROLLBACK|REJECT|RELEASE, detail or nil, delay in seconds or nil] "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from sluicemq_broker.runtime import Count
 
 if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
+    from sluicemq_broker.doors.smq.workers import SessionWorker
 
 #: Receipts in one SETTLE, EXTEND or PROGRESS, at most.
 MOST_AT_ONCE: Final = 1000
@@ -62,7 +64,7 @@ class Verdicts:
         check_count(receipts, MOST_AT_ONCE, "an EXTEND", "receipts")
         if not all(isinstance(receipt, bytes) for receipt in receipts):
             raise BadFrames("a receipt is bin, as DELIVER gave it")
-        workers = self._session.assignments.with_receipts(receipts)
+        workers = self._workers(receipts)
         problems: Problems = {}
         for at, receipt in enumerate(receipts):
             worker = workers.get(receipt)
@@ -75,7 +77,7 @@ class Verdicts:
         (entries,) = take(fields, list)
         check_count(entries, MOST_AT_ONCE, "a PROGRESS", "jobs")
         reports = [progress_entry(entry) for entry in entries]
-        workers = self._session.assignments.with_receipts(receipt for receipt, *_ in reports)
+        workers = self._workers([receipt for receipt, *_ in reports])
         problems: Problems = {}
         for at, (receipt, done, total, note) in enumerate(reports):
             worker = workers.get(receipt)
@@ -93,15 +95,15 @@ class Verdicts:
         """
         verdicts: dict[int, Verdict] = {}
         counters = self._session.counters
+        workers = self._workers([receipt for entry in entries if (receipt := _receipt_of(entry))])
         for at, entry in enumerate(entries):
             try:
-                verdicts[at] = verdict_entry(entry)
+                verdicts[at] = verdict_entry(entry, in_full=_receipt_of(entry) in workers)
             except BadFrames as error:
                 counters.notice(Count.BAD_VERDICTS, f"from {self._session.name}: {error}")
                 whole.refuse(at, error.with_traceback(None))
-                if isinstance(entry, list) and entry and isinstance(entry[0], bytes):
-                    verdicts[at] = unreadable(entry[0], error)
-        workers = self._session.assignments.with_receipts(verdict.receipt for verdict in verdicts.values())
+                if receipt := _receipt_of(entry):
+                    verdicts[at] = unreadable(receipt, error)
         queues = {each.queue for each in set(workers.values())}
         if len(queues) == 1 and len(workers) == len(verdicts):  # nearly always
             return {queues.pop(): verdicts}
@@ -114,6 +116,17 @@ class Verdicts:
                 counters.add(Count.LATE_VERDICTS)
                 whole.refuse(at, _void())
         return groups
+
+    def _workers(self, receipts: Collection[bytes]) -> dict[bytes, SessionWorker]:
+        """Return the worker that has each delivery; a client that names none is read after all others."""
+        workers = self._session.assignments.with_receipts(receipts)
+        if receipts and not workers:
+            self._session.lane.blame(malformed=False)
+        return workers
+
+
+def _receipt_of(entry: Any) -> bytes | None:
+    return entry[0] if isinstance(entry, list) and entry and isinstance(entry[0], bytes) else None
 
 
 def _void() -> LeaseLost:

@@ -23,6 +23,7 @@ from sluicemq_broker.doors import (
     DoorGroup,
     Services,
     error_frames,
+    read_name,
     refusal,
     split_envelope,
     without_probes,
@@ -139,7 +140,7 @@ class _Client(NamedTuple):
 def _read(body: list[bytes], default: str | None) -> tuple[str, dict[str, Any]]:
     if not 1 <= len(body) <= 2:
         raise BadFrames(f"a request has 1 or 2 frames, [stream][JSON], this one has {len(body)}")
-    name = body[0].decode(errors="replace") or default or ""
+    name = read_name(body[0]) or default or ""
     try:
         options = read_json(body[1]) if len(body) == 2 and body[1] else {}
     except ValueError as error:
