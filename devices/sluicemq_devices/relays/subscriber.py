@@ -119,6 +119,8 @@ class Subscriber:
         """Messages lost because it read too slowly."""
         self.is_behind = False
         """True if it has lost the last message."""
+        self.is_there = True
+        """False once it has left."""
         self._subscriptions = subscriptions
         self._refused = refused
         self._weight = 0
@@ -141,6 +143,7 @@ class Subscriber:
 
     def leave(self) -> None:
         """Remove a subscriber that has left, its topics in several turns."""
+        self.is_there = False
         self._subscriptions.leave(self)
         in_turns(self._give_up_some)
 

@@ -6,9 +6,8 @@ subscribers once it is durable, at any broker.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from time import thread_time
 from typing import Any, Final
 
 import gevent
@@ -19,13 +18,13 @@ from sluicemq.protocol.packed import extended, scan, slices
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.config import DeviceSettings, Envelope
 from sluicemq_broker.doors import DoorGroup, Services, counts_of_device
-from sluicemq_broker.parts.streams.last_values import LastValues
+from sluicemq_broker.parts.streams.last_values import LastValues, LateMessages
 from sluicemq_broker.parts.streams.replay import ReplayDoors
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.security import ANYBODY, charge, may_stay
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams import Stored, Stream, Streams, read_batch
-from sluicemq_devices.hub import Watermark, in_turns, let_others_run
+from sluicemq_devices.hub import Watermark, let_others_run
 from sluicemq_devices.relays import FanOut, Kind, Subscriber, Upstream
 from sluicemq_devices.sockets import RawDoor, RawLane
 
@@ -38,12 +37,6 @@ _AT_ONCE: Final = 64
 #: Seconds between two looks for more without a notice; and seconds of rest after an error.
 _LOOK: Final = 5.0
 _PAUSE: Final = 0.5
-#: Seconds of the hub for last messages before others have their turn; and messages between two looks at the
-#: clock.
-_TURN: Final = 0.004
-_LOOKS: Final = 16
-#: Subscriptions that wait for last messages before cancelled ones are dropped.
-_MOST_LATE: Final = 10_000
 
 
 class StreamDevice:
@@ -55,10 +48,6 @@ class StreamDevice:
         self._longest = services.settings.max_job_bytes
         self._stream: Stream = streams.for_publish(stream, caller=ANYBODY)
         self._latest = LastValues(settings.hwm_bytes) if settings.latest else None
-        self._loaded = self._latest is None
-        self._early: list[tuple[Subscriber, bytes]] = []  # subscriptions before all was loaded
-        # Subscriptions whose last messages are being sent, with the rest of these.
-        self._late: dict[tuple[Subscriber, bytes], Iterator[bytes | None]] = {}
         self._upstream = Upstream()
         self._upstream.want(b"")  # all messages are stored, with or without subscribers
         self._fan_out = FanOut(
@@ -67,7 +56,7 @@ class StreamDevice:
             Upstream(),
             hwm=settings.hwm,
             hwm_bytes=settings.hwm_bytes,
-            subscribed=self._subscribed if self._latest else None,
+            subscribed=self._subscribed if settings.latest else None,
             guard=lambda end: services.security.guard(end, settings),
             admits=self._admits,
         )
@@ -82,6 +71,7 @@ class StreamDevice:
             )
             for end in settings.frontends
         )
+        self._late = LateMessages(self._latest, self._fan_out.send) if self._latest else None
         self._backend = DoorGroup(self._fan_out.doors)
         self._mark = Watermark(settings.hwm, settings.hwm_bytes, self._pause, self._frontend.resume)
         self._replay = ReplayDoors(settings, services, streams)
@@ -244,10 +234,8 @@ class StreamDevice:
                 self._note(topics, self._outgoing(segment, slices(segment.packed, ends), 0))
                 first = segment.next
                 let_others_run()
-        self._loaded = True
-        for subscriber, topic in self._early:
-            self._send_latest(subscriber, topic)
-        self._early = []
+        if self._late is not None:
+            self._late.begin()
         self._next = max(first, end) if self._latest is not None else end
 
     def _pass_some_on(self) -> None:
@@ -282,6 +270,10 @@ class StreamDevice:
         if self._latest is not None and (forgotten := self._latest.note(topics, messages)):
             self._counters.add(Count.TOPICS_FORGOTTEN, forgotten)
 
+    def _subscribed(self, subscriber: Subscriber, topic: bytes) -> None:
+        if self._late is not None:
+            self._late.add(subscriber, topic)
+
     def _pass_on(self, segment: Segment) -> None:
         """Send the rest of a segment; blocks for a long one, or for many subscribers."""
         ends, topics = scan(segment.packed)
@@ -301,44 +293,3 @@ class StreamDevice:
             return messages
         first, time = segment.first + place, b" %.3f" % segment.at
         return [extended(each, b"%d" % number + time) for number, each in enumerate(messages, first)]
-
-    def _subscribed(self, subscriber: Subscriber, topic: bytes) -> None:
-        if self._loaded:
-            self._send_latest(subscriber, topic)
-        else:
-            self._early.append((subscriber, topic))
-
-    def _send_latest(self, subscriber: Subscriber, topic: bytes) -> None:
-        if self._latest is None or topic not in subscriber.topics:
-            return
-        was_quiet = not self._late
-        if len(self._late) >= _MOST_LATE:  # some were cancelled
-            self._late = {key: each for key, each in self._late.items() if key[1] in key[0].topics}
-        self._late[subscriber, topic] = self._latest.of(topic, subscriber.topics)
-        if was_quiet:
-            in_turns(self._send_some)
-
-    def _send_some(self) -> bool:
-        """Send last messages for one turn of the hub; returns True if there are more."""
-        until = thread_time() + _TURN
-        while self._late:
-            (subscriber, topic), messages = key, _ = next(iter(self._late.items()))
-            over = topic not in subscriber.topics or self._send_of(subscriber, messages, until)
-            if over:
-                self._late.pop(key, None)
-            if thread_time() > until:
-                break
-        return bool(self._late)
-
-    def _send_of(self, subscriber: Subscriber, messages: Iterator[bytes | None], until: float) -> bool:
-        """Send messages until a time; returns True if these were all."""
-        some, over = list[bytes](), True
-        for looks, message in enumerate(messages, 1):
-            if message is not None:
-                some.append(message)
-            if looks % _LOOKS == 0 and thread_time() > until:
-                over = False
-                break
-        if some:
-            self._fan_out.send(subscriber, some)
-        return over

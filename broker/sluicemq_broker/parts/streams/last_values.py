@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Container, Iterable, Iterator
+from functools import partial
+from time import thread_time
 from typing import Final
+from weakref import WeakKeyDictionary
+
+import gevent
+from gevent import get_hub
 
 from sluicemq.protocol.packed import LONGEST_TOPIC
+from sluicemq_devices.relays import Subscriber
 
 #: Topics at most; of more the oldest are forgotten.
 MOST_TOPICS: Final = 100_000
 #: New topics that are sorted together: 2 ms beside 100,000 others.
 _SORTED_AT_ONCE: Final = 1000
-_BEHIND_ALL: Final = b"\xff" * (LONGEST_TOPIC + 1)
+#: Topics that are looked up together: others may come before the next ones are.
+_TOGETHER: Final = 64
+#: Subscriptions of one subscriber whose last messages wait, at most: then it is not read for a while.
+_MOST_WAITING: Final = 1000
+#: Seconds of CPU for the last messages of one subscriber before others have their turn; and messages between
+#: two looks at the clock.
+_PIECE: Final = 0.002
+_LOOKS: Final = 16
 
 
 class LastValues:
@@ -54,10 +68,19 @@ class LastValues:
         if len(topic) > LONGEST_TOPIC or any(topic[:size] in subscribed for size in range(len(topic))):
             return
         self._sort()
+        some = self._from(topic)
+        while some and some[0].startswith(topic):
+            for each in some:
+                if not each.startswith(topic):
+                    return
+                had = any(each[:size] in subscribed for size in range(len(topic) + 1, len(each) + 1))
+                yield None if had else self.messages.get(each)
+            some = self._from(some[-1] + b"\0")
+
+    def _from(self, topic: bytes) -> list[bytes]:
+        """Return the next topics from this one on."""
         first = bisect_left(self.in_order, topic)
-        for each in self.in_order[first : bisect_right(self.in_order, topic + _BEHIND_ALL)]:
-            had = any(each[:size] in subscribed for size in range(len(topic) + 1, len(each) + 1))
-            yield None if had else self.messages.get(each)
+        return self.in_order[first : first + _TOGETHER]
 
     def _sort(self) -> None:
         if len(self.in_order) > 2 * len(self.messages) + _SORTED_AT_ONCE:  # most are forgotten
@@ -67,3 +90,74 @@ class LastValues:
             self.in_order += self._new
             self.in_order.sort()
             self._new = []
+
+
+class LateMessages:
+    """Last messages on their way to subscribers that came late: each subscriber gets them in its own turns.
+
+    A subscriber that subscribes faster than that is not read meanwhile, so a flood of subscriptions costs the
+    others no more than a flood of messages.
+    """
+
+    def __init__(self, latest: LastValues, send: Callable[[Subscriber, list[bytes]], None]) -> None:
+        self._latest = latest
+        self._send = send
+        self._waiting: WeakKeyDictionary[Subscriber, dict[bytes, None]] = WeakKeyDictionary()
+        self._began = False
+        self._turn = 0.0  # of the hub, in which some were sent at once
+
+    def begin(self) -> None:
+        """Send what was subscribed to until now: all last messages are known."""
+        self._began = True
+        for subscriber in list(self._waiting):
+            gevent.spawn(self._send_all, subscriber, self._messages(subscriber))
+
+    def add(self, subscriber: Subscriber, topic: bytes) -> None:
+        """Send the last messages of a new subscription: some at once, the rest in turns of its subscriber."""
+        is_new = subscriber not in self._waiting
+        topics = self._waiting.setdefault(subscriber, {})
+        topics[topic] = None
+        if len(topics) >= _MOST_WAITING:
+            subscriber.lane.pause(self)
+        if is_new and self._began:
+            self._send_first(subscriber)
+
+    def _send_first(self, subscriber: Subscriber) -> None:
+        now = get_hub().loop.now()
+        messages = self._messages(subscriber)
+        if now == self._turn or self._send_some(subscriber, messages):
+            gevent.spawn(self._send_all, subscriber, messages)
+        else:
+            del self._waiting[subscriber]
+        self._turn = now
+
+    def _send_all(self, subscriber: Subscriber, messages: Iterator[bytes | None]) -> None:
+        while subscriber.lane.work(partial(self._send_some, subscriber, messages)):
+            pass
+        del self._waiting[subscriber]
+        subscriber.lane.resume(self)
+
+    def _messages(self, subscriber: Subscriber) -> Iterator[bytes | None]:
+        """Yield the last messages of all subscriptions of one subscriber that wait; None: nothing to send."""
+        topics = self._waiting[subscriber]
+        while topics and subscriber.is_there:
+            topic = next(iter(topics))
+            if topic in subscriber.topics:
+                yield from self._latest.of(topic, subscriber.topics)
+            topics.pop(topic, None)
+            yield None
+
+    def _send_some(self, subscriber: Subscriber, messages: Iterator[bytes | None]) -> bool:
+        """Send messages for one piece of time; return True if there are more."""
+        until = thread_time() + _PIECE
+        some = list[bytes]()
+        more = False
+        for looks, message in enumerate(messages, 1):
+            if message is not None:
+                some.append(message)
+            if looks % _LOOKS == 0 and thread_time() > until:
+                more = True
+                break
+        if some:
+            self._send(subscriber, some)
+        return more
