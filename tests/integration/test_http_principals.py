@@ -149,6 +149,31 @@ def test_who_may_everything_but_that_gets_403_and_who_may_only_that_does_not(web
     assert status(web, path, **bearer(f"only-{needs.action}")) not in (401, 403)
 
 
+#: Fields with all effects that a path can have.
+EFFECTS = {
+    f"{V1}/queues/{{queue}}/set": ("settings", {}),
+    f"{V1}/queues/{{queue}}/dead/redrive": ("to", "sms"),
+}
+WALKED = [
+    (path, action)
+    for path in NEEDING
+    if (needs := all_needs()[path]) and needs.also
+    for action in (needs.action, *(each.action for each in needs.also))
+]
+
+
+@pytest.mark.parametrize(("path", "action"), WALKED)
+def test_a_change_needs_a_permission_for_each_of_its_effects(web: Web, path: str, action: Action) -> None:
+    key, value = EFFECTS[path]
+    body = {"all": True, key: {"on_dead": f"{key}-{action}"} if isinstance(value, dict) else value}
+
+    assert web.post(address(path), body, **bearer(f"but-{action}")).status == 403
+    queues = {each["name"] for each in web.get(f"{V1}/queues", **bearer("all")).json["queues"]}
+    assert f"{key}-{action}" not in queues
+    assert web.post(address(path), body, **bearer("all")).status == 200
+    web.post(address(f"{V1}/queues/{{queue}}/unset"), {"keys": ["on_dead"]}, **bearer("all"))
+
+
 @pytest.mark.parametrize("path", NEEDING)
 def test_nobody_gets_401_where_anonymous_clients_may_nothing(web: Web, path: str) -> None:
     assert status(web, path) == 401

@@ -14,7 +14,7 @@ import zmq
 from pymongo import MongoClient
 
 from faults.test_every_verb_is_bounded import VERBS
-from sluicemq import Batch, Subscription
+from sluicemq import Batch, Producer, Subscription, Worker
 from sluicemq.protocol import wire
 from sluicemq.protocol.packed import pack
 from sluicemq.protocol.permissions import Action
@@ -228,6 +228,58 @@ def test_a_verb_is_forbidden_without_its_action_and_needs_no_other(
     assert with_it != FORBIDDEN
 
 
+def moved(many: Many, name: str) -> tuple[Any, ...]:
+    """A hold that moves a free subscription."""
+    many.operator.ask(wire.SEEK, "news", name, 1)
+    return ("news", name, "update", {"after": 0})
+
+
+def held(many: Many, name: str) -> tuple[Any, ...]:
+    """An order that takes a subscription from its holder."""
+    many.operator.ask(wire.HOLD, "news", name, "update", {})
+    return ("news", name, None)
+
+
+#: Requests with all effects that a verb can have, by a name that nobody has used.
+EFFECTS: dict[bytes, Callable[[Many, str], tuple[Any, ...]]] = {
+    wire.PUSH: lambda _many, name: (name, [[None, b"x", None]]),
+    wire.PUBLISH: lambda _many, name: (name, pack(b"t", b"x"), {}),
+    wire.SET: lambda _many, name: ("victim", {"on_dead": name}),
+    wire.REDRIVE: lambda _many, _name: ("victim", {"limit": 1}, "large"),
+    wire.SCHEDULE: lambda _many, name: (
+        "add",
+        {"name": name, "queue": name, "payload": b"go", "every": 3600},
+    ),
+    wire.HOLD: moved,
+    wire.FREE: held,
+}
+#: Permissions that need another caller than this one, and verbs whose effects are walked below.
+ELSEWHERE = {(wire.PUSH, Action.READ), (wire.SETTLE, Action.PUSH), (wire.SETTLE, Action.CREATE)}
+WALKED = [
+    (verb, action)
+    for verb, needs in NEEDED.items()
+    for action in (needs.action, *(each.action for each in needs.also))
+    if needs.also and action and (verb, action) not in ELSEWHERE
+]
+
+
+@pytest.mark.parametrize(
+    ("verb", "action"), WALKED, ids=lambda each: each.decode() if isinstance(each, bytes) else each
+)
+def test_an_act_needs_a_permission_for_each_of_its_effects(
+    many: Many, filled: Many, queue: str, verb: bytes, action: Action
+) -> None:
+    fields = EFFECTS[verb](many, queue)
+    many.permit(all_but(action))
+    assert outcome(many.smq_of().ask(verb, *fields)) == FORBIDDEN
+    assert queue not in {each["name"] for each in many.operator.ask(wire.QUEUES).fields[0]}
+    many.permit(
+        " ".join(f"{each}=*" for each in {NEEDED[verb].action, *(each.action for each in NEEDED[verb].also)})
+    )
+    assert outcome(many.smq_of().ask(verb, *fields)) == "OK"
+    many.operator.ask(wire.UNSET, "victim", ["on_dead"])
+
+
 @pytest.mark.parametrize(
     ("verb", "fields"),
     [
@@ -309,8 +361,64 @@ def test_events_have_only_those_of_queues_that_may_be_read(many: Many, eve: Smq)
     assert {each["queue"] for each in wait_until(seen)} == {"seen"}
 
 
+def test_who_may_read_nothing_makes_the_broker_record_no_events(many: Many, eve: Smq, queue: str) -> None:
+    many.permit(all_but(Action.READ))
+    assert outcome(eve.ask(wire.EVENTS, {})) == FORBIDDEN
+    many.permit("read=mine")
+    begin = eve.ask(wire.EVENTS, {}).fields[0]["after"]
+    for _ in range(3):
+        many.push_one(queue)
+    (told,) = eve.ask(wire.EVENTS, {"after": begin}).fields
+    assert told == {"events": [], "after": begin, "missed": 0}
+
+
+def test_what_is_not_there_is_told_to_nobody_who_would_not_see_it(many: Many, eve: Smq, filled: Many) -> None:
+    def answers(name: str) -> list[list[Any]]:
+        schedule = [
+            eve.ask(wire.SCHEDULE, each, {"name": name}) for each in ("remove", "pause", "resume", "run")
+        ]
+        return [each.fields for each in (*schedule, eve.ask(wire.TASK, name), eve.ask(wire.TCANCEL, name))]
+
+    many.permit("manage=mine read=victim")
+    known = [*answers("nightly")[:4], *answers("purged")[4:]]
+    assert {each[0] for each in known} == {FORBIDDEN}
+    assert answers("nosuch") == known
+    many.permit("manage=*")
+    assert {each[0] for each in answers("nosuch")} == {"NOT_FOUND"}
+
+
+def test_dead_letters_make_a_queue_only_for_who_said_so(many: Many, eve: Smq, queue: str) -> None:
+    to = f"{queue}-dead"
+    many.push_one(queue)
+    many.permit(f"manage={queue} read={queue} push={to} create={to}")
+    # When a principal sets where dead letters go
+    assert outcome(eve.ask(wire.SET, queue, {"on_dead": to})) == "OK"
+    # Then that queue is made at once, in its name
+    assert to in {each["name"] for each in many.operator.ask(wire.QUEUES).fields[0]}
+    # When somebody has removed it
+    assert outcome(many.operator.ask(wire.DELETE, to, None)) == "OK"
+    wait_until(lambda: outcome(many.operator.ask(wire.QUEUE, to)) == "NOT_FOUND")
+    before = many.counter("dead_unmoved")
+    worker = many.smq_of("bob")
+    many.permit(f"work={queue}", name="bob")
+    worker.ask(wire.READY, queue, 1)
+    worker.ask(wire.SETTLE, [[worker.delivery()[0][0], wire.REJECT, b"no", None]])
+    # Then dead letters stay where they are
+    wait_until(lambda: many.counter("dead_unmoved") > before)
+    assert outcome(many.operator.ask(wire.QUEUE, to)) == "NOT_FOUND"
+    assert many.document(queue, state="dead")
+    # When it is there again
+    many.push_one(to)
+    wait_until(
+        lambda: (
+            many.collection(to).count_documents({"state": "dead"})
+            or many.collection(to).count_documents({}) == 2
+        )
+    )
+
+
 def test_what_names_a_queue_in_its_content_is_asked_for_that(many: Many, eve: Smq, filled: Many) -> None:
-    many.permit("manage=mine read=victim create=*")
+    many.permit("manage=mine push=mine read=victim create=*")
     add = {"name": "weekly", "queue": "mine", "payload": b"go", "every": 3600}
     steal = {**add, "name": "nightly"}
 
@@ -319,10 +427,10 @@ def test_what_names_a_queue_in_its_content_is_asked_for_that(many: Many, eve: Sm
     for action in ("remove", "pause", "resume", "run"):
         assert outcome(eve.ask(wire.SCHEDULE, action, {"name": "nightly"})) == FORBIDDEN
     assert outcome(eve.ask(wire.SCHEDULE, "add", add)) == "OK"
-    many.permit("manage=mine,victim")
+    many.permit("manage=mine,victim push=mine")
     assert outcome(eve.ask(wire.SCHEDULE, "add", {**add, "queue": "mine"})) == FORBIDDEN  # its run makes it
     assert outcome(eve.ask(wire.REDRIVE, "victim", {}, "large")) == FORBIDDEN
-    many.permit("manage=victim push=large")
+    many.permit("manage=victim push=large read=victim")
     assert outcome(eve.ask(wire.REDRIVE, "victim", {}, "large")) == "OK"
     assert outcome(eve.ask(wire.HISTORY, "broker", "b", None, "hour")) == FORBIDDEN
     assert outcome(eve.ask(wire.HISTORY, "stream", "news", None, "hour")) == FORBIDDEN
@@ -727,10 +835,59 @@ def test_a_reader_that_waits_gets_nothing_that_it_may_no_longer_read(
     eve.plain.send_multipart(wire.encode(wire.READ, 77, queue, {"after": 1, "wait": 60.0}))
     eve.ask(wire.PING)
 
-    many.permit("none")
-    many.operator.ask(wire.PUBLISH, queue, pack(b"t", b"2"), {})
+    many.permit("none")  # it is answered at once, not when there is a message
 
     assert outcome(eve.answer(77)) == FORBIDDEN
+
+
+def test_a_request_that_waits_hears_no_result_that_it_may_no_longer_read(many: Many, queue: str) -> None:
+    # Given a request under the id of another's job
+    doors = many.device(1)
+    many.push_one("ask", b"secret", queue, reply="result")
+    many.permit("push=ask read=ask")
+    asker, own = many.of(zmq.REQ, doors["frontend"]), json.dumps({"id": queue}).encode()
+    received = many.counter("received")
+    asker.send_multipart([b"", own, b"job"])
+    wait_until(lambda: many.counter("received") > received)
+    # When it may no longer read
+    many.permit("push=ask")
+    # Then it hears that at once
+    answer = receive(asker)
+    assert code(answer) == FORBIDDEN
+    # And again the answer to its own request
+    asker.send(b"own")
+    worker = many.socket(zmq.REP, doors["backend"])
+    for result in (b"of another", b"mine"):
+        receive(worker)
+        worker.send(result)
+    assert receive(asker) == [b"mine"]
+
+
+def test_who_pushed_a_job_hears_its_result_and_no_other(many: Many, eve: Smq, queue: str) -> None:
+    # Given a principal that may only push
+    many.push_one(queue, b"x", "another", reply="result")
+    many.permit(f"push={queue}")
+    eve.ask(wire.PUSH, queue, [["own", b"x", {"reply": "result"}]])
+    for each in ("another", "nosuch"):
+        assert outcome(eve.ask(wire.RESULT, queue, each, 1.0)) == FORBIDDEN
+    eve.plain.send_multipart(wire.encode(wire.RESULT, 77, queue, "own", 60.0))
+    # When its job is done
+    many.permit(f"work={queue}", name="bob")
+    worker = many.smq_of("bob")
+    worker.ask(wire.READY, queue, 1)
+    for _ in range(2):
+        receipt = worker.delivery()[0][0]
+        worker.ask(wire.SETTLE, [[receipt, wire.COMMIT, b"result", None]])
+    # Then
+    assert eve.answer(77).fields == [b"result"]
+    worker.ask(wire.BYE)
+    # And so does the library
+    login: dict[str, Any] = {"user": "eve", "password": PASSWORD}
+    with (
+        Worker(many.doors["smq"], queue, lambda job: job.payload * 2),
+        Producer(many.doors["smq"], **login) as eves,
+    ):
+        assert eves.call(queue, b"ab", TIMEOUT) == b"abab"
 
 
 def test_who_holds_a_subscription_that_it_may_no_longer_read_is_cut_and_another_gets_it(

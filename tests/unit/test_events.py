@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sluicemq_broker.runtime import Events
 from sluicemq_broker.runtime.events import HELD, LISTENING
 from support.virtual_time import VirtualTime
@@ -35,6 +37,25 @@ def test_one_queue_may_be_listened_to() -> None:
     events.of("mail").emit("pushed", 5.0, [{"job": "a"}])
     events.of("other").emit("pushed", 5.0, [{"job": "b"}])
     assert ids(events.read(0, "other", 10)) == ["b"]
+
+
+def test_who_sees_some_queues_learns_nothing_of_how_much_happens_in_others() -> None:
+    def told(after: int | None) -> dict[str, Any]:
+        return events.read(after, None, 2, lambda queue: queue == "mail")
+
+    events = Events()
+    for name, jobs in (("mail", ["a"]), ("other", ["x", "y", "z"]), ("mail", ["b", "c"]), ("other", ["z"])):
+        events.read(None, None, 10)
+        events.of(name).emit("redriven", 5.0, [{"job": each, "from": "other"} for each in jobs])
+    first = told(0)
+    assert ids(first) == ["a", "b"]
+    assert (first["after"], first["missed"]) == (2, 0)
+    assert all("from" not in each for each in first["events"])
+    assert ids(told(first["after"])) == ["c"]
+    assert told(None) == {"events": [], "after": 3, "missed": 0}
+    events.of("mail").emit("pushed", 5.0, [{"job": "d"}])
+    events.of("other").emit("pushed", 5.0, [{"job": str(each)} for each in range(HELD)])
+    assert told(3) == {"events": [], "after": 4, "missed": 1}
 
 
 def test_an_answer_has_so_many_and_the_next_one_goes_on() -> None:

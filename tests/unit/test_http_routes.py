@@ -187,6 +187,8 @@ def test_dead_letters_are_redriven_into_another_queue_by_who_may_push_there(door
     assert door.status(path, manages, {"all": True, "to": "sms"}) == 403
     assert door.status(path, manages, {"all": True}) != 403
     both = Permissions({Action.MANAGE: ("mail",), Action.PUSH: ("sms",)})
+    assert door.status(path, both, {"all": True, "to": "sms"}) == 403  # who works there would read them
+    both = Permissions({Action.MANAGE: ("mail",), Action.READ: ("mail",), Action.PUSH: ("sms",)})
     assert door.status(path, both, {"all": True, "to": "sms"}) != 403
 
 

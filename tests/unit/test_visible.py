@@ -36,12 +36,6 @@ def test_rows_of_other_names_are_left_out(shown: Any) -> None:
     assert shown(ANYBODY, ROWS) == ROWS
 
 
-def test_events_of_other_queues_are_left_out() -> None:
-    shown = visible.events(SEES_MAIL, {"events": ROWS, "after": 7, "missed": 1})
-
-    assert shown == {"events": ROWS[:1], "after": 7, "missed": 1}
-
-
 def test_statistics_without_operate_are_those_of_visible_queues() -> None:
     answer = {"broker": {"pid": 1}, "counters": {"pushed": 3}, "forwarders": [{}], "queues": ROWS}
 
@@ -78,13 +72,6 @@ def test_curves_of_other_queues_are_left_out() -> None:
     shown = visible.recent_curves(SEES_MAIL, {"since": 0, "step": 60, "queues": {"mail": 1, "sms": 2}})
 
     assert shown["queues"] == {"mail": 1}
-
-
-def test_a_task_of_another_queue_is_forbidden() -> None:
-    assert visible.task(SEES_MAIL, ROWS[0]) == ROWS[0]
-    with pytest.raises(Forbidden) as refused:
-        visible.task(SEES_MAIL, ROWS[1])
-    assert "sms" not in str(refused.value)  # the request did not say that name
 
 
 @pytest.mark.parametrize("action", Action)

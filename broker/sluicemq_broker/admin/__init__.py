@@ -7,12 +7,14 @@ from sluicemq_broker.admin.devices import Device, DeviceAdmin
 from sluicemq_broker.admin.figures import Figures
 from sluicemq_broker.admin.jobs import READ_PACKED_SENT, JobAdmin
 from sluicemq_broker.admin.principals import PrincipalAdmin, at_broker, at_store
-from sluicemq_broker.admin.queues import QueueAdmin, dead_letters_to
+from sluicemq_broker.admin.queues import OF_ON_DEAD, OF_REDRIVE, QueueAdmin, redrive_needs
 from sluicemq_broker.admin.schedules import ScheduleAdmin
 from sluicemq_broker.admin.snapshots import Snapshot, Snapshots, View, visible_in_turns
 
 __all__ = [
     "CHOICE",
+    "OF_ON_DEAD",
+    "OF_REDRIVE",
     "READ_PACKED_SENT",
     "Admin",
     "BrokerAdmin",
@@ -29,6 +31,6 @@ __all__ = [
     "View",
     "at_broker",
     "at_store",
-    "dead_letters_to",
+    "redrive_needs",
     "visible_in_turns",
 ]

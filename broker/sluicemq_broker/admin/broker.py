@@ -111,11 +111,14 @@ class BrokerAdmin:
         before = self._context.schema.upgrade(self._context.owners.living, self._context.timer.sleep)
         return {"schema": self._context.schema.number, "before": before}
 
-    def events(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return what happened to jobs at this broker since the last question, or from now on."""
+    def events(self, options: dict[str, Any], is_seen: Callable[[str], bool]) -> dict[str, Any]:
+        """Return what happened to jobs at this broker since the last question, or from now on.
+
+        ``is_seen``: the queues whose events belong to the answer.
+        """
         read = read_options(options, _EVENTS_OF, "EVENTS")
         queue = check_name(read["queue"]) if "queue" in read else None
-        return self._context.events.read(read.get("after"), queue, _MOST_EVENTS)
+        return self._context.events.read(read.get("after"), queue, _MOST_EVENTS, is_seen)
 
 
 _EVENTS_OF: Final = {"after": whole(0, wire.MAX_NUMBER), "queue": TEXT}

@@ -9,15 +9,26 @@ from typing import Any, Final, TypeVar
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.admin.jobs import check_state
 from sluicemq_broker.admin.shared_answer import SharedAnswer
 from sluicemq_broker.config import NO_VALUE, require_setting, stored_value
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Census, Delete, Purge, Queues, Task, Tasks, check_name
-from sluicemq_broker.security import Unchanged
+from sluicemq_broker.security import ANYBODY, Caller, Effect, Need, Unchanged
 from sluicemq_broker.store import ALL_QUEUES, SHOWN_STATES
 
+#: Effects of a redrive into another queue, and of the setting ``on_dead``: actions, and on what.
+OF_REDRIVE: Final = (
+    Effect(Action.READ, "the queue, if its dead letters go to another"),
+    Effect(Action.PUSH, "that other queue"),
+)
+OF_ON_DEAD: Final = (
+    Effect(Action.READ, "the queue, with `on_dead`"),
+    Effect(Action.PUSH, "the queue of `on_dead`"),
+    Effect(Action.CREATE, "the queue of `on_dead`, if it is not there"),
+)
 #: Workers in one answer, and jobs of each: more than a person reads.
 _MOST_WORKERS: Final = 1000
 _MOST_OF_ONE: Final = 20
@@ -79,9 +90,32 @@ class QueueAdmin:
         self._of_queues(name)
         return {"settings": self._queues.settings.explain(name), "differs": self._differs(name)}
 
-    def set_settings(self, name: str, settings: dict[str, Any]) -> list[dict[str, Any]] | Unchanged:
-        """Set settings at all brokers; returns what they are now, and what else they could be here."""
-        return self._change_settings(name, {key: _stored(key, value) for key, value in settings.items()})
+    def needs(self, name: str, settings: object) -> list[Need]:
+        """Return what settings of a queue need by their effects: dead letters go on into another queue.
+
+        Who works there then reads them, and the queue is made.
+        """
+        needs: list[Need] = []
+        for to in _on_dead(name, settings):
+            needs += [(Action.READ, name), (Action.PUSH, to)]
+            if self._queues.is_missing(to):
+                needs.append((Action.CREATE, to))
+        return needs
+
+    def set_settings(
+        self, name: str, settings: dict[str, Any], caller: Caller = ANYBODY
+    ) -> list[dict[str, Any]] | Unchanged:
+        """Set settings at all brokers; returns what they are now, and what else they could be here.
+
+        The queue of ``on_dead`` is made now, in the caller's name: dead letters make none later.
+        """
+        values: dict[str, str | None] = {key: _stored(key, value) for key, value in settings.items()}
+        self._require_values(values)
+        self._of_queues(name)
+        for to in _on_dead(name, settings):
+            by = f"on_dead of queue {name}"
+            self._queues.for_push(to, by=by, peer=caller.peer, caller=caller).prepare(again=True)
+        return self._change_settings(name, values)
 
     def unset_settings(self, name: str, keys: list[Any]) -> list[dict[str, Any]] | Unchanged:
         """Take settings back: files count again; returns what they are now at this broker."""
@@ -100,14 +134,17 @@ class QueueAdmin:
         return self._tasks.begin(Delete.kind, name)
 
     def _change_settings(self, name: str, values: dict[str, str | None]) -> list[dict[str, Any]] | Unchanged:
-        if not values:
-            raise BadFrames("name at least one setting")
+        self._require_values(values)
         queue = self._of_queues(name)
         if queue:
             queue.prepare(again=True)  # a queue without a collection is forgotten by a restart
         changed = self._queues.set_settings(name, values)
         now = [each for each in self._queues.settings.explain(name) if each["key"] in values]
         return _answer(now, changed=changed)
+
+    def _require_values(self, values: dict[str, str | None]) -> None:
+        if not values:
+            raise BadFrames("name at least one setting")
 
     def _of_queues(self, name: str) -> Queue | None:
         """Return the queue of this name; None for all queues. Raises NotFound."""
@@ -121,10 +158,15 @@ class QueueAdmin:
         return queue
 
 
-def dead_letters_to(settings: object) -> list[str]:
-    """Return the queue into which dead letters would go by these settings, which takes a permission."""
+def redrive_needs(name: str, to: str | None) -> list[Need]:
+    """Return what a redrive needs by its effects: jobs are pushed into another queue, and read there."""
+    return [] if to is None or to == name else [(Action.READ, name), (Action.PUSH, to)]
+
+
+def _on_dead(name: str, settings: object) -> list[str]:
+    """Return the other queue into which dead letters of a queue would go by these settings."""
     to = settings.get("on_dead") if isinstance(settings, dict) else None
-    return [to] if isinstance(to, str) and to.strip().lower() != NO_VALUE else []
+    return [to] if isinstance(to, str) and to.strip().lower() != NO_VALUE and to != name else []
 
 
 def _answer(now: Answer, *, changed: bool) -> Answer | Unchanged:

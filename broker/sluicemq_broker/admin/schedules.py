@@ -13,7 +13,7 @@ from sluicemq.protocol.rules import kept, number, one_of
 from sluicemq_broker.job import Misfire, Timetable
 from sluicemq_broker.queues import Schedules
 from sluicemq_broker.runtime import TEXT, read_options
-from sluicemq_broker.security import ANYBODY, Caller, Need, Unchanged
+from sluicemq_broker.security import ANYBODY, Caller, Effect, Need, Unchanged
 from sluicemq_broker.store import Schedule
 
 
@@ -22,6 +22,11 @@ class ScheduleAdmin:
 
     actions: ClassVar[frozenset[str]]
     """Names of what :meth:`do` can."""
+    effects: ClassVar[tuple[Effect, ...]] = (
+        Effect(Action.PUSH, "the queue of a schedule that is added"),
+        Effect(Action.CREATE, "that queue, if it is not there"),
+    )
+    """Permissions that they may need besides."""
 
     def __init__(self, schedules: Schedules, caller: Caller = ANYBODY) -> None:
         self.schedules = schedules
@@ -46,7 +51,7 @@ class ScheduleAdmin:
                 raise
         queue = about.get("queue")
         if action == wire.ADD and isinstance(queue, str):
-            needs.append((Action.MANAGE, queue))
+            needs += [(Action.MANAGE, queue), (Action.PUSH, queue)]
             if not self.schedules.is_made(queue):
                 needs.append((Action.CREATE, queue))
         return needs

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sluicemq.protocol.options import OPTIONS, Option
 from sluicemq_broker.command.serve import serve
@@ -18,6 +18,7 @@ from sluicemq_broker.config import (
     ENVIRONMENT,
     ONLY,
     BrokerSettings,
+    Config,
     DeviceSettings,
     DoorSettings,
     PrincipalSettings,
@@ -30,9 +31,10 @@ from sluicemq_broker.config import (
     settings_of,
 )
 from sluicemq_broker.doors import ADMIN_VERBS, VERBS
-from sluicemq_broker.parts import NEEDS
-from sluicemq_broker.runtime import BALANCES, Count, Gauge, Timing
-from sluicemq_broker.security import Needs
+from sluicemq_broker.http import Site
+from sluicemq_broker.parts import NEEDS, PARTS
+from sluicemq_broker.runtime import BALANCES, Count, Counters, Gauge, Timing
+from sluicemq_broker.security import Needs, Security
 from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 
 COMMAND: Final = "python -m sluicemq_broker.command.reference docs"
@@ -188,14 +190,42 @@ def permissions() -> str:
         "Permissions of verbs",
         "The action that each verb of [SMQ/1](smq1.md) needs, and on which name. Plain doors and HTTP: "
         "[security](security.md#permissions).",
-        _table(_verb(name.decode(), needs) for name, needs in verbs.items()),
-        "- *what it names*: the queue or stream in its first field.\n"
+        _table(_act(name.decode(), "verb", needs) for name, needs in verbs.items()),
+        "- *what it names*: the queue or stream in its first field, or in the path.\n"
         "- *what its content names*: such as the queue of a schedule, or the subject of a history.\n"
         "- *each row*: rows of queues and streams without this permission are left out of the answer.\n"
         "- *the pattern `*`*: it names nothing.\n"
+        "- *its own*: jobs that its principal pushed, where it may push, need no `read`.\n"
+        "- *and*: what a request needs besides, by its effects. The caller is asked for all of it before "
+        "anything is changed. What names no queue, such as the id of a task, is `FORBIDDEN` also where it "
+        "does not exist, unless the caller may do this everywhere.\n"
+        "- *What waits is asked again*: requests that wait for a result, for messages or for a long order "
+        "are answered `FORBIDDEN`, or their connection is cut, when the permission is taken away.\n"
         "- A verb without an action is for every client that got in. SETTLE, EXTEND and PROGRESS are about "
-        "jobs that workers of their own session have; FORWARD and FANOUT need `push` on the next queue.",
+        "jobs that workers of their own session have.",
+        "## Paths of HTTP\n\nA POST is an act, which clients without a name may not do.",
+        _table(_act(path, "path", needs) for path, needs in sorted(paths().items()) if needs is not None),
     )
+
+
+def paths() -> dict[str, Needs | None]:
+    """Return what each path of the HTTP door needs, without a broker behind it."""
+    counters, nothing = Counters(), cast("Any", _Nothing())
+    of_site = (Config.default().broker, counters, nothing, nothing, nothing, nothing)
+    site = Site(*of_site, Security(counters))
+    for part in PARTS:
+        part.add_paths(nothing, site)
+    return site.needs
+
+
+class _Nothing:
+    """Stands for the parts of a broker whose paths are listed, and not answered."""
+
+    def __getattr__(self, _name: str) -> _Nothing:
+        return self
+
+    def __call__(self, *_arguments: Any) -> _Nothing:
+        return self
 
 
 #: The pages by the name of their file.
@@ -266,17 +296,19 @@ def _option(option: Option) -> _Row:
     }
 
 
-def _verb(name: str, needs: Needs) -> _Row:
+def _act(name: str, kind: str, needs: Needs) -> _Row:
     on = [
         "what it names" if needs.name is not None else "",
-        "what its content names" if needs.more else "",
+        "what its content names" if needs.more and needs.name is None else "",
         "each row" if needs.shows else "",
+        "not for its own" if needs.own else "",
     ]
     where = ", ".join(filter(None, on)) or "the pattern `*`"
     return {
-        "verb": f"`{name}`",
+        kind: f"`{name}`",
         "action": f"`{needs.action}`" if needs.action else "-",
         "on": where if needs.action else "",
+        "and": "; ".join(f"`{action}` on {on}" for action, on in needs.also),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
+from weakref import WeakMethod
 
 from sluicemq.protocol.errors import BadFrames, Forbidden, Paused, QueueFull, SluiceError
 from sluicemq.protocol.options import ACCEPTED, RESULT
@@ -18,7 +19,7 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Outcome, Push, Queue
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import Caller, authorize, told
+from sluicemq_broker.security import Caller, Need, authorize, may_not, told
 from sluicemq_devices.hub import Shares, Watermark, nothing
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
@@ -174,6 +175,7 @@ class Requester:
         self.waiting: set[Request] = set()
         self.lane = lane
         self._frontend = frontend
+        self._follows = False
 
     def listen(self) -> None:
         """Take in what comes on the connection."""
@@ -182,6 +184,19 @@ class Requester:
             closed=partial(self._frontend.left, self),
             unblocked=self.lane.resume,
         )
+
+    def follow_permissions(self) -> None:
+        """Answer at once requests whose client may no longer have the answer, when permissions change."""
+        if not self._follows:
+            self._follows = True
+            caller, look = self.lane.who, WeakMethod(self._look_again)
+            caller.principal.keep(self.lane, lambda: found() if (found := look()) else ())
+
+    def _look_again(self) -> Sequence[Need]:
+        for request in [each for each in self.waiting if each.forbidden]:
+            request.forget()
+            request.answer(may_not(self.lane.who, Action.READ, request.reads))
+        return ()
 
     def send(self, frames: list[bytes]) -> None:
         """Send an answer; a client with too many unread ones is not read until it reads them."""
@@ -193,7 +208,17 @@ class Requester:
 class Request:
     """One request and the envelope of its answer. The job is not kept, for it may be large."""
 
-    __slots__ = ("envelope", "forget", "frames", "frontend", "job_id", "requester", "wants_result", "weight")
+    __slots__ = (
+        "envelope",
+        "forget",
+        "frames",
+        "frontend",
+        "job_id",
+        "reads",
+        "requester",
+        "wants_result",
+        "weight",
+    )
 
     def __init__(self, frontend: RequestFrontend, requester: Requester, frames: list[bytes]) -> None:
         self.frontend = frontend
@@ -204,6 +229,14 @@ class Request:
         self.forget: Callable[[], None] = nothing
         self.weight = 0  # bytes that are kept while it waits
         self.wants_result = True
+        self.reads = ""
+        """The queue that its client must be permitted to read until the answer: it may be another's job."""
+
+    @property
+    def forbidden(self) -> bool:
+        """True if its client may no longer have the answer."""
+        caller: Caller = self.requester.lane.who
+        return bool(self.reads) and not caller.may(Action.READ, self.reads)
 
     def read(self, reader: Callable[[list[bytes]], tuple[Queue, Job, dict[str, Any]]]) -> tuple[Queue, Job]:
         """Read the message; the envelope ends with the first empty frame.
@@ -222,6 +255,8 @@ class Request:
             job.want_result()
         if "id" in headers and self.wants_result:
             authorize(self.requester.lane.who, Action.READ, queue.name)
+            self.reads = queue.name
+            self.requester.follow_permissions()
             job.keep_result(queue.settings.remember)
         self.job_id = job.id
         self.weight = len(job.id) + sum(map(len, self.envelope))
@@ -234,5 +269,7 @@ class Request:
     def send(self, outcome: bytes | SluiceError) -> None:
         """Send the answer."""
         who = self.requester.lane.who
+        if self.forbidden and not isinstance(outcome, Forbidden):
+            outcome = may_not(who, Action.READ, self.reads)
         body = [outcome] if isinstance(outcome, bytes) else error_frames(told(who, outcome))
         self.requester.send([*self.envelope, *body])

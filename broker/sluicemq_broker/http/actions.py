@@ -16,7 +16,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.wire import TaskField
-from sluicemq_broker.admin import CHOICE, Admin, dead_letters_to
+from sluicemq_broker.admin import CHOICE, OF_ON_DEAD, OF_REDRIVE, Admin, redrive_needs
 from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.bodies import text_of
 from sluicemq_broker.http.paths import BASE, Routes
@@ -39,9 +39,6 @@ def routes(admin: Admin) -> Routes:
     changes = {
         f"{queue}/pause": Change("pause", lambda body, queue: admin.queues.pause(queue, _what(body))),
         f"{queue}/resume": Change("resume", lambda body, queue: admin.queues.resume(queue, _what(body))),
-        f"{queue}/set": Change(
-            "set", lambda body, queue: admin.queues.set_settings(queue, _of_type(body, "settings", dict))
-        ),
         f"{queue}/unset": Change(
             "unset", lambda body, queue: admin.queues.unset_settings(queue, _of_type(body, "keys", list))
         ),
@@ -56,9 +53,6 @@ def routes(admin: Admin) -> Routes:
         ),
         f"{job}/cancel": Change("cancel", lambda _ignored, queue, job_id: admin.jobs.cancel(queue, job_id)),
         f"{job}/delete": Change("remove", lambda _ignored, queue, job_id: admin.jobs.remove(queue, job_id)),
-        f"{queue}/dead/redrive": Change(
-            "redrive", lambda body, queue: dead.redrive(queue, _dead_letters(body), _to(body))
-        ),
         f"{queue}/dead/delete": Change(
             "discard", lambda body, queue: dead.discard(queue, _dead_letters(body))
         ),
@@ -67,16 +61,40 @@ def routes(admin: Admin) -> Routes:
         f"{schedule}/{action}": Change(f"schedule {action}", scheduled(action))
         for action in (wire.SUSPEND, wire.GO_ON, wire.RUN)
     }
-    of_task = {
+    of_tasks = {
         f"{BASE}/tasks/{{task_id}}/cancel": Change(
             "tcancel", lambda _ignored, task_id: admin.tasks.cancel(task_id)
         )
     }
     return {
         f"{BASE}/token": (Change("token", lambda _ignored: None), NOTHING),
-        **_needing(Needs(Action.MANAGE, "queue", more=_into), changes),
+        **_needing(Needs(Action.MANAGE, "queue"), changes),
+        f"{queue}/set": (
+            Change(
+                "set",
+                lambda body, queue, caller: admin.queues.set_settings(
+                    queue, _of_type(body, "settings", dict), caller
+                ),
+                by_caller=True,
+            ),
+            Needs(
+                Action.MANAGE,
+                "queue",
+                more=lambda request, queue: admin.queues.needs(queue, request.context.body.get("settings")),
+                also=OF_ON_DEAD,
+            ),
+        ),
+        f"{queue}/dead/redrive": (
+            Change("redrive", lambda body, queue: dead.redrive(queue, _dead_letters(body), _to(body))),
+            Needs(
+                Action.MANAGE,
+                "queue",
+                more=lambda request, queue: redrive_needs(queue, _to(request.context.body)),
+                also=OF_REDRIVE,
+            ),
+        ),
         **_needing(Needs(Action.MANAGE, more=partial(_of_schedule, admin), hidden=True), of_schedules),
-        **_needing(Needs(Action.MANAGE, more=partial(_of_task, admin), hidden=True), of_task),
+        **_needing(Needs(Action.MANAGE, more=partial(of_task, admin), hidden=True), of_tasks),
     }
 
 
@@ -85,15 +103,21 @@ def _needing(needs: Needs, changes: Mapping[str, Change]) -> Routes:
 
 
 class Change:
-    """A path that changes something; ``action``: its name in the audit, that of the verb of SMQ/1."""
+    """A path that changes something; ``action``: its name in the audit, that of the verb of SMQ/1.
 
-    def __init__(self, action: str, change: Callable[..., Any]) -> None:
+    ``by_caller``: the change gets the caller, too, as ``caller``.
+    """
+
+    def __init__(self, action: str, change: Callable[..., Any], *, by_caller: bool = False) -> None:
         self.action = action
         self._change = change
+        self._by_caller = by_caller
 
     def on_post(self, request: falcon.Request, response: falcon.Response, **parameters: str) -> None:
         """Answer ``{answer}``, or ``{task, done, total}`` of an operation that goes on."""
-        outcome = request.context.answer = self._change(request.context.body, **parameters)
+        context = request.context
+        by = {"caller": context.caller} if self._by_caller else {}
+        outcome = context.answer = self._change(context.body, **parameters, **by)
         if isinstance(outcome, Task):
             outcome = outcome.outcome(_WAIT)
         outcome = plain(outcome)
@@ -101,23 +125,13 @@ class Change:
         write(response, outcome if goes_on else {"answer": outcome})
 
 
-def _into(request: falcon.Request, queue: str, **_job: str) -> Iterator[Need]:
-    """Yield what a change of a queue needs at another one: dead letters are pushed there."""
-    body = request.context.body
-    to = _to(body) if request.path.endswith("/dead/redrive") else None
-    if to is not None and to != queue:
-        yield Action.PUSH, to
-    for each in dead_letters_to(body.get("settings")) if request.path.endswith("/set") else ():
-        yield Action.PUSH, each
-
-
 def _of_schedule(admin: Admin, _request: falcon.Request, name: str) -> Iterator[Need]:
     """Yield what a change of a schedule needs: its queue is not in the path."""
     yield Action.MANAGE, admin.schedules.queue_of(name)
 
 
-def _of_task(admin: Admin, _request: falcon.Request, task_id: str) -> Iterator[Need]:
-    """Yield what the end of a task needs: its queue is not in the path."""
+def of_task(admin: Admin, _request: falcon.Request, task_id: str) -> Iterator[Need]:
+    """Yield what a task needs: its queue is not in the path."""
     yield Action.MANAGE, admin.tasks.find(task_id)["queue"]
 
 

@@ -17,6 +17,7 @@ import falcon
 from sluicemq.protocol import wire
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.admin import Admin, Snapshots, visible_in_turns
+from sluicemq_broker.http.actions import of_task
 from sluicemq_broker.http.answer_memory import AnswerMemory
 from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.fair_turns import FairTurns
@@ -62,7 +63,7 @@ def routes(admin: Admin, snapshots: Snapshots, turns: FairTurns, memory: AnswerM
         ),
         f"{BASE}/tasks/{{task_id}}": (
             stored(lambda _request, task_id: admin.tasks.find(task_id)),
-            Needs(Action.MANAGE, shows=visible.task),
+            Needs(Action.MANAGE, more=partial(of_task, admin), hidden=True),
         ),
     }
 
@@ -111,6 +112,7 @@ class Answer:
         """Write the answer as JSON."""
         turn = self._turns.turn(request.env[CONNECTION].served) if self._turns else nullcontext()
         with turn:
+            request.context.ask_again()  # it may have waited for its turn
             write(response, request.context.show(self._answer(request, **parameters)))
 
 
@@ -126,10 +128,12 @@ class _OneJob:
         """Read one job with all its fields."""
         connection = request.env[CONNECTION]
         with self._turns.turn(connection.served):
+            request.context.ask_again()
             size = self._jobs.weigh_show(queue, job_id)
             if size <= _LARGE:
                 return dict(self._jobs.show(queue, job_id))
         with self._memory.for_large(size, connection), self._turns.turn(connection.served):
+            request.context.ask_again()
             return dict(self._jobs.show(queue, job_id))
 
 

@@ -44,6 +44,7 @@ class Authorization:
         self._require_somebody(request, caller, needs)
         name = needs.name and (parameters.get(str(needs.name)) or request.get_param(str(needs.name)))
         needs.ask(caller, name)
+        request.context.ask_again = partial(needs.ask, caller, name)
         request.context.body = read_body(request) if request.method == "POST" else {}
         needs.ask_more(caller, request, **parameters)
         request.context.show = partial(needs.show, caller)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Final
@@ -26,6 +26,7 @@ from sluicemq_broker.queues import (
     Tasks,
 )
 from sluicemq_broker.runtime import ALL, DEAD_LETTERS, Batcher, Kept, of_time
+from sluicemq_broker.security import Caller
 from sluicemq_broker.store import LeaseStore, ScheduleStore, Seen
 
 #: Brokers that have died, whose jobs one sweep takes over.
@@ -38,7 +39,15 @@ class Jobs:
     ``maker`` makes jobs of schedules and forwards. ``duties`` counts and logs the errors of one queue.
     """
 
-    def __init__(self, config: Config, ground: Foundation, maker: JobMaker, duties: Duties) -> None:
+    def __init__(
+        self,
+        config: Config,
+        ground: Foundation,
+        maker: JobMaker,
+        duties: Duties,
+        caller: Callable[[str], Caller],
+    ) -> None:
+        """``caller``: returns the caller for a principal, by its name."""
         context, database = ground.context, ground.settings.database
         self.queues = Queues(config, context, ground.database, maker.make, ground.bus.channel)
         ground.bus.on(BusKind.READY, self.queues.on_ready)
@@ -49,7 +58,9 @@ class Jobs:
         self.tasks = Tasks(self.queues, context, ground.database)
         self.disagreements = Disagreements(self.queues, context)
         self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
-        self.schedules = Schedules(ScheduleStore(ground.database(database)), self.queues, context, maker.make)
+        self.schedules = Schedules(
+            ScheduleStore(ground.database(database)), self.queues, context, maker.make, caller
+        )
         self._on_dead = OnDead(self.queues, context)
         self._missing_children = MissingChildren(self.queues, context)
         self.dead_retention = DeadRetention(

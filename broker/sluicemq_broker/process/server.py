@@ -71,11 +71,11 @@ class Server:
         self.counters = ground.counters
         self._duties = Duties(self.counters)
         maker = JobMaker(ground.clock, config.broker.max_job_bytes)
-        self._jobs = jobs = Jobs(config, ground, maker, self._duties)
-        timer, board = ground.context.timer, switchboard(ground)
         security = self._security = Security(
             ground.counters, config.security, config.principals, ground.clock.now
         )
+        self._jobs = jobs = Jobs(config, ground, maker, self._duties, security.principals.caller_of)
+        timer, board = ground.context.timer, switchboard(ground)
         services = Services(
             config.broker, ground.counters, board, jobs.queues, maker, timer, security, ground.name
         )

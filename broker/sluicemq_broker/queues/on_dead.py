@@ -23,7 +23,6 @@ from sluicemq_broker.queues.failed_parents import FailedParents
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.queues.removals import end_left, under_way
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import (
     DeadLetters,
     FailedParent,
@@ -194,7 +193,7 @@ class OnDead:
 
     def _move(self, queue: Queue, since: float, until: float | None = None) -> None:
         """Move the dead letters that died from ``since`` on and before ``until``."""
-        target = self._queues.for_push(_goes_to(queue), by=f"on_dead of queue {queue.name}", caller=ANYBODY)
+        target = self._queues.for_dead_letters(queue, _goes_to(queue))
         target.prepare(again=True)
         now = self._clock.now()
         dead_letters = DeadLetters(since=since, until=until, unasked=now - RESULT_WANTED_FOR)

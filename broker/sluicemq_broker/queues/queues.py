@@ -20,7 +20,7 @@ from sluicemq_broker.queues.names import nearest
 from sluicemq_broker.queues.records import QueueRecords
 from sluicemq_broker.queues.settings import SharedSettings
 from sluicemq_broker.runtime import Batcher, Count, Gauge, Subjects, shielded
-from sluicemq_broker.security import Caller, authorize
+from sluicemq_broker.security import ANYBODY, Caller, authorize
 from sluicemq_broker.store import (
     ALL_QUEUES,
     Documents,
@@ -207,6 +207,24 @@ class Queues:
         """
         allowed = self.config.broker.auto_create
         return self._open.get(name) or self._make(name, by, peer, caller, allowed=allowed)
+
+    def for_dead_letters(self, queue: Queue, to: str) -> Queue:
+        """Return the queue of ``on_dead``, into which dead letters of this queue are moved.
+
+        Where the file says it the operator makes it. What was stored as a setting was made by who set it, or
+        is there no more: raises :class:`NotFound`.
+        """
+        if self.config.queue(queue.name).on_dead == to:
+            return self.for_push(to, by=f"on_dead of queue {queue.name}", caller=ANYBODY)
+        return self.get(to)
+
+    def is_missing(self, name: str) -> bool:
+        """Return True if no broker has made the queue."""
+        try:
+            self.get(name)
+        except NotFound:
+            return True
+        return False
 
     def for_plain_push(self, name: str, *, auto_create: bool | None, caller: Caller) -> Queue:
         """Return the queue of this name for a push of a plain socket, whose every typing error makes a queue.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -13,12 +13,12 @@ from typing import Final
 import gevent
 from gevent.event import AsyncResult
 
-from sluicemq.protocol.errors import BadHeaders, NotFound, SluiceError, TooLarge, Unavailable
+from sluicemq.protocol.errors import BadHeaders, SluiceError, TooLarge, Unavailable
 from sluicemq.protocol.options import SCHEDULE_OPTIONS
 from sluicemq_broker.config import ScheduleSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import MOST_RUNS, Misfire, Timetable, plan
-from sluicemq_broker.queue import MakeJob, Push
+from sluicemq_broker.queue import MakeJob, Push, Queue
 from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.queues import Queues, check_name
 from sluicemq_broker.runtime import Count
@@ -42,8 +42,17 @@ class Schedules:
     broker pushes a run twice.
     """
 
-    def __init__(self, store: ScheduleStore, queues: Queues, context: Context, make: MakeJob) -> None:
+    def __init__(
+        self,
+        store: ScheduleStore,
+        queues: Queues,
+        context: Context,
+        make: MakeJob,
+        caller: Callable[[str], Caller] = named,
+    ) -> None:
+        """``caller``: returns the caller for a principal, by its name, with the permissions that it has."""
         self._store = store
+        self._caller = caller
         self._queues = queues
         self._clock = context.clock
         self._counters = context.counters
@@ -65,7 +74,7 @@ class Schedules:
 
     def _run(self, name: str) -> None:
         schedule = self._store.one(name)
-        queue = self._queues.for_push(schedule.queue, by=f"schedule {name}", peer="schedules", caller=ANYBODY)
+        queue = self._queue_of(schedule)
         if schedule.paused or not queue.takes_jobs:
             return  # it stays due
         planned = plan(
@@ -100,11 +109,7 @@ class Schedules:
 
     def is_made(self, queue: str) -> bool:
         """Return True if the queue exists, at any broker; the first run makes another one."""
-        try:
-            self._queues.get(queue)
-        except NotFound:
-            return False
-        return True
+        return not self._queues.is_missing(queue)
 
     def put(self, schedule: Schedule, caller: Caller = ANYBODY) -> bool:
         """Make or replace a caller's schedule; False: it is there, just so. Raises what is wrong with it.
@@ -171,7 +176,7 @@ class Schedules:
     def run_now(self, name: str) -> str:
         """Push one job of a schedule now; returns the job's id."""
         schedule = self._store.one(name)
-        queue = self._queues.for_push(schedule.queue, by=f"schedule {name}", caller=ANYBODY)
+        queue = self._queue_of(schedule)
         queue.admit()
         job_id = f"{run_id(name, self._clock.now())}+now"
         by = named(schedule.added_by)
@@ -186,6 +191,16 @@ class Schedules:
         if error:
             raise error
         return job_id
+
+    def _queue_of(self, schedule: Schedule) -> Queue:
+        """Return the queue of a run; who added the schedule makes it, with the permissions of today.
+
+        Those of clients without a name, and of the configuration, may make it.
+        """
+        by = schedule.added_by
+        caller = self._caller(by) if by else ANYBODY
+        peer = f"schedules of {by}" if by else "schedules"
+        return self._queues.for_push(schedule.queue, by=f"schedule {schedule.name}", peer=peer, caller=caller)
 
     def _checked(self, schedule: Schedule) -> Schedule:
         """Return the schedule with its first run; raises what would make each run fail."""

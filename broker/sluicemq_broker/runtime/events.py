@@ -8,7 +8,7 @@ wait for it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from typing import Any, Final
 
@@ -41,12 +41,19 @@ class Events:
         if self._ring.wanted:
             self._ring.add({"at": at, "event": event, "queue": self._queue, **each} for each in jobs)
 
-    def read(self, after: int | None, queue: str | None, most: int) -> dict[str, Any]:
+    def read(
+        self,
+        after: int | None,
+        queue: str | None,
+        most: int,
+        is_seen: Callable[[str], bool] = lambda _queue: True,
+    ) -> dict[str, Any]:
         """Return ``{events, after, missed}``: the events behind number ``after``; None: from now on.
 
-        The next read gives the returned ``after``. ``missed``: events of all queues that were dropped.
+        The next read gives the returned ``after``. ``missed``: events that were dropped. ``is_seen``: the
+        queues whose events this reader may see; others have no number for it. ``queue``: only those of one.
         """
-        return self._ring.read(after, queue, most)
+        return self._ring.read(after, queue, most, is_seen)
 
     def tick(self) -> None:
         """Stop recording when nobody has read for :data:`LISTENING` seconds; called every second or so."""
@@ -54,32 +61,43 @@ class Events:
 
 
 class _Ring:
-    """The latest events of all queues, numbered from 1 on."""
+    """The latest events of all queues. A reader numbers those that it may see from 1 on."""
 
     def __init__(self, timer: Timer) -> None:
         self.wanted = False
         self._timer = timer
         self._until = 0.0
         self._held: deque[dict[str, Any]] = deque(maxlen=HELD)
-        self._last = 0
+        self._counts: dict[str, int] = {}  # of all events of a queue
 
     def add(self, events: Iterable[dict[str, Any]]) -> None:
-        new = list(events)
-        self._held.extend(new)
-        self._last += len(new)
+        for each in events:
+            self._held.append(each)
+            self._counts[each["queue"]] = self._counts.get(each["queue"], 0) + 1
 
-    def read(self, after: int | None, queue: str | None, most: int) -> dict[str, Any]:
+    def read(
+        self, after: int | None, queue: str | None, most: int, is_seen: Callable[[str], bool]
+    ) -> dict[str, Any]:
         self.wanted = True
         self._until = self._timer.now() + LISTENING
-        gone = self._last - len(self._held)
-        if after is None or after > self._last:  # greater: the number is of before a restart of the broker
-            return {"events": [], "after": self._last, "missed": 0}
-        begin = max(after, gone)
-        found = list(islice(self._held, begin - gone, begin - gone + most))
-        shown = [each for each in found if queue is None or each["queue"] == queue]
+        seen = {name for name in self._counts if is_seen(name)}
+        last = sum(self._counts[name] for name in seen)
+        if after is None or after > last:  # greater: the number is of before a restart of the broker
+            return {"events": [], "after": last, "missed": 0}
+        behind = list(islice((each for each in reversed(self._held) if each["queue"] in seen), last - after))
+        begin = last - len(behind)
+        found = behind[::-1][:most]
+        shown = [_without_others(each, is_seen) for each in found if queue is None or each["queue"] == queue]
         return {"events": shown, "after": begin + len(found), "missed": begin - after}
 
     def tick(self) -> None:
         if self.wanted and self._timer.now() >= self._until:
             self.wanted = False
             self._held.clear()
+
+
+def _without_others(event: dict[str, Any], is_seen: Callable[[str], bool]) -> dict[str, Any]:
+    """Return an event without the name of a queue from which its jobs came, if that is not seen."""
+    if "from" not in event or is_seen(event["from"]):
+        return event
+    return {key: value for key, value in event.items() if key != "from"}

@@ -9,6 +9,7 @@ from sluicemq_broker.security.authorize import (
     Need,
     Principal,
     authorize,
+    may_not,
     may_stay,
     may_use,
     named,
@@ -18,7 +19,7 @@ from sluicemq_broker.security.authorize import (
 from sluicemq_broker.security.guard import NOT_ADMITTED, DoorGuard
 from sluicemq_broker.security.logins import LONGEST as LONGEST_LOGIN
 from sluicemq_broker.security.logins import MOST_ENDED, Login, Logins
-from sluicemq_broker.security.needs import NOTHING, Needs
+from sluicemq_broker.security.needs import NOTHING, Effect, Needs
 from sluicemq_broker.security.passwords import LONGEST_PASSWORD, Busy, Passwords, hash_password
 from sluicemq_broker.security.principals import (
     Principals,
@@ -43,6 +44,7 @@ __all__ = [
     "Caller",
     "Door",
     "DoorGuard",
+    "Effect",
     "Limits",
     "Login",
     "Logins",
@@ -60,6 +62,7 @@ __all__ = [
     "authorize",
     "charge",
     "hash_password",
+    "may_not",
     "may_stay",
     "may_use",
     "named",

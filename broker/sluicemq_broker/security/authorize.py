@@ -223,8 +223,13 @@ def authorize(caller: Caller, action: Action, name: str = "", *, hidden: bool = 
     """
     if caller.principal.may(action, name):
         return
+    raise may_not(caller, action, name, hidden=hidden)
+
+
+def may_not(caller: Caller, action: Action, name: str = "", *, hidden: bool = False) -> Forbidden:
+    """Return the refusal of what a caller may not do; counts and logs it. See :func:`authorize`."""
     caller.report(action, name)
-    raise Forbidden(_may_not(caller.name, action, "its queue" if hidden else name))
+    return Forbidden(_may_not(caller.name, action, "its queue" if hidden else name))
 
 
 def require_known(caller: Caller) -> None:

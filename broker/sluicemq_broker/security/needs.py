@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from sluicemq.protocol.errors import NotFound
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.security.acts import Unchanged
 from sluicemq_broker.security.authorize import Caller, Need, authorize
+
+
+class Effect(NamedTuple):
+    """A permission that a request needs besides, because of what it does; ``on``: where, in words."""
+
+    action: Action
+    on: str
 
 
 class Needs(NamedTuple):
@@ -30,7 +38,14 @@ class Needs(NamedTuple):
     A request that names nothing is then answered for everybody, with fewer rows.
     """
     hidden: bool = False
-    """True if ``more`` finds names that the request does not say: errors don't say them either."""
+    """True if ``more`` finds names that the request does not say: errors don't say them either.
+
+    What is not there is then forbidden, too, unless the caller may do this everywhere.
+    """
+    own: bool = False
+    """True if who may push there may do this with jobs of its principal; the verb looks whose they are."""
+    also: tuple[Effect, ...] = ()
+    """Other permissions that a request may need: ``more`` asks for them, or the verb itself."""
 
     @property
     def administers(self) -> bool:
@@ -46,6 +61,8 @@ class Needs(NamedTuple):
         """Raise Forbidden unless the caller may do this; ``name``: what the request names, if anything."""
         if self.action is None or (self.name is None and self.more) or (name is None and self.shows):
             return
+        if self.own and isinstance(name, str) and caller.name and caller.may(Action.PUSH, name):
+            return
         authorize(caller, self.action, name if isinstance(name, str) else "")
 
     def ask_more(self, caller: Caller, *request: Any, **parameters: str) -> None:
@@ -53,7 +70,15 @@ class Needs(NamedTuple):
 
         ``parameters``: names in the path of an HTTP request.
         """
-        for action, name in self.more(*request, **parameters) if self.more else ():
+        if self.more is None:
+            return
+        try:
+            needs = list(self.more(*request, **parameters))
+        except NotFound:
+            if self.hidden and self.action:  # or strangers could tell what is there
+                authorize(caller, self.action, hidden=True)
+            raise
+        for action, name in needs:
             authorize(caller, action, name, hidden=self.hidden)
 
     def show(self, caller: Caller, answer: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from sluicemq.protocol.keys import encode, key_id, read_key
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config import PrincipalSettings
-from sluicemq_broker.security.authorize import Principal
+from sluicemq_broker.security.authorize import Caller, Principal
 from sluicemq_broker.security.rates import Limits
 from sluicemq_broker.store import KeyKind, PrincipalKey, PrincipalRecord
 from sluicemq_devices.hub import let_others_run
@@ -75,6 +75,11 @@ class Principals:
         """Return the principal of this name."""
         known = self._known.get(name)
         return known.principal if known else None
+
+    def caller_of(self, name: str) -> Caller:
+        """Return the caller for a principal that is not connected, with the permissions that it has now."""
+        known = self._known.get(name)
+        return Caller(known.principal if known else Principal(name, Permissions()))
 
     def record(self, name: str) -> PrincipalRecord | None:
         """Return a principal's record: of the file, else of MongoDB."""

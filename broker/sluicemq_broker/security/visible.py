@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from sluicemq.protocol.permissions import Action
-from sluicemq_broker.security.authorize import Caller, authorize
+from sluicemq_broker.security.authorize import Caller
 
 Row = dict[str, Any]
 Rows = list[Row]
@@ -25,11 +25,6 @@ def workers(caller: Caller, rows: Rows) -> Rows:
     return _of(caller, Action.READ, rows, "queue")
 
 
-def events(caller: Caller, answer: Row) -> Row:
-    """Return ``{events, after, missed}`` with the events of queues that it may read."""
-    return {**answer, "events": _of(caller, Action.READ, answer["events"], "queue")}
-
-
 def stats(caller: Caller, answer: Row) -> Row:
     """Return ``{broker, counters, queues, forwarders}``; without ``operate`` only with visible queues."""
     if not caller.may(Action.OPERATE):
@@ -40,12 +35,6 @@ def stats(caller: Caller, answer: Row) -> Row:
 def tasks(caller: Caller, rows: Rows) -> Rows:
     """Return the tasks of queues that it may manage."""
     return _of(caller, Action.MANAGE, rows, "queue")
-
-
-def task(caller: Caller, row: Row) -> Row:
-    """Return a task; raises Forbidden unless :func:`tasks` would show it."""
-    authorize(caller, Action.MANAGE, row["queue"], hidden=True)
-    return row
 
 
 def schedules(caller: Caller, answer: Any) -> Any:

@@ -143,9 +143,15 @@ class AdminRequests:
     def _do(self, request: _Request, wait: float | None) -> None:
         found = request.ask()
         if isinstance(found, Task):  # a task goes on by itself, so later requests don't wait for it
-            gevent.spawn(self.answer, request.number, partial(found.outcome, wait))
+            step = partial(self._answer_outcome, request, found, wait)
+            gevent.spawn(self._shielded, request.number, step)
         else:
             self._session.post(self._session.lane.work(lambda: request.encoded(found)))
+
+    def _answer_outcome(self, request: _Request, task: Task, wait: float | None) -> None:
+        outcome = task.outcome(wait)
+        request.require_permission()
+        self._session.send(wire.OK, request.number, outcome)
 
     def _shielded(self, number: int, step: Callable[[], None]) -> None:
         session = self._session
@@ -197,7 +203,11 @@ class _Request(NamedTuple):
         It may have waited for long: what the caller needs is asked again.
         """
         needs = self.verb.needs
-        require_known(self.caller)
-        needs.ask(self.caller, needs.named_in(self.fields))
+        self.require_permission()
         needs.ask_more(self.caller, self.subject, *self.fields)
         return self.verb.method(self.subject, *self.fields)
+
+    def require_permission(self) -> None:
+        """Raise Forbidden if the caller may not do this by now."""
+        require_known(self.caller)
+        self.verb.needs.ask(self.caller, self.verb.needs.named_in(self.fields))

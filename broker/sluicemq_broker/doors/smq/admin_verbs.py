@@ -10,6 +10,8 @@ from typing import Any, Final
 from sluicemq.protocol import wire
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.admin import (
+    OF_ON_DEAD,
+    OF_REDRIVE,
     Admin,
     BrokerAdmin,
     DeadLetterAdmin,
@@ -17,29 +19,30 @@ from sluicemq_broker.admin import (
     PrincipalAdmin,
     QueueAdmin,
     ScheduleAdmin,
-    dead_letters_to,
+    redrive_needs,
 )
 from sluicemq_broker.doors.smq.verbs import AdminVerb, Computed
 from sluicemq_broker.queues import Tasks
-from sluicemq_broker.security import Needs, visible
+from sluicemq_broker.security import Caller, Needs, authorize, visible
 
-#: Parts of an answer that only some may see, and requests that name a queue in their content.
+#: Parts of an answer that only some may see, and requests with more effects than one.
 _OF_EVENTS: Final = Needs(
     Action.READ,
-    more=lambda _broker, options: (
+    more=lambda _session, options: (
         () if options.get("queue") is None else [(Action.READ, str(options["queue"]))]
     ),
-    shows=visible.events,
+    shows=lambda _caller, answer: answer,  # its rows are chosen where they are numbered
 )
 _OF_REDRIVE: Final = Needs(
-    Action.MANAGE, 0, more=lambda _letters, _name, _which, to: () if to is None else [(Action.PUSH, to)]
+    Action.MANAGE, 0, more=lambda _letters, name, _which, to: redrive_needs(name, to), also=OF_REDRIVE
 )
 _OF_SETTINGS: Final = Needs(
     Action.MANAGE,
     0,
-    more=lambda _queues, _name, settings: [(Action.PUSH, to) for to in dead_letters_to(settings)],
+    more=lambda session, name, settings: session.admin.queues.needs(name, settings),
+    also=OF_ON_DEAD,
 )
-_OF_CANCELLED_TASK: Final = Needs(
+_OF_TASK: Final = Needs(
     Action.MANAGE, more=lambda tasks, task_id: [(Action.MANAGE, tasks.find(task_id)["queue"])], hidden=True
 )
 _OF_STATS: Final = Needs(Action.READ, shows=visible.stats)
@@ -87,6 +90,20 @@ def _workers(session: Any, name: str | None) -> Computed:
     return Computed(rows)
 
 
+def _events(session: Any, options: dict[str, Any]) -> Computed:
+    """Return events of queues that the caller may read; the first look makes the broker record them."""
+    caller: Caller = session.caller
+    if not caller.principal.permissions.patterns(Action.READ):
+        authorize(caller, Action.READ)
+    admin: Admin = session.admin
+    return Computed(lambda: admin.broker.events(options, visible.names(caller, Action.READ)))
+
+
+def _set(session: Any, name: str, settings: dict[str, Any]) -> Any:
+    admin: Admin = session.admin
+    return admin.queues.set_settings(name, settings, session.caller)
+
+
 def _stats(session: Any) -> Computed:
     admin: Admin = session.admin
     queues = admin.all_queues()
@@ -96,14 +113,14 @@ def _stats(session: Any) -> Computed:
 ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.STATS: AdminVerb(_session, _stats, _OF_STATS, reads=True, at_once=True),
     wire.COUNTERS: _computed("admin.broker", BrokerAdmin.counters, Needs(Action.OPERATE)),
-    wire.EVENTS: _computed("admin.broker", BrokerAdmin.events, _OF_EVENTS, dict),
+    wire.EVENTS: AdminVerb(_session, _events, _OF_EVENTS, (dict,), reads=True, at_once=True),
     wire.QUEUES: _shared("admin.queues", QueueAdmin.all, Needs(Action.READ, shows=visible.queues)),
     wire.QUEUE: _reads("admin.queues", QueueAdmin.one, _READ, str),
     wire.WORKERS: AdminVerb(_session, _workers, _OF_WORKERS, (str | None,), reads=True, at_once=True),
     wire.PAUSE: _changes("admin.queues", QueueAdmin.pause, _MANAGE, str, str),
     wire.RESUME: _changes("admin.queues", QueueAdmin.resume, _MANAGE, str, str),
     wire.SETTINGS: _reads("admin.queues", QueueAdmin.settings, _READ, str),
-    wire.SET: _changes("admin.queues", QueueAdmin.set_settings, _OF_SETTINGS, str, dict),
+    wire.SET: AdminVerb(_session, _set, _OF_SETTINGS, (str, dict)),
     wire.UNSET: _changes("admin.queues", QueueAdmin.unset_settings, _MANAGE, str, list),
     wire.PURGE: _starts("admin.queues", QueueAdmin.purge, _MANAGE, str, str),
     wire.DELETE: _starts("admin.queues", QueueAdmin.delete, _MANAGE, str),
@@ -115,12 +132,18 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.REDRIVE: _starts("admin.dead_letters", DeadLetterAdmin.redrive, _OF_REDRIVE, str, dict, str | None),
     wire.DISCARD: _starts("admin.dead_letters", DeadLetterAdmin.discard, _MANAGE, str, dict),
     wire.TASKS: _reads("admin.tasks", Tasks.latest, Needs(Action.MANAGE, shows=visible.tasks)),
-    wire.TASK: _reads("admin.tasks", Tasks.find, Needs(Action.MANAGE, shows=visible.task), str),
-    wire.TCANCEL: _changes("admin.tasks", Tasks.cancel, _OF_CANCELLED_TASK, str),
+    wire.TASK: _reads("admin.tasks", Tasks.find, _OF_TASK, str),
+    wire.TCANCEL: _changes("admin.tasks", Tasks.cancel, _OF_TASK, str),
     wire.SCHEDULE: AdminVerb(
         _schedules,
         ScheduleAdmin.do,
-        Needs(Action.MANAGE, more=ScheduleAdmin.needs, shows=visible.schedules, hidden=True),
+        Needs(
+            Action.MANAGE,
+            more=ScheduleAdmin.needs,
+            shows=visible.schedules,
+            hidden=True,
+            also=ScheduleAdmin.effects,
+        ),
         (str, dict),
         actions=ScheduleAdmin.actions,
     ),

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq.protocol.options import RESULT
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.doors.smq.fields import Fields, check_count, job_entry, listed, take
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import JobMaker, Push, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Counters
-from sluicemq_broker.security import Caller, charge
+from sluicemq_broker.security import Caller, authorize, charge
 from sluicemq_devices.hub import Fillers, Watermark
 
 if TYPE_CHECKING:
@@ -89,6 +90,8 @@ class Pushes:
                 job_id, payload, headers = job_entry(entry)
                 job = make(caller, settings, payload, headers, job_id)
                 if headers and headers.get("reply") == RESULT:
+                    if not caller.name:  # nobody could say later whose job it was
+                        authorize(caller, Action.READ, queue.name)
                     job.keep_result(settings.remember)
                 jobs.append(job)
                 positions.append(at)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
 import gevent
 
-from sluicemq.protocol.errors import QueueFull, Timeout
+from sluicemq.protocol.errors import NotFound, QueueFull, Timeout
+from sluicemq.protocol.permissions import Action
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.queue import Outcome, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Batcher
+from sluicemq_broker.security import Caller, authorize
 from sluicemq_devices.hub import nothing
 
 #: Results that one session may wait for.
@@ -74,20 +77,30 @@ class Results:
     @property
     def queues(self) -> set[str]:
         """Names of the queues whose results are awaited."""
-        return {*self._sought, *(each.queue.name for each in self._open)}
+        return {*self._sought, *(each.queue.name for each in self._open if not each.own)}
+
+    @property
+    def queues_of_own(self) -> set[str]:
+        """Names of the queues where results of jobs that the client pushed itself are awaited."""
+        return {each.queue.name for each in self._open if each.own}
 
     @property
     def waiting(self) -> int:
         """Requests that are looked up after others."""
         return len(self._next)
 
-    def ask(self, number: int, name: str, job_id: str, wait: float) -> None:
-        """Reply with the result of a job once it has one, within ``wait`` seconds."""
+    def ask(self, number: int, name: str, job_id: str, wait: float, pusher: Caller | None = None) -> None:
+        """Reply with the result of a job once it has one, within ``wait`` seconds.
+
+        ``pusher``: the caller, if it may not read the queue: then only if its principal pushed the job.
+        """
         if len(self._open) >= MOST_ASKED:
             raise QueueFull(f"{MOST_ASKED} requests of this session wait for results: ask again later")
         until = self._now() + wait
         queue = self._queues.known(name)
-        if queue:
+        if pusher:
+            self._later.add(partial(self._ask_for_own, number, name, job_id, until, pusher))
+        elif queue:
             self._ask(number, queue, job_id, until)
         else:
             self._sought.append(name)
@@ -116,8 +129,8 @@ class Results:
         self._has_been_looked_up(request)
         request.begin(request.deadline - self._now())
 
-    def _ask(self, number: int, queue: Queue, job_id: str, until: float) -> None:
-        request = _Request(self, number, queue, job_id, until)
+    def _ask(self, number: int, queue: Queue, job_id: str, until: float, *, own: bool = False) -> None:
+        request = _Request(self, number, queue, job_id, until, own=own)
         self._open.add(request)
         if len(self._looked_up) < self._look_ups.each:
             self._look_up(request)
@@ -151,13 +164,30 @@ class Results:
         finally:
             self._sought.remove(name)
 
+    def _ask_for_own(self, number: int, name: str, job_id: str, until: float, pusher: Caller) -> None:
+        """Ask for the result of a job of a caller who may not read; what is not there is forbidden, too."""
+        try:
+            with suppress(NotFound):
+                queue = self._queues.known(name) or self._queues.get(name)
+                if queue.store.is_pushed_by(pusher.name, job_id):
+                    if not self._gone:
+                        self._ask(number, queue, job_id, until, own=True)
+                    return
+            authorize(pusher, Action.READ, name)
+            self.ask(number, name, job_id, max(0.0, until - self._now()))  # it may read by now
+        except Exception as error:  # noqa: BLE001 - the client must have an answer
+            self._reply(number, refusal(error))
+
 
 class _Request:
-    """One request: its number, job and deadline."""
+    """One request: its number, job and deadline; ``own``: the job is one of its client's principal."""
 
-    __slots__ = ("deadline", "job_id", "number", "progress", "queue", "results", "timer")
+    __slots__ = ("deadline", "job_id", "number", "own", "progress", "queue", "results", "timer")
 
-    def __init__(self, results: Results, number: int, queue: Queue, job_id: str, deadline: float) -> None:
+    def __init__(
+        self, results: Results, number: int, queue: Queue, job_id: str, deadline: float, *, own: bool
+    ) -> None:
+        self.own = own
         self.results = results
         self.number = number
         self.queue = queue

@@ -35,7 +35,7 @@ from sluicemq_broker.doors.smq.verdicts import Verdicts
 from sluicemq_broker.queue import Outcome
 from sluicemq_broker.queues import check_name
 from sluicemq_broker.runtime import Count, Pulse
-from sluicemq_broker.security import NOTHING, Caller, Need, Needs, told
+from sluicemq_broker.security import NOTHING, Caller, Effect, Need, Needs, told
 from sluicemq_devices.hub import Watermark, nothing
 from sluicemq_devices.sockets import Lane, LaneDoor
 
@@ -257,6 +257,8 @@ class Session:
         """Yield the permissions without which its connection is cut: it gets jobs and results by them."""
         yield from ((Action.WORK, name) for name in self.assignments.queues)
         yield from ((Action.READ, name) for name in self.results.queues)
+        for name in self.results.queues_of_own:
+            yield Action.READ if self.caller.may(Action.READ, name) else Action.PUSH, name
         for state in filter(None, self._states.values()):
             yield from state.needs()
 
@@ -358,7 +360,10 @@ class Session:
         name, job_id, wait = take(fields, str, str, int | float)
         if not 0 <= wait <= LONGEST_DELAY:
             raise BadFrames(f"{wait} is no number of seconds from 0 to ten years")
-        self.results.ask(number, check_name(name), check_id(job_id), wait)
+        name, job_id = check_name(name), check_id(job_id)
+        self.results.ask(
+            number, name, job_id, wait, None if self.caller.may(Action.READ, name) else self.caller
+        )
         if self.results.waiting > MOST_UNREAD:
             self.hold_back()
 
@@ -376,7 +381,15 @@ class Session:
 VERBS: Final[Verbs] = {
     wire.HELLO: SessionVerb(Session.hello, NOTHING, reads=True),
     wire.PUSH: SessionVerb(
-        lambda session, *request: session.door.pushes.push(session, *request), Needs(Action.PUSH, 0)
+        lambda session, *request: session.door.pushes.push(session, *request),
+        Needs(
+            Action.PUSH,
+            0,
+            also=(
+                Effect(Action.CREATE, "the queue, if it is not there"),
+                Effect(Action.READ, "the queue, with `reply` = `result` of a client without a name"),
+            ),
+        ),
     ),
     wire.READY: SessionVerb(
         lambda session, number, fields: session.assignments.ready(number, read_ready(fields)),
@@ -384,10 +397,18 @@ VERBS: Final[Verbs] = {
         reads=True,
     ),
     # These three are about jobs that the session's own workers have.
-    wire.SETTLE: SessionVerb(lambda session, *request: session.verdicts.settle(*request), NOTHING),
+    wire.SETTLE: SessionVerb(
+        lambda session, *request: session.verdicts.settle(*request),
+        NOTHING._replace(
+            also=(
+                Effect(Action.PUSH, "the next queue, with FORWARD or FANOUT"),
+                Effect(Action.CREATE, "the next queue, if it is not there"),
+            )
+        ),
+    ),
     wire.EXTEND: SessionVerb(lambda session, *request: session.verdicts.extend(*request), NOTHING),
     wire.PROGRESS: SessionVerb(lambda session, *request: session.verdicts.progress(*request), NOTHING),
-    wire.RESULT: SessionVerb(Session.ask_for_result, Needs(Action.READ, 0), reads=True),
+    wire.RESULT: SessionVerb(Session.ask_for_result, Needs(Action.READ, 0, own=True), reads=True),
     wire.PING: SessionVerb(Session.ping, NOTHING, reads=True),
     wire.BYE: SessionVerb(Session.bye, NOTHING),
 }

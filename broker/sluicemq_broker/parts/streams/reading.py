@@ -115,6 +115,11 @@ class Reads:
             self._answered(read.number, outcome)
             self.user.answered()
 
+    def look_again(self) -> None:
+        """Answer READs that may no longer have what they wait for: permissions have changed."""
+        for read in list(self.under_way):
+            read.look_again()
+
     def forget(self) -> None:
         """Forget a session that has ended."""
         for read in list(self.under_way):
@@ -205,7 +210,7 @@ class Read:
         if self not in self._reads.under_way:
             self._give_back()
             return
-        authorize(self._reads.caller, Action.SUBSCRIBE, self._name)  # it may have waited for long
+        self.require_permission()  # it may have waited for long
         gone = 0 if self._options.from_oldest else reading.gone
         at_end = not reading.more
         size = sum(len(each.packed) for each in reading.chosen)
@@ -247,8 +252,21 @@ class Read:
         self._over = True
         self.end()
         if self in self._reads.under_way:
-            nothing = Reading([], self._first, 0, self._stream.newest, more=False)
-            self._reads.answer(self, _answer(nothing, None))
+            self._shielded(self._answer_nothing)
+
+    def _answer_nothing(self) -> None:
+        self.require_permission()
+        nothing = Reading([], self._first, 0, self._stream.newest, more=False)
+        self._reads.answer(self, _answer(nothing, None))
+
+    def require_permission(self) -> None:
+        """Raise Forbidden if it may no longer have what it waits for."""
+        authorize(self._reads.caller, Action.SUBSCRIBE, self._name)
+
+    def look_again(self) -> None:
+        """Answer it at once if it may no longer have what it waits for."""
+        if not self._reads.caller.may(Action.SUBSCRIBE, self._name):
+            self._shielded(self.require_permission)
 
     def _shielded(self, step: Callable[[], None]) -> None:
         try:

@@ -14,7 +14,7 @@ from sluicemq_broker.parts.streams.publishing import Publishing
 from sluicemq_broker.parts.streams.reading import ReadBounds, Reads
 from sluicemq_broker.parts.streams.subscriptions import SessionSubscriptions
 from sluicemq_broker.runtime import Counters
-from sluicemq_broker.security import Need, Needs, visible
+from sluicemq_broker.security import Effect, Need, Needs, visible
 from sluicemq_broker.streams import Streams, Subscriptions
 from sluicemq_devices.hub import Watermark, nothing
 
@@ -27,16 +27,20 @@ _OF_FREE: Final = Needs(
     Action.SUBSCRIBE,
     0,
     more=lambda _held, stream, _name, fence: [(Action.MANAGE, stream)] if fence is None else (),
+    also=(Effect(Action.MANAGE, "the stream, with nil for the fence"),),
 )
 #: Permissions that the verbs of streams need.
 NEEDS: Final[Mapping[bytes, Needs]] = {
-    wire.PUBLISH: Needs(Action.PUBLISH, 0),
+    wire.PUBLISH: Needs(Action.PUBLISH, 0, also=(Effect(Action.CREATE, "the stream, if it is not there"),)),
     wire.READ: _SUBSCRIBE,
     wire.STREAMS: Needs(Action.SUBSCRIBE, shows=visible.streams),
     wire.STREAM: _SUBSCRIBE,
     wire.TRIM: _MANAGE,
     wire.ERASE: _MANAGE,
-    wire.HOLD: _SUBSCRIBE,
+    # Whether it moves a watermark is known when it is found: `SessionSubscriptions.hold` asks then.
+    wire.HOLD: _SUBSCRIBE._replace(
+        also=(Effect(Action.MANAGE, "the stream, if `after` moves a subscription that is there"),)
+    ),
     wire.MARK: _SUBSCRIBE,
     wire.FREE: _OF_FREE,
     wire.SUBS: Needs(Action.SUBSCRIBE, 0, shows=visible.subscriptions),
@@ -54,6 +58,7 @@ class StreamSession:
 
     def needs(self) -> Iterator[Need]:
         """Yield what it needs to hold its subscriptions: others of their kinds wait for them."""
+        self.reads.look_again()
         return ((Action.SUBSCRIBE, stream) for stream in self.subscriptions.streams)
 
     def leave(self) -> None:

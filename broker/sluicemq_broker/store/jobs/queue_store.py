@@ -407,6 +407,12 @@ class QueueStore:
             stored = list(self.known.find({"_id": {"$in": list(ids)}}, FOUND))
         return {each["_id"]: found(each) for each in stored if each.get("state") in _STATES}
 
+    def is_pushed_by(self, principal: str, job_id: str) -> bool:
+        """Return True if there is a job of this id, and it is this principal's."""
+        with translated():
+            own = {"_id": job_id, "pushed_by": principal}
+            return self.jobs.find_one(own, {"_id": 1}, hint=BY_ID) is not None
+
     def result(self, job_id: str) -> bytes | None:
         """Return the result of a job, however large; None: the job is missing."""
         with translated():
