@@ -204,17 +204,30 @@ def test_connections_of_a_principal_beyond_its_rate_wait_and_lose_nothing(limite
     first()
     wait_until(lambda: held() == 1, what="the first connection to be held")
     wait_until(lambda: arrived() == 1, what="its message")
-    # Then what it sends next is not read, and the other one is held after its first message
+    # Then what it sends next is not read, and nothing of its other connections is taken, old or new
     first()
     second()
     wait_until(lambda: held() == 2, what="the second connection to be held")
-    wait_until(lambda: arrived() == 2, what="the message of the second")
-    assert limited.counter("throttled") - throttled == 2
-    assert arrived() == 2
+    third = sender(limited, name)
+    third()
+    wait_until(lambda: held() == 3, what="the third connection to be held")
+    assert limited.counter("throttled") - throttled == 3
+    assert arrived() == 1
     # And without limits the rest comes
     limited.user("permit", name=name, limits={})
-    wait_until(lambda: arrived() == 3, what="the message that waited")
+    wait_until(lambda: arrived() == 4, what="the messages that waited")
     assert "sends more than 0.001 jobs or messages a second" in limited.process.log_text()
+
+
+def test_a_schedule_that_is_run_by_hand_counts(limited: Limited) -> None:
+    name = f"slow-{token_hex(4)}"
+    limited.user("add", name=name, password=OTHERS, permissions="all", limits={"max_rate": 0.001})
+    slow = limited.smq(name)
+    about = {"name": name, "queue": "scheduled", "payload": b"go", "every": 3600}
+    assert slow.ask(wire.SCHEDULE, "add", about).verb == wire.OK
+    answers = [slow.ask(wire.SCHEDULE, "run", {"name": name}) for _ in range(2)]
+    assert [each.verb for each in answers] == [wire.OK, wire.ERROR]
+    assert answers[1].fields[0] == "QUEUE_FULL"
 
 
 def test_a_broker_that_stops_takes_what_a_held_producer_has_sent(mongo_uri: str, database: str) -> None:

@@ -107,3 +107,16 @@ def test_a_broker_that_stops_reads_everything(rates: Rates) -> None:
     rates.open()
     assert sender.is_read
     assert not rates.hold(sender, 10, 1)
+
+
+def test_a_connection_that_comes_while_others_pay_sends_nothing(rates: Rates, time: VirtualTime) -> None:
+    rates.use(Limits(rate=10))
+    assert rates.hold(Sender(), 20, 1)
+    late = Sender()
+    assert rates.in_debt(late)
+    assert not rates.pay(1)
+    assert not late.is_read
+    time.passes(1.1)
+    assert late.is_read
+    assert not rates.in_debt(late)
+    assert rates.pay(1)

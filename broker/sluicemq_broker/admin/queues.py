@@ -114,7 +114,7 @@ class QueueAdmin:
         self._of_queues(name)
         for to in _on_dead(name, settings):
             by = f"on_dead of queue {name}"
-            self._queues.for_push(to, by=by, peer=caller.peer, caller=caller).prepare(again=True)
+            self._queues.for_push(to, by=by, peer=caller.maker, caller=caller).prepare(again=True)
         return self._change_settings(name, values)
 
     def unset_settings(self, name: str, keys: list[Any]) -> list[dict[str, Any]] | Unchanged:

@@ -13,7 +13,7 @@ from sluicemq.protocol.rules import kept, number, one_of
 from sluicemq_broker.job import Misfire, Timetable
 from sluicemq_broker.queues import Schedules
 from sluicemq_broker.runtime import TEXT, read_options
-from sluicemq_broker.security import ANYBODY, Caller, Effect, Need, Unchanged
+from sluicemq_broker.security import ANYBODY, Caller, Effect, Need, Unchanged, pay_for_one
 from sluicemq_broker.store import Schedule
 
 
@@ -98,6 +98,11 @@ def _changed(admin: ScheduleAdmin, name: str, changed: bool) -> dict[str, Any] |
     return row if changed else Unchanged(row)
 
 
+def _run(admin: ScheduleAdmin, name: str) -> str:
+    pay_for_one(admin.caller.principal)
+    return admin.schedules.run_now(name)
+
+
 def _named(about: dict[str, Any]) -> str:
     name = about.get("name")
     if not isinstance(name, str):
@@ -137,6 +142,6 @@ _ACTIONS: Final[dict[str, Callable[[ScheduleAdmin, dict[str, Any]], Any]]] = {
     wire.REMOVE: lambda admin, about: admin.schedules.remove(_named(about)),
     wire.SUSPEND: _pause,
     wire.GO_ON: _resume,
-    wire.RUN: lambda admin, about: admin.schedules.run_now(_named(about)),
+    wire.RUN: lambda admin, about: _run(admin, _named(about)),
 }
 ScheduleAdmin.actions = frozenset(_ACTIONS)

@@ -14,7 +14,7 @@ from sluicemq_broker.doors.frontends import Frontend, PushFrontend
 from sluicemq_broker.doors.requests import RequestFrontend
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.runtime import Counters
-from sluicemq_broker.security import charge, may_stay
+from sluicemq_broker.security import charge, may_stay, put_back
 from sluicemq_devices.relays import Forwarder, Kind
 from sluicemq_devices.sockets import RawLane
 
@@ -186,8 +186,12 @@ class ForwarderDevice:
         return {"kind": Kind.FORWARDER, "queue": "", **ends}
 
 
-def _charge(counters: Counters, lane: RawLane, messages: list[bytes]) -> None:
+def _charge(counters: Counters, lane: RawLane, messages: list[bytes]) -> bool:
+    """Count messages of a publisher; False: they were put back."""
+    if put_back(lane, messages, counters):
+        return False
     charge(lane, len(messages), sum(map(len, messages)), counters)
+    return True
 
 
 def _may_stay(action: Action, lane: RawLane) -> bool:

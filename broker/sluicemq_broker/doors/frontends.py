@@ -23,7 +23,7 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Push, Queue
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import Caller, authorize, charge, may_use
+from sluicemq_broker.security import Caller, authorize, charge, may_use, put_back
 from sluicemq_devices.hub import Fillers, Watermark
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
@@ -156,6 +156,8 @@ class PushFrontend(Frontend):
             lane.on(receive=partial(self._receive, lane))
 
     def _receive(self, lane: Lane, messages: list[list[bytes]]) -> None:
+        if put_back(lane, messages, self._counters):
+            return
         self._counters.add(Count.RECEIVED, len(messages))
         caller: Caller = lane.who
         may_push = caller.may(Action.PUSH, self._queue.name)

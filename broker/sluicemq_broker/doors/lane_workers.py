@@ -16,6 +16,7 @@ from sluicemq_broker.doors.popped_jobs import push_again
 from sluicemq_broker.doors.worker_frames import answer, body, charge_jobs, unreadable
 from sluicemq_broker.queue import Delivery, Settlement, Takes, Verdict, Worker
 from sluicemq_broker.runtime import Count
+from sluicemq_broker.security import put_back
 from sluicemq_devices.sockets import Lane
 
 if TYPE_CHECKING:
@@ -105,27 +106,32 @@ class RepWorker(LaneWorker):
         return [delivery.receipt, *frames] if self._echoes else frames
 
     def _receive(self, messages: list[list[bytes]]) -> None:
-        for frames in messages:
+        for at, frames in enumerate(messages):
             if frames == PROBE and not self._has_spoken:
                 self._backend.counters.add(Count.PROBES)
                 continue
             self._has_spoken = True
             receipt = frames[0] if self._echoes else b""
-            self._answered(receipt, frames[2:] if receipt else frames[1:])
+            verdict = self._answer(receipt, frames[2:] if receipt else frames[1:])
+            if verdict is None:
+                continue
+            if verdict.onward and put_back(self._lane, messages[at:], self._backend.counters):
+                return
+            charge_jobs(self._lane, [verdict], self._backend.counters)
+            self._queue.settle([verdict], Settlement())
 
-    def _answered(self, receipt: bytes, frames: list[bytes]) -> None:
+    def _answer(self, receipt: bytes, frames: list[bytes]) -> Verdict | None:
+        """Return the verdict in an answer; None where no job of this worker is meant."""
         known = {**self.in_flight, **self.overdue}
         delivery = known.get(receipt or next(iter(known), b""))
         if receipt and delivery is None:
             self._backend.counters.add(Count.LATE_VERDICTS)
-            return
+            return None
         if delivery is None:
             self._lane.blame()
             self._bad_verdict(f"worker {self.name} answered without a job")
-            return
-        verdicts = [self._verdict(delivery, frames)]
-        charge_jobs(self._lane, verdicts, self._backend.counters)
-        self._queue.settle(verdicts, Settlement())
+            return None
+        return self._verdict(delivery, frames)
 
     def _verdict(self, delivery: Delivery, frames: list[bytes]) -> Verdict:
         try:

@@ -19,7 +19,7 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Outcome, Push, Queue
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import Caller, Need, authorize, may_not, told
+from sluicemq_broker.security import Caller, Need, authorize, may_not, put_back, told
 from sluicemq_devices.hub import Shares, Watermark, nothing
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
@@ -59,6 +59,8 @@ class RequestFrontend(Frontend):
 
     def receive(self, requester: Requester, messages: list[list[bytes]]) -> None:
         """Take in requests; unreadable ones are answered at once."""
+        if put_back(requester.lane, messages, self._counters):
+            return
         messages = without_probes(messages, self._counters)
         self._counters.add(Count.RECEIVED, len(messages))
         caller: Caller = requester.lane.who

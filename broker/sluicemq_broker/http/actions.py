@@ -34,7 +34,7 @@ def routes(admin: Admin) -> Routes:
     dead = admin.dead_letters
 
     def scheduled(action: str) -> Callable[..., Any]:
-        return lambda _ignored, name: admin.schedules.do(action, {"name": name})
+        return lambda _ignored, name, caller: admin.schedules.by(caller).do(action, {"name": name})
 
     changes = {
         f"{queue}/pause": Change("pause", lambda body, queue: admin.queues.pause(queue, _what(body))),
@@ -58,7 +58,7 @@ def routes(admin: Admin) -> Routes:
         ),
     }
     of_schedules = {
-        f"{schedule}/{action}": Change(f"schedule {action}", scheduled(action))
+        f"{schedule}/{action}": Change(f"schedule {action}", scheduled(action), by_caller=True)
         for action in (wire.SUSPEND, wire.GO_ON, wire.RUN)
     }
     of_tasks = {

@@ -96,7 +96,9 @@ class Moves(Generic[Moving]):
             raise BadHeaders(f"{what} takes no {', '.join(sorted(map(repr, unknown)))}")
         worker, caller = settled.delivery.worker, settled.caller
         authorize(caller, Action.PUSH, onward.queue)
-        queue = self._others.for_push(onward.queue, by=worker.name, peer=worker.peer, caller=caller)
+        queue = self._others.for_push(
+            onward.queue, by=worker.name, peer=caller.name or worker.peer, caller=caller
+        )
         job = self._others.make(caller, queue.settings, onward.payload or b"", onward.options, job_id)
         return queue, job
 

@@ -236,7 +236,7 @@ class Queues:
         if queue is not None:
             return queue
         allowed = self.config.broker.auto_create if auto_create is None else auto_create
-        return self._make(name, caller.peer, caller.peer, caller, allowed=allowed, plain=True)
+        return self._make(name, caller.peer, caller.maker, caller, allowed=allowed, plain=True)
 
     def _make(
         self, name: str, by: str, peer: str | None, caller: Caller, *, allowed: bool, plain: bool = False

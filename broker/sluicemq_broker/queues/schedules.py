@@ -199,7 +199,7 @@ class Schedules:
         """
         by = schedule.added_by
         caller = self._caller(by) if by else ANYBODY
-        peer = f"schedules of {by}" if by else "schedules"
+        peer = by or "schedules"
         return self._queues.for_push(schedule.queue, by=f"schedule {schedule.name}", peer=peer, caller=caller)
 
     def _checked(self, schedule: Schedule) -> Schedule:

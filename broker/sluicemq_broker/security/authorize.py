@@ -159,6 +159,11 @@ class Caller:
         return self.principal.name
 
     @property
+    def maker(self) -> str:
+        """Name under which its new names are counted: of the principal, or of an anonymous connection."""
+        return self.name or self.peer
+
+    @property
     def tenant(self) -> str | None:
         """Tenant of all its jobs, whatever they say; None: jobs name their tenant."""
         return self.principal.tenant

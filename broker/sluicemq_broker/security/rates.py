@@ -9,6 +9,7 @@ from weakref import WeakSet
 
 import gevent
 
+from sluicemq.protocol.errors import QueueFull
 from sluicemq_broker.runtime import Bucket, Count, Counters
 
 #: Seconds for which a connection is not read, at least: a timer for each message would cost more than it.
@@ -40,7 +41,8 @@ class Sender(Protocol):
 class Rates:
     """Jobs, messages and bytes that all connections of a principal at this broker may send together.
 
-    All that a connection has sent at once is taken, and paid for by the time in which it is not read then.
+    All that a connection has sent at once is taken, and paid for by the time in which nothing more is taken
+    from any connection of the principal, also from those that it opens meanwhile.
     ``now``: monotonic seconds; ``after(seconds, step)``: calls a step later.
     """
 
@@ -69,12 +71,25 @@ class Rates:
         for bucket, used in zip(self._buckets, (count, size), strict=True):
             if bucket:
                 bucket.spend(used, self._now())
-        if self._open or sender in self._senders or not self._wait:
+        return sender not in self._senders and self.in_debt(sender)
+
+    def in_debt(self, sender: Sender) -> bool:
+        """Return whether nothing is taken of this connection now; then it is not read until all is paid."""
+        if self._open or not self._wait:
             return False
-        self.held += 1
-        self._senders.add(sender)
-        sender.pause(self)
-        self._look_later()
+        if sender not in self._senders:
+            self.held += 1
+            self._senders.add(sender)
+            sender.pause(self)
+            self._look_later()
+        return True
+
+    def pay(self, count: int) -> bool:
+        """Count jobs of a request that can't wait; False: it must not be carried out now."""
+        if self._wait and not self._open:
+            return False
+        if self._buckets[0]:
+            self._buckets[0].spend(count, self._now())
         return True
 
     def open(self) -> None:
@@ -106,13 +121,48 @@ class Rates:
             each.resume(self)
 
 
+class Owing(Exception):
+    """The principal of a connection has sent too much: its request is put back, and read again later."""
+
+
 def charge(lane: Any, count: int, size: int, counters: Counters) -> None:
     """Count jobs or messages that a connection has sent; if its principal has sent too much, it waits."""
     principal = lane.who.principal
     if principal.rates and principal.rates.hold(lane, count, size):
-        counters.notice(
-            Count.THROTTLED, f"{principal.name} from {lane.peer} sends more than {_text(principal.limits)}"
-        )
+        counters.notice(Count.THROTTLED, _too_much(lane))
+
+
+def put_back(lane: Any, messages: list[Any], counters: Counters) -> bool:
+    """Return True if a connection's messages were put back until its principal has paid for earlier ones."""
+    principal = lane.who.principal
+    rates = principal.rates
+    if rates is None:
+        return False
+    held = rates.held
+    if not rates.in_debt(lane):
+        return False
+    lane.return_unheard(messages)
+    if rates.held != held:
+        counters.notice(Count.THROTTLED, _too_much(lane))
+    return True
+
+
+def require_paid(lane: Any, counters: Counters) -> None:
+    """Raise :class:`Owing` if nothing is taken of this connection now; its messages must be put back."""
+    if put_back(lane, [], counters):
+        raise Owing
+
+
+def pay_for_one(principal: Any) -> None:
+    """Count a job that a request pushes which is not put back; raises QueueFull if there were too many."""
+    rates = principal.rates
+    if rates is not None and not rates.pay(1):
+        raise QueueFull(f"{principal.name} sends more than {_text(principal.limits)}: try again in a moment")
+
+
+def _too_much(lane: Any) -> str:
+    principal = lane.who.principal
+    return f"{principal.name} from {lane.peer} sends more than {_text(principal.limits)}"
 
 
 def _text(limits: Limits) -> str:

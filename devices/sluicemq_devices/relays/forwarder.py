@@ -12,11 +12,11 @@ from sluicemq_devices.relays.fan_out import Admits, FanOut, everybody
 from sluicemq_devices.relays.upstream import Upstream
 from sluicemq_devices.sockets import Endpoint, Guards, RawDoor, RawLane, Switchboard, open_to_all
 
-Published = Callable[[RawLane, list[bytes]], None]
+Published = Callable[[RawLane, list[bytes]], bool]
 
 
-def _pass(_lane: RawLane, _messages: list[bytes]) -> None:
-    pass
+def _pass(_lane: RawLane, _messages: list[bytes]) -> bool:
+    return True
 
 
 class Forwarder(Device):
@@ -41,7 +41,7 @@ class Forwarder(Device):
     ) -> None:
         """``guard`` as :class:`FanOut` takes it; so ``admits``: of the frontend and of the backend.
 
-        ``published(lane, messages)`` is called for what comes in.
+        ``published(lane, messages)`` is called for what comes in; False: it was put back.
         """
         self._published = published
         self.upstream = Upstream()
@@ -88,8 +88,8 @@ class Forwarder(Device):
             self.upstream.came(lane)
 
     def _publish(self, lane: RawLane, messages: list[bytes]) -> None:
-        self._published(lane, messages)
-        self.fan_out.pass_on(messages, partial(lane.pause, self), partial(lane.resume, self))
+        if self._published(lane, messages):
+            self.fan_out.pass_on(messages, partial(lane.pause, self), partial(lane.resume, self))
 
 
 def _as_list(ends: Endpoint | list[Endpoint]) -> list[Endpoint]:

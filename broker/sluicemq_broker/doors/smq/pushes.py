@@ -16,7 +16,7 @@ from sluicemq_broker.job import Job
 from sluicemq_broker.queue import JobMaker, Push, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Counters
-from sluicemq_broker.security import Caller, authorize, charge
+from sluicemq_broker.security import Caller, authorize, charge, require_paid
 from sluicemq_devices.hub import Fillers, Watermark
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Pushes:
 
     def push(self, session: Session, number: int, fields: Fields) -> None:
         """Answer a PUSH once each of its jobs is durable or refused; raises what refuses all of them."""
+        require_paid(session.lane, self._counters)
         name, entries = take(fields, str, list)
         self._counters.add(Count.RECEIVED, len(entries))
         try:
@@ -74,7 +75,7 @@ class Pushes:
         if not session.door.takes_in:
             raise Unavailable("the broker stops: push again when it is back")
         check_count(entries, MOST_PUSHED, "a PUSH", "jobs")
-        queue = self._queues.for_push(name, by=session.name, peer=session.peer, caller=session.caller)
+        queue = self._queues.for_push(name, by=session.name, peer=session.caller.maker, caller=session.caller)
         queue.admit()
         return queue
 

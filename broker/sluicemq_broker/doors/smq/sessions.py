@@ -35,7 +35,7 @@ from sluicemq_broker.doors.smq.verdicts import Verdicts
 from sluicemq_broker.queue import Outcome
 from sluicemq_broker.queues import check_name
 from sluicemq_broker.runtime import Count, Pulse
-from sluicemq_broker.security import NOTHING, Caller, Effect, Need, Needs, told
+from sluicemq_broker.security import NOTHING, Caller, Effect, Need, Needs, Owing, told
 from sluicemq_devices.hub import Watermark, nothing
 from sluicemq_devices.sockets import Lane, LaneDoor
 
@@ -292,7 +292,11 @@ class Session:
             if self.lane.is_full:
                 self.lane.return_unheard(messages[at:])
                 return
-            self._handle(frames)
+            try:
+                self._handle(frames)
+            except Owing:
+                self.lane.return_unheard(messages[at:])
+                return
 
     def _handle(self, frames: list[bytes]) -> None:
         number = 0
@@ -304,6 +308,8 @@ class Session:
                 known.handle(self, number, fields)
             else:
                 self.requests.ask(verb, number, fields, known)
+        except Owing:
+            raise
         except Exception as error:  # noqa: BLE001 - this request and those behind it need their answers
             self._refuse(frames, number, refusal(error))
 

@@ -21,7 +21,7 @@ from sluicemq_broker.doors import DoorGroup, Services, counts_of_device
 from sluicemq_broker.parts.streams.last_values import LastValues, LateMessages
 from sluicemq_broker.parts.streams.replay import ReplayDoors
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import ANYBODY, charge, may_stay
+from sluicemq_broker.security import ANYBODY, charge, may_stay, put_back
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams import Stored, Stream, Streams, read_batch
 from sluicemq_devices.hub import Watermark, let_others_run
@@ -169,6 +169,8 @@ class StreamDevice:
         return may_stay(lane, Action.SUBSCRIBE, self._stream.name)
 
     def _publish(self, lane: RawLane, messages: list[bytes]) -> None:
+        if put_back(lane, messages, self._counters):
+            return
         charge(lane, len(messages), sum(map(len, messages)), self._counters)
         batch: list[bytes] = []
         size = 0

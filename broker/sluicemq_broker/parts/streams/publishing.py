@@ -11,7 +11,7 @@ from sluicemq.protocol.packed import LONGEST_TOPIC
 from sluicemq.protocol.rules import IDENTIFIER, Rule, whole
 from sluicemq_broker.doors import Fields, Session, take
 from sluicemq_broker.runtime import IS_TRUE, Count, Counters, read_options
-from sluicemq_broker.security import charge
+from sluicemq_broker.security import charge, require_paid
 from sluicemq_broker.streams import Batch, Expected, Numbered, Stored, Stream, Streams, read_batch
 from sluicemq_devices.hub import Fillers, Watermark
 
@@ -34,12 +34,13 @@ class Publishing:
 
     def publish(self, session: Session, number: int, fields: Fields) -> None:
         """Answer a PUBLISH once its messages are durable; raises what refuses them."""
+        require_paid(session.lane, self._counters)
         name, packed, options = take(fields, str, bytes, dict)
         if not session.door.takes_in:
             raise Unavailable("the broker stops: publish again when it is back")
         if len(packed) > self._most_bytes:
             raise TooLarge(f"a PUBLISH of {len(packed)} bytes, this broker takes {self._most_bytes}")
-        stream = self._streams.for_publish(name, caller=session.caller, peer=session.peer)
+        stream = self._streams.for_publish(name, caller=session.caller, peer=session.caller.maker)
         messages = read_batch(packed, lambda _outcome: None)
         if not 1 <= messages.count <= wire.MOST_PUBLISHED:
             raise BadFrames(f"a PUBLISH has 1 to {wire.MOST_PUBLISHED} messages, not {messages.count}")

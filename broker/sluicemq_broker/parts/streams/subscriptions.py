@@ -49,7 +49,7 @@ class SessionSubscriptions:
             kind,
             self._who(),
             **read_options(options, _OPTIONS, "a HOLD"),
-            peer=self._caller.peer,
+            peer=self._caller.maker,
             may_move=partial(authorize, self._caller, Action.MANAGE, stream),
         )
         earlier = self._held.pop((stream, name), None)
@@ -89,7 +89,7 @@ class SessionSubscriptions:
     def seek(self, stream: str, name: str, watermark: int) -> Unchanged | None:
         """Set the watermark of a subscription that nobody holds."""
         number = _number_or_newest(watermark)
-        moved = self._subscriptions.seek(stream, name, number, self._caller.peer)
+        moved = self._subscriptions.seek(stream, name, number, self._caller.maker)
         return None if moved else Unchanged()
 
     def forget(self, stream: str, name: str) -> None:
