@@ -127,6 +127,11 @@ class Job:
         """Return whether a handler that begins now should get its time again: much of it has passed."""
         return monotonic() - self.came > self.visibility_timeout * BEGUN_LATE
 
+    @property
+    def extend_by(self) -> float:
+        """Return the monotonic time at which a job that is kept is extended."""
+        return self.came + self.visibility_timeout * EXTENDED_AFTER
+
     def renewed(self) -> None:
         """Count its time from now: the broker extends it."""
         self.came = monotonic()
@@ -138,6 +143,15 @@ class Job:
         """
         check_span("seconds", seconds)
         self._extend(self, in_seconds(seconds))
+
+    def keep_extending(self) -> None:
+        """Extend the job's time again and again until its handler ends; from its handler.
+
+        For a handler that watches something live, such as a process: nothing else bounds its time then. Jobs
+        that no worker's handler has are not extended.
+        """
+        if self.source is not None:
+            self.source.keep_extending(self)
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Report progress, ``done`` of ``total``; from the job's handler, as often as you like.
@@ -160,6 +174,9 @@ class Job:
 #: second, the time is extended. The rest is for the verdict's way back, and for a clock that stood still.
 BEGIN_WITHIN: Final = 0.5
 BEGUN_LATE: Final = 0.02
+
+#: Share of a job's visibility timeout after which :meth:`Job.keep_extending` extends it.
+EXTENDED_AFTER: Final = 1 / 3
 
 #: Seconds between two messages about one job's progress.
 PROGRESS_EACH: Final = 1.0

@@ -321,3 +321,36 @@ def _runs(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def test_a_job_is_extended_for_as_long_as_its_command_runs(broker: ScriptedBroker, tmp_path: Path) -> None:
+    # Given: a command that needs longer than the job's time
+    go_on = tmp_path / "go on"
+    os.mkfifo(go_on)
+    process, peer = start_work(broker, "work", "q", "--exec", f"cat '{go_on}'")
+    try:
+        broker.deliver(peer, "q", [b"x"], within=0.3)
+        # When
+        extended = broker.wait_for(wire.EXTEND, 3)
+        go_on.write_bytes(b"done")
+        # Then
+        broker.wait_for(wire.SETTLE)
+    finally:
+        end_work(process)
+    assert [message.fields for message in extended[:3]] == [[[b"r-x"], 0.3]] * 3
+    assert broker.settled() == {b"r-x": ["COMMIT", b"done", None]}
+
+
+def test_a_command_that_runs_for_too_long_is_ended_with_its_children(
+    broker: ScriptedBroker, tmp_path: Path
+) -> None:
+    # Given: a command that never ends, and neither does its child
+    never = tmp_path / "never"
+    os.mkfifo(never)
+    process, peer = start_work(broker, "work", "q", "--kill-after", "1.5", "--exec", f"cat '{never}'; true")
+    try:
+        broker.deliver(peer, "q", [b"x"])
+        broker.wait_for(wire.SETTLE)
+    finally:
+        end_work(process)
+    assert broker.settled() == {b"r-x": ["ROLLBACK", "the command ran for 1.5 s, and was ended", None]}

@@ -17,6 +17,7 @@ import pytest
 from clients.scripted_broker import SECONDS, ScriptedBroker
 from sluicemq import BadFrames, BadQueue, Job, LeaseLost, Reject, Release, Rollback, Unavailable, Worker
 from sluicemq.protocol import wire
+from support.waiting import wait_until
 
 
 def test_a_handler_sees_the_job_and_its_bytes_are_the_result(broker: ScriptedBroker) -> None:
@@ -595,6 +596,33 @@ class Gate:
 
     def go_on(self, times: int = 1) -> None:
         self._may.release(times)
+
+
+def test_a_handler_that_watches_something_has_its_job_extended_until_it_ends(
+    broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given
+    gate = Gate()
+
+    def watch(job: Job) -> None:
+        job.keep_extending()
+        gate(job)
+
+    with Worker(broker.endpoint, "q", watch, concurrency=2) as worker:
+        peer = broker.wait_for(wire.READY)[0].peer
+        broker.deliver(peer, "q", [b"a"], within=0.3)
+        gate.wait()
+        # When: it takes longer than the job's time
+        broker.wait_for(wire.EXTEND, 2)
+        # Then: also once it is said to be another's, the worker says so, and asks no more
+        broker.on[wire.EXTEND] = lambda _message: [[0, "LEASE_LOST", "another's"]]
+        wait_until(lambda: "job id-a can't be extended" in caplog.text)
+        extended = len(broker.of(wire.EXTEND))
+        gate.go_on()
+        broker.wait_for(wire.SETTLE)
+        worker.stop()
+        assert len(broker.of(wire.EXTEND)) == extended
+    assert {tuple(message.fields[0]) for message in broker.of(wire.EXTEND)} == {(b"r-a",)}
 
 
 def ready(broker: ScriptedBroker) -> list[int]:

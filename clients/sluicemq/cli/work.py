@@ -41,11 +41,13 @@ _NAMED = 5  # jobs that a message names
 @click.option("--count", type=click.IntRange(1), metavar="N", help="Stop after N jobs, one at a time.")
 @click.option("--drain", is_flag=True, help="Stop when no job is ready for a second.")
 @click.option("--pop", "pops", is_flag=True, help="At most once: a job that fails is gone.")
+@click.option("--kill-after", "longest", type=timespan(), metavar="S", help="With --exec: end a CMD that runs for longer than S seconds, and give its job back.")  # noqa: E501 # fmt: skip
 @click.option("--wait", "waits", is_flag=True, help="Wait for a queue that does not exist yet.")
 @click.pass_obj
 def work(
     invocation: Invocation, queue: str, command: str | None, onward: str | None, prefetch: int,
-    concurrency: int, count: int | None, *, show: bool, drain: bool, pops: bool, waits: bool,
+    concurrency: int, count: int | None, longest: float | None, *,
+    show: bool, drain: bool, pops: bool, waits: bool,
 ) -> None:  # fmt: skip
     """Work on the jobs of a QUEUE until SIGTERM or Ctrl-C.
 
@@ -53,18 +55,21 @@ def work(
     and TRACESTATE if the job's headers have them. Exit status 0 commits, with stdout as the result (with
     --forward: the job goes on, with stdout as its payload); 100 rejects; any other gives the job back. The
     reason is the last line of its stderr, which is also passed through. If CMD can't be run at all (126,
-    127), the job is given back uncounted and the work ends.
+    127), the job is given back uncounted and the work ends. The job's time (visibility_timeout) is extended
+    for as long as CMD runs.
     """
     if (command is None) == (not show):
         raise click.UsageError("give one of --exec and --print")
     if onward and (command is None or pops):
         raise click.UsageError("--forward goes with --exec, and not with --pop")
+    if longest is not None and (command is None or not longest):
+        raise click.UsageError("--kill-after goes with --exec, and is more than 0 seconds")
     if count and concurrency > 1:
         raise click.UsageError("--count takes one job at a time: leave --concurrency out")
     if count and pops:
         raise click.UsageError("--pop may take jobs beyond --count: use `sluicemq pop QUEUE --count N`")
     # first: it needs one of the first file numbers of the process
-    task: _Task = _Print(invocation) if command is None else _Exec(invocation, command, onward)
+    task: _Task = _Print(invocation) if command is None else _Exec(invocation, command, onward, longest)
     with invocation.client() as client:
         client.ping()
     _log_to_stderr()
@@ -145,10 +150,13 @@ class _Print:
 class _Exec:
     """Runs the command for each job."""
 
-    def __init__(self, invocation: Invocation, command: str, onward: str | None) -> None:
+    def __init__(
+        self, invocation: Invocation, command: str, onward: str | None, longest: float | None
+    ) -> None:
         self._invocation = invocation
         self._command = command
         self._onward = onward
+        self._longest = longest
         self._running: list[tuple[Job, float]] = []  # and since when
         self._processes: set[subprocess.Popen[bytes]] = set()
         self._watcher = Watcher()
@@ -183,8 +191,7 @@ class _Exec:
     def end(self) -> None:
         """End commands that outlived the deadline: other workers have their jobs by now."""
         for process in list(self._processes):
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            _kill(process)
 
     def _run(self, job: Job) -> tuple[int, bytes, bytes]:
         # Noted before it begins: the worker may be stopped as soon as the command runs.
@@ -201,12 +208,22 @@ class _Exec:
             self._command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | _environment(job)
         )
         self._processes.add(process)
+        job.keep_extending()  # this process sees the command alive
         try:
-            output, errors = process.communicate(job.payload)
+            output, errors = process.communicate(job.payload, self._longest)
+        except subprocess.TimeoutExpired:
+            _kill(process)
+            process.communicate()
+            raise Rollback(f"the command ran for {self._longest:g} s, and was ended") from None
         finally:
             self._processes.discard(process)
             self._watcher.ended(process)
         return process.returncode, output, errors
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _show(invocation: Invocation, job: Job) -> None:

@@ -86,6 +86,9 @@ class Assignment:
         self._credit = 0  # the broker may act on it: a smaller one counts once it is answered
         self._held = 0  # jobs that are here and not settled
         self._ending = False
+        self._kept: dict[bytes, Job] = {}
+        """Jobs that are extended until they are settled."""
+        self._extend_at = inf
         self._progress: dict[bytes, tuple[Job, list[Any]]] = {}
         self._progress_at = 0.0
         self.verdicts: deque[JobVerdict] = deque()
@@ -110,7 +113,7 @@ class Assignment:
     @property
     def due(self) -> float:
         """Return when something is to be sent that could not be sent at once."""
-        due = min(self._ask_at, self._look_at, self._alone_at)
+        due = min(self._ask_at, self._look_at, self._alone_at, self._extend_at)
         return min(due, self._progress_at) if self._progress else due
 
     @property
@@ -177,6 +180,11 @@ class Assignment:
             with suppress(SluiceError):
                 self.connection.call(self._renew, job)
 
+    def keep_extending(self, job: Job) -> None:
+        """Extend a job until it is settled."""
+        with suppress(SluiceError):
+            self.connection.call(self._keep, job)
+
     def extend(self, job: Job, seconds: float) -> None:
         """Extend a job, for :meth:`Job.extend`."""
         if not self.holds(job):
@@ -218,6 +226,8 @@ class Assignment:
                 self._give_back_late(now)
             if now >= self._alone_at:
                 self._look_if_alone(now)
+            if now >= self._extend_at:
+                self._extend_kept(now)
             if self._progress and monotonic() >= self._progress_at:
                 self._send_progress()
         else:
@@ -244,9 +254,10 @@ class Assignment:
     def disconnected(self) -> None:
         """Forget void jobs and their verdicts."""
         self._questions.disconnected()
-        self._ask_at = self._look_at = self._alone_at = inf
+        self._ask_at = self._look_at = self._alone_at = self._extend_at = inf
         self._shares.alone.end(self)
         self._forget_inbox()
+        self._kept.clear()
         self._progress.clear()
         self._drop_all()
         self._settling = self._held = self._credit = 0
@@ -348,6 +359,33 @@ class Assignment:
         if self.holds(job):
             self.connection.request(wire.EXTEND, [job.receipt], job.visibility_timeout, answered=_ignore)
 
+    def _keep(self, job: Job) -> None:
+        if self.holds(job):
+            self._kept[job.receipt] = job
+            self._extend_at = min(self._extend_at, job.extend_by)
+
+    def _extend_kept(self, now: float) -> None:
+        """Extend the jobs whose time it is, each to all of its visibility timeout."""
+        due = [job for job in self._kept.values() if job.extend_by <= now]
+        for seconds in {job.visibility_timeout for job in due}:
+            jobs = [job for job in due if job.visibility_timeout == seconds]
+            for start in range(0, len(jobs), MESSAGE_VERDICTS):
+                self._extend_some(jobs[start : start + MESSAGE_VERDICTS], seconds)
+        self._extend_at = min([job.extend_by for job in self._kept.values()], default=inf)
+
+    def _extend_some(self, jobs: list[Job], seconds: float) -> None:
+        def answered(value: Any, error: SluiceError | None) -> None:
+            for position, *_ in value or () if error is None else ():
+                job = jobs[position]
+                if self._kept.pop(job.receipt, None) is not None:
+                    what = "job %s can't be extended: it is no longer this worker's, and may run elsewhere"
+                    self.connection.post(log.warning, what, job.id)
+
+        for job in jobs:
+            job.renewed()
+        receipts = [job.receipt for job in jobs]
+        self.connection.request(wire.EXTEND, receipts, seconds, answered=answered)
+
     def _ask_for_work(self) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:
             if error is None and share == self.share and share < self._credit:
@@ -407,6 +445,8 @@ class Assignment:
             if verdict.job.epoch == epoch:
                 if self._progress:  # the job is over
                     self._progress.pop(verdict.job.receipt, None)
+                if self._kept:
+                    self._kept.pop(verdict.job.receipt, None)
                 batch.append(verdict)
                 size += verdict.size
             else:

@@ -46,6 +46,9 @@ class PopAssignment(Assignment):
     def begin(self, job: Job) -> None:
         """Do nothing: popped jobs have no timeout."""
 
+    def keep_extending(self, job: Job) -> None:
+        """Do nothing."""
+
     def extend(self, job: Job, seconds: float) -> None:
         """Refuse to extend."""
         refuse_extend(job, seconds)
