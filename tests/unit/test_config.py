@@ -34,7 +34,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
 
     assert str(config.broker.endpoint) == "@tcp://127.0.0.1:5550"
     assert config.broker.mongodb_uri is None
-    assert (config.broker.lease, config.broker.heartbeat, config.broker.silence) == (15.0, 2.0, 6.0)
+    assert (config.broker.lease, config.broker.heartbeat, config.broker.silence) == (15.0, 2.0, 20.0)
     assert config.broker.max_job_bytes == 12 * 2**20
     assert config.queue("any").max_attempts == 13
     assert [doors(each) for each in config.devices] == [
@@ -304,7 +304,7 @@ DEVICE = '[[devices]]\nkind = "{}"\n'
         ('[broker]\nhost = "tcp://x"', "host: expected a host name"),
         ('[broker]\nendpoint = "5550"', r"endpoint: expected an endpoint: .*tcp://HOST:PORT"),
         ('[broker]\nendpoint = ">tcp://a:1"', "endpoint: expected one endpoint that binds"),
-        ("[broker]\nheartbeat = 7", "silence = 6 must be longer than heartbeat = 7"),
+        ("[broker]\nheartbeat = 27", "silence = 20 must be longer than heartbeat = 27"),
         ('[queues."a b"]', "expected a queue's name"),
         ("queues = 3", r"expected tables, \[queues\.NAME\]"),
         ("broker = 3", r"\[broker\]: expected a table"),

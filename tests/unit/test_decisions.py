@@ -26,6 +26,7 @@ from sluicemq_broker.queue.decisions import (
     on_refusal,
     on_time_out,
     on_verdict,
+    reason_of_death,
 )
 from sluicemq_broker.queue.verdict import Onward, Verdict
 from sluicemq_broker.runtime.counts import Count
@@ -137,8 +138,18 @@ def test_a_verdict_that_can_not_be_carried_out_rolls_the_job_back(job: dict[str,
     ],
 )
 def test_a_workers_end_decides(job: dict[str, Any], decision: Any, *, begun: bool, arrived: bool) -> None:
-    decided = on_death(job_with(**job), "w", LINEAR, NOW, max_unanswered=3, begun=begun, arrived=arrived)
+    reason = reason_of_death(begun=begun, arrived=arrived)
+    decided = on_death(job_with(**job), "w", LINEAR, NOW, reason, max_unanswered=3, begun=begun)
     assert brief(decided) == decision
+
+
+def test_a_worker_that_is_taken_for_dead_is_said_to_be_that_with_what_was_seen() -> None:
+    seen = "nothing heard for 6 s"
+    assert reason_of_death(begun=True, seen=seen) == f"the worker is taken for dead: {seen}"
+    assert reason_of_death(begun=False, seen=seen) == (
+        f"the worker is taken for dead, it had not begun this job: {seen}"
+    )
+    assert reason_of_death(begun=False, arrived=False, seen=seen) == NOT_ARRIVED
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,11 @@ class Lane:
 
     is_paused = False
     alive = False
+    cut_for = ""
+    asked = 0
+
+    def ask_for_sign_of_life(self) -> None:
+        self.asked += 1
 
     def gave_sign_of_life(self) -> bool:
         return self.alive or self.is_paused
@@ -414,13 +419,43 @@ def test_a_broker_that_stood_still_cuts_no_client_for_its_silence(
     assert not lane.is_closed
 
 
+def test_a_client_that_says_nothing_is_asked_by_zmtp_and_closed_if_that_is_not_answered_either(
+    session: Session, lane: Lane, worker: SessionWorker, time: VirtualTime
+) -> None:
+    # Given: a handler that holds Python's lock, so that only the client's ZeroMQ answers
+    heard: list[str] = []
+    queue: Any = worker.queue
+    queue.worker_gone = lambda _worker, *, died, seen: heard.append(seen)
+    session.assignments.workers["mail"] = worker
+    session.door.sessions.add(session)
+
+    def beats(seconds: int) -> None:
+        for _ in range(seconds):
+            time.passes(1)
+            session.door.beat()
+
+    lane.alive = True
+    beats(100)
+    assert (lane.asked, lane.is_closed) == (0, False)
+    # When
+    lane.alive = False
+    beats(19)
+    assert lane.asked > 10
+    assert not lane.is_closed
+    # Then
+    beats(2)
+    assert lane.is_closed
+    lane.closed()
+    assert heard == ["nothing heard for 20 s"]
+
+
 @pytest.mark.parametrize(("still", "died"), [(1.0, True), (100.0, False)])
 def test_whoever_leaves_a_broker_that_stood_still_has_not_died(
     session: Session, lane: Lane, worker: SessionWorker, time: VirtualTime, *, still: float, died: bool
 ) -> None:
     heard: list[bool] = []
     queue: Any = worker.queue
-    queue.worker_gone = lambda _worker, *, died: heard.append(died)
+    queue.worker_gone = lambda _worker, *, died, seen: heard.append(died)
     session.assignments.workers["mail"] = worker
     time.passes(still)
     lane.closed()

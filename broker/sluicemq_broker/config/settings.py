@@ -120,7 +120,7 @@ class BrokerSettings:
     heartbeat: float = setting(
         2.0, rules.seconds(above=0), "seconds between signs of life to and from workers"
     )
-    silence: float = setting(6.0, rules.seconds(above=0), "seconds of silence after which a worker is gone")
+    silence: float = setting(20.0, rules.seconds(above=0), "seconds of silence after which a worker is gone")
     max_job_bytes: int = setting(12 * MIB, rules.size(MAX_JOB_BYTES), "largest payload of a job")
     max_queues: int = live(1000, rules.whole(1), "queues that pushes may make")
     auto_create: bool = flag("a push to an unknown queue makes it", default=True, live=True)

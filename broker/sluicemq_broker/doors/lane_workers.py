@@ -80,7 +80,7 @@ class LaneWorker(Worker):
 
     def _closed(self) -> None:
         self._backend.workers.discard(self)
-        self._queue.worker_gone(self)
+        self._queue.worker_gone(self, seen=self._lane.cut_for)
 
 
 class RepWorker(LaneWorker):

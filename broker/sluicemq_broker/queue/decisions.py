@@ -18,6 +18,7 @@ from sluicemq_broker.store import RolledBack
 
 DIED: Final = "the worker died"
 NOT_BEGUN: Final = "the worker died before it had begun this job"
+SILENT: Final = "the worker is taken for dead"
 NOT_ARRIVED: Final = "the worker's connection ended before it had this job"
 TIMED_OUT: Final = "visibility_timeout passed without a verdict"
 
@@ -133,23 +134,26 @@ def on_refusal(problem: SluiceError, job: Job, worker: str, backoff: Backoff, no
     return Return(entry, Count.ROLLED_BACK)
 
 
+def reason_of_death(*, begun: bool, arrived: bool = True, seen: str = "") -> str:
+    """Return the reason for a job whose worker has died, or is taken for dead for what was ``seen``.
+
+    ``arrived`` is False for a worker that commits on arrival, and had not got the job.
+    """
+    if not (begun or arrived):
+        return NOT_ARRIVED
+    if seen:
+        return f"{SILENT}: {seen}" if begun else f"{SILENT}, it had not begun this job: {seen}"
+    return DIED if begun else NOT_BEGUN
+
+
 def on_death(
-    job: Job,
-    worker: str,
-    backoff: Backoff,
-    now: float,
-    *,
-    max_unanswered: int,
-    begun: bool,
-    arrived: bool = True,
+    job: Job, worker: str, backoff: Backoff, now: float, reason: str, *, max_unanswered: int, begun: bool
 ) -> Return:
     """Decide on a job whose worker has died: the next worker gets it alone.
 
     A job that was not begun counts no attempt the first time. It may still be why the worker has left, if it
     is larger than the worker takes, say: so the attempt counts if the job had been delivered alone.
-    ``arrived`` is False for a worker that commits on arrival, and had not got the job.
     """
-    reason = DIED if begun else NOT_BEGUN if arrived else NOT_ARRIVED
     counted = begun or job.isolated
     due = _due(job, None if job.isolated else 0.0, backoff, now)
     dead = counted and job.unheard_of(max_unanswered)

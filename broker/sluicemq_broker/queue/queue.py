@@ -266,12 +266,13 @@ class Queue:
         worker.prefetch = prefetch
         self.offer(worker)
 
-    def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
+    def worker_gone(self, worker: Worker, *, died: bool = True, seen: str = "") -> None:
         """A worker has left: its jobs go to others at once, one job at a time if it died.
 
-        One that pops has nothing that could go to others.
+        One that pops has nothing that could go to others. ``seen``: why it is taken for dead, if its
+        connection had not ended by itself.
         """
-        self._settler.worker_gone(worker, died=died)
+        self._settler.worker_gone(worker, died=died, seen=seen)
 
     def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
         """End the deliveries that these verdicts name; each void receipt is refused and counted."""

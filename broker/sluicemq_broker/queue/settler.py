@@ -31,6 +31,7 @@ from sluicemq_broker.queue.decisions import (
     on_refusal,
     on_time_out,
     on_verdict,
+    reason_of_death,
 )
 from sluicemq_broker.queue.endings import Endings, about_return
 from sluicemq_broker.queue.groups import Groups
@@ -163,20 +164,22 @@ class Settler:
             worker.settled_at = at
             self._scheduler.hand_out.offer(worker)
 
-    def worker_gone(self, worker: Worker, *, died: bool = True) -> None:
-        """A worker has left: its jobs go to others at once, one job at a time if it died."""
+    def worker_gone(self, worker: Worker, *, died: bool = True, seen: str = "") -> None:
+        """A worker has left: its jobs go to others at once, one job at a time if it died.
+
+        ``seen``: why it is taken for dead, if its connection had not ended by itself.
+        """
         worker.note_begun(self._timer.now())
         left = self._scheduler.hand_out.leave(worker)
         if died:
-            death = partial(
-                on_death,
-                worker=worker.name,
-                backoff=self._backoff,
-                now=self._clock.now(),
-                max_unanswered=self._max_unanswered,
-                arrived=not worker.commits_on_arrival,
-            )
-            self._carry_out(Settled(each, death(each.job, begun=each.begun)) for each in left)
+            now, backoff, arrives = self._clock.now(), self._backoff, not worker.commits_on_arrival
+
+            def end(each: Delivery) -> Settled[Return]:
+                reason = reason_of_death(begun=each.begun, arrived=arrives, seen=seen)
+                death = partial(on_death, max_unanswered=self._max_unanswered, begun=each.begun)
+                return Settled(each, death(each.job, worker.name, backoff, now, reason))
+
+            self._carry_out(map(end, left))
         else:
             self.withdraw(left)
         self._go_on()

@@ -30,7 +30,7 @@ from sluicemq_devices.sockets.kernel_state import half_close, has_left, unread
 from sluicemq_devices.sockets.liveness import Life
 from sluicemq_devices.sockets.sending import SendingHalf
 from sluicemq_devices.sockets.switchboard import Switchboard
-from sluicemq_devices.zmtp import M, Peer
+from sluicemq_devices.zmtp import PING, M, Peer
 
 _READ = 1  # libev's EV_READ
 _CHUNK = 65_536
@@ -104,6 +104,8 @@ class Connection(SendingHalf, Generic[M]):
         self._dials = dials
         self._on_receive: Callable[[list[M]], None] = _ignore
         self._on_closed: Callable[[], None] = nothing
+        self.cut_for = ""
+        """Why this end has cut the connection; empty if it has not."""
         self.received = 0
         """Number of messages handed over so far."""
         self._opened = opened
@@ -182,6 +184,11 @@ class Connection(SendingHalf, Generic[M]):
         """
         return self.life.gave_sign(is_read=self.reading)
 
+    def ask_for_sign_of_life(self) -> None:
+        """Send a PING of ZMTP, which the peer's ZeroMQ answers by itself, if it knows it."""
+        if self._is_open and self.zmtp.knows_ping:
+            self.say(PING)
+
     def return_unheard(self, messages: list[M]) -> None:
         """Take back the last messages that were handed over; they come again first when there is room."""
         self._returned = messages
@@ -238,6 +245,7 @@ class Connection(SendingHalf, Generic[M]):
 
     def cut(self, why: str) -> None:
         """End the connection at once, and log the reason."""
+        self.cut_for = why
         self._end(Mishap.CONNECTIONS_CUT, why)
 
     def give_way(self, why: str) -> None:

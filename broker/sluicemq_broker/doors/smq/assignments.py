@@ -78,10 +78,10 @@ class Assignments:
             for receipt in wanted & known.keys()
         }
 
-    def leave(self, *, died: bool) -> None:
-        """Take all workers off their queues; ``died``: their client did not say so."""
+    def leave(self, *, died: bool, seen: str = "") -> None:
+        """Take all workers off their queues; ``died``: their client did not say so, but ``seen`` was."""
         for worker in self.workers.values():
-            worker.queue.worker_gone(worker, died=died)
+            worker.queue.worker_gone(worker, died=died, seen=seen)
         self.workers.clear()
         for name in self._absent:
             self._queues.stop_waiting_for(name, self._came)

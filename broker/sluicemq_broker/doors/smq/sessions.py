@@ -41,6 +41,8 @@ from sluicemq_devices.sockets import Lane, LaneDoor
 
 #: Bytes of many small jobs or results in one message, with any ``max_job_bytes``.
 _BATCH_BYTES: Final = 2 << 20
+#: Heartbeats that a client misses, at most, until it leaves the broker.
+_HEARTBEATS_MISSED: Final = 3
 #: Sessions that get notice of a stop in one go of the hub.
 _IN_A_ROW: Final = 100
 _MOMENT: Final = 1e-9  # seconds; a timer of 0 would run before others
@@ -77,8 +79,11 @@ class SessionDoor:
         self.end_with_client = frozenset(name for name, verb in self.verbs.items() if verb.ends_with_client)
         """Verbs that are not handled for a client that has left: questions and administrative orders."""
         self.clients = Clients(self.now)
-        self._pulse = Pulse(settings.silence, self.now)
-        # No ZMTP heartbeats: a session that is not read for a while would not answer them in time.
+        self.patience = min(settings.silence, _HEARTBEATS_MISSED * settings.heartbeat)
+        """Seconds after which a client takes this broker for lost, so that frozen ones are left soon."""
+        self._pulse = Pulse(self.patience, self.now)
+        # No heartbeats of ZMTP by themselves: a session that is not read for a while would not answer them in
+        # time. Its beat asks for one where the client's own signs of life are missing.
         self.door = LaneDoor(
             services.board,
             settings.endpoint,
@@ -158,6 +163,8 @@ class Session:
         self._heard = self._said = self._now()
         self._connection: ClientConnection | None = None
         self._left_behind = False
+        self._silent = ""
+        """Why the client is taken for dead, once it is."""
         self._held_back = False
         self._full: set[object] = set()  # it has too much on its way to these
         self.requests = AdminRequests(self)
@@ -188,7 +195,7 @@ class Session:
         broker stood still. Nothing of what was read late is carried out. Never true of other clients.
         """
         if self._connection is not None and not self._left_behind:
-            unheard = self.lane.writable and self._now() - self._said > self.door.settings.silence
+            unheard = self.lane.writable and self._now() - self._said > self.door.patience
             if (unheard and not self.has_left) or self.door.clients.has_newer(self._connection):
                 self._leave_behind()
         return self._left_behind
@@ -267,14 +274,21 @@ class Session:
         self.lane.close()
 
     def beat(self, now: float) -> None:
-        """Send a heartbeat if nothing else was sent; close a client that was silent for too long."""
+        """Send a heartbeat if nothing else was sent; close a client that was silent for too long.
+
+        A client may be unable to speak while its ZeroMQ can: a handler holds Python's lock. A PONG is a sign
+        of life.
+        """
         settings = self.door.settings
         if self.left_behind:
             return
         # What the client sent may lie unread, or still come behind a large message.
         if self.lane.gave_sign_of_life() or self.door.stood_still:
             self._heard = now
+        if now - self._heard > settings.heartbeat:
+            self.lane.ask_for_sign_of_life()
         if now - self._heard > settings.silence:
+            self._silent = f"nothing heard for {settings.silence:g} s"
             self.counters.notice(Count.SESSIONS_SILENT, f"{self.name} sent nothing for {settings.silence} s")
             self.lane.close()
         elif self.lane.writable and now - self._said >= settings.heartbeat / 2:
@@ -329,7 +343,7 @@ class Session:
         self.has_left = True
         self.door.sessions.discard(self)
         died = not self.door.stood_still  # else it left because this broker was silent
-        self.assignments.leave(died=died)
+        self.assignments.leave(died=died, seen=self._silent or self.lane.cut_for)
         self.results.forget()
         for state in self._states.values():
             if state is not None:
@@ -354,7 +368,7 @@ class Session:
             {
                 "broker": __version__,
                 "heartbeat": settings.heartbeat,
-                "silence": settings.silence,
+                "silence": self.door.patience,
                 "max_job_bytes": settings.max_job_bytes,
                 "name": self.door.name,
                 **({"stopping": True} if self.door.stopping else {}),
