@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
 from typing import Final, Self, Unpack
+from weakref import WeakSet
 
 from sluicemq import forks, handlers
 from sluicemq.arguments import checked
@@ -35,6 +36,9 @@ STOP_TIMEOUT: Final = 30.0
 MOST_CONNECTIONS: Final = 4
 _LEAST_ON_STOP: Final = 1.0  # seconds that ``on_stop`` has at least
 _VERDICTS_WITHIN: Final = 2.0  # seconds that the last verdicts have to be answered
+
+_started: WeakSet[Worker] = WeakSet()
+"""Workers of this process that were started: a signal is for all of them."""
 
 
 @checked()
@@ -76,8 +80,8 @@ class Worker:
     ``on_stop``, if given, is called once when the worker begins to stop, before it waits for handlers. It
     runs in a thread of its own and has as much time as the handlers.
 
-    ``run()`` blocks until SIGTERM or SIGINT. Or use ``start()`` and ``stop()``, or ``with``. In a process
-    patched by gevent the threads are greenlets.
+    ``run()`` blocks until SIGTERM or SIGINT, which stop all workers of the process. Or use ``start()`` and
+    ``stop()``, or ``with``. In a process patched by gevent the threads are greenlets.
 
     Fork before ``start``: in a child, a worker that was started raises :class:`~sluicemq.Forked`, and its
     jobs stay the parent's. A worker that was not started can be used in the child.
@@ -157,6 +161,7 @@ class Worker:
     def _forked(self) -> None:
         """Drop jobs and signals in the child of a fork; a worker that was started can't be used there."""
         self._signals.forked()
+        _started.discard(self)
         self._abandon()
         self._begin()
         if self._started_in is not None:
@@ -183,18 +188,26 @@ class Worker:
         """Return how many popped jobs were not done: their handler raised, or there was no time for them."""
         return self._failed
 
-    def run(self) -> None:
+    def run(self, *others: Worker) -> None:
         """Work until SIGTERM, SIGINT or ``stop()`` from another thread; then finish or give back.
 
-        Signals are caught only in the main thread; a second one stops the worker at once. Raises the error
-        that made it impossible to go on, such as :class:`~sluicemq.BadQueue`.
+        ``others`` work beside it, until one of them all is stopped or can't go on. Signals are caught only in
+        the main thread, and stop every worker of the process; a second one stops them at once. Raises the
+        error that made it impossible to go on, such as :class:`~sluicemq.BadQueue`.
         """
+        together = [self, *others]
+        for each in others:
+            if each._started_in is not None:  # noqa: SLF001 - its own class, here and below
+                raise ValueError(f"the worker of queue {each.queue} was started before: give new ones")
+            each._stop_asked = self._stop_asked  # noqa: SLF001
         with self._signals.caught(self._assignments[0].connection):
-            self.start()
+            for each in together:
+                each.start()
             self._stop_asked.wait()
-            self.stop()
-        if self._failure is not None:
-            raise self._failure
+            self._stop_all([*_started] if self._signals.count else together)
+        for each in together:
+            if each._failure is not None:  # noqa: SLF001
+                raise each._failure  # noqa: SLF001
 
     def start(self) -> None:
         """Begin to work in the background, without waiting for the broker; may be called again.
@@ -206,6 +219,7 @@ class Worker:
             return
         self._started_in = forks.generation
         self._shares.alone.join(self._shares)
+        _started.add(self)
         for each in self._assignments:
             each.connection.start()
         exits.close_at_exit(self)
@@ -277,7 +291,7 @@ class Worker:
         while self._wait_for_jobs():
             try:
                 while (job := self._next_job()) is not None:
-                    if job.is_held:
+                    if job.is_held and (not job.source.doubtful or job.source.still_holds(job)):
                         self._at_work[number] = job
                         if monotonic() >= job.source.late_from:
                             job.source.begin(job)
@@ -343,6 +357,16 @@ class Worker:
         with self._change:
             self._ending = True
             self._change.notify_all()
+
+    def _stop_all(self, workers: list[Worker]) -> None:
+        """Stop these workers at one time, and this one."""
+        threads = [threading.Thread(target=each.stop, name="sluicemq-stop") for each in workers]
+        for each, thread in zip(workers, threads, strict=True):
+            each._signals = self._signals  # noqa: SLF001 - its own class; a second signal is for all
+            thread.start()
+        self.stop()
+        for thread in threads:
+            thread.join()
 
     def _stop_in_order(self, seconds: float) -> None:
         if self._on_stop:
@@ -430,5 +454,6 @@ class Worker:
 
     def _signalled(self) -> None:
         self._stop_asked.set()
-        with self._change:
-            self._change.notify_all()
+        for each in (self, *_started):
+            with each._change:  # noqa: SLF001 - its own class
+                each._change.notify_all()  # noqa: SLF001

@@ -732,3 +732,58 @@ def test_an_older_broker_that_tells_no_timeout_has_nothing_given_back(broker: Sc
         gate.go_on(2)
         broker.wait_until(lambda: len(broker.settled()) == 2)
     assert ready(broker)[0] == 2
+
+
+# ------------------------------------------------------------------ several workers in one process
+
+SEVERAL = """
+import sys
+import threading
+from sluicemq import BadQueue, Worker
+
+def handler(job):
+    pass
+
+first, second, third = [Worker(sys.argv[1], queue, handler) for queue in ("a", "b", "c")]
+"""
+
+
+def run_several(broker: ScriptedBroker, program: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", SEVERAL + program, broker.endpoint]
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "first.start(); second.start(); third.run()",
+        "third.run(first, second)",
+        "threading.Thread(target=first.run).start(); second.start(); third.run()",
+    ],
+)
+def test_one_signal_stops_all_workers_of_a_process(broker: ScriptedBroker, program: str) -> None:
+    # Given: a program that goes on with something else when its last worker has ended
+    with run_several(broker, f"{program}; print('left', flush=True); sys.stdin.read()") as process:
+        try:
+            broker.wait_for(wire.READY, 3)
+            # When
+            process.send_signal(signal.SIGTERM)
+            # Then
+            broker.wait_for(wire.BYE, 3)
+            assert process.stdout
+            assert process.stdout.readline() == "left\n"
+        finally:
+            process.communicate(timeout=SECONDS)
+
+
+def test_of_several_workers_one_that_can_not_go_on_stops_all(broker: ScriptedBroker) -> None:
+    broker.on[wire.READY] = lambda message: BadQueue("no such name") if message.fields[0] == "b" else None
+    program = """
+try:
+    first.run(second, third)
+except BadQueue as error:
+    print(error, flush=True)
+"""
+    with run_several(broker, program) as process:
+        assert process.communicate(timeout=SECONDS)[0] == "no such name\n"

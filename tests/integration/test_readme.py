@@ -131,6 +131,18 @@ def test_the_example_of_a_prefork_server_pushes_from_every_child(broker: BrokerP
     assert output == "4\n"
 
 
+def test_the_example_of_several_workers_ends_with_one_signal(broker: BrokerProcess) -> None:
+    with Producer(broker.doors["smq"]) as producer:
+        producer.push("mails", b"x")
+        process = program(broker, "several workers")
+        assert line(process) == "mail b'x'"
+        producer.push("bills", b"y")
+        assert line(process) == "bill b'y'"
+    process.terminate()
+    assert process.communicate(timeout=60)[0] == ""
+    assert process.returncode == 0
+
+
 def test_the_example_of_traces_is_one_trace(broker: BrokerProcess) -> None:
     output, _ = program(broker, "traces").communicate(timeout=60)
     trace, *spans = output.splitlines()

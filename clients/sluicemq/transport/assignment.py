@@ -165,6 +165,17 @@ class Assignment:
         """Return whether a job of this part is still its worker's."""
         return self.connection.greeted and job.epoch == self.connection.epoch
 
+    @property
+    def doubtful(self) -> bool:
+        """Return whether its jobs may be others' by now, as this process stood still."""
+        return self.connection.doubtful
+
+    def still_holds(self, job: Job) -> bool:
+        """Return whether a job is still its worker's, once the broker has answered, or is lost."""
+        with suppress(SluiceError):
+            self._questions.ask(wire.PING, timeout=_EXTEND_TIMEOUT, repeat=False)
+        return self.holds(job)
+
     def settle(self, verdict: JobVerdict) -> None:
         """Send a verdict soon."""
         self.verdicts.append(verdict)

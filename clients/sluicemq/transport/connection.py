@@ -42,6 +42,7 @@ from sluicemq.transport.candidates import LONGEST_PAUSE, Candidate, Candidates
 from sluicemq.transport.entry import explained
 from sluicemq.transport.link import Link
 from sluicemq.transport.names import Names
+from sluicemq.transport.pacing import awake_or_not
 from sluicemq.transport.role import Role
 from sluicemq.version import VERSION
 
@@ -123,6 +124,7 @@ class Connection:
         self._last_endpoint = ""
         self._obstacle: str | None = None
         self._mailbox: native.Mailbox
+        self._turned_at, self._doubtful = awake_or_not(), False
         self._callbacks = Aside("sluicemq-callbacks", _complain)
         self._wakeup = native.Wakeup()
         self._ring = self._wakeup.ring
@@ -163,6 +165,14 @@ class Connection:
         if self._candidates.lacks_addresses:
             nobody = f"{nobody}: the name has no address"
         return self._obstacle or self._unexpected_peer() or nobody
+
+    @property
+    def doubtful(self) -> bool:
+        """Return whether the broker may have given this client up: the process stood still meanwhile.
+
+        It is settled by the broker's next answer, or by the end of the connection.
+        """
+        return self._doubtful or awake_or_not() - self._turned_at > self._silence / 2
 
     def start(self) -> None:
         """Start the I/O thread; it connects by itself and calls the role."""
@@ -295,6 +305,7 @@ class Connection:
 
     def _turn(self) -> None:
         self._link.wait(self._seconds_to_wait())
+        self._note_standstill()
         for number in self._wakeup.answer():
             self.post(self.signalled, number)
         self._receive()
@@ -319,6 +330,16 @@ class Connection:
         """Return when a candidate that has not greeted is left."""
         within = self._candidates.greet_within
         return self._dialled_at + (self._silence if within == inf else within)
+
+    def _note_standstill(self) -> None:
+        """Ask the broker whether it still has this client, if it has long not heard of it."""
+        if self.greeted and not self._doubtful and self.doubtful:
+            self._doubtful = True
+            self.request(wire.PING, answered=self._assured)
+        self._turned_at = awake_or_not()
+
+    def _assured(self, _value: Any, error: SluiceError | None) -> None:
+        self._doubtful = self._doubtful and error is not None
 
     def _receive(self) -> None:
         link = self._link
@@ -354,7 +375,7 @@ class Connection:
             self._dial(now)
         elif self._link.broken():
             self._disconnect("the connection was closed")
-        elif self.greeted and now - self._received_at >= self._silence:
+        elif self.greeted and now - self._received_at >= self._silence and not self._link.unread:
             self._disconnect(f"nothing heard for {self._silence:g} s")
         elif not self.greeted and now >= self._greet_by:
             self._disconnect(f"no greeting for {now - self._dialled_at:.1f} s")
@@ -420,6 +441,7 @@ class Connection:
         self._candidates.greeted(monotonic())
         self._say_connected(hello.get("name"))
         self.greeted, self.takes_more, self.epoch = True, True, self.epoch + 1
+        self._doubtful, self._turned_at = False, awake_or_not()
         self._obstacle, self._warn_at, self.not_admitted = None, 0.0, None
         self._outcomes.clear()
         self._role.connected()

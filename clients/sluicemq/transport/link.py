@@ -91,6 +91,11 @@ class Link:
             readable = _is_readable(self._socket)
         return messages
 
+    @property
+    def unread(self) -> bool:
+        """Return whether messages wait to be received."""
+        return _is_readable(self._socket)
+
     def broken(self) -> bool:
         """Return whether the connection has ended; drains the monitor."""
         broken = self._cut

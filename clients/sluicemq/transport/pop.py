@@ -43,6 +43,11 @@ class PopAssignment(Assignment):
         """Return True: popped jobs are this worker's for good."""
         return True
 
+    @property
+    def doubtful(self) -> bool:
+        """Return False: popped jobs are nobody else's."""
+        return False
+
     def begin(self, job: Job) -> None:
         """Do nothing: popped jobs have no timeout."""
 
