@@ -15,7 +15,7 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.durations import delay_of
 from sluicemq.protocol.errors import Reject, Release, Rollback
 from sluicemq.protocol.readable import said
-from sluicemq.transport.assignment import JobVerdict
+from sluicemq.transport.assignment import JobVerdict, not_begun
 
 
 class Verdicts:
@@ -51,8 +51,8 @@ class Verdicts:
             return JobVerdict(job, wire.REJECT, said(error))
         except Rollback as error:
             return JobVerdict(job, wire.ROLLBACK, said(error), delay_of("delay", error.delay))
-        except Release:
-            return JobVerdict(job, wire.RELEASE)
+        except Release as error:
+            return JobVerdict(job, wire.RELEASE, delay=error.delay)
         except _OnlyBegun as error:
             return self._given_back(job, error.result)
         except BaseException as error:  # noqa: BLE001 - also SystemExit: the job must be given back
@@ -76,7 +76,7 @@ class Verdicts:
         with suppress(Exception):
             unfinished.close()  # or Python says that it was never awaited
         self._on_unusable(handlers.not_plain(f"returned a {type(unfinished).__name__}"))
-        return JobVerdict(job, wire.RELEASE)
+        return not_begun(job)
 
 
 class _OnlyBegun(Exception):

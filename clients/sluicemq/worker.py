@@ -22,7 +22,7 @@ from sluicemq.stop_signals import StopSignals
 from sluicemq.transport import exits
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.apart import Apart
-from sluicemq.transport.assignment import Assignment, JobVerdict
+from sluicemq.transport.assignment import Assignment, JobVerdict, not_begun
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.credentials import AccessOptions
 from sluicemq.transport.endpoints import most_brokers
@@ -58,7 +58,8 @@ class Worker:
     * it raises :class:`~sluicemq.Rollback`, or any other exception: the job is given back with the text, and
       is delivered again (after ``Rollback.delay``, or else the job's back-off) until its ``max_attempts`` are
       used;
-    * it raises :class:`~sluicemq.Release`: the job is given back as if it had not been delivered.
+    * it raises :class:`~sluicemq.Release`: the job is given back as if it had not been delivered, and comes
+      again after ``Release.delay``, or a second.
 
     The worker has ``prefetch`` jobs at a time, and never fewer than ``concurrency``. 1 is fair for slow jobs.
     Hundreds make short jobs fast, since their verdicts travel in batches.
@@ -425,7 +426,7 @@ class Worker:
         if self._pop and jobs:
             self._note_failed(len(jobs), f"no time for {len(jobs)} popped jobs, they are")
         for job in jobs:
-            job.source.settle(JobVerdict(job, wire.RELEASE))
+            job.source.settle(not_begun(job))
 
     def _wait_for_handlers(self, timeout: float) -> None:
         with self._change:

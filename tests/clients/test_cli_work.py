@@ -135,7 +135,7 @@ def test_work_on_a_full_disk_gives_the_job_back_and_says_why(broker: ScriptedBro
             "sluicemq: can't write to stdout: No space left on device\n"
         )
     assert process.returncode == 1
-    assert broker.settled() == {b"r-1": ["RELEASE", None, None]}
+    assert broker.settled() == {b"r-1": ["RELEASE", None, 0.0]}
 
 
 @pytest.mark.parametrize("arguments", [["peek", "q"], ["--json", "queues"], ["ping"]])
@@ -160,7 +160,7 @@ def test_a_command_that_can_not_be_run_ends_the_work_and_harms_no_job(
     assert process.returncode == 1
     assert f"(exit status {status} of the shell)" in errors.splitlines()[-1]
     assert f"Error: '{command}' " in errors
-    assert broker.settled() == {b"r-x": ["RELEASE", None, None]}
+    assert broker.settled() == {b"r-x": ["RELEASE", None, 0.0]}
 
 
 def test_work_whose_errors_nobody_reads_still_does_its_jobs(broker: ScriptedBroker) -> None:
@@ -195,7 +195,7 @@ def test_work_stops_after_a_count_of_jobs_and_gives_back_the_rest(broker: Script
     assert process.communicate(timeout=SECONDS)[0] == "1\n2\n"
     assert process.returncode == 0
     assert [row[0] for row in broker.settled().values()].count("COMMIT") == 2
-    assert broker.settled()[b"r-3"] == ["RELEASE", None, None]
+    assert broker.settled()[b"r-3"] == ["RELEASE", None, 0.0]
 
 
 def test_work_stops_when_the_queue_is_empty(broker: ScriptedBroker) -> None:

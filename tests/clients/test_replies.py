@@ -211,7 +211,7 @@ def test_jobs_beyond_the_limit_of_a_claim_are_released(broker: ScriptedBroker) -
     with Client(broker.endpoint) as client, client.reserve("mail", 2, wait=SECONDS) as claim:
         assert [job.payload for job in claim] == [b"a", b"b"]
         broker.wait_for(wire.SETTLE)
-        assert broker.settled() == {b"r-c": ["RELEASE", None, None]}
+        assert broker.settled() == {b"r-c": ["RELEASE", None, 0.0]}
 
 
 def test_a_job_that_comes_after_the_claim_was_over_is_released(broker: ScriptedBroker) -> None:
@@ -220,7 +220,7 @@ def test_a_job_that_comes_after_the_claim_was_over_is_released(broker: ScriptedB
         broker.deliver(broker.of(wire.READY)[0].peer, "mail", [b"late"])
         broker.wait_for(wire.SETTLE)
         assert len(claim) == 1
-    assert broker.settled() == {b"r-late": ["RELEASE", None, None]}
+    assert broker.settled() == {b"r-late": ["RELEASE", None, 0.0]}
 
 
 def test_a_claim_that_waits_when_the_broker_vanishes_asks_the_one_that_comes_back(

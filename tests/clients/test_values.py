@@ -450,7 +450,7 @@ def test_a_coroutine_that_does_not_close_ends_the_worker_all_the_same(broker: Sc
     worker.start()
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
     broker.wait_for(wire.BYE)
-    assert broker.settled() == {b"r-a": ["RELEASE", None, None]}
+    assert broker.settled() == {b"r-a": ["RELEASE", None, 0.0]}
 
 
 class Full(logging.Handler):

@@ -211,7 +211,7 @@ def test_stopping_finishes_what_runs_and_gives_back_what_had_not_started(broker:
     go_on.set()
     stopper.join(SECONDS)
     # Then
-    release = ["RELEASE", None, None]
+    release = ["RELEASE", None, 0.0]
     assert broker.settled() == {
         b"r-waits": release,
         b"r-waits-too": release,
@@ -358,7 +358,7 @@ def test_a_handler_may_stop_its_worker_twice_and_raise(broker: ScriptedBroker) -
     broker.wait_for(wire.BYE)
     assert broker.settled() == {
         b"r-a": ["REJECT", "the last one", None],
-        b"r-b": ["RELEASE", None, None],
+        b"r-b": ["RELEASE", None, 0.0],
     }
 
 
@@ -497,7 +497,7 @@ def test_a_handler_that_turns_out_to_do_nothing_ends_the_worker_and_costs_no_att
     runner.join(SECONDS)
     # Then
     assert "asyncio.run" in str(failed[0])
-    assert broker.settled() == {b"r-a": ["RELEASE", None, None]}
+    assert broker.settled() == {b"r-a": ["RELEASE", None, 0.0]}
 
 
 PROGRAM = """
@@ -551,7 +551,7 @@ def test_a_signal_lets_the_running_handler_finish_and_gives_back_the_rest(
         # Then
         assert process.stdout.readline() == "stopped\n"
         assert process.wait(SECONDS) == 0
-    assert broker.settled() == {b"r-waits": ["RELEASE", None, None], b"r-runs": ["COMMIT", b"done", None]}
+    assert broker.settled() == {b"r-waits": ["RELEASE", None, 0.0], b"r-runs": ["COMMIT", b"done", None]}
     assert broker.of(wire.BYE)
 
 
@@ -642,7 +642,7 @@ def test_jobs_that_no_handler_can_begin_in_half_their_time_go_back_uncounted_and
         # When
         broker.wait_until(lambda: len(broker.settled()) == 2)
         # Then: they are given back, after the credit was
-        release = ["RELEASE", None, None]
+        release = ["RELEASE", None, 0.0]
         assert broker.settled() == {b"r-b": release, b"r-c": release}
         verbs = [message.verb for message in broker.received if message.verb in (wire.READY, wire.SETTLE)]
         assert verbs[:3] == [wire.READY, wire.READY, wire.SETTLE]

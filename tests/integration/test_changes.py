@@ -8,7 +8,7 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from sluicemq.protocol.errors import DifferentStore, NotFound, Unavailable
+from sluicemq.protocol.errors import BadHeaders, DifferentStore, NotFound, Unavailable
 from sluicemq_broker.store.admin import changes as store_changes
 from sluicemq_broker.store.admin import redrives
 from sluicemq_broker.store.admin.batches import batches
@@ -122,6 +122,16 @@ def test_a_changed_priority_changes_the_place_and_a_changed_delay_the_time(
     # Then
     assert ids(store.reserve(3, NOW, ME).jobs) == ["c", "b"]
     assert ids(store.reserve(3, NOW + 60, ME).jobs) == ["a"]
+
+
+def test_a_delay_beyond_the_time_to_live_is_refused_and_changes_nothing(
+    store: QueueStore, changes: ChangesAtOnce
+) -> None:
+    store.push([a_job("a", expires_at=NOW + 60)], NOW)
+    there = everything(store)
+    with pytest.raises(BadHeaders, match=r"job 'a' expires in 60\.000 s, and would not be due before that"):
+        changes.change("mail", "a", NOW, priority=7, due=NOW + 60)
+    assert everything(store) == there
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,7 @@ def test_an_expired_job_counts_as_nothing_and_is_not_shown_as_ready(unswept: Own
     # Given jobs as another broker would leave them: nobody here waits for their time
     unswept.push(b"stays")
     unswept.push(b"later", delay=LONG)
-    old, delayed = unswept.push(ttl=LONG), unswept.push(ttl=LONG, delay=2 * LONG)
+    old, delayed = unswept.push(ttl=LONG), unswept.push(ttl=3 * LONG, delay=2 * LONG)
     unswept.collection.update_many({"_id": {"$in": [old, delayed]}}, {"$set": {"expires_at": unswept.now()}})
     # Then
     counts = unswept.counts()

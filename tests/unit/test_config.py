@@ -333,6 +333,15 @@ DEVICE = '[[devices]]\nkind = "{}"\n'
         (DEVICE.format("queue") + "backend = [3]", "backend: expected one endpoint such as"),
         ("[queues.a]\ntenant_rate = 1", r"\[queues\.a\]: limits its tenants: that takes fair = true"),
         ('[queues."*"]\ntenant_max_running = 1', r'\[queues\."\*"\]: limits its tenants'),
+        ("[queues.a]\ndelay = 60\nttl = 5", r"\[queues\.a\]: jobs would expire before they are due: delay"),
+        (
+            "[queues.a]\nttl = 5\n[schedules.s]\nqueue = 'a'\nevery = 60\noptions = { delay = '1m' }",
+            r"\[schedules\.s\]: jobs would expire before they are due: delay is 60 s, ttl 5 s",
+        ),
+        (
+            "[queues.a]\ndelay = 60\n[[routes]]\nstream = 's'\nqueue = 'a'\nheaders = { ttl = 5 }",
+            r"\[\[routes\]\] no\. 1: jobs would expire before they are due",
+        ),
         (
             "[queues.a]\nfair = true\ntenant_max_running = 0",
             "tenant_max_running: expected a whole number, 1 to",

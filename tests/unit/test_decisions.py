@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import Duplicate, TooLarge
+from sluicemq.protocol.errors import BadHeaders, Duplicate, TooLarge
 from sluicemq_broker.config import MAX_JOB_BYTES
 from sluicemq_broker.job.backoff import Backoff
 from sluicemq_broker.job.job import Job
@@ -59,7 +59,7 @@ def brief(decision: Decision) -> Any:
         (wire.COMMIT, "text", {}, Commit(b"text")),
         (wire.FORWARD, b"", {}, PassOn(ONWARD)),
         (wire.FAN_OUT, b"42", {}, AwaitChildren((ONWARD,), b"42")),
-        (wire.RELEASE, b"", {"max_attempts": 1}, Release()),
+        (wire.RELEASE, b"", {"max_attempts": 1}, ("", 1.0, "", Count.RETURNED)),
         (wire.ROLLBACK, "why", {}, ("why", 10, "counted", Count.ROLLED_BACK)),
         (wire.ROLLBACK, b"\xff", {}, ("\ufffd", 10, "counted", Count.ROLLED_BACK)),
         (wire.ROLLBACK, b"", {"attempts": 3}, ("rollback", 30, "counted", Count.ROLLED_BACK)),
@@ -78,6 +78,24 @@ def test_a_verdict_decides(kind: str, detail: Any, job: dict[str, Any], decision
 def test_a_delay_wins_over_the_backoff(delay: float | None, due: float | None) -> None:
     verdict = Verdict(b"receipt", wire.ROLLBACK, delay=delay)
     assert brief(on_verdict(verdict, job_with(), "w", LINEAR, NOW))[1] == due
+
+
+def test_a_release_comes_again_a_moment_later_or_as_it_says() -> None:
+    for delay, decision in [
+        (None, ("", 1.0, "", Count.RETURNED)),
+        (60.0, ("", 60.0, "", Count.RETURNED)),
+        (0.0, Release()),
+    ]:
+        verdict = Verdict(b"receipt", wire.RELEASE, delay=delay)
+        assert brief(on_verdict(verdict, job_with(), "w", LINEAR, NOW)) == decision
+
+
+@pytest.mark.parametrize("kind", [wire.ROLLBACK, wire.RELEASE])
+def test_a_delay_beyond_the_time_to_live_is_refused(kind: str) -> None:
+    job = job_with(expires_at=NOW + 5)
+    on_verdict(Verdict(b"receipt", kind, delay=4.9), job, "w", LINEAR, NOW)
+    with pytest.raises(BadHeaders, match=r"job 'job' would expire 1\.000 s before it is due"):
+        on_verdict(Verdict(b"receipt", kind, delay=6), job, "w", LINEAR, NOW)
 
 
 @pytest.mark.parametrize("kind", [wire.COMMIT, wire.FAN_OUT])

@@ -100,6 +100,24 @@ def test_headers_win_over_the_queues_settings() -> None:
 
 
 @pytest.mark.parametrize(
+    ("headers", "settings"),
+    [
+        ({"delay": 60, "ttl": 5}, {}),
+        ({"delay": 5, "ttl": 5}, {}),
+        ({"delay": 60}, {"ttl": 5.0}),
+        ({"ttl": "5s"}, {"delay": 60.0}),
+        ({"not_before": NOW + 60, "ttl": 5}, {}),
+        ({}, {"delay": 60.0, "ttl": 5.0}),
+    ],
+)
+def test_a_job_that_would_expire_before_it_is_due_is_refused(
+    headers: dict[str, Any], settings: dict[str, Any]
+) -> None:
+    with pytest.raises(BadHeaders, match=r"would expire .* before it is due"):
+        make(headers, **settings)
+
+
+@pytest.mark.parametrize(
     ("headers", "dedupe"),
     [
         ({"priority": 1}, None),

@@ -174,7 +174,7 @@ def test_a_new_job_does_not_overtake_those_that_a_worker_gives_back(monkeypatch:
     rig.hire()
     monkeypatch.setattr(rig.store, "release", Held())
     [delivery] = rig.hand.deliveries
-    rig.queue.settle([Verdict(delivery.receipt, wire.RELEASE)], Settlement())
+    rig.queue.settle([Verdict(delivery.receipt, wire.RELEASE, delay=0.0)], Settlement())
     # When
     arrival = rig.admit(*some_jobs(1))
     # Then
@@ -197,7 +197,7 @@ def test_jobs_whose_verdict_can_not_be_written_are_forgotten_so_that_the_audit_f
     # Then
     assert not rig.held
     assert len(rig.store.reserved) == 3
-    refused = {} if kind == wire.RELEASE else dict.fromkeys(range(3), Unavailable)
+    refused = dict.fromkeys(range(3), Unavailable)
     assert [{at: type(why) for at, why in each.items()} for each in rig.heard] == [refused]
 
 

@@ -20,7 +20,7 @@ from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, Envelope, applies
 from sluicemq_broker.config.environment import variables
 from sluicemq_broker.config.mongo_uri import may_hold_a_secret
-from sluicemq_broker.config.problems import ConfigError, Problem, problems_of_queue
+from sluicemq_broker.config.problems import ConfigError, Problem, problems_of_queue, problems_of_times
 from sluicemq_broker.config.security_settings import (
     PrincipalSettings,
     SecuritySettings,
@@ -366,6 +366,7 @@ class _Reading:
             )
         self._compare_tls(broker)
         self._compare_queues(config)
+        self._compare_times(config)
         if self._hold("name"):
             self._compare_routes(config)
         if self._hold("host", "endpoint", "frontends", "backends", "commits", "replays"):
@@ -413,8 +414,18 @@ class _Reading:
     def _compare_queues(self, config: Config) -> None:
         for name in (*config.queues, '"*"'):
             for place, message in problems_of_queue(config.queue, name):
-                if place != "fair" or self._hold("fair"):
+                if not place or self._hold(place):
                     self._wrong(f"{self._file}: [queues.{name}]" if place else "", message)
+
+    def _compare_times(self, config: Config) -> None:
+        """Check that jobs of routes and schedules are due before they expire."""
+        made: list[tuple[str, str, Mapping[str, Any] | None]] = [
+            *((f"[[routes]] no. {at}", each.queue, each.headers) for at, each in enumerate(config.routes, 1)),
+            *((f"[schedules.{name}]", each.queue, each.options) for name, each in config.schedules.items()),
+        ]
+        for place, queue, headers in made:
+            for problem in problems_of_times(config.queue(queue), headers or {}):
+                self._wrong(f"{self._file}: {place}", problem.message)
 
     def _hold(self, *names: str) -> bool:
         """Return True if none of these values was refused."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from sluicemq_broker.config.settings import QueueSettings
 
@@ -37,6 +37,15 @@ def problems_of_queue(queue: Callable[[str], QueueSettings], name: str) -> Itera
     settings = queue(name)
     if settings.limits_tenants and not settings.fair:
         yield Problem("fair", "limits its tenants: that takes fair = true")
+    yield from problems_of_times(settings, {})
+
+
+def problems_of_times(settings: QueueSettings, headers: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what is wrong with the times of jobs with these headers, in a queue with these settings."""
+    delay, ttl = headers.get("delay", settings.delay), headers.get("ttl", settings.ttl)
+    if ttl is not None and delay >= ttl:
+        text = f"jobs would expire before they are due: delay is {delay:g} s, ttl {ttl:g} s"
+        yield Problem("delay", text)
 
 
 def circle_of_dead_letters(queue: Callable[[str], QueueSettings], name: str) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from sluicemq.protocol.errors import BadHeaders
 from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.job.backoff import Backoff
 
@@ -339,6 +340,15 @@ class Job:
     def drop_payload(self) -> None:
         """Free the payload, which MongoDB has if it is needed again."""
         self.payload = b""
+
+    def check_due(self, due: float | None = None) -> None:
+        """Raise BadHeaders if it expires before it is due (None: the first time), so that nobody gets it."""
+        due = self.eligible_at if due is None else due
+        if self.expires_at is not None and due >= int(self.expires_at * 1000) / 1000:
+            raise BadHeaders(
+                f"job {self.id!r} would expire {due - self.expires_at:.3f} s before it is due: "
+                "a delay, or not_before, must end before its ttl"
+            )
 
     @property
     def spent(self) -> bool:

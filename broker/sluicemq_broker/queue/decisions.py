@@ -17,6 +17,8 @@ from sluicemq_broker.security import Caller
 from sluicemq_broker.store import RolledBack
 
 DIED: Final = "the worker died"
+#: Seconds until a job comes again that its worker has released: at once, it would go round without end.
+RELEASED_FOR: Final = 1.0
 NOT_BEGUN: Final = "the worker died before it had begun this job"
 SILENT: Final = "the worker is taken for dead"
 NOT_ARRIVED: Final = "the worker's connection ended before it had this job"
@@ -110,6 +112,8 @@ def bytes_of(settled: Sequence[Settled[Decision]]) -> int:
 def on_verdict(verdict: Verdict, job: Job, worker: str, backoff: Backoff, now: float) -> Decision:
     """Decide by a worker's verdict; raises :class:`TooLarge` if its result can't be kept.
 
+    Raises :class:`BadHeaders` if its delay ends after the job has expired.
+
     ``backoff`` is the queue's: a job that says nothing of its own waits by that.
     """
     match verdict.kind:
@@ -120,11 +124,23 @@ def on_verdict(verdict: Verdict, job: Job, worker: str, backoff: Backoff, now: f
         case wire.FAN_OUT:
             return AwaitChildren(verdict.onward, _result(verdict, job, now))
         case wire.RELEASE:
-            return Release()
+            return _released(verdict, job, worker, now)
     dead = verdict.kind == wire.REJECT or job.spent
     due = None if dead else _due(job, verdict.delay, backoff, now)
+    if verdict.delay and due is not None:
+        job.check_due(due)
     count = Count.REJECTED if verdict.kind == wire.REJECT else Count.ROLLED_BACK
     return Return(RolledBack(job, _reason(verdict), worker, due, dead=dead), count)
+
+
+def _released(verdict: Verdict, job: Job, worker: str, now: float) -> Return | Release:
+    """Decide on a job that its worker could not begin: it comes again a moment later, or as it says."""
+    if verdict.delay == 0:
+        return Release()
+    due = now + (verdict.delay or RELEASED_FOR)
+    if verdict.delay:
+        job.check_due(due)
+    return Return(RolledBack(job, "", worker, due, counted=False), Count.RETURNED)
 
 
 def on_refusal(problem: SluiceError, job: Job, worker: str, backoff: Backoff, now: float) -> Return:

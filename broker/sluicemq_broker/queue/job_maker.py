@@ -84,6 +84,8 @@ class JobMaker:
             job = self._with_headers(settings, payload, headers, job_id, size)
         else:
             job = self._plain(settings, payload, job_id)
+        if job.expires_at is not None:
+            job.check_due()
         if caller.principal.marks_jobs:
             job.belong_to(caller.name, caller.tenant)
         return job

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from sluicemq.protocol.errors import LeaseLost, SluiceError, TooLarge, Uncertain
+from sluicemq.protocol.errors import BadHeaders, LeaseLost, SluiceError, TooLarge, Uncertain
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Backoff, Job
@@ -153,7 +153,7 @@ class Settler:
                 continue
             try:
                 decision = on_verdict(verdict, delivery.job, delivery.worker.name, self._backoff, now)
-            except TooLarge as problem:
+            except (TooLarge, BadHeaders) as problem:
                 decision = self._refuse(delivery, problem, settlement, position)
             settled.append(Settled(delivery, decision, settlement, position))
         self._carry_out(settled)
@@ -362,8 +362,9 @@ class Settler:
             self._endings.not_ended(settled, problem)
 
     def _have_returned(self, entries: Sequence[RolledBack], now: float) -> None:
-        if self._events.wanted:
-            self._events.emit(Count.ROLLED_BACK, now, map(about_return, entries))
+        for each in entries if self._events.wanted else ():
+            count = Count.ROLLED_BACK if each.reason else Count.RELEASED
+            self._events.emit(count, now, [about_return(each)])
         at_once = [each.job.priority for each in entries if not each.due or each.due <= now]
         if at_once:
             self._scheduler.some_ready(max(at_once), len(at_once))

@@ -73,7 +73,7 @@ class Shift:
             verdict = wire.RELEASE
             self._fault = impossible.__cause__
             self._worker.stop()
-            raise Release from impossible
+            raise Release(delay=0) from impossible
         else:
             verdict = wire.FORWARD if isinstance(result, Forward) else wire.COMMIT
             return result

@@ -254,8 +254,15 @@ class Rollback(Exception):
 class Release(Exception):
     """Raised by a worker's handler that can't begin: the job is given back as if never delivered.
 
-    The attempt is not counted. The job may be delivered again at once, also to this worker.
+    The attempt is not counted. The job may be delivered again, also to this worker, after ``delay`` seconds
+    (or a ``timedelta`` or text) from when the broker receives it: 0 or less means at once, None a second, so
+    that a handler that can't begin does not get it again without end. Raises TypeError or ValueError for any
+    other value.
     """
+
+    def __init__(self, reason: str = "", delay: float | timedelta | str | None = None) -> None:
+        super().__init__(reason)
+        self.delay = delay_of("delay", delay)
 
 
 _BY_CODE = {kind.code: kind for kind in SluiceError.__subclasses__()}

@@ -148,7 +148,7 @@ Verdicts:
 * ``COMMIT``: done. Detail: the result, bin.
 * ``ROLLBACK``: to be delivered again. Detail: the reason, str; delay: seconds, nil: the job's back-off.
 * ``REJECT``: a dead letter. Detail: the reason.
-* ``RELEASE``: never started; given back without counting the attempt.
+* ``RELEASE``: never started; given back without counting the attempt; due again after the delay, nil: 1 s.
 * ``FORWARD``: the job goes on to another queue, under its id. Onward: ``[queue, payload|nil, headers|nil]``,
   nil: unchanged. Headers are those of a push, without ``id``, ``dedupe_id``, ``dedupe_window``, ``reply``.
 * ``FANOUT``: the job waits until its children are done, and has this result then. Detail: the result, bin;

@@ -53,6 +53,11 @@ class JobVerdict(NamedTuple):
         return len(self.detail or "") + sum([len(each[1] or b"") for each in onward])
 
 
+def not_begun(job: Job) -> JobVerdict:
+    """Return the verdict on a job that no handler has begun: others may have it at once."""
+    return JobVerdict(job, wire.RELEASE, delay=0.0)
+
+
 class Assignment:
     """The :class:`~sluicemq.transport.role.Role` of a worker; ``verdicts`` is filled by any thread."""
 
@@ -260,7 +265,7 @@ class Assignment:
             self._await_begin(jobs)
             self.connection.post(self._on_jobs, len(jobs))
         else:
-            self.verdicts.extend(JobVerdict(job, wire.RELEASE) for job in jobs)
+            self.verdicts.extend(not_begun(job) for job in jobs)
 
     def disconnected(self) -> None:
         """Forget void jobs and their verdicts."""
@@ -356,7 +361,7 @@ class Assignment:
             self._held -= len(back)
             self._shares.changed()
         for start in range(0, len(back), MESSAGE_VERDICTS):
-            self._send([JobVerdict(job, wire.RELEASE) for job in back[start : start + MESSAGE_VERDICTS]])
+            self._send([not_begun(job) for job in back[start : start + MESSAGE_VERDICTS]])
         return len(back)
 
     def _await_begin(self, jobs: list[Job]) -> None:

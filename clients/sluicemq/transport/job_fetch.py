@@ -171,7 +171,7 @@ class JobFetch(Questions):
             self._change.notify_all()
 
     def _give_back(self, rows: Sequence[Sequence[Any]]) -> None:
-        releases = [[row[0], wire.RELEASE, None, None] for row in rows]
+        releases = [[row[0], wire.RELEASE, None, 0.0] for row in rows]
         self._connection.request(wire.SETTLE, releases, answered=_given_back)
 
 

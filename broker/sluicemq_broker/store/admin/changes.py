@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluicemq.protocol.errors import NotFound
+from sluicemq.protocol.errors import BadHeaders, NotFound, SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
@@ -50,31 +50,39 @@ class Changes(Operations):
     ) -> bool:
         """Give a waiting job another priority, or another time at which it is due, or both.
 
-        False: it has them.
+        False: it has them. Raises :class:`BadHeaders` for a time at which it has expired.
 
         Raises :class:`NotFound` if no such job waits. Repeating it after a lost reply is harmless.
         """
         fields: Document = {} if priority is None else {"priority": priority}
         if due is not None:
             fields["eligible_at"] = date(due)
-        return self._change(queue, job_id, now, {"$set": fields}, "changed")
+        return self._change(queue, job_id, now, {"$set": fields}, "changed", due)
 
-    def _change(self, queue: str, job_id: str, now: float, update: Document, done: str) -> bool:
-        waits = {"_id": job_id, "state": {"$in": WAITS}, "expires_at": {"$not": {"$lte": date(now)}}}
+    def _change(
+        self, queue: str, job_id: str, now: float, update: Document, done: str, due: float | None = None
+    ) -> bool:
+        lives = {"expires_at": {"$not": {"$lte": date(now if due is None else max(now, due))}}}
+        waits = {"_id": job_id, "state": {"$in": WAITS}, **lives}
         with translated():
             jobs = self._jobs(queue)
             found = jobs.update_one(waits, update)
             if not found.matched_count:
-                raise not_waiting(jobs, queue, job_id, done, now)
+                raise not_waiting(jobs, queue, job_id, done, now, due)
             return found.modified_count > 0
 
 
-def not_waiting(jobs: Jobs, queue: str, job_id: str, done: str, now: float = 0.0) -> NotFound:
-    """Return the error for a job that does not wait, with the state that it has."""
+def not_waiting(
+    jobs: Jobs, queue: str, job_id: str, done: str, now: float = 0.0, due: float | None = None
+) -> SluiceError:
+    """Return the error for a job that does not wait, with its state; or that expires before it is due."""
     found = jobs.find_one({"_id": job_id}, {"state": 1, "expires_at": 1}) or {}
     state = found.get("state")
     if state == State.READY and "expires_at" in found and seconds(found["expires_at"]) <= now:
         state = "expired"
+    elif due is not None and state in WAITS and "expires_at" in found:
+        left = seconds(found["expires_at"]) - now
+        return BadHeaders(f"job {job_id!r} expires in {left:.3f} s, and would not be due before that")
     elif state == State.READY:
         state = "ready only since this moment: a worker, or a broker for one, had it. Try again"
     return refusal(job_id, queue, state, f"a job that waits can be {done}")

@@ -66,7 +66,7 @@ class _Forwards(Move[Forward]):
 
     def __init__(self, source: QueueStore, forwards: Sequence[Forward], now: float) -> None:
         super().__init__(source, forwards, now)
-        self._unreadable: dict[str, SluiceError] = {}
+        self._stuck: dict[str, SluiceError] = {}
 
     def read_targets(self) -> None:
         """Read the documents in the target queues that have the ids of these jobs."""
@@ -81,7 +81,7 @@ class _Forwards(Move[Forward]):
         return any(each.get("hold") == by for each in _passed(there) if isinstance(each, dict))
 
     def obstacle(self, verdict: Forward) -> SluiceError | None:
-        if problem := self._unreadable.get(verdict.job.id):
+        if problem := self._stuck.get(verdict.job.id):
             return problem
         there = self._target(verdict)
         if there and "forwarded_to" not in there and verdict.to is not self._source:
@@ -110,10 +110,12 @@ class _Forwards(Move[Forward]):
         for each in verdicts:
             try:
                 _continue(each, found[each.job.id], self._source.queue, self._now)
+            except SluiceError as error:
+                self._stuck[each.job.id] = error
             except Exception as error:  # noqa: BLE001 - anything can come of reading what somebody wrote by hand
                 what = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
-                self._unreadable[each.job.id] = BadFrames(f"job {each.job.id!r} can't go on: {what}")
-        if self._unreadable.keys() & found.keys():
+                self._stuck[each.job.id] = BadFrames(f"job {each.job.id!r} can't go on: {what}")
+        if self._stuck.keys() & found.keys():
             raise Overtaken
 
     def _leave(self, verdicts: Sequence[Forward], session: ClientSession) -> None:
@@ -155,6 +157,7 @@ def _continue(forward: Forward, stored: Document, source: str, now: float) -> No
     if errors:
         story["errors"] = errors
     forward.on.continue_from(former, forward.said, ttl, story)
+    forward.on.check_due()
 
 
 def _passed(stored: Document) -> list[Any]:

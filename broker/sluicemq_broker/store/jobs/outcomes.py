@@ -43,6 +43,7 @@ class Completed(NamedTuple):
 class RolledBack:
     """A job that returns to its queue, or dies; ``due``: when it is due again (None: it keeps its place).
 
+    ``reason``: what its history says; empty: it has not failed, and nothing is said.
     ``counted``: the attempt counts; otherwise the worker had not started. ``answered``: the worker has said
     something of it.
     """
@@ -211,7 +212,9 @@ def rolled_back(entry: RolledBack, now: float) -> UpdateOne:
     if not entry.answered:
         changed["unanswered"] = entry.job.unanswered + 1
     history = {"$each": [failure(entry.job, entry.reason, entry.worker, date(now))], "$slice": -ERRORS_KEPT}
-    update: Document = {"$set": changed, "$unset": unset, "$push": {"errors": history}}
+    update: Document = {"$set": changed, "$unset": unset}
+    if entry.reason:
+        update["$push"] = {"errors": history}
     if not entry.counted:
         update["$inc"] = {"attempts": -1}
     return UpdateOne(reserved_as(entry.job), update)
