@@ -16,22 +16,23 @@ class Receipt(Confirmation):
     payload is freed once the job is confirmed. ``size``, ``header_bytes`` (a part of it), ``seen`` (the
     refusal was) and ``sending`` (its span, if the program traces) are the producer's.
 
-    ``existed``: after ``wait``, True if a job with this id existed, so that this push made none. It is also
-    True if the push was repeated after a lost connection and its first try had stored the job. ``position``:
-    its place in ``push_many``, from 0.
+    ``existed``: after ``wait``, True if a job with this id existed, so that this push made none; ``state``:
+    the state that it had then (``dead``: it is a dead letter, which nobody works on), None if the broker does
+    not say. Both may be of this push: if it was repeated after a lost connection, and its first try had
+    stored the job. ``position``: its place in ``push_many``, from 0.
     """
 
     __slots__ = (
         "_headers",
         "_payload",
         "_settled",
-        "existed",
         "header_bytes",
         "id",
         "position",
         "queue",
         "sending",
         "size",
+        "there",
     )
 
     def __init__(
@@ -56,9 +57,19 @@ class Receipt(Confirmation):
         self._event = None
         self._generation = forks.generation
         self.seen = False
-        self.existed = False
+        self.there: str | None = None
         self.position: int | None = None
         self.sending: Any = None
+
+    @property
+    def existed(self) -> bool:
+        """Return whether a job with this id was there before."""
+        return self.there is not None
+
+    @property
+    def state(self) -> str | None:
+        """Return the state that it had, if it existed and the broker says it."""
+        return self.there or None
 
     @property
     def done(self) -> bool:

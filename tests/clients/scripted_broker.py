@@ -31,6 +31,10 @@ Script = Callable[[Received], Any]
 SILENCE = object()
 
 
+class Several(list[Any]):
+    """The elements of an answer that has more than one."""
+
+
 class ScriptedBroker:
     """Answers everything kindly unless a test sets ``on[verb] = script``."""
 
@@ -186,7 +190,8 @@ class ScriptedBroker:
         if isinstance(value, SluiceError):
             frames = wire.encode(wire.ERROR, message.number, value.code, str(value))
         else:
-            frames = wire.encode(wire.OK, message.number, value)
+            values = value if isinstance(value, Several) else (value,)
+            frames = wire.encode(wire.OK, message.number, *values)
         self._send(message.peer, frames)
 
     def _send(self, peer: bytes, frames: list[bytes]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clients.cli_runs import Run
-from clients.scripted_broker import SECONDS, ScriptedBroker
+from clients.scripted_broker import SECONDS, ScriptedBroker, Several
 from sluicemq.protocol import wire
 
 
@@ -106,6 +106,24 @@ def test_push_ends_with_1_and_the_reason_when_the_job_is_refused(broker: Scripte
     result = run("push", "mail", "x")
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1] == "sluicemq: 1000 queues are enough"
+
+
+@pytest.mark.parametrize(("state", "code"), [("dead", 1), ("ready", 0), (None, 0)])
+def test_push_of_an_id_that_exists_says_so_and_counts_no_push(
+    broker: ScriptedBroker, run: Run, state: str | None, code: int
+) -> None:
+    broker.on[wire.PUSH] = lambda message: Several([[], list(range(len(message.fields[1]))), [state]])
+    one = run("--json", "push", "mail", "x", "--id", "mine")
+    assert (one.exit_code, json.loads(one.stdout)["pushed"], json.loads(one.stdout)["state"]) == (
+        code,
+        0,
+        state,
+    )
+    said = f"job mine existed in mail{f', and is {state}' if state else ''}: none was pushed"
+    assert one.stderr.splitlines()[-1].startswith(said)
+    many = run("--json", "push", "mail", "--lines", stdin=b"x\n")
+    told = json.loads(many.stdout)
+    assert (many.exit_code, told["pushed"], told["existed"], told["dead"]) == (code, 0, 1, code)
 
 
 def test_push_sends_its_dedupe_id_and_window(broker: ScriptedBroker, run: Run) -> None:

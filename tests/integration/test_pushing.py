@@ -7,7 +7,7 @@ from pymongo import WriteConcern
 
 from sluicemq import BadHeaders, Duplicate
 from sluicemq_broker.store.connection import durable
-from support.own_queue import SECONDS, OwnQueue
+from support.own_queue import LONG, SECONDS, OwnQueue
 from support.waiting import wait_until
 
 
@@ -47,6 +47,19 @@ def test_a_push_that_is_repeated_is_stored_once(jobs: OwnQueue) -> None:
         other.wait(SECONDS)
     assert (again.existed, refused.value.id) == (True, first)
     assert jobs.ids("ready") == [first]
+
+
+def test_a_push_says_in_which_state_the_job_of_its_id_is(jobs: OwnQueue) -> None:
+    jobs.push(b"1", id="dead")
+    jobs.take().reject("no use")
+    jobs.push(b"1", id="later", delay=LONG)
+    jobs.push(b"1", id="ready")
+    receipts = jobs.producer.push_many(
+        jobs.queue, [{"payload": b"2", "id": name} for name in ("dead", "new", "later", "ready")]
+    )
+    jobs.producer.flush(SECONDS)
+    assert [each.existed for each in receipts] == [True, False, True, True]
+    assert [each.state for each in receipts] == ["dead", None, "scheduled", "ready"]
 
 
 def test_every_job_of_a_burst_finds_the_worker_that_waits(jobs: OwnQueue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import wait
@@ -206,6 +207,20 @@ def test_a_plain_asker_and_the_library_hear_of_the_same_job(broker: BrokerUnderT
         assert client.result(doors.queue, "known") == b"42"
 
 
+def test_a_plain_asker_hears_that_the_job_of_its_id_is_a_dead_letter(broker: BrokerUnderTest) -> None:
+    doors = broker.take("ask")
+    asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
+    question = [b"", b'{"id": "known", "reply": "accepted"}', b"work"]
+    asker.send_multipart(question)
+    assert receive(asker) == [b"known"]
+    assert receive(worker) == [b"work"]
+    worker.send_multipart([b"REJECT", b"no use"])
+    broker.await_count(doors.queue, "dead", 1)
+    asker.send_multipart(question)
+    job_id, more = receive(asker)
+    assert (job_id, json.loads(more)) == (b"known", {"existed": True, "state": "dead"})
+
+
 def test_a_session_that_goes_forgets_its_questions(
     broker: BrokerUnderTest, endpoint: str, queue: str
 ) -> None:
@@ -262,7 +277,7 @@ def test_the_broker_counts_what_was_there_before_by_position(broker: BrokerUnder
     library = broker.smq()
     library.ask(wire.PUSH, queue, [["b", b"", None]])
     entries = [["a", b"", None], ["bad", b"", {"priority": -1}], ["b", b"", None], ["a", b"", None]]
-    refused, existing = library.ask(wire.PUSH, queue, entries).fields
+    refused, existing, states = library.ask(wire.PUSH, queue, entries).fields
     assert [at for at, _, _ in refused] == [1]
-    assert existing == [2, 3]
+    assert (existing, states) == ([2, 3], ["ready", "ready"])
     wait_until(lambda: broker.counts(queue)["ready"] == 2)

@@ -323,6 +323,10 @@ class FakeStore:
     def _is_there(self, job_id: str) -> bool:
         return job_id in self.reserved or job_id in self._ended or job_id in ids(self.ready + self.waiting)
 
+    def states(self, ids: Sequence[str], now: float) -> dict[str, str]:
+        known = self.reserved.keys() | self._ended.keys() | {job.id for job in self.ready + self.waiting}
+        return dict.fromkeys(known & set(ids), "ready")
+
     def insertion(self, jobs: Sequence[Job], now: float) -> _Insertion:
         return _Insertion(self, jobs, now)
 

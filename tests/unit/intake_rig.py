@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.context.memory import Memory
@@ -36,9 +36,9 @@ class Told:
     """Answer to the pusher; None: nothing yet."""
 
     refused: dict[int, SluiceError] | None = None
-    existing: Sequence[int] = ()
+    existing: Mapping[int, str] = {}
     times = 0
 
-    def __call__(self, refused: dict[int, SluiceError], existing: Sequence[int]) -> None:
+    def __call__(self, refused: dict[int, SluiceError], existing: Mapping[int, str]) -> None:
         self.refused, self.existing = refused, existing
         self.times += 1

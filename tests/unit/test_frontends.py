@@ -270,7 +270,7 @@ def test_askers_that_have_gone_count_no_more() -> None:
     frontend = rig.frontend(RequestFrontend)
     gone = rig.asker(frontend)
     gone.receive([ask(1, b"a"), ask(2, b"b")])
-    rig.queue.pushes[0].on_stored({}, ())
+    rig.queue.pushes[0].on_stored({}, {})
     assert held(frontend)[:3] == [0, 0, 2]
 
     gone.closed()
@@ -288,7 +288,7 @@ def test_who_waits_for_many_results_is_not_read_and_others_are() -> None:
     honest.receive([ask(1, b"b")])
     honest.receive([ask(2, b"", b'{"reply": "accepted"}', b"c")])
     for push in rig.queue.pushes:
-        push.on_stored({}, ())
+        push.on_stored({}, {})
 
     assert (greedy.paused, honest.paused) == (True, False)
     assert len(honest.sent) == 1
@@ -304,7 +304,7 @@ def test_questions_that_wait_for_results_are_not_on_their_way_to_mongodb() -> No
     for _ in range(100):
         lane = rig.asker(frontend)
         lane.receive([ask(1, b"a")])
-        rig.queue.pushes[-1].on_stored({}, ())
+        rig.queue.pushes[-1].on_stored({}, {})
         assert not lane.paused
     assert held(frontend)[:3] == [0, 0, 100]
 
@@ -323,7 +323,7 @@ def test_at_the_bound_of_all_questions_those_who_have_none_are_heard_and_accepte
     many.receive([ask(100, b"a"), ask(101, b"", b'{"reply": "accepted"}', b"b")])
     honest.receive([ask(1, b"c")])
     for push in rig.queue.pushes:
-        push.on_stored({}, ())
+        push.on_stored({}, {})
 
     assert (many.sent[0][1], many.sent[0][3]) == (b"100", b"ERROR")
     assert b"QUEUE_FULL" in many.sent[0][4]
@@ -340,7 +340,7 @@ def test_an_answer_to_an_asker_that_has_gone_is_not_counted_again() -> None:
     there.receive([ask(1, b"b")])
     answers = list(rig.queue.waiting.values())
     for push in rig.queue.pushes:
-        push.on_stored({}, ())
+        push.on_stored({}, {})
     gone.closed()
     assert len(rig.queue.waiting) == 1
 
@@ -417,7 +417,7 @@ def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> 
     for lane in (honest, sick):
         frontend._opened(lane)
     honest.receive([[b"sick", b"a"]])
-    queues.by_name["sick"].pushes.pop().on_stored({}, ())
+    queues.by_name["sick"].pushes.pop().on_stored({}, {})
 
     while not sick.paused:
         sick.receive([[b"sick", b"a"]])
@@ -425,7 +425,7 @@ def test_who_has_nothing_on_its_way_to_a_queue_that_stores_nothing_is_read() -> 
     assert not honest.paused
     honest.receive([[b"sick", b"a"]])
     assert honest.paused
-    queues.by_name["sick"].pushes[-1].on_stored({}, ())
+    queues.by_name["sick"].pushes[-1].on_stored({}, {})
     assert not honest.paused
 
 
@@ -444,13 +444,13 @@ def test_a_queue_that_stores_nothing_holds_back_those_who_push_to_it_and_nobody_
             sick[number % 8].receive([[b"sick", b"a"]])
     for _ in range(10):
         well.receive([[b"well", b"b"]])
-        queues.by_name["well"].pushes[-1].on_stored({}, ())
+        queues.by_name["well"].pushes[-1].on_stored({}, {})
 
     assert all(lane.paused for lane in sick)
     assert not well.paused
     assert not frontend.mark.is_full
     for push in queues.by_name["sick"].pushes:
-        push.on_stored({}, ())
+        push.on_stored({}, {})
     assert not any(lane.paused for lane in sick)
 
 
@@ -510,7 +510,7 @@ def test_a_push_door_that_is_paused_and_full_opens_when_it_is_neither(door: Door
     assert not door.is_open
 
     rig.queue.pause(wire.INTAKE)
-    rig.queue.pushes[0].on_stored({}, ())
+    rig.queue.pushes[0].on_stored({}, {})
     assert not door.is_open
     rig.queue.pause()
     assert door.is_open
@@ -519,7 +519,7 @@ def test_a_push_door_that_is_paused_and_full_opens_when_it_is_neither(door: Door
     rig.queue.pause(wire.INTAKE)
     rig.queue.pause()
     assert not door.is_open
-    rig.queue.pushes[1].on_stored({}, ())
+    rig.queue.pushes[1].on_stored({}, {})
     assert door.is_open
 
 

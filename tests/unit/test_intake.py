@@ -35,7 +35,7 @@ def test_a_push_is_confirmed_only_when_its_jobs_are_durable(rig: IntakeRig) -> N
     rig.drain()
     # Then
     assert early == 0
-    assert (told.times, told.refused, told.existing) == (1, {}, ())
+    assert (told.times, told.refused, told.existing) == (1, {}, {})
     assert ids(rig.store.ready) == ["a", "b"]
     assert rig.counters.values["pushed"] == 2
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 
 import pytest
 
@@ -51,7 +51,7 @@ def test_an_insert_without_an_answer_is_sent_again_and_its_jobs_go_out_once(
     told = rig.push(a_job("a"), a_job("b"))
     rig.drain()
     # Then
-    assert (told.times, told.refused, told.existing) == (1, {}, ())
+    assert (told.times, told.refused, told.existing) == (1, {}, {})
     assert worker.jobs == ["a", "b"]
     assert rig.store.reserved == {"a": "owner-1", "b": "owner-1"}
     assert [(each.job.owner, each.job.attempts) for each in worker.deliveries] == [("owner-1", 1)] * 2
@@ -193,7 +193,7 @@ def test_a_pusher_that_fails_on_what_it_is_told_is_told_once_and_the_others_hear
     # Given
     heard: list[str] = []
 
-    def fails(refused: dict[int, SluiceError], existing: Sequence[int]) -> None:
+    def fails(refused: dict[int, SluiceError], existing: Mapping[int, str]) -> None:
         heard.append("once")
         raise ValueError("a mistake")
 

@@ -8,7 +8,7 @@ queues, for MongoDB may be slow, or refuse, for one queue alone.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -193,7 +193,7 @@ class PushFrontend(Frontend):
         count: int,
         size: int,
         refused: dict[int, SluiceError],
-        _existing: Sequence[int],
+        _existing: Mapping[int, str],
     ) -> None:
         self._on_their_way.give(queue, lane, count, size)
         for error in [each for each in refused.values() if not isinstance(each, Duplicate)]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.queue import Delivery, Push, Queue
@@ -15,7 +15,7 @@ def push_again(queue: Queue, deliveries: Sequence[Delivery], counters: Counters)
     After ``kill -9`` before this is written they are gone, as popped jobs may be.
     """
 
-    def stored(refused: dict[int, SluiceError], existing: Sequence[int]) -> None:
+    def stored(refused: dict[int, SluiceError], existing: Mapping[int, str]) -> None:
         if refused or existing:  # somebody has pushed a job with its id meanwhile
             missing = len(refused) + len(existing)
             counters.notice(Count.POPPED_LOST, f"{missing} popped jobs could not be stored again")

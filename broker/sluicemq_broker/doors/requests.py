@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar, Final
 from weakref import WeakMethod
 
 from sluicemq.protocol.errors import BadFrames, Forbidden, Paused, QueueFull, SluiceError
+from sluicemq.protocol.json_values import dumps
 from sluicemq.protocol.options import ACCEPTED, RESULT
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.config import DeviceSettings
@@ -154,14 +155,16 @@ class RequestFrontend(Frontend):
         requests: list[Request],
         size: int,
         refused: dict[int, SluiceError],
-        existing: Sequence[int],
+        existing: Mapping[int, str],
     ) -> None:
         self._on_their_way.give(queue, requests[0].requester.lane, len(requests), size)
         for at, request in enumerate(requests):
             if at in refused and request.wants_result:
                 queue.results.failed(request.job_id, refused[at])
-            elif at in refused or not request.wants_result:
-                request.answer(refused.get(at, request.job_id.encode()))
+            elif at in refused:
+                request.answer(refused[at])
+            elif not request.wants_result:
+                request.accepted(existing.get(at))
         waiting = [
             request.job_id
             for at, request in enumerate(requests)
@@ -216,6 +219,8 @@ class Request:
         "frames",
         "frontend",
         "job_id",
+        "note",
+        "queue",
         "reads",
         "requester",
         "wants_result",
@@ -227,7 +232,8 @@ class Request:
         self.requester = requester
         self.frames = frames
         self.envelope = frames[:1]
-        self.job_id = ""
+        self.job_id = self.queue = ""
+        self.note: list[bytes] = []
         self.forget: Callable[[], None] = nothing
         self.weight = 0  # bytes that are kept while it waits
         self.wants_result = True
@@ -260,9 +266,16 @@ class Request:
             self.reads = queue.name
             self.requester.follow_permissions()
             job.keep_result(queue.settings.remember)
-        self.job_id = job.id
+        self.job_id, self.queue = job.id, queue.name
         self.weight = len(job.id) + sum(map(len, self.envelope))
         return queue, job
+
+    def accepted(self, existed: str | None) -> None:
+        """Answer that the job is durable; ``existed``: the state of one that was there before, if any was."""
+        if existed is not None:
+            sees = self.requester.lane.who.may(Action.READ, self.queue)
+            self.note = [dumps({"existed": True, "state": (sees and existed) or None}).encode()]
+        self.answer(self.job_id.encode())
 
     def answer(self, outcome: Outcome) -> None:
         """Answer with the outcome of the job."""
@@ -273,5 +286,5 @@ class Request:
         who = self.requester.lane.who
         if self.forbidden and not isinstance(outcome, Forbidden):
             outcome = may_not(who, Action.READ, self.reads)
-        body = [outcome] if isinstance(outcome, bytes) else error_frames(told(who, outcome))
+        body = [outcome, *self.note] if isinstance(outcome, bytes) else error_frames(told(who, outcome))
         self.requester.send([*self.envelope, *body])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Final, Protocol, cast
@@ -33,8 +34,9 @@ _HEADER_BYTES: Final = 1024
 _NO_GROUP: Final = {None}
 _SIZE: Final = attrgetter("size")
 
-#: Stored when every job of a push is durable or refused: refusals by position, positions known before.
-Stored = Callable[[dict[int, SluiceError], Sequence[int]], None]
+#: Called when every job of a push is durable or refused: with refusals by position, and the states of the
+#: jobs that were there before by position (empty: not known).
+Stored = Callable[[dict[int, SluiceError], Mapping[int, str]], None]
 
 
 class Pusher(Protocol):
@@ -185,7 +187,7 @@ class Intake:
                 "the broker stops, or MongoDB can't be reached: it may be stored, or not; "
                 "push it again with the same id"
             )
-            shielded(push.on_stored, dict.fromkeys(range(len(push.jobs)), error), ())
+            shielded(push.on_stored, dict.fromkeys(range(len(push.jobs)), error), {})
 
     def _write_all(self, pushes: list[Push]) -> None:
         self._drop_repeated(pushes)
@@ -240,8 +242,16 @@ class Intake:
                 self._events.emit(Count.PUSHED, now, new)
             durable = self._timer.now()
             self._counters.took(Timing.PUSH_CONFIRMATION, [durable - push.began for push in pushes])
-            _tell(pushes, pushed)
+            _tell(pushes, pushed, self._states(jobs, pushed.existing) if pushed.existing else {})
             self._wake(jobs)
+
+    def _states(self, jobs: list[Job], existing: Sequence[int]) -> dict[int, str]:
+        """Return the states of the jobs that have these ids, by position; of those that are gone, nothing."""
+        ids = {at: jobs[at].id for at in existing}
+        found: dict[str, str] = {}
+        with suppress(Unavailable):
+            found = self._store.states(list(ids.values()), self._clock.now())
+        return {at: found.get(job_id, "") for at, job_id in ids.items()}
 
     def _admit(self, jobs: list[Job], now: float) -> Arrival:
         number = self._owners.new_reservation()
@@ -332,14 +342,15 @@ def _weight(push: Push) -> int:
     return len(push.jobs) + size // _PAYLOAD_BYTES + headers // _HEADER_BYTES
 
 
-def _tell(pushes: list[Push], pushed: Pushed) -> None:
+def _tell(pushes: list[Push], pushed: Pushed, states: Mapping[int, str]) -> None:
     if not pushed.existing and not pushed.refused:
         for push in pushes:
-            shielded(push.on_stored, {}, ())
+            shielded(push.on_stored, {}, {})
         return
     start = 0
     for push in pushes:
         end = start + len(push.jobs)
         refused = {at - start: error for at, error in pushed.refused.items() if start <= at < end}
-        shielded(push.on_stored, refused, [at - start for at in pushed.existing if start <= at < end])
+        there = {at - start: state for at, state in states.items() if start <= at < end}
+        shielded(push.on_stored, refused, there)
         start = end

@@ -7,7 +7,7 @@ import signal
 import stat
 import sys
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _REFUSALS_SHOWN = 10
+#: The state of a dead letter.
+DEAD = "dead"
 #: Seconds that a push waits for room, or for confirmations, before it looks for a signal.
 _A_LOOK = 0.2
 _LONGEST_WAIT = 60.0  # seconds for the last confirmations
@@ -75,6 +77,14 @@ class Files:
         return f"file {self._files[position]}"
 
 
+def existing(receipt: Receipt) -> str:
+    """Return the sentence about a push whose id a job had before."""
+    state = f", and is {receipt.state}" if receipt.state else ""
+    text = f"job {receipt.id} existed in {receipt.queue}{state}: none was pushed"
+    hint = f"; see it, or run it again: sluicemq dead redrive {receipt.queue} {receipt.id}"
+    return text + hint if receipt.state == DEAD else text
+
+
 class ManyPushes:
     """Pushes each piece of a source, and reports the outcome."""
 
@@ -88,6 +98,7 @@ class ManyPushes:
         self._next = source.start - 1  # position of the first piece that is not pushed yet
         self._refused: set[int] = set()
         self._unanswered: deque[Receipt] = deque()
+        self._existed: Counter[str] = Counter()  # by their states
         self._ids: list[str] = []
         self._stop = _Stop()
         self._over = False
@@ -124,11 +135,19 @@ class ManyPushes:
             return False
         self._next += 1
         self._unanswered.extend(receipts)
-        while self._unanswered and self._unanswered[0].done:
-            self._unanswered.popleft()
+        self._forget_answered()
         if self._invocation.as_json:
             self._ids.append(receipts[0].id)
         return True
+
+    def _forget_answered(self) -> None:
+        while self._unanswered and self._unanswered[0].done:
+            receipt = self._unanswered.popleft()
+            if receipt.existed:
+                self._existed[receipt.state or ""] += 1
+                if receipt.state == DEAD and self._existed[DEAD] <= _REFUSALS_SHOWN:
+                    place = self._source.place(receipt.position or 0)
+                    self._invocation.note(f"{place}: {existing(receipt)}")
 
     def _confirm(self, producer: Producer) -> None:
         """Wait for confirmations; after Ctrl-C up to ``--timeout``, after another one not at all."""
@@ -170,13 +189,19 @@ class ManyPushes:
         return [receipt.position or 0 for receipt in self._unanswered if not receipt.done]
 
     def _stored(self) -> int:
-        return self._next - self._source.start + 1 - len(self._refused) - len(self._unknown())
+        known = len(self._refused) + len(self._unknown()) + self._existed.total()
+        return self._next - self._source.start + 1 - known
 
     def _summary(self) -> str:
+        self._forget_answered()
         unknown = self._unknown()
         text = f"{self._stored()} jobs pushed to {self._queue}, {len(self._refused)} refused"
         if unknown:
             text += f", {len(unknown)} not confirmed: they may be stored nevertheless"
+        if existed := self._existed.total():
+            text += f", {existed} existed" + (
+                f" ({dead} of them dead)" if (dead := self._existed[DEAD]) else ""
+            )
         if self._stop.came or unknown:
             text += f"; go on with --start {self._resume()}"
         return text
@@ -191,10 +216,12 @@ class ManyPushes:
         missing = self._refused.union(unknown)
         ids = [None if at in missing else each for at, each in enumerate(self._ids, self._source.start - 1)]
         figures = {"queue": self._queue, "pushed": self._stored(), "refused": len(self._refused), "ids": ids}
+        if self._existed:
+            figures |= {"existed": self._existed.total(), "dead": self._existed[DEAD]}
         if self._stop.came:
             figures |= {"unconfirmed": len(unknown), "start": self._resume()}
         self._invocation.result("", **figures)
-        if self._refused or self._stop.came:
+        if self._refused or self._existed[DEAD] or self._stop.came:
             click.get_current_context().exit(1)
 
 

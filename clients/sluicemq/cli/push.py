@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from sluicemq.cli.many import Files, Lines, ManyPushes
+from sluicemq.cli.many import DEAD, Files, Lines, ManyPushes, existing
 from sluicemq.cli.options import flag, job_flags, of_push
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.reached import leave
@@ -67,10 +67,16 @@ def _push_one(invocation: Invocation, queue: str, payload: bytes, options: dict[
         except Timeout:
             leave(producer)
             raise
+    there = {"existed": 1, "state": receipt.state} if receipt.existed else {}
+    if there:
+        invocation.note(existing(receipt))
     try:
-        invocation.result(receipt.id, queue=queue, id=receipt.id, pushed=1, refused=0)
+        new = 0 if there else 1
+        invocation.result(receipt.id, queue=queue, id=receipt.id, pushed=new, refused=0, **there)
     except Unwritable as error:
         raise Unwritable(f"{error}; the job is stored, as {receipt.id}") from error.__cause__
+    if receipt.state == DEAD:
+        click.get_current_context().exit(1)
 
 
 def _sorted(payloads: tuple[str, ...], files: tuple[Path, ...]) -> tuple[str | None, tuple[Path, ...]]:

@@ -98,7 +98,7 @@ class Connection:
         self._access = Access.chosen(broker)
         self.endpoint = endpoints.shown(self._access.endpoints)
         """All endpoints, for messages."""
-        self.connected_to = ""
+        self.connected_to = self._last_endpoint = ""
         """The endpoint of the broker that has greeted; empty while there is none."""
         self.greeted = False
         self.takes_more = False
@@ -121,7 +121,6 @@ class Connection:
         self._patient = patient
         self._more_about = about or {}
         self._repeating = itertools.count(1) if repeats else None
-        self._last_endpoint = ""
         self._obstacle: str | None = None
         self._mailbox: native.Mailbox
         self._turned_at, self._doubtful = awake_or_not(), False
@@ -132,8 +131,7 @@ class Connection:
         self._candidates = Candidates(self._access.endpoints, names, apart=apart)
         self._apart = apart
         self._candidate: Candidate | None = None
-        self._rounds = 0
-        self._outcomes: list[_Outcome] = []
+        self._rounds, self._outcomes = 0, list[_Outcome]()
         """Outcomes of this round's tries."""
         self._started = self._over = False
         self._calls: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from collections.abc import Callable
+from itertools import zip_longest
 from math import inf
 from time import monotonic
 from typing import Any
@@ -154,9 +155,9 @@ class SendBuffer:
         elif error is not None:
             self._sort_out(number, batch, dict.fromkeys(range(len(batch)), error))
         else:
-            refused, existing = (*value, None, None)[:2]
-            for position in existing or ():
-                batch[position].existed = True
+            refused, existing, states = (*value, None, None, None)[:3]
+            for position, state in zip_longest(existing or (), states or ()):
+                batch[position].there = state or ""
             self._sort_out(number, batch, _refused(refused))
 
     def _sort_out(self, number: int, batch: PushBatch, refused: dict[int, SluiceError]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,10 +62,10 @@ class Pushes:
         size = sum(job.size for job in jobs)
         if not jobs:
             session.lane.blame(malformed=bool(refused))
-            self._answer(session, number, [], refused, full, {}, ())
+            self._answer(session, number, queue.name, [], refused, full, {}, {})
             return
         self._on_their_way.take(queue, session, len(jobs), size)
-        answer = partial(self._answer, session, number, positions, refused, full)
+        answer = partial(self._answer, session, number, name, positions, refused, full)
         queue.push(Push(jobs, partial(self._stored, queue, session, len(jobs), size, answer), session))
         charge(session.lane, len(jobs), size, self._counters)
         queue.capacity.hold(session.lane, hears=True)
@@ -120,7 +120,7 @@ class Pushes:
         size: int,
         answer: partial[None],
         refused: dict[int, SluiceError],
-        existing: Sequence[int],
+        existing: Mapping[int, str],
     ) -> None:
         answer(refused, existing)
         self._on_their_way.give(queue, session, count, size)
@@ -129,15 +129,22 @@ class Pushes:
         self,
         session: Session,
         number: int,
+        name: str,
         positions: list[int],
         unreadable: dict[int, SluiceError],
         full: dict[int, SluiceError],
         refused: dict[int, SluiceError],
-        existing: Sequence[int],
+        existing: Mapping[int, str],
     ) -> None:
         problems = unreadable | full | {positions[at]: error for at, error in refused.items()}
         for error in unreadable.values():
             self._counters.add(Count.UNREADABLE)
             self._counters.refused(error, f"a job from {session.name}: {error}")
-        known = [sorted(positions[at] for at in existing)] if existing else []
+        known: list[list[Any]] = []
+        if existing:
+            sees = session.caller.may(Action.READ, name)
+            known = [
+                [positions[at] for at in existing],
+                [(sees and each) or None for each in existing.values()],
+            ]
         session.send(wire.OK, number, listed(problems), *known)

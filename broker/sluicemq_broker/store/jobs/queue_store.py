@@ -149,6 +149,18 @@ class QueueStore:
         """Return the ids that have a job in the queue, in any state; raises the driver's errors."""
         return {each["_id"] for each in self.known.find({"_id": {"$in": list(ids)}}, {"_id": 1}, hint=BY_ID)}
 
+    def states(self, ids: Sequence[str], now: float) -> dict[str, str]:
+        """Return the states of the jobs with these ids, as people see them; jobs that are gone have none."""
+        wanted = {"state": 1, "eligible_at": 1}
+        with translated():
+            found = list(self.jobs.find({"_id": {"$in": list(ids)}}, wanted, hint=BY_ID))
+        return {
+            each["_id"]: "scheduled"
+            if each["state"] == State.READY and each["eligible_at"] > date(now)
+            else str(each["state"])
+            for each in found
+        }
+
     def insert_within(self, session: ClientSession, jobs: Sequence[Job], now: float) -> None:
         """Insert ready jobs as a part of a transaction; raises the driver's errors."""
         self.claims.on_pushed(jobs)
