@@ -275,7 +275,7 @@ class _Principals:
         else:
             self.records[name] = changed
             stored = {**principals._document(changed, NOW), "changed_at": date(NOW)}
-            again = principals._read({**bson.decode(bson.encode(stored), _WITH_ZONES), "_id": name})
+            again = principals.read_principal({**bson.decode(bson.encode(stored), _WITH_ZONES), "_id": name})
             assert (again.keys, again.permissions) == (changed.keys, changed.permissions)
         return changed
 

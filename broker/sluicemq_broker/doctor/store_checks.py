@@ -22,8 +22,10 @@ from sluicemq_broker.store import (
     NewerSchema,
     RetentionStore,
     SchemaStore,
+    SetAside,
     StreamStore,
     TaskStore,
+    damaged_documents,
     disk_of,
     missing_indexes,
     oldest_deaths,
@@ -48,6 +50,8 @@ def schema(subject: Subject) -> Iterator[Finding]:
 def _schema(store: SchemaStore) -> Iterator[Finding]:
     try:
         number, written = store.read()
+    except SetAside:
+        return  # named among the documents that can't be read
     except HalfRestored as half:
         yield error(str(half), to_do="sluicemq restore, with that file: it begins again")
         return
@@ -171,9 +175,24 @@ def _judged(task: dict[str, Any], silent: float, *, has_broker: bool) -> Iterato
         )
 
 
+def documents(subject: Subject) -> Iterator[Finding]:
+    """Name documents that brokers can't read, and pass over."""
+    found = [each for database in subject.store.databases for each in damaged_documents(database)]
+    for each in found[:_MOST_NAMED]:
+        yield error(
+            f"document {str(each.id)[:64]!r} of collection {each.collection} can't be read: {each.why[:200]}",
+            "brokers pass over it, and do nothing of what it says",
+            each.cure,
+        )
+    if len(found) > _MOST_NAMED:
+        yield error(f"{len(found) - _MOST_NAMED} more documents can't be read")
+    if subject.store.databases and not found:
+        yield ok("all documents can be read")
+
+
 def _when(task: dict[str, Any], now: float) -> float:
     at = task.get("changed_at") or task.get("started_at")
     return seconds(at) if isinstance(at, datetime) else now
 
 
-CHECKS = (schema, indexes, retention, tasks)
+CHECKS = (schema, indexes, retention, tasks, documents)

@@ -282,8 +282,11 @@ class Incidents:
         counts: dict[str, int] = {}
         for each in found:
             if each.kind == IncidentKind.DEAD_LETTERS and now - each.until < GAP:
-                counts[each.queue] = counts.get(each.queue, 0) + each.figures["count"]
+                counts[each.queue] = counts.get(each.queue, 0) + int(each.figures.get("count", 0))
         return counts
+
+
+_KINDS: Final = frozenset(IncidentKind)
 
 
 def merged(incidents: Iterable[Incident]) -> list[dict[str, Any]]:
@@ -292,6 +295,8 @@ def merged(incidents: Iterable[Incident]) -> list[dict[str, Any]]:
     brokers: dict[_Key, set[str]] = {}
     done: list[dict[str, Any]] = []
     for each in _each_once(incidents):
+        if each.kind not in _KINDS:
+            continue  # of a later version
         kind = IncidentKind(each.kind)
         key = (kind, each.queue, each.broker if kind in _PERSONAL else "")
         before = latest.get(key)
@@ -318,7 +323,7 @@ def _together(one: Incident, other: Incident) -> Incident:
     figures = dict(one.figures)
     for name, value in other.figures.items():
         before = figures.get(name)
-        if before is None or isinstance(value, str):
+        if before is None or isinstance(value, str) or isinstance(before, str):
             figures[name] = value
         elif name == "usual":  # as it was before it began
             continue

@@ -12,6 +12,7 @@ from gevent.event import Event
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.store import SetAside
 
 log = logging.getLogger("broker")
 
@@ -59,6 +60,8 @@ class Duties:
         """Run a step; raises nothing: while MongoDB is away that is counted, other errors are logged."""
         try:
             step()
+        except SetAside:
+            return  # a document that can't be read: it was counted and logged once
         except Unavailable as error:
             self._counters.notice(Count.STORE_UNAVAILABLE, f"{what}: {error}")
         except Exception:

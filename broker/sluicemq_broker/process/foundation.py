@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from time import monotonic
 from typing import Final, TypeVar
 
@@ -19,6 +20,7 @@ from sluicemq_broker.context import Context, Memory, NewNames, Owners, Schema
 from sluicemq_broker.process.duties import Duty, poll
 from sluicemq_broker.runtime import Count, Counters, Turns
 from sluicemq_broker.store import (
+    ASIDE,
     EVERY,
     Documents,
     EventRing,
@@ -64,6 +66,7 @@ class Foundation:
         self.host = socket.gethostname()
         self.name = f"{self.host}:{os.getpid()}"
         self.counters = Counters()
+        ASIDE.tell = partial(self.counters.add, Count.SET_ASIDE)
         self.turns = Turns(self.counters)
         self.clock = ServerClock()
         self.store = StoreAvailability(why=why)

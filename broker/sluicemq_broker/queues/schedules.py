@@ -23,7 +23,7 @@ from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.queues import Queues, check_name
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.security import ANYBODY, Caller, named
-from sluicemq_broker.store import Aborted, Portions, Schedule, ScheduleStore
+from sluicemq_broker.store import Aborted, Portions, Schedule, ScheduleStore, SetAside
 
 log = logging.getLogger("broker.schedules")
 
@@ -58,6 +58,7 @@ class Schedules:
         self._counters = context.counters
         self._make = make
         self._portions = Portions(MOST_RUNS, context.counters.notice)
+        self._told: dict[str, str] = {}  # by schedule: why it was not run, which is logged once
 
     # ------------------------------------------------------------------ each poll
 
@@ -66,10 +67,17 @@ class Schedules:
         names = self._store.due(self._clock.now())
         shuffle(names)  # so that brokers begin with different ones
         for name in names:
-            attempt(partial(self._run, name), partial(self._failed, name))
+            if attempt(partial(self._run, name), partial(self._failed, name)):
+                self._told.pop(name, None)
 
     def _failed(self, name: str, error: Exception) -> None:
+        if isinstance(error, SetAside):
+            return  # it was counted and logged
         text = f"schedule {name} was not run: {type(error).__name__}: {error}"
+        if self._told.get(name) == text:
+            self._counters.add(Count.SCHEDULES_FAILED)
+            return
+        self._told[name] = text
         self._counters.notice(Count.SCHEDULES_FAILED, text)
 
     def _run(self, name: str) -> None:
@@ -105,7 +113,7 @@ class Schedules:
 
     def queue_of(self, name: str) -> str:
         """Return the queue of a schedule; raises :class:`NotFound`."""
-        return self._store.one(name).queue
+        return self._store.queue_of(name)
 
     def is_made(self, queue: str) -> bool:
         """Return True if the queue exists, at any broker; the first run makes another one."""

@@ -96,6 +96,7 @@ class Count(Metric):
     # The store.
     CLAIMS_REFUSED = "claims_refused", "claims that MongoDB refused", "claims", _BY_QUEUE
     UNREADABLE_DOCUMENTS = "unreadable_documents", "documents that are no jobs, set aside", "jobs", _BY_QUEUE
+    SET_ASIDE = "set_aside", "documents, other than jobs, that can't be read: passed over", "documents"
     UNINDEXED = "unindexed", "indexes that could not be made", "indexes", _BY_QUEUE
     INDEXES_REMADE = "indexes_remade", "indexes of a wrong form, made again", "indexes", _BY_QUEUE
     DEDUPE_IDS_SHARED = "dedupe_ids_shared", "dedupe_ids that several jobs had", "ids", _BY_QUEUE

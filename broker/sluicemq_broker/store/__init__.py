@@ -3,6 +3,7 @@
 from sluicemq_broker.store.admin.audit import MOST_AUDITED, AuditChoice, AuditKind, AuditRecord, AuditStore
 from sluicemq_broker.store.admin.changes import Changes
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
+from sluicemq_broker.store.admin.damaged import damaged_documents
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.admin.history import HistoryStore, MinuteCounts, Subject, day_of
 from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
@@ -86,6 +87,7 @@ from sluicemq_broker.store.jobs.schedules import Schedule, ScheduleStore
 from sluicemq_broker.store.jobs.survey import Surveyed, oldest_deaths, survey_queues
 from sluicemq_broker.store.jobs.transactions import Aborted
 from sluicemq_broker.store.no_primary import why_no_primary
+from sluicemq_broker.store.set_aside import ASIDE, SetAside
 from sluicemq_broker.store.streams.routes import RouteStore
 from sluicemq_broker.store.streams.segments import Head, Segment, Tail
 from sluicemq_broker.store.streams.stream_store import GUARD, Appended, StreamKept, StreamStore, stream_names
@@ -100,6 +102,7 @@ from sluicemq_broker.store.write_results import Pushed
 
 __all__ = [
     "ALL_QUEUES",
+    "ASIDE",
     "COLLECTIONS",
     "COUNTED_EXACTLY",
     "EVERY",
@@ -186,6 +189,7 @@ __all__ = [
     "Segment",
     "ServerClock",
     "ServerFacts",
+    "SetAside",
     "SigningSecret",
     "Snapshot",
     "StoreAvailability",
@@ -208,6 +212,7 @@ __all__ = [
     "connect_for_copies",
     "connect_for_leases",
     "count_missing_children",
+    "damaged_documents",
     "date",
     "day_of",
     "dead_children",

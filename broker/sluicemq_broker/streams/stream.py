@@ -194,7 +194,7 @@ class Stream:
         first, left, size = wanted.first, wanted.most, wanted.most_bytes
         began = thread_time()
         for segment in segments:
-            found, first = choose(segment, first, wanted.topics, left)
+            found, first = self._chosen(segment, first, wanted.topics, left)
             if found:
                 chosen.append(found)
                 left -= found.count
@@ -205,6 +205,14 @@ class Stream:
         self.counters.add(Count.READ_BYTES, sum(len(each.packed) for each in chosen))
         newest = max(self.newest, segments[-1].next - 1 if segments else 0)
         return Reading(chosen, first, gone, newest, more=bool(segments))
+
+    def _chosen(self, segment: Segment, first: int, topics: Topics, most: int) -> tuple[Chosen | None, int]:
+        """Choose messages of a segment; one with fewer than it says is passed over."""
+        try:
+            return choose(segment, first, topics, most)
+        except (IndexError, ValueError, SluiceError) as error:
+            self.store.set_aside(segment, f"its messages: {type(error).__name__}: {error}")
+            return None, segment.next
 
     def _keep(self, segments: list[Segment]) -> None:
         """Keep segments in memory that follow those that are there."""

@@ -176,10 +176,13 @@ class Subscriptions:
     def unread(self, stream: Stream) -> int | None:
         """Return the oldest message that a subscription of a stream has not read; None: there is none.
 
-        One that nobody has held for ``unread_retention`` counts no more.
+        One that nobody has held for ``unread_retention`` counts no more. One that can't be read may have read
+        nothing: all is kept for it until somebody has corrected or removed it.
         """
         idle = self._context.clock.now() - stream.settings.unread_retention
-        found = self.store(stream).of(stream.name)
+        found, damaged = self.store(stream).of_stream(stream.name)
+        if damaged:
+            return 1
         awaited = [each.watermark + 1 for each in found if self._is_awaited(stream, each, idle)]
         return min(awaited, default=None)
 

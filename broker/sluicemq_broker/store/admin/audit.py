@@ -22,7 +22,9 @@ from pymongo import IndexModel, ReplaceOne
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.set_aside import COUNT, DATE, PLAIN_MAP, TEXT, readable
+from sluicemq_broker.store.set_aside import field as of
+from sluicemq_broker.store.values import Document, date
 
 #: Documents in one reply: a few milliseconds of the hub.
 _AT_ONCE: Final = 200
@@ -117,7 +119,7 @@ class AuditStore:
         """Return records as clients see them, the newest first, ``most`` at most."""
         with translated():
             found = self._records.find(_filter(choice)).sort(_NEWEST).limit(most).batch_size(_AT_ONCE)
-            return [_row(each) for each in found]
+            return list(readable(self._records, found, read_audited))
 
     def trim(self, before: float, most: int) -> int:
         """Remove records from before this time, and of each kind the oldest of more than ``most``.
@@ -160,13 +162,14 @@ def _filter(choice: AuditChoice) -> Document:
     return {**found, "$and": conditions} if conditions else found
 
 
-def _row(stored: Document) -> dict[str, Any]:
-    at = seconds(stored["at"])
+def read_audited(stored: Document) -> dict[str, Any]:
+    """Return a record as clients see it."""
+    at = of(stored, "at", DATE)
     return {
-        "id": stored["_id"],
+        "id": of(stored, "_id", TEXT),
         "at": at,
-        "until": seconds(stored["until"]) if "until" in stored else at,
-        "count": stored.get("count", 1),
-        **{name: stored.get(name, "") for name in _TEXTS},
-        "about": stored.get("about", {}),
+        "until": of(stored, "until", DATE, at),
+        "count": of(stored, "count", COUNT, 1),
+        **{name: of(stored, name, TEXT, "") for name in _TEXTS},
+        "about": of(stored, "about", PLAIN_MAP, {}),
     }

@@ -26,13 +26,15 @@ from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from pymongo import IndexModel, UpdateOne
-from pymongo.errors import DuplicateKeyError
+from pymongo.errors import BulkWriteError, DuplicateKeyError, OperationFailure
 
+from sluicemq.protocol.rules import kept
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.newest import keep_newest
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
-from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.errors import brief, translated
+from sluicemq_broker.store.set_aside import ASIDE, MAP, TEXT, Damaged, field, readable
 from sluicemq_broker.store.values import Document, date
 
 #: Days for which minutes are kept, hours and days, and months.
@@ -44,6 +46,9 @@ _HOURS: Final = [f"{hour:02}" for hour in range(24)]
 _AT_ONCE: Final = 50
 _ROLLED_UP_AT_ONCE: Final = 20
 _DAY: Final = 86400
+_DATE: Final = kept("a date", lambda value: isinstance(value, datetime))
+#: The server's codes for a document in which nothing can be counted: a map, or a number, is none.
+_NO_PLACE: Final = {14, 28}
 
 
 class Subject(NamedTuple):
@@ -100,14 +105,27 @@ class HistoryStore:
                 self._add({each: updates[each] for each in documents[at : at + _AT_ONCE]})
 
     def _add(self, updates: dict[str, UpdateOne]) -> None:
-        if self._days.bulk_write(list(updates.values()), ordered=False).matched_count == len(updates):
+        if self._written(list(updates.values())) == len(updates):
             return
         there = {each["_id"] for each in self._days.find({"_id": {"$in": list(updates)}}, {"_id": 1})}
         missing = [each for each in updates if each not in there]  # the others were added by an earlier copy
         for each in missing:
             self._make(each)
         if missing:
-            self._days.bulk_write([updates[each] for each in missing], ordered=False)
+            self._written([updates[each] for each in missing])
+
+    def _written(self, updates: list[UpdateOne]) -> int:
+        """Return how many documents were found; damaged ones, in which nothing can be counted, among them."""
+        try:
+            return self._days.bulk_write(updates, ordered=False).matched_count
+        except BulkWriteError as error:
+            failed, details = error.details["writeErrors"], error.details
+            if details.get("writeConcernErrors") or not {each["code"] for each in failed} <= _NO_PLACE:
+                raise
+            for each in failed:
+                damaged = each["op"]["q"]["_id"]
+                ASIDE.note(Damaged(self._days.database.name, "history", damaged, brief(error)))
+            return int(details["nMatched"]) + len(failed)
 
     def make(self, subject: Subject, day: datetime) -> None:
         """Make the document of a day where it is missing, so that the first counts find it."""
@@ -135,8 +153,9 @@ class HistoryStore:
     def minutes(self, subject: Subject, day: datetime) -> dict[datetime, Document]:
         """Return the counts of each minute of a day; minutes without any are left out."""
         with translated():
-            found = self._days.find_one({"_id": _id(subject, day)}, {"hours": 1}) or {}
-        return _minutes({**found, "day": day})
+            found = self._days.find_one({"_id": _id(subject, day)}, {"hours": 1})
+        days = [{**found, "day": day}] if found else []
+        return next(readable(self._days, days, _minutes), {})
 
     def minutes_of(
         self, subjects: Iterable[Subject], first: datetime, since: float, until: float
@@ -151,30 +170,27 @@ class HistoryStore:
         ids = [_id(subject, day) for subject in subjects for day in days]
         found: dict[str, dict[datetime, Document]] = {}
         with translated():
-            for each in self._days.find({"_id": {"$in": ids}}, wanted):
-                found.setdefault(each["name"], {}).update(_minutes(each))
+            for name, minutes in readable(self._days, self._days.find({"_id": {"$in": ids}}, wanted), _named):
+                found.setdefault(name, {}).update(minutes)
         return found
 
     def hours(self, subject: Subject, first: datetime, last: datetime) -> dict[datetime, Document]:
         """Return the counts of each hour of these days."""
         wanted = {"day": 1, **{f"hours.{hour}.total": 1 for hour in _HOURS}}
-        return {
-            each["day"] + timedelta(hours=int(hour)): counted
-            for each in self._between(subject, first, last, wanted)
-            for hour, there in sorted(each.get("hours", {}).items())
-            if (counted := _plain(there.get("total", {})))
-        }
+        found = readable(self._days, self._between(subject, first, last, wanted), _hours)
+        return {at: counted for each in found for at, counted in each.items()}
 
     def days(self, subject: Subject, first: datetime, last: datetime) -> dict[datetime, Document]:
         """Return the counts of each of these days."""
         found = self._between(subject, first, last, {"day": 1, "total": 1})
-        return {each["day"]: counted for each in found if (counted := _plain(each["total"]))}
+        totals = readable(self._days, found, lambda each: (each["day"], _plain(each["total"])))
+        return {day: counted for day, counted in totals if counted}
 
     def months(self, subject: Subject) -> dict[datetime, Document]:
         """Return the counts of each month that is kept, without the last two days."""
         with translated():
             found = list(self._months.find({"subject": subject.kind, "name": subject.name}).sort("month", 1))
-        return {each["month"]: counted for each in found if (counted := _sum(each["days"].values()))}
+        return {month: counted for month, counted in readable(self._months, found, read_month) if counted}
 
     def _between(self, subject: Subject, first: datetime, last: datetime, wanted: Document) -> list[Document]:
         these = {"subject": subject.kind, "name": subject.name, "day": {"$gte": first, "$lte": last}}
@@ -193,8 +209,11 @@ class HistoryStore:
         wanted = {"subject": 1, "name": 1, "day": 1, "total": 1}
         with translated():
             found = list(self._days.find(over, wanted).limit(_ROLLED_UP_AT_ONCE))
-            for each in found:
-                self._into_month(each)
+            for total in readable(self._days, found, _month_of):
+                self._into_month(*total)
+            self._days.update_many(
+                {"_id": {"$in": [each["_id"] for each in found]}}, {"$set": {"rolled_up": True}}
+            )
             return len(found) + self._remove_minutes(today)
 
     def trim(self, most: int = MOST_DAYS) -> int:
@@ -202,21 +221,23 @@ class HistoryStore:
         with translated():
             return sum(keep_newest(each, "remove_at", most) for each in (self._days, self._months))
 
-    def _into_month(self, day: Document) -> None:
-        began: datetime = day["day"]
+    def _into_month(self, subject: Subject, began: datetime, total: Mapping[str, int]) -> None:
         month = began.replace(day=1)
         new = {
-            "subject": day["subject"],
-            "name": day["name"],
+            "subject": subject.kind,
+            "name": subject.name,
             "month": month,
             "remove_at": month + timedelta(days=MONTHS_KEPT),
         }
-        self._months.update_one(
-            {"_id": f"{day['subject']}/{day['name']}/{month:%Y-%m}"},
-            {"$setOnInsert": new, "$set": {f"days.{began:%d}": _plain(day["total"])}},
-            upsert=True,
-        )
-        self._days.update_one({"_id": day["_id"]}, {"$set": {"rolled_up": True}})
+        key = f"{subject.kind}/{subject.name}/{month:%Y-%m}"
+        try:
+            self._months.update_one(
+                {"_id": key}, {"$setOnInsert": new, "$set": {f"days.{began:%d}": total}}, upsert=True
+            )
+        except OperationFailure as error:
+            if error.code not in _NO_PLACE:
+                raise
+            ASIDE.note(Damaged(self._months.database.name, "history_months", key, brief(error)))
 
     def _remove_minutes(self, today: datetime) -> int:
         old = {"day": {"$lt": today - timedelta(days=MINUTES_KEPT)}, "minutes_removed": {"$exists": False}}
@@ -238,13 +259,43 @@ def _id(subject: Subject, day: datetime) -> str:
 
 
 def _minutes(stored: Document) -> dict[datetime, Document]:
-    day: datetime = stored["day"]
+    day = _DATE(stored["day"])
     return {
         day + timedelta(hours=int(hour), minutes=int(minute)): counted
-        for hour, each in sorted(stored.get("hours", {}).items())
-        for minute, counts in sorted(each.get("minutes", {}).items())
+        for hour, each in sorted(field(stored, "hours", MAP, {}).items())
+        for minute, counts in sorted(field(each, "minutes", MAP, {}).items())
         if (counted := _plain(counts))
     }
+
+
+def _hours(stored: Document) -> dict[datetime, Document]:
+    day = _DATE(stored["day"])
+    return {
+        day + timedelta(hours=int(hour)): counted
+        for hour, there in sorted(field(stored, "hours", MAP, {}).items())
+        if (counted := _plain(there.get("total", {})))
+    }
+
+
+def _named(stored: Document) -> tuple[str, dict[datetime, Document]]:
+    return field(stored, "name", TEXT), _minutes(stored)
+
+
+def _month_of(stored: Document) -> tuple[Subject, datetime, dict[str, int]]:
+    subject = Subject(field(stored, "subject", TEXT), field(stored, "name", TEXT))
+    return subject, _DATE(stored["day"]), _plain(field(stored, "total", MAP))
+
+
+def read_day(stored: Document) -> None:
+    """Check the document of a day."""
+    _month_of(stored)
+    _minutes(stored)
+    _hours(stored)
+
+
+def read_month(stored: Document) -> tuple[datetime, dict[str, int]]:
+    """Read the sum of a month."""
+    return _DATE(stored["month"]), _sum([_plain(each) for each in field(stored, "days", MAP).values()])
 
 
 def _updates(writer: str, number: int, counted: Iterable[MinuteCounts]) -> dict[str, UpdateOne]:

@@ -17,11 +17,13 @@ from typing import Any, Final, NamedTuple
 
 from pymongo import IndexModel, ReplaceOne
 
+from sluicemq.protocol.rules import kept
 from sluicemq_broker.store.admin.newest import keep_newest
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.set_aside import DATE, MAP, NUMBER, TEXT, field, readable
+from sluicemq_broker.store.values import Document, date
 
 #: Days for which incidents are kept, and how many are at most.
 INCIDENTS_KEPT: Final = 90
@@ -75,7 +77,8 @@ class IncidentStore:
         """Return incidents that touch this time, the latest end first, ``most`` at most."""
         these = {"until": {"$gte": date(since)}, "at": {"$lte": date(until)}}
         with translated():
-            return [_read(each) for each in self._incidents.find(these).sort("until", -1).limit(most)]
+            found = self._incidents.find(these).sort("until", -1).limit(most)
+            return list(readable(self._incidents, found, read_incident))
 
     def _document(self, incident: Incident) -> Document:
         return {
@@ -93,6 +96,16 @@ def _id(writer: str, incident: Incident) -> str:
     return f"{incident.kind}/{incident.queue or incident.broker}/{writer}/{int(incident.at * 1000)}"
 
 
-def _read(stored: Document) -> Incident:
-    at, until = seconds(stored["at"]), seconds(stored["until"])
-    return Incident(stored["kind"], stored["queue"], stored["broker"], at, until, stored["figures"])
+def read_incident(stored: Document) -> Incident:
+    """Read an incident."""
+    kind, queue, broker = (field(stored, name, TEXT) for name in ("kind", "queue", "broker"))
+    at, until = field(stored, "at", DATE), field(stored, "until", DATE)
+    figures = field(stored, "figures", MAP)
+    for name, value in figures.items():
+        (NUMBER if name == "count" else _FIGURE)(value)
+    return Incident(kind, queue, broker, at, until, figures)
+
+
+_FIGURE: Final = kept(
+    "a figure that is a number or a text", lambda value: isinstance(value, int | float | str)
+)

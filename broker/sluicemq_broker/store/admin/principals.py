@@ -12,9 +12,9 @@ Brokers follow them by :mod:`revisions`. A removed principal stays for a day wit
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from dataclasses import field as of_dataclass
 from enum import StrEnum
 from typing import Any, Final
 
@@ -30,16 +30,20 @@ from sluicemq.protocol.rules import LIMITS, kept
 from sluicemq_broker.store.admin.revisions import LAST, Put, Revisions
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.values import Document, date, seconds
-
-log = logging.getLogger("broker.security")
+from sluicemq_broker.store.set_aside import ASIDE, COUNT, DATE, LIST, MAP, TEXT, field, read_or_damaged
+from sluicemq_broker.store.values import Document, date
 
 #: Principals of one database, and keys of one principal, at most.
 MOST_PRINCIPALS: Final = 100_000
 MOST_KEYS: Final = 100
-#: Rules of a principal's tenant, and of texts.
 _TENANT: Final = OPTIONS["tenant"].rule
-_TEXT: Final = kept("a text", lambda value: isinstance(value, str))
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and is_principal_name(value)
+
+
+_NAME: Final = kept("a name of a principal", _is_name)
 
 
 class KeyKind(StrEnum):
@@ -56,7 +60,7 @@ class PrincipalKey:
 
     id: str
     kind: KeyKind
-    value: str = field(repr=False)
+    value: str = of_dataclass(repr=False)
     added_at: float | None = None
     note: str = ""
 
@@ -67,7 +71,7 @@ class PrincipalRecord:
 
     name: str
     keys: tuple[PrincipalKey, ...] = ()
-    permissions: Permissions = field(default_factory=Permissions)
+    permissions: Permissions = of_dataclass(default_factory=Permissions)
     tenant: str | None = None
     max_rate: float | None = None
     max_bytes_rate: int | None = None
@@ -98,12 +102,12 @@ class PrincipalStore:
 
     def read(self, after: int | None = None) -> Iterator[PrincipalRecord]:
         """Yield the principals that were changed or removed after a revision, in that order; None: all."""
-        yield from map(_read, self._revisions.newer(after))
+        yield from map(self._read, self._revisions.newer(after))
 
     def one(self, name: str) -> PrincipalRecord | None:
         """Return a principal as it is stored now; None: there is none."""
         with translated():
-            return _present(self._revisions.find(name))
+            return self._present(self._revisions.find(name))
 
     def change(
         self, name: str, change: Change, now: float, *, keep_operator: bool = False
@@ -116,7 +120,7 @@ class PrincipalStore:
         """
 
         def apply(stored: Document | None, put: Put, session: ClientSession | None) -> PrincipalRecord | None:
-            before = _present(stored)
+            before = self._present(stored)
             after = change(before)
             if keep_operator and before and before.operates and not (after and after.operates):
                 self._require_another_operator(name, session)
@@ -133,6 +137,21 @@ class PrincipalStore:
             raise QueueFull(f"there are {MOST_PRINCIPALS} principals already: remove some")
         return self._revisions.change(name, apply)
 
+    def _present(self, stored: Document | None) -> PrincipalRecord | None:
+        return None if stored is None or "removed_at" in stored else self._read(stored)
+
+    def _read(self, stored: Document) -> PrincipalRecord:
+        """Return a principal; one that somebody has damaged by hand may do nothing, and nobody is it."""
+        found = read_or_damaged(self._principals, stored, read_principal)
+        if isinstance(found, PrincipalRecord):
+            return found
+        ASIDE.note(found)
+        name, revision = stored["_id"], stored.get("revision")
+        revision = COUNT(revision) if COUNT.holds(revision) else 0
+        if not _is_name(name):
+            return PrincipalRecord(name=LAST, revision=revision, removed=True)
+        return PrincipalRecord(name=name, revision=revision)
+
     def _require_another_operator(self, name: str, session: ClientSession | None) -> None:
         operators = {"permissions.operate": EVERY, "keys.0": {"$exists": True}, "_id": {"$ne": name}}
         if not self._principals.find_one(operators, {"_id": 1}, session=session):
@@ -140,10 +159,6 @@ class PrincipalStore:
                 f"{name} is the last principal that may operate: nobody could change principals after this; "
                 "give another one operate first, or force it"
             )
-
-
-def _present(stored: Document | None) -> PrincipalRecord | None:
-    return None if stored is None or "removed_at" in stored else _read(stored)
 
 
 def _document(principal: PrincipalRecord | None, now: float) -> Document:
@@ -173,37 +188,30 @@ def _place_of(kind: KeyKind) -> str:
     return "public" if kind == KeyKind.CURVE else "hash"
 
 
-def _read(stored: Document) -> PrincipalRecord:
-    """Return a principal; one that somebody has damaged by hand may do nothing, and nobody is it."""
-    name, revision = stored["_id"], stored.get("revision", 0)
-    if not (isinstance(name, str) and is_principal_name(name)):
-        log.warning("a document of principals in MongoDB is ignored: %.200r is no name of one", name)
-        return PrincipalRecord(name=LAST, revision=revision, removed=True)
+def read_principal(stored: Document) -> PrincipalRecord:
+    """Read a principal, also one that was removed."""
+    name, revision = field(stored, "_id", _NAME), field(stored, "revision", COUNT, 0)
     if "removed_at" in stored:
         return PrincipalRecord(name=name, revision=revision, removed=True)
-    try:
-        given, tenant = stored.get("limits", {}), stored.get("tenant")
-        limits = {key: rule(given[key]) for key, rule in LIMITS.items() if given.get(key) is not None}
-        return PrincipalRecord(
-            name=name,
-            keys=tuple(_read_key(each) for each in stored["keys"]),
-            permissions=Permissions.read(stored["permissions"]),
-            tenant=None if tenant is None else _TENANT(tenant),
-            **limits,
-            changed_at=seconds(stored["changed_at"]),
-            revision=revision,
-        )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        log.warning("principal %s in MongoDB can't be read, so nobody gets in by it: remove it", name)
-        return PrincipalRecord(name=name, revision=revision)
+    given, tenant = field(stored, "limits", MAP, {}), stored.get("tenant")
+    limits = {key: rule(given[key]) for key, rule in LIMITS.items() if given.get(key) is not None}
+    return PrincipalRecord(
+        name=name,
+        keys=tuple(_read_key(each) for each in field(stored, "keys", LIST)),
+        permissions=Permissions.read(field(stored, "permissions", MAP)),
+        tenant=None if tenant is None else _TENANT(tenant),
+        **limits,
+        changed_at=field(stored, "changed_at", DATE),
+        revision=revision,
+    )
 
 
 def _read_key(stored: Any) -> PrincipalKey:
-    added, kind = stored.get("added_at"), KeyKind(stored["kind"])
+    kind = KeyKind(field(stored, "kind", TEXT))
     return PrincipalKey(
-        id=_TEXT(stored["id"]),
+        id=field(stored, "id", TEXT),
         kind=kind,
-        value=_TEXT(stored[_place_of(kind)]),
-        added_at=None if added is None else seconds(added),
-        note=_TEXT(stored.get("note", "")),
+        value=field(stored, _place_of(kind), TEXT),
+        added_at=field(stored, "added_at", DATE, None),
+        note=field(stored, "note", TEXT, ""),
     )

@@ -19,15 +19,28 @@ all records are read each time, and one that says nothing goes at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, replace
+from dataclasses import field as of_dataclass
+from typing import Final, NamedTuple
 
 from pymongo.client_session import ClientSession
 
 from sluicemq_broker.store.admin.revisions import Put, Revisions
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.set_aside import (
+    ASIDE,
+    COUNT,
+    DATE,
+    MAP,
+    NUMBER,
+    TEXT,
+    TEXTS,
+    Unreadable,
+    field,
+    read_or_damaged,
+)
+from sluicemq_broker.store.values import Document, date
 
 #: The name of the record for all queues of a database.
 ALL_QUEUES: Final = "*"
@@ -52,7 +65,7 @@ class QueueRecord:
 
     name: str
     paused: frozenset[str] = frozenset()
-    settings: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = of_dataclass(default_factory=dict)
     removing: Removing | None = None
     removed: int = 0
     revision: int = 0
@@ -88,12 +101,12 @@ class QueueRecordStore:
 
     def read(self, after: int | None = None) -> Iterator[QueueRecord]:
         """Yield the records that were changed after a revision, in that order; None: all."""
-        yield from map(_read, self._revisions.newer(after))
+        yield from map(self._read, self._revisions.newer(after))
 
     def one(self, name: str) -> QueueRecord:
         """Return the record of a queue as it is stored now."""
         with translated():
-            return _read(self._revisions.find(name) or {"_id": name})
+            return self._read(self._revisions.find(name) or {"_id": name})
 
     def change(self, name: str, change: Callable[[QueueRecord], QueueRecord], now: float) -> QueueRecord:
         """Replace a record by what ``change`` makes of it, and return it; raises what ``change`` raises.
@@ -102,7 +115,7 @@ class QueueRecordStore:
         """
 
         def apply(stored: Document | None, put: Put, session: ClientSession | None) -> QueueRecord:
-            before = _read(stored or {"_id": name})
+            before = self._read(stored or {"_id": name})
             after = change(before)
             if after == before:
                 return before
@@ -121,6 +134,23 @@ class QueueRecordStore:
         with translated():
             self._revisions.documents.update_one({"_id": name, "removing.token": token}, {"$set": heard})
 
+    def _read(self, stored: Document) -> QueueRecord:
+        """Return a record; of what somebody has damaged by hand nothing holds but what can be read."""
+        found = read_or_damaged(self._revisions.documents, stored, read_record)
+        if isinstance(found, QueueRecord):
+            return found
+        ASIDE.note(found)
+        held = {name: value for name, value in stored.items() if _is_sound({"_id": "", name: value})}
+        return read_record({**held, "_id": str(stored["_id"])})
+
+
+def _is_sound(stored: Document) -> bool:
+    try:
+        read_record(stored)
+    except (Unreadable, TypeError, ValueError):
+        return False
+    return True
+
 
 def _document(record: QueueRecord, now: float) -> Document:
     document: Document = {"paused": sorted(record.paused), "changed_at": date(now)}
@@ -136,27 +166,25 @@ def _document(record: QueueRecord, now: float) -> Document:
     return document
 
 
-def _read(stored: Document) -> QueueRecord:
-    """Return a record; of what somebody has damaged by hand nothing holds."""
-    revision, removed = _number(stored.get("revision")), _number(stored.get("removed"))
-    paused, settings = stored.get("paused"), stored.get("settings")
+def read_record(stored: Document) -> QueueRecord:
+    """Read a record of a queue."""
+    revision, removed = field(stored, "revision", COUNT, 0), field(stored, "removed", NUMBER, 0)
+    settings, removing = field(stored, "settings", MAP, {}), field(stored, "removing", MAP, None)
+    for name in settings:
+        field(settings, name, TEXT)
     return QueueRecord(
-        name=str(stored["_id"]),
-        paused=frozenset(map(str, paused)) if isinstance(paused, list) else frozenset(),
-        settings=dict(settings) if isinstance(settings, dict) else {},
-        removing=_removing(stored.get("removing")),
-        removed=revision if removed == _BY_THIS_REVISION else removed,
+        name=field(stored, "_id", TEXT),
+        paused=frozenset(field(stored, "paused", TEXTS, [])),
+        settings=settings,
+        removing=removing and _removing(removing),
+        removed=revision if removed == _BY_THIS_REVISION else int(removed),
         revision=revision,
     )
 
 
-def _number(value: Any) -> int:
-    return value if isinstance(value, int) else 0
-
-
-def _removing(stored: Any) -> Removing | None:
-    try:
-        heard = {owner: int(workers) for owner, workers in stored.get("heard", {}).items()}
-        return Removing(str(stored["token"]), str(stored["by"]), seconds(stored["at"]), heard)
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return None
+def _removing(stored: Document) -> Removing:
+    heard = field(stored, "heard", MAP, {})
+    workers = {owner: field(heard, owner, COUNT) for owner in heard}
+    return Removing(
+        field(stored, "token", TEXT), field(stored, "by", TEXT), field(stored, "at", DATE), workers
+    )

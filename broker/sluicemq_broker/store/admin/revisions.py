@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Final, Generic, Protocol, TypeVar
 
-from pymongo import IndexModel, ReturnDocument
+from pymongo import IndexModel
 from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
@@ -24,6 +24,7 @@ from sluicemq.protocol.errors import DifferentStore
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.transactions import transact
+from sluicemq_broker.store.set_aside import ASIDE, COUNT, Damaged, field, read_or_damaged
 from sluicemq_broker.store.values import Document, Jobs
 
 #: Seconds for which a removal can be read, and without a read after which all is read therefore.
@@ -119,17 +120,28 @@ class Revisions:
                 return apply(None)
 
     def _put(self, name: str, fields: Document, session: ClientSession | None) -> int:
-        last = self.documents.find_one_and_update(
-            {"_id": LAST},
-            {"$inc": {"last": 1}},
-            upsert=True,
-            return_document=ReturnDocument.AFTER,
-            session=session,
-        )
-        revision = int((last or {})["last"])
+        revision = self._last(session) + 1
+        self.documents.update_one({"_id": LAST}, {"$set": {"last": revision}}, upsert=True, session=session)
         document = {**fields, "revision": revision}
         self.documents.replace_one({"_id": name}, document, upsert=True, session=session)
         return revision
+
+    def _last(self, session: ClientSession | None) -> int:
+        """Return the last revision; where somebody has damaged that, the highest of all documents."""
+        stored = self.documents.find_one({"_id": LAST}, session=session) or {"_id": LAST}
+        last = read_or_damaged(self.documents, stored, read_last)
+        if not isinstance(last, Damaged):
+            return last
+        ASIDE.note(last)
+        is_number = {"revision": {"$type": "number"}}
+        newest = self.documents.find_one(is_number, sort=[("revision", -1)], session=session) or {}
+        return int(newest.get("revision", 0))
+
+
+def read_last(stored: Document) -> int:
+    """Read the last revision."""
+    last: int = field(stored, "last", COUNT)
+    return last
 
 
 class Follower(Generic[Read]):

@@ -13,10 +13,22 @@ from typing import Any, Final
 
 from pymongo import IndexModel, ReturnDocument
 
-from sluicemq.protocol.wire import TaskState
+from sluicemq.protocol.wire import LOOKED, TaskField, TaskState
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.set_aside import (
+    COUNT,
+    DATE,
+    FLAG,
+    NUMBER,
+    PLAIN,
+    PLAIN_MAP,
+    TEXT,
+    field,
+    read_one,
+    readable,
+)
 from sluicemq_broker.store.values import Document, date
 
 _KEPT: Final = timedelta(days=1).total_seconds()
@@ -71,17 +83,37 @@ class TaskStore:
         return taken.modified_count == 1
 
     def find(self, task_id: str) -> Document | None:
-        """Return a task."""
+        """Return a task; raises :class:`SetAside` if it can't be read."""
         with translated():
-            return self._tasks.find_one({"_id": task_id})
+            found = self._tasks.find_one({"_id": task_id})
+        return found and read_one(self._tasks, found, read_task)
 
     def running(self) -> list[Document]:
         """Return the tasks that have not ended."""
         with translated():
-            return list(self._tasks.find({"state": TaskState.RUNNING}))
+            return list(readable(self._tasks, self._tasks.find({"state": TaskState.RUNNING}), read_task))
 
     def latest(self) -> list[Document]:
         """Return the latest tasks, the last one first, without the answers and the ids that they name."""
         left_out: dict[str, Any] = {"answer": 0, "order.ids": 0}
         with translated():
-            return list(self._tasks.find({}, left_out).sort("started_at", -1).limit(_MOST))
+            found = self._tasks.find({}, left_out).sort("started_at", -1).limit(_MOST)
+            return list(readable(self._tasks, found, read_task))
+
+
+def read_task(stored: Document) -> Document:
+    """Return a task with the fields that this version knows."""
+    task: Document = {name: field(stored, name, TEXT) for name in ("_id", "kind", "queue", "owner", "broker")}
+    task |= {name: field(stored, name, DATE) and stored[name] for name in ("started_at", "changed_at")}
+    task |= {
+        "order": field(stored, "order", PLAIN_MAP),
+        "now": field(stored, "now", NUMBER),
+        "state": TaskState(field(stored, "state", TEXT)),
+        TaskField.DONE: field(stored, TaskField.DONE, COUNT),
+        TaskField.TOTAL: field(stored, TaskField.TOTAL, COUNT, None),
+        LOOKED: field(stored, LOOKED, COUNT, 0),
+    }
+    if field(stored, "ended_at", DATE, None) is not None:
+        task["ended_at"] = stored["ended_at"]
+    rare = {"error": PLAIN_MAP, "answer": PLAIN, "cancel": FLAG}
+    return task | {name: field(stored, name, rule) for name, rule in rare.items() if name in stored}

@@ -22,7 +22,8 @@ from pymongo import IndexModel
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.values import date
+from sluicemq_broker.store.set_aside import NUMBER, TEXT, TEXTS, Unreadable, field, readable
+from sluicemq_broker.store.values import Document, date
 from sluicemq_devices.hub import let_others_run
 
 _KEPT: Final = timedelta(days=1).total_seconds()
@@ -68,20 +69,30 @@ class ConfigurationStore:
     def said(self) -> list[Said]:
         """Return all live brokers, by name; of several leases of one the latest."""
         with translated():
-            found = list(self._leases.find({"state": "live"}).sort("started_at", 1))
-        said = {each["name"]: each for each in found}
-        return [
-            Said(name, each.get("version", ""), each["lease"], each.get("settings", ""))
-            for name, each in sorted(said.items())
-        ]
+            found = self._leases.find({"state": "live"}).sort("started_at", 1)
+            said = {each.broker: each for each in readable(self._leases, found, _said)}
+        return [said[name] for name in sorted(said)]
 
     def read(self, digests: Iterable[str]) -> dict[str, Tables]:
         """Return the settings of these digests, as far as they are there and can be read."""
         found = self._configurations.find({"_id": {"$in": list(digests)}}).batch_size(1)
+        pairs = readable(self._configurations, found, lambda stored: (stored["_id"], read_tables(stored)))
         with translated():
-            return {
-                each["_id"]: tables for each in found if (tables := _tables(each.get("queues"))) is not None
-            }
+            return {digest: tables for digest, tables in pairs if tables is not None}
+
+
+def _said(stored: Document) -> Said:
+    name, version = field(stored, "name", TEXT), field(stored, "version", TEXT, "")
+    return Said(name, version, field(stored, "lease", NUMBER), field(stored, "settings", TEXT, ""))
+
+
+def read_tables(stored: Document) -> Tables | None:
+    """Read the settings that brokers have; None: they are too many to be stored."""
+    texts = field(stored, "queues", TEXTS, None)
+    found = None if texts is None else _tables(texts)
+    if texts is not None and found is None:
+        raise Unreadable("its queues are no tables in JSON")
+    return found
 
 
 def _tables(texts: Any) -> Tables | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from pymongo import IndexModel, ReturnDocument
 from pymongo.errors import OperationFailure
@@ -22,7 +22,17 @@ from sluicemq_broker.store.cluster.schema import READ_BEFORE, READS
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.values import date, seconds
+from sluicemq_broker.store.set_aside import (
+    COUNT,
+    DATE,
+    LIST,
+    NUMBER,
+    TEXT,
+    field,
+    read_or_damaged,
+    readable,
+)
+from sluicemq_broker.store.values import Document, date
 
 _KEPT: Final = timedelta(days=1).total_seconds()
 
@@ -34,6 +44,8 @@ _NOT_LINEARIZABLE: Final = (
     123,  # NotAReplicaSet
     148,  # ReadConcernMajorityNotEnabled
 )
+#: The server's code for a counter that is none.
+_NO_NUMBER: Final = 14
 #: Milliseconds in which a primary must confirm that it is still the primary.
 _SURE_WITHIN: Final = 5000
 
@@ -99,23 +111,28 @@ class LeaseStore:
         with translated():
             live = {"_id": {"$in": owners}, "state": _Lease.LIVE}
             beat = {"$inc": {"beat": 1}, "$set": {"seen_at": date(now), "worked": worked}}
-            return self._leases.update_many(live, beat).matched_count
+            try:
+                return self._leases.update_many(live, beat).matched_count
+            except OperationFailure as error:
+                if error.code != _NO_NUMBER:
+                    raise
+                return 0  # somebody has damaged the counter: the lease counts as dead
 
     def live(self) -> dict[str, tuple[int, float]]:
         """Return the counter of every live lease, and how many seconds it may stand still."""
         return {owner: (lease.beat, lease.seconds) for owner, lease in self.leases().items()}
 
     def leases(self) -> dict[str, Lease]:
-        """Return every live lease by its owner."""
+        """Return every live lease by its owner; an owner whose lease can't be read counts as dead."""
         with translated():
             found = self._leases.find({"state": _Lease.LIVE}, {"beat": 1, "lease": 1, "worked": 1})
-            return {each["_id"]: Lease(each["beat"], each["lease"], each.get("worked")) for each in found}
+            return dict(readable(self._leases, found, _lease))
 
     def brokers(self) -> list[Seen]:
         """Return brokers with a live lease or silent for less than a day; the oldest first."""
         these = {"$or": [{"state": _Lease.LIVE}, {"silent": True}]}
         with translated():
-            return [_seen(each) for each in self._leases.find(these).sort("started_at", 1)]
+            return list(readable(self._leases, self._leases.find(these).sort("started_at", 1), read_broker))
 
     def is_live(self, owner: str) -> bool:
         """Return True if this lease is live for certain: never on the word of a former primary.
@@ -145,12 +162,25 @@ class LeaseStore:
             found = self._leases.find_one_and_update(
                 lease, {"$set": ended}, return_document=ReturnDocument.AFTER
             )
-        return None if found is None else _seen(found)
+        if found is None:
+            return None
+        seen = read_or_damaged(self._leases, found, read_broker)
+        return seen if isinstance(seen, Seen) else Seen(owner, now, now, now)
 
 
-def _seen(lease: dict[str, Any]) -> Seen:
-    since = seconds(lease["started_at"])
-    seen = seconds(lease["seen_at"]) if "seen_at" in lease else since  # an older version's has none
-    ended = seconds(lease["ended_at"]) if lease["state"] == _Lease.DEAD else None
-    first, last = lease.get("reads", READ_BEFORE)
-    return Seen(lease["name"], since, seen, ended, lease.get("version", ""), (first, last))
+def _lease(stored: Document) -> tuple[str, Lease]:
+    worked = field(stored, "worked", NUMBER, None)
+    lease = Lease(field(stored, "beat", COUNT), field(stored, "lease", NUMBER), worked)
+    return field(stored, "_id", TEXT), lease
+
+
+def read_broker(stored: Document) -> Seen:
+    """Read what a lease says of its broker."""
+    _lease(stored)
+    since = field(stored, "started_at", DATE)
+    seen = field(stored, "seen_at", DATE, since)  # an older version's has none
+    ended = field(stored, "ended_at", DATE) if field(stored, "state", TEXT) == _Lease.DEAD else None
+    first, last = (COUNT(each) for each in field(stored, "reads", LIST, READ_BEFORE))
+    return Seen(
+        field(stored, "name", TEXT), since, seen, ended, field(stored, "version", TEXT, ""), (first, last)
+    )

@@ -22,11 +22,26 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from pymongo import IndexModel, ReturnDocument, UpdateOne
+from pymongo.errors import BulkWriteError, OperationFailure
 
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
-from sluicemq_broker.store.errors import applied, translated
-from sluicemq_broker.store.values import BY_ID, Document, date, seconds
+from sluicemq_broker.store.errors import DUPLICATE_KEY, TROUBLE, applied, brief, in_trouble, translated
+from sluicemq_broker.store.set_aside import (
+    ASIDE,
+    COUNT,
+    DATE,
+    LIST,
+    MAP,
+    NUMBER,
+    Damaged,
+    Read,
+    Reader,
+    field,
+    read_or_damaged,
+    readable,
+)
+from sluicemq_broker.store.values import BY_ID, Document, date
 
 COLLECTION: Final = "limits"
 
@@ -72,14 +87,14 @@ class LimitStore:
         mine = {"$ifNull": [f"${at}.permits", 0]}
         left = {"$subtract": [most, {"$subtract": [_all_permits(), mine]}]}
         permits = {"permits": {"$min": [wanted, {"$max": [left, mine]}]}, "order": number}
-        answer = self._change([{"$set": {at: {"$cond": [{"$gte": [last, number]}, f"${at}", permits]}}}])
-        return int(answer["running"][owner]["permits"])
+        steps = [{"$set": {at: {"$cond": [{"$gte": [last, number]}, f"${at}", permits]}}}]
+        return self._change(steps, lambda answer: _permits(answer)[owner])
 
     def holders(self) -> dict[str, int]:
         """Return how many permits each owner has."""
         with translated():
-            found = self._limits.find_one(self._queue, {"running": 1}) or {}
-        return {owner: about["permits"] for owner, about in found.get("running", {}).items()}
+            found = self._limits.find_one(self._queue, {"running": 1})
+        return next(readable(self._limits, [found] if found else [], _permits), {})
 
     def forget(self, owner: str) -> None:
         """Remove the permits of an owner whose jobs are given back; repeating it is harmless."""
@@ -88,14 +103,17 @@ class LimitStore:
 
     def take(self, wanted: int, rate: float, burst: int, now: float) -> Tokens:
         """Take up to ``wanted`` tokens, of which ``rate`` come each second, up to ``burst``."""
-        answer = self._change(
-            [
-                _refill(rate, burst, now),
-                {"$set": {"taken": {"$min": [wanted, {"$floor": "$tokens"}]}}},
-                {"$set": {"tokens": {"$subtract": ["$tokens", "$taken"]}}},
-            ]
-        )
-        return Tokens(int(answer["taken"]), max(0.0, (1 - answer["tokens"]) / rate))
+        steps = [
+            _refill(rate, burst, now),
+            {"$set": {"taken": {"$min": [wanted, {"$floor": "$tokens"}]}}},
+            {"$set": {"tokens": {"$subtract": ["$tokens", "$taken"]}}},
+        ]
+
+        def read(answer: Document) -> Tokens:
+            wait = max(0.0, (1 - field(answer, "tokens", NUMBER)) / rate)
+            return Tokens(field(answer, "taken", COUNT), wait)
+
+        return self._change(steps, read)
 
     def take_each(
         self, wanted: Mapping[str, int], rate: float, burst: int, now: float, owner: str, number: int
@@ -112,7 +130,16 @@ class LimitStore:
                 self._limits.create_indexes([_REMOVAL], **by_majority(self._limits))
                 self._indexed = True
             writes = [UpdateOne({"_id": self._of(each)}, step, upsert=True) for each, step in steps.items()]
-            self._limits.bulk_write(writes, ordered=False)
+            try:
+                self._limits.bulk_write(writes, ordered=False)
+            except BulkWriteError as error:
+                failed = error.details["writeErrors"]
+                if not failed or {each["code"] for each in failed} & {DUPLICATE_KEY, *TROUBLE}:
+                    raise
+                tenants = list(steps)
+                for each in failed:
+                    damaged = self._damaged(self._of(tenants[each["index"]]), brief(error))
+                    self._begin_again(damaged)
             with applied():
                 return self._buckets(wanted, owner, number)
 
@@ -134,15 +161,50 @@ class LimitStore:
     def _buckets(self, tenants: Iterable[str], owner: str = "", number: int = 0) -> dict[str, TenantBucket]:
         ids = {self._of(each): each for each in tenants}
         found = self._limits.find({"_id": {"$in": list(ids)}}, hint=BY_ID)
-        return {ids[each["_id"]]: _bucket(each, owner, number) for each in found}
+        buckets: dict[str, TenantBucket] = {}
+        for each in found:
+            bucket = read_or_damaged(self._limits, each, lambda stored: _bucket(stored, owner, number))
+            if isinstance(bucket, Damaged):
+                self._begin_again(bucket)
+            else:
+                buckets[ids[each["_id"]]] = bucket
+        return buckets
 
-    def _change(self, steps: list[Document]) -> Document:
-        """Change the queue's document by one atomic statement; return it as it is then."""
+    def _change(self, steps: list[Document], read: Reader[Read]) -> Read:
+        """Change the queue's document by one atomic statement; return what ``read`` finds in it then."""
         with translated():
-            changed = self._limits.find_one_and_update(
-                self._queue, steps, upsert=True, return_document=ReturnDocument.AFTER
-            )
+            try:
+                answer = read_or_damaged(self._limits, self._changed(steps), read)
+            except OperationFailure as error:
+                if in_trouble(error) or error.code == DUPLICATE_KEY:
+                    raise
+                answer = self._damaged(self._queue["_id"], brief(error))
+            if not isinstance(answer, Damaged):
+                return answer
+            self._begin_again(answer)
+            return read(self._changed(steps))
+
+    def _changed(self, steps: list[Document]) -> Document:
+        changed = self._limits.find_one_and_update(
+            self._queue, steps, upsert=True, return_document=ReturnDocument.AFTER
+        )
         return changed or {}
+
+    def _damaged(self, key: str, why: str) -> Damaged:
+        return Damaged(self._limits.database.name, COLLECTION, key, f"MongoDB can't count in it: {why}")
+
+    def _begin_again(self, damaged: Damaged) -> None:
+        """Remove counters that somebody has damaged, so that MongoDB can't add to them.
+
+        Each broker says again how many permits it has; a bucket begins full.
+        """
+        ASIDE.note(damaged)
+        self._limits.delete_one({"_id": damaged.id})
+
+
+def _permits(stored: Document) -> dict[str, int]:
+    running = field(stored, "running", MAP, {})
+    return {owner: field(field(running, owner, MAP), "permits", COUNT) for owner in running}
 
 
 def _all_permits() -> Document:
@@ -174,5 +236,16 @@ def _taking(wanted: int, rate: float, burst: int, now: float, owner: str, number
 
 
 def _bucket(stored: Document, owner: str, number: int) -> TenantBucket:
-    mine = [each["count"] for each in stored["taken"] if (each["owner"], each["order"]) == (owner, number)]
-    return TenantBucket(int(mine[-1]) if mine else 0, stored["tokens"], seconds(stored["refilled_at"]))
+    taken = field(stored, "taken", LIST)
+    mine = [each["count"] for each in taken if (each["owner"], each["order"]) == (owner, number)]
+    left, at = field(stored, "tokens", NUMBER), field(stored, "refilled_at", DATE)
+    return TenantBucket(int(mine[-1]) if mine else 0, left, at)
+
+
+def read_limits(stored: Document) -> None:
+    """Check a document of a queue, or of a tenant."""
+    _permits(stored)
+    field(stored, "tokens", NUMBER, None)
+    field(stored, "refilled_at", DATE, None)
+    if "remove_at" in stored:
+        _bucket(stored, "", 0)

@@ -13,7 +13,8 @@ from pymongo import ReturnDocument
 
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.set_aside import DATE, field, readable
+from sluicemq_broker.store.values import Document, date
 
 _KEY: Final = {"_id": "retention"}
 
@@ -28,14 +29,15 @@ class RetentionStore:
         """Return since when there is a retention; None: no broker of this version has begun."""
         with translated():
             found = self._meta.find_one(_KEY)
-        return seconds(found["since"]) if found else None
+        return next(readable(self._meta, [found] if found else [], read_since), None)
 
     def begin(self, now: float) -> float:
         """Return since when there is a retention: from now on, if no broker has said so before.
 
-        Repeating it is harmless.
+        Repeating it is harmless. A time that somebody has damaged counts as none.
         """
-        begins = {"$setOnInsert": {"since": date(now)}}
+        is_date = {"$eq": [{"$type": "$since"}, "date"]}
+        begins = [{"$set": {"since": {"$cond": [is_date, "$since", date(now)]}}}]
         with translated():
             found: Document | None = self._meta.find_one_and_update(
                 _KEY,
@@ -43,4 +45,10 @@ class RetentionStore:
                 upsert=True,
                 return_document=ReturnDocument.AFTER,
             )
-        return seconds(found["since"]) if found else now
+        return next(readable(self._meta, [found] if found else [], read_since), now)
+
+
+def read_since(stored: Document) -> float:
+    """Read since when there is a retention."""
+    since: float = field(stored, "since", DATE)
+    return since

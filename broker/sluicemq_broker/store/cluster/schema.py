@@ -31,6 +31,7 @@ from pymongo import ReturnDocument
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.set_aside import COUNT, field, read_one
 from sluicemq_broker.store.values import Document, date
 
 #: 2, of version 0.2: indexes of rare fields are sparse. 3, of version 0.3: records of ``queues`` may have
@@ -72,6 +73,8 @@ class SchemaStore:
 
     def open(self, new: int = SCHEMA) -> SchemaNumbers:
         """Return the numbers; raise :class:`NewerSchema` if this version can't read the database.
+
+        Raise SetAside if somebody has damaged them.
 
         ``new``: the number that a new database gets. One older than this version reads is raised at once.
         """
@@ -137,9 +140,10 @@ class SchemaStore:
             return self._meta.replace_one(mine, number).matched_count == 1
 
     def _checked(self, found: Document | None) -> SchemaNumbers:
-        number = int((found or {}).get("number", SCHEMA))
+        number, written = read_one(self._meta, found or {}, read_numbers)
         if number == HALF_RESTORED:
-            file = (found or {}).get("restoring", {}).get("file", "a backup")
+            restoring = (found or {}).get("restoring")
+            file = restoring.get("file", "a backup") if isinstance(restoring, dict) else "a backup"
             raise HalfRestored(
                 f"database {self.database!r} is half restored: the restore of {file} runs, or was killed. If "
                 "none runs: repeat it with sluicemq restore"
@@ -149,4 +153,10 @@ class SchemaStore:
                 f"database {self.database!r} was written by a newer SluiceMQ (schema {number}, this one "
                 f"reads {READS[0]} to {SCHEMA}): install that version here, too, or use another --database"
             )
-        return SchemaNumbers(number, int((found or {}).get("written", number)))
+        return SchemaNumbers(number, written)
+
+
+def read_numbers(stored: Document) -> SchemaNumbers:
+    """Read the numbers of a database."""
+    number: int = field(stored, "number", COUNT, SCHEMA)
+    return SchemaNumbers(number, field(stored, "written", COUNT, number))

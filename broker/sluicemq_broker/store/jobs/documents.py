@@ -44,6 +44,7 @@ from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.readable import MOST_REASON
 from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Job, OnExpiry, Parent, State
+from sluicemq_broker.store.set_aside import Unreadable
 from sluicemq_broker.store.values import Document, date, seconds
 
 #: Prefixes of the collections of queues, and of those that are put aside while their queue is removed.
@@ -223,10 +224,6 @@ def _named(job: Job, *, fair: bool) -> Document:
     if job.tenant is not None or (fair and job.turn):
         named["tenant"] = job.turn
     return named
-
-
-class Unreadable(Exception):
-    """Raised for a document that is no job; the text says why."""
 
 
 def job(stored: Document, defaults: QueueDefaults) -> Job:

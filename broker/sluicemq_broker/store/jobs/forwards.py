@@ -21,10 +21,11 @@ from pymongo.client_session import ClientSession
 from sluicemq.protocol.errors import BadFrames, SluiceError
 from sluicemq_broker.job import Job
 from sluicemq_broker.store.jobs import documents
-from sluicemq_broker.store.jobs.documents import PASSED_KEPT, Unreadable
+from sluicemq_broker.store.jobs.documents import PASSED_KEPT
 from sluicemq_broker.store.jobs.outcomes import all_reserved_as, already_there, reserved_as, traced
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import Move, Overtaken, check_statements, require_all
+from sluicemq_broker.store.set_aside import Unreadable
 from sluicemq_broker.store.values import BY_ID, Document, date, seconds
 
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as of_dataclass
 from secrets import token_hex
 from typing import Any, Final
 
@@ -29,7 +30,21 @@ from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import insert_with
-from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.set_aside import (
+    BINARY,
+    COUNT,
+    DATE,
+    FLAG,
+    NUMBER,
+    PLAIN_MAP,
+    TEXT,
+    Damaged,
+    field,
+    read_one,
+    read_or_damaged,
+    readable,
+)
+from sluicemq_broker.store.values import Document, date
 
 #: Schedules of one database, at most.
 MOST_SCHEDULES: Final = 1000
@@ -45,7 +60,7 @@ class Schedule:
     queue: str
     payload: bytes
     timetable: Timetable
-    headers: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, Any] = of_dataclass(default_factory=dict)
     misfire: Misfire = Misfire.ONE
     next_at: float = 0.0
     paused: bool = False
@@ -83,16 +98,25 @@ class ScheduleStore:
 
     def all(self) -> list[Schedule]:
         """Return all schedules, by name, without their payloads."""
+        found = self.schedules.find({}, {"payload": 0}).sort("_id", 1)
         with translated():
-            return [_read(each) for each in self.schedules.find({}, {"payload": 0}).sort("_id", 1)]
+            return list(readable(self.schedules, found, _read))
 
     def one(self, name: str) -> Schedule:
-        """Return a schedule; raises :class:`NotFound`."""
+        """Return a schedule; raises :class:`NotFound`, also if it can't be read."""
         with translated():
             found = self.schedules.find_one({"_id": name})
         if found is None:
             raise NotFound(f"there is no schedule {name!r}")
-        return _read(found)
+        return read_one(self.schedules, found, read_schedule)
+
+    def queue_of(self, name: str) -> str:
+        """Return the queue of a schedule, also of a damaged one; raises :class:`NotFound`."""
+        with translated():
+            found = self.schedules.find_one({"_id": name}, {"queue": 1})
+        if found is None:
+            raise NotFound(f"there is no schedule {name!r}")
+        return read_one(self.schedules, found, lambda stored: str(field(stored, "queue", TEXT)))
 
     def put(self, schedule: Schedule) -> bool:
         """Store a schedule, or replace it; False: it is there, just so.
@@ -102,8 +126,8 @@ class ScheduleStore:
         with translated():
             for _ in range(_TRIES):
                 found = self.schedules.find_one({"_id": schedule.name})
-                stored = found and _read(found)
-                if stored and stored.described == schedule.described:
+                stored = None if found is None else read_or_damaged(self.schedules, found, read_schedule)
+                if isinstance(stored, Schedule) and stored.described == schedule.described:
                     return False
                 if self._replace(stored, schedule) if stored else self._add(schedule):
                     return True
@@ -119,13 +143,16 @@ class ScheduleStore:
             return True
         return False
 
-    def _replace(self, stored: Schedule, schedule: Schedule) -> bool:
+    def _replace(self, stored: Schedule | Damaged, schedule: Schedule) -> bool:
         """Replace what is said of a schedule; False: it was changed, or removed, since it was read."""
-        said = _written(schedule)
-        if stored.times != schedule.times:
-            said |= _planned(schedule)
+        said, seen = _written(schedule), {"_id": schedule.name}
+        if isinstance(stored, Damaged):
+            said |= {**_planned(schedule), "paused": False, "pushed": 0}
+        else:
+            seen["revision"] = stored.revision
+            if stored.times != schedule.times:
+                said |= _planned(schedule)
         gone = {key: "" for key in ("cron", "timezone", "every", "added_by") if key not in said}
-        seen = {"_id": stored.name, "revision": stored.revision}
         return self.schedules.update_one(seen, {"$set": said, "$unset": gone}).matched_count == 1
 
     def remove(self, name: str) -> None:
@@ -210,27 +237,34 @@ def _said(schedule: Schedule) -> Document:
     }
 
 
+def read_schedule(stored: Document) -> Schedule:
+    """Read a schedule with its payload, and check its times."""
+    field(stored, "payload", BINARY)
+    schedule = _read(stored)
+    schedule.timetable.check()
+    return schedule
+
+
 def _read(stored: Document) -> Schedule:
-    begins = stored.get("begins_at")
+    """Read a schedule without its payload, or with it."""
     table = Timetable(
-        stored.get("cron", ""),
-        stored.get("timezone", "UTC"),
-        stored.get("every", 0.0),
-        seconds(begins) if begins else 0.0,
+        field(stored, "cron", TEXT, ""),
+        field(stored, "timezone", TEXT, "UTC"),
+        field(stored, "every", NUMBER, 0.0),
+        field(stored, "begins_at", DATE, 0.0),
     )
-    last = stored.get("last_at")
     return Schedule(
-        name=stored["_id"],
-        queue=stored["queue"],
-        payload=stored.get("payload", b""),
+        name=field(stored, "_id", TEXT),
+        queue=field(stored, "queue", TEXT),
+        payload=field(stored, "payload", BINARY, b""),
         timetable=table,
-        headers=stored.get("headers", {}),
-        misfire=Misfire(stored["misfire"]),
-        next_at=seconds(stored["next_at"]),
-        paused=stored["paused"],
-        last_at=None if last is None else seconds(last),
-        pushed=stored.get("pushed", 0),
-        from_configuration=stored.get("from_configuration", False),
-        added_by=stored.get("added_by", ""),
-        revision=stored["revision"],
+        headers=field(stored, "headers", PLAIN_MAP, {}),
+        misfire=Misfire(field(stored, "misfire", TEXT)),
+        next_at=field(stored, "next_at", DATE),
+        paused=field(stored, "paused", FLAG),
+        last_at=field(stored, "last_at", DATE, None),
+        pushed=field(stored, "pushed", COUNT, 0),
+        from_configuration=field(stored, "from_configuration", FLAG, default=False),
+        added_by=field(stored, "added_by", TEXT, ""),
+        revision=field(stored, "revision", TEXT),
     )

@@ -11,8 +11,9 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from sluicemq_broker.job import Job, State
-from sluicemq_broker.store.jobs.documents import QueueDefaults, Unreadable, job
+from sluicemq_broker.store.jobs.documents import QueueDefaults, job
 from sluicemq_broker.store.jobs.outcomes import dead, with_entry
+from sluicemq_broker.store.set_aside import Unreadable
 from sluicemq_broker.store.values import BY_ID, Document, Jobs
 
 #: Reserved without an owner that is a string; $type would read all keys.

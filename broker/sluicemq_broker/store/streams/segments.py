@@ -22,10 +22,13 @@ from typing import Final
 
 from bson.int64 import Int64
 
+from sluicemq_broker.store.set_aside import COUNT, Unreadable, field
 from sluicemq_broker.store.values import Document, date, seconds
 
 #: The ``_id`` of the head.
 HEAD: Final = 0
+#: Messages of a segment, at most: a writer makes none of more than half as many.
+MOST_MESSAGES: Final = 16_384
 #: Fields of a segment without its messages.
 OUTLINE: Final = dict.fromkeys(("count", "at", "size", "total", "mark", "ids", "places"), 1)
 
@@ -112,15 +115,47 @@ def document_of(segment: Segment) -> Document:
 
 def segment_of(stored: Document) -> Segment:
     """Read a segment, or its outline, from its document."""
-    return Segment(
+    packed, topics = stored.get("packed", b""), stored.get("topics", ())
+    ids, places = stored.get("ids", ()), stored.get("places", ())
+    segment = Segment(
         int(stored["_id"]),
         int(stored["count"]),
         seconds(stored["at"]),
         int(stored["size"]),
         int(stored["total"]),
         stored["mark"],
-        stored.get("packed", b""),
-        tuple(stored.get("topics", ())),
-        tuple(stored.get("ids", ())),
-        tuple(stored.get("places", ())),
+        packed,
+        tuple(topics),
+        tuple(ids),
+        tuple(places),
     )
+    if not (1 <= segment.count <= MOST_MESSAGES and type(packed) is bytes and len(ids) == len(places)):
+        raise Unreadable(
+            "its count is not 1 to 16,384, its packed no binary data, or its ids and places differ"
+        )
+    if not (_all_of(bytes, topics) and _all_of(str, ids) and _all_of(int, places)):
+        raise Unreadable("its topics, ids or places are no array of what they should be")
+    return segment
+
+
+def _all_of(kind: type, values: Sequence[object]) -> bool:
+    return not isinstance(values, str | bytes) and all(
+        issubclass(each, kind) for each in set(map(type, values))
+    )
+
+
+def stand_in(stored: Document, before: Tail) -> Segment:
+    """Return a segment without messages for a document that can't be read, behind ``before``.
+
+    No number that its messages may have is given to others: where its count can't be read it is the largest.
+    """
+    count = stored.get("count")
+    if not (isinstance(count, int) and 1 <= count <= MOST_MESSAGES):
+        count = MOST_MESSAGES
+    return Segment(int(stored["_id"]), count, before.at, 0, before.total, "")
+
+
+def head_of(stored: Document) -> Head:
+    """Read the head of a stream."""
+    first, removed = (field(stored, name, COUNT, 1) for name in ("first", "removed"))
+    return Head(first, removed, erased="erased" in stored)

@@ -19,7 +19,7 @@ All reads are of what a majority has: nobody sees a number that an election take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -33,6 +33,7 @@ from pymongo.read_concern import ReadConcern
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority, one_of_few
 from sluicemq_broker.store.errors import Unclear, translated
+from sluicemq_broker.store.set_aside import ASIDE, COUNT, Damaged, read_or_damaged, readable
 from sluicemq_broker.store.streams.segments import (
     HEAD,
     OUTLINE,
@@ -41,8 +42,10 @@ from sluicemq_broker.store.streams.segments import (
     Segment,
     Tail,
     document_of,
+    head_of,
     joined,
     segment_of,
+    stand_in,
 )
 from sluicemq_broker.store.unnumbered_insert import insert
 from sluicemq_broker.store.values import Document, date
@@ -138,7 +141,7 @@ class StreamStore:
         with translated():
             found = list(self._segments.find(query, OUTLINE, sort=[("_id", 1)], limit=_MOST_NEWER))
         removed = self.head().removed if found else 0  # after the read, as in read
-        return [segment_of(each) for each in found if each["_id"] >= removed]
+        return list(self._outlines([each for each in found if each["_id"] >= removed], tail))
 
     def stored(self, ids: Iterable[str]) -> dict[str, tuple[int, float]]:
         """Return number and time of the messages with these ids that are in the stream still."""
@@ -146,7 +149,7 @@ class StreamStore:
         found: dict[str, tuple[int, float]] = {}
         with translated():
             query = self._segments.find({"ids": {"$in": list(wanted)}}, OUTLINE, hint=_IDS_INDEX)
-            for segment in map(segment_of, query.sort("_id", 1)):
+            for segment in readable(self._segments, query.sort("_id", 1), segment_of):
                 for each, place in zip(segment.ids, segment.places, strict=True):
                     if each in wanted:
                         found[each] = segment.first + place, segment.at
@@ -168,24 +171,42 @@ class StreamStore:
         first = max(1, first)
         by_bytes, by_names = most_bytes // (self.weight or _UNKNOWN_WEIGHT), _MOST_NAMES // (self._names or 1)
         limit = max(1, min(_MOST_READ, by_bytes, by_names))
-        with translated():
-            found = list(self._segments.find({"_id": {"$gte": first}}, sort=[("_id", 1)], limit=limit))
-            more = len(found) == limit
-            if not found or found[0]["_id"] > first:
-                found = [*self._before(first), *found]
-        head = self.head()  # after the read: from ``removed`` on each segment is the first in its place
-        real = (segment_of(each) for each in found if each["_id"] >= head.removed)
-        segments = joined([each for each in real if each.next > head.first])
-        if not segments and head.first > first:  # all that was read is no longer kept, and not removed yet
-            return self.read(head.first, most_bytes)
+        while True:
+            with translated():
+                found = list(self._segments.find({"_id": {"$gte": first}}, sort=[("_id", 1)], limit=limit))
+                more = len(found) == limit
+                if not found or found[0]["_id"] > first:
+                    found = [*self._before(first), *found]
+            head = self.head()  # after the read: from ``removed`` on each segment is the first in its place
+            real = [each for each in found if each["_id"] >= head.removed]
+            sound = list(readable(self._segments, real, segment_of))
+            kept = [each for each in sound if each.next > head.first]
+            segments = joined([each for each in kept if self._is_whole(each)])
+            if not segments and head.first > first:  # all that was read is no longer kept, not removed yet
+                first = head.first
+            elif not segments and real and more:  # all that was read is damaged: others may be behind it
+                first = int(real[-1]["_id"]) + 1
+            else:
+                break
         self._weigh(segments)
         return Page(segments, head.first, more or len(segments) < len(found))
+
+    def _is_whole(self, segment: Segment) -> bool:
+        """Return True if a segment has all bytes of its messages."""
+        if len(segment.packed) == segment.size:
+            return True
+        self.set_aside(segment, f"its packed has {len(segment.packed)} bytes, and its size is {segment.size}")
+        return False
+
+    def set_aside(self, segment: Segment, why: str) -> None:
+        """Note that the messages of a segment can't be read."""
+        ASIDE.note(Damaged(self._segments.database.name, self._segments.name, segment.first, why))
 
     def _before(self, number: int) -> list[Document]:
         """Return the segment with this message, if it begins before it."""
         query: Document = {"_id": {"$lt": number, "$gt": HEAD}}
         before = self._segments.find_one(query, sort=[("_id", -1)])
-        return [before] if before and before["_id"] + before["count"] > number else []
+        return [before] if before and before["_id"] + stand_in(before, Tail()).count > number else []
 
     def since(self, time: float) -> int:
         """Return the number of the first message that is not older than ``time``, in Unix seconds.
@@ -211,7 +232,7 @@ class StreamStore:
             found = self._segments.find_one(query, {"count": 1}, sort=[("_id", -1)], hint=_TOPICS_INDEX)
         if found is None or found["_id"] < self.head().removed:
             return None
-        return int(found["_id"]), int(found["count"])
+        return int(found["_id"]), stand_in(found, Tail()).count
 
     def _index_topics(self) -> None:
         if not self._topics_indexed:
@@ -223,12 +244,16 @@ class StreamStore:
     # ------------------------------------------------------------- retention
 
     def head(self) -> Head:
-        """From where on the stream is kept."""
+        """Return from where on the stream is kept; one that somebody has damaged keeps all."""
         with translated():
             head = self._segments.find_one({"_id": HEAD})
         if head is None:
             return Head()
-        return Head(int(head.get("first", 1)), int(head.get("removed", 1)), erased="erased" in head)
+        found = read_or_damaged(self._segments, head, head_of)
+        if isinstance(found, Head):
+            return found
+        ASIDE.note(found)
+        return head_of({name: value for name, value in head.items() if COUNT.holds(value)})
 
     def bytes_kept(self) -> int:
         """Return the bytes of all segments with messages that are kept."""
@@ -276,7 +301,7 @@ class StreamStore:
         query: Document = {"_id": {"$gt": HEAD, "$lt": min(below, newest.first)}}
         with translated():
             oldest = self._segments.find(query, {"count": 1}, sort=[("_id", 1)], limit=_MOST_REMOVED)
-            ends = [each["_id"] + each["count"] for each in oldest]
+            ends = [int(each["_id"]) + stand_in(each, Tail()).count for each in oldest]
         over = [each for each in ends if each <= below]
         if not over:
             return 0
@@ -285,7 +310,9 @@ class StreamStore:
             return self._segments.delete_many({"_id": {"$gt": HEAD, "$lt": max(over)}}).deleted_count
 
     def _raise(self, fields: Document, more: Document | None = None) -> None:
-        change: Document = {"$max": fields, **({"$set": more} if more else {})}
+        sound = {name: {"$cond": [{"$isNumber": f"${name}"}, f"${name}", 1]} for name in ("first", "removed")}
+        raised = {name: {"$max": [sound[name], number]} for name, number in fields.items()}
+        change = [{"$set": {**sound, **raised, **(more or {})}}]
         with translated():
             self._segments.update_one({"_id": HEAD}, change, upsert=True)
 
@@ -294,7 +321,29 @@ class StreamStore:
     def _newest(self) -> Segment | None:
         with translated():
             newest = self._segments.find_one({"_id": {"$gt": HEAD}}, OUTLINE, sort=[("_id", -1)])
-        return segment_of(newest) if newest else None
+            if newest is None:
+                return None
+            if not isinstance(read_or_damaged(self._segments, newest, segment_of), Damaged):
+                return segment_of(newest)
+            before = self._segments.find({"_id": {"$gt": HEAD, "$lt": newest["_id"]}}, OUTLINE).sort(
+                "_id", -1
+            )
+            last = next(readable(self._segments, before.limit(_MOST_READ), segment_of), None)
+        tail = Tail(last.next, last.at, last.total) if last else Tail()
+        return next(self._outlines([newest], tail))
+
+    def _outlines(self, found: Iterable[Document], before: Tail) -> Iterator[Segment]:
+        """Yield segments behind a tail; in the place of one that can't be read stands one without messages.
+
+        So writers and searches step over it, and readers hear that its messages are gone.
+        """
+        for each in found:
+            segment = read_or_damaged(self._segments, each, segment_of)
+            if isinstance(segment, Damaged):
+                ASIDE.note(segment)
+                segment = stand_in(each, before)
+            before = Tail(segment.next, segment.at, segment.total)
+            yield segment
 
     def _first_where(self, true: Callable[[Segment], bool]) -> Segment | None:
         """Return the first segment for which ``true`` holds, as for all behind it; None: for none."""
@@ -318,9 +367,9 @@ class StreamStore:
         query: Document = {"_id": {"$gt": HEAD, "$lte": number}}
         with translated():
             found = self._segments.find_one(query, OUTLINE, sort=[("_id", -1)])
-            if or_next and (found is None or found["_id"] + found["count"] <= number):
+            if or_next and (found is None or found["_id"] + stand_in(found, Tail()).count <= number):
                 found = self._segments.find_one({"_id": {"$gt": number}}, OUTLINE, sort=[("_id", 1)])
-        return segment_of(found) if found else None
+        return next(self._outlines([found] if found else [], Tail()), None)
 
     def _weigh(self, segments: Sequence[Segment]) -> None:
         """Note the sizes of segments, for the next read: the largest lately."""

@@ -32,7 +32,20 @@ from pymongo.read_concern import ReadConcern
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.set_aside import (
+    ASIDE,
+    COUNT,
+    DATE,
+    MAP,
+    TEXT,
+    Damaged,
+    Unreadable,
+    field,
+    read_one,
+    read_or_damaged,
+    readable,
+)
+from sluicemq_broker.store.values import Document, date
 
 #: Subscriptions in one database, at most.
 MOST_SUBSCRIPTIONS: Final = 10_000
@@ -80,16 +93,35 @@ class SubscriptionStore:
         )
 
     def get(self, stream: str, name: str) -> Subscription | None:
-        """Return a subscription, if there is one."""
+        """Return a subscription, if there is one; raises :class:`SetAside` if it can't be read."""
         with translated():
             found = self._subscriptions.find_one({"_id": _id(stream, name)})
-        return _subscription(found) if found else None
+        return read_one(self._subscriptions, found, read_subscription) if found else None
 
     def of(self, stream: str | None = None) -> list[Subscription]:
         """Return all subscriptions, or those of one stream, by name."""
         query = {} if stream is None else {"stream": stream}
         with translated():
-            return [_subscription(each) for each in self._subscriptions.find(query).sort("_id", 1)]
+            found = self._subscriptions.find(query).sort("_id", 1)
+            return list(readable(self._subscriptions, found, read_subscription))
+
+    def of_stream(self, stream: str) -> tuple[list[Subscription], bool]:
+        """Return the subscriptions of a stream, and True if there is one that can't be read.
+
+        Nobody knows what that has read, so retention must keep all for it.
+        """
+        found: list[Subscription] = []
+        damaged = False
+        begins = {"_id": {"$gte": f"{stream}/", "$lt": f"{stream}0"}}  # a stroke, and what follows it
+        with translated():
+            for each in self._subscriptions.find(begins):
+                one = read_or_damaged(self._subscriptions, each, read_subscription)
+                if isinstance(one, Damaged):
+                    ASIDE.note(one)
+                    damaged = True
+                else:
+                    found.append(one)
+        return found, damaged
 
     def count(self) -> int:
         """Return about how many there are in this database."""
@@ -218,17 +250,20 @@ def _document(holder: Holder) -> Document:
     return {"owner": holder.owner, "token": holder.token, "who": holder.who}
 
 
-def _subscription(stored: Document) -> Subscription:
-    holder = stored.get("holder")
-    held_at, marked_at, used_at = (stored.get(each) for each in ("held_at", "marked_at", "used_at"))
+def read_subscription(stored: Document) -> Subscription:
+    """Read a subscription."""
+    stream, name = field(stored, "stream", TEXT), field(stored, "name", TEXT)
+    if field(stored, "_id", TEXT) != _id(stream, name):
+        raise Unreadable("its _id is not stream/name")
+    holder = field(stored, "holder", MAP, None)
     return Subscription(
-        stored["stream"],
-        stored["name"],
-        int(stored["watermark"]),
-        int(stored["fence"]),
-        stored.get("kind"),
-        None if holder is None else Holder(holder["owner"], holder["token"], holder["who"]),
-        None if held_at is None else seconds(held_at),
-        None if marked_at is None else seconds(marked_at),
-        None if used_at is None else seconds(used_at),
+        stream,
+        name,
+        field(stored, "watermark", COUNT),
+        field(stored, "fence", COUNT),
+        field(stored, "kind", TEXT, None),
+        None if holder is None else Holder(*(field(holder, each, TEXT) for each in Holder.__slots__)),
+        field(stored, "held_at", DATE, None),
+        field(stored, "marked_at", DATE, None),
+        field(stored, "used_at", DATE, None),
     )
