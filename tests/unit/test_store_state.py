@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pymongo.errors import AutoReconnect, NotPrimaryError
+from pymongo.errors import AutoReconnect, NotPrimaryError, OperationFailure
 
-from sluicemq_broker.store.availability import SILENCE, StoreAvailability
+from sluicemq_broker.store.availability import SILENCE, UNCONFIRMED, StoreAvailability
 
 
 class Server:
@@ -23,7 +23,7 @@ class Server:
     def admin(self) -> Any:
         return self
 
-    def command(self, _name: str) -> dict[str, Any]:
+    def command(self, _name: Any) -> dict[str, Any]:
         self.meanwhile()
         return {"ok": 1}
 
@@ -31,6 +31,11 @@ class Server:
         self.meanwhile = meanwhile
         client: Any = self
         self.state.watch(client)
+
+    def confirm(self, meanwhile: Callable[[], Any] = lambda: None) -> None:
+        self.meanwhile = meanwhile
+        client: Any = {"broker": self}
+        self.state.watch_majority(client, "broker")
 
     def fail(self, seconds: float = 0.0) -> None:
         self.now += seconds
@@ -107,3 +112,43 @@ def test_one_whose_every_answer_takes_long_is_said_to_be_slow_once_until_it_is_q
     said = "MongoDB is slow: it takes 50 ms for each answer at least, and a job takes several"
     assert ask(*[0.05] * 20) == [said]
     assert ask(0.001, 0.001) == ["MongoDB is not slow any more: it takes 1 ms for an answer"]
+
+
+def test_one_that_answers_and_has_no_majority_is_not_reachable_until_it_has_one() -> None:
+    # Given
+    server, back = Server(), list[float]()
+    server.state.on_return(back.append)
+
+    def too_late() -> None:
+        server.now += UNCONFIRMED
+        raise OperationFailure("operation exceeded time limit", 50)
+
+    # When
+    server.confirm(too_late)
+    server.ask()
+    # Then
+    assert not server.state.reachable
+    assert server.state.problem.startswith("MongoDB answers, but no majority of its members has confirmed")
+    assert not back
+    # When
+    server.confirm()
+    # Then
+    assert (server.state.reachable, back) == (True, [UNCONFIRMED])
+
+
+def test_one_that_is_silent_is_not_said_to_lack_a_majority() -> None:
+    server = Server()
+    server.confirm(lambda: server.fail(60.0))
+    server.ask(lambda: server.fail(60.0))
+    assert server.state.problem.startswith("MongoDB has not answered for")
+
+
+def test_a_stand_alone_server_has_nothing_to_confirm() -> None:
+    server = Server()
+
+    def refuse() -> None:
+        server.now += UNCONFIRMED
+        raise OperationFailure("node needs to be a replica set member to use read concern", 123)
+
+    server.confirm(refuse)
+    assert server.state.reachable

@@ -51,9 +51,10 @@ class BrokerAdmin:
 
     def problems(self) -> dict[str, str]:
         """Return what is wrong with the store, the lease and the doors; an empty text: nothing."""
-        no_lease = "another broker may have declared this one dead: no jobs are handed out"
+        store, why = self._store.problem, "another broker may have declared this one dead"
+        no_lease = f"{'the store takes no heartbeat' if store else why}: no jobs are handed out"
         return {
-            "store": self._store.problem,
+            "store": store,
             "lease": _WELL if self._context.owners.sure else no_lease,
             "doors": _WELL if self._is_open() else "the broker starts or stops",
         }

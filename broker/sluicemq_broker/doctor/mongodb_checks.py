@@ -49,6 +49,12 @@ def safety(subject: Subject) -> Iterator[Finding]:
             "allow_unsafe_store is set, so brokers start all the same" if allowed else "brokers do not start",
             "run it as a replica set with its defaults: mongod --replSet rs0, then once rs.initiate()",
         )
+    elif subject.store.facts is not None and subject.store.facts.unconfirmed:
+        yield error(
+            subject.store.facts.unconfirmed,
+            "pushes and verdicts wait",
+            "see the members below, their logs, and rs.status() at the primary",
+        )
     elif subject.store.facts is not None:
         yield ok("writes wait for a majority and its journal")
 

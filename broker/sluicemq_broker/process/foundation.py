@@ -26,11 +26,13 @@ from sluicemq_broker.store import (
     EventRing,
     LeaseStore,
     NewerSchema,
+    NoMajority,
     SchemaStore,
     ServerClock,
     StoreAvailability,
     Unclear,
     UnsafeStore,
+    confirm,
     connect,
     connect_for_leases,
     require_safe,
@@ -115,8 +117,10 @@ class Foundation:
             warning = retried(
                 lambda: require_safe(self._mongo, allow_unsafe=self.settings.allow_unsafe_store), only=Unclear
             )
+            retried(lambda: confirm(self._mongo, self.settings.database))
         except Unavailable as error:
-            why = None if isinstance(error, UnsafeStore) else why_no_primary(self._uri)
+            is_said = isinstance(error, UnsafeStore | NoMajority)
+            why = None if is_said else why_no_primary(self._uri)
             if why is None:
                 raise
             raise Unavailable(why) from error
@@ -132,9 +136,10 @@ class Foundation:
         """Declare all other leases dead: no other broker can be there."""
         retried(self.owners.end_others)
 
-    def watching(self) -> Duty:
-        """Return the duty that begins before MongoDB has answered for the first time."""
-        return Duty("whether MongoDB answers", EVERY, self._watch)
+    def watching(self) -> Iterator[Duty]:
+        """Return the duties that begin before MongoDB has answered for the first time."""
+        yield Duty("whether MongoDB answers", EVERY, self._watch)
+        yield Duty("whether a majority of its members confirms", EVERY, self._watch_majority)
 
     def duties(self) -> Iterator[Duty]:
         """Return the other duties."""
@@ -155,6 +160,9 @@ class Foundation:
 
     def _watch(self) -> None:
         self.store.watch(self._mongo_for_leases)
+
+    def _watch_majority(self) -> None:
+        self.store.watch_majority(self._mongo_for_leases, self.settings.database)
 
     def _measure(self) -> None:
         self.clock.measure(self._mongo_for_leases)

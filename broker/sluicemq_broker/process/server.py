@@ -96,7 +96,7 @@ class Server:
         """
         self._started = True
         self._listeners.start_http()
-        self._duties.start([self._ground.watching()])
+        self._duties.start(self._ground.watching())
         self._ground.prepare()
         self._jobs.prepare()
         for shared in self._followed:

@@ -32,7 +32,7 @@ from sluicemq_broker.store.admin.server_facts import (
     server_facts,
 )
 from sluicemq_broker.store.admin.tasks import TaskStore
-from sluicemq_broker.store.availability import EVERY, StoreAvailability
+from sluicemq_broker.store.availability import EVERY, NoMajority, StoreAvailability, confirm
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.cluster.configurations import ConfigurationStore, Said, Tables
 from sluicemq_broker.store.cluster.event_ring import EventRing
@@ -158,6 +158,7 @@ __all__ = [
     "Measured",
     "MinuteCounts",
     "NewerSchema",
+    "NoMajority",
     "Portions",
     "PrincipalKey",
     "PrincipalRecord",
@@ -208,6 +209,7 @@ __all__ = [
     "arm_failpoints",
     "by_bytes",
     "collection",
+    "confirm",
     "connect",
     "connect_for_copies",
     "connect_for_leases",

@@ -1,34 +1,81 @@
-"""Availability of MongoDB: it is asked twice a second, and a change is reported at once."""
+"""Availability of MongoDB: twice a second it is asked for what a push needs; a change is reported at once."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
+
+from pymongo.errors import OperationFailure
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.errors import translated
 
-#: Seconds between two pings, and seconds without an answer after which MongoDB counts as away. Together under
-#: three seconds, which is how soon a probe of the broker's readiness sees it.
+#: Seconds between two questions, and seconds without an answer after which MongoDB counts as away. Together
+#: under three seconds, which is how soon a probe of the broker's readiness sees it.
 EVERY: Final = 0.5
 SILENCE: Final = 2.0
+#: Seconds without a majority's confirmation: longer, as a busy disk takes its time for that.
+UNCONFIRMED: Final = 4.0
 #: Seconds: MongoDB is slow if all answers take longer, and no longer slow at half of that.
 _SLOW: Final = 0.025
 #: Answers in a row that count for that, so that one busy moment does not.
 _ANSWERS: Final = 6
+#: The server's codes where no replica set can confirm a read.
+NOT_LINEARIZABLE: Final = (
+    20,  # IllegalOperation
+    72,  # InvalidOptions
+    115,  # CommandNotSupported
+    123,  # NotAReplicaSet
+    148,  # ReadConcernMajorityNotEnabled
+)
+_TOO_LATE: Final = 50  # MaxTimeMSExpired
 
 log = logging.getLogger("broker.store")
 
 
-class StoreAvailability:
-    """The availability of MongoDB. :meth:`watch` asks; nothing else here waits.
+class NoMajority(Unavailable):
+    """A primary answers, and no majority confirms what it writes."""
 
-    A MongoDB that is stopped refuses nothing: it does not answer. So what counts is how long the last ping
-    has had no answer, and not whether it has failed.
+
+def confirm(client: Client, database: str, seconds: float = UNCONFIRMED) -> None:
+    """Ask for what a push needs: a primary, and a majority of members that confirms what it writes.
+
+    It is a linearizable read, for which the primary has a majority confirm an empty entry of its oplog.
+    Raises :class:`NoMajority` where that takes more than these seconds, :class:`Unavailable` without a
+    primary. A stand-alone server has nothing to confirm.
+    """
+    wanted = {"filter": {"_id": "schema"}, "projection": {"_id": 1}, "limit": 1}
+    level, milliseconds = {"level": "linearizable"}, max(1, int(seconds * 1000))
+    with translated():
+        try:
+            client[database].command(
+                {"find": "meta", **wanted, "readConcern": level, "maxTimeMS": milliseconds}
+            )
+        except OperationFailure as error:
+            if error.code == _TOO_LATE:
+                raise NoMajority(no_majority(seconds)) from error
+            if error.code not in NOT_LINEARIZABLE:
+                raise
+
+
+def no_majority(seconds: float) -> str:
+    """Return the sentence for a primary without a majority for these seconds."""
+    return (
+        f"MongoDB answers, but no majority of its members has confirmed a write for {seconds:.1f} s, and "
+        "nothing can be stored until one does: members with data must be up and see each other (rs.status())"
+    )
+
+
+class StoreAvailability:
+    """The availability of MongoDB. :meth:`watch` and :meth:`watch_majority` ask; nothing else here waits.
+
+    A MongoDB that is stopped refuses nothing: it does not answer. So what counts is how long the last
+    question has had no answer, and not whether it has failed.
     """
 
     def __init__(
@@ -38,6 +85,7 @@ class StoreAvailability:
         self._now = now
         self._why = why
         self._asked: float | None = None  # since when a ping has no answer
+        self._unconfirmed: float | None = None  # since when a majority has not confirmed
         self._failed = ""
         self._took: deque[float] = deque(maxlen=_ANSWERS)
         self._slow = False
@@ -45,44 +93,62 @@ class StoreAvailability:
 
     @property
     def silent(self) -> float:
-        """Seconds that a ping has been without an answer; 0 if all were answered."""
-        return 0.0 if self._asked is None else self._now() - self._asked
+        """Seconds that a question has been without an answer, or confirmation; 0 if all have theirs."""
+        return max(self._since(self._asked), self._since(self._unconfirmed))
 
     @property
     def reachable(self) -> bool:
-        """True if MongoDB answers, or may do so in a moment."""
-        return self.silent < SILENCE
+        """True if MongoDB takes what a push needs, or may do so in a moment."""
+        return self._since(self._asked) < SILENCE and self._since(self._unconfirmed) < UNCONFIRMED
 
     @property
     def problem(self) -> str:
         """The problem, in a sentence; empty if MongoDB is reachable."""
         if self.reachable:
             return ""
+        if self._since(self._asked) < SILENCE and not self._failed:
+            return no_majority(self.silent)
         why = self._why() or self._failed
         return f"MongoDB has not answered for {self.silent:.1f} s{': ' if why else ''}{why}"
 
     def on_return(self, tell: Callable[[float], None]) -> None:
-        """Call ``tell`` with the seconds of silence when MongoDB answers again after more than a moment."""
+        """Call ``tell`` with the seconds of silence when MongoDB is back after more than a moment."""
         self._on_return.append(tell)
 
     def watch(self, client: Client) -> None:
         """Ping once, and note the answer; silence counts from the first ping that failed."""
-        if self._asked is None:
-            self._asked = self._now()
         sent = self._now()
+        self._asked = sent if self._asked is None else self._asked
         try:
             with translated():
                 client.admin.command("ping")
         except Unavailable as error:
             self._failed = str(error)
         else:
-            silent, was_away = self.silent, not self.reachable
             self._took.append(self._now() - sent)
             self._judge_pace()
-            self._asked, self._failed = None, ""
-            if was_away:
-                for tell in self._on_return:
-                    tell(silent)
+            with self._telling_return():
+                self._asked, self._failed = None, ""
+
+    def watch_majority(self, client: Client, database: str) -> None:
+        """Have a majority confirm something once, and note whether it does."""
+        self._unconfirmed = self._now() if self._unconfirmed is None else self._unconfirmed
+        with suppress(Unavailable):
+            confirm(client, database)
+            with self._telling_return():
+                self._unconfirmed = None
+
+    @contextmanager
+    def _telling_return(self) -> Iterator[None]:
+        """Note an answer in the body, and tell if MongoDB is back by it."""
+        silent, was_away = self.silent, not self.reachable
+        yield
+        if was_away and self.reachable:
+            for tell in self._on_return:
+                tell(silent)
+
+    def _since(self, began: float | None) -> float:
+        return 0.0 if began is None else self._now() - began
 
     def _judge_pace(self) -> None:
         """Log once that every answer takes long, and once that it no longer does, by the quickest answer."""

@@ -12,8 +12,10 @@ from typing import Any, Final, NamedTuple
 from pymongo import IndexModel
 from pymongo import errors as mongo_errors
 
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.admin.kept import disk_of
+from sluicemq_broker.store.availability import confirm
 from sluicemq_broker.store.connection import Client, Documents
 from sluicemq_broker.store.errors import brief, translated
 from sluicemq_broker.store.jobs.documents import collection
@@ -66,6 +68,7 @@ class ServerFacts(NamedTuple):
     voters: tuple[int, int] | None = None  # members that vote, and those of them that have data
     oplog: Oplog | None = None
     disk: tuple[int, int] | None = None  # bytes that are free, and all, on the disk of this database
+    unconfirmed: str = ""  # why a majority confirms nothing
     connections: tuple[int, int] | None = None  # open ones, and those that are possible beside them
     unseen: Mapping[str, str] = {}
 
@@ -77,6 +80,12 @@ def server_facts(client: Client, database: str, clock: Callable[[], float] = tim
         before = clock()
         hello = client.admin.command("hello")
         after = clock()
+    try:
+        confirm(client, database)
+    except Unavailable as error:
+        unconfirmed = str(error)
+    else:
+        unconfirmed = ""
     unseen: dict[str, str] = {}
 
     def read(name: str, question: Callable[[], Any]) -> Any:
@@ -97,6 +106,7 @@ def server_facts(client: Client, database: str, clock: Callable[[], float] = tim
         voters=read("voters", lambda: _voters(client)) if is_member else None,
         oplog=read("oplog", lambda: _oplog(client)) if is_member else None,
         disk=read("disk", lambda: _disk(client[database])),
+        unconfirmed=unconfirmed,
         connections=read("connections", lambda: _connections(client)),
         unseen=unseen,
     )

@@ -18,6 +18,7 @@ from pymongo.errors import OperationFailure
 from pymongo.read_concern import ReadConcern
 
 from sluicemq_broker import __version__
+from sluicemq_broker.store.availability import NOT_LINEARIZABLE
 from sluicemq_broker.store.cluster.schema import READ_BEFORE, READS
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
@@ -36,14 +37,6 @@ from sluicemq_broker.store.values import Document, date
 
 _KEPT: Final = timedelta(days=1).total_seconds()
 
-#: The server's codes where no replica set can confirm a read.
-_NOT_LINEARIZABLE: Final = (
-    20,  # IllegalOperation
-    72,  # InvalidOptions
-    115,  # CommandNotSupported
-    123,  # NotAReplicaSet
-    148,  # ReadConcernMajorityNotEnabled
-)
 #: The server's code for a counter that is none.
 _NO_NUMBER: Final = 14
 #: Milliseconds in which a primary must confirm that it is still the primary.
@@ -145,7 +138,7 @@ class LeaseStore:
             try:
                 found = sure.find_one({"_id": owner}, {"state": 1}, max_time_ms=_SURE_WITHIN)
             except OperationFailure as error:
-                if error.code not in _NOT_LINEARIZABLE:
+                if error.code not in NOT_LINEARIZABLE:
                     raise
                 found = self._leases.find_one({"_id": owner}, {"state": 1})
         return found is not None and found["state"] == _Lease.LIVE
