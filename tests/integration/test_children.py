@@ -29,9 +29,10 @@ from sluicemq_broker.store import (
     mark_parents_notified,
 )
 from sluicemq_broker.store import FanOut as StoredFanOut
+from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.errors import Unclear
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
-from support.jobs import NOW, a_job, everything, some_jobs, stored
+from support.jobs import NOW, ChangesAtOnce, a_job, everything, some_jobs, stored
 from support.own_queue import SECONDS, working
 from support.raw_sockets import receive
 from support.waiting import wait_until
@@ -281,6 +282,7 @@ def test_the_last_child_ends_its_parent_which_is_kept_where_it_says_so(
     problems, (parent,) = end_children(pages, ended(jobs[:1]), LATER, lambda _name: store)
     assert (problems, parent.id, parent.result) == ({}, "a", b"all")
     assert stored(store, "a").get("state") == ("done" if there else None)
+    assert stored(store, "a").get("children", {}).get("left") == (0 if there else None)
     assert everything(pages) == {}
 
 
@@ -306,6 +308,78 @@ def test_a_dead_child_is_told_of_until_that_is_noted_and_a_parent_that_is_gone_d
     assert stored(store, "a")["state"] == "dead"
     mark_parents_notified(pages, found)
     assert dead_children(pages, NOW, 10) == []
+
+
+def dead_of_its_child(store: QueueStore, pages: QueueStore) -> None:
+    """A parent ``a`` whose first child is a dead letter, whose second is done, and whose third is ready."""
+    first, second, third = waiting(store, pages)
+    pages.roll_back([RolledBack(first, "no ink", "worker", dead=True)], LATER)
+    found = dead_children(pages, NOW, 10)
+    fail_parents(store, {each.parent: "no ink" for each in found if each.parent}, LATER)
+    mark_parents_notified(pages, found)
+    end_children(pages, ended([second]), LATER, lambda _name: store)
+    pages.release([third])
+    assert (stored(store, "a")["state"], stored(store, "a")["children"]["left"]) == ("dead", 2)
+
+
+def redrive(changes: ChangesAtOnce, queue: str) -> int:
+    return changes.redrive(queue, DeadLetters(), LATER + 1).moved
+
+
+def work_off(store: QueueStore, pages: QueueStore) -> list[str]:
+    """Ids of the parents that end as all children that can be worked on are done."""
+    jobs = pages.reserve(10, LATER + 2, "worker", 3).jobs
+    problems, parents = end_children(pages, ended(jobs), LATER + 2, lambda _name: store)
+    assert problems == {}
+    return [each.id for each in parents]
+
+
+def test_a_redriven_parent_waits_for_the_children_that_are_left_where_the_failed_one_was_redriven(
+    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce
+) -> None:
+    dead_of_its_child(store, pages)
+    assert redrive(changes, "pages") == 1
+    assert redrive(changes, "mail") == 1
+    parent = stored(store, "a")
+    assert (parent["state"], parent["children"]["left"], "ended_at" in parent) == ("waiting", 2, False)
+    assert work_off(store, pages) == ["a"]
+    assert (everything(store), everything(pages)) == ({}, {})
+
+
+def test_a_parent_that_died_of_a_child_is_done_when_that_was_redriven_and_all_are_done(
+    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce
+) -> None:
+    dead_of_its_child(store, pages)
+    assert redrive(changes, "pages") == 1
+    assert work_off(store, pages) == ["a"]
+    assert (everything(store), everything(pages)) == ({}, {})
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_redriven_parent_whose_failed_child_is_dead_or_gone_is_worked_on_again(
+    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce, *, gone: bool
+) -> None:
+    dead_of_its_child(store, pages)
+    if gone:
+        pages.jobs.delete_one({"_id": "a.1"})
+    assert redrive(changes, "mail") == 1
+    assert stored(store, "a")["state"] == "ready"
+    assert "children" not in stored(store, "a")
+    assert work_off(store, pages) == []  # nobody waits for the children of before
+    assert stored(store, "a")["state"] == "ready"
+
+
+def test_a_redriven_child_that_fails_again_ends_the_parent_that_waits_for_it(
+    store: QueueStore, pages: QueueStore, changes: ChangesAtOnce
+) -> None:
+    dead_of_its_child(store, pages)
+    redrive(changes, "pages")
+    redrive(changes, "mail")
+    again = [job for job in pages.reserve(10, LATER + 2, "worker", 3).jobs if job.id == "a.1"]
+    pages.roll_back([RolledBack(job, "no paper", "worker", dead=True) for job in again], LATER + 3)
+    (child,) = dead_children(pages, NOW, 10)
+    assert child.parent
+    assert fail_parents(store, {child.parent: "no paper"}, LATER + 3) == {child.parent: []}
 
 
 def test_of_a_fan_out_into_a_queue_with_one_of_the_ids_nothing_is_there(

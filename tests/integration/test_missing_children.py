@@ -221,6 +221,6 @@ def test_whoever_waits_for_such_a_parent_hears_that_it_is_a_dead_letter(
     # When: somebody removes its children behind the broker's back
     jobs.broker.collection(pages).delete_many({})
     # Then
-    with pytest.raises(Dead, match="2 of its children are in no queue any more"):
+    with pytest.raises(Dead, match="2 of its children are dead letters, or in no queue any more"):
         reply.result(SECONDS)
     wait_until(lambda: jobs.broker.counter("children_lost"), what="the count of lost children")

@@ -18,6 +18,8 @@ from sluicemq_broker.store import (
     waiting_parents,
 )
 
+#: One that is dead, and was so before its parent was redriven, ends it no more.
+_LOST: Final = "are dead letters, or in no queue any more"
 #: The share of time that the search may take.
 _SHARE: Final = 1 / 20
 #: Seconds between two rounds through all queues, at least.
@@ -83,7 +85,7 @@ class MissingChildren:
             if page.parents
             else {}
         )
-        reasons = {each: f"{count} of its children are in no queue any more" for each, count in lost.items()}
+        reasons = {each: f"{count} of its children {_LOST}" for each, count in lost.items()}
         failed = fail_parents(queue.store, reasons, self._clock.now())
         self._families.on_parents_failed(
             [FailedParent(queue.name, each.id, reasons[each], groups) for each, groups in failed.items()]

@@ -30,14 +30,18 @@ from sluicemq_broker.store.admin.dead_letters import (
     look_through,
 )
 from sluicemq_broker.store.errors import Refused, translated
-from sluicemq_broker.store.jobs.documents import PASSED_KEPT, queue_of
+from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, PASSED_KEPT, queue_of
 from sluicemq_broker.store.jobs.groups import GroupStore
-from sluicemq_broker.store.jobs.outcomes import HAS_PARENT, already_there, with_entry
+from sluicemq_broker.store.jobs.indexes import has_lines
+from sluicemq_broker.store.jobs.missing_children import with_all_children
+from sluicemq_broker.store.jobs.outcomes import already_there, with_entry
 from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import require_all, transact
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 
+#: Fields of a dead letter that no other job has.
+_OF_DEATH: Final = ("losses", "unanswered", "suspect", "ended_at", "remove_at", "size")
 #: Dead letters that can't be redriven are reported by name up to this number, and counted beyond it.
 _NAMED: Final = 100
 
@@ -147,13 +151,18 @@ class InPlace:
         self._jobs = jobs
         self._now = now
         self._update = _revived(now, "redriven")
+        self._has_parents = has_lines(jobs)  # they have waited
 
     def run(self, ids: list[str], redriven: Redriven) -> None:
         """Make these ready, as far as they are still dead letters, and count them."""
-        dead = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(self._now)}}
-        redriven.groups = _groups(self._jobs, ids)
-        update = [*self._update, *_lined_up(self._jobs, ids)] if redriven.groups else self._update
-        redriven.moved += self._jobs.update_many(dead, update, hint=BY_ID).modified_count
+        parents = with_all_children(self._jobs, ids) if self._has_parents else []
+        others = [each for each in ids if each not in set(parents)] if parents else ids
+        redriven.groups = _groups(self._jobs, others)
+        update = [*self._update, *_lined_up(self._jobs, others)] if redriven.groups else self._update
+        for these, change in ((parents, _waiting_again(self._now)), (others, update)):
+            dead = {"_id": {"$in": these}, "state": State.DEAD, "ended_at": {"$lte": date(self._now)}}
+            if these:
+                redriven.moved += self._jobs.update_many(dead, change, hint=BY_ID).modified_count
 
 
 class IntoQueue:
@@ -251,11 +260,20 @@ def _revived(now: float, reason: str, more: Mapping[str, Any] = MappingProxyType
         "attempts": 0,
         "errors": with_entry(now, "$attempts", reason),
         "expires_at": {"$cond": [has_ttl, {"$add": [date(now), ttl]}, "$$REMOVE"]},
-        "parent": {"$cond": [HAS_PARENT, "$parent", "$$REMOVE"]},  # a notified parent no longer waits for it
         **more,
     }
-    gone = ["losses", "unanswered", "suspect", "ended_at", "remove_at", "size", "children"]
-    return [{"$set": fields}, {"$unset": gone}]
+    # Its parent, which may have heard of its death, counts it when it is done.
+    return [{"$set": fields}, {"$unset": [*_OF_DEATH, "parent.told", "children"]}]
+
+
+def _waiting_again(now: float) -> list[Document]:
+    """Return the update that lets dead parents wait for the children that are left."""
+    fields: Document = {
+        "state": State.WAITING,
+        "wait": {"group": FOR_CHILDREN, "place": "$seq"},
+        "errors": with_entry(now, "$attempts", "redriven: it waits for the children that are left"),
+    }
+    return [{"$set": fields}, {"$unset": [*_OF_DEATH, "parent.told", "expires_at"]}]
 
 
 def _groups(jobs: Jobs, ids: list[str]) -> frozenset[str]:

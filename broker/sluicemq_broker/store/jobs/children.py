@@ -214,10 +214,14 @@ class _EndOfChildren(Move[Completed]):
     def _waiting(
         self, store: QueueStore, parents: Mapping[Parent, int], session: ClientSession
     ) -> Iterable[Document]:
-        """Read the parents that wait, with the results of those that may end now."""
+        """Read the parents that wait, with the results of those that may end now.
+
+        Dead ones are counted down, too: a redrive goes on with what is left, and when a failed child is done
+        at last, so is its parent.
+        """
         waits = {
             "_id": {"$in": [each.id for each in parents]},
-            "state": State.WAITING,
+            "state": {"$in": [State.WAITING, State.DEAD]},
             "children.left": {"$gt": 0},
         }
         ends = {"$lte": ["$children.left", max(parents.values())]}
@@ -234,7 +238,8 @@ class _EndOfChildren(Move[Completed]):
         if until is None:
             return DeleteOne(this, hint=BY_ID)
         ended = {"state": State.DONE, "ended_at": date(self._now), "remove_at": date(until)}
-        unset = dict.fromkeys(("head", "wait", *(() if job.keep_done else ("payload",))), "")
+        ended["children.left"] = 0
+        unset = dict.fromkeys(("head", "wait", "size", *(() if job.keep_done else ("payload",))), "")
         return UpdateOne(this, {"$set": ended, "$unset": unset}, hint=BY_ID)
 
 

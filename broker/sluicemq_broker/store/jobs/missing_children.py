@@ -25,7 +25,14 @@ from sluicemq.protocol.errors import DifferentStore
 from sluicemq_broker.job import Parent, State
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, PUT_ASIDE, QUEUE_PREFIX, collection, parent_of
+from sluicemq_broker.store.jobs.documents import (
+    FOR_CHILDREN,
+    PUT_ASIDE,
+    QUEUE_PREFIX,
+    collection,
+    parent_of,
+    queue_of,
+)
 from sluicemq_broker.store.jobs.failed_children import is_parent
 from sluicemq_broker.store.jobs.index_models import IN_LINE, LINE_INDEX
 from sluicemq_broker.store.jobs.indexes import has_lines
@@ -77,7 +84,7 @@ def waiting_parents(store: QueueStore, after: int) -> WaitingParents:
         parents: list[WaitingParent] = []
         room, place = _CHILDREN, after
         for each in found.limit(_PARENTS):
-            parent = _waiting_parent(each, store)
+            parent = _waiting_parent(each, store.queue)
             if parent is not None:
                 if parents and parent.total > room:
                     break
@@ -98,14 +105,48 @@ def count_missing_children(
     other databases of this MongoDB. Empty on a MongoDB without transactions. Raises as :func:`transact`; a
     repetition is harmless.
     """
-    client, known = store.jobs.database.client, list(databases)
+    return _missing(store.jobs, parents, list(databases), State.WAITING)
+
+
+def with_all_children(jobs: Jobs, ids: Sequence[str]) -> list[str]:
+    """Return the dead parents among these jobs whose children, as far as they are left, can all be worked on.
+
+    None of these is a dead letter, or in no queue any more. Raises as :func:`count_missing_children`.
+    """
+    dead = {"_id": {"$in": list(ids)}, "state": State.DEAD, "children.left": {"$gt": 0}}
+    with translated():
+        found = list(jobs.find(dead, {"seq": 1, "children": 1}, hint=BY_ID))
+    parents = [parent for each in found if (parent := _waiting_parent(each, queue_of(jobs.name)))]
+    whole: list[str] = []
+    for part in _parts(parents):
+        missing = _missing(jobs, part, [jobs.database], State.DEAD)
+        whole += [each.parent.id for each in part if each.parent not in missing]
+    return whole
+
+
+def _parts(parents: Sequence[WaitingParent]) -> Iterator[list[WaitingParent]]:
+    """Yield parents for one search each, by the number of their children."""
+    part: list[WaitingParent] = []
+    for each in parents:
+        if part and sum(some.total for some in part) + each.total > _CHILDREN:
+            yield part
+            part = []
+        part.append(each)
+    if part:
+        yield part
+
+
+def _missing(
+    jobs: Jobs, parents: Sequence[WaitingParent], known: list[Documents], state: State
+) -> dict[Parent, int]:
+    client = jobs.database.client
 
     def missing(parents: Sequence[WaitingParent], session: ClientSession) -> dict[Parent, int]:
-        search = _Search(_waiting_still(store, parents, session), session)
-        for jobs in _collections(client, known, search.likely()):
+        search = _Search(_still(jobs, parents, state, session), session)
+        for each in _collections(client, known, search.likely()):
             if not search.missing:
                 break
-            search.look(jobs)
+            search.look(each)
         return dict(search.missing)
 
     try:
@@ -147,27 +188,27 @@ class _Search:
                 del self.missing[parent]
 
 
-def _waiting_still(
-    store: QueueStore, parents: Sequence[WaitingParent], session: ClientSession
+def _still(
+    jobs: Jobs, parents: Sequence[WaitingParent], state: State, session: ClientSession
 ) -> list[WaitingParent]:
     """Read the parents again, as of the moment that this session shows from now on."""
-    waiting = {"_id": {"$in": [each.parent.id for each in parents]}, "state": State.WAITING}
+    these = {"_id": {"$in": [each.parent.id for each in parents]}, "state": state}
     fields = {"seq": 1, "children": 1}
-    found = {each["_id"]: each for each in store.jobs.find(waiting, fields, hint=BY_ID, session=session)}
+    found = {each["_id"]: each for each in jobs.find(these, fields, hint=BY_ID, session=session)}
     return [
         again
         for each in parents
         if (stored := found.get(each.parent.id)) and is_parent(stored, each.parent)
-        if (again := _waiting_parent(stored, store))
+        if (again := _waiting_parent(stored, each.parent.queue))
     ]
 
 
-def _waiting_parent(stored: Document, store: QueueStore) -> WaitingParent | None:
+def _waiting_parent(stored: Document, queue: str) -> WaitingParent | None:
     """Return None where this version has not written the document."""
     children, seq = stored.get("children"), stored.get("seq")
     if not isinstance(children, dict) or not isinstance(seq, int) or not isinstance(stored["_id"], str):
         return None
-    parent = Parent(store.queue, stored["_id"], seq, str(children.get("by", "")))
+    parent = Parent(queue, stored["_id"], seq, str(children.get("by", "")))
     queues = tuple(children.get("queues", ()))
     return WaitingParent(parent, children.get("left", 0), children.get("total", 0), queues)
 

@@ -220,10 +220,6 @@ def rolled_back(entry: RolledBack, now: float) -> UpdateOne:
     return UpdateOne(reserved_as(entry.job), update)
 
 
-#: True of a child whose parent is not notified yet of its death.
-HAS_PARENT: Final = {"$and": [{"$gt": ["$parent.id", None]}, {"$lte": ["$parent.told", None]}]}
-
-
 def death(now: float, reason: str, *, losses: int = 0) -> list[Document]:
     """Return the update that lets jobs die without a verdict: a pipeline, as each has its own attempts."""
     changed = {**dead(now), "errors": with_entry(now, "$attempts", reason)}
