@@ -87,22 +87,20 @@ def choose(
 ) -> tuple[Chosen | None, int]:
     """Choose messages of a segment from message ``first`` on, ``most`` at most; also returns where to go on.
 
-    That may be inside the segment, when ``seconds`` have passed.
+    That is ``first`` when ``seconds`` have passed before all topics of the segment were checked: the next
+    call with these ``topics`` goes on with the others.
     """
     start, end = max(0, first - segment.first), segment.count
     if topics.everything and not start and end <= most:
         return Chosen(segment, segment.packed, None), segment.next
-    wanted, left = ((), b"") if start else topics.among(segment.topics, seconds)
-    if left is None:
-        if not wanted:
-            return None, segment.next
-        if len(wanted) == len(segment.topics) and end <= most:
-            return Chosen(segment, segment.packed, None), segment.next
+    wanted = topics.among(segment.topics, segment.first, seconds)
+    if wanted is None:
+        return None, first
+    if not wanted:
+        return None, segment.next
+    if not start and len(wanted) == len(segment.topics) and end <= most:
+        return Chosen(segment, segment.packed, None), segment.next
     ends, its_topics = scan(segment.packed)
-    if left is not None:  # not all topics were looked at: look again, in the order of the messages
-        wanted, left = topics.among(its_topics[start:], seconds)
-        if left is not None:
-            end = its_topics.index(left, start)
     places = [at for at in range(start, end) if its_topics[at] in wanted]
     if len(places) > most:
         places = places[:most]

@@ -65,6 +65,8 @@ class Topics:
         words = _words(self._patterns)
         self._most = _REMEMBERED + _REMEMBERED_A_WORD * words
         self._remembered = 0
+        self._checking = self._checked = 0  # segment whose topics are checked, and how many of them were
+        self._wanted: set[bytes] = set()  # the wanted ones of these
         self.bytes = sum(map(len, each)) + _TOPIC_BYTES * len(each) + _WORD_BYTES * words
         """Bytes of memory that the filter takes, at most."""
         self.usage = usage or Usage()
@@ -73,23 +75,24 @@ class Topics:
         """True if messages with this topic are wanted; long topics are cut to 255 bytes."""
         return self.everything or topic in self.exact or self._begins(topic) or self._fits(topic)
 
-    def among(self, topics: Iterable[bytes], seconds: float) -> tuple[Collection[bytes], bytes | None]:
-        """Return the wanted ones of some topics, and the first topic that was not checked in these seconds.
+    def among(self, topics: Sequence[bytes], place: int, seconds: float) -> Collection[bytes] | None:
+        """Return the wanted ones of the topics of a segment; None: not all were checked in these seconds.
 
-        ``seconds`` of CPU; some topics are checked in any case. None: all were.
+        ``place``: the segment's, where the next call for it goes on. ``seconds`` of CPU; some topics are
+        checked in any case.
         """
         if self.everything:
-            return frozenset(topics), None
+            return frozenset(topics)
         until = thread_time() + seconds
-        wanted: set[bytes] = set()
-        left: bytes | None = None
-        for at, topic in enumerate(dict.fromkeys(topics)):
-            if at and not at % _LOOK and thread_time() > until:
-                left = topic
-                break
-            if self.want(topic):
-                wanted.add(topic)
-        return wanted, left
+        if self._checking != place:
+            self._checking, self._checked, self._wanted = place, 0, set()
+        for at in range(self._checked, len(topics), _LOOK):
+            some = topics[at : at + _LOOK]
+            self._wanted.update(filter(self.want, some))
+            self._checked = at + len(some)
+            if self._checked < len(topics) and thread_time() > until:
+                return None
+        return self._wanted
 
     def _begins(self, topic: bytes) -> bool:
         """True if a topic has a wanted prefix: the last prefix that is not behind it in order."""
