@@ -12,7 +12,7 @@ from falcon.testing import create_environ
 
 from sluicemq.protocol.errors import Forbidden
 from sluicemq.protocol.permissions import Action, Permissions
-from sluicemq_broker.config import BrokerSettings, Config
+from sluicemq_broker.config import BrokerSettings, Config, PrincipalSettings
 from sluicemq_broker.config.secret import Secret
 from sluicemq_broker.http.authorization import HEADER, Authorization
 from sluicemq_broker.http.callers import Callers
@@ -26,6 +26,7 @@ from sluicemq_broker.security import (
     Needs,
     Security,
 )
+from support.cheap_passwords import cheap_hash
 from support.virtual_time import VirtualTime
 
 NAMES = HostNames("127.0.0.1:5580", ())
@@ -88,6 +89,24 @@ def test_who_guesses_is_refused_for_a_moment_and_who_knows_is_not(callers: Calle
     with pytest.raises(falcon.HTTPTooManyRequests):
         check(callers, asked("a-guess-1234567890"))
     assert check(callers, asked(RIGHT)).name == "http_token"
+
+
+def test_guesses_keep_out_nobody_who_has_logged_in_from_there(callers: Callers, security: Security) -> None:
+    password = Secret(cheap_hash("right"))
+    security.principals.use_file(
+        {"anna": PrincipalSettings(password=password, permissions=Permissions.all())}
+    )
+
+    def log_in(password: str) -> Caller:
+        return callers.log_in(asked(), falcon.Response(), {"user": "anna", "password": password})
+
+    assert log_in("right").name == "anna"
+    for _ in range(20):
+        with pytest.raises(falcon.HTTPUnauthorized):
+            check(callers, asked("a-guess-1234567890"))
+    with pytest.raises(falcon.HTTPTooManyRequests):
+        check(callers, asked("a-guess-1234567890"))
+    assert log_in("right").name == "anna"
 
 
 def test_no_token_opens_a_door_that_has_none(security: Security) -> None:

@@ -99,53 +99,95 @@ def test_clients_that_come_together_with_one_password_wait_for_one_check(
 
 def test_more_passwords_than_can_wait_are_refused(checked: Passwords, slow: Callable[[], None]) -> None:
     """Passwords that nobody can know cost no more than a bound, and others are refused meanwhile."""
-    waiting = [gevent.spawn(checked.check, f"user {n % 6}", f"hash {n % 6}", f"guess {n}") for n in range(66)]
+    waiting = guess(checked, "anna", "a hash", "10.0.0.1", 64 + 10)
     gevent.idle()
-
-    with pytest.raises(Busy):
-        checked.check("anna", HASH, "one more")
-
     slow()
-    gevent.joinall(waiting, timeout=30, raise_error=True)
+    gevent.joinall(waiting, timeout=30)
+
+    assert sum(isinstance(each.exception, Busy) for each in waiting) == 10
     assert checked.check("anna", HASH, "right")
 
 
-def test_guesses_for_one_user_leave_room_for_others(
-    checked: Passwords, checks: list[str], slow: Callable[[], None]
+def guess(
+    checked: Passwords, user: str, stored: str | None, address: str, count: int
+) -> list[gevent.Greenlet[..., bool]]:
+    return [gevent.spawn(checked.check, user, stored, f"guess {n}", address) for n in range(count)]
+
+
+def test_guesses_count_against_their_address_and_not_against_the_user(
+    checked: Passwords, threads: Threads, slow: Callable[[], None]
 ) -> None:
-    guesses = [gevent.spawn(checked.check, "guessed", "a hash", f"guess {n}") for n in range(40)]
-    strangers = [gevent.spawn(checked.check, "nobody", None, f"guess {n}") for n in range(40)]
+    # Given more guesses for a user than can wait, from one address
+    guesses = guess(checked, "anna", HASH, "10.0.0.1", 200)
     gevent.idle()
-    honest = gevent.spawn(checked.check, "anna", HASH, "right")
+    # When the user comes from another one
+    honest = gevent.spawn(checked.check, "anna", HASH, "right", "10.0.0.2")
     gevent.idle()
-
     slow()
-    gevent.joinall([*guesses, *strangers, honest], timeout=60)
-
+    gevent.joinall([*guesses, honest], timeout=60)
+    # Then it has its turn behind those under way and one more
     assert honest.value
-    assert [sum(isinstance(each.exception, Busy) for each in crowd) for crowd in (guesses, strangers)] == [
-        24,
-        24,
-    ]
-    assert checked.check("anna", "a hash", "a guess") is False
+    assert threads.taken[:4].index("right") == 3
+    assert sum(isinstance(each.exception, Busy) for each in guesses) == 200 - 64
+
+
+def test_a_password_that_was_right_before_is_looked_at_next_wherever_the_guesses_come_from(
+    threads: Threads, slow: Callable[[], None]
+) -> None:
+    # Given a client that has got in an hour ago, and guesses for its user from its own address
+    now = 1000.0
+    checked = Passwords(threads, lambda: now)
+    threads.go_on.set()
+    assert checked.check("anna", HASH, "right", "10.0.0.1")
+    now += 3600
+    threads.go_on.clear()
+    guesses = guess(checked, "anna", HASH, "10.0.0.1", 200)
+    gevent.idle()
+    # When it comes again
+    honest = gevent.spawn(checked.check, "anna", HASH, "right", "10.0.0.1")
+    gevent.idle()
+    slow()
+    gevent.joinall([*guesses, honest], timeout=60)
+    # Then
+    assert honest.value
+    assert threads.taken.index("right", 1) == 3
+
+
+def test_a_user_from_a_known_address_has_every_other_turn(threads: Threads, slow: Callable[[], None]) -> None:
+    checked = Passwords(threads)
+    threads.go_on.set()
+    assert checked.check("anna", HASH, "right", "10.0.0.1")
+    threads.go_on.clear()
+    strangers = [gevent.spawn(checked.check, "anna", HASH, f"guess {n}", f"10.0.1.{n}") for n in range(66)]
+    gevent.idle()
+    # When the user comes with a new password
+    mine = gevent.spawn(checked.check, "anna", OTHER, "too", "10.0.0.1")
+    gevent.idle()
+    slow()
+    gevent.joinall([*strangers, mine], timeout=60)
+
+    assert mine.value
+    assert checked.knows("anna", "10.0.0.1")
+    assert not checked.knows("anna", "10.0.1.1")
+    assert threads.taken.index("too") <= 4
 
 
 @pytest.mark.parametrize("stored", [HASH, None], ids=["one who exists", "one who does not"])
 def test_a_flood_of_guesses_does_not_say_which_users_exist(
-    checked: Passwords, slow: Callable[[], None], stored: str | None
+    checked: Passwords, checks: list[str], slow: Callable[[], None], stored: str | None
 ) -> None:
-    # Given as many guesses for users that do not exist as are checked at one time
-    others = [gevent.spawn(checked.check, f"nobody {n}", None, f"guess {n}") for n in range(40)]
+    # Given guesses for users that do not exist
+    others = [gevent.spawn(checked.check, f"nobody {n}", None, "guess", "10.0.0.1") for n in range(40)]
     gevent.idle()
     # When somebody guesses the password of another user, who exists or not
-    guesses = [gevent.spawn(checked.check, "asked", stored, f"another {n}") for n in range(20)]
+    asked = gevent.spawn(checked.check, "asked", stored, "guess", "10.0.0.1")
     gevent.idle()
     slow()
-    gevent.joinall([*others, *guesses], timeout=60)
-    # Then
-    assert [each.value for each in others] == [False] * 40
-    assert [isinstance(each.exception, Busy) for each in guesses] == [False] * 16 + [True] * 4
-    assert [each.value for each in guesses[:16]] == [False] * 16
+    gevent.joinall([*others, asked], timeout=60)
+    # Then it is one check more, behind the others
+    assert not asked.value
+    assert len(checks) == 41
+    assert checks[-1] == (stored or passwords.NOBODYS)
 
 
 def test_a_client_that_leaves_does_not_spoil_the_check_of_others(
@@ -185,18 +227,23 @@ class NoThreads(ThreadPool):  # type: ignore[misc]
 
 
 class Threads(ThreadPool):  # type: ignore[misc]
-    """Threads that note against which hashes passwords were ``checked``, and wait until ``go_on`` is set."""
+    """Threads that wait until ``go_on`` is set.
+
+    They note against which hashes passwords were ``checked``, and the passwords that they have ``taken``.
+    """
 
     def __init__(self) -> None:
         super().__init__(2)
         self.checked: list[str] = []
+        self.taken: list[str] = []
         self.go_on = Event()
         self.go_on.set()
 
     def apply(self, func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         self.go_on.wait()
-        stored, *_ = args
+        stored, password, *_ = args
         self.checked.append(stored)
+        self.taken.append(password)
         return super().apply(func, args)
 
 
@@ -223,7 +270,7 @@ def slow(threads: Threads) -> Callable[[], None]:
     return threads.go_on.set  # type: ignore[no-any-return]
 
 
-def test_hashes_of_new_passwords_are_made_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hashes_of_new_passwords_are_made_one_at_a_time() -> None:
     """Each takes 64 MiB: a flood of orders with a password took that ten times."""
     at_once, most = 0, 0
     makes = threading.Lock()
@@ -238,8 +285,7 @@ def test_hashes_of_new_passwords_are_made_one_at_a_time(monkeypatch: pytest.Monk
             at_once -= 1
         return password
 
-    monkeypatch.setattr(passwords, "hash_password", hash_slowly)
-    made = Passwords()
+    made = Passwords(make=hash_slowly)
 
     hashes = [gevent.spawn(made.hash, str(number)) for number in range(20)]
     gevent.joinall(hashes, timeout=60, raise_error=True)

@@ -164,12 +164,18 @@ class Callers:
         return caller
 
     def _by_password(self, request: falcon.Request, user: str, password: str) -> Caller:
-        """Return the caller with this password; where there are too many wrong ones it is not looked at."""
-        self._count_try(request)
+        """Return the caller with this password; after too many wrong ones it is not looked at.
+
+        That does not hold for a user who has logged in from this address before: only threads bound these.
+        """
+        known = self._security.passwords.knows(user, request.remote_addr)
+        if not known:  # else guesses of others would keep it out
+            self._count_try(request)
         caller = self._security.by_password(user, password, request.remote_addr)
         if caller is None:
             raise self._wrong(request, "user or password is wrong", user)
-        self._tries.give_back(owner_of(request.remote_addr))
+        if not known:
+            self._tries.give_back(owner_of(request.remote_addr))
         return caller
 
     def _count_try(self, request: falcon.Request) -> None:

@@ -13,6 +13,7 @@ from sluicemq.protocol.errors import Unavailable
 from sluicemq.protocol.keys import KeyPair, encode, key_id, read_key
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker.config import DoorRule
+from sluicemq_broker.security.acts import address_of
 from sluicemq_broker.security.audit import Audit
 from sluicemq_broker.security.authorize import Caller, Principal
 from sluicemq_broker.security.passwords import Passwords
@@ -117,7 +118,9 @@ class DoorGuard(Guard):
     def _check(self, credentials: Credentials, peer: str, decide: Decide) -> None:
         login = self._principals.login(credentials.user)
         try:
-            fits = self._passwords.check(credentials.user, login and login.hash, credentials.password)
+            fits = self._passwords.check(
+                credentials.user, login and login.hash, credentials.password, address_of(peer)
+            )
         except Unavailable as error:
             decide(None, str(error), for_now=True)
             return

@@ -3,6 +3,9 @@
 A check takes a core for a tenth of a second and 64 MiB, and so does the hash of a new password. So there is a
 bound, and a client that reconnects with a password that was right a moment ago does not wait for another
 check.
+
+Guesses count against the address that they come from, never against the user that is guessed: addresses take
+turns, and one that has too many loses some. A user that does not exist goes the way of one that does.
 """
 
 from __future__ import annotations
@@ -12,9 +15,8 @@ import hmac
 import os
 import secrets
 import threading
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import OrderedDict
+from collections.abc import Callable
 from time import monotonic, thread_time
 from typing import Final
 
@@ -22,15 +24,16 @@ import gevent
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 from gevent.event import AsyncResult
-from gevent.lock import BoundedSemaphore
 from gevent.threadpool import ThreadPool
 
 from sluicemq.protocol.errors import Unavailable
+from sluicemq_devices.sockets import owner_of
 
-#: Checks at one time; those that wait for their turn, at most; and those of one user, of both.
+#: Checks at one time, and those that wait in one line, at most.
 _AT_ONCE: Final = 2
 _MOST_WAITING: Final = 64
-_MOST_OF_ONE: Final = 16
+#: Pairs of an address and a user that are known to be good: those used last.
+_MOST_KNOWN: Final = 10_000
 #: Seconds for which a right password is remembered, and how many are.
 _REMEMBERED: Final = 60.0
 MOST_REMEMBERED: Final = 10_000
@@ -57,7 +60,8 @@ class Busy(Unavailable):
 class Passwords:
     """Checks passwords for all doors of a broker.
 
-    ``now``: monotonic seconds; ``cpu``: those of the CPU that the calling thread has used.
+    ``now``: monotonic seconds; ``cpu``: those of the CPU that the calling thread has used; ``make``: makes the
+    hash of a new password.
     """
 
     def __init__(
@@ -65,89 +69,108 @@ class Passwords:
         pool: ThreadPool | None = None,
         now: Callable[[], float] = monotonic,
         cpu: Callable[[], float] = thread_time,
+        make: Callable[[str], str] | None = None,
     ) -> None:
         self._pool = ThreadPool(_AT_ONCE) if pool is None else pool
         self._new = ThreadPool(1)
-        self._turns = BoundedSemaphore(_AT_ONCE)
+        self._make = make or hash_password
         self._now = now
         self._cpu = cpu
         self._secret = secrets.token_bytes(32)
         self._right: OrderedDict[bytes, float] = OrderedDict()
-        self._checks: dict[bytes, AsyncResult[bool]] = {}
-        self._guesses: dict[str, Counter[bytes]] = {}  # by user: one that is guessed leaves room for others
-        self._of_nobody: dict[bytes, AsyncResult[bool]] = {}  # checks for users that do not exist
+        self._checks: dict[tuple[str, bytes], _Check] = {}  # waiting, and under way
+        self._known: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._of_right, self._of_known, self._of_others = _Line(), _Line(), _Line()
+        self._under_way = 0
+        self._turn_of_known = False
 
     def remembers(self, stored: str, password: str) -> bool:
         """Return whether this password was right for this hash a moment ago; never blocks."""
         until = self._right.get(self._mark(stored, password))
         return until is not None and self._now() < until
 
-    def check(self, user: str, stored: str | None, password: str) -> bool:
+    def knows(self, user: str, address: str) -> bool:
+        """Return whether this user has shown a right password from this address before."""
+        return (owner_of(address), user) in self._known
+
+    def check(self, user: str, stored: str | None, password: str, address: str = "") -> bool:
         """Return whether a password fits its hash; None: nobody's, which takes as long and never fits.
 
-        Waits for a thread. Checks of one password are one. Raises :class:`Busy` if too many wait, or too many
-        of one user, whether that user exists or not.
+        Waits for a thread, in the line of its address: guesses from there make others wait no longer.
+        Checks of one password of one user are one. Raises :class:`Busy` if too many wait.
         """
         if stored and self.remembers(stored, password):
             return True
         mark = self._mark(stored or NOBODYS, password)
-        with self._guess(user, mark):
-            check = self._checks.get(mark) or self._begin(mark, stored, password)
-            fits = bool(check.get()) and stored is not None
+        check = self._checks.get((user, mark))
+        if check is None:
+            check = _Check((user, mark), stored or NOBODYS, password, owner_of(address))
+            self._begin(check, self._line(user, mark, address))
+        fits = bool(check.result.get()) and stored is not None
         if fits:
             self._remember(mark)
+            self._note_known(owner_of(address), user)
         return fits
 
     def hash(self, password: str) -> str:
         """Return the argon2id hash of a new password; one at a time is made, which waits for no check."""
-        return str(self._new.apply(_hash_in_the_background, (password,)))
+        return str(self._new.apply(_hash_in_the_background, (password, self._make)))
 
-    @contextmanager
-    def _guess(self, user: str, mark: bytes) -> Iterator[None]:
-        """Count a password of a user while it is checked."""
-        guesses = self._guesses.setdefault(user, Counter())
-        if mark not in guesses and len(guesses) >= _MOST_OF_ONE:
-            raise _busy()
-        guesses[mark] += 1
+    def _line(self, user: str, mark: bytes, address: str) -> _Line:
+        """Return where a check waits: no guess gets into the line of passwords that were right before."""
+        if mark in self._right:
+            return self._of_right
+        return self._of_known if self.knows(user, address) else self._of_others
+
+    def _begin(self, check: _Check, line: _Line) -> None:
+        """Let a check wait for a thread; where too many wait one of the address with the most is refused."""
+        self._checks[check.key] = check
+        if (refused := line.add(check)) is not None:
+            del self._checks[refused.key]
+            refused.result.set_exception(_busy())
+        if self._under_way < _AT_ONCE:
+            self._under_way += 1
+            gevent.spawn(self._work)  # the first client may leave
+
+    def _work(self) -> None:
         try:
-            yield
+            while (check := self._next()) is not None:
+                self._carry_out(check)
         finally:
-            guesses[mark] -= 1
-            if not guesses[mark]:
-                del guesses[mark]
-            if not guesses:
-                del self._guesses[user]
+            self._under_way -= 1
 
-    def _begin(self, mark: bytes, stored: str | None, password: str) -> AsyncResult[bool]:
-        """Begin a check.
+    def _next(self) -> _Check | None:
+        """Return the check that is next.
 
-        Users that do not exist share a few, for a user that exists is not refused for the guesses of others.
+        A password that was right before goes first. Of the others every other turn is kept for users from
+        addresses that are known.
         """
-        if len(self._checks) >= _AT_ONCE + _MOST_WAITING:
-            raise _busy()
-        if not stored and len(self._of_nobody) >= _MOST_OF_ONE:
-            return next(reversed(self._of_nobody.values()))
-        check: AsyncResult[bool] = AsyncResult()
-        self._checks[mark] = check
-        if not stored:
-            self._of_nobody[mark] = check
-        gevent.spawn(self._carry_out, mark, stored or NOBODYS, password, check)  # the first may leave
-        return check
+        if (right := self._of_right.take()) is not None:
+            return right
+        self._turn_of_known = not self._turn_of_known
+        first, then = self._of_known, self._of_others
+        if not self._turn_of_known:
+            first, then = then, first
+        return first.take() or then.take()
 
-    def _carry_out(self, mark: bytes, against: str, password: str, check: AsyncResult[bool]) -> None:
-        with self._turns:
-            used = 0.0
-            try:
-                fits, used = self._pool.apply(_in_the_background, (against, password, self._cpu))
-                check.set(fits)
-            except BaseException as error:
-                check.set_exception(error)
-                raise
-            finally:
-                del self._checks[mark]
-                self._of_nobody.pop(mark, None)
-            if not check.get():
-                gevent.sleep(_REST * used)
+    def _carry_out(self, check: _Check) -> None:
+        used, work = 0.0, (check.against, check.password, self._cpu)
+        try:
+            fits, used = self._pool.apply(_in_the_background, work)
+            check.result.set(fits)
+        except BaseException as error:
+            check.result.set_exception(error)
+            raise
+        finally:
+            del self._checks[check.key]
+        if not fits:
+            gevent.sleep(_REST * used)
+
+    def _note_known(self, owner: str, user: str) -> None:
+        self._known[owner, user] = None
+        self._known.move_to_end((owner, user))
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
 
     def _mark(self, stored: str, password: str) -> bytes:
         """Return what is remembered of a password: a hash under a key that this process alone has."""
@@ -159,6 +182,53 @@ class Passwords:
         self._right.move_to_end(mark)
         while len(self._right) > MOST_REMEMBERED:
             self._right.popitem(last=False)
+
+
+class _Check:
+    """One password that is checked. ``key``: its user and mark; ``owner``: whose address it comes from."""
+
+    __slots__ = ("against", "key", "owner", "password", "result")
+
+    def __init__(self, key: tuple[str, bytes], against: str, password: str, owner: str) -> None:
+        self.key = key
+        self.against = against
+        self.password = password
+        self.owner = owner
+        self.result: AsyncResult[bool] = AsyncResult()
+
+
+class _Line:
+    """Checks that wait for a thread: addresses take turns, and those of one are in order."""
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[str, list[_Check]] = OrderedDict()
+        self._count = 0
+
+    def add(self, check: _Check) -> _Check | None:
+        """Let it wait; return one that may not, by chance, of an address with the most, if too many wait."""
+        self._waiting.setdefault(check.owner, []).append(check)
+        self._count += 1
+        if self._count <= _MOST_WAITING:
+            return None
+        most = max(map(len, self._waiting.values()))
+        of = secrets.choice([each for each in self._waiting.values() if len(each) == most])
+        return self._removed(secrets.choice(of))
+
+    def take(self) -> _Check | None:
+        """Return the next one, which waits no longer; None: there is none."""
+        if not self._waiting:
+            return None
+        owner = next(iter(self._waiting))
+        self._waiting.move_to_end(owner)
+        return self._removed(self._waiting[owner][0])
+
+    def _removed(self, check: _Check) -> _Check:
+        of = self._waiting[check.owner]
+        of.remove(check)
+        if not of:
+            del self._waiting[check.owner]
+        self._count -= 1
+        return check
 
 
 def _busy() -> Busy:
@@ -173,9 +243,9 @@ def _in_the_background(stored: str, password: str, cpu: Callable[[], float]) -> 
     return fits, cpu() - began
 
 
-def _hash_in_the_background(password: str) -> str:
+def _hash_in_the_background(password: str, make: Callable[[str], str]) -> str:
     _lower_priority()
-    return hash_password(password)
+    return make(password)
 
 
 def _lower_priority() -> None:

@@ -90,7 +90,7 @@ class Security:
         Raises :class:`~sluicemq_broker.security.passwords.Busy` if too many wait.
         """
         login = self.principals.login(user)
-        fits = self.passwords.check(user, login and login.hash, password[: LONGEST_PASSWORD + 1])
+        fits = self.passwords.check(user, login and login.hash, password[: LONGEST_PASSWORD + 1], peer)
         caller = Caller(login.principal, peer, login.key, self.refused) if login and fits else None
         return caller if caller and caller.is_known else None
 
