@@ -318,6 +318,33 @@ def test_indexes_and_options_come_back(backup: Path, uri_file: Path, store: Stor
     assert list(restored["meta"].find().sort("_id")) == list(store["meta"].find().sort("_id"))
 
 
+def test_a_store_can_be_restored_with_all_that_would_run_paused(
+    tmp_path: Path, uri_file: Path, mongo_uri: str, store: Store, other: str
+) -> None:
+    # Given a store with jobs and a schedule
+    at, out = ["--mongodb-uri-file", str(uri_file)], tmp_path / "out"
+    with BrokerProcess(mongo_uri, store.name) as broker, Client(broker.doors["smq"]) as client:
+        client.add_schedule("often", "a", b"x", every=1.0)
+    sluicemq("backup", *at, "--database", store.name, "--out", out)
+    # When
+    [file] = out.iterdir()
+    told = sluicemq("restore", file, *at, "--database", other, "--yes", "--paused").stderr
+    # Then
+    assert "3 queues and 1 schedules are paused: go on with sluicemq resume QUEUE" in told
+    with BrokerProcess(mongo_uri, other) as broker, Client(broker.doors["smq"]) as client:
+        paused = {row["name"]: row["paused"] for row in client.queues()}
+        assert paused == {"a": ["delivery"], "b": ["delivery"], "default": ["delivery"]}
+        [schedule] = client.schedules()
+        assert schedule["paused"]
+        client.resume("a")
+        assert client.resume_schedule("often")["paused"] is False
+
+
+def test_without_that_it_says_what_will_run(backup: Path, uri_file: Path, other: str) -> None:
+    told = sluicemq("restore", backup, "--mongodb-uri-file", uri_file, "--database", other, "--yes")
+    assert "the jobs of 2 queues and 0 schedules run as soon as a broker starts there" in told.stderr
+
+
 def test_a_database_with_jobs_is_left_alone(backup: Path, uri_file: Path, store: Store) -> None:
     told = refused("restore", backup, "--mongodb-uri-file", uri_file, "--database", store.name, "--yes")
     assert f"database '{store.name}' of" in told

@@ -17,6 +17,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from sluicemq import BadHeaders, Client, NotFound
+from sluicemq_broker.admin.schedules import ScheduleAdmin
 from sluicemq_broker.config import Config, load
 from sluicemq_broker.job import Misfire, Timetable
 from sluicemq_broker.queue import JobMaker
@@ -215,6 +216,33 @@ def test_a_run_whose_id_is_there_is_not_pushed_again(node: Node, mail: QueueStor
     assert everything(mail)[hours(0)[0]]["payload"] == b"by hand"
     assert node.counters.values[Count.REPEATED] == 1
     assert node.store.one("report").next_at == NEXT + HOUR
+
+
+@pytest.mark.parametrize(("misfire", "skipped"), [(Misfire.ALL, 0), (Misfire.ONE, 4), (Misfire.SKIP, 5)])
+def test_missed_runs_that_are_left_out_are_counted(node: Node, misfire: Misfire, skipped: int) -> None:
+    node.schedules.put(hourly(misfire=misfire))
+    node.at(NEXT + 4.5 * HOUR)
+    assert node.store.one("report").skipped == skipped
+    assert node.counters.values[Count.RUNS_SKIPPED] == skipped
+
+
+def test_a_zone_that_this_host_does_not_know_is_named_and_its_runs_stay_due(
+    node: Node, mail: QueueStore
+) -> None:
+    # Given a schedule of a broker with newer time zones
+    node.schedules.put(hourly())
+    node.store.schedules.update_one({"_id": "report"}, {"$set": {"timezone": "Mars/Base"}})
+    admin = ScheduleAdmin(node.schedules)
+    # Then
+    [row] = admin.do("list", {})
+    assert "timezone is 'Mars/Base'" in row["problem"]
+    with pytest.raises(
+        BadHeaders, match="schedule 'report' can't run at this broker: timezone is 'Mars/Base'"
+    ):
+        admin.do("resume", {"name": "report"})
+    node.at(NEXT + 1)
+    assert (runs(mail), node.counters.values[Count.SCHEDULES_FAILED]) == ([], 1)
+    assert node.store.one("report").next_at == NEXT
 
 
 def test_what_was_changed_meanwhile_is_not_pushed_as_it_was(node: Node, mail: QueueStore) -> None:

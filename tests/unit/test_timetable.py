@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq_broker.job.timetable import LATE, MOST_RUNS, Misfire, Timetable, plan
+from sluicemq_broker.job.timetable import LATE, MOST_RUNS, MOST_SKIPPED, Misfire, Timetable, plan
 
 YEAR = 366 * 86400.0
 ZONES = [
@@ -184,8 +184,9 @@ def test_a_plan_pushes_what_its_policy_says_and_goes_on_behind_it(
     [(Misfire.SKIP, []), (Misfire.ONE, [3600.0 * 5]), (Misfire.ALL, [3600.0 * n for n in range(1, 6)])],
 )
 def test_runs_of_five_hours_without_a_broker(misfire: Misfire, expected: list[float]) -> None:
-    hourly = Timetable("0 * * * *")
-    assert plan(hourly, 3600.0, 5.5 * 3600, misfire) == (expected, 6 * 3600.0)
+    for hourly in (Timetable("0 * * * *"), Timetable(every=3600.0)):
+        planned = plan(hourly, 3600.0, 5.5 * 3600, misfire)
+        assert planned == (expected, 6 * 3600.0, 5 - len(expected))
 
 
 @pytest.mark.parametrize("misfire", Misfire)
@@ -193,14 +194,19 @@ def test_a_run_that_is_a_moment_late_is_not_missed(misfire: Misfire) -> None:
     assert plan(Timetable("0 * * * *"), 3600.0, 3600.0 + LATE, misfire).runs == [3600.0]
 
 
+def test_of_very_many_missed_runs_some_are_counted_as_skipped() -> None:
+    assert plan(Timetable("* * * * *"), 0.0, 365 * 86400.0, Misfire.ONE).skipped == MOST_SKIPPED
+    assert plan(Timetable(every=1.0), 0.0, 365 * 86400.0, Misfire.ONE).skipped == 365 * 86400
+
+
 def test_nothing_runs_before_its_time() -> None:
-    assert plan(Timetable("0 * * * *"), 3600.0, 3599.999, Misfire.ONE) == ([], 3600.0)
+    assert plan(Timetable("0 * * * *"), 3600.0, 3599.999, Misfire.ONE) == ([], 3600.0, 0)
 
 
 def test_all_that_was_missed_comes_in_parts() -> None:
     minutely, due, runs = Timetable("* * * * *"), 60.0, list[float]()
     while due <= 86400.0:
-        part, due = plan(minutely, due, 86400.0, Misfire.ALL)
+        part, due, _ = plan(minutely, due, 86400.0, Misfire.ALL)
         assert len(part) <= MOST_RUNS
         runs += part
     assert runs == [60.0 * number for number in range(1, 1441)]

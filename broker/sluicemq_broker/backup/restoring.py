@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final
 
+from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.backup.archive import Reader, documents_file, metadata_file
 from sluicemq_broker.backup.reach import Place, reached
 from sluicemq_broker.backup.refusal import Refusal
-from sluicemq_broker.store import SCHEMA, Description, RestoredDatabase
+from sluicemq_broker.store import (
+    SCHEMA,
+    Description,
+    Documents,
+    Inspector,
+    QueueRecord,
+    QueueRecordStore,
+    RestoredDatabase,
+    ScheduleStore,
+    collection,
+)
 
 #: Seconds between two lines of progress, and two looks whether another restore has begun.
 _PROGRESS: Final = 5.0
@@ -28,13 +40,19 @@ _MOST: Final = 2000
 _MOST_BYTES: Final = 8 << 20
 _MB: Final = 1_000_000
 _META: Final = "meta"
+_SCHEDULES: Final = "schedules"
 
 Say = Callable[[str], None]
 
 
-def restore(file: Path, place: Place, say: Say, confirm: Callable[[str], None]) -> dict[str, Any]:
-    """Write a backup into a MongoDB; returns ``{databases, documents, collections, seconds}``.
+def restore(
+    file: Path, place: Place, say: Say, confirm: Callable[[str], None], *, paused: bool = False
+) -> dict[str, Any]:
+    """Write a backup into a MongoDB.
 
+    Returns ``{databases, documents, collections, queues, schedules, paused, seconds}``.
+
+    ``paused``: with all queues and schedules paused, so that nothing runs when a broker starts there.
     ``confirm`` is called with what will be done before anything is written, and raises if nobody wants that.
     Raises SluiceError and OSError.
     """
@@ -45,14 +63,16 @@ def restore(file: Path, place: Place, say: Say, confirm: Callable[[str], None]) 
         for _ in reader.check():
             pass
         with reached(place, running=False) as client:
-            done = _Restore(reader, file, place, client, say).run(confirm)
+            done = _Restore(reader, file, place, client, say, paused=paused).run(confirm)
     return {**done, "seconds": round(time.monotonic() - began, 3)}
 
 
 class _Restore:
     """The databases of a backup, and those that they are written into, by the names of the backup."""
 
-    def __init__(self, reader: Reader, file: Path, place: Place, client: Any, say: Say) -> None:
+    def __init__(
+        self, reader: Reader, file: Path, place: Place, client: Any, say: Say, *, paused: bool
+    ) -> None:
         self._reader = reader
         self._file = file
         self._place = place
@@ -66,6 +86,7 @@ class _Restore:
         token = token_hex(8)
         self._own = own
         self._targets = {name: RestoredDatabase(client[target], token) for name, target in names.items()}
+        self._pauses = [_Pause(client[target]) for target in names.values()] if paused else []
         self._documents = 0
         self._bytes = 0
         self._said = self._looked = time.monotonic()
@@ -84,6 +105,17 @@ class _Restore:
             "databases": [each.name for each in self._targets.values()],
             "collections": collections,
             "documents": self._documents,
+            **self._what_runs(),
+            "paused": bool(self._pauses),
+        }
+
+    def _what_runs(self) -> dict[str, int]:
+        """Return the numbers of queues and of schedules in the backup."""
+        manifest, schedules = self._reader.manifest, [self._own, _SCHEDULES]
+        there = schedules in [list(each) for each in manifest["collections"]]
+        return {
+            "queues": sum(name.startswith(collection("")) for _, name in manifest["collections"]),
+            "schedules": self._reader.files[documents_file(*schedules)].documents if there else 0,
         }
 
     def _names(self) -> str:
@@ -141,6 +173,8 @@ class _Restore:
             if each.name != _META:
                 self._say_sometimes(f"making the indexes of {each.name}")
                 self._make_indexes(each)
+        for pause in self._pauses:
+            pause.all()
         for source in sorted(self._targets, key=lambda name: name == self._own):  # the own one at the end
             documents = list(self._reader.documents(documents_file(source, _META)))
             if not self._targets[source].open(documents):
@@ -203,6 +237,26 @@ class _Restore:
         if time.monotonic() - self._said > _PROGRESS:
             self._said = time.monotonic()
             self._say(text)
+
+
+class _Pause:
+    """Pauses what would run in a restored database."""
+
+    def __init__(self, database: Documents) -> None:
+        self._queues = Inspector(database)
+        self._records = QueueRecordStore(database)
+        self._schedules = ScheduleStore(database)
+
+    def all(self) -> None:
+        """Pause delivery of all queues, and all schedules; may be repeated."""
+        self._records.prepare()
+        for name in self._queues.names():
+            self._records.change(name, _without_delivery, time.time())
+        self._schedules.pause_all()
+
+
+def _without_delivery(record: QueueRecord) -> QueueRecord:
+    return replace(record, paused=record.paused | {wire.DELIVERY})
 
 
 def _require_known(file: Path, manifest: dict[str, Any]) -> None:

@@ -86,7 +86,7 @@ class Schedules:
         if schedule.paused or not queue.takes_jobs:
             return  # it stays due
         planned = plan(
-            schedule.timetable, schedule.next_at, self._clock.now(), schedule.misfire, self._portions.size
+            _usable(schedule), schedule.next_at, self._clock.now(), schedule.misfire, self._portions.size
         )
         by = named(schedule.added_by)
         jobs = [
@@ -96,13 +96,14 @@ class Schedules:
         now = queue.accept(jobs) if jobs else self._clock.now()
         next_at = min(planned.next_at, now + _FAR)
         try:
-            pushed = self._store.push(schedule, next_at, jobs, queue.store, now)
+            pushed = self._store.push(schedule, next_at, jobs, queue.store, now, planned.skipped)
         except Aborted as error:  # the next plan has fewer runs
             self._portions.shrink(len(jobs) // 2, error)
             return
         self._portions.grow(len(jobs))
         if pushed is not None:
             self._counters.add(Count.RECURRED, len(jobs))
+            self._counters.add(Count.RUNS_SKIPPED, planned.skipped)
             queue.stored(pushed, existing=len(jobs) - len(pushed))
 
     # ------------------------------------------------------------ administration
@@ -172,7 +173,7 @@ class Schedules:
         clock was wrong; an overdue run stays due.
         """
         schedule, now = self._store.one(name), self._clock.now()
-        timetable = schedule.timetable
+        timetable = _usable(schedule)
         if timetable.begins_at > now:
             timetable = timetable._replace(begins_at=now)
         next_at = self._next(timetable)
@@ -233,6 +234,13 @@ class Schedules:
     def _next(self, timetable: Timetable) -> float:
         now = self._clock.now()
         return min(timetable.after(now), now + _FAR)
+
+
+def _usable(schedule: Schedule) -> Timetable:
+    """Return the times of a schedule; raises BadHeaders if this host does not know them."""
+    if problem := schedule.timetable.problem:
+        raise BadHeaders(f"schedule {schedule.name!r} can't run at this broker: {problem}")
+    return schedule.timetable
 
 
 def run_id(name: str, when: float) -> str:

@@ -108,6 +108,7 @@ class Count(Metric):
         "transactions that MongoDB ended for their age or size: the next ones have half as many jobs",
         "transactions",
     )
+    RUNS_SKIPPED = "runs_skipped", "missed runs of schedules that were left out, as misfire says", "runs"
     SCHEDULES_FAILED = "schedules_failed", "runs of a schedule that could not be pushed yet", "runs"
     UNSWEPT = "unswept", "sweeps of a queue that failed", "sweeps"
     UNCOUNTED = "uncounted", "times that a queue's jobs could not be counted", "times"

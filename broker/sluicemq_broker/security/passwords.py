@@ -60,8 +60,8 @@ class Busy(Unavailable):
 class Passwords:
     """Checks passwords for all doors of a broker.
 
-    ``now``: monotonic seconds; ``cpu``: those of the CPU that the calling thread has used; ``make``: makes the
-    hash of a new password.
+    ``now``: monotonic seconds; ``cpu``: those of the CPU that the calling thread has used; ``make``:
+    makes the hash of a new password.
     """
 
     def __init__(

@@ -89,12 +89,16 @@ def backup(
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--yes", is_flag=True, help="Don't ask.")
+@click.option("--paused", is_flag=True, help="Pause its queues and schedules, so that nothing runs until resumed.")  # noqa: E501 # fmt: skip
 @_place
-def restore(invocation: Invocation, module: Any, place: Any, *, named: bool, file: Path, yes: bool) -> None:
+def restore(
+    invocation: Invocation, module: Any, place: Any, *, named: bool, file: Path, yes: bool, paused: bool
+) -> None:
     """Write the backup in FILE into an empty database that no broker uses; name it by an option.
 
     FILE is checked before anything is written. A restore that was killed is repeated; no broker starts before
-    it has ended. Jobs that ended after the backup are there again, and run again.
+    it has ended. Jobs that ended after the backup are there again, and run again. They and the schedules run
+    as soon as a broker starts there, unless you say --paused.
 
     Exit code 1: it is not restored.
     """
@@ -109,12 +113,20 @@ def restore(invocation: Invocation, module: Any, place: Any, *, named: bool, fil
         else:
             click.confirm(what, abort=True, err=True)
 
-    done = module.restore(file, place, invocation.note, confirm)
+    done = module.restore(file, place, invocation.note, confirm, paused=paused)
     where = " and ".join(done["databases"])
+    invocation.note(_what_runs(done))
     invocation.result(
         f"{done['documents']} documents in {done['collections']} collections are restored into {where}",
         **done,
     )
+
+
+def _what_runs(done: dict[str, Any]) -> str:
+    what = f"{done['queues']} queues and {done['schedules']} schedules"
+    if done["paused"]:
+        return f"{what} are paused: go on with sluicemq resume QUEUE, and sluicemq schedule resume NAME"
+    return f"the jobs of {what} run as soon as a broker starts there; to look around first: --paused"
 
 
 def _of_broker() -> Any:

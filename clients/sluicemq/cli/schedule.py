@@ -129,4 +129,6 @@ def _readable(row: dict[str, Any]) -> dict[str, Any]:
     line = {"name": rest.pop("name"), "queue": rest.pop("queue"), "runs": when}
     rest.pop("from_configuration", None)
     options = rest.pop("options", None)
+    if rest.get("problem"):
+        rest["next_at"] = None
     return {**line, **rest, **({"options": options} if options else {})}

@@ -3,7 +3,7 @@
 ::
 
     schedules: {_id: name, queue, payload, headers, cron?, timezone?, every?, begins_at, misfire,
-                revision, next_at, paused, last_at?, pushed, from_configuration, added_by?}
+                revision, next_at, paused, last_at?, pushed, skipped?, from_configuration, added_by?}
 
 ``next_at`` is the next run. The broker that pushes it moves ``next_at`` on by compare-and-set, in the
 majority transaction that inserts the jobs: of any number of brokers one does, and a crash leaves both or
@@ -66,6 +66,8 @@ class Schedule:
     paused: bool = False
     last_at: float | None = None
     pushed: int = 0
+    skipped: int = 0
+    """Missed runs that were left out."""
     from_configuration: bool = False
     added_by: str = ""
     """Principal whose jobs these are; empty where it has no name."""
@@ -165,6 +167,11 @@ class ScheduleStore:
         """Push nothing until :meth:`resume`; False: it was paused. Raises :class:`NotFound`."""
         return self._change(name, {"paused": True})
 
+    def pause_all(self) -> int:
+        """Pause all schedules; return how many there are."""
+        with translated():
+            return self.schedules.update_many({}, {"$set": {"paused": True}}).matched_count
+
     def resume(self, name: str, next_at: float, begins_at: float) -> None:
         """Go on with that run; runs during the pause were not missed. Raises :class:`NotFound`."""
         self._change(name, {"paused": False, "next_at": date(next_at), "begins_at": date(begins_at)})
@@ -176,9 +183,17 @@ class ScheduleStore:
             return [each["_id"] for each in self.schedules.find(over, {"_id": 1})]
 
     def push(
-        self, schedule: Schedule, next_at: float, jobs: Sequence[Job], queue: QueueStore, now: float
+        self,
+        schedule: Schedule,
+        next_at: float,
+        jobs: Sequence[Job],
+        queue: QueueStore,
+        now: float,
+        skipped: int = 0,
     ) -> Sequence[Job] | None:
         """Move a schedule on and push the jobs of its run whose ids are not there: both or neither.
+
+        ``skipped``: missed runs that are left out.
 
         Return the jobs that were pushed; None if another broker was first, or the schedule was changed or
         paused meanwhile. Raises :class:`DifferentStore` on a MongoDB without transactions.
@@ -189,18 +204,19 @@ class ScheduleStore:
         """
 
         def move_on(new: Sequence[Job], session: ClientSession) -> bool:
-            return self._move_on(schedule, next_at, len(new), now, session)
+            counts = {"pushed": len(new), "skipped": skipped}
+            return self._move_on(schedule, next_at, counts, now, session)
 
         return insert_with(queue, jobs, now, move_on, "schedules")
 
     def _move_on(
-        self, schedule: Schedule, next_at: float, count: int, now: float, session: ClientSession
+        self, schedule: Schedule, next_at: float, counts: dict[str, int], now: float, session: ClientSession
     ) -> bool:
         """Move ``next_at`` on by compare-and-set; False if another broker was first."""
         seen = {"_id": schedule.name, "revision": schedule.revision, **_RUNS}
         seen["next_at"] = date(schedule.next_at)
-        moved: Document = {"next_at": date(next_at), **({"last_at": date(now)} if count else {})}
-        update = {"$set": moved, "$inc": {"pushed": count}}
+        moved: Document = {"next_at": date(next_at), **({"last_at": date(now)} if counts["pushed"] else {})}
+        update = {"$set": moved, "$inc": counts}
         return self.schedules.update_one(seen, update, session=session).matched_count == 1
 
     def _change(self, name: str, fields: Document) -> bool:
@@ -264,6 +280,7 @@ def _read(stored: Document) -> Schedule:
         paused=field(stored, "paused", FLAG),
         last_at=field(stored, "last_at", DATE, None),
         pushed=field(stored, "pushed", COUNT, 0),
+        skipped=field(stored, "skipped", COUNT, 0),
         from_configuration=field(stored, "from_configuration", FLAG, default=False),
         added_by=field(stored, "added_by", TEXT, ""),
         revision=field(stored, "revision", TEXT),

@@ -58,9 +58,10 @@ export function schedules() {
     { title: "Schedule", kind: "name", cell: (row) => row.name },
     { title: "Queue", kind: "name", cell: (row) => link(row.queue) },
     { title: "When", cell: (row) => (row.every ? `every ${span(row.every)}` : `${row.cron} ${row.timezone}`) },
-    { title: "Next", cell: (row) => (row.paused ? { text: "paused", tone: "warn" } : ago(row.next_at, Date.now() / 1000)) },
+    { title: "Next", cell: (row) => (row.problem ? { text: row.problem, tone: "bad" } : row.paused ? { text: "paused", tone: "warn" } : ago(row.next_at, Date.now() / 1000)) },
     { title: "Last", more: true, cell: (row) => ago(row.last_at, Date.now() / 1000) },
     { title: "Pushed", num: true, more: true, cell: (row) => count(row.pushed) },
+    { title: "Skipped", num: true, more: true, cell: (row) => count(row.skipped) },
     { title: "", hidden: "Actions", kind: "grow how", cell: buttons },
   ], { empty: "no recurring jobs: sluicemq schedule add, or [schedules.NAME]" });
   const part = { element: card("Recurring jobs", { bare: list.element }), show: (found) => list.update(found.schedules) };
