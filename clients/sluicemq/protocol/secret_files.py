@@ -71,19 +71,20 @@ def private(path: str, flags: int) -> int:
     return descriptor
 
 
-def others_may(found: os.stat_result, groups: Collection[int] | None = None) -> int:
+def others_may(found: os.stat_result, groups: Collection[int] | None = None, main: int | None = None) -> int:
     """Return the bits of a file's mode by which others than its owner may use it; 0: nobody else may.
 
     The group of these files is nobody else: one of root's, which others may read then, and one of a group
     that this process has as the ``fsGroup`` of a Pod: a supplementary one, or one of the owner's number.
-    ``groups``: all of this process.
+    ``groups``: all of this process; ``main``: the one that it makes files with.
     """
     if os.name != "posix":  # its modes say nothing there
         return 0
     mode = stat.S_IMODE(found.st_mode)
     groups = os.getgroups() if groups is None else groups
+    main = os.getegid() if main is None else main
     is_own = found.st_gid in groups and found.st_gid != 0
-    if is_own and found.st_gid in ({*groups} - {os.getegid()} | {found.st_uid}):
+    if is_own and found.st_gid in ({*groups} - {main} | {found.st_uid}):
         return mode & stat.S_IRWXO
     of_root = found.st_uid == 0 and os.geteuid() != 0
     return mode & (_WRITE_AND_OTHERS if of_root else _GROUP_AND_OTHERS)
