@@ -134,6 +134,22 @@ def test_a_proxy_may_pass_on_a_password_of_its_own(callers: Callers) -> None:
     assert request.context.caller.name == ""
 
 
+@pytest.mark.parametrize(
+    ("headers", "named"),
+    [
+        ({HEADER: ""}, "the header X-SluiceMQ-Action"),
+        ({"Origin": "https://evil.example"}, "Origin"),
+        ({"Sec-Fetch-Site": "same-site"}, "Sec-Fetch-Site"),
+    ],
+)
+def test_a_change_that_may_come_from_another_site_hears_by_what(
+    callers: Callers, headers: dict[str, str], named: str
+) -> None:
+    with pytest.raises(falcon.HTTPForbidden) as raised:
+        check(callers, asked(RIGHT, **headers))
+    assert named in str(raised.value.description)
+
+
 # ------------------------------------------------------------------- what is needed
 
 

@@ -66,17 +66,20 @@ class Authorization:
                 description="nothing can be changed here: [broker] http_token is not set, and no principal "
                 "has a token or a password",
             )
-        if not self._is_own_page(request):
+        if why := self._foreign(request):
             raise falcon.HTTPForbidden(
-                title="Cross site", description="another site can't change anything here"
+                title="Cross site", description=f"another site can't change anything here: {why}"
             )
         if (request.content_type or "").partition(";")[0].strip() != falcon.MEDIA_JSON:
             raise falcon.HTTPUnsupportedMediaType(description="a request that changes something must be JSON")
 
-    def _is_own_page(self, request: falcon.Request) -> bool:
+    def _foreign(self, request: falcon.Request) -> str:
+        """Return by what a request may come from another site; "" if it does not."""
         if not request.get_header(HEADER):
-            return False
+            return f"this request lacks the header {HEADER}, with any value, which no form can send"
         if request.get_header("Sec-Fetch-Site") not in (None, "same-origin", "none"):
-            return False
+            return "the browser says so in Sec-Fetch-Site"
         origin = request.get_header("Origin")
-        return origin is None or self._names.is_own_page(origin, request.get_header("Host") or "")
+        if origin is None or self._names.is_own_page(origin, request.get_header("Host") or ""):
+            return ""
+        return "its Origin is not the Host that it asks, nor a name of [broker] http_hosts"
