@@ -262,3 +262,21 @@ def test_the_command_without_click_says_what_to_install(tmp_path: Path) -> None:
     assert done.stderr == (
         "sluicemq: the command line needs click and rich: pip install '.[cli]' in a checkout of SluiceMQ\n"
     )
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["key", "show", "/nowhere/a.key"],
+        ["backup", "--out", "/nowhere", "--mongodb-uri-file", "/nowhere/uri"],
+        ["backup", "--out", "/nowhere", "--config", "/nowhere/broker.toml"],
+        ["restore", "/nowhere/a.tar", "--config", "/nowhere/broker.toml"],
+        ["doctor", "--config", "/dev/null", "--report", "/nowhere/report"],
+    ],
+    ids=" ".join,
+)
+def test_a_value_that_nothing_may_have_is_wrong_usage_wherever_it_is_found(
+    words: list[str],
+) -> None:
+    nowhere = {"SLUICEMQ_ENDPOINT": "tcp://127.0.0.1:9"}
+    assert CliRunner().invoke(app, words, env=nowhere).exit_code == 2

@@ -39,16 +39,16 @@ def place_of(
 ) -> Place:
     """Return the MongoDB that is named by a URI or a folder, or by a configuration and the environment.
 
-    Raises Refusal for values that are wrong.
+    Raises ValueError for values that are wrong.
     """
     variables = {name: value for name, value in environ.items() if uri is None or name != _URI}
     try:
         found = load(Path(config) if config else None, variables, {"data_dir": folder, "database": database})
         given = None if uri is None else MongoUri.read(uri)
     except ConfigError as error:
-        raise Refusal("; ".join(map(str, error.problems))) from None
+        raise ValueError("; ".join(map(str, error.problems))) from None
     except ValueError as error:
-        raise Refusal(f"--mongodb-uri: expected {error}") from None
+        raise ValueError(f"--mongodb-uri: expected {error}") from None
     named = given or (None if folder else found.broker.mongodb_uri)
     settings = found.broker
     return Place(named, settings.data_dir or Path(), _databases(found), settings.allow_unsafe_store)

@@ -12,6 +12,7 @@ from typing import Any
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.wire import ONLY_LOOK
 from sluicemq_broker.admin import at_store
+from sluicemq_broker.config import MongoUri
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import ANYBODY, Audit, Caller, Door, hash_password, plain
 from sluicemq_broker.store import AuditStore, PrincipalStore, connect, require_safe
@@ -22,8 +23,9 @@ __all__ = ["act", "hash_password"]
 def act(uri: str, database: str, action: str, fields: dict[str, Any]) -> Any:
     """Carry out one action of the verb USERS on the principals of a database; brokers there follow at once.
 
-    Raises :class:`~sluicemq.SluiceError`, as the verb does.
+    Raises :class:`~sluicemq.SluiceError`, as the verb does, and ValueError for a URI that is none.
     """
+    _require_uri(uri)
     with closing(connect(uri)) as mongo:
         require_safe(mongo, allow_unsafe=False)
         store, records = PrincipalStore(mongo[database]), AuditStore(mongo[database])
@@ -48,3 +50,10 @@ def _recorded(records: AuditStore, action: str, fields: dict[str, Any], change: 
         with suppress(SluiceError):  # the principal is changed, and its new token must be shown
             audit.flush()
     return plain(answer)
+
+
+def _require_uri(uri: str) -> None:
+    try:
+        MongoUri.read(uri)
+    except ValueError as error:
+        raise ValueError(f"expected {error}") from None

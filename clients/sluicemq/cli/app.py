@@ -20,6 +20,7 @@ from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.reached import reached
 from sluicemq.protocol.errors import BadHeaders, NotAdmitted, SluiceError, Timeout, Unavailable
+from sluicemq.protocol.names import QUEUE_NAME_RULE
 from sluicemq.protocol.readable import brief, is_utf8
 from sluicemq.transport.endpoints import DEFAULT_ENDPOINT, VARIABLE, checked
 from sluicemq.transport.profiles import VARIABLE as PROFILE_VARIABLE
@@ -96,7 +97,8 @@ class _Commands(click.Group):
             ctx.exit(code)
         except SluiceError as error:
             ctx.obj.error(error)
-            ctx.exit(USAGE if isinstance(error, BadHeaders) else REFUSED)
+            is_value = isinstance(error, BadHeaders) or QUEUE_NAME_RULE in str(error)
+            ctx.exit(USAGE if is_value else REFUSED)
 
 
 class _Endpoint(click.ParamType[str]):

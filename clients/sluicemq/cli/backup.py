@@ -56,6 +56,9 @@ def _place(command: Callable[..., Any]) -> Callable[..., Any]:
         named = bool(config or chosen or folder)
         try:
             place = module.place_of(config, chosen, folder, database, os.environ)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
+        try:
             command(invocation, module, place, named=named, **given)
         except SluiceError as error:
             invocation.error(error)

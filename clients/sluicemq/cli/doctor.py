@@ -61,7 +61,7 @@ def doctor(
     try:
         found = consultation.look(invocation.endpoint, answers, code, message, report, log)
     except OSError as error:
-        raise click.ClickException(f"{error.filename}: {error.strerror}") from None
+        raise click.UsageError(f"{error.filename}: {error.strerror}") from None
     if invocation.as_json:
         invocation.json(found)
     else:

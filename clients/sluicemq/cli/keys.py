@@ -58,7 +58,7 @@ def show(invocation: Invocation, file: Path, *, as_json: bool) -> None:
     try:
         pair = read_key_file(file)
     except ValueError as error:
-        raise click.ClickException(str(error)) from None
+        raise click.BadParameter(str(error), param_hint="FILE") from None
     _show(invocation, pair.public)
 
 

@@ -48,7 +48,10 @@ def principals(command: Callable[..., Any]) -> Callable[..., Any]:
 
         def act(action: str, **fields: Any) -> Any:
             if where is not None:
-                return of_broker().act(where, database, action, fields)
+                try:
+                    return of_broker().act(where, database, action, fields)
+                except ValueError as error:
+                    raise click.UsageError(f"{_FLAG}: {error}") from None
             with invocation.client() as client:
                 return client.users(action, **fields)
 
