@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import pytest
 from pymongo import MongoClient
 
 from deploy.bare_debian import image
-from deploy.builds import ROOT, build, download_requirements
+from deploy.builds import ROOT, pip
 from deploy.containers import Container, ImageStore
 from sluicemq.version import VERSION
 from support.own_mongod import a_mongod
@@ -30,11 +31,12 @@ EXTRAS = {"sluicemq": "broker,redis", "sluicemq:embedded": "embedded,redis"}
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all that the build installs, but for this project."""
+    """A folder with all that the build installs, but for this project: what the locks name."""
     folder = tmp_path_factory.mktemp("wheels")
-    wheel = build(folder, VERSION)
-    download_requirements(folder, wheel, EXTRAS["sluicemq:embedded"], "3.11")
-    wheel.unlink()
+    for extras in EXTRAS.values():
+        lock = ROOT / "deploy/container/lock" / f"{extras}.txt"
+        words = ("--require-hashes", "--only-binary=:all:", "--python-version", "3.11", "-r", str(lock))
+        pip("download", *words, "--dest", str(folder))
     return folder
 
 
@@ -90,6 +92,8 @@ def test_an_image_says_how_it_is_run_and_has_nothing_of_its_build(store: ImageSt
     for folder in ("usr/bin", "usr/local/bin", "opt/sluicemq/bin"):
         assert not [each for each in COMPILERS if (root / folder / each).exists()]
     assert not list((root / "opt/sluicemq/bin").glob("pip*"))
+    bill = json.loads((root / "opt/sluicemq/bill.cdx.json").read_text())
+    assert {"sluicemq", "gevent", "pymongo"} <= {each["name"] for each in bill["components"]}
     for folder in ("src", "root/.cache", "var/lib/sluicemq/.cache", "wheels"):
         assert not list((root / folder).rglob("*"))
     written = [

@@ -8,12 +8,15 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from sluicemq.cli.app import app
 from sluicemq.transport.profiles import KEYS
@@ -244,6 +247,30 @@ def test_the_image_has_extras_that_there_are() -> None:
     assert named[-1] == "broker,redis"
 
 
+#: A package of a lock, by its version and the hashes of its wheels.
+_LOCKED = r"^([\w.-]+)==(\S+)(?: \\\n    --hash=sha256:[0-9a-f]{64})+$"
+
+
+@pytest.mark.parametrize("extras", ["broker,redis", "embedded,redis"])
+def test_all_that_an_image_needs_is_locked_by_its_hashes(extras: str) -> None:
+    text = (ROOT / "deploy/container/lock" / f"{extras}.txt").read_text()
+    locked = {canonicalize_name(name): version for name, version in re.findall(_LOCKED, text, re.MULTILINE)}
+    assert len(locked) == text.count("==")
+    for each in map(Requirement, ["setuptools>=77", *_needed(extras.split(","))]):
+        if each.marker is None or each.marker.evaluate():
+            assert locked[canonicalize_name(each.name)] in each.specifier, each
+    assert "--require-hashes" in CONTAINERFILE
+
+
+def _needed(extras: list[str]) -> Iterator[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    yield from project["dependencies"]
+    for extra in extras:
+        for each in project["optional-dependencies"][extra]:
+            own = re.fullmatch(r"sluicemq\[(.*)\]", each)
+            yield from _needed(own[1].split(",")) if own else (each,)
+
+
 def test_the_health_check_is_a_command_that_there_is() -> None:
     words = json.loads(CONTAINERFILE.split("\nHEALTHCHECK")[1].split("CMD ")[1].split("\n")[0])
     assert words[0] == "sluicemq"
@@ -255,5 +282,6 @@ def test_the_health_check_is_a_command_that_there_is() -> None:
 
 def test_a_build_reads_what_pip_needs_and_no_more() -> None:
     kept = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    assert kept == {"pyproject.toml", "README.md", "LICENSE", "broker", "devices", "clients/sluicemq"}
+    read = {"pyproject.toml", "README.md", "LICENSE", "broker", "devices", "clients/sluicemq"}
+    assert kept == read | {"deploy/container/lock", "deploy/container/bill.py"}
     assert all((ROOT / each).exists() for each in kept)
