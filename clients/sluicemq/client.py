@@ -471,7 +471,7 @@ class Client:
 
     def _begin(self) -> None:
         self._questions = Questions()
-        self._connection = Connection(self._access, self._questions, patient=self._patient)
+        self._connection = Connection(self._access, self._questions, patient=self._patient, repeats=True)
         self._questions.attach(self._connection)
 
     def _forked(self) -> None:

@@ -175,7 +175,7 @@ class Subscription:
         refusals of the broker.
         """
         self._questions = Questions()
-        self._connection = Connection(self._access, self._questions)
+        self._connection = Connection(self._access, self._questions, repeats=True)
         self._questions.attach(self._connection)
         self._connection.start()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -117,6 +118,27 @@ def test_jobs_at_a_broker_that_stood_still_run_once(mongo_uri: str, database: st
     assert runs.count.keys() >= {each.id for each in receipts}
 
 
+def test_a_pause_in_a_relay_does_not_undo_a_later_resume(mongo_uri: str, database: str) -> None:
+    with (
+        brokers(mongo_uri, database, 1) as (broker, _),
+        LateRelay(broker.doors["smq"]) as relay,
+        through(relay.address, lambda: Client([relay.address, broker.doors["smq"]])) as client,
+    ):
+        with Producer(broker.doors["smq"]) as producer:
+            producer.push("mail", b"x").wait(TIMEOUT)
+        relay.hold()
+        pausing = threading.Thread(target=client.pause, args=("mail",))
+        pausing.start()
+        wait_until(lambda: relay.kept, what="the request in the relay")
+        relay.cut()
+        pausing.join(TIMEOUT)
+        client.resume("mail")
+        relay.deliver()
+        assert relay.broker_has_ended.wait(TIMEOUT)
+
+        assert not client.queues()[0]["paused"]
+
+
 class Runs:
     """A worker of queue ``mail`` at one broker, and how often each job ran."""
 
@@ -142,7 +164,7 @@ class Runs:
         self._worker.stop()
 
 
-Connected = TypeVar("Connected", Publisher, Producer)
+Connected = TypeVar("Connected", Publisher, Producer, Client)
 
 
 def through(endpoint: str, make: Callable[[], Connected]) -> Connected:

@@ -568,6 +568,20 @@ class TestGoneOn:
 
         assert (before, by.left_behind) == (False, True)
 
+    @pytest.mark.parametrize("gone_on", [False, True])
+    def test_a_change_that_waits_is_not_made_once_its_client_repeats_it_elsewhere(
+        self, session: Session, lane: Lane, *, gone_on: bool
+    ) -> None:
+        subject = MagicMock()
+        session.door.admin = session.admin = SimpleNamespace(queues=subject)  # type: ignore[assignment]
+        connects(lane, 1)
+        lane.receive([wire.encode(wire.PAUSE, 10, "mail", "delivery")])
+        if gone_on:
+            session.door.clients.on_event(BusEvent(BusKind.CLIENT, "c0ffee/", 2))
+        come_to_rest()
+
+        assert bool(subject.mock_calls) != gone_on
+
     def test_few_connections_of_many_are_remembered_and_told(self, time: VirtualTime) -> None:
         told: list[BusEvent] = []
         clients = Clients(time.now)

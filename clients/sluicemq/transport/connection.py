@@ -91,7 +91,8 @@ class Connection:
     ) -> None:
         """``about``: fields of HELLO, besides host and pid. ``apart``: keeps it from brokers of others.
 
-        ``repeats``: the role sends again, over the next link, all that was not answered over this one.
+        ``repeats``: the role sends again over the next link what was not answered over this one, or reports
+        it as unclear; brokers need not carry it out any more.
         """
         self.id = os.urandom(10).hex()
         """The id of this client at all brokers, over all its links."""

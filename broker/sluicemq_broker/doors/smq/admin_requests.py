@@ -104,10 +104,15 @@ class AdminRequests:
         )
 
     def _change(self, request: _Request, turn: Turn, wait: float | None) -> None:
-        """Carry out a change when it is its turn; an administrative one ends with its client until then."""
+        """Carry out a change when it is its turn; an administrative one ends with its client until then.
+
+        It is not carried out for one that has gone on over another connection: a pause that it has asked for
+        again there may be resumed by now.
+        """
         with turn():
             if not (request.act and self._session.has_left):
-                self._shielded(request.number, partial(self._do, request, wait))
+                step = _refuse_late if self._session.left_behind else partial(self._do, request, wait)
+                self._shielded(request.number, step)
 
     def _read(self, request: _Request, turn: Turn) -> None:
         """Answer a request that changes nothing, when earlier answers were read and there is memory."""
@@ -165,6 +170,10 @@ class AdminRequests:
         if not len(self.later):
             self._user.answered()
             session.read_on()
+
+
+def _refuse_late() -> None:
+    raise Unavailable("its client has gone on over another connection: not done")
 
 
 class _Request(NamedTuple):
