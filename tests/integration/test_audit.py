@@ -24,6 +24,7 @@ from faults.test_every_verb_is_bounded import VERBS
 from sluicemq import Client, NotAdmitted, NotFound, Producer, Publisher
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
+from sluicemq.protocol.packed import pack
 from sluicemq_broker.command import users
 from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
 from sluicemq_broker.doors.smq.sessions import VERBS as OF_SESSIONS
@@ -134,12 +135,26 @@ def needs_of(verb: bytes) -> Needs:
 def test_each_verb_that_changes_something_is_recorded_and_no_other(
     client: Client, smq: Smq, verb: bytes
 ) -> None:
-    changes = needs_of(verb).administers and verb not in wire.LOOKS
+    fields = CHANGES.get(verb, VERBS[verb].fields)
+    changes = needs_of(verb).is_act(list(fields)) and verb not in wire.LOOKS
     action = verb.decode().lower()
 
-    smq.ask(verb, *CHANGES.get(verb, VERBS[verb].fields))
+    smq.ask(verb, *fields)
 
     assert recorded(client, action=action) == changes
+
+
+def test_who_moves_a_subscription_or_takes_it_is_recorded(client: Client, smq: Smq) -> None:
+    smq.ask(wire.PUBLISH, "moved", pack(b"topic", b"text"), {})
+    smq.ask(wire.HOLD, "moved", "sums", "update", {"after": 1})  # a new one moves nothing
+    smq.ask(wire.FREE, "moved", "sums", None)
+    taken = texts(newest(client, action="free"))
+    smq.ask(wire.HOLD, "moved", "sums", "update", {"after": 0})
+
+    assert (taken["name"], taken["outcome"], taken["about"]) == ("moved", "done", {"name": "sums"})
+    moved = texts(newest(client, action="hold"))
+    assert (moved["name"], moved["about"]) == ("moved", {"name": "sums", "watermark": 0})
+    assert recorded(client, action="hold") == 1
 
 
 @pytest.mark.parametrize("verb", [wire.SCHEDULE, wire.USERS])
@@ -274,7 +289,8 @@ def test_refusals_are_recorded_and_those_that_are_alike_are_counted(client: Clie
 
 def test_logins_are_recorded_and_what_was_typed_is_not(client: Client, web: Web) -> None:
     login = f"{V1}/login"
-    web.post(login, {"user": "owner", "password": PASSWORD})
+    cookie = web.post(login, {"user": "owner", "password": PASSWORD}).headers["set-cookie"].partition(";")[0]
+    web.post(f"{V1}/logout", {}, Cookie=cookie)
     web.post(login, {"user": "owner", "password": "wrong-typed-text"})
     web.post(login, {"user": "secret-typed-as-user", "password": "x"})
     web.get(f"{V1}/queues", Authorization=f"Bearer {WRONG}")
@@ -288,6 +304,7 @@ def test_logins_are_recorded_and_what_was_typed_is_not(client: Client, web: Web)
     assert refused[("owner", "NOT_ADMITTED")] == 1
     assert refused[("", "NOT_ADMITTED")] >= 2
     assert "typed" not in str(rows)
+    assert texts(newest(client, action="logout"))["principal"] == "owner"
 
 
 def test_changes_of_principals_are_recorded_without_their_secrets(

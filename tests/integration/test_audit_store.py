@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from pymongo import MongoClient
@@ -30,7 +31,7 @@ def some(count: int, kind: AuditKind = AuditKind.OPERATORS, at: float = NOW) -> 
 
 
 def ids(store: AuditStore) -> list[str]:
-    return [each["id"] for each in store.page(AuditChoice(), 1000)]
+    return [each["id"] for each in store.page(AuditChoice(), 1000).rows]
 
 
 def test_records_that_are_older_than_the_retention_are_removed(store: AuditStore) -> None:
@@ -65,18 +66,34 @@ def test_records_of_one_moment_are_leafed_through(store: AuditStore) -> None:
     store.write([AuditRecord(id=f"{number:03}", at=NOW, action="purge") for number in range(25)])
     found, after = [], None
     while True:
-        page = store.page(AuditChoice(after=after), 10)
+        page, after = store.page(AuditChoice(after=after), 10)
         found += [each["id"] for each in page]
-        if len(page) < 10:
+        if after is None:
             break
-        after = (page[-1]["at"], page[-1]["id"])
 
     assert found == [f"{number:03}" for number in reversed(range(25))]
+
+
+def test_repeated_logins_stand_at_their_last_time(store: AuditStore) -> None:
+    # Given a login that is repeated behind an act, and one that an older version has counted
+    login = AuditRecord(id="login", at=NOW, until=NOW, action="login", kind=AuditKind.COUNTED)
+    store.write([login, AuditRecord(id="act", at=NOW + 10, action="purge")])
+    store.write([replace(login, until=NOW + 20, count=2)])
+    old = AuditRecord(id="old", at=NOW + 5, until=NOW + 30, action="login")
+    store.write([old])
+    # Then it stands before the act, in each page
+    assert ids(store) == ["login", "act", "old"]
+    first, place = store.page(AuditChoice(), 1)
+    assert (first[0]["at"], first[0]["until"], first[0]["count"]) == (NOW, NOW + 20, 2)
+    assert [each["id"] for each in store.page(AuditChoice(after=place), 10).rows] == ["act", "old"]
+    # And is chosen by any of its times
+    assert [each["id"] for each in store.page(AuditChoice(until=NOW + 1), 10).rows] == ["login"]
+    assert [each["id"] for each in store.page(AuditChoice(since=NOW + 15), 10).rows] == ["login"]
 
 
 def test_an_action_is_found_by_its_first_word_and_no_part_of_one(store: AuditStore) -> None:
     names = ("users add", "users remove", "users", "usersx", "x.y")
     store.write([AuditRecord(id=name, at=NOW, action=name) for name in names])
 
-    assert {each["id"] for each in store.page(AuditChoice(action="users"), 10)} == set(names[:3])
-    assert store.page(AuditChoice(action="."), 10) == []
+    assert {each["id"] for each in store.page(AuditChoice(action="users"), 10).rows} == set(names[:3])
+    assert store.page(AuditChoice(action="."), 10).rows == []

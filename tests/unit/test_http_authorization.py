@@ -146,7 +146,7 @@ def test_a_change_that_may_come_from_another_site_hears_by_what(
     callers: Callers, headers: dict[str, str], named: str
 ) -> None:
     with pytest.raises(falcon.HTTPForbidden) as raised:
-        check(callers, asked(RIGHT, **headers))
+        check(callers, asked(RIGHT, b"", **headers))
     assert named in str(raised.value.description)
 
 

@@ -130,9 +130,10 @@ def _of_schedule(admin: Admin, _request: falcon.Request, name: str) -> Iterator[
     yield Action.MANAGE, admin.schedules.queue_of(name)
 
 
-def of_task(admin: Admin, _request: falcon.Request, task_id: str) -> Iterator[Need]:
+def of_task(admin: Admin, request: falcon.Request, task_id: str) -> Iterator[Need]:
     """Yield what a task needs: its queue is not in the path."""
-    yield Action.MANAGE, admin.tasks.find(task_id)["queue"]
+    if request.method in ("GET", "HEAD") or request.path.endswith("/cancel"):  # others are not answered
+        yield Action.MANAGE, admin.tasks.find(task_id)["queue"]
 
 
 def _dead_letters(body: dict[str, Any]) -> dict[str, Any]:

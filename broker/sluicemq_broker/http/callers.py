@@ -122,6 +122,7 @@ class Callers:
         """End the session of a request, if it has one; raises Unavailable if other brokers can't know yet."""
         response.unset_cookie(self._cookie, same_site="Strict", path="/")
         if session := request.context.session:
+            self._security.audit.logout(session.caller.at(request.remote_addr), Door.HTTP)
             log.info("%s has logged out from %s", session.caller.name, request.remote_addr)
             try:
                 self.sessions.end(session)

@@ -76,9 +76,8 @@ class AuditPart(Part):
         most = given.pop("limit", _READ)
         with suppress(SluiceError):
             self._audit.flush()
-        rows = self._store.page(AuditChoice(**given), most)
-        last = rows[-1] if len(rows) == most else None
-        return {"records": rows, "next": last and f"{round(last['at'] * 1000)}-{last['id']}"}
+        rows, last = self._store.page(AuditChoice(**given), most)
+        return {"records": rows, "next": last and f"{round(last[0] * 1000)}-{last[1]}"}
 
     def _of_query(self, request: Query) -> dict[str, Any]:
         return self.read({name: _value(name, request.get_param(name)) for name in _OPTIONS})

@@ -116,6 +116,10 @@ class Audit:
         """Count that somebody got in; never waits."""
         self.count(replace(self._by(caller, door, "login", ""), outcome=Outcome.DONE))
 
+    def logout(self, caller: Caller, door: str) -> None:
+        """Count that somebody has ended a login; never waits."""
+        self.count(replace(self._by(caller, door, "logout", ""), outcome=Outcome.DONE))
+
     def failed_login(self, peer: str, door: str, name: str, code: str) -> None:
         """Count that somebody did not get in; never waits.
 

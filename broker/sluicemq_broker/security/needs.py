@@ -47,6 +47,13 @@ class Needs(NamedTuple):
     also: tuple[Effect, ...] = ()
     """Other permissions that a request may need: ``more`` asks for them, or the verb itself."""
 
+    acts: Callable[[Sequence[Any]], bool] | None = None
+    """Function of a verb's fields: True if such a request is an administrative act, though others are not."""
+
+    def is_act(self, fields: Sequence[Any]) -> bool:
+        """Return whether a change with these fields is an administrative act."""
+        return self.administers or (self.acts is not None and self.acts(fields))
+
     @property
     def administers(self) -> bool:
         """True if a change with this line is an administrative act, which the audit records."""

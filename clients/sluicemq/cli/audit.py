@@ -81,13 +81,13 @@ def _follow(invocation: Invocation, client: Client, choice: Mapping[str, Any]) -
 
 def _news(client: Client, choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     known: dict[str, int] | None = None
-    since = max((each["at"] for each in client.audit(limit=1, **choice)[0]), default=0.0)
+    since = max((each["until"] for each in client.audit(limit=1, **choice)[0]), default=0.0)
     while True:
         rows = _pages(client, sys.maxsize, {**choice, "since": max(0.0, since - _LATE)})
         if known is not None:
             yield from (each for each in reversed(rows) if known.get(each["id"]) != each["count"])
         known = {each["id"]: each["count"] for each in rows}
-        since = max((each["at"] for each in rows), default=since)
+        since = max((each["until"] for each in rows), default=since)
         sleep(_LOOK)
 
 

@@ -68,7 +68,7 @@ class AdminVerb(NamedTuple):
     def is_act(self, fields: Fields) -> bool:
         """Return whether a request is an administrative act."""
         looks = bool(self.actions) and bool(fields) and fields[0] in wire.ONLY_LOOK
-        return self.needs.administers and not self.reads and not looks
+        return self.needs.is_act(fields) and not self.reads and not looks
 
     def called(self, name: bytes, fields: Fields) -> str:
         """Return how the audit names an act: ``purge``, ``users add``."""

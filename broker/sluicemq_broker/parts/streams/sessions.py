@@ -28,6 +28,7 @@ _OF_FREE: Final = Needs(
     0,
     more=lambda _held, stream, _name, fence: [(Action.MANAGE, stream)] if fence is None else (),
     also=(Effect(Action.MANAGE, "the stream, with nil for the fence"),),
+    acts=lambda fields: fields[2:3] == [None],
 )
 #: Permissions that the verbs of streams need.
 NEEDS: Final[Mapping[bytes, Needs]] = {
@@ -88,7 +89,9 @@ class StreamSessions:
     def join(self, session: Session) -> StreamSession:
         """Return the state of a new session."""
         return StreamSession(
-            SessionSubscriptions(self._subscriptions, lambda: session.name, session.caller),
+            SessionSubscriptions(
+                self._subscriptions, lambda: session.name, session.caller, session.door.audit
+            ),
             Reads(self._streams, self._read_bounds, session.lane, session.answer),
         )
 

@@ -11,7 +11,7 @@ from sluicemq.protocol.errors import BadFrames, QueueFull, Unavailable
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rules import whole
 from sluicemq_broker.runtime import read_options
-from sluicemq_broker.security import Caller, Unchanged, authorize
+from sluicemq_broker.security import Audit, Caller, Door, Unchanged, authorize
 from sluicemq_broker.store import Subscription
 from sluicemq_broker.streams import NEWEST, Subscriptions, Wish, not_held
 
@@ -26,8 +26,11 @@ class SessionSubscriptions:
     a hold is its session's, and another session that guesses its fence changes nothing.
     """
 
-    def __init__(self, subscriptions: Subscriptions, who: Callable[[], str], caller: Caller) -> None:
+    def __init__(
+        self, subscriptions: Subscriptions, who: Callable[[], str], caller: Caller, audit: Audit
+    ) -> None:
         self._subscriptions = subscriptions
+        self._audit = audit
         self._caller = caller
         self._who = who
         self._held: dict[tuple[str, str], Subscription] = {}
@@ -41,17 +44,11 @@ class SessionSubscriptions:
     def hold(self, stream: str, name: str, kind: str, options: dict[str, Any]) -> dict[str, Any]:
         """Hold a subscription; one that the session holds already gets a new fence.
 
-        ``after`` moves one that is there as SEEK does, so it needs what SEEK needs.
+        ``after`` moves one that is there as SEEK does: it needs what SEEK needs, and is recorded.
         """
-        wish = Wish(
-            stream,
-            name,
-            kind,
-            self._who(),
-            **read_options(options, _OPTIONS, "a HOLD"),
-            peer=self._caller.maker,
-            may_move=partial(authorize, self._caller, Action.MANAGE, stream),
-        )
+        read = read_options(options, _OPTIONS, "a HOLD")
+        may_move = partial(self._may_move, stream, name, read.get("after"))
+        wish = Wish(stream, name, kind, self._who(), **read, peer=self._caller.maker, may_move=may_move)
         earlier = self._held.pop((stream, name), None)
         if earlier:
             self._subscriptions.vanish(earlier)
@@ -102,6 +99,15 @@ class SessionSubscriptions:
         for held in self._held.values():
             self._subscriptions.vanish(held)
         self._held.clear()
+
+    def _may_move(self, stream: str, name: str, after: int | None) -> None:
+        """Record that a watermark is moved; raises Forbidden where the caller may not do that."""
+        act = self._audit.act(
+            self._caller, Door.SMQ, "hold", stream, {"name": name, "watermark": after}, None
+        )
+        with act:
+            authorize(self._caller, Action.MANAGE, stream)
+        act.done()
 
     def _own(self, stream: str, name: str, fence: int) -> Subscription | None:
         """Return what this session holds under a fence; None: it does not."""

@@ -3,10 +3,11 @@
 ::
 
     audit: {_id: "9f2c…", at, principal, key, peer, door, broker, action, name, about: {...}, outcome,
-            code?, kind, until?, count?}
+            code?, kind, until?, count?, first?}
 
 One document for each act. Logins and refusals that are alike within some time are one document, of kind
-``counted``: it is written whole each time it goes on. Writing a document twice changes nothing.
+``counted``: it is written whole each time it goes on. Writing a document twice changes nothing. ``at`` is the
+last time, by which they are in order, and ``first`` the first; older versions have the first as ``at``.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from pymongo import IndexModel, ReplaceOne
 
@@ -24,7 +26,7 @@ from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.set_aside import COUNT, DATE, PLAIN_MAP, TEXT, readable
 from sluicemq_broker.store.set_aside import field as of
-from sluicemq_broker.store.values import Document, date
+from sluicemq_broker.store.values import Document, date, seconds
 
 #: Documents in one reply: a few milliseconds of the hub.
 _AT_ONCE: Final = 200
@@ -87,6 +89,13 @@ class AuditChoice:
     after: tuple[float, str] | None = None
 
 
+class AuditPage(NamedTuple):
+    """Records as clients see them. ``last``: the place of the last one, if there may be more."""
+
+    rows: list[dict[str, Any]]
+    last: tuple[float, str] | None
+
+
 class AuditStore:
     """The records of one database."""
 
@@ -115,11 +124,13 @@ class AuditStore:
             with translated():
                 self._records.bulk_write(statements, ordered=False)
 
-    def page(self, choice: AuditChoice, most: int) -> list[dict[str, Any]]:
+    def page(self, choice: AuditChoice, most: int) -> AuditPage:
         """Return records as clients see them, the newest first, ``most`` at most."""
         with translated():
-            found = self._records.find(_filter(choice)).sort(_NEWEST).limit(most).batch_size(_AT_ONCE)
-            return list(readable(self._records, found, read_audited))
+            found = list(self._records.find(_filter(choice)).sort(_NEWEST).limit(most).batch_size(_AT_ONCE))
+            rows = list(readable(self._records, found, read_audited))
+        at = [(seconds(each["at"]), each["_id"]) for each in found if isinstance(each["at"], datetime)]
+        return AuditPage(rows, at[-1] if at and len(found) == most else None)
 
     def trim(self, before: float, most: int) -> int:
         """Remove records from before this time, and of each kind the oldest of more than ``most``.
@@ -138,9 +149,12 @@ class AuditStore:
 
 def _document(record: AuditRecord) -> Document:
     texts = {name: text for name in _TEXTS if (text := getattr(record, name)) or name == "principal"}
-    counts = {"until": date(record.until), "count": record.count} if record.kind == AuditKind.COUNTED else {}
+    last, counts = record.at, {}
+    if record.kind == AuditKind.COUNTED:
+        last = max(record.at, record.until)
+        counts = {"first": date(record.at), "until": date(last), "count": record.count}
     return {
-        "at": date(record.at),
+        "at": date(last),
         **texts,
         "about": dict(record.about),
         "kind": str(record.kind),
@@ -155,7 +169,8 @@ def _filter(choice: AuditChoice) -> Document:
         found["action"] = {"$regex": f"^{re.escape(choice.action)}( |$)"}
     conditions: list[Document] = [{"at": {"$gte": date(choice.since)}}] if choice.since is not None else []
     if choice.until is not None:
-        conditions.append({"at": {"$lte": date(choice.until)}})
+        until = {"$lte": date(choice.until)}
+        conditions.append({"$or": [{"at": until}, {"first": until}]})
     if choice.after:
         at, last = date(choice.after[0]), choice.after[1]
         conditions += [{"at": {"$lte": at}}, {"$or": [{"at": {"$lt": at}}, {"_id": {"$lt": last}}]}]
@@ -164,7 +179,7 @@ def _filter(choice: AuditChoice) -> Document:
 
 def read_audited(stored: Document) -> dict[str, Any]:
     """Return a record as clients see it."""
-    at = of(stored, "at", DATE)
+    at = of(stored, "first" if "first" in stored else "at", DATE)
     return {
         "id": of(stored, "_id", TEXT),
         "at": at,
