@@ -426,6 +426,14 @@ class Client:
         """
         return dict(self._questions.ask(wire.PING, True, timeout=timeout or self.timeout) or {})  # noqa: FBT003
 
+    @property
+    def permissions(self) -> dict[str, list[str]] | None:
+        """Return what this client may do: patterns of queues and streams by action, as the broker said last.
+
+        None: everything, or the broker, which may be of an older version, has not said it.
+        """
+        return self._connection.permissions
+
     def users(self, action: str = "list", **fields: Any) -> Any:
         """Carry out one action on principals: list, show, add, remove, rotate or permit.
 

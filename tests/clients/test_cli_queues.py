@@ -33,6 +33,32 @@ def test_queues_are_shown_as_a_table_of_whatever_the_broker_tells(broker: Script
     assert lines[2].split()[0] == "thumbs"
 
 
+LISTS: dict[str, tuple[bytes, list[str]]] = {
+    "read queues": (wire.QUEUES, ["queues"]),
+    "read workers": (wire.WORKERS, ["workers"]),
+    "subscribe streams": (wire.STREAMS, ["stream", "list"]),
+    "subscribe subscriptions": (wire.SUBS, ["stream", "subscriptions"]),
+    "manage schedules": (wire.SCHEDULE, ["schedule", "list"]),
+    "manage bulk operations": (wire.TASKS, ["tasks"]),
+}
+
+
+@pytest.mark.parametrize("listed", LISTS)
+def test_an_empty_list_says_what_the_client_may_not_see(
+    broker: ScriptedBroker, run: Run, listed: str
+) -> None:
+    action, _, things = listed.partition(" ")
+    verb, words = LISTS[listed]
+    broker.on[verb] = lambda _message: []
+    assert "may" not in run(*words).stderr
+    broker.hello["permissions"] = {"push": ["mail.*"]}
+    told = f"you may not see {things}: that takes the permission {action}, and you have push=mail.*"
+    assert told in run(*words).stderr
+    broker.hello["permissions"] = {action: ["mail.*", "tidy"]}
+    told = f"no {things} that you may see: you may {action} those named mail.*, tidy"
+    assert told in run(*words).stderr
+
+
 def test_queues_as_json_are_one_object(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.QUEUES] = lambda _message: QUEUES
     assert json.loads(run("--json", "queues").stdout) == {"queues": QUEUES}

@@ -193,6 +193,22 @@ class TestUserCommand:
         refused = sluicemq("user", "rotate", name, "--key", file)
         assert (refused.returncode, f"chmod 600 {file}" in refused.stderr) == (2, True)
 
+    def test_who_may_read_no_queue_is_told_so_instead_of_none_yet(
+        self, keyed: KeyedBroker, sluicemq: Command, queue: str
+    ) -> None:
+        public = new_key(keyed.folder / f"{queue}.key")
+        sluicemq("push", queue, "x")
+        sluicemq("user", "add", queue, "push=mail.*", "--key", public)
+        found = sluicemq("queues", "--json", **keyed.variables(queue))
+        told = "you may not see queues: that takes the permission read, and you have push=mail.*"
+        assert (json.loads(found.stdout), told in found.stderr) == ({"queues": []}, True)
+        with Client(keyed.endpoint, **keyed.access(queue)) as client:
+            client.ping()
+            assert client.permissions == {"push": ["mail.*"]}
+        with keyed.admin() as client:
+            client.ping()
+            assert client.permissions is None
+
     def test_a_token_is_printed_alone_and_once(self, sluicemq: Command, queue: str) -> None:
         name = f"p-{queue}"
         assert sluicemq("user", "add", name, "read", "--token").returncode == 0

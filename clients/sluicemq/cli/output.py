@@ -19,6 +19,7 @@ import click
 from sluicemq.client import Client
 from sluicemq.protocol.errors import Duplicate, SluiceError
 from sluicemq.protocol.json_values import dumps
+from sluicemq.protocol.permissions import EVERY, Action, Permissions
 from sluicemq.standard_streams import is_utf8
 from sluicemq.transport.access import Access
 from sluicemq.transport.credentials import AccessOptions
@@ -140,6 +141,21 @@ def _ask(user: str) -> str:
 def printable(text: str) -> str:
     """Return the text with control characters escaped, line ends too."""
     return _escaped(text, lambda character: character.encode("unicode_escape").decode())
+
+
+def none_seen(client: Client, action: Action, things: str, none: str = "") -> str:
+    """Return the sentence of an empty list: there are none, or the client may not see those that are there.
+
+    ``none``: the sentence where it may see all; by default ``no things yet``.
+    """
+    permissions = client.permissions
+    patterns = [EVERY] if permissions is None else permissions.get(str(action), [])
+    if EVERY in patterns:
+        return none or f"no {things} yet"
+    if patterns:
+        return f"no {things} that you may see: you may {action} those named {', '.join(patterns)}"
+    has = str(Permissions.read(permissions or {}))
+    return f"you may not see {things}: that takes the permission {action}, and you have {has}"
 
 
 def shown(column: str, value: Any) -> str:

@@ -10,12 +10,13 @@ import click
 
 from sluicemq.cli.jobs import STATES
 from sluicemq.cli.options import timespan
-from sluicemq.cli.output import Invocation
+from sluicemq.cli.output import Invocation, none_seen
 from sluicemq.cli.queue_table import queue_rows
 from sluicemq.cli.reached import NO_STORE, last_counts, store_problem
 from sluicemq.cli.tasks import carried_out
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import Timeout, Unavailable
+from sluicemq.protocol.permissions import Action
 
 _state = click.option(
     "--state", type=click.Choice(STATES), default=wire.ShownState.READY.value, show_default=True
@@ -47,7 +48,8 @@ def queues(invocation: Invocation, queue: str | None, interval: float, *, watch:
         if watch:
             _watch(invocation, rows, interval)
         else:
-            _list(invocation, rows())
+            if not _list(invocation, rows()):
+                invocation.note(none_seen(client, Action.READ, "queues"))
             if problem:
                 click.get_current_context().exit(NO_STORE)
 
@@ -58,6 +60,8 @@ def stats(invocation: Invocation) -> None:
     """Show the state of the broker, its counters and its queues."""
     with invocation.client() as client:
         figures = client.stats()
+    if not figures.get("queues"):
+        invocation.note(none_seen(client, Action.READ, "queues"))
     if invocation.as_json:
         invocation.json(figures)
         return
@@ -173,13 +177,13 @@ def _chosen(*, delivery: bool, intake: bool) -> list[str]:
     return [what for what, chosen in given.items() if chosen]
 
 
-def _list(invocation: Invocation, rows: Sequence[dict[str, Any]]) -> None:
+def _list(invocation: Invocation, rows: Sequence[dict[str, Any]]) -> bool:
+    """Show the rows; returns whether there are any."""
     if invocation.as_json:
         invocation.json({"queues": rows})
     elif rows:
         invocation.table("", queue_rows(rows))
-    else:
-        invocation.note("no queues yet")
+    return bool(rows)
 
 
 def _watch(invocation: Invocation, rows: Callable[[], Sequence[dict[str, Any]]], interval: float) -> None:

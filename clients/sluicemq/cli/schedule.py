@@ -9,8 +9,9 @@ from typing import Any
 import click
 
 from sluicemq.cli.options import job_flags, of_push, timespan
-from sluicemq.cli.output import Invocation, shown, span
+from sluicemq.cli.output import Invocation, none_seen, shown, span
 from sluicemq.protocol.options import Option
+from sluicemq.protocol.permissions import Action
 
 
 def _of_runs() -> list[Option]:
@@ -75,7 +76,7 @@ def list_(invocation: Invocation) -> None:
     elif rows:
         invocation.table("", [_readable(row) for row in rows])
     else:
-        invocation.note("no schedules yet")
+        invocation.note(none_seen(client, Action.MANAGE, "schedules"))
 
 
 @schedule.command()

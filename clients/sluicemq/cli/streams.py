@@ -10,9 +10,10 @@ from typing import Any
 import click
 
 from sluicemq.cli.options import timespan
-from sluicemq.cli.output import Invocation, shown, span
+from sluicemq.cli.output import Invocation, none_seen, shown, span
 from sluicemq.message import Message
 from sluicemq.protocol.errors import Gap
+from sluicemq.protocol.permissions import Action
 from sluicemq.publisher import Publisher
 from sluicemq.reader import Reader
 
@@ -36,7 +37,7 @@ def list_(invocation: Invocation, /) -> None:
     elif rows:
         invocation.table("", [_readable(row) for row in rows])
     else:
-        invocation.note("no streams yet")
+        invocation.note(none_seen(client, Action.SUBSCRIBE, "streams"))
 
 
 @stream.command()
@@ -143,7 +144,7 @@ def subscriptions(invocation: Invocation, /, stream: str | None) -> None:
     elif rows:
         invocation.table("", rows)
     else:
-        invocation.note("no subscriptions")
+        invocation.note(none_seen(client, Action.SUBSCRIBE, "subscriptions", "no subscriptions"))
 
 
 @stream.command(context_settings={"ignore_unknown_options": True})  # -1 is no option

@@ -7,9 +7,10 @@ from typing import Any, Final, TypeVar, cast
 
 import click
 
-from sluicemq.cli.output import Invocation
+from sluicemq.cli.output import Invocation, none_seen
 from sluicemq.client import Client
 from sluicemq.protocol.errors import Unfinished
+from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.wire import LOOKED, TaskField
 
 #: Seconds after which a command shows the progress of its bulk operation.
@@ -44,7 +45,8 @@ def tasks(invocation: Invocation) -> None:
     elif rows:
         invocation.table("", [{key: row.get(key) for key in _SHOWN} for row in rows])
     else:
-        invocation.note("no bulk operations in the last day")
+        none = "no bulk operations in the last day"
+        invocation.note(none_seen(client, Action.MANAGE, "bulk operations", none))
 
 
 @click.group()

@@ -10,7 +10,9 @@ import click
 
 from sluicemq.cli.everywhere import at_each, unanswered
 from sluicemq.cli.options import timespan
-from sluicemq.cli.output import Invocation, span
+from sluicemq.cli.output import Invocation, none_seen, span
+from sluicemq.client import Client
+from sluicemq.protocol.permissions import Action
 
 #: Seconds between two questions for events, if the last one brought none.
 _LOOK: Final = 0.25
@@ -26,7 +28,13 @@ def workers(invocation: Invocation, queue: str | None) -> None:
 
     A broker that does not answer is named.
     """
-    answers = at_each(invocation, lambda client: client.workers(queue))
+    asked: list[Client] = []
+
+    def ask(client: Client) -> list[dict[str, Any]]:
+        asked.append(client)
+        return client.workers(queue)
+
+    answers = at_each(invocation, ask)
     missing = unanswered(invocation, answers)
     rows = [row for each in answers for row in each.value or ()]
     if invocation.as_json:
@@ -35,7 +43,9 @@ def workers(invocation: Invocation, queue: str | None) -> None:
         named = len(answers) > 1
         invocation.table("", [{**_broker(each, shown=named), **worker_row(each)} for each in rows])
     else:
-        invocation.note("no workers" + (f" of {queue}" if queue else ""))
+        none = "no workers" + (f" of {queue}" if queue else "")
+        sees = none_seen(asked[0], Action.READ, "workers", none) if asked else none
+        invocation.note(sees)
 
 
 def one_of(named: str | None, queue: str | None) -> str | None:

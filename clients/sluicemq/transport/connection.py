@@ -109,6 +109,8 @@ class Connection:
         self.epoch = 0
         """Number of greetings so far: deliveries of another epoch are void."""
         self.max_job_bytes: int | None = None
+        self.permissions: dict[str, list[str]] | None = None
+        """Patterns of what this client may do, by action, as the broker said last; None: everything."""
         self._most_bytes = inf
         self.disconnect_error = Unavailable(
             f"the connection to {self.endpoint} was lost before the answer came"
@@ -434,7 +436,7 @@ class Connection:
     def _greeted_with(self, hello: dict[str, Any]) -> None:
         self._heartbeat = float(hello.get("heartbeat", DEFAULT_HEARTBEAT))
         self._silence = float(hello.get("silence", DEFAULT_SILENCE))
-        self.max_job_bytes = hello.get("max_job_bytes")
+        self.max_job_bytes, self.permissions = hello.get("max_job_bytes"), hello.get("permissions")
         if self.max_job_bytes is not None:
             self._most_bytes = 2 * self.max_job_bytes + _BESIDE_JOBS
         self._candidates.greeted(monotonic())

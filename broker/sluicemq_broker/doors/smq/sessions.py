@@ -15,7 +15,7 @@ import gevent
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, BadVerb, BadVersion, SluiceError
-from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker import __version__
 from sluicemq_broker.admin import Admin
 from sluicemq_broker.doors.frames import FRAME_FACTOR, PROBE
@@ -361,7 +361,7 @@ class Session:
             self.client, self._connection = ClientConnection.read(about, self.caller.name)
             if self._connection is not None:
                 self.door.clients.arrived(self._connection)
-        settings = self.door.settings
+        settings, permitted = self.door.settings, self.caller.principal.permissions
         self.send(
             wire.OK,
             number,
@@ -372,6 +372,7 @@ class Session:
                 "max_job_bytes": settings.max_job_bytes,
                 "name": self.door.name,
                 **({"stopping": True} if self.door.stopping else {}),
+                **({} if permitted == Permissions.all() else {"permissions": permitted.plain()}),
             },
         )
 

@@ -6,6 +6,7 @@ import { card, h, table } from "./dom.js";
 import { ago, bytes, count, span, time } from "./format.js";
 import { jobAddress } from "./jobs.js";
 import { address } from "./queues.js";
+import { noneSeen } from "./session.js";
 
 const link = (name) => h("a", { href: address(name) }, name);
 
@@ -63,7 +64,7 @@ export function schedules() {
     { title: "Pushed", num: true, more: true, cell: (row) => count(row.pushed) },
     { title: "Skipped", num: true, more: true, cell: (row) => count(row.skipped) },
     { title: "", hidden: "Actions", kind: "grow how", cell: buttons },
-  ], { empty: "no recurring jobs: sluicemq schedule add, or [schedules.NAME]" });
+  ], { empty: noneSeen("manage", "schedules", "no recurring jobs: sluicemq schedule add, or [schedules.NAME]") });
   const part = { element: card("Recurring jobs", { bare: list.element }), show: (found) => list.update(found.schedules) };
   const page = asking("Schedules", "", [part], () => get("/schedules"), 5000);
   reload = part.reload;
@@ -80,7 +81,7 @@ export function streams() {
     { title: "Last", num: true, cell: (row) => count(row.last) },
     { title: "Size", num: true, cell: (row) => bytes(row.bytes) },
     { title: "Last message", more: true, kind: "grow", cell: (row) => ago(row.last_at, Date.now() / 1000) },
-  ], { empty: "no streams yet: the first message makes one" });
+  ], { empty: noneSeen("subscribe", "streams", "no streams yet: the first message makes one") });
   const subscriptions = table("Subscriptions", [
     { title: "Name", kind: "name", cell: (row) => row.name },
     { title: "Stream", kind: "name", cell: (row) => row.stream },

@@ -4,7 +4,7 @@ import { get } from "./api.js";
 import { charts } from "./charts.js";
 import { card, fill, h, table, tiles } from "./dom.js";
 import { count, rate, span, time } from "./format.js";
-import { may } from "./session.js";
+import { may, noneSeen } from "./session.js";
 import { address, queueColumns, withDying } from "./queues.js";
 
 export function overview() {
@@ -17,7 +17,7 @@ export function overview() {
   const notices = h("ul", { class: "notices", hidden: true });
   const operates = may("operate"); // who may not sees queues, and nothing of the brokers
   const drawn = operates ? charts("broker", "*") : { element: null, happened: null, close() {} };
-  const busiest = table("The busiest queues", queueColumns({ sparks: false }), { empty: "no queues yet: the first push makes one" });
+  const busiest = table("The busiest queues", queueColumns({ sparks: false }), { empty: noneSeen("read", "queues", "no queues yet: the first push makes one") });
   const brokers = table("Brokers", [
     { title: "Broker", kind: "name", cell: (row) => (row.here ? { text: `${row.name} (this one)` } : row.name) },
     { title: "Version", more: true, cell: (row) => row.version || "older" },

@@ -5,6 +5,7 @@ import { enc, get, post } from "./api.js";
 import { spark } from "./charts.js";
 import { h, table } from "./dom.js";
 import { count, rate, span } from "./format.js";
+import { noneSeen } from "./session.js";
 
 const PAGE = 50;
 const UP = new Set(["name"]);
@@ -58,7 +59,7 @@ export function queues({ asked, look }) {
   const pauses = new Map();
   const columns = [...queueColumns({ curves }), { title: "", hidden: "Paused", cell: (row) => pausing(row, pauses) }];
   const list = table("Queues", columns, {
-    empty: view.contains ? "no matching queue" : "no queues yet: the first push makes one",
+    empty: view.contains ? "no matching queue" : noneSeen("read", "queues", "no queues yet: the first push makes one"),
     onsort(by) {
       view.reverse = by === view.sort ? !view.reverse : false;
       view.sort = by;

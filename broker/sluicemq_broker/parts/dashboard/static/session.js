@@ -56,3 +56,11 @@ function become(found, isOutside) {
   if (before === JSON.stringify([me, outside])) return;
   for (const listener of listeners) listener(permitted !== JSON.stringify([me.permissions, outside]));
 }
+
+/** The words of an empty list: there are none, or one may not see those that are there. */
+export function noneSeen(action, things, none) {
+  const patterns = me.permissions[action] || [];
+  if (patterns.includes("*")) return none;
+  if (patterns.length) return `no ${things} that you may see: you may ${action} those named ${patterns.join(", ")}`;
+  return `you may not see ${things}: that takes the permission ${action}`;
+}
