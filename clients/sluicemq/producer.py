@@ -110,6 +110,7 @@ class Producer(Confirming[Receipt]):
           :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's;
         * ``group``: jobs of one group run one at a time, in the order of their pushes;
         * ``tenant``: a fair queue serves its tenants in turn;
+        * ``reply``: ``result`` keeps the job's result for ``Client.result``, ``accepted`` does not;
         * ``headers``: a map of your own, handed to the worker.
 
         None means the queue's setting. Raises TypeError or ValueError for wrong arguments,

@@ -84,14 +84,14 @@ def test_only_options_that_are_set_are_sent(broker: ScriptedBroker) -> None:
         producer.push("q", b"", priority=3, ttl=1.5, headers={"user": 1}).wait(SECONDS)
         producer.push(
             "q", b"", delay=2, not_before="2030-01-01T00:00:00Z", max_attempts=1, visibility_timeout=9,
-            backoff={"kind": "fixed", "base": 5}, keep_done=60, priority=0,
+            backoff={"kind": "fixed", "base": 5}, keep_done=60, priority=0, reply="result",
         ).wait(SECONDS)  # fmt: skip
         producer.push("q", b"", dedupe_id="d", dedupe_window=0.5).wait(SECONDS)
     first, second, third = (message.fields[1][0][2] for message in broker.of(wire.PUSH))
     assert first == {"priority": 3, "ttl": 1.5, "headers": {"user": 1}}
     assert second == {
         "delay": 2, "not_before": "2030-01-01T00:00:00Z", "max_attempts": 1, "visibility_timeout": 9,
-        "backoff": {"kind": "fixed", "base": 5}, "keep_done": 60, "priority": 0,
+        "backoff": {"kind": "fixed", "base": 5}, "keep_done": 60, "priority": 0, "reply": "result",
     }  # fmt: skip
     assert third == {"dedupe_id": "d", "dedupe_window": 0.5}
 
@@ -338,7 +338,7 @@ def test_what_is_no_job_is_refused_at_once(
     assert broker.pushed() == []
 
 
-@pytest.mark.parametrize("option", ["prority", "reply", "position"])
+@pytest.mark.parametrize("option", ["prority", "position"])
 def test_an_option_that_there_is_not_is_refused_at_once(broker: ScriptedBroker, option: str) -> None:
     with Producer(broker.endpoint) as producer:
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):

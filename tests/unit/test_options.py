@@ -68,13 +68,12 @@ def test_what_holds_without_an_option_is_a_value_that_it_may_have(option: Option
 
 
 def test_the_keywords_of_a_push_are_the_options() -> None:
-    """``id`` stands apart; ``reply`` is what makes a ``submit`` of a push."""
     apart = inspect.signature(Producer.push).parameters.keys() - {"self", "queue", "payload", "options"}
     assert apart == {"id"}
-    assert set(JobOptions.__annotations__) == OPTIONS.keys() - {"id", "reply"} == KEYWORDS
+    assert set(JobOptions.__annotations__) == OPTIONS.keys() - {"id"} == KEYWORDS
 
 
-@named([each for each in ALL if each.name != "reply"])
+@named(ALL)
 def test_push_says_of_every_option_that_there_is_such_a_keyword(option: Option) -> None:
     assert f"``{option.name}``" in (Producer.push.__doc__ or "")
 

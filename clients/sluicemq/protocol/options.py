@@ -55,7 +55,7 @@ Seconds = float | timedelta | str
 
 
 class JobOptions(TypedDict, total=False):
-    """Options of a push by keyword; None means the queue's setting. ``id`` and ``reply`` are apart."""
+    """Options of a push by keyword; None means the queue's setting. ``id`` is apart."""
 
     priority: int | None
     delay: Seconds | None
@@ -69,6 +69,7 @@ class JobOptions(TypedDict, total=False):
     keep_done: Seconds | None
     group: str | None
     tenant: str | None
+    reply: str | None
     headers: dict[str, Any] | None
 
 
