@@ -24,6 +24,7 @@ from sluicemq import (
     Unavailable,
 )
 from sluicemq.protocol import wire
+from sluicemq.transport.pacing import IN_FLIGHT
 
 
 def rows(message: Received) -> list[list[Any]]:
@@ -394,3 +395,39 @@ def test_many_threads_push_through_one_producer(broker: ScriptedBroker) -> None:
     # Then
     payloads = [payload for _id, payload in broker.pushed()]
     assert sorted(payloads) == sorted(b"%d-%d" % (who, number) for who in range(4) for number in range(1000))
+
+
+def test_queues_that_do_not_answer_hold_up_no_other(broker: ScriptedBroker) -> None:
+    # Given: a broker that answers no push yet
+    broker.on[wire.PUSH] = lambda _message: SILENCE
+    with Producer(broker.endpoint) as producer:
+        # When: a job for each of twelve queues
+        for number in range(12):
+            producer.push(f"q{number}", b"x")
+        # Then: all are on their way
+        sent = broker.wait_for(wire.PUSH, 12)
+        assert {message.fields[0] for message in sent} == {f"q{number}" for number in range(12)}
+        # And one that is full of messages in flight lets others through, too
+        producer.push_many("q0", [b"y"] * 256 * 20)
+        broker.wait_for(wire.PUSH, 12 + IN_FLIGHT - 1)
+        producer.push("other", b"z")
+        sent = broker.wait_for(wire.PUSH, 12 + IN_FLIGHT)
+        assert sent[-1].fields[0] == "other"
+        broker.on.pop(wire.PUSH)
+        for message in sent:
+            broker.answer(message, [])
+
+
+def test_a_queue_that_can_not_be_written_now_lets_others_go_on(broker: ScriptedBroker) -> None:
+    # Given
+    broker.on[wire.PUSH] = lambda message: Unavailable("away") if message.fields[0] == "away" else []
+    with Producer(broker.endpoint) as producer:
+        waits = producer.push("away", b"x")
+        broker.wait_for(wire.PUSH)
+        # When
+        for _ in range(20):
+            producer.push("q", b"x").wait(SECONDS)
+        # Then: they have not waited for each pause of that queue
+        assert sum(message.fields[0] == "away" for message in broker.of(wire.PUSH)) < 10
+        broker.on.pop(wire.PUSH)
+        waits.wait(SECONDS)

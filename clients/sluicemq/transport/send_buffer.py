@@ -7,7 +7,9 @@ The way of a job::
                                   └── again ◀───┘  connection lost, or put off by the broker
 
 An idle buffer sends what it has at once. With messages in flight it sends only full ones, so that the batches
-grow with the load by themselves, without a timer.
+grow with the load by themselves, without a timer. Queues share that only for a moment: a message that is not
+answered by then counts for its own queue alone, so that a slow queue holds up no other. What is in flight
+over all is bounded by the producer's window of jobs and bytes.
 """
 
 from __future__ import annotations
@@ -32,6 +34,9 @@ MESSAGE_BYTES = 1 << 20
 #: Bytes of all headers in a message: the broker takes more values than these and their jobs can have.
 MESSAGE_HEADER_BYTES = 16 * 1024
 
+#: Seconds for which a message in flight keeps other queues from sending small ones.
+_SHARED_FOR = 0.02
+
 PushBatch = list[Receipt]
 #: Batches that were sent, with numbers that rise in the order of their pushes.
 _Sent = tuple[int, PushBatch]
@@ -48,14 +53,17 @@ class SendBuffer:
     def __init__(self, settled: Settled) -> None:
         self.jobs: deque[Receipt] = deque()
         self.replies = Replies()
-        self._rest_until = inf
         self._settled = settled
         self._connection: Connection
-        self._waiting: dict[str, deque[Receipt]] = {}
+        self._queues: dict[str, _Queue] = {}
+        """Queues with jobs, in the order of their turns."""
         self._numbers = itertools.count()
-        self._again: deque[_Sent] = deque()
         self._to_repeat: list[_Sent] = []
         self._in_flight = 0
+        self._young: dict[int, float] = {}
+        """Messages in flight that other queues wait for, and when they were sent, the oldest first."""
+        self._waits = False
+        """True if jobs wait that may go when the oldest of these is no longer young."""
 
     @property
     def busy(self) -> bool:
@@ -65,7 +73,12 @@ class SendBuffer:
     @property
     def due(self) -> float:
         """Return when postponed work is due."""
-        return min(self._rest_until, self.replies.due)
+        rests = [each.rest_until for each in self._queues.values() if each.rest_until > -inf]
+        now = monotonic() if rests else inf
+        due = min([self.replies.due, *[each for each in rests if each > now]])
+        if self._waits and self._young:
+            due = min(due, next(iter(self._young.values())) + _SHARED_FOR)
+        return due
 
     def attach(self, connection: Connection) -> None:
         """Use this connection; before it is started."""
@@ -74,78 +87,88 @@ class SendBuffer:
 
     def connected(self) -> None:
         """Repeat what was not confirmed; ``turn`` follows."""
-        self._rest_until = inf
+        for each in self._queues.values():
+            each.rest_until = -inf
         self.replies.connected()
 
     def turn(self) -> None:
         """Send what has been collected, as far as it may be in flight."""
         self.replies.turn()
-        if not self._connection.takes_more or self._resting():
-            return
         self._sort_in()
-        while self._in_flight < IN_FLIGHT and (batch := self._next_batch()):
-            self._send(*batch)
+        self._waits = False
+        if self._connection.takes_more and self._queues:
+            now = monotonic()
+            self._forget_old(now)
+            while (queue := self._next_queue(now)) is not None:
+                self._send(queue, now)
 
     def delivered(self, message: wire.Message) -> None:
         """Ignore a message: a producer only gets answers."""
 
     def disconnected(self) -> None:
         """Put jobs that were in flight first for the next connection, in their old order."""
-        self._repeat(self._to_repeat)
+        for sent in self._to_repeat:
+            self._queue(sent[1][0].queue).repeat(sent)
         self._to_repeat = []
         self.replies.disconnected()
 
     def ended(self, error: SluiceError) -> None:
         """Refuse the rest: nobody will confirm it."""
         self._sort_in()
-        for _, batch in (*self._to_repeat, *self._again):
+        for _, batch in self._to_repeat:
             self._settle(batch, dict.fromkeys(range(len(batch)), error))
-        for batch in map(list, self._waiting.values()):
-            self._settle(batch, dict.fromkeys(range(len(batch)), error))
+        for queue in self._queues.values():
+            for batch in (*[batch for _, batch in queue.again], list(queue.jobs)):
+                self._settle(batch, dict.fromkeys(range(len(batch)), error))
         self.replies.ended(error)
 
-    def _resting(self) -> bool:
-        if monotonic() < self._rest_until < inf:
-            return True
-        self._rest_until = inf
-        return False
-
     def _sort_in(self) -> None:
-        jobs, waiting = self.jobs, self._waiting
+        jobs, queues = self.jobs, self._queues
         while jobs:
             receipt = jobs.popleft()
-            if receipt.queue not in waiting:
-                waiting[receipt.queue] = deque()
-            waiting[receipt.queue].append(receipt)
+            queue = queues.get(receipt.queue) or self._queue(receipt.queue)
+            queue.jobs.append(receipt)
 
-    def _next_batch(self) -> _Sent | None:
-        if self._again:
-            return self._again.popleft()
-        for queue, jobs in self._waiting.items():
-            if self._in_flight < EAGER or _fill_a_message(jobs):
-                return next(self._numbers), self._take(queue)
+    def _queue(self, name: str) -> _Queue:
+        """Return what is known of a queue."""
+        found = self._queues.get(name)
+        if found is None:
+            found = self._queues[name] = _Queue()
+        return found
+
+    def _forget_old(self, now: float) -> None:
+        while self._young and next(iter(self._young.values())) + _SHARED_FOR <= now:
+            del self._young[next(iter(self._young))]
+
+    def _next_queue(self, now: float) -> _Queue | None:
+        """Return the first queue that may send a message now; it has its next turn after the others."""
+        young = len(self._young)
+        for name, queue in self._queues.items():
+            if not queue.has_any or now < queue.rest_until:
+                continue
+            if young >= IN_FLIGHT or not (young < EAGER or queue.is_full):
+                self._waits = True
+                if young >= IN_FLIGHT:
+                    return None
+            elif queue.may_send:
+                self._queues[name] = self._queues.pop(name)
+                return queue
         return None
 
-    def _take(self, queue: str) -> PushBatch:
-        jobs = self._waiting.pop(queue)
-        batch = [jobs.popleft()]
-        size, header_bytes = batch[0].size, batch[0].header_bytes
-        while jobs and len(batch) < MESSAGE_JOBS:
-            size += jobs[0].size
-            header_bytes += jobs[0].header_bytes
-            if size > MESSAGE_BYTES or header_bytes > MESSAGE_HEADER_BYTES:
-                break
-            batch.append(jobs.popleft())
-        if jobs:
-            self._waiting[queue] = jobs  # at the end: the queues take turns
-        return batch
+    def _send(self, queue: _Queue, now: float) -> None:
+        number, batch = queue.again.popleft() if queue.again else (next(self._numbers), queue.take())
 
-    def _send(self, number: int, batch: PushBatch) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:
             self._in_flight -= 1
+            queue.in_flight -= 1
+            self._young.pop(number, None)
             self._answered(number, batch, value, error)
+            if not (queue.in_flight or queue.has_any):
+                self._queues.pop(batch[0].queue, None)
 
         self._in_flight += 1
+        queue.in_flight += 1
+        self._young[number] = now
         rows = [receipt.row() for receipt in batch]
         self._connection.request(wire.PUSH, batch[0].queue, rows, answered=answered, whole=True)
 
@@ -171,22 +194,65 @@ class SendBuffer:
         self._settle([batch[position] for position in rest], errors)
 
     def _put_off(self, number: int, batch: PushBatch) -> None:
-        self._repeat([(number, batch)])
-        self._rest_until = monotonic() + RETRY_AFTER
-
-    def _repeat(self, batches: list[_Sent]) -> None:
-        """Send batches again before later ones."""
-        self._again = deque(sorted((*batches, *self._again), key=lambda each: each[0]))
+        """Send jobs again after a pause, in which their queue rests; others go on."""
+        queue = self._queue(batch[0].queue)
+        queue.repeat((number, batch))
+        queue.rest_until = monotonic() + RETRY_AFTER
 
     def _settle(self, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
         if batch:
             self._connection.post(self._settled, batch, refused)
 
 
+class _Queue:
+    """The jobs of one queue that are not in flight, and how many messages are."""
+
+    __slots__ = ("again", "in_flight", "jobs", "rest_until")
+
+    def __init__(self) -> None:
+        self.jobs: deque[Receipt] = deque()
+        self.again: deque[_Sent] = deque()
+        """Batches that were sent before, in the order of their pushes."""
+        self.in_flight = 0
+        self.rest_until = -inf
+
+    @property
+    def has_any(self) -> bool:
+        """Return whether a job can be sent."""
+        return bool(self.again or self.jobs)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether there is enough for a whole message, or one that was made before."""
+        return bool(self.again) or _fill_a_message(self.jobs)
+
+    @property
+    def may_send(self) -> bool:
+        """Return whether one more message of this queue may be in flight."""
+        return self.in_flight < EAGER or (self.in_flight < IN_FLIGHT and self.is_full)
+
+    def repeat(self, sent: _Sent) -> None:
+        """Send a batch again before later ones."""
+        self.again = deque(sorted((*self.again, sent), key=lambda each: each[0]))
+
+    def take(self) -> PushBatch:
+        """Take out the jobs of one message."""
+        jobs = self.jobs
+        batch = [jobs.popleft()]
+        size, header_bytes = batch[0].size, batch[0].header_bytes
+        while jobs and len(batch) < MESSAGE_JOBS:
+            size += jobs[0].size
+            header_bytes += jobs[0].header_bytes
+            if size > MESSAGE_BYTES or header_bytes > MESSAGE_HEADER_BYTES:
+                break
+            batch.append(jobs.popleft())
+        return batch
+
+
 def _fill_a_message(jobs: deque[Receipt]) -> bool:
     if len(jobs) >= MESSAGE_JOBS:
         return True
-    return sum(receipt.size for receipt in jobs) >= MESSAGE_BYTES
+    return sum([receipt.size for receipt in jobs]) >= MESSAGE_BYTES
 
 
 def _refused(value: Any) -> dict[int, SluiceError]:
