@@ -39,6 +39,27 @@ def test_wrong_usage_is_named_and_shows_the_right_one(words: list[str], says: st
     assert "--rollback" in done.stderr
 
 
+def test_the_keys_of_another_host_have_to_be_there_and_to_be_those_of_this_host(tmp_path: Path) -> None:
+    # Given
+    keys, host = tmp_path / "keys", tmp_path / "host"
+    keys.mkdir()
+    words = ("--root", str(host), "--embedded", "--keys", str(keys))
+    # When one is missing
+    (keys / "secret.key").write_text("secret")
+    missing = install(*words)
+    # Then
+    assert missing.returncode == 1
+    assert f"{keys} has no client.key: copy it from /etc/sluicemq of the first host" in missing.stderr
+    # And when this host has another one
+    (keys / "client.key").write_text("client")
+    (host / "etc" / "sluicemq").mkdir(parents=True)
+    (host / "etc" / "sluicemq" / "secret.key").write_text("other")
+    other = install(*words)
+    assert other.returncode == 1
+    assert f"secret.key is another key than {keys}/secret.key" in other.stderr
+    assert not (host / "opt").exists()
+
+
 @pytest.mark.skipif(Path("/run/systemd/system").exists(), reason="this host runs systemd")
 def test_a_host_without_systemd_is_refused() -> None:
     done = install("--embedded")
