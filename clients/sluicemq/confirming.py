@@ -16,6 +16,7 @@ from sluicemq.confirmation import Confirmation, late
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.transport import exits
 from sluicemq.transport.access import Access
+from sluicemq.transport.candidates import STAYS
 from sluicemq.transport.connection import Connection
 
 _REFUSALS_KEPT = 1000
@@ -118,7 +119,7 @@ class Confirming(Generic[R]):
         self._room = threading.Condition(self._lock)
 
     def _connect(self, role: Any) -> None:
-        self._connection = Connection(self._access, role, repeats=True)
+        self._connection = Connection(self._access, role, repeats=True, stays=STAYS)
         role.attach(self._connection)
 
     def _named(self, receipt: R) -> str:

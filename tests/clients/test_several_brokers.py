@@ -10,9 +10,10 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
+import zmq
 from click.testing import CliRunner
 
-from clients.guarded_broker import PLAIN, GuardedBroker
+from clients.guarded_broker import CURVE, PLAIN, GuardedBroker
 from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
 from sluicemq import (
     BadVersion,
@@ -21,14 +22,18 @@ from sluicemq import (
     Producer,
     Publisher,
     Reader,
+    Receipt,
     SluiceError,
     Timeout,
     Unavailable,
 )
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
+from sluicemq.protocol.keys import KeyPair, decode
 from sluicemq.transport.access import Access
+from sluicemq.transport.connection import Connection
 from sluicemq.transport.names import Address, Resolve
+from sluicemq.transport.send_buffer import SendBuffer
 from support.ports import tcp
 from support.waiting import wait_until
 
@@ -365,3 +370,61 @@ def _note(outcomes: list[Any], call: Callable[[], Any]) -> None:
         outcomes.append(call())
     except SluiceError as error:
         outcomes.append(error)
+
+
+def test_a_producer_goes_on_to_another_broker_after_a_while_and_loses_nothing(
+    two: Brokers, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Given: a producer whose stay at each broker is short, and what it has pushed is not answered yet
+    caplog.set_level("INFO", logger="sluicemq")
+    for each in two:
+        each.on[wire.PUSH] = lambda _message: SILENCE
+    settled: list[Receipt] = []
+    buffer = SendBuffer(lambda batch, refused: settled.extend(batch) if not refused else None)
+    connection = Connection(endpoints(two), buffer, stays=(1.0, 1.1))
+    buffer.attach(connection)
+    connection.start()
+    buffer.jobs.append(Receipt("q", "first", b"x", None, 1))
+    connection.wake()
+    wait_until(lambda: any(each.of(wire.PUSH) for each in two))
+    first, other = two if two[0].of(wire.PUSH) else reversed(two)
+    try:
+        # When: its time is over, and it pushes on
+        wait_until(lambda: not connection.takes_more)
+        buffer.jobs.append(Receipt("q", "second", b"x", None, 1))
+        connection.wake()
+        first.answer(first.of(wire.PUSH)[0], [])
+        # Then: that goes to the other broker, and nothing was sent twice
+        message = other.wait_for(wire.PUSH)[0]
+        assert [each.id for each in settled] == ["first"]
+        assert [row[0] for row in message.fields[1]] == ["second"]
+        assert len(first.of(wire.PUSH)) == 1
+        assert "it is another broker's turn" in caplog.text
+        assert not [each for each in caplog.records if each.levelname == "WARNING"]
+    finally:
+        connection.close()
+
+
+def test_a_producer_says_that_only_some_brokers_fit_its_server_key(caplog: pytest.LogCaptureFixture) -> None:
+    # Given: two brokers, each with a key of its own
+    with ExitStack() as stack:
+        guarded = [GuardedBroker(CURVE) for _ in range(2)]
+        public, secret = map(bytes.decode, zmq.curve_keypair())
+        for each in guarded:
+            each.keys = {public}
+            each.start()
+            stack.callback(each.stop)
+        pair = KeyPair(decode(public), decode(secret))
+        access = Access(tuple(endpoints([*guarded])), pair, decode(guarded[0].server_key))
+
+        def says_so() -> bool:
+            with Producer(access) as producer:
+                producer.push("q", b"x").wait(SECONDS)
+            return "all take one server_key" in caplog.text
+
+        # When: it dials the other one first, as chance will have it
+        wait_until(says_so)
+    # Then
+    (line,) = {each.getMessage() for each in caplog.records if "all take one" in each.getMessage()}
+    assert f"can't enter {guarded[1].endpoint}: it hangs up: its key is another one" in line
+    assert line.endswith(f"connected to {guarded[0].endpoint}")

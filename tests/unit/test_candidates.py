@@ -311,3 +311,24 @@ def test_an_endpoint_without_a_name_never_vanishes() -> None:
     made.next(0.0)
     made.greeted(0.0)
     assert not made.vanished(1000.0)
+
+
+def test_a_stay_at_one_of_several_brokers_ends_at_some_time_between_its_bounds() -> None:
+    # Given: many clients that were driven to one broker
+    left: list[float] = []
+    for seed in range(100):
+        made = Candidates(
+            ["tcp://a:1", "tcp://b:1"], Lookups(a=[V4], b=[V4]), Random(seed), stays=(10.0, 20.0)
+        )
+        assert made.next(0.0)
+        made.greeted(5.0)
+        # When
+        left.append(next(now for now in range(100) if made.stayed(float(now))))
+    # Then: they leave one by one, and one that knows no other broker stays
+    assert min(left) >= 15
+    assert max(left) <= 25
+    assert len(set(left)) > 5
+    alone = Candidates(["tcp://a:1"], Lookups(a=[V4]), Random(0), stays=(10.0, 20.0))
+    assert alone.next(0.0)
+    alone.greeted(5.0)
+    assert not alone.stayed(1000.0)

@@ -37,6 +37,9 @@ _LOOK_AGAIN: Final = 30.0
 #: Seconds for which no lookup has brought an address that is connected until it counts as gone from its name:
 #: many DNS servers answer with some of the addresses, in turn.
 _GONE_AFTER: Final = 600.0
+#: Shortest and longest stay at one broker of several, for what does not matter where it is. Clients that
+#: restarts have driven to a few brokers are spread over all again, one by one.
+STAYS: Final = (600.0, 1200.0)
 #: Seconds: a connection that ends within these was a try in vain.
 _STEADY_AFTER: Final = 1.0
 
@@ -59,8 +62,14 @@ class Candidates:
         rng: Random | None = None,
         *,
         apart: Apart | None = None,
+        stays: tuple[float, float] = (inf, inf),
     ) -> None:
-        """``apart``: shared with other connections; a candidate that one of them has is passed over."""
+        """``apart``: shared with other connections; a candidate that one of them has is passed over.
+
+        ``stays``: seconds of the shortest and the longest stay at one broker of several.
+        """
+        self._stays = stays
+        self._leave_at = inf
         self.passed_over = False
         """Another connection has a candidate of this round, or the last."""
         self._apart = apart or Apart()
@@ -131,6 +140,12 @@ class Candidates:
         """Note that the broker at the last candidate has greeted."""
         self._greeted_at = self._in_name_at = now
         self._look_at = now + _LOOK_AGAIN
+        shortest, longest = self._stays
+        self._leave_at = now + (inf if shortest == inf else self._rng.uniform(shortest, longest))
+
+    def stayed(self, now: float) -> bool:
+        """Return whether another broker should have its turn."""
+        return now >= self._leave_at and self.elsewhere
 
     def vanished(self, now: float) -> bool:
         """Return whether the connected address is gone from its name, which is looked up at times."""

@@ -39,7 +39,7 @@ from sluicemq.transport import endpoints, native
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.apart import Apart
 from sluicemq.transport.candidates import LONGEST_PAUSE, Candidate, Candidates
-from sluicemq.transport.entry import explained
+from sluicemq.transport.entry import CANT_ENTER, explained
 from sluicemq.transport.link import Link
 from sluicemq.transport.names import Names
 from sluicemq.transport.pacing import awake_or_not
@@ -49,6 +49,8 @@ from sluicemq.version import VERSION
 #: Used until the broker's greeting names its own, in seconds.
 DEFAULT_HEARTBEAT = 2.0
 DEFAULT_SILENCE = 6.0
+
+_SPREADS = "it is another broker's turn"
 
 #: First words of the obstacle if nothing is known to listen.
 NOBODY_ANSWERS = "no broker answers at"
@@ -88,11 +90,13 @@ class Connection:
         about: dict[str, Any] | None = None,
         apart: Apart | None = None,
         repeats: bool = False,
+        stays: tuple[float, float] = (inf, inf),
     ) -> None:
         """``about``: fields of HELLO, besides host and pid. ``apart``: keeps it from brokers of others.
 
         ``repeats``: the role sends again over the next link what was not answered over this one, or reports
-        it as unclear; brokers need not carry it out any more.
+        it as unclear; brokers need not carry it out any more. ``stays``: seconds of the shortest and the
+        longest stay at one broker of several.
         """
         self.id = os.urandom(10).hex()
         """The id of this client at all brokers, over all its links."""
@@ -120,8 +124,7 @@ class Connection:
         """Why the broker did not let this client in, at the last try."""
         self.signalled: Callable[[int], None] = _ignore_signal
         """Called through the mailbox for each signal that was written to ``signal_fd``."""
-        self._role = role
-        self._patient = patient
+        self._role, self._patient = role, patient
         self._more_about = about or {}
         self._repeating = itertools.count(1) if repeats else None
         self._obstacle: str | None = None
@@ -131,7 +134,7 @@ class Connection:
         self._wakeup = native.Wakeup()
         self._ring = self._wakeup.ring
         names = Names(self._wakeup.ring, self._access.resolve)
-        self._candidates = Candidates(self._access.endpoints, names, apart=apart)
+        self._candidates = Candidates(self._access.endpoints, names, apart=apart, stays=stays)
         self._apart = apart
         self._candidate: Candidate | None = None
         self._rounds, self._outcomes = 0, list[_Outcome]()
@@ -384,10 +387,16 @@ class Connection:
             self._lose(_Outcome(refused=True))
         elif self.greeted and not self.takes_more and not self._role.busy:
             self._disconnect(self._moves_as)
-        elif self.takes_more and self._candidates.vanished(now):
-            self._move("it is no address of its name any more")
+        elif self.takes_more and (why := self._reason_to_move(now)):
+            self._move(why)
         elif self.greeted and now - self._sent_at >= self._heartbeat:
             self._send(wire.encode(wire.PING, next(self._numbers)))
+
+    def _reason_to_move(self, now: float) -> str:
+        """Return why another broker is to be used from now on; empty if this one is well."""
+        if self._candidates.stayed(now):
+            return _SPREADS
+        return "it is no address of its name any more" if self._candidates.vanished(now) else ""
 
     def _dial(self, now: float) -> None:
         """Dial the next candidate, if there is one now."""
@@ -441,6 +450,8 @@ class Connection:
             self._most_bytes = 2 * self.max_job_bytes + _BESIDE_JOBS
         self._candidates.greeted(monotonic())
         self._say_connected(hello.get("name"))
+        self._say_unfit()
+        self._moves_as = ""
         self.greeted, self.takes_more, self.epoch = True, True, self.epoch + 1
         self._doubtful, self._turned_at = False, awake_or_not()
         self._obstacle, self._warn_at, self.not_admitted = None, 0.0, None
@@ -453,9 +464,16 @@ class Connection:
         what = f"connected to {self._where}"
         if isinstance(name, str) and name:
             what = f"{what} (broker {escaped(name)})"
-        level = logging.WARNING if self.epoch else logging.INFO
+        level = logging.WARNING if self.epoch and self._moves_as != _SPREADS else logging.INFO
         again = " again" if before == self._where else ""
         self.post(log.log, level, "%s%s", what, again)
+
+    def _say_unfit(self) -> None:
+        """Say which other brokers can't be entered: there is none to go on to when this one is lost."""
+        for each in self._outcomes:
+            if each.obstacle and each.obstacle.startswith(CANT_ENTER):
+                what = "%s. Only some of the brokers fit what this client gets in by: all take one server_key"
+                self.post(log.warning, f"{what}, connected to %s", each.obstacle, self._where)
 
     @property
     def _where(self) -> str:
@@ -465,7 +483,10 @@ class Connection:
     def _disconnect(self, why: str, obstacle: str | None = None) -> None:
         """Go on to the next candidate; ``obstacle``: why this one could not be used."""
         if self.greeted:
-            self.post(log.warning, "connection to %s lost: %s", self._where, why)
+            if why == _SPREADS:
+                self.post(log.info, "connection to %s left: %s", self._where, why)
+            else:
+                self.post(log.warning, "connection to %s lost: %s", self._where, why)
             self._lose(_Outcome())
             return
         failure = self._link.failure
