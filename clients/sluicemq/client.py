@@ -144,14 +144,22 @@ class Client:
         )
 
     def peek(
-        self, queue: str, state: str = wire.ShownState.READY, limit: int = 10, *, newest: bool = False
+        self,
+        queue: str,
+        state: str = wire.ShownState.READY,
+        limit: int = 10,
+        *,
+        newest: bool = False,
+        first: int | None = None,
     ) -> list[dict[str, Any]]:
         """Return the next jobs of a queue in one state, without taking them; times in Unix seconds.
 
         ``newest``: the last jobs instead, the very last first. There are fewer than ``limit`` if the queue
-        has no more, or if they exceed 8 MiB.
+        has no more, or if they exceed 8 MiB. ``first``: the first bytes of each payload and result are
+        enough. ``payload_bytes`` and ``result_bytes`` say how many there are; of more than 16 KiB none come.
         """
-        return list(self._read(wire.PEEK, queue, state, -limit if newest else limit))
+        options = () if first is None else ({"first": first},)
+        return list(self._read(wire.PEEK, queue, state, -limit if newest else limit, *options))
 
     def purge(self, queue: str, state: str = wire.ShownState.READY, *, wait: float | None = None) -> int:
         """Remove all jobs of a queue that are in this state; returns how many.

@@ -146,7 +146,7 @@ def test_wrong_usage_ends_with_2(run: Run, arguments: list[str]) -> None:
 def test_what_has_ended_is_listed_with_its_end(broker: ScriptedBroker, run: Run, state: str) -> None:
     broker.on[wire.PEEK] = lambda _message: [a_job(state=state, result=b"ok")]
     lines = run(state, "list", "mail", "--limit", "3").stdout.splitlines()
-    assert broker.of(wire.PEEK)[0].fields == ["mail", state, 3]
+    assert broker.of(wire.PEEK)[0].fields == ["mail", state, 3, {"first": 256}]
     assert lines[0].split() == [
         "id",
         "attempts",

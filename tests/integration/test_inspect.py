@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import bson
 import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
-from pymongo.monitoring import CommandListener, CommandStartedEvent
+from pymongo.monitoring import (
+    CommandFailedEvent,
+    CommandListener,
+    CommandStartedEvent,
+    CommandSucceededEvent,
+)
 
 from sluicemq.protocol.errors import NotFound
 from sluicemq_broker.store.admin.inspector import Inspector
@@ -209,6 +215,46 @@ def test_every_state_can_be_looked_at(
     shown = inspector.peek("mail", state, LIMIT, BYTES, NOW)
     assert [each["state"] for each in shown] == [state] * count
     assert state in SHOWN_STATES
+
+
+class Traffic(CommandListener):
+    """Bytes that came from MongoDB."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def started(self, _event: CommandStartedEvent) -> None:
+        pass
+
+    def succeeded(self, event: CommandSucceededEvent) -> None:
+        self.bytes += len(bson.encode(event.reply))
+
+    def failed(self, _event: CommandFailedEvent) -> None:
+        pass
+
+
+def test_of_a_peek_at_beginnings_the_rest_of_long_payloads_and_results_does_not_travel(
+    store: QueueStore, documents: Database[dict[str, Any]], mongo_uri: str
+) -> None:
+    # Given jobs with short and long payloads, and one with a long result
+    store.push([a_job("long", b"x" * 12_000_000), a_job("short", b"y" * 1000), a_job("none", b"")], NOW)
+    [kept] = some_jobs(1, owner=ME, remember=60.0)
+    store.push([kept], NOW)
+    store.complete([finished(kept, b"r" * 1_000_000)], NOW)
+    traffic = Traffic()
+    with MongoClient[dict[str, Any]](mongo_uri, event_listeners=[traffic]) as client:
+        # When their beginnings are enough
+        inspector = Inspector(client[documents.name])
+        long, short, none = inspector.peek("mail", "ready", LIMIT, BYTES, NOW, first=10)
+        [done] = inspector.peek("mail", "done", LIMIT, BYTES, NOW, first=10)
+        weight = inspector.weigh_first("mail", "ready", LIMIT, NOW, first=10)
+    # Then
+    assert "payload" not in long
+    assert (long["payload_bytes"], short["payload_bytes"], none["payload_bytes"]) == (12_000_000, 1000, 0)
+    assert (short["payload"], none["payload"]) == (b"y" * 10, b"")
+    assert (done["result_bytes"], "result" in done) == (1_000_000, False)
+    assert traffic.bytes < 10_000
+    assert 1000 < weight < 10_000
 
 
 def test_a_peek_shows_fewer_jobs_when_they_are_large_but_always_one(

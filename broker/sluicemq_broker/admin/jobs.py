@@ -7,12 +7,22 @@ from typing import Any, Final
 
 from sluicemq.protocol.errors import BadFrames
 from sluicemq.protocol.options import OPTIONS
+from sluicemq.protocol.rules import whole
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue, check_headers
 from sluicemq_broker.queues import Census, FailedParents, Queues
-from sluicemq_broker.runtime import Count
+from sluicemq_broker.runtime import Count, read_options
 from sluicemq_broker.security import Unchanged
-from sluicemq_broker.store import SHOWN_STATES, Changes, Documents, Inspector, JobPage, Listing, Removals
+from sluicemq_broker.store import (
+    MOST_CUT,
+    SHOWN_STATES,
+    Changes,
+    Documents,
+    Inspector,
+    JobPage,
+    Listing,
+    Removals,
+)
 
 _CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
 _MOST_PEEKED: Final = 1000
@@ -32,13 +42,19 @@ class JobAdmin:
 
     # ------------------------------------------------------------------- read
 
-    def peek(self, name: str, state: str, limit: int) -> list[dict[str, Any]]:
-        """Return the first jobs of a state, or with a limit below zero the last ones; none is taken."""
+    def peek(
+        self, name: str, state: str, limit: int, options: dict[str, Any] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return the first jobs of a state, or with a limit below zero the last ones; none is taken.
+
+        ``first`` of the options: that many bytes of each payload and result are enough.
+        """
         queue = self._queues.get(name)
         check_state(state)
         if not 1 <= abs(limit) <= _MOST_PEEKED:
             raise BadFrames(f"limit {limit} is not from 1 to {_MOST_PEEKED}, nor from -1 to -{_MOST_PEEKED}")
-        return self._inspector(queue).peek(name, state, limit, _PEEKED_BYTES, self._clock.now())
+        first = _first_of(options)
+        return self._inspector(queue).peek(name, state, limit, _PEEKED_BYTES, self._clock.now(), first)
 
     def show(self, name: str, job_id: str) -> dict[str, Any]:
         """Return all that is known of one job, with its worker if that is connected here."""
@@ -57,12 +73,13 @@ class JobAdmin:
         """Return jobs of any state whose id begins like this."""
         return listing(self._queues, name).with_ids(name, beginning, limit, self._clock.now())
 
-    def weigh_peek(self, name: str, state: str, limit: int) -> int:
+    def weigh_peek(self, name: str, state: str, limit: int, options: dict[str, Any] | None = None) -> int:
         """Return about how many bytes of memory a :meth:`peek` takes."""
         queue = self._queues.get(name)
         check_state(state)
         most = max(-_MOST_PEEKED, min(limit, _MOST_PEEKED)) or 1
-        size = self._inspector(queue).weigh_first(name, state, most, self._clock.now())
+        first = _first_of(options)
+        size = self._inspector(queue).weigh_first(name, state, most, self._clock.now(), first)
         return READ_PACKED_SENT * min(size, 2 * _PEEKED_BYTES)
 
     def weigh_show(self, name: str, job_id: str) -> int:
@@ -131,6 +148,14 @@ def listing(queues: Queues, name: str) -> Listing:
     queue = queues.get(name)
     queue.prepare()
     return Listing(queues.database_of(queue))
+
+
+def _first_of(options: dict[str, Any] | None) -> int | None:
+    first: int | None = read_options(options or {}, _PEEK, "a PEEK").get("first")
+    return first
+
+
+_PEEK: Final = {"first": whole(0, MOST_CUT)}
 
 
 def check_state(state: str, allowed: Sequence[str] = SHOWN_STATES) -> None:

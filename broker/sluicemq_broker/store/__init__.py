@@ -7,7 +7,7 @@ from sluicemq_broker.store.admin.damaged import damaged_documents
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
 from sluicemq_broker.store.admin.history import HistoryStore, MinuteCounts, Subject, day_of
 from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
-from sluicemq_broker.store.admin.inspector import Inspector
+from sluicemq_broker.store.admin.inspector import MOST_CUT, Inspector
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
 from sluicemq_broker.store.admin.kept import COLLECTIONS, Disk, Measured, disk_of, measure
 from sluicemq_broker.store.admin.listing import JobPage, Listing
@@ -109,6 +109,7 @@ __all__ = [
     "FAILPOINTS",
     "GUARD",
     "MOST_AUDITED",
+    "MOST_CUT",
     "MOST_KEYS",
     "MOST_SUBSCRIPTIONS",
     "READS",

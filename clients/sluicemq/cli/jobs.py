@@ -12,11 +12,13 @@ from sluicemq.cli.options import flag, job_flags, of_change
 from sluicemq.cli.output import Invocation, shown, span
 from sluicemq.client import Client
 from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.readable import start_of
 from sluicemq.protocol.wire import ShownState
 
 STATES = tuple(each.value for each in ShownState)  # click would show the names of an enum
 
 _PREVIEW = 2_000  # characters of a payload, or a result, that are shown of one job
+_FIRST = 256  # bytes of each that a table needs
 _BODIES = ("payload", "result")
 
 limit_option = click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
@@ -31,7 +33,7 @@ payload_option = click.option("--payload", is_flag=True, help="Also the payload;
 @newest_option
 @click.pass_obj
 def peek(invocation: Invocation, queue: str, state: str, limit: int, *, newest: bool) -> None:
-    """Show the next jobs of a QUEUE without taking them; with --json, with all their fields."""
+    """Show the next jobs of a QUEUE without taking them; with --json, whole and with all their fields."""
     list_jobs(invocation, queue, state, limit, newest=newest)
 
 
@@ -92,7 +94,7 @@ def change(
 def list_jobs(invocation: Invocation, queue: str, state: str, limit: int, *, newest: bool = False) -> None:
     """Show the first or last jobs of a state as a table, and say what other jobs there are."""
     with invocation.client() as client:
-        jobs = client.peek(queue, state, limit, newest=newest)
+        jobs = client.peek(queue, state, limit, newest=newest, first=None if invocation.as_json else _FIRST)
         counts = _counts(client, queue)
         there = counts.get(state, 0)
         if invocation.as_json:
@@ -118,7 +120,7 @@ def _counts(client: Client, queue: str) -> Mapping[str, int]:
 def _others(client: Client, queue: str, counts: Mapping[str, int]) -> str:
     """Say which other jobs a queue has, and when the first of its delayed jobs is due."""
     parts = [f"{count} {state}" for state, count in counts.items()]
-    if ShownState.SCHEDULED in counts and (first := client.peek(queue, ShownState.SCHEDULED, 1)):
+    if ShownState.SCHEDULED in counts and (first := client.peek(queue, ShownState.SCHEDULED, 1, first=0)):
         at = parts.index(f"{counts[ShownState.SCHEDULED]} {ShownState.SCHEDULED}")
         due = first[0]["eligible_at"]
         parts[at] += f", the next due in {span(max(0.0, due - time()))} ({shown('due_at', due)})"
@@ -169,10 +171,16 @@ def _row(job: Mapping[str, Any], state: str, now: float) -> dict[str, Any]:
         "due": f"in {span(due - now)}" if due is not None and waits else None,
         "pushed by": job.get("pushed_by"),
         "headers": job.get("headers"),
-        "payload": job.get("payload"),
-        "result": job.get("result"),
+        "payload": _beginning(job, "payload"),
+        "result": _beginning(job, "result"),
         "last error": errors[-1].get("reason"),
     }
+
+
+def _beginning(job: Mapping[str, Any], name: str) -> Any:
+    """Return the beginning of a payload or a result, or how long it is if it is too long to be read."""
+    size = job.get(f"{name}_bytes")
+    return f"{size} bytes: see show" if name not in job and size else job.get(name)
 
 
 def _fields(job: Mapping[str, Any]) -> list[str]:
@@ -199,6 +207,6 @@ def _columns(errors: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _body(name: str, body: Any) -> str:
-    text = body.decode(errors="backslashreplace") if isinstance(body, bytes) else str(body)
+    text = start_of(body, _PREVIEW + 1) if isinstance(body, bytes) else str(body)
     more = f" … ({len(body)} bytes; --json shows all)" if len(text) > _PREVIEW else ""
     return f"{name}: {text[:_PREVIEW]}{more}"

@@ -20,6 +20,7 @@ from sluicemq.client import Client
 from sluicemq.protocol.errors import Duplicate, SluiceError
 from sluicemq.protocol.json_values import dumps
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
+from sluicemq.protocol.readable import start_of
 from sluicemq.standard_streams import is_utf8
 from sluicemq.transport.access import Access
 from sluicemq.transport.credentials import AccessOptions
@@ -168,7 +169,7 @@ def shown(column: str, value: Any) -> str:
         case bool():
             return "yes" if value else "no"
         case bytes():
-            return _short(value.decode(errors="backslashreplace"))
+            return _short(start_of(value, _PREVIEW + 1))
         case dict() | list():
             return _short(_of_strings(value) or dumps(value))
     return f"{value:g}" if isinstance(value, float) else printable(str(value))
@@ -209,7 +210,7 @@ def _is_number(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
 
 
 def _short(text: str) -> str:
-    line = printable(text)
+    line = printable(text[: _PREVIEW + 1])
     return line if len(line) <= _PREVIEW else line[: _PREVIEW - 1] + "…"
 
 

@@ -135,7 +135,7 @@ class _View:
         """Return the latest dead letters of the queue."""
         if self._queue is None:
             return []
-        found = self._client.peek(self._queue, ShownState.DEAD, _LETTERS, newest=True)
+        found = self._client.peek(self._queue, ShownState.DEAD, _LETTERS, newest=True, first=0)
         return [_dead_row(each) for each in found]
 
     def press(self, key: str) -> None:

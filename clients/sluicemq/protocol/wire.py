@@ -47,7 +47,7 @@ From the client::
     EVENTS  [n, {after?, queue?}]                       -> {events: [{at, event, queue, job, ...}, ...],
                                                            after, missed}: events of jobs since ``after``
                                                            of the last answer
-    PEEK    [n, queue, state, limit]                    -> [{id, state, payload, ...}, ...]
+    PEEK    [n, queue, state, limit, {first}|nil]       -> [{id, state, payload, ...}, ...]
     PURGE   [n, queue, state, wait]                     -> number of jobs removed
     DELETE  [n, queue, wait]                            -> number of jobs removed with the queue
     CANCEL  [n, queue, id]                              -> nil     or NOT_FOUND

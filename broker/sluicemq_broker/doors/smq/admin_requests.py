@@ -76,7 +76,7 @@ class AdminRequests:
         with act or nullcontext():
             verb.needs.ask(caller, verb.needs.named_in(fields))
             wait = seconds_to_wait(fields[len(verb.types) :]) if verb.takes_long else None
-            request = _Request(number, caller, subject, verb, take(fields, *verb.types), act)
+            request = _Request(number, caller, subject, verb, _taken(fields, verb), act)
         turn = nullcontext if verb.at_once else self._user.slot
         if verb.reads:
             self.later.add(partial(self._read, request, turn))
@@ -174,6 +174,13 @@ class AdminRequests:
 
 def _refuse_late() -> None:
     raise Unavailable("its client has gone on over another connection: not done")
+
+
+def _taken(fields: Fields, verb: AdminVerb) -> Fields:
+    """Return the fields that the method of a verb takes; raises BadFrames."""
+    needed = take(fields, *verb.types)
+    rest = fields[len(needed) :]
+    return needed + [take(rest[at:] or [None], kind)[0] for at, kind in enumerate(verb.optional)]
 
 
 class _Request(NamedTuple):

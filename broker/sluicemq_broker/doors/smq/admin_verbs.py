@@ -124,7 +124,9 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.UNSET: _changes("admin.queues", QueueAdmin.unset_settings, _MANAGE, str, list),
     wire.PURGE: _starts("admin.queues", QueueAdmin.purge, _MANAGE, str, str),
     wire.DELETE: _starts("admin.queues", QueueAdmin.delete, _MANAGE, str),
-    wire.PEEK: _reads("admin.jobs", JobAdmin.peek, _READ, str, str, int)._replace(weigh=JobAdmin.weigh_peek),
+    wire.PEEK: _reads("admin.jobs", JobAdmin.peek, _READ, str, str, int)._replace(
+        optional=(dict | None,), weigh=JobAdmin.weigh_peek
+    ),
     wire.SHOW: _reads("admin.jobs", JobAdmin.show, _READ, str, str)._replace(weigh=JobAdmin.weigh_show),
     wire.CANCEL: _changes("admin.jobs", JobAdmin.cancel, _MANAGE, str, str),
     wire.PROMOTE: _changes("admin.jobs", JobAdmin.promote, _MANAGE, str, str),

@@ -50,6 +50,8 @@ class AdminVerb(NamedTuple):
     method: Callable[..., Any]
     needs: Needs
     types: tuple[Any, ...] = ()
+    optional: tuple[Any, ...] = ()
+    """Types of further fields that older clients don't send; None where one is missing."""
     weigh: Callable[..., int] | None = None
     reads: bool = False
     """True for a verb that changes nothing: a client that has left needs no answer."""

@@ -30,6 +30,27 @@ _DEARER: Final = 8
 
 _WEIGHT: Final = {"weight": {"$bsonSize": "$$ROOT"}}
 
+#: Bytes of a payload, or a result, that is read though only its beginning is wanted.
+MOST_CUT: Final = 16_384
+_BODIES: Final = ("payload", "result")
+
+
+def _whole_if_small(name: str) -> Document:
+    size: Document = {"$bsonSize": {name: f"${name}"}}
+    return {"$cond": [{"$lte": [size, MOST_CUT]}, f"${name}", "$$REMOVE"]}
+
+
+def _size_of(name: str) -> Document:
+    is_binary: Document = {"$eq": [{"$type": f"${name}"}, "binData"]}
+    return {"$cond": [is_binary, {"$binarySize": f"${name}"}, "$$REMOVE"]}
+
+
+#: Steps of a pipeline that leave long payloads and results away, and say how long each is.
+_IN_PART: Final[tuple[Document, ...]] = (
+    {"$set": {f"{name}_bytes": _size_of(name) for name in _BODIES}},
+    {"$set": {name: _whole_if_small(name) for name in _BODIES}},
+)
+
 
 class Inspector:
     """Reads over the queue collections of a database; ``exactly``, ``surely_many``: as :class:`Counting`."""
@@ -66,17 +87,22 @@ class Inspector:
             found = list(self._jobs(queue).aggregate([{"$collStats": {"storageStats": {}}}]))
         return sum(int(each["storageStats"]["size"]) for each in found)  # one for each shard
 
-    def peek(self, queue: str, state: str, limit: int, most_bytes: int, now: float) -> list[Document]:
+    def peek(
+        self, queue: str, state: str, limit: int, most_bytes: int, now: float, first: int | None = None
+    ) -> list[Document]:
         """Return the first ``limit`` jobs of a state, in the order of claims.
 
         With a ``limit`` below zero the last ones, the very last first. Fewer, but one at least, if they have
         more than ``most_bytes``; headers and errors count ``_DEARER`` times, as they are taken apart. A few
         at a time, so that others have their turn.
+
+        ``first``: bytes of each payload and result that are enough, with the number of all. MongoDB can't cut
+        them, so those of more than :data:`MOST_CUT` bytes are not read at all.
         """
         rows: list[Document] = []
         with translated():
-            for each in self._first(queue, state, limit, now):
-                rows.append(shown(each, state))
+            for each in self._first(queue, state, limit, now, () if first is None else _IN_PART):
+                rows.append(_cut(shown(each, state), first))
                 weight = _weight(each)
                 most_bytes -= weight
                 if most_bytes < 0:
@@ -85,10 +111,11 @@ class Inspector:
                     let_others_run()
         return rows
 
-    def weigh_first(self, queue: str, state: str, limit: int, now: float) -> int:
+    def weigh_first(self, queue: str, state: str, limit: int, now: float, first: int | None = None) -> int:
         """Return the bytes of the documents that :meth:`peek` reads."""
+        steps = [*(() if first is None else _IN_PART), {"$project": _WEIGHT}]
         with translated():
-            return sum(each["weight"] for each in self._first(queue, state, limit, now, _WEIGHT))
+            return sum(each["weight"] for each in self._first(queue, state, limit, now, steps))
 
     def weigh(self, queue: str, job_id: str) -> int:
         """Return the bytes of a job's document; 0: there is none."""
@@ -105,19 +132,28 @@ class Inspector:
         return shown(found, state_at(found, now))
 
     def _first(
-        self, queue: str, state: str, limit: int, now: float, fields: Document | None = None
+        self, queue: str, state: str, limit: int, now: float, steps: Iterable[Document] = ()
     ) -> Iterable[Document]:
+        """Return the first jobs of a state, as further ``steps`` of a pipeline show them."""
         jobs = self._jobs(queue)
         if not may_have(jobs, state):
             return ()
-        found = jobs.find(not_expired(state, now), fields, batch_size=_PAGE)
-        return found.sort(_order(state, limit)).limit(abs(limit))
+        these = [{"$match": not_expired(state, now)}, {"$sort": dict(_order(state, limit))}]
+        return jobs.aggregate([*these, {"$limit": abs(limit)}, *steps], batchSize=_PAGE)
 
     def _counting(self, queue: str, now: float) -> Counting:
         return Counting(self._jobs(queue), now, **self._bounds)
 
     def _jobs(self, queue: str) -> Jobs:
         return self._database[collection(queue)]
+
+
+def _cut(row: Document, first: int | None) -> Document:
+    """Return a row with the beginnings of its payload and result; ``first``: bytes of each; None: all."""
+    for name in _BODIES if first is not None else ():
+        if isinstance(row.get(name), bytes):
+            row[name] = row[name][:first]
+    return row
 
 
 def _order(state: str, limit: int) -> list[tuple[str, int]]:
