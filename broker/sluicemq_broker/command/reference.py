@@ -256,9 +256,14 @@ def _setting(key: str, setting: Field[Any], more: _Row | None = None, *, live: b
         "unit": rule.unit,
         "may be": rule.expected,
         "meaning": setting.metadata["doc"],
-        **({"SIGHUP": "yes" if setting.metadata["live"] else "restart"} if live else {}),
+        **({"SIGHUP": _on_sighup(setting)} if live else {}),
         **(more or {}),
     }
+
+
+def _on_sighup(setting: Field[Any]) -> str:
+    live = setting.metadata["live"]
+    return "its login" if callable(live) else "yes" if live else "restart"
 
 
 def _default(setting: Field[Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import Field, field, fields
 from typing import Any
 
@@ -10,6 +11,8 @@ from sluicemq.protocol.rules import Rule
 from sluicemq_broker.config import rules
 
 MIB = 2**20
+#: Called with two values of a setting: whether a running broker takes the second in place of the first.
+Live = Callable[[Any, Any], bool]
 
 
 def setting(
@@ -18,19 +21,25 @@ def setting(
     doc: str,
     *,
     key: str | None = None,
-    live: bool = False,
+    live: bool | Live = False,
     holds: str | None = None,
 ) -> Any:
     """Declare a setting: its default (MISSING if it must be given), its rule, its purpose.
 
     With a default of None the rule takes None, too. ``key``: its name in the file, where that differs from
-    the attribute's; ``live``: a running broker takes another value when it reads its file again. ``holds``:
-    the setting whose value is the text of the file that this one names.
+    the attribute's; ``live``: a running broker takes another value when it reads its file again, or whether
+    it takes this one. ``holds``: the setting whose value is the text of the file that this one names.
     """
     rule = _optional(rule) if default is None else rule
     return field(
         default=default, metadata={"rule": rule, "doc": doc, "key": key, "live": live, "holds": holds}
     )
+
+
+def is_live(setting: Field[Any], before: Any, after: Any) -> bool:
+    """Return True if a running broker takes this value in place of the former one."""
+    live = setting.metadata["live"]
+    return bool(live(before, after) if callable(live) else live)
 
 
 def live(default: Any, rule: Rule, doc: str) -> Any:

@@ -37,6 +37,8 @@ _HARMLESS: Final = frozenset({
     *("w", "wtimeout", "wtimeoutms", "journal", "j", "fsync"),
     *("readpreference", "maxstalenessseconds", "readconcernlevel"),
 })  # fmt: skip
+#: Options that say who logs in, and how.
+_OF_LOGINS: Final = frozenset({"authsource", "authmechanism", "authmechanismproperties"})
 _HIDDEN: Final = frozenset({"authmechanismproperties", "tlscertificatekeyfilepassword", "readpreferencetags"})
 
 
@@ -80,6 +82,19 @@ class MongoUri:
         shown = name if not has_secret and _WORD.fullmatch(name) else _shown_name(name)
         return f"{shown}={_shown_value(name, value)}"
 
+    @property
+    def login(self) -> str:
+        """A URI with this login and another host, which the driver looks up in no DNS."""
+        parts = self.parts
+        password = "" if parts.password is None else f":{parts.password}"
+        who = "" if parts.user is None else f"{parts.user}{password}@"
+        options = "&".join(f"{name}={value}" for name, value in parts.options if name.lower() in _OF_LOGINS)
+        return f"mongodb://{who}localhost/{parts.database or ''}?{options}"
+
+    def differs_in_login_only(self, other: object) -> bool:
+        """Return True if both URIs lead to one MongoDB, with a login each."""
+        return isinstance(other, MongoUri) and _without_login(self.parts) == _without_login(other.parts)
+
     def __str__(self) -> str:
         scheme, user, password, hosts, database, options = self.parts
         who = "" if user is None else f"{user}{'' if password is None else ':***'}@"
@@ -89,6 +104,11 @@ class MongoUri:
 
     def __repr__(self) -> str:
         return f"MongoUri('{self}')"
+
+
+def _without_login(parts: Parts) -> tuple[object, ...]:
+    rest = tuple(each for each in parts.options if each[0].lower() not in _OF_LOGINS)
+    return parts.scheme, parts.user is None, parts.hosts, parts.database, rest
 
 
 def may_hold_a_secret(value: object) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from sluicemq_broker.config.declared import settings_of
+from sluicemq_broker.config.declared import is_live, settings_of
 from sluicemq_broker.config.device_settings import DeviceSettings
 from sluicemq_broker.config.display import as_toml
 from sluicemq_broker.config.door_settings import DoorSettings, own_settings, with_settings
@@ -84,7 +84,7 @@ def _merged(old: Any, new: Any) -> Any:
     values = {}
     for each in settings_of(type(old)).values():
         before, after = getattr(old, each.name), getattr(new, each.name)
-        if each.metadata["live"]:
+        if is_live(each, before, after):
             values[each.name] = after
         elif before != after and (doors := _same_doors(before, after)):
             merged = tuple(with_settings(one, _merged(*_tables(one, other))) for one, other in doors)
@@ -101,7 +101,7 @@ def _differences(place: str, old: Any, new: Any) -> Iterator[Change]:
             for one, other in doors:
                 yield from _differences(f"{place} {key} {one}", *_tables(one, other))
         else:
-            yield Change(f"{place} {key}", before, after, live=each.metadata["live"])
+            yield Change(f"{place} {key}", before, after, live=is_live(each, before, after))
 
 
 def _of_devices(old: Sequence[DeviceSettings], new: Sequence[DeviceSettings]) -> Iterator[Change]:

@@ -51,6 +51,10 @@ def door(port: int, host: str = "127.0.0.1") -> Endpoint:
 _BACKOFF = Backoff()
 
 
+def _logs_in_otherwise(before: MongoUri | None, after: MongoUri | None) -> bool:
+    return before is not None and before.differs_in_login_only(after)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
     """``[broker]``: the process, its MongoDB, its door for the library."""
@@ -97,9 +101,12 @@ class BrokerSettings:
         live=True,
     )
     mongodb_uri: MongoUri | None = setting(
-        None, rules.mongodb_uri, "the MongoDB; without a URI the broker starts an embedded one in data_dir"
+        None,
+        rules.mongodb_uri,
+        "the MongoDB; without a URI the broker starts an embedded one in data_dir",
+        live=_logs_in_otherwise,
     )
-    mongodb_uri_file: Path | None = file_of("mongodb_uri", "that URI")
+    mongodb_uri_file: Path | None = file_of("mongodb_uri", "that URI", live=True)
     database: str = setting("sluicemq", rules.database_name, "the MongoDB database")
     data_dir: Path | None = setting(
         None, rules.folder, "folder of the embedded MongoDB; by default the user's data folder"

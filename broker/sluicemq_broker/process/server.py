@@ -23,7 +23,7 @@ from sluicemq_broker.process.part import Core, Part
 from sluicemq_broker.queue import JobMaker
 from sluicemq_broker.runtime import BALANCES
 from sluicemq_broker.security import Audit, Security, Shared, SharedLogins, SharedPrincipals
-from sluicemq_broker.store import LoginStore, PrincipalStore
+from sluicemq_broker.store import LoginStore, PrincipalStore, log_in_again
 from sluicemq_devices.sockets import Switchboard
 
 log = logging.getLogger("broker")
@@ -128,6 +128,9 @@ class Server:
 
     def reconfigure(self, config: Config) -> None:
         """Use another configuration, of which only live settings differ."""
+        uri = config.broker.mongodb_uri
+        if uri is not None and uri != self.config.broker.mongodb_uri:
+            log_in_again(uri)
         doors = [(before[1:], now[1:]) for before, now in zip(self.config.doors, config.doors, strict=True)]
         self.config = config
         self._security.audit.retention = config.broker.audit_retention

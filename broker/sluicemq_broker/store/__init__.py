@@ -86,6 +86,7 @@ from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.schedules import Schedule, ScheduleStore
 from sluicemq_broker.store.jobs.survey import Surveyed, oldest_deaths, survey_queues
 from sluicemq_broker.store.jobs.transactions import Aborted
+from sluicemq_broker.store.logins import log_in_again
 from sluicemq_broker.store.no_primary import why_no_primary
 from sluicemq_broker.store.set_aside import ASIDE, SetAside
 from sluicemq_broker.store.streams.routes import RouteStore
@@ -227,6 +228,7 @@ __all__ = [
     "fixed_until",
     "forward",
     "in_halves",
+    "log_in_again",
     "mark_parents_notified",
     "measure",
     "missing_indexes",

@@ -25,6 +25,7 @@ from pymongo.write_concern import WriteConcern
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.config import MongoUri
 from sluicemq_broker.store.errors import UnsafeStore, brief, translated
+from sluicemq_broker.store.logins import Logins
 
 log = logging.getLogger("broker.mongo")
 
@@ -121,10 +122,11 @@ def _client(
     repeat: bool = True,
     answered: Callable[[str, float], None] | None = None,
 ) -> Client:
+    logins = Logins()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # for options that it would ignore
-            return pymongo.MongoClient(
+            client: Client = pymongo.MongoClient(
                 uri,
                 w="majority",
                 retryWrites=repeat,
@@ -134,7 +136,7 @@ def _client(
                 connectTimeoutMS=int(min(primary, 5.0) * 1000),
                 maxPoolSize=pool,
                 appname="sluicemq",
-                event_listeners=[_Answers(answered)] if answered else [],
+                event_listeners=[logins, *([_Answers(answered)] if answered else [])],
                 # One document with a strange date must not keep all others from being read.
                 datetime_conversion=DatetimeConversion.DATETIME_AUTO,
                 unicode_decode_error_handler="replace",
@@ -142,6 +144,8 @@ def _client(
     except (mongo_errors.ConfigurationError, ValueError, TypeError, OSError, UserWarning) as error:
         # Not "from error": the driver's text, which a traceback shows, may quote the URI.
         raise Unavailable(f"mongodb_uri can't be used: {_why(uri, error)}") from None
+    logins.of(client)
+    return client
 
 
 def _why(text: str, error: Exception) -> str:
