@@ -33,6 +33,11 @@ def no_user_code() -> Iterator[None]:
         _no_user_code.discard(me)
 
 
+def forget_threads() -> None:
+    """Forget the parent's threads in the child of a fork, where others may get their numbers."""
+    _no_user_code.clear()
+
+
 def runs_no_user_code() -> bool:
     """Return whether the current thread or greenlet is one that no user code may hold up."""
     return threading.get_ident() in _no_user_code

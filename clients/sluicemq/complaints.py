@@ -12,7 +12,7 @@ import sys
 from typing import Any, Final
 
 from sluicemq import forks
-from sluicemq.aside import Aside, runs_no_user_code
+from sluicemq.aside import Aside, forget_threads, runs_no_user_code
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):
@@ -37,8 +37,9 @@ class Log(logging.LoggerAdapter[logging.Logger]):
             self._lines.wait(timeout)
 
     def forked(self) -> None:
-        """Begin without the lines of the parent in the child of a fork."""
+        """Begin without the threads and lines of the parent in the child of a fork."""
         self._lines = None
+        forget_threads()
 
     def _hand_over(self, level: int, msg: object, args: tuple[object, ...], options: dict[str, Any]) -> None:
         if self._lines is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ import pytest
 from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
 from clients.test_under_gevent import finish, run_patched
 from sluicemq import Producer, Publisher, Worker
-from sluicemq.aside import MOST_WAITING, no_user_code
+from sluicemq.aside import MOST_WAITING, no_user_code, runs_no_user_code
 from sluicemq.complaints import log
 from sluicemq.message import Published
 from sluicemq.protocol import wire
@@ -182,6 +183,17 @@ def test_a_wait_in_a_thread_that_carries_answers_says_so_at_once(broker: Scripte
         go_on.set()
         receipt.wait(SECONDS)
         reply.cancel()
+
+
+def test_the_child_of_a_fork_may_wait_in_threads_with_the_numbers_of_the_parents() -> None:
+    # Given: the forking thread itself, whose number the child's first thread has
+    with no_user_code():
+        pid = os.fork()
+        if not pid:
+            os._exit(runs_no_user_code())
+        # Then
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert runs_no_user_code()
 
 
 # ------------------------------------------------------------------ log lines
