@@ -17,8 +17,10 @@ from sluicemq_broker.config import (
     problems_of_exposure,
     settings_of,
 )
+from sluicemq_broker.config.loading import usual_data_folder
 
-TEXT = (Path(__file__).resolve().parents[2] / "deploy" / "sluicemq.toml").read_text()
+DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
+TEXT = (DEPLOY / "sluicemq.toml").read_text()
 #: A setting that stands there in comments.
 SHOWN = re.compile(r"^#[a-z_]+ = .*", re.MULTILINE)
 TABLES: dict[str, tuple[type, str]] = {
@@ -64,3 +66,19 @@ def test_what_stands_in_comments_is_a_setting_with_its_default(tmp_path: Path, t
     # Then nothing is otherwise
     found, default = (getattr(load(file, {}, {}), attribute) for file in (tmp_path / "all.toml", None))
     assert found == default
+
+
+@pytest.mark.parametrize(
+    ("file", "folder"),
+    [("sluicemq.toml", "/var/lib/sluicemq"), ("second.toml", "/var/lib/sluicemq/second")],
+)
+def test_its_data_are_found_by_its_file_where_its_unit_has_them(file: str, folder: str) -> None:
+    found = usual_data_folder(f"/etc/sluicemq/{file}", {})
+    unit = "sluicemq@" if file != "sluicemq.toml" else "sluicemq"
+    text = (DEPLOY / "systemd" / f"{unit}.service").read_text()
+    assert str(found) == folder
+    assert f"SLUICEMQ_DATA_DIR={folder.replace('second', '%i')}\n" in text
+
+
+def test_another_file_has_the_folder_of_its_user(tmp_path: Path) -> None:
+    assert usual_data_folder("None", {}) == usual_data_folder(str(tmp_path / "sluicemq.toml"), {})

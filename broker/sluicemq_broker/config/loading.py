@@ -43,6 +43,8 @@ from sluicemq_broker.config.tls_files import check_certificate
 from sluicemq_devices.relays import Kind
 from sluicemq_devices.sockets import Endpoint
 
+#: Configurations and data of services of this host: sluicemq.toml, and NAME.toml of sluicemq@NAME.
+_ETC, _STATE = Path("/etc/sluicemq"), Path("/var/lib/sluicemq")
 _ALL_KEPT = StreamSettings()
 _OPEN = SecuritySettings()
 _Settings = TypeVar("_Settings", QueueSettings, StreamSettings)
@@ -130,8 +132,15 @@ def problems_of_doors(config: Config) -> list[Problem]:
     return [Problem(place, message) for message, place in found.items()]
 
 
-def user_data_folder(environ: Mapping[str, str]) -> Path:
-    """Return the default folder of the embedded MongoDB's data."""
+def usual_data_folder(file: str, environ: Mapping[str, str]) -> Path:
+    """Return the default folder of the embedded MongoDB's data: the user's, or that of the service.
+
+    The units of ``deploy/install`` and of the package name this folder to the broker. Commands that read
+    its file, such as ``doctor`` and ``backup``, find its data by that file.
+    """
+    path = Path(file).absolute()
+    if path.parent == _ETC and path.suffix == ".toml":
+        return _STATE if path.stem == _STATE.name else _STATE / path.stem
     given = environ.get("XDG_DATA_HOME", "")
     parent = Path(given) if Path(given).is_absolute() else Path.home() / ".local" / "share"
     return parent / "sluicemq"
@@ -215,7 +224,7 @@ class _Reading:
             values.setdefault("http", f"127.0.0.1:{values['ports'] + HTTP_PORT_AFTER}")
         if values.keys() & {"host", "ports"}:
             values.setdefault("endpoint", door(values.get("ports", PORT), values.get("host", "127.0.0.1")))
-        values.setdefault("data_dir", user_data_folder(environ))
+        values.setdefault("data_dir", usual_data_folder(self._file, environ))
         return BrokerSettings(**values)
 
     def _of_files(self, values: Mapping[str, Any]) -> dict[str, Any]:

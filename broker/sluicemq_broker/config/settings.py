@@ -109,7 +109,10 @@ class BrokerSettings:
     mongodb_uri_file: Path | None = file_of("mongodb_uri", "that URI", live=True)
     database: str = setting("sluicemq", rules.database_name, "the MongoDB database")
     data_dir: Path | None = setting(
-        None, rules.folder, "folder of the embedded MongoDB; by default the user's data folder"
+        None,
+        rules.folder,
+        "folder of the embedded MongoDB; by default the user's data folder, for /etc/sluicemq/sluicemq.toml "
+        "/var/lib/sluicemq, for another file there a folder of its name in that",
     )
     embedded_cache: int = setting(
         0,
