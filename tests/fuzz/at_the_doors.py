@@ -5,9 +5,14 @@ from __future__ import annotations
 import http.client
 import io
 import json
+import re
+import socket
+import ssl
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, Final, cast
+from urllib.parse import quote
 
 import bson
 import falcon
@@ -35,12 +40,14 @@ from sluicemq_broker.admin.principals import Change, PrincipalAdmin, Surrounding
 from sluicemq_broker.admin.queues import QueueAdmin
 from sluicemq_broker.admin.schedules import ScheduleAdmin
 from sluicemq_broker.config import BrokerSettings, Config, QueueSettings
+from sluicemq_broker.config.secret import Secret
 from sluicemq_broker.context import Context
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.smq.sessions import Session, SessionDoor
 from sluicemq_broker.doors.worker_frames import answer, commit_frames
 from sluicemq_broker.http import BASE, Site
+from sluicemq_broker.http.authorization import HEADER
 from sluicemq_broker.http.connections import Connections
 from sluicemq_broker.http.door import Server
 from sluicemq_broker.http.handler import MOST_BODY_BYTES, Handler
@@ -51,7 +58,7 @@ from sluicemq_broker.parts.streams import replay
 from sluicemq_broker.parts.streams.sessions import StreamSessions
 from sluicemq_broker.queue import JobMaker, Queue, Verdict
 from sluicemq_broker.queues import Schedules, check_name
-from sluicemq_broker.runtime import Counters
+from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.security import ANYBODY, Caller, Principal, Security
 from sluicemq_broker.store import PrincipalRecord
 from sluicemq_broker.store.admin import principals
@@ -306,21 +313,25 @@ def _session(who: Caller) -> tuple[Session, _Lane]:
     time, counters, streams = _Time(), Counters(), OneStream()
     context = a_context(counters=counters, timer=time, retry=_RETRY)
     queues: Any = OneQueue(context)
+    admin = _administration(queues, context)
     services = Services(BrokerSettings(), counters, Switchboard(), queues, _MAKER, time, Security(counters))
-    schedules = Schedules(NO_MONGO, queues, context, _MAKER.make)
-    subjects = {
-        "queues": QueueAdmin(queues, NO_MONGO, NO_MONGO),
-        "jobs": JobAdmin(queues, NO_MONGO, context),
-        "dead_letters": DeadLetterAdmin(queues, NO_MONGO, NO_MONGO, context),
-        "schedules": ScheduleAdmin(schedules),
-        "principals": PrincipalAdmin(_Principals().around),
-    }
-    admin: Any = _Admin(subjects)
     sessions = StreamSessions(BrokerSettings(), cast("Any", streams), NO_MONGO, NO_MONGO, counters)
     lane = _Lane(who)
     client: Any = lane
     session = Session(SessionDoor(services, admin, [_Part(sessions)]), client)
     return session, lane
+
+
+def _administration(queues: Any, context: Context) -> Any:
+    """Return what reads and changes a broker with these queues."""
+    subjects = {
+        "queues": QueueAdmin(queues, NO_MONGO, NO_MONGO),
+        "jobs": JobAdmin(queues, NO_MONGO, context),
+        "dead_letters": DeadLetterAdmin(queues, NO_MONGO, NO_MONGO, context),
+        "schedules": ScheduleAdmin(Schedules(NO_MONGO, queues, context, _MAKER.make)),
+        "principals": PrincipalAdmin(_Principals().around),
+    }
+    return _Admin(subjects)
 
 
 class _Part:
@@ -493,10 +504,14 @@ class _Socket:
         self.heard = b""
         self.closed = False
 
-    def recv(self, size: int) -> bytes:
+    def recv(self, size: int, flags: int = 0) -> bytes:
         if self.closed:
             raise OSError("closed")
-        return self._said.read(size)
+        before = self._said.tell()
+        said = self._said.read(size)
+        if flags & socket.MSG_PEEK:
+            self._said.seek(before)
+        return said
 
     def sendall(self, data: bytes) -> None:
         self.heard += data
@@ -516,29 +531,64 @@ class _Socket:
     def shutdown(self, _how: int) -> None:
         """There is nobody."""
 
+    def do_handshake(self) -> None:
+        """It is done: what is said came encrypted."""
+
+    def unwrap(self) -> None:
+        """Nobody waits for a goodbye."""
+
+
+class _Encrypted:
+    """TLS whose handshakes are done at once; as a door with a certificate."""
+
+    def wrap(self, sock: _Socket) -> _Socket:
+        return sock
+
+
+class _BareTls:
+    """TLS that reads the handshake of a peer from what it says, by OpenSSL."""
+
+    def __init__(self) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    def wrap(self, sock: _Socket) -> Any:
+        coming = ssl.MemoryBIO()
+        coming.write(sock.recv(1 << 20))
+        coming.write_eof()
+        handshake = self._context.wrap_bio(coming, ssl.MemoryBIO(), server_side=True)
+        sock.do_handshake = handshake.do_handshake  # type: ignore[method-assign]
+        return sock
+
+
+#: Who shows it may do everything.
+_TOKEN: Final = "a-token-of-the-fuzzer"  # noqa: S105
+
 
 class _Http:
     """The HTTP door without a socket; what is read of MongoDB is not there."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: Any) -> None:
         self.counters = Counters()
         outgoing = Outgoing(64 << 20)
         self.connections = Connections(10, self.counters, outgoing.ration(None).hold)
         metrics: Any = SimpleNamespace(on_get=lambda _request, _response: None)
+        context = a_context(counters=self.counters, timer=_Time(), retry=_RETRY)
+        admin = _administration(OneQueue(context), context)
+        settings = replace(Config.default().broker, http_token=Secret(_TOKEN))
         site = Site(
-            Config.default().broker,
-            *(self.counters, self.connections, NO_MONGO, metrics, outgoing, Security(self.counters)),
+            settings, *(self.counters, self.connections, admin, metrics, outgoing, Security(self.counters))
         )
         for part in PARTS:
             part.add_paths(NO_MONGO, site)
         self.paths = sorted(site.needs)
         site.close()
-        settings = Config.default().broker
-        self.server = Server(("127.0.0.1", 0), site, self.counters, self.connections, Tls(settings))
+        self.server = Server(("127.0.0.1", 0), site, self.counters, self.connections, tls)
         self.server.environ.update(SERVER_NAME="localhost", SERVER_PORT="5580")
 
 
-_HTTP: Final = _Http()
+_HTTP: Final = _Http(Tls(Config.default().broker))
+_HTTPS: Final = _Http(_Encrypted())
+_HANDSHAKES: Final = _Http(_BareTls())
 
 
 @target("http-bytes")
@@ -547,16 +597,36 @@ def http_bytes(data: bytes) -> None:
     _exchange(data)
 
 
+@target("https-bytes")
+def https_bytes(data: bytes) -> None:
+    """Bytes that come over TLS, and those of handshakes."""
+    _exchange(data, _HTTPS)
+    _exchange(data, _HANDSHAKES, answered=False)
+
+
+@target("https-requests")
+def https_requests(data: bytes) -> None:
+    """Requests that are nearly right, over TLS."""
+    http_requests(data, _HTTPS)
+
+
 @target("http-requests")
-def http_requests(data: bytes) -> None:
-    """Requests that are nearly right: paths of the door, headers that mean something, JSON in bodies."""
+def http_requests(data: bytes, door: _Http = _HTTP) -> None:
+    """Requests that are nearly right: paths of the door, headers that mean something, JSON in bodies.
+
+    Most of them show the token and what a change needs, so that each route reads what it is asked.
+    """
     given = Choices(data)
     said = b""
     while given.left and len(said) < 2 * MOST_BODY_BYTES:
         method = given.one_of((b"GET", b"GET", b"POST", b"POST", b"HEAD", b"OPTIONS", b"PUT", given.piece()))
-        path = given.one_of((*_HTTP.paths, f"{BASE}/nothing")).encode()
-        path = path.replace(b"{", given.piece()).replace(b"}", b"")
-        headers = [b"Host: localhost", b"Content-Type: application/json", b"X-SluiceMQ: 1"]
+        path = given.one_of((*door.paths, f"{BASE}/nothing")).encode()
+        name = given.one_of((b"mail", b"mail", quote(given.piece(), safe="").encode(), given.piece()))
+        path = re.sub(rb"\{[^}]*\}", lambda _found, name=name: name, path)  # type: ignore[misc]
+        headers = [b"Content-Type: application/json", HEADER.encode() + b": 1"]
+        headers.append(b"Host: " + given.one_of((b"localhost", b"localhost", b"127.0.0.1:", given.piece())))
+        if given.byte() % 4:
+            headers.append(b"Authorization: Bearer " + _TOKEN.encode())
         headers += [
             given.one_of((b"Host", b"Origin", b"Cookie", b"Authorization", b"Accept", b"Expect", b"Range"))
             + b": "
@@ -569,7 +639,7 @@ def http_requests(data: bytes) -> None:
             body = json.dumps(value, default=str).encode()
         headers.append(b"Content-Length: %d" % (len(body) + (given.byte() == 255)))
         said += method + b" " + path + b" HTTP/1.1\r\n" + b"\r\n".join(headers) + b"\r\n\r\n" + body
-    _exchange(said)
+    _exchange(said, door)
 
 
 def _plain(value: Any) -> Any:
@@ -578,13 +648,16 @@ def _plain(value: Any) -> Any:
     return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
-def _exchange(said: bytes) -> None:
-    """Say bytes to the door; whatever it answers is HTTP, and it does not fail."""
-    sock = _Socket(said)
-    Handler(sock, ("127.0.0.1", 1), _HTTP.server).run()
+def _exchange(said: bytes, door: _Http = _HTTP, *, answered: bool = True) -> None:
+    """Say bytes to a door; whatever it answers is HTTP, and it does not fail."""
+    sock, failures = _Socket(said), door.counters.values[Count.HTTP_FAILURES]
+    Handler(sock, ("127.0.0.1", 1), door.server).run()
     assert sock.closed
-    assert not len(_HTTP.connections)
-    assert _HTTP.connections.unread == 0
+    assert not len(door.connections)
+    assert door.connections.unread == 0
+    assert door.counters.values[Count.HTTP_FAILURES] == failures
+    if not answered:
+        return
     answers = io.BytesIO(sock.heard)
     count = 0
     while answers.tell() < len(sock.heard):
