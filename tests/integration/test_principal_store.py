@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from pymongo import MongoClient
+from pymongo.collection import Collection
 from pymongo.database import Database
+from pymongo.errors import OperationFailure
 
 from integration.explained_plans import Explainer
 from sluicemq import BadFrames, Forbidden, NotFound
@@ -268,3 +270,48 @@ def test_principals_are_changed_without_a_broker(recovered: tuple[str, str]) -> 
     assert act("permit", name="owner", permissions="read", force=True)["permissions"] == {"read": ["*"]}
     assert act("remove", name="owner") is None
     assert act("list") == []
+
+
+def test_a_change_that_conflicts_again_and_again_is_repeated_for_its_caller(
+    store: PrincipalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given
+    replace_one, tried = Collection.replace_one, list[int]()
+
+    def conflicts(self: Any, *arguments: Any, **options: Any) -> Any:
+        tried.append(1)
+        if len(tried) <= 14:
+            labels = {"errorLabels": ["TransientTransactionError"]}
+            raise OperationFailure("WriteConflict error: Please retry your operation", 112, labels)
+        return replace_one(self, *arguments, **options)
+
+    monkeypatch.setattr(Collection, "replace_one", conflicts)
+    # When
+    put(store, OWNER)
+    # Then
+    found = store.one("owner")
+    assert found
+    assert found.keys == OWNER.keys
+    assert len(tried) == 15
+
+
+def test_changes_of_many_callers_at_two_brokers_are_all_made(
+    store: PrincipalStore, documents: Database[dict[str, Any]]
+) -> None:
+    other, failed = PrincipalStore(documents), list[Exception]()
+    barrier = Barrier(24)
+
+    def change(number: int) -> None:
+        barrier.wait()
+        try:
+            put((store, other)[number % 2], replace(OWNER, name=f"p{number}", keys=()))
+        except Exception as error:  # noqa: BLE001 - of a thread
+            failed.append(error)
+
+    threads = [Thread(target=change, args=(number,)) for number in range(24)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert not failed
+    assert [each.revision for each in store.read()] == list(range(1, 25))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from threading import Lock
 from typing import Final, Generic, Protocol, TypeVar
 
 from pymongo import IndexModel
@@ -30,6 +31,8 @@ from sluicemq_broker.store.values import Document, Jobs
 #: Seconds for which a removal can be read, and without a read after which all is read therefore.
 REMOVALS_KEPT: Final = timedelta(days=1).total_seconds()
 _TOO_LONG: Final = timedelta(hours=1).total_seconds()
+#: Seconds for which a change waits for others of this broker, which it would be in conflict with.
+_TURN: Final = 5.0
 #: Documents in one reply: a few milliseconds of the hub.
 _AT_ONCE: Final = 200
 #: The name of the document with the last revision, which no other has.
@@ -65,6 +68,7 @@ class Revisions:
 
     def __init__(self, documents: Jobs, expected: Document | None = None) -> None:
         self._client = documents.database.client
+        self._changing = Lock()  # of greenlets, as all that starts a broker patches it
         self.documents = documents
         self._first = {"last": 0, **(expected or {})}
 
@@ -113,11 +117,15 @@ class Revisions:
             return change(self.find(name, session), lambda fields: self._put(name, fields, session), session)
 
         changes = self.documents.name
+        has_turn = self._changing.acquire(timeout=_TURN)
         try:
             return transact(self._client, lambda: [name], lambda _names, session: apply(session), changes)
         except DifferentStore:
             with translated():
                 return apply(None)
+        finally:
+            if has_turn:
+                self._changing.release()
 
     def _put(self, name: str, fields: Document, session: ClientSession | None) -> int:
         revision = self._last(session) + 1

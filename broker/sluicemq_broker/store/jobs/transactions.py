@@ -50,9 +50,10 @@ _TOO_LARGE: Final = {257, 388}
 _TRIES: Final = 5
 #: Conflicts in a row after which a transaction of many items is tried with fewer.
 _CONFLICTS: Final = 3
-#: How often a transaction is broken off, by conflicts or by a change of primary, before its caller gets an
-#: error: within some two seconds.
-_MOST_BROKEN: Final = 12
+#: Seconds for which a transaction that was broken off, by conflicts or by a change of primary, is applied
+#: again before its caller gets an error, as long as an answer of MongoDB may take; and how often at least.
+_PATIENCE: Final = 15.0
+_LEAST_TRIES: Final = 12
 #: Seconds: the shortest upper bound of the wait after a conflict, and the longest.
 _FIRST_WAIT: Final = 0.004
 _LONGEST_WAIT: Final = 0.5
@@ -110,6 +111,7 @@ def transact(
     counts as that, too. Then nothing is stored, and ``look`` is called again. ``who`` names the items in
     errors, in the plural.
 
+    A conflict, or a change of primary, is MongoDB's to repeat: the caller hears of it only where it lasts.
     Raises :class:`Aborted` where fewer items may be possible, :class:`Doubtful` or :class:`Unclear` for one
     item alone, :class:`DifferentStore` on a MongoDB without transactions, :class:`Unavailable` where other
     brokers are first every time, and the errors of every statement. A transaction of one item that MongoDB
@@ -117,6 +119,7 @@ def transact(
     """
     with translated():
         items, overtaken, broken = look(), 0, 0
+        until = time.monotonic() + _PATIENCE
         while True:
             began = time.monotonic()
             try:
@@ -129,11 +132,11 @@ def transact(
                 items = look()
             except _Broken as error:
                 broken += 1
-                _give_up(error, broken, len(items), who)
+                _give_up(error, broken, len(items), who, patient=time.monotonic() < until)
                 _wait(broken, time.monotonic() - began)
 
 
-def _give_up(error: _Broken, times: int, count: int, who: str) -> None:
+def _give_up(error: _Broken, times: int, count: int, who: str, *, patient: bool) -> None:
     """Raise the caller's error, unless applying the transaction again may succeed."""
     text = f"MongoDB has ended a transaction of {count} {who}: {error}"
     by_chance = error.cause is None and count == 1 and times == 1
@@ -142,7 +145,9 @@ def _give_up(error: _Broken, times: int, count: int, who: str) -> None:
         raise (Aborted(text) if count > 1 else kind(text)) from error.cause
     if count > 1 and error.conflict and times >= _CONFLICTS:
         raise Aborted(text, usual=True) from error.cause
-    if times >= _MOST_BROKEN:
+    if times >= _LEAST_TRIES and not patient:
+        if error.conflict:
+            raise Unavailable(f"others change these {who} all the time: nothing was changed, try again")
         raise error.cause or Unclear(text)
 
 
