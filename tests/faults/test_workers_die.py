@@ -124,6 +124,8 @@ def test_the_job_of_a_frozen_worker_goes_to_another_and_a_late_answer_changes_no
     (job,) = stored()
     assert job["state"] == "reserved"
     assert job["attempts"] == 2
+    seen = "nothing heard for 3 s" if kind == "library" else "no answer to heartbeats for 3.0 s"
+    assert job["errors"][-1]["reason"] == f"the worker is taken for dead: {seen}"
     other.go()
     wait_until(lambda: not stored(), what="the job's commit")
 

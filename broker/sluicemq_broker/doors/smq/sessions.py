@@ -285,13 +285,15 @@ class Session:
         # What the client sent may lie unread, or still come behind a large message.
         if self.lane.gave_sign_of_life() or self.door.stood_still:
             self._heard = now
-        if now - self._heard > settings.heartbeat:
-            self.lane.ask_for_sign_of_life()
-        if now - self._heard > settings.silence:
+        quiet = now - self._heard
+        if quiet > settings.silence:
             self._silent = f"nothing heard for {settings.silence:g} s"
             self.counters.notice(Count.SESSIONS_SILENT, f"{self.name} sent nothing for {settings.silence} s")
             self.lane.close()
-        elif self.lane.writable and now - self._said >= settings.heartbeat / 2:
+            return
+        if quiet > settings.heartbeat:
+            self.lane.ask_for_sign_of_life()
+        if self.lane.writable and now - self._said >= settings.heartbeat / 2:
             self.send(wire.PING, 0)
 
     def _receive(self, messages: list[list[bytes]]) -> None:
