@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from secrets import token_hex
 from time import monotonic
+from types import MappingProxyType
+from typing import Any
 
 import psutil
+import pytest
 
 from clients.scripted_broker import ScriptedBroker
 from sluicemq import Client, Producer
 from sluicemq.protocol import wire
 from support.broker_under_test import serving
+from support.keyed_broker import keyed_broker
 from support.waiting import wait_until
 
 SILENCE = 1.0
@@ -36,34 +42,52 @@ Worker(sys.argv[1], sys.argv[2], handle, prefetch=5).run()
 
 
 @contextmanager
-def working(endpoint: str, queue: str) -> Iterator[subprocess.Popen[str]]:
+def working(
+    endpoint: str, queue: str, variables: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[subprocess.Popen[str]]:
     program = WORKER.format(microseconds=int(3 * SILENCE * 1e6))
     command = [sys.executable, "-c", program, endpoint, queue]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **variables}
+    ) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
+BEATS: dict[str, Any] = {"poll": 0.1, "heartbeat": 0.2, "silence": SILENCE}
+
+
+@contextmanager
+def reached(mongo_uri: str, database: str, folder: Path, *, keyed: bool) -> Iterator[tuple[str, Any, Any]]:
+    """A broker with short signs of life: its endpoint, and keywords and variables that let in there."""
+    if not keyed:
+        with serving(mongo_uri, [], database=database, **BEATS) as open_to_all:
+            yield open_to_all.doors["smq"], {}, {}
+        return
+    with keyed_broker(mongo_uri, database, folder, {"broker": BEATS}) as broker:
+        yield broker.endpoint, broker.access(), broker.variables()
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["open", "keyed"])
 def test_a_handler_that_holds_pythons_lock_for_longer_than_the_silence_keeps_its_job(
-    mongo_uri: str,
+    mongo_uri: str, database: str, tmp_path: Path, *, keyed: bool
 ) -> None:
-    queue = token_hex(6)
     with (
-        serving(mongo_uri, [], poll=0.1, heartbeat=0.2, silence=SILENCE) as broker,
-        Producer(broker.doors["smq"]) as producer,
-        Client(broker.doors["smq"]) as client,
+        reached(mongo_uri, database, tmp_path, keyed=keyed) as (endpoint, access, variables),
+        Producer(endpoint, **access) as producer,
+        Client(endpoint, **access) as client,
     ):
         # When: two such jobs, and one behind them
-        producer.push_many(queue, [b"holds", b"holds", b"ends"])
-        with working(broker.doors["smq"], queue) as worker:
+        producer.push_many("q", [b"holds", b"holds", b"ends"])
+        with working(endpoint, "q", variables) as worker:
             assert worker.stdout
             # Then: each is done at its first attempt
             assert worker.stdout.readline() == "holds 1\n"
             wait_until(
-                lambda: not any(client.queue(queue)[state] for state in ("ready", "scheduled", "reserved"))
+                lambda: not any(client.queue("q")[state] for state in ("ready", "scheduled", "reserved"))
             )
             worker.send_signal(signal.SIGTERM)
             assert worker.stdout.read() == "holds 1\nends 1\n"
@@ -72,7 +96,7 @@ def test_a_handler_that_holds_pythons_lock_for_longer_than_the_silence_keeps_its
 def test_a_worker_that_is_stopped_is_taken_for_dead_and_the_job_says_why(mongo_uri: str) -> None:
     queue = token_hex(6)
     with (
-        serving(mongo_uri, [], poll=0.1, heartbeat=0.2, silence=SILENCE) as broker,
+        serving(mongo_uri, [], **BEATS) as broker,
         Producer(broker.doors["smq"]) as producer,
         Client(broker.doors["smq"]) as client,
     ):
