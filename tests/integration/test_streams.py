@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import deque
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import gevent
@@ -36,6 +38,8 @@ from sluicemq_broker.streams.carried import carried
 from support.faulty_mongo import Fault, FaultyDatabase, Kind, Line
 from support.jobs import NOW
 from support.waiting import TIMEOUT
+
+full = pytest.mark.full
 
 
 def eventually(condition: Callable[[], bool]) -> None:
@@ -761,3 +765,52 @@ def test_a_stream_that_a_forwarder_has_may_be_made_without_auto_create(
     assert streams.for_publish("prices", caller=ANYBODY).name == "prices"
     with pytest.raises(BadStream, match="auto_create is off"):
         streams.for_publish("others", caller=ANYBODY)
+
+
+class Connected:
+    """A connection of a publisher to one broker: what it has sent arrives in order, and perhaps late."""
+
+    def __init__(self, broker: StreamsRig) -> None:
+        self.broker = broker
+        self.sent: deque[tuple[int, bool]] = deque()
+        self.answers: dict[int, list[Stored | SluiceError]] = {}
+
+    def deliver(self) -> None:
+        number, again = self.sent.popleft()
+        self.answers[number] = self.broker.begin(f"{number}", **batch(number, again=again))
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(each, marks=full) for each in range(4, 100))])
+def test_whatever_arrives_late_each_batch_is_stored_once_and_in_order(
+    two: tuple[StreamsRig, StreamsRig], seed: int
+) -> None:
+    """A publisher changes brokers again and again, before much of what it has sent has arrived."""
+    rng, count = Random(seed), 60
+    connections, unconfirmed, number = [Connected(rng.choice(two))], list[int](), 0
+    confirmed: dict[int, int] = {}
+    while number < count or unconfirmed:
+        now = connections[-1]
+        step = rng.random()
+        if step < 0.4 and number < count and len(unconfirmed) < 6:
+            number += 1
+            unconfirmed.append(number)
+            now.sent.append((number, False))
+        elif step < 0.43:
+            connections.append(Connected(rng.choice(two)))
+            connections[-1].sent.extend((each, True) for each in unconfirmed)
+        elif some := [each for each in connections if each.sent]:
+            (some[-1] if rng.random() < 0.8 else rng.choice(some)).deliver()
+        if rng.random() < 0.6:
+            gevent.sleep(rng.choice([0, 0.001, 0.01]))
+        for each in [each for each in unconfirmed if now.answers.get(each)]:
+            answer = now.answers[each][0]
+            assert isinstance(answer, Stored), (answer, seed)
+            confirmed[each] = answer.there.get(0, answer.first)
+            unconfirmed.remove(each)
+    for left in connections:
+        while left.sent:
+            left.deliver()
+    eventually(lambda: all(answer for each in connections for answer in each.answers.values()))
+
+    assert two[0].read() == [(each, f"{each}") for each in range(1, count + 1)]
+    assert confirmed == {each: each for each in range(1, count + 1)}
