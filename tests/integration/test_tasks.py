@@ -106,6 +106,19 @@ def rig_first(rig: TasksRig) -> str:
     return str(rig.store.jobs.find_one({}, sort=[("seq", 1)], projection={})["_id"])  # type: ignore[index]
 
 
+def test_who_is_given_its_id_finds_it_at_another_broker_even_if_its_first_page_has_not_ended(
+    rig: TasksRig,
+) -> None:
+    rig.first.line.fault = Fault(Kind.HELD, "delete_many", times=1)
+    task = rig.first.tasks.begin("purge", "mail", state="ready")
+    come_to_rest()
+
+    given = task.outcome(wait=0)["task"]
+
+    rig.first.line.dead = True
+    assert rig.second.tasks.find(given)["kind"] == "purge"
+
+
 def test_what_takes_longer_goes_on_page_by_page_and_is_seen_at_every_broker(rig: TasksRig) -> None:
     # Given
     task = rig.purge()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from secrets import token_hex
 from typing import Any, Final
 
@@ -32,6 +33,7 @@ from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.queues.retention import DeadBounds
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Documents, Inspector, TaskStore, date, seconds
+from sluicemq_devices.hub import nothing
 
 #: Seconds of an operation that run at once, without pauses; and operations that do so at one time.
 AT_ONCE: Final = 0.5
@@ -73,17 +75,23 @@ class Task:
         self.noted = False
         """True if it is stored in MongoDB."""
         self.error: SluiceError | None = None
+        self.note: Callable[[], None] = nothing
+        """Stores it in MongoDB, once."""
         self.left = Event()
         """Set when it has ended here."""
 
     def outcome(self, wait: float | None = None) -> Any:
-        """Return the answer, or raise the error; after ``wait`` seconds return ``{task, done, total}``."""
+        """Return the answer, or raise the error; after ``wait`` seconds return ``{task, done, total}``.
+
+        A task that is named is stored: its client finds it at other brokers if this one is killed.
+        """
         self.left.wait(wait)
         if self.error is not None:
             raise self.error
         if self.state == TaskState.DONE:
             return self.operation.answer()
         self.named = True
+        self.note()
         return {TaskField.TASK: self.id, TaskField.DONE: self.operation.done, TaskField.TOTAL: self.total}
 
 
@@ -238,6 +246,7 @@ class Tasks:
 
     def _start(self, task: Task) -> Task:
         self._running[task.id] = task
+        task.note = partial(self._begin, task)
         gevent.spawn(self._run, task)
         return task
 
