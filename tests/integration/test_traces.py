@@ -315,9 +315,11 @@ def test_of_many_jobs_it_is_said_how_many_were_refused(jobs: OwnQueue, spans: Tr
 
 
 def test_a_verdict_that_comes_too_late_is_an_error(jobs: OwnQueue, spans: Traced) -> None:
-    # Given
-    jobs.push(visibility_timeout=0.1)
+    # Given a claim that has its job, whose time is over then
+    jobs.push()
     claim = jobs.reserve()
+    assert len(claim) == 1
+    claim.extend(0.01)
     wait_until(lambda: jobs.ids("ready"), what="it is back")
     # When
     with pytest.raises(LeaseLost):
