@@ -20,8 +20,8 @@ from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.waiting import wait_until
 
-#: Longer than a busy machine keeps the broker from a heartbeat: one that is not sure of its lease inserts no job
-#: reserved.
+#: Longer than a busy machine keeps a broker from its heartbeat: one that is not sure of its lease inserts no
+#: job reserved.
 LEASE = 30.0
 DEVICES = [
     {"kind": "streamer", "frontend": tcp(), "backend": tcp(), "ack": "auto"},
@@ -132,7 +132,7 @@ class ProxiedQueue:
             yield handled
 
     def look(self) -> None:
-        """Have the broker look for ready jobs: it inserts a job reserved once it knows that there are none."""
+        """Have the broker look for ready jobs: it inserts jobs reserved once it knows that none is."""
         with Client(self.endpoint) as client, client.reserve(self.name, 1, 0) as claim:
             assert not len(claim)
 
