@@ -7,7 +7,7 @@ import http.client
 import json
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 import tomli_w
 from jsonschema import Draft202012Validator
 
-from sluicemq import Client, Producer, Worker
+from sluicemq import Client, NotFound, Producer, Worker
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.http import BASE as V1
 from sluicemq_broker.http.api import document
@@ -163,7 +163,9 @@ WALKED = [
 
 
 @pytest.mark.parametrize(("path", "action"), WALKED)
-def test_a_change_needs_a_permission_for_each_of_its_effects(web: Web, path: str, action: Action) -> None:
+def test_a_change_needs_a_permission_for_each_of_its_effects(
+    web: Web, broker: BrokerProcess, path: str, action: Action
+) -> None:
     key, value = EFFECTS[path]
     body = {"all": True, key: {"on_dead": f"{key}-{action}"} if isinstance(value, dict) else value}
 
@@ -172,6 +174,8 @@ def test_a_change_needs_a_permission_for_each_of_its_effects(web: Web, path: str
     assert f"{key}-{action}" not in queues
     assert web.post(address(path), body, **bearer("all")).status == 200
     web.post(address(f"{V1}/queues/{{queue}}/unset"), {"keys": ["on_dead"]}, **bearer("all"))
+    with Client(broker.doors["smq"]) as client, suppress(NotFound):
+        client.delete(f"{key}-{action}")
 
 
 @pytest.mark.parametrize("path", NEEDING)

@@ -177,6 +177,9 @@ class Results:
             self.ask(number, name, job_id, max(0.0, until - self._now()))  # it may read by now
         except Exception as error:  # noqa: BLE001 - the client must have an answer
             self._reply(number, refusal(error))
+        finally:
+            if not len(self._later):
+                self._drained()
 
 
 class _Request:

@@ -387,7 +387,7 @@ class Session:
         self.results.ask(
             number, name, job_id, wait, None if self.caller.may(Action.READ, name) else self.caller
         )
-        if self.results.waiting > MOST_UNREAD:
+        if max(self.results.waiting, len(self.requests.later)) > MOST_UNREAD:
             self.hold_back()
 
     def ping(self, number: int, fields: Fields) -> None:
