@@ -11,13 +11,14 @@ applied) or Refused (repeating it is of no use).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError
 from pymongo.read_concern import ReadConcern
 
 from sluicemq.protocol.errors import SluiceError
-from sluicemq_broker.job import Job, Reservation, State
+from sluicemq_broker.job import SCHEDULED, Job, Reservation, State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import one_of_few
@@ -154,12 +155,7 @@ class QueueStore:
         wanted = {"state": 1, "eligible_at": 1}
         with translated():
             found = list(self.jobs.find({"_id": {"$in": list(ids)}}, wanted, hint=BY_ID))
-        return {
-            each["_id"]: "scheduled"
-            if each["state"] == State.READY and each["eligible_at"] > date(now)
-            else str(each["state"])
-            for each in found
-        }
+        return {each["_id"]: _shown_state(each, date(now)) for each in found}
 
     def insert_within(self, session: ClientSession, jobs: Sequence[Job], now: float) -> None:
         """Insert ready jobs as a part of a transaction; raises the driver's errors."""
@@ -430,3 +426,11 @@ class QueueStore:
         with translated():
             stored = self.known.find_one({"_id": job_id}, {"result": 1})
         return result_of(stored) if stored else None
+
+
+def _shown_state(stored: Document, now: datetime) -> str:
+    """Return the state of a job as people see it; empty for a document that is no job."""
+    state, due = stored.get("state"), stored.get("eligible_at")
+    if state == State.READY and isinstance(due, datetime) and due > now:
+        return SCHEDULED
+    return state if isinstance(state, str) else ""
