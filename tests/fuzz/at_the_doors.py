@@ -607,12 +607,17 @@ def https_bytes(data: bytes) -> None:
 @target("https-requests")
 def https_requests(data: bytes) -> None:
     """Requests that are nearly right, over TLS."""
-    http_requests(data, _HTTPS)
+    _ask(data, _HTTPS)
 
 
 @target("http-requests")
-def http_requests(data: bytes, door: _Http = _HTTP) -> None:
-    """Requests that are nearly right: paths of the door, headers that mean something, JSON in bodies.
+def http_requests(data: bytes) -> None:
+    """Requests that are nearly right."""
+    _ask(data, _HTTP)
+
+
+def _ask(data: bytes, door: _Http) -> None:
+    """Make requests of bytes: paths of the door, headers that mean something, JSON in bodies.
 
     Most of them show the token and what a change needs, so that each route reads what it is asked.
     """
