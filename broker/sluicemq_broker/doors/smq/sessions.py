@@ -165,6 +165,7 @@ class Session:
         self._left_behind = False
         self._silent = ""
         """Why the client is taken for dead, once it is."""
+        self._patience, self._clients = door.patience, door.clients
         self._held_back = False
         self._full: set[object] = set()  # it has too much on its way to these
         self.requests = AdminRequests(self)
@@ -194,10 +195,12 @@ class Session:
         It has a newer connection, or has heard nothing for as long as it waits for a sign of life: then this
         broker stood still. Nothing of what was read late is carried out. Never true of other clients.
         """
-        if self._connection is not None and not self._left_behind:
-            unheard = self.lane.writable and self._now() - self._said > self.door.patience
-            if (unheard and not self.has_left) or self.door.clients.has_newer(self._connection):
-                self._leave_behind()
+        connection = self._connection
+        if connection is None or self._left_behind:
+            return self._left_behind
+        unheard = self._now() - self._said > self._patience and self.lane.writable and not self.has_left
+        if unheard or self._clients.has_newer(connection):
+            self._leave_behind()
         return self._left_behind
 
     def _leave_behind(self) -> None:
@@ -208,9 +211,10 @@ class Session:
 
     def post(self, frames: list[bytes]) -> None:
         """Send an encoded message."""
-        if self.left_behind:
+        now = self._now()
+        if now - self._said > self._patience and self.left_behind:
             return
-        self._said = self._now()
+        self._said = now
         self.lane.send(frames)
         if self.lane.backlog > MOST_UNREAD:
             self.hold_back()
@@ -362,7 +366,9 @@ class Session:
         if self._connection is None:
             self.client, self._connection = ClientConnection.read(about, self.caller.name)
             if self._connection is not None:
-                self.door.clients.arrived(self._connection)
+                self._clients.arrived(self._connection)
+                if self.left_behind:
+                    return
         settings, permitted = self.door.settings, self.caller.principal.permissions
         self.send(
             wire.OK,
