@@ -51,7 +51,7 @@ def test_settings_of_queues_hold_from_then_on(broker: Reloaded) -> None:
         producer.push("mail", b"after").wait(TIMEOUT)
 
         assert told == [
-            "now [queues.mail] max_attempts: 5 -> 1",
+            "now [queues.mail] max_attempts: 13 -> 1",
             "now [queues.mail] priority: 0 -> 7",
             "read broker.toml: 2 settings changed, 0 need a restart",
         ]
