@@ -338,6 +338,7 @@ def test_a_stream_without_a_bound_that_fills_its_disk_is_named(
 def test_a_task_that_stands_still_is_named(mongo_uri: str, database: str, of_store: Any) -> None:
     now, then = (datetime.fromtimestamp(time.time() - seconds, UTC) for seconds in (0, 600))
     task = {"kind": "purge", "queue": "mail", "state": "running", "done": 7, "owner": "gone", "broker": "a:1"}
+    task |= {"order": {"state": "ready"}, "now": then.timestamp(), "total": 9}
     of_store["tasks"].insert_one({**task, "_id": "old", "changed_at": then, "started_at": then})
     of_store["tasks"].insert_one({**task, "_id": "new", "changed_at": now, "started_at": then})
     found = look(mongo_uri, database)
