@@ -133,7 +133,7 @@ def segment_of(stored: Document) -> Segment:
         raise Unreadable(
             "its count is not 1 to 16,384, its packed no binary data, or its ids and places differ"
         )
-    if not (_all_of(bytes, topics) and _all_of(str, ids) and _all_of(int, places)):
+    if not (_all_of(bytes, topics) and (not ids or (_all_of(str, ids) and _all_of(int, places)))):
         raise Unreadable("its topics, ids or places are no array of what they should be")
     return segment
 
