@@ -21,6 +21,7 @@ from sluicemq_broker.process.duties import Duty, poll
 from sluicemq_broker.runtime import Count, Counters, Turns
 from sluicemq_broker.store import (
     ASIDE,
+    CONFIRMED_EVERY,
     EVERY,
     Documents,
     EventRing,
@@ -139,7 +140,7 @@ class Foundation:
     def watching(self) -> Iterator[Duty]:
         """Return the duties that begin before MongoDB has answered for the first time."""
         yield Duty("whether MongoDB answers", EVERY, self._watch)
-        yield Duty("whether a majority of its members confirms", EVERY, self._watch_majority)
+        yield Duty("whether a majority of its members confirms", CONFIRMED_EVERY, self._watch_majority)
 
     def duties(self) -> Iterator[Duty]:
         """Return the other duties."""

@@ -32,7 +32,7 @@ from sluicemq_broker.store.admin.server_facts import (
     server_facts,
 )
 from sluicemq_broker.store.admin.tasks import TaskStore
-from sluicemq_broker.store.availability import EVERY, NoMajority, StoreAvailability, confirm
+from sluicemq_broker.store.availability import CONFIRMED_EVERY, EVERY, NoMajority, StoreAvailability, confirm
 from sluicemq_broker.store.clock import ServerClock
 from sluicemq_broker.store.cluster.configurations import ConfigurationStore, Said, Tables
 from sluicemq_broker.store.cluster.event_ring import EventRing
@@ -105,6 +105,7 @@ __all__ = [
     "ALL_QUEUES",
     "ASIDE",
     "COLLECTIONS",
+    "CONFIRMED_EVERY",
     "COUNTED_EXACTLY",
     "EVERY",
     "FAILPOINTS",

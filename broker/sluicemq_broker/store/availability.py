@@ -1,4 +1,4 @@
-"""Availability of MongoDB: twice a second it is asked for what a push needs; a change is reported at once."""
+"""Availability of MongoDB: it is asked for what a push needs, time and again; changes are reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from sluicemq_broker.store.errors import translated
 #: under three seconds, which is how soon a probe of the broker's readiness sees it.
 EVERY: Final = 0.5
 SILENCE: Final = 2.0
-#: Seconds without a majority's confirmation: longer, as a busy disk takes its time for that.
+#: Seconds between two confirmations by a majority, each of which writes, and seconds without one after which
+#: MongoDB counts as away: longer, as a busy disk takes its time for that.
+CONFIRMED_EVERY: Final = 2.0
 UNCONFIRMED: Final = 4.0
 #: Seconds: MongoDB is slow if all answers take longer, and no longer slow at half of that.
 _SLOW: Final = 0.025
