@@ -30,7 +30,9 @@ from sluicemq_broker.store import (
 )
 from sluicemq_broker.store import FanOut as StoredFanOut
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
+from sluicemq_broker.store.admin.redrives import IntoQueue, Redriven
 from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store.jobs.portions import Portions
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, some_jobs, stored
 from support.own_queue import SECONDS, working
@@ -353,6 +355,23 @@ def test_a_parent_that_died_of_a_child_is_done_when_that_was_redriven_and_all_ar
     assert redrive(changes, "pages") == 1
     assert work_off(store, pages) == ["a"]
     assert (everything(store), everything(pages)) == ({}, {})
+
+
+def test_a_parent_stays_a_dead_letter_whoever_works_on_the_dead_letter_of_its_child(
+    store: QueueStore, pages: QueueStore, documents: Database[dict[str, Any]]
+) -> None:
+    # Given: the dead child moves to the queue of on_dead
+    dead_of_its_child(store, pages)
+    graves = QueueStore(documents, "queue.graves")
+    moves = IntoQueue(pages.jobs, graves.jobs, LATER + 1, Portions(10), by_setting=True)
+    redriven = Redriven()
+    moves.run([each["_id"] for each in pages.jobs.find({"state": "dead"}, {"_id": 1})], redriven)
+    assert redriven.moved == 1
+    # When
+    work_off(store, pages)
+    assert work_off(store, graves) == []
+    # Then
+    assert (stored(store, "a")["state"], everything(graves)) == ("dead", {})
 
 
 @pytest.mark.parametrize("gone", [False, True])

@@ -17,10 +17,11 @@ from pymongo.database import Database
 from sluicemq import Batch, Client, Producer, Publisher, Subscription
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.job.timetable import Misfire, Timetable
-from sluicemq_broker.store.admin.audit import AuditKind, AuditRecord, AuditStore
+from sluicemq_broker.store.admin.audit import AuditChoice, AuditKind, AuditRecord, AuditStore
 from sluicemq_broker.store.admin.damaged import READERS, damaged_documents
 from sluicemq_broker.store.admin.history import HistoryStore, MinuteCounts, Subject, day_of
 from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
+from sluicemq_broker.store.admin.logins import LoginStore
 from sluicemq_broker.store.admin.principals import KeyKind, PrincipalKey, PrincipalRecord, PrincipalStore
 from sluicemq_broker.store.admin.queue_records import QueueRecord, QueueRecordStore, Removing
 from sluicemq_broker.store.admin.tasks import TaskStore
@@ -102,6 +103,10 @@ def make_some(documents: Documents) -> None:
         QueueRecord(name="removing", removing=removing),
     ):
         records.change(record.name, partial(_as, record), NOW)
+    logins = LoginStore(documents)
+    logins.prepare()
+    logins.renew(NOW)
+    logins.end("0123456789", "anna", NOW)
     history = HistoryStore(documents)
     history.prepare()
     counts = {"pushed": 3}
@@ -323,6 +328,19 @@ def of_records(documents: Documents) -> None:
     paused = frozenset(["intake"])
     store.change("new", lambda _before: QueueRecord(name="new", paused=paused), NOW)
     assert "new" in [each.name for each in store.read(before)]
+
+
+def test_a_page_of_the_audit_goes_around_a_record_without_a_time(documents: Documents) -> None:
+    make_some(documents)
+    documents["audit"].insert_one({"_id": "strange", "principal": "p"})
+    page = AuditStore(documents).page(AuditChoice(), 3)
+    assert [each["id"] for each in page.rows] == ["9e", "9f"]
+
+
+def test_each_collection_that_a_broker_makes_has_a_reader(documents: Documents) -> None:
+    make_some(documents)
+    made = {name for name in documents.list_collection_names() if not name.startswith("stream.")}
+    assert made == {*READERS}
 
 
 def of_schedules(documents: Documents) -> None:

@@ -33,6 +33,9 @@ _HEADER_BYTES: Final = 1024
 
 _NO_GROUP: Final = {None}
 _SIZE: Final = attrgetter("size")
+_UNCLEAR: Final = (
+    "the broker stops, or MongoDB can't be reached: it may be stored, or not; push it again with the same id"
+)
 
 #: Called when every job of a push is durable or refused: with refusals by position, and the states of the
 #: jobs that were there before by position (empty: not known).
@@ -179,14 +182,11 @@ class Intake:
     def _failed(self, pushes: list[Push]) -> None:
         self._refuse(pushes, Count.UNCLEAR)
 
-    def _refuse(self, pushes: list[Push], count: Count) -> None:
+    def _refuse(self, pushes: list[Push], count: Count, why: str = _UNCLEAR) -> None:
         """Tell that these could not be stored, or that nobody knows."""
         for push in pushes:
             self._counters.add(count, len(push.jobs))
-            error = Unavailable(
-                "the broker stops, or MongoDB can't be reached: it may be stored, or not; "
-                "push it again with the same id"
-            )
+            error = Unavailable(why)
             shielded(push.on_stored, dict.fromkeys(range(len(push.jobs)), error), {})
 
     def _write_all(self, pushes: list[Push]) -> None:
@@ -216,8 +216,8 @@ class Intake:
         """Take out those that are repeated elsewhere: once done and removed there, they would run again."""
         repeated = [each for each in pushes if each.by is not None and each.by.left_behind]
         if repeated:
-            pushes[:] = [each for each in pushes if each not in repeated]
-            self._refuse(repeated, Count.REFUSED)
+            pushes[:] = [each for each in pushes if each.by is None or not each.by.left_behind]
+            self._refuse(repeated, Count.REFUSED, "its client pushes it again over another connection")
             self._left(repeated)
 
     def _write(self, pushes: list[Push]) -> None:
@@ -242,8 +242,8 @@ class Intake:
                 self._events.emit(Count.PUSHED, now, new)
             durable = self._timer.now()
             self._counters.took(Timing.PUSH_CONFIRMATION, [durable - push.began for push in pushes])
-            _tell(pushes, pushed, self._states(jobs, pushed.existing) if pushed.existing else {})
             self._wake(jobs)
+            _tell(pushes, pushed, self._states(jobs, pushed.existing) if pushed.existing else {})
 
     def _states(self, jobs: list[Job], existing: Sequence[int]) -> dict[int, str]:
         """Return the states of the jobs that have these ids, by position; of those that are gone, nothing."""

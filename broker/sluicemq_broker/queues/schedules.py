@@ -204,7 +204,7 @@ class Schedules:
     def _queue_of(self, schedule: Schedule) -> Queue:
         """Return the queue of a run; who added the schedule makes it, with the permissions of today.
 
-        Those of clients without a name, and of the configuration, may make it.
+        Schedules of clients without a name, and of the configuration, may make it.
         """
         by = schedule.added_by
         caller = self._caller(by) if by else ANYBODY

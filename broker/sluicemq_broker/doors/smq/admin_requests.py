@@ -106,8 +106,8 @@ class AdminRequests:
     def _change(self, request: _Request, turn: Turn, wait: float | None) -> None:
         """Carry out a change when it is its turn; an administrative one ends with its client until then.
 
-        It is not carried out for one that has gone on over another connection: a pause that it has asked for
-        again there may be resumed by now.
+        The change is not made for a client that has gone on over another connection: a pause that it has
+        asked for again there may be resumed by now.
         """
         with turn():
             if not (request.act and self._session.has_left):

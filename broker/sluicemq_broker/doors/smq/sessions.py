@@ -192,8 +192,9 @@ class Session:
     def left_behind(self) -> bool:
         """True once the client repeats elsewhere what it has sent here and was not answered.
 
-        It has a newer connection, or has heard nothing for as long as it waits for a sign of life: then this
-        broker stood still. Nothing of what was read late is carried out. Never true of other clients.
+        The client has a newer connection, or has heard nothing for as long as it waits for a sign of life:
+        then this broker stood still. Nothing of what was read late is carried out. Never true of other
+        clients.
         """
         connection = self._connection
         if connection is None or self._left_behind:

@@ -129,7 +129,7 @@ class AuditStore:
         with translated():
             found = list(self._records.find(_filter(choice)).sort(_NEWEST).limit(most).batch_size(_AT_ONCE))
             rows = list(readable(self._records, found, read_audited))
-        at = [(seconds(each["at"]), each["_id"]) for each in found if isinstance(each["at"], datetime)]
+        at = [(seconds(each["at"]), each["_id"]) for each in found if isinstance(each.get("at"), datetime)]
         return AuditPage(rows, at[-1] if at and len(found) == most else None)
 
     def trim(self, before: float, most: int) -> int:

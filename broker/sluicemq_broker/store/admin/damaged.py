@@ -10,6 +10,7 @@ from pymongo.collection import Collection
 from sluicemq_broker.store.admin.audit import read_audited
 from sluicemq_broker.store.admin.history import read_day, read_month
 from sluicemq_broker.store.admin.incidents import read_incident
+from sluicemq_broker.store.admin.logins import read_login
 from sluicemq_broker.store.admin.principals import read_principal
 from sluicemq_broker.store.admin.queue_records import read_record
 from sluicemq_broker.store.admin.revisions import LAST, read_last
@@ -59,6 +60,7 @@ READERS: Final[Mapping[str, Reader[object]]] = {
     "history_months": read_month,
     "incidents": read_incident,
     "limits": read_limits,
+    "logins": _revised(read_login),
     "meta": _meta,
     "owners": read_broker,
     "principals": _revised(read_principal),

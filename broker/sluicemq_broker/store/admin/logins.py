@@ -12,7 +12,6 @@ knows one can sign. A login that was ended stays for a day: none lasts longer.
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,9 +22,17 @@ from pymongo.client_session import ClientSession
 
 from sluicemq_broker.store.admin.revisions import Put, Revisions
 from sluicemq_broker.store.connection import Documents, durable
-from sluicemq_broker.store.values import Document, date, seconds
-
-log = logging.getLogger("broker.security")
+from sluicemq_broker.store.set_aside import (
+    COUNT,
+    DATE,
+    LIST,
+    TEXT,
+    Unreadable,
+    field,
+    read_or_damaged,
+    readable,
+)
+from sluicemq_broker.store.values import Document, date
 
 #: Seconds after which a new secret is made.
 RENEWED: Final = timedelta(days=1).total_seconds()
@@ -62,25 +69,22 @@ class LoginStore:
     """The logins of one database."""
 
     def __init__(self, database: Documents) -> None:
-        self._revisions = Revisions(durable(database)["logins"])
+        self._logins = durable(database)["logins"]
+        self._revisions = Revisions(self._logins)
 
     def prepare(self) -> None:
         """Make the indexes; repeating it is harmless."""
         self._revisions.prepare()
 
     def read(self, after: int | None = None) -> Iterator[LoginRecord]:
-        """Yield what was changed after a revision, in that order; None: all. What is damaged is left out."""
-        for each in self._revisions.newer(after):
-            try:
-                yield _read(each)
-            except (KeyError, TypeError, ValueError, AttributeError):
-                log.warning("a damaged document of logins in MongoDB is ignored: %.200r", each["_id"])
+        """Yield what was changed after a revision, in that order; None: all. Damaged ones are left out."""
+        yield from readable(self._logins, self._revisions.newer(after), read_login)
 
     def renew(self, now: float) -> None:
         """Make a new secret, unless there is one that is not a day old; repeating it is harmless."""
 
         def apply(stored: Document | None, put: Put, _session: ClientSession | None) -> None:
-            before = _secrets_of(stored)
+            before = self._secrets_of(stored)
             if before and now - before[-1].made_at < RENEWED:
                 return
             made = [*before, SigningSecret(secrets.token_bytes(_BYTES), now)][-_KEPT:]
@@ -98,30 +102,28 @@ class LoginStore:
         fields = {"principal": principal, "removed_at": date(now)}
         self._revisions.change(login, lambda stored, put, _session: None if stored else put(fields))
 
-
-def _secrets_of(stored: Document | None) -> tuple[SigningSecret, ...]:
-    """Return the secrets; where somebody has damaged them there are none, so new ones are made."""
-    try:
-        return _read(stored).secrets if stored else ()
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return ()
+    def _secrets_of(self, stored: Document | None) -> tuple[SigningSecret, ...]:
+        """Return the secrets; where somebody has damaged them there are none, so new ones are made."""
+        read = None if stored is None else read_or_damaged(self._logins, stored, read_login)
+        return read.secrets if isinstance(read, LoginRecord) else ()
 
 
-def _read(stored: Document) -> LoginRecord:
-    revision = int(stored.get("revision", 0))
+def read_login(stored: Document) -> LoginRecord:
+    """Read the secrets, or a login that was ended. Raises errors that repeat no secret."""
+    revision = field(stored, "revision", COUNT, 0)
     if stored["_id"] == _SECRETS:
-        found = tuple(_read_secret(each) for each in stored["secrets"])
-        return LoginRecord(id=_SECRETS, revision=revision, cookie=str(stored["name"]), secrets=found)
+        found = tuple(map(_read_secret, field(stored, "secrets", LIST)))
+        return LoginRecord(id=_SECRETS, revision=revision, cookie=field(stored, "name", TEXT), secrets=found)
     return LoginRecord(
-        id=str(stored["_id"]),
+        id=field(stored, "_id", TEXT),
         revision=revision,
-        principal=str(stored["principal"]),
-        ended_at=seconds(stored["removed_at"]),
+        principal=field(stored, "principal", TEXT),
+        ended_at=field(stored, "removed_at", DATE),
     )
 
 
 def _read_secret(stored: Any) -> SigningSecret:
-    secret = bytes(stored["secret"])
-    if len(secret) < _BYTES:
-        raise ValueError("a secret is too short")
-    return SigningSecret(secret, seconds(stored["made_at"]))
+    secret = stored["secret"]
+    if not isinstance(secret, bytes) or len(secret) < _BYTES:
+        raise Unreadable(f"a secret is none, or shorter than {_BYTES} bytes")
+    return SigningSecret(secret, field(stored, "made_at", DATE))

@@ -175,8 +175,15 @@ class IntoQueue:
         self._target = target
         name = queue_of(source.name)
         fields: Document = {"passed": _passed(name, now)}
-        if by_setting:  # a worker on dead letters may take all the time it needs
-            fields |= {"headers": _headers_with_reason(name), "expires_at": "$$REMOVE"}
+        if by_setting:
+            # A worker on dead letters may take all the time it needs, and does not do the work of the job: a
+            # parent that has heard of its death stays a dead letter.
+            untold = {"$lte": ["$parent.told", None]}
+            fields |= {
+                "headers": _headers_with_reason(name),
+                "expires_at": "$$REMOVE",
+                "parent": {"$cond": [untold, "$parent", "$$REMOVE"]},
+            }
         revived = _revived(now, f"{'dead in' if by_setting else 'redriven from'} {name}", fields)
         # A job with the dedupe_id in the other queue was pushed there, and goes before it.
         self._revived = [*revived, {"$unset": ["dedupe_id", "dedupe_until"]}]

@@ -154,7 +154,7 @@ class QueueStore:
         """Return the states of the jobs with these ids, as people see them; jobs that are gone have none."""
         wanted = {"state": 1, "eligible_at": 1}
         with translated():
-            found = list(self.jobs.find({"_id": {"$in": list(ids)}}, wanted, hint=BY_ID))
+            found = list(self.known.find({"_id": {"$in": list(ids)}}, wanted, hint=BY_ID))
         return {each["_id"]: _shown_state(each, date(now)) for each in found}
 
     def insert_within(self, session: ClientSession, jobs: Sequence[Job], now: float) -> None:
