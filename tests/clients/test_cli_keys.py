@@ -83,7 +83,7 @@ class TestKeys:
         new_key(file)
         file.chmod(0o644)
         refused = sluicemq("key", "show", file)
-        assert (refused.exit_code, f"chmod 600 {file}" in refused.stderr) == (1, True)
+        assert (refused.exit_code, f"chmod 600 {file}" in refused.stderr) == (2, True)
 
     def test_a_libzmq_without_curve_is_named(self) -> None:
         with pytest.raises(ClickException, match="was built without CURVE"):

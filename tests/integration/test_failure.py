@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -220,12 +221,12 @@ def test_the_start_of_a_kept_job_is_that_of_its_last_delivery(broker: BrokerUnde
 # ----------------------------------------------------- each setting, at each door
 
 QUEUE = "settings"
-NOT_BEFORE = 4_000_000_010.0  # decades ahead
+NOT_BEFORE = float(round(time.time()) + 50_000)
 HEADERS: dict[str, Any] = {
     "priority": 0,
     "delay": 4000,
-    "not_before": "2096-10-02T07:06:50Z",
-    "ttl": 5000,
+    "not_before": datetime.fromtimestamp(NOT_BEFORE, UTC).isoformat(),
+    "ttl": 90_000,
     "max_attempts": 0,
     "visibility_timeout": 9.5,
     "backoff": "linear",
@@ -270,7 +271,7 @@ def test_every_setting_is_the_queues_own_unless_the_job_has_another_at_each_door
     backoff = {"kind": "linear", "base": WAIT, "factor": 2.0, "cap": 3600.0, "jitter": 0.0}
     assert own["backoff"] == backoff
     assert own["eligible_at"] == NOT_BEFORE
-    assert own["expires_at"] - own["created_at"] == pytest.approx(5000, abs=1)
+    assert own["expires_at"] - own["created_at"] == pytest.approx(90_000, abs=1)
     assert defaults["priority"] == 7
     assert defaults["eligible_at"] - defaults["created_at"] == pytest.approx(50, abs=1)
     assert defaults["expires_at"] - defaults["created_at"] == pytest.approx(500, abs=1)

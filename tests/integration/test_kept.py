@@ -13,7 +13,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from sluicemq import Client, Producer, Publisher, QueueFull, Subscription, Worker
+from sluicemq import Client, Producer, Publisher, QueueFull, Reject, Subscription, Worker
 from sluicemq_broker.store.admin.history import HistoryStore, MinuteCounts, Subject
 from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
 from sluicemq_broker.store.admin.kept import COLLECTIONS, LEFT, PREFIXES, disk_of, measure
@@ -121,8 +121,8 @@ def test_what_is_kept_is_shown_with_its_bound_and_measured(broker: BrokerProcess
     assert 'sluicemq_kept_used_ratio{kind="database"' in metrics
 
 
-def _reject(job: Any) -> None:
-    job.reject("bad")
+def _reject(_job: Any) -> None:
+    raise Reject("bad")
 
 
 def test_what_is_almost_full_is_an_incident(broker: BrokerProcess, web: Web) -> None:

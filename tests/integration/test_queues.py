@@ -316,6 +316,7 @@ class LaneThatFills:
     who = ANYBODY
     peer = "peer"
     backlog = 0  # nothing was sent
+    cut_for = ""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters

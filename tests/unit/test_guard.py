@@ -161,7 +161,7 @@ def test_a_principal_that_is_removed_while_its_password_is_checked_does_not_get_
     answer: AsyncResult[tuple[Caller | None, str]] = AsyncResult()
 
     security.guard(END).admit(RIGHT, HERE, lambda who, why, **_: answer.set((who, why)))
-    security.passwords.check("anna", HASH, "right")  # the check has begun
+    security.passwords.check("anna", HASH, "right", HERE)  # the check has begun
     security.reconfigure(SecuritySettings(), {})
 
     assert answer.get(timeout=30)[0] is None

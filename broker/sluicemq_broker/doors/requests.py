@@ -17,7 +17,7 @@ from sluicemq_broker.doors.frontends import Frontend
 from sluicemq_broker.doors.large_results import send_when_it_fits
 from sluicemq_broker.doors.refusals import MALFORMED, error_frames, refusal
 from sluicemq_broker.doors.services import Services
-from sluicemq_broker.job import Job
+from sluicemq_broker.job import Job, State
 from sluicemq_broker.queue import Outcome, Push, Queue
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.security import Caller, Need, authorize, may_not, put_back, told
@@ -173,6 +173,10 @@ class RequestFrontend(Frontend):
         queue.results.stored(waiting, [requests[at].job_id for at in existing if requests[at].wants_result])
 
 
+#: States of a job on which nobody works any more.
+_OVER: Final = (State.DONE, State.DEAD)
+
+
 class Requester:
     """One connection of a REQ or DEALER client, and its requests that wait for an answer."""
 
@@ -271,8 +275,11 @@ class Request:
         return queue, job
 
     def accepted(self, existed: str | None) -> None:
-        """Answer that the job is durable; ``existed``: the state of one that was there before, if any was."""
-        if existed is not None:
+        """Answer that the job is durable; ``existed``: the state of one that was there before, if any was.
+
+        A second frame says so where nobody works on that job any more: programs that read one frame go on.
+        """
+        if existed in _OVER:
             sees = self.requester.lane.who.may(Action.READ, self.queue)
             self.note = [dumps({"existed": True, "state": (sees and existed) or None}).encode()]
         self.answer(self.job_id.encode())

@@ -235,15 +235,16 @@ class Intake:
             self._scheduler.arrived(arrival, staged)
             self._go_on()  # workers first: nothing else is done with a job sooner
         if pushed:
-            self._count(jobs, pushed)
+            self._wake(jobs)
+            states = self._states(jobs, pushed.existing) if pushed.existing else {}
+            self._count(jobs, pushed)  # in one turn with the answers, or the counters would not add up
             if self._events.wanted:
                 absent = {*pushed.existing, *pushed.refused}
                 new = ({"job": job.id} for at, job in enumerate(jobs) if at not in absent)
                 self._events.emit(Count.PUSHED, now, new)
             durable = self._timer.now()
             self._counters.took(Timing.PUSH_CONFIRMATION, [durable - push.began for push in pushes])
-            self._wake(jobs)
-            _tell(pushes, pushed, self._states(jobs, pushed.existing) if pushed.existing else {})
+            _tell(pushes, pushed, states)
 
     def _states(self, jobs: list[Job], existing: Sequence[int]) -> dict[int, str]:
         """Return the states of the jobs that have these ids, by position; of those that are gone, nothing."""

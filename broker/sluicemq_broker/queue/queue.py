@@ -283,6 +283,10 @@ class Queue:
         """Return whether a delivery has this receipt, in time or not: only then its verdict is of use."""
         return self.scheduler.deliveries.has_receipt(receipt)
 
+    def is_pushed_by(self, principal: str, job_id: str) -> bool:
+        """Return whether a principal has pushed this job; raises NotFound if there is none. Asks MongoDB."""
+        return self.store.is_pushed_by(principal, job_id)
+
     def extend(self, receipt: bytes, worker: Worker, seconds: float) -> bool:
         """Give a delivery more time, from now; False if this worker does not have it (any more)."""
         return self.scheduler.deliveries.extend(receipt, worker, self._timer.now() + seconds)

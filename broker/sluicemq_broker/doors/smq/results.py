@@ -169,7 +169,7 @@ class Results:
         try:
             with suppress(NotFound):
                 queue = self._queues.known(name) or self._queues.get(name)
-                if queue.store.is_pushed_by(pusher.name, job_id):
+                if queue.is_pushed_by(pusher.name, job_id):
                     if not self._gone:
                         self._ask(number, queue, job_id, until, own=True)
                     return
