@@ -155,13 +155,15 @@ WAYS: dict[str, tuple[Callable[[Limited, str], Send], str | int]] = {
     "PUBLISH of the library": (_library(wire.PUBLISH, "news", _BATCH, {}), 2),
     "a PUSH socket": (_plain(zmq.PUSH, 0, b"job"), "pushed"),
     "an unreadable message": (_plain(zmq.PUSH, 0, b"", b"{", b"job"), "pushed dead"),
+    "a DEALER socket": (_plain(zmq.DEALER, 1, b"", b"", b'{"reply": "accepted"}', b"job"), "asked"),
+    "a PUB socket and a stream": (_plain(zmq.XPUB, 2, b"topic", b"message"), 2),
+    "a PUB socket and a relay": (_plain(zmq.XPUB, 3, b"topic", b"message"), 3),
+}
+VERDICTS: dict[str, tuple[Callable[[Limited, str], Send], str]] = {
     "FORWARD of the library": (_settling(wire.FORWARD, ["forwarded", None, {}]), "forwarded"),
     "FANOUT of the library": (_settling(wire.FAN_OUT, [["child", None, {}]]), "child"),
     "FORWARD of a REP socket": (_serving, "served-on"),
     "FORWARD at a commit door": (_committing, "pulled-on"),
-    "a DEALER socket": (_plain(zmq.DEALER, 1, b"", b"", b'{"reply": "accepted"}', b"job"), "asked"),
-    "a PUB socket and a stream": (_plain(zmq.XPUB, 2, b"topic", b"message"), 2),
-    "a PUB socket and a relay": (_plain(zmq.XPUB, 3, b"topic", b"message"), 3),
 }
 
 
@@ -217,6 +219,26 @@ def test_connections_of_a_principal_beyond_its_rate_wait_and_lose_nothing(limite
     limited.user("permit", name=name, limits={})
     wait_until(lambda: arrived() == 4, what="the messages that waited")
     assert "sends more than 0.001 jobs or messages a second" in limited.process.log_text()
+
+
+@pytest.mark.parametrize("way", VERDICTS)
+def test_verdicts_of_a_principal_beyond_its_rate_are_carried_out_and_paid_for(
+    limited: Limited, way: str
+) -> None:
+    # Given a worker of a principal that may send next to nothing
+    name = f"slow-{token_hex(4)}"
+    limited.user("add", name=name, password=OTHERS, permissions="all", limits={"max_rate": 0.001})
+    sender, place = VERDICTS[way]
+    give = sender(limited, name)
+    # When it makes more jobs than that by its verdicts, then all of them are carried out
+    for count in (1, 2):
+        give()
+        wait_until(lambda count=count: limited.ready(place) == count, what=f"{count} jobs in the next queue")
+    assert limited.user("show", name=name)["throttled"] == 0
+    # And what it pushes has to wait
+    push = WAYS["PUSH of the library"][0](limited, name)
+    push()
+    wait_until(lambda: limited.user("show", name=name)["throttled"] == 1, what="the producer to be held")
 
 
 def test_a_schedule_that_is_run_by_hand_counts(limited: Limited) -> None:

@@ -20,7 +20,7 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.worker_frames import charge_jobs, commit_frames, unreadable
 from sluicemq_broker.queue import Delivery, Settlement, Verdict, Worker
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import may_stay, put_back
+from sluicemq_broker.security import may_stay
 from sluicemq_devices.hub import Watermark
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor
 
@@ -166,13 +166,11 @@ class PullBackend(Backend):
     def _verdicts(self, lane: Lane, messages: list[list[bytes]]) -> None:
         read = (verdict for frames in messages if (verdict := self._verdict(lane, frames)))
         verdicts = [each for each in read if self._answers_here(lane, each.receipt)]
-        if any(each.onward for each in verdicts) and put_back(lane, messages, self.counters):
-            return
         if verdicts and not any(self.queue.has_receipt(each.receipt) for each in verdicts):
             lane.blame(malformed=False)
         size = sum(each.size for each in verdicts)
         self._mark.take(len(verdicts), size)
-        charge_jobs(lane, verdicts, self.counters)
+        charge_jobs(lane.who, verdicts)
         durable = Settlement(lambda _: self._mark.give(len(verdicts), size), lane.who)
         self.queue.settle(verdicts, durable)
 

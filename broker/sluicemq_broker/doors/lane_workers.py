@@ -16,7 +16,6 @@ from sluicemq_broker.doors.popped_jobs import push_again
 from sluicemq_broker.doors.worker_frames import answer, body, charge_jobs, unreadable
 from sluicemq_broker.queue import Delivery, Settlement, Takes, Verdict, Worker
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import put_back
 from sluicemq_devices.sockets import Lane
 
 if TYPE_CHECKING:
@@ -106,19 +105,16 @@ class RepWorker(LaneWorker):
         return [delivery.receipt, *frames] if self._echoes else frames
 
     def _receive(self, messages: list[list[bytes]]) -> None:
-        for at, frames in enumerate(messages):
+        for frames in messages:
             if frames == PROBE and not self._has_spoken:
                 self._backend.counters.add(Count.PROBES)
                 continue
             self._has_spoken = True
             receipt = frames[0] if self._echoes else b""
             verdict = self._answer(receipt, frames[2:] if receipt else frames[1:])
-            if verdict is None:
-                continue
-            if verdict.onward and put_back(self._lane, messages[at:], self._backend.counters):
-                return
-            charge_jobs(self._lane, [verdict], self._backend.counters)
-            self._queue.settle([verdict], Settlement())
+            if verdict is not None:
+                charge_jobs(self._lane.who, [verdict])
+                self._queue.settle([verdict], Settlement())
 
     def _answer(self, receipt: bytes, frames: list[bytes]) -> Verdict | None:
         """Return the verdict in an answer; None where no job of this worker is meant."""

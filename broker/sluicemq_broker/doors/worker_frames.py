@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Final
 
 from sluicemq.protocol import job_headers, wire
 from sluicemq.protocol.errors import BadFrames, SluiceError
@@ -12,8 +12,7 @@ from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.doors.frames import read_name
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import MOST_CHILDREN, MOST_HEADERS, PLAIN, Onward, Verdict, read_verdict
-from sluicemq_broker.runtime import Counters
-from sluicemq_broker.security import charge
+from sluicemq_broker.security import Caller
 
 #: Compared one by one: a result may have megabytes, and hashing it would read all of them.
 _WORDS: Final = tuple(PLAIN)
@@ -58,14 +57,16 @@ def answer(receipt: bytes, frames: list[bytes]) -> Verdict:
     return Verdict(receipt, read_verdict(frames[0]), b"".join(frames[1:2]), _delay(frames[2:]))
 
 
-def charge_jobs(lane: Any, verdicts: Iterable[Verdict], counters: Counters) -> None:
-    """Count the jobs that verdicts make by FORWARD and FANOUT: they are as if the connection pushed them.
+def charge_jobs(caller: Caller, verdicts: Iterable[Verdict]) -> None:
+    """Count the jobs that verdicts make by FORWARD and FANOUT: they are as if the caller pushed them.
 
-    A payload that they inherit has no bytes here.
+    The connection is read on: verdicts behind these must come in time, or their jobs are delivered again. A
+    payload that a job inherits has no bytes here.
     """
-    made = [each for verdict in verdicts for each in verdict.onward]
-    if made:
-        charge(lane, len(made), sum(len(each.payload or b"") for each in made), counters)
+    rates = caller.principal.rates
+    if rates is not None:
+        made = [each for verdict in verdicts for each in verdict.onward]
+        rates.spend(len(made), sum(len(each.payload or b"") for each in made))
 
 
 def unreadable(receipt: bytes, error: SluiceError) -> Verdict:

@@ -68,10 +68,14 @@ class Rates:
 
     def hold(self, sender: Sender, count: int, size: int) -> bool:
         """Count what a connection has sent; stop reading it, and return True, if that is too much."""
+        self.spend(count, size)
+        return sender not in self._senders and self.in_debt(sender)
+
+    def spend(self, count: int, size: int) -> None:
+        """Count what came on a connection that is read on: its principal pays with the others."""
         for bucket, used in zip(self._buckets, (count, size), strict=True):
             if bucket:
                 bucket.spend(used, self._now())
-        return sender not in self._senders and self.in_debt(sender)
 
     def in_debt(self, sender: Sender) -> bool:
         """Return whether nothing is taken of this connection now; then it is not read until all is paid."""

@@ -20,7 +20,6 @@ from sluicemq_broker.doors.smq.fields import (
 from sluicemq_broker.doors.worker_frames import charge_jobs, unreadable
 from sluicemq_broker.queue import Queue, Settlement, Verdict
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import require_paid
 
 if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
@@ -48,12 +47,8 @@ class Verdicts:
         check_count(entries, MOST_AT_ONCE, "a SETTLE", "verdicts")
         whole = Settlement(partial(self._answer, number))
         found = self._by_queue(entries, whole)
-        session = self._session
-        if any(each.onward for verdicts in found.values() for each in verdicts.values()):
-            require_paid(session.lane, session.counters)
-        for verdicts in found.values():
-            charge_jobs(session.lane, verdicts.values(), session.counters)
         for queue, verdicts in found.items():
+            charge_jobs(self._session.caller, verdicts.values())
             whole.expect(1)
             part = Settlement(partial(whole.join, list(verdicts)))
             queue.settle(list(verdicts.values()), part)
