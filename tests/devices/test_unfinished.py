@@ -103,6 +103,23 @@ def test_those_who_wait_read_on_as_room_comes_the_smallest_first() -> None:
     assert large.reading
 
 
+def test_those_whose_receiver_has_paused_them_keep_their_room_and_others_go_on_before_them() -> None:
+    budget = Unfinished(10 * MIB, short=lambda _: None)
+    aside, other, honest = Reader(), Reader(), Reader()
+    for each in (aside, other):
+        budget.hold(each, 5 * MIB)
+        budget.set_aside(each)
+    budget.hold(honest, 6 * MIB)  # as if it had begun first
+    assert honest.reading
+    assert budget.bytes == 16 * MIB
+    assert not budget.may_read(other)
+    budget.hold(honest, 0)
+    assert other.reading
+    for each in (other, aside):
+        budget.hold(each, 0)
+    assert (budget.bytes, budget.waiting) == (0, 0)
+
+
 def test_while_the_budget_is_closed_nobody_reads_on_and_the_first_neither() -> None:
     budget = Unfinished(10 * MIB, short=lambda _: None)
     first, other = Reader(), Reader()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket as sockets
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
@@ -16,6 +17,7 @@ from sluicemq.protocol.packed import pack
 from support.broker_process import BrokerProcess
 from support.broker_under_test import ANY_PORT
 from support.cheap_passwords import cheap_hash
+from support.long_forms import long
 from support.raw_sockets import GREETING, Smq, dial, receive
 from support.waiting import TIMEOUT, wait_until
 
@@ -67,6 +69,10 @@ class Limited:
     def ready(self, queue: str, state: str = "ready") -> int:
         answer = self.admin.ask(wire.QUEUE, queue)
         return int(answer.fields[0][state]) if answer.verb == wire.OK else 0
+
+    def memory(self) -> int:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        return next(1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
 
     def device(self, number: int, end: str) -> str:
         return str(self.process.devices[number][end][0])
@@ -221,6 +227,41 @@ def test_connections_of_a_principal_beyond_its_rate_wait_and_lose_nothing(limite
     assert "sends more than 0.001 jobs or messages a second" in limited.process.log_text()
 
 
+_LARGE = bytes(11 << 20)
+LARGE: dict[str, tuple[Callable[[Limited, str], Send], str]] = {
+    "PUSH of the library": (_library(wire.PUSH, "large", [[None, _LARGE, None]]), "large"),
+    "a PUSH socket": (_plain(zmq.PUSH, 0, _LARGE), "pushed"),
+}
+
+
+@pytest.mark.parametrize("crowd", [6, long(40)])
+@pytest.mark.parametrize("way", LARGE)
+def test_large_messages_of_a_principal_in_debt_take_no_memory_and_come_later(
+    limited: Limited, way: str, crowd: int
+) -> None:
+    # Given a principal that has sent more than it may
+    name = f"slow-{token_hex(4)}"
+    limited.user("add", name=name, password=OTHERS, permissions="all", limits={"max_rate": 0.001})
+    small, _ = WAYS["PUSH of the library"]
+    senders = [small(limited, name)]
+    senders[0]()
+    wait_until(lambda: limited.user("show", name=name)["throttled"] == 1, what="its debt")
+    sender, place = LARGE[way]
+    stored, memory = limited.ready(place), limited.memory()
+    # When many connections of it bring a large message each
+    for _ in range(crowd):
+        senders.append(sender(limited, name))
+        senders[-1]()
+    held = 1 + crowd
+    wait_until(lambda: limited.user("show", name=name)["throttled"] == held, what="all of them to be held")
+    # Then these stay with their senders
+    assert limited.memory() - memory < len(_LARGE)
+    assert limited.ready(place) == stored
+    # And come when all is paid
+    limited.user("permit", name=name, limits={})
+    wait_until(lambda: limited.ready(place) == stored + crowd, what="the large messages")
+
+
 @pytest.mark.parametrize("way", VERDICTS)
 def test_verdicts_of_a_principal_beyond_its_rate_are_carried_out_and_paid_for(
     limited: Limited, way: str
@@ -231,9 +272,10 @@ def test_verdicts_of_a_principal_beyond_its_rate_are_carried_out_and_paid_for(
     sender, place = VERDICTS[way]
     give = sender(limited, name)
     # When it makes more jobs than that by its verdicts, then all of them are carried out
-    for count in (1, 2):
-        give()
-        wait_until(lambda count=count: limited.ready(place) == count, what=f"{count} jobs in the next queue")
+    give()
+    wait_until(lambda: limited.ready(place) == 1, what="a job in the next queue")
+    give()
+    wait_until(lambda: limited.ready(place) == 2, what="another one")
     assert limited.user("show", name=name)["throttled"] == 0
     # And what it pushes has to wait
     push = WAYS["PUSH of the library"][0](limited, name)

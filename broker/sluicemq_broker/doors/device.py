@@ -14,7 +14,7 @@ from sluicemq_broker.doors.frontends import Frontend, PushFrontend
 from sluicemq_broker.doors.requests import RequestFrontend
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.runtime import Counters
-from sluicemq_broker.security import charge, may_stay, put_back
+from sluicemq_broker.security import charge, may_stay, put_back, takes
 from sluicemq_devices.relays import Forwarder, Kind
 from sluicemq_devices.sockets import RawLane
 
@@ -142,7 +142,7 @@ class ForwarderDevice:
             hwm_bytes=settings.hwm_bytes,
             guard=lambda end: services.security.guard(end, settings),
             # It has no stream, so no name: only the pattern * permits it.
-            admits=(partial(_may_stay, Action.PUBLISH), partial(_may_stay, Action.SUBSCRIBE)),
+            admits=(partial(_admits_publisher, services.counters), _admits_subscriber),
             published=partial(_charge, services.counters),
         )
 
@@ -194,5 +194,10 @@ def _charge(counters: Counters, lane: RawLane, messages: list[bytes]) -> bool:
     return True
 
 
-def _may_stay(action: Action, lane: RawLane) -> bool:
-    return may_stay(lane, action)
+def _admits_publisher(counters: Counters, lane: RawLane) -> bool:
+    lane.on(large=partial(takes, lane, counters))
+    return may_stay(lane, Action.PUBLISH)
+
+
+def _admits_subscriber(lane: RawLane) -> bool:
+    return may_stay(lane, Action.SUBSCRIBE)

@@ -23,7 +23,7 @@ from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Push, Queue
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import Caller, authorize, charge, may_use, put_back
+from sluicemq_broker.security import Caller, authorize, charge, may_use, put_back, takes
 from sluicemq_devices.hub import Fillers, Watermark
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
@@ -70,6 +70,10 @@ class Frontend:
     def stop(self) -> None:
         """Close the doors."""
         self.doors.stop()
+
+    def takes_large(self, lane: Lane) -> bool:
+        """Return whether a large message of a producer is read now."""
+        return takes(lane, self._counters)
 
     @property
     def is_shut(self) -> bool:
@@ -153,7 +157,7 @@ class PushFrontend(Frontend):
 
     def _opened(self, lane: Lane) -> None:
         if may_use(lane, Action.PUSH):
-            lane.on(receive=partial(self._receive, lane))
+            lane.on(receive=partial(self._receive, lane), large=partial(self.takes_large, lane))
 
     def _receive(self, lane: Lane, messages: list[list[bytes]]) -> None:
         if put_back(lane, messages, self._counters):

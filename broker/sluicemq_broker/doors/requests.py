@@ -192,6 +192,7 @@ class Requester:
             receive=partial(self._frontend.receive, self),
             closed=partial(self._frontend.left, self),
             unblocked=self.lane.resume,
+            large=partial(self._frontend.takes_large, self.lane),
         )
 
     def follow_permissions(self) -> None:

@@ -27,7 +27,7 @@ from sluicemq_broker.security.principals import (
     public_key_of,
     token_of,
 )
-from sluicemq_broker.security.rates import Limits, Owing, charge, pay_for_one, put_back, require_paid
+from sluicemq_broker.security.rates import Limits, charge, pay_for_one, put_back, takes
 from sluicemq_broker.security.security import Security
 from sluicemq_broker.security.shared import Shared, SharedLogins, SharedPrincipals
 
@@ -51,7 +51,6 @@ __all__ = [
     "Need",
     "Needs",
     "Outcome",
-    "Owing",
     "Passwords",
     "Principal",
     "Principals",
@@ -73,7 +72,7 @@ __all__ = [
     "public_key_of",
     "put_back",
     "require_known",
-    "require_paid",
+    "takes",
     "token_of",
     "told",
     "visible",

@@ -125,10 +125,6 @@ class Rates:
             each.resume(self)
 
 
-class Owing(Exception):
-    """The principal of a connection has sent too much: its request is put back, and read again later."""
-
-
 def charge(lane: Any, count: int, size: int, counters: Counters) -> None:
     """Count jobs or messages that a connection has sent; if its principal has sent too much, it waits."""
     principal = lane.who.principal
@@ -138,23 +134,26 @@ def charge(lane: Any, count: int, size: int, counters: Counters) -> None:
 
 def put_back(lane: Any, messages: list[Any], counters: Counters) -> bool:
     """Return True if a connection's messages were put back until its principal has paid for earlier ones."""
-    principal = lane.who.principal
-    rates = principal.rates
-    if rates is None:
-        return False
-    held = rates.held
-    if not rates.in_debt(lane):
+    if takes(lane, counters):
         return False
     lane.return_unheard(messages)
-    if rates.held != held:
-        counters.notice(Count.THROTTLED, _too_much(lane))
     return True
 
 
-def require_paid(lane: Any, counters: Counters) -> None:
-    """Raise :class:`Owing` if nothing is taken of this connection now; its messages must be put back."""
-    if put_back(lane, [], counters):
-        raise Owing
+def takes(lane: Any, counters: Counters) -> bool:
+    """Return False while nothing is taken of this connection; then it is not read until all is paid.
+
+    Ask when a large message begins, too (``lane.on(large=...)``): it stays in the kernel.
+    """
+    rates = lane.who.principal.rates
+    if rates is None:
+        return True
+    held = rates.held
+    if not rates.in_debt(lane):
+        return True
+    if rates.held != held:
+        counters.notice(Count.THROTTLED, _too_much(lane))
+    return False
 
 
 def pay_for_one(principal: Any) -> None:

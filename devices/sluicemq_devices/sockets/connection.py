@@ -47,6 +47,10 @@ def _ignore(_messages: list[M]) -> None:
     pass
 
 
+def _always() -> bool:
+    return True
+
+
 class Connection(SendingHalf, Generic[M]):
     """A ZeroMQ socket with one peer, whose end is seen and to which messages can be addressed.
 
@@ -104,6 +108,7 @@ class Connection(SendingHalf, Generic[M]):
         self._dials = dials
         self._on_receive: Callable[[list[M]], None] = _ignore
         self._on_closed: Callable[[], None] = nothing
+        self._takes_large: Callable[[], bool] = _always
         self.cut_for = ""
         """Why this end has cut the connection; empty if it has not."""
         self.received = 0
@@ -149,11 +154,13 @@ class Connection(SendingHalf, Generic[M]):
         receive: Callable[[list[M]], None] | None = None,
         closed: Callable[[], None] | None = None,
         unblocked: Callable[[], None] | None = None,
+        large: Callable[[], bool] | None = None,
     ) -> None:
         """Set callbacks; None leaves one as it is. They run on the hub and must not block.
 
         ``receive(messages)``: messages came. ``closed()``, once: the connection has ended, and all that the
-        peer sent was received. ``unblocked()``: it is writable again.
+        peer sent was received. ``unblocked()``: it is writable again. ``large()``: whether more of a large
+        message that has begun is read now; it pauses the connection if not.
         """
         if receive is not None:  # it may be a container, which is false while it is empty
             self._on_receive = receive
@@ -161,6 +168,8 @@ class Connection(SendingHalf, Generic[M]):
             self._on_closed = closed
         if unblocked is not None:
             self._on_unblocked = unblocked
+        if large is not None:
+            self._takes_large = large
 
     @property
     def reading(self) -> bool:
@@ -272,7 +281,7 @@ class Connection(SendingHalf, Generic[M]):
     # --------------------------------------------------------------- reading
 
     def _readable(self) -> None:
-        if not self._counted or self._may_receive:
+        if not (self._counted or self.zmtp.missing) or self._may_receive:
             self._read_or_wait()
 
     def _read_or_wait(self) -> None:
@@ -317,8 +326,13 @@ class Connection(SendingHalf, Generic[M]):
 
     @property
     def _may_receive(self) -> bool:
-        """False if a large message is incomplete and there is no memory for its rest now."""
-        return not (self._counted and self.reading and not self._unfinished.may_read(self))
+        """False if a large message is incomplete and its rest is not taken, or has no memory, now."""
+        if not (self.reading and (self._counted or self.zmtp.missing)):
+            return True
+        if not self._takes_large():
+            self._unfinished.set_aside(self)
+            return False
+        return not self._counted or self._unfinished.may_read(self)
 
     def _read(self) -> bool:
         """Hand over what was read before, or read more; True if a full read came, so there may be more."""
@@ -535,4 +549,4 @@ class Connection(SendingHalf, Generic[M]):
         self.zmtp.forget()
         self.life.forget()
         self._arrivals = None
-        self._on_receive, self._on_closed = _ignore, nothing
+        self._on_receive, self._on_closed, self._takes_large = _ignore, nothing, _always

@@ -44,7 +44,8 @@ class Unfinished:
     it, many have little each, and there is room for the next one (the dynamic threshold of network switches,
     Choudhury and Hahne 1998). The others are not read, and TCP makes their peers wait. The message that began
     first is always read, outside the budget, so that one always ends. While others wait, a connection that is
-    read and brings less than 64 KiB of its message in ``timeout`` seconds is cut.
+    read and brings less than 64 KiB of its message in ``timeout`` seconds is cut. A connection that is not
+    read for another reason keeps its part of the budget, and is not the first (:meth:`set_aside`).
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Unfinished:
         self._short = short
         self._timeout = timeout
         self._sizes: OrderedDict[Reader, int] = OrderedDict()  # in the order in which they began
+        self._aside: dict[Reader, int] = {}  # sizes of those that are not read for another reason
         self._waiting: dict[Reader, tuple[int, int]] = {}
         self._queue: list[tuple[int, int, Reader]] = []  # those that wait, by size, then by number
         self._number = 0
@@ -84,6 +86,7 @@ class Unfinished:
 
     def hold(self, reader: Reader, size: int) -> None:
         """Note that the message of ``reader`` takes ``size`` bytes now; 0: it has none, or has ended."""
+        self._take_back(reader)
         before = self._sizes.get(reader, 0)
         self.bytes += size - before
         if size:
@@ -99,10 +102,24 @@ class Unfinished:
 
     def may_read(self, reader: Reader) -> bool:
         """True if a connection with an incomplete message may be read on; if not, it is paused."""
+        self._take_back(reader)
         size = self._sizes[reader]
         if not self._may_read(reader, size):
             self._wait(reader, size)
         return reader not in self._waiting
+
+    def set_aside(self, reader: Reader) -> None:
+        """Note that its own receiver has paused a connection: others go on before its message."""
+        size = self._sizes.pop(reader, 0)
+        if size:
+            self._aside[reader] = size
+            self._seen.pop(reader, None)
+            self._admit()
+
+    def _take_back(self, reader: Reader) -> None:
+        size = self._aside.pop(reader, 0)
+        if size:
+            self._sizes[reader] = size
 
     def _may_read(self, reader: Reader, size: int) -> bool:
         return not self.closed and (size < self._left or reader is next(iter(self._sizes)))

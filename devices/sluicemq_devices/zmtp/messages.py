@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from mmap import mmap
 from typing import cast
 
@@ -42,6 +42,11 @@ class FramePeer(Peer[Message]):
         """Free what is incomplete: the connection has ended."""
         super().forget()
         self._frames = []
+
+    @property
+    def begun(self) -> Sequence[bytes]:
+        """Return the frames that came of the message that is not complete, without the one that is coming."""
+        return self._frames
 
     @property
     def _frames_begun(self) -> int:

@@ -8,7 +8,7 @@ This module touches no socket, never waits, and raises nothing for what a strang
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from mmap import mmap
 from typing import ClassVar, Generic, TypeVar
 
@@ -218,6 +218,11 @@ class Peer(abc.ABC, Generic[M]):
 
     def _introduced(self, identity: bytes) -> None:
         """Note the identity that the peer of a ROUTER announced, if it did."""
+
+    @property
+    def begun(self) -> Sequence[bytes]:
+        """Return the frames that came of the message that is not complete, as far as they are read."""
+        return ()
 
     @property
     @abc.abstractmethod

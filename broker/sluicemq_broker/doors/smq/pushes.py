@@ -16,7 +16,7 @@ from sluicemq_broker.job import Job
 from sluicemq_broker.queue import JobMaker, Push, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Counters
-from sluicemq_broker.security import Caller, authorize, charge, require_paid
+from sluicemq_broker.security import Caller, authorize, charge
 from sluicemq_devices.hub import Fillers, Watermark
 
 if TYPE_CHECKING:
@@ -49,7 +49,6 @@ class Pushes:
 
     def push(self, session: Session, number: int, fields: Fields) -> None:
         """Answer a PUSH once each of its jobs is durable or refused; raises what refuses all of them."""
-        require_paid(session.lane, self._counters)
         name, entries = take(fields, str, list)
         self._counters.add(Count.RECEIVED, len(entries))
         try:

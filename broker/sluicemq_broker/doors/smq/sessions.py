@@ -35,7 +35,7 @@ from sluicemq_broker.doors.smq.verdicts import Verdicts
 from sluicemq_broker.queue import Outcome
 from sluicemq_broker.queues import check_name
 from sluicemq_broker.runtime import Count, Pulse
-from sluicemq_broker.security import NOTHING, Caller, Effect, Need, Needs, Owing, told
+from sluicemq_broker.security import NOTHING, Caller, Effect, Need, Needs, takes, told
 from sluicemq_devices.hub import Watermark, nothing
 from sluicemq_devices.sockets import Lane, LaneDoor
 
@@ -78,6 +78,10 @@ class SessionDoor:
             self.verbs.update(each.verbs)
         self.end_with_client = frozenset(name for name, verb in self.verbs.items() if verb.ends_with_client)
         """Verbs that are not handled for a client that has left: questions and administrative orders."""
+        self.charged = frozenset(
+            name for name, verb in self.verbs.items() if isinstance(verb, SessionVerb) and verb.charged
+        )
+        """Verbs that wait while their principal is in debt."""
         self.clients = Clients(self.now)
         self.patience = min(settings.silence, _HEARTBEATS_MISSED * settings.heartbeat)
         """Seconds after which a client takes this broker for lost, so that frozen ones are left soon."""
@@ -177,7 +181,12 @@ class Session:
         self._states = {each: each.join(self) for each in door.extensions}
         needs = WeakMethod(self.needs)
         self.caller.principal.keep(lane, lambda: found() if (found := needs()) else ())
-        lane.on(receive=self._receive, closed=self._closed, unblocked=self._unblocked)
+        lane.on(
+            receive=self._receive,
+            closed=self._closed,
+            unblocked=self._unblocked,
+            large=self._takes_large,
+        )
 
     @property
     def writable(self) -> bool:
@@ -310,14 +319,22 @@ class Session:
                 each for each in messages if len(each) > 1 and each[1] not in self.door.end_with_client
             ]
         for at, frames in enumerate(messages):
-            if self.lane.is_full:
+            if self.lane.is_full or not self._takes(frames):
                 self.lane.return_unheard(messages[at:])
                 return
-            try:
-                self._handle(frames)
-            except Owing:
-                self.lane.return_unheard(messages[at:])
-                return
+            self._handle(frames)
+
+    def _takes(self, begun: Sequence[bytes]) -> bool:
+        """Return False for a message, or its first frames, that waits until its principal has paid."""
+        return (
+            self.caller.principal.rates is None
+            or len(begun) < 2
+            or begun[1] not in self.door.charged
+            or takes(self.lane, self.counters)
+        )
+
+    def _takes_large(self) -> bool:
+        return self._takes(self.lane.zmtp.begun)
 
     def _handle(self, frames: list[bytes]) -> None:
         number = 0
@@ -329,8 +346,6 @@ class Session:
                 known.handle(self, number, fields)
             else:
                 self.requests.ask(verb, number, fields, known)
-        except Owing:
-            raise
         except Exception as error:  # noqa: BLE001 - this request and those behind it need their answers
             self._refuse(frames, number, refusal(error))
 
@@ -420,6 +435,7 @@ VERBS: Final[Verbs] = {
                 Effect(Action.READ, "the queue, with `reply` = `result` of a client without a name"),
             ),
         ),
+        charged=True,
     ),
     wire.READY: SessionVerb(
         lambda session, number, fields: session.assignments.ready(number, read_ready(fields)),

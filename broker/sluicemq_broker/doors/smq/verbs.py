@@ -22,6 +22,8 @@ class SessionVerb(NamedTuple):
     needs: Needs
     reads: bool = False
     """True for a verb that changes nothing: a client that has left needs no answer."""
+    charged: bool = False
+    """True for a verb that counts in the rates of its principal: it waits while the principal is in debt."""
 
     @property
     def ends_with_client(self) -> bool:

@@ -21,7 +21,7 @@ from sluicemq_broker.doors import DoorGroup, Services, counts_of_device
 from sluicemq_broker.parts.streams.last_values import LastValues, LateMessages
 from sluicemq_broker.parts.streams.replay import ReplayDoors
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.security import ANYBODY, charge, may_stay, put_back
+from sluicemq_broker.security import ANYBODY, charge, may_stay, put_back, takes
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams import Stored, Stream, Streams, read_batch
 from sluicemq_devices.hub import Watermark, let_others_run
@@ -161,7 +161,7 @@ class StreamDevice:
 
     def _publisher_came(self, lane: RawLane) -> None:
         if may_stay(lane, Action.PUBLISH, self._stream.name):
-            lane.on(receive=partial(self._publish, lane))
+            lane.on(receive=partial(self._publish, lane), large=partial(takes, lane, self._counters))
             self._upstream.came(lane)
 
     def _admits(self, lane: RawLane) -> bool:

@@ -11,7 +11,7 @@ from sluicemq.protocol.packed import LONGEST_TOPIC
 from sluicemq.protocol.rules import IDENTIFIER, Rule, whole
 from sluicemq_broker.doors import Fields, Session, take
 from sluicemq_broker.runtime import IS_TRUE, Count, Counters, read_options
-from sluicemq_broker.security import charge, require_paid
+from sluicemq_broker.security import charge
 from sluicemq_broker.streams import Batch, Expected, Numbered, Stored, Stream, Streams, read_batch
 from sluicemq_devices.hub import Fillers, Watermark
 
@@ -34,7 +34,6 @@ class Publishing:
 
     def publish(self, session: Session, number: int, fields: Fields) -> None:
         """Answer a PUBLISH once its messages are durable; raises what refuses them."""
-        require_paid(session.lane, self._counters)
         name, packed, options = take(fields, str, bytes, dict)
         if not session.door.takes_in:
             raise Unavailable("the broker stops: publish again when it is back")

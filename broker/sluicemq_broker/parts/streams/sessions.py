@@ -109,7 +109,7 @@ class StreamSessions:
             return state.subscriptions
 
         return {
-            wire.PUBLISH: SessionVerb(self._publishing.publish, NEEDS[wire.PUBLISH]),
+            wire.PUBLISH: SessionVerb(self._publishing.publish, NEEDS[wire.PUBLISH], charged=True),
             wire.READ: SessionVerb(read, NEEDS[wire.READ], reads=True),
             wire.STREAMS: AdminVerb(admin, StreamAdmin.list, NEEDS[wire.STREAMS], reads=True),
             wire.STREAM: AdminVerb(admin, StreamAdmin.show, NEEDS[wire.STREAM], (str,), reads=True),
