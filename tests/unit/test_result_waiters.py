@@ -10,10 +10,20 @@ from typing import Any
 
 import pytest
 
-from sluicemq.protocol.errors import Expired, NotFound, QueueFull, SluiceError, Unavailable, Uncertain
+from sluicemq.protocol.errors import (
+    Expired,
+    Forbidden,
+    NotFound,
+    QueueFull,
+    SluiceError,
+    Unavailable,
+    Uncertain,
+)
+from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.doors.smq.results import LOOKED_UP_AT_ONCE, MOST_ASKED, LookUps, Results
 from sluicemq_broker.queue.result_waiters import Outcome, ResultWaiters, StoredResult
+from sluicemq_broker.security import Caller, Principal
 from sluicemq_broker.store.errors import Refused
 from sluicemq_broker.store.jobs.outcomes import Found
 from support.fakes import FakeStore, Held, go_on
@@ -313,6 +323,13 @@ class Queues:
         return self._queue
 
 
+class Later(list[Callable[[], None]]):
+    """Carries out each step at once."""
+
+    def add(self, step: Callable[[], None]) -> None:
+        step()
+
+
 @pytest.fixture
 def replies() -> list[tuple[int, Any]]:
     return []
@@ -379,6 +396,33 @@ def test_sessions_that_ask_thousands_leave_room_in_the_next_look_up_for_another(
     assert told_other[0] <= 3 * LOOKED_UP_AT_ONCE
     assert look_ups.sessions == 0
     assert replies == []
+
+
+def test_who_may_no_longer_push_when_a_job_of_its_own_is_found_does_not_hear_its_result(
+    rig: WaitersRig,
+) -> None:
+    # Given a principal that may push, and nothing else, and loses that while MongoDB is asked
+    principal = Principal("eve", Permissions.read("push"))
+
+    def is_pushed_by(_name: str, _job_id: str) -> bool:
+        principal.change(Permissions.read("work"))
+        return True
+
+    queues: Any = SimpleNamespace(
+        known=lambda _name: SimpleNamespace(
+            name="mail", results=rig.waiters, store=SimpleNamespace(is_pushed_by=is_pushed_by)
+        )
+    )
+    heard: list[Any] = []
+    later: Any = Later()
+    results = Results(
+        queues, later, lambda _number, outcome: heard.append(outcome), time.monotonic, LookUps()
+    )
+    # When it asks for its result
+    results.ask(1, "mail", "job", 60, Caller(principal))
+    # Then it is refused, and waits for nothing
+    assert [type(each) for each in heard] == [Forbidden]
+    assert not len(results)
 
 
 def test_nothing_is_kept_of_questions_that_were_answered(rig: WaitersRig, results: Results) -> None:

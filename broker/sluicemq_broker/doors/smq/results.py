@@ -169,7 +169,8 @@ class Results:
         try:
             with suppress(NotFound):
                 queue = self._queues.known(name) or self._queues.get(name)
-                if queue.is_pushed_by(pusher.name, job_id):
+                # The permission to push may have gone while MongoDB was asked.
+                if queue.is_pushed_by(pusher.name, job_id) and pusher.may(Action.PUSH, name):
                     if not self._gone:
                         self._ask(number, queue, job_id, until, own=True)
                     return
