@@ -109,6 +109,33 @@ def test_guesses_keep_out_nobody_who_has_logged_in_from_there(callers: Callers, 
     assert log_in("right").name == "anna"
 
 
+def test_guesses_at_a_user_from_an_address_that_it_has_logged_in_from_have_an_end(
+    callers: Callers, security: Security, time: VirtualTime
+) -> None:
+    users = {
+        name: PrincipalSettings(password=Secret(cheap_hash("right")), permissions=Permissions.all())
+        for name in ("anna", "otto")
+    }
+    security.principals.use_file(users)
+
+    def log_in(user: str, password: str) -> Caller:
+        return callers.log_in(asked(), falcon.Response(), {"user": user, "password": password})
+
+    # Given two users behind one address
+    assert log_in("anna", "right").name == "anna"
+    assert log_in("otto", "right").name == "otto"
+    # When somebody there guesses at one of them
+    for number in range(100):
+        with pytest.raises(falcon.HTTPUnauthorized):
+            log_in("anna", f"wrong-{number}")
+    # Then that ends, for a moment, and the other one gets in
+    with pytest.raises(falcon.HTTPTooManyRequests):
+        log_in("anna", "wrong-100")
+    assert log_in("otto", "right").name == "otto"
+    time.value += 1
+    assert log_in("anna", "right").name == "anna"
+
+
 def test_no_token_opens_a_door_that_has_none(security: Security) -> None:
     for token in (None, ""):
         callers = Callers(settings(token), security, Counters())

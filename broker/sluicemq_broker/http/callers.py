@@ -37,6 +37,10 @@ _EVENTS: Final = "text/event-stream"
 #: Wrong tokens and passwords of one address, and of all: each second, and at once. More are not looked at.
 _WRONG_OF_ONE: Final = (1.0, 20.0)
 _WRONG_OF_ALL: Final = (10.0, 200.0)
+#: Wrong passwords of a user from an address that it has logged in from, and of all such pairs: behind an
+#: Ingress all clients have one address.
+_WRONG_OF_KNOWN: Final = (2.0, 100.0)
+_WRONG_OF_ALL_KNOWN: Final = (20.0, 1000.0)
 #: Code of a login that is not looked at, in the audit.
 TOO_MANY: Final = "TOO_MANY_TRIES"
 #: Characters of a token, a user or a password that are looked at.
@@ -59,6 +63,7 @@ class Callers:
         self._counters = counters
         self._timer = timer or Timer()
         self._tries = Buckets(_WRONG_OF_ONE, _WRONG_OF_ALL)
+        self._tries_of_known = Buckets(_WRONG_OF_KNOWN, _WRONG_OF_ALL_KNOWN)
         self._owner = Principal(HTTP_TOKEN, Permissions.all())
         self.sessions = Sessions(settings.http_idle, security.logins, self._named)
         self.reconfigure(settings)
@@ -160,27 +165,28 @@ class Callers:
             return Caller(self._owner, request.remote_addr, self._token.hex(), self._security.refused)
         caller = self._security.by_token(token, request.remote_addr) if token else None
         if caller is None:
-            self._count_try(request)
+            self._count_try(request, self._tries, owner_of(request.remote_addr))
             raise self._wrong(request, "that token is wrong")
         return caller
 
     def _by_password(self, request: falcon.Request, user: str, password: str) -> Caller:
         """Return the caller with this password; after too many wrong ones it is not looked at.
 
-        That does not hold for a user who has logged in from this address before: only threads bound these.
+        A user who has logged in from this address before has more tries, which nothing else there uses up:
+        guesses at other users, and tokens, do not keep it out.
         """
-        known = self._security.passwords.knows(user, request.remote_addr)
-        if not known:  # else guesses of others would keep it out
-            self._count_try(request)
+        tries, key = self._tries, owner_of(request.remote_addr)
+        if self._security.passwords.knows(user, request.remote_addr):
+            tries, key = self._tries_of_known, f"{key} {user}"
+        self._count_try(request, tries, key)
         caller = self._security.by_password(user, password, request.remote_addr)
         if caller is None:
             raise self._wrong(request, "user or password is wrong", user)
-        if not known:
-            self._tries.give_back(owner_of(request.remote_addr))
+        tries.give_back(key)
         return caller
 
-    def _count_try(self, request: falcon.Request) -> None:
-        if not self._tries.take(owner_of(request.remote_addr), self._timer.now()):
+    def _count_try(self, request: falcon.Request, tries: Buckets, key: str) -> None:
+        if not tries.take(key, self._timer.now()):
             self._security.audit.failed_login(request.remote_addr, Door.HTTP, "", TOO_MANY)
             raise falcon.HTTPTooManyRequests(
                 description="too many wrong tokens or passwords: try again in a moment", retry_after=1
