@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -10,11 +11,13 @@ import pytest
 
 from sluicemq.protocol.errors import NotFound, Unavailable
 from sluicemq.protocol.permissions import Permissions
+from sluicemq_broker.parts.streams.subscriptions import SessionSubscriptions
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.security import ANYBODY, Audit, Caller, Principal
 from sluicemq_broker.security import audit as module
 from sluicemq_broker.security.acts import address_of, details
-from sluicemq_broker.store import MOST_AUDITED, AuditKind, AuditRecord
+from sluicemq_broker.store import MOST_AUDITED, AuditKind, AuditRecord, Subscription
+from sluicemq_broker.streams import Wish
 
 NOW = 1_000_000.0
 
@@ -116,6 +119,32 @@ def test_acts_without_operate_are_kept_apart_and_so_are_refusals(rig: Rig) -> No
         ("start", "", AuditKind.OPERATORS),
         ("purge", "ops", AuditKind.COUNTED),
     ]
+
+
+@pytest.mark.parametrize(
+    ("tried", "fence", "recorded"),
+    [([3], 4, 1), ([3, 4], 5, 1), ([3], 5, 0), ([], 4, 0)],
+    ids=["moved", "moved by a second try", "another came before, and had moved it", "nothing to move"],
+)
+def test_a_hold_that_moves_a_watermark_is_recorded_once_and_when_it_has_moved(
+    rig: Rig, tried: list[int], fence: int, recorded: int
+) -> None:
+    # Given subscriptions of which the fence changes while a hold moves the watermark
+    def hold(wish: Wish) -> Subscription:
+        for each in tried:
+            wish.may_move(Subscription("news", "sums", 7, each))
+        assert not rig.stored.there
+        assert not rig.waiting
+        return Subscription("news", "sums", 0, fence)
+
+    subscriptions: Any = SimpleNamespace(hold=hold)
+    session = SessionSubscriptions(subscriptions, lambda: "a session", ANYBODY, rig.audit)
+    # When
+    held = session.hold("news", "sums", "update", {"after": 0})
+    rig.settle()
+    # Then
+    assert held == {"fence": fence, "watermark": 0}
+    assert [each.action for each in rig.stored.there.values()] == ["hold"] * recorded
 
 
 def test_an_act_does_not_wait_for_ever() -> None:

@@ -24,7 +24,6 @@ from sluicemq_broker.store import MOST_SUBSCRIPTIONS, Holder, Subscription, Subs
 from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import Stream
 from sluicemq_broker.streams.streams import Streams
-from sluicemq_devices.hub import nothing
 
 #: The number that stands for the end of the stream, as it is then.
 NEWEST: Final = -1
@@ -35,7 +34,7 @@ class Wish:
     """A request to hold a subscription. ``who``: shown to people; ``after``, ``born``: as in the store.
 
     ``peer``: the connection, whose rate of new names is limited; None: the operator. ``may_move``: raises
-    what forbids that ``after`` moves the watermark of a subscription that is there already.
+    what forbids that ``after`` moves the watermark of a subscription that is there already; as in the store.
     """
 
     stream: str
@@ -45,7 +44,7 @@ class Wish:
     after: int | None = None
     born: int = 0
     peer: str | None = None
-    may_move: Callable[[], None] = nothing
+    may_move: Callable[[Subscription], None] = lambda _found: None
 
 
 class Subscriptions:

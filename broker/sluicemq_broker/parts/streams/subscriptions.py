@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames, QueueFull, Unavailable
+from sluicemq.protocol.errors import BadFrames, QueueFull, SluiceError, Unavailable
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rules import whole
 from sluicemq_broker.runtime import read_options
@@ -47,18 +46,25 @@ class SessionSubscriptions:
         ``after`` moves one that is there as SEEK does: it needs what SEEK needs, and is recorded.
         """
         read = read_options(options, _OPTIONS, "a HOLD")
-        may_move = partial(self._may_move, stream, name, read.get("after"))
-        wish = Wish(stream, name, kind, self._who(), **read, peer=self._caller.maker, may_move=may_move)
+        move = _Move(self._caller, self._audit, stream, name, read.get("after"))
+        wish = Wish(stream, name, kind, self._who(), **read, peer=self._caller.maker, may_move=move.authorize)
         earlier = self._held.pop((stream, name), None)
         if earlier:
             self._subscriptions.vanish(earlier)
         elif len(self._held) >= _MOST_HELD:
             raise QueueFull(f"a session holds {_MOST_HELD} subscriptions at most")
-        held = self._subscriptions.hold(wish)
+        try:
+            held = self._subscriptions.hold(wish)
+        except SluiceError as error:
+            move.failed(error)
+            raise
         if self._gone:
             self._subscriptions.vanish(held)
+        else:
+            self._held[stream, name] = held
+        move.record(held)
+        if self._gone:
             raise Unavailable("the session has ended meanwhile")
-        self._held[stream, name] = held
         return {"fence": held.fence, "watermark": held.watermark}
 
     def mark(self, stream: str, name: str, fence: int, watermark: int) -> None:
@@ -100,15 +106,6 @@ class SessionSubscriptions:
             self._subscriptions.vanish(held)
         self._held.clear()
 
-    def _may_move(self, stream: str, name: str, after: int | None) -> None:
-        """Record that a watermark is moved; raises Forbidden where the caller may not do that."""
-        act = self._audit.act(
-            self._caller, Door.SMQ, "hold", stream, {"name": name, "watermark": after}, None
-        )
-        with act:
-            authorize(self._caller, Action.MANAGE, stream)
-        act.done()
-
     def _own(self, stream: str, name: str, fence: int) -> Subscription | None:
         """Return what this session holds under a fence; None: it does not."""
         held = self._held.get((stream, name))
@@ -117,6 +114,31 @@ class SessionSubscriptions:
     def _with_fence(self, row: dict[str, Any]) -> dict[str, Any]:
         held = self._held.get((row["stream"], row["name"]))
         return {**row, "fence": held.fence} if held else row
+
+
+class _Move:
+    """A hold that moves a watermark: each try asks the permission, and the move is recorded once."""
+
+    def __init__(self, caller: Caller, audit: Audit, stream: str, name: str, after: int | None) -> None:
+        self._caller = caller
+        self._stream = stream
+        self._act = audit.act(caller, Door.SMQ, "hold", stream, {"name": name, "watermark": after}, None)
+        self._fence: int | None = None  # before the move that was tried last
+
+    def authorize(self, found: Subscription) -> None:
+        """Raise Forbidden where the caller may not move the watermark of what was found."""
+        self._fence = found.fence
+        authorize(self._caller, Action.MANAGE, self._stream)
+
+    def record(self, held: Subscription) -> None:
+        """Record the move if this hold has made it; waits for MongoDB."""
+        if self._fence is not None and held.fence == self._fence + 1:
+            self._act.done()
+
+    def failed(self, error: SluiceError) -> None:
+        """Count the move as refused if the hold was about to make it."""
+        if self._fence is not None:
+            self._act.refused(error.code)
 
 
 def _number(value: int) -> int:

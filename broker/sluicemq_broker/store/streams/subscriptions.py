@@ -140,14 +140,15 @@ class SubscriptionStore:
         after: int | None = None,
         initial: int = 0,
         may_make: Callable[[], None] = lambda: None,
-        may_move: Callable[[], None] = lambda: None,
+        may_move: Callable[[Subscription], None] = lambda _found: None,
     ) -> Subscription:
         """Hold a subscription that is free, or of this kind with a lost holder; make it where it is missing.
 
         ``after``: the watermark of a hold that takes over from nobody; None: as it is. ``initial``: the
         watermark of a new subscription. ``is_lost`` says whether a holder is gone; ``may_make`` raises what
         forbids a new subscription, ``may_move`` what forbids that ``after`` moves the watermark of an older
-        one. Return its state then: held by this ``holder``, or by another.
+        one as it was found; it moves if the hold has the next fence. Both are called in each try. Return its
+        state then: held by this ``holder``, or by another.
 
         Crash or lost reply: it is held by a session that is gone, and another of its kind takes over.
         """
@@ -162,7 +163,7 @@ class SubscriptionStore:
                 return found
             change: Document = {"kind": kind, "holder": _document(holder), "held_at": date(now)}
             if found.kind is None and after is not None and after != found.watermark:
-                may_move()
+                may_move(found)
                 change["watermark"] = Int64(after)
             self._change(found, {"$set": change, "$inc": {"fence": 1}})
         raise Unavailable(f"subscription {name!r} of stream {stream!r} changes hands too fast: ask again")
