@@ -4,6 +4,7 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+import gevent
 import pytest
 import zmq
 from gevent import subprocess
@@ -249,6 +250,36 @@ def test_answers_to_one_that_has_left_unread_ones_end_with_its_lane(
     lane.send([recorder.messages[0][0], b"", b"too late"])
     assert not lane.writable
     assert notices == []
+
+
+def test_what_was_given_back_of_one_that_has_left_comes_again_once_its_lane_is_read(
+    board: Switchboard, recorder: LaneRecorder, started: Started, clients: Clients
+) -> None:
+    # Given a lane whose receiver has paused it, and given back what came
+    door = started(lane_door(board, recorder))
+    asker = clients.connect(zmq.DEALER, door.address)
+    lane = recorder.lane()
+    given: list[Any] = []
+
+    def give_back(messages: list[list[bytes]]) -> None:
+        given.append(messages)
+        lane.pause("debt")
+        lane.return_unheard(messages)
+
+    lane.on(receive=give_back)
+    send(asker, b"job")
+    eventually(lambda: given)
+    # When its client leaves
+    asker.close(linger=0)
+    eventually(lane.look_for_its_end)
+    for _ in range(100):
+        gevent.sleep(0.0001)
+    # Then it comes again when the lane is read, and not before
+    assert len(given) == 1
+    lane.on(receive=recorder.messages.extend)
+    lane.resume("debt")
+    eventually(lambda: recorder.messages == [[b"job"]])
+    eventually(lambda: recorder.closed == [lane])
 
 
 @pytest.mark.parametrize("paused", [True, False], ids=["paused", "reading"])

@@ -481,9 +481,14 @@ class Connection(SendingHalf, Generic[M]):
 
     @property
     def _is_read(self) -> bool:
-        """True if it is read: also while paused, during its handshake and at its end."""
+        """True if it is read: also while paused, during its handshake and at its end.
+
+        Not there while paused by who has given messages back, and would do so again.
+        """
         return not self._awaits_decision and (
-            self.reading or not self._is_open or (self._at_its_end and not self._keeps_all)
+            self.reading
+            or not self._is_open
+            or (self._at_its_end and not (self._keeps_all or self._returned))
         )
 
     @property
