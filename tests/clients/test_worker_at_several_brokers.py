@@ -271,7 +271,7 @@ def test_when_another_worker_has_taken_the_job_that_was_to_run_alone_all_have_jo
     with Worker(endpoints(both), "q", Handler(), prefetch=4):
         wait_credits(both, 2, 2)
         both[0].deliver(peer(both[0]), "q", [b"alone"], alone=True)
-        wait_credits(both, 0, 4)
+        wait_until(lambda: 4 in [each.fields[1] for each in both[0].of(wire.READY)], SECONDS)
         wait_credits(both, 2, 2)
 
 

@@ -142,6 +142,8 @@ class Assignment:
         if grant.epoch == self.open and grant.share != self.share and not self._ending:
             self.share = grant.share
             self._ask_for_work()
+            if grant.share and self._alone_at < inf:  # all else is at rest
+                self._alone_at = monotonic() + PATIENCE
         self.seen = grant
         if grant.most > grant.share:  # larger ones are no longer on their way
             self._shares.changed()
@@ -477,7 +479,7 @@ class Assignment:
                     self._send_by_halves(batch)
                     return
                 self._note_refused(batch, value, error)
-                if self.share and self._alone_at < inf:
+                if self.share and self._alone_at < inf and batch[0].verb != wire.RELEASE:
                     self._end_alone()
             if spans:
                 self._end_spans(spans, value, error)
