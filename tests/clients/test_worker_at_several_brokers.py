@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from time import monotonic
 
 import pytest
 
 from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
 from sluicemq import Job, Worker
 from sluicemq.protocol import wire
+from sluicemq.transport.alone import ALONE, AT_MOST
 from support.waiting import wait_until
 
 Brokers = Callable[[int], list[ScriptedBroker]]
@@ -26,6 +28,19 @@ def brokers() -> Iterator[Brokers]:
     yield start
     for each in started:
         each.stop()
+
+
+@pytest.fixture
+def pass_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let seconds pass for what waits until a job can run alone."""
+    now = monotonic()
+
+    def let_pass(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    monkeypatch.setattr(ALONE, "clock", lambda: now)
+    return let_pass
 
 
 class Handler:
@@ -282,3 +297,60 @@ def test_one_that_comes_to_a_worker_with_nothing_else_begins_at_once(brokers: Br
         only.deliver(peer(only), "q", [b"alone"], alone=True)
         wait_until(lambda: verdicts(only) == [(b"r-alone", "COMMIT")], SECONDS)
         assert [each.fields[1] for each in only.of(wire.READY)] == [4]
+
+
+def run_alone(broker: ScriptedBroker, queue: str, payload: bytes, handler: Handler) -> None:
+    """Deliver a job that is to run alone, again whenever it was given back and jobs are requested."""
+    before = verdicts(broker).count((b"r-" + payload, "RELEASE"))
+    delivered = 0
+
+    def begins() -> bool:
+        nonlocal delivered
+        back = verdicts(broker).count((b"r-" + payload, "RELEASE")) - before
+        if credit(broker) and back == delivered:
+            broker.deliver(peer(broker), queue, [payload], alone=True)
+            delivered += 1
+        return payload in handler.begun
+
+    wait_until(begins, SECONDS, "the beginning of the job")
+
+
+def released(broker: ScriptedBroker) -> list[float]:
+    """The delays of the jobs that were given back."""
+    return [row[3] for each in broker.of(wire.SETTLE) for row in each.fields[0] if row[1] == "RELEASE"]
+
+
+def test_a_process_waits_some_seconds_for_a_long_job_to_end_and_then_all_have_jobs_again(
+    brokers: Brokers, pass_time: Callable[[float], None]
+) -> None:
+    # Given a worker with a long job, and one with many threads in the same process
+    slow, fast = both = brokers(2)
+    long, short = Handler(), Handler()
+    with (
+        Worker(slow.endpoint, "slow", long),
+        Worker(fast.endpoint, "fast", short, concurrency=8),
+    ):
+        wait_credits(both, 1, 8)
+        slow.deliver(peer(slow), "slow", [b"long"])
+        wait_until(lambda: long.begun, SECONDS)
+        # When a job comes that is to run alone, and the long one does not end
+        fast.deliver(peer(fast), "fast", [b"alone"], alone=True)
+        wait_credits(both, 0, 0)
+        pass_time(AT_MOST)
+        # Then all have jobs again
+        wait_credits(both, 1, 8)
+        fast.deliver(peer(fast), "fast", [b"short"])
+        wait_until(lambda: short.begun == [b"short"], SECONDS)
+        short.go_on()
+        wait_until(lambda: (b"r-short", "COMMIT") in verdicts(fast), SECONDS)
+        # And the job goes elsewhere for a while, as long as the long one runs
+        fast.deliver(peer(fast), "fast", [b"alone"], alone=True)
+        wait_until(lambda: released(fast) == [0.0, AT_MOST], SECONDS)
+        assert credits_are(both, 1, 8)
+        # And runs here when that has ended
+        long.go_on()
+        wait_until(lambda: (b"r-long", "COMMIT") in verdicts(slow), SECONDS)
+        run_alone(fast, "fast", b"alone", short)
+        assert credits_are(both, 0, 8)
+        short.go_on()
+        wait_credits(both, 1, 8)

@@ -22,7 +22,7 @@ from sluicemq.job import BEGIN_WITHIN, BEGUN_LATE, PROGRESS_EACH, Job, clock_off
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
 from sluicemq.protocol.readable import escaped
-from sluicemq.transport.alone import LOOK, PATIENCE
+from sluicemq.transport.alone import AT_MOST, LOOK, PATIENCE
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pacing import RETRY_AFTER
 from sluicemq.transport.questions import Questions
@@ -53,9 +53,9 @@ class JobVerdict(NamedTuple):
         return len(self.detail or "") + sum([len(each[1] or b"") for each in onward])
 
 
-def not_begun(job: Job) -> JobVerdict:
-    """Return the verdict on a job that no handler has begun: others may have it at once."""
-    return JobVerdict(job, wire.RELEASE, delay=0.0)
+def not_begun(job: Job, delay: float = 0.0) -> JobVerdict:
+    """Return the verdict on a job that no handler has begun: others may have it at once, or after a delay."""
+    return JobVerdict(job, wire.RELEASE, delay=delay)
 
 
 class Assignment:
@@ -262,12 +262,15 @@ class Assignment:
             return
         jobs = self._read(message)
         self._held += len(jobs)
-        if not self._ending and self._admits(alone=len(message.fields) > 3 and message.fields[3] is True):
+        alone = len(message.fields) > 3 and message.fields[3] is True
+        if not self._ending and self._admits(alone=alone):
             self._inbox.extend(jobs)
             self._await_begin(jobs)
             self.connection.post(self._on_jobs, len(jobs))
         else:
-            self.verdicts.extend(not_begun(job) for job in jobs)
+            pauses = alone and not self._ending and self._shares.alone.part is None
+            delay = AT_MOST if pauses else 0.0  # it would come back at once
+            self.verdicts.extend(not_begun(job, delay) for job in jobs)
 
     def disconnected(self) -> None:
         """Forget void jobs and their verdicts."""
@@ -315,6 +318,10 @@ class Assignment:
 
     def _look_if_alone(self, now: float) -> None:
         """Request jobs once all else is at rest; if none comes then, the others have jobs again."""
+        self._shares.alone.look(self)
+        if self._shares.alone.part is not self:
+            self._alone_at = inf
+            return
         self._alone_at = now + (PATIENCE if self.share else LOOK)
         if self.share:
             self._end_alone()
