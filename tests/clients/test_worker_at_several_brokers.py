@@ -354,3 +354,26 @@ def test_a_process_waits_some_seconds_for_a_long_job_to_end_and_then_all_have_jo
         assert credits_are(both, 0, 8)
         short.go_on()
         wait_credits(both, 1, 8)
+
+
+def test_a_job_that_runs_alone_for_some_seconds_may_wait_for_another_queue_of_its_process(
+    brokers: Brokers, pass_time: Callable[[float], None]
+) -> None:
+    # Given a job that runs alone
+    caller, called = both = brokers(2)
+    waits, answers = Handler(), Handler()
+    with Worker(caller.endpoint, "a", waits), Worker(called.endpoint, "b", answers):
+        wait_credits(both, 1, 1)
+        run_alone(caller, "a", b"waits", waits)
+        assert credit(called) == 0
+        # When it has run for some seconds
+        pass_time(AT_MOST)
+        # Then the other worker has jobs
+        wait_credits(both, 1, 1)
+        called.deliver(peer(called), "b", [b"answer"])
+        wait_until(lambda: answers.begun == [b"answer"], SECONDS)
+        # And they end as all jobs
+        answers.go_on()
+        waits.go_on()
+        wait_until(lambda: (b"r-waits", "COMMIT") in verdicts(caller), SECONDS)
+        assert credits_are(both, 1, 1)

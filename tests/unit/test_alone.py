@@ -96,7 +96,7 @@ def test_the_last_choice_of_a_row_has_its_job_beside_what_is_still_at_work(proce
     assert process.comes()
     assert not process.alone.may_request(process.other)
     # And the row begins anew
-    process.alone.end(process.suspect)
+    process.pass_time(AT_MOST)
     process.in_vain()
 
 
@@ -118,3 +118,13 @@ def test_a_part_that_never_comes_to_rest_is_not_waited_for(
     assert not process.comes()
     process.pass_time(AT_MOST)
     assert process.comes()
+
+
+def test_others_go_on_beside_a_job_that_has_run_alone_for_some_seconds(process: Process) -> None:
+    assert process.comes()
+    changes = process.worker.changes
+    process.pass_time(AT_MOST - 1)
+    assert not process.alone.may_request(process.other)
+    process.pass_time(1)
+    assert process.alone.may_request(process.other)
+    assert process.worker.changes > changes

@@ -13,6 +13,7 @@ Nobody waits for another one without a bound::
     something is still at work after 5 s ──▶ all request jobs again; while that is at work no part is
                                              chosen for 30 s: jobs that are to run alone go back
     so it is with the third part in a row ──▶ its job runs beside what is still at work
+    a job has run alone for 5 s ──▶ all request jobs again: it may wait for one of them
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from sluicemq.job import Job
 LOOK: Final = 0.05
 PATIENCE: Final = 1.0
 
-#: Seconds for which all else is kept from jobs: until it is at rest.
+#: Seconds for which all else is kept from jobs: until it is at rest, and then while a job runs alone.
 AT_MOST: Final = 5.0
 #: Seconds without a choice after one that was in vain, while what was at work then still is.
 PAUSE: Final = 30.0
@@ -140,9 +141,11 @@ class Alone:
     def look(self, part: AlonePart) -> None:
         """End the choice of this part if it has lasted too long; the last one of a row has its job first."""
         choice = self._chosen.get(None)
-        if choice is None or choice.part is not part or choice.alone or self.clock() < choice.until:
+        if choice is None or choice.part is not part or self.clock() < choice.until:
             return
-        if self._in_vain + 1 < CHOICES:
+        if choice.alone:
+            self.end(part)
+        elif self._in_vain + 1 < CHOICES:
             self._in_vain += 1
             self._older = frozenset([job.receipt for job in self._at_work])
             self._pause_until = self.clock() + PAUSE
