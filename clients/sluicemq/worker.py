@@ -292,7 +292,7 @@ class Worker:
         while self._wait_for_jobs():
             try:
                 while (job := self._next_job()) is not None:
-                    if job.is_held and (not job.source.doubtful or job.source.still_holds(job)):
+                    if job.is_held and (not job.source.doubtful or self._may_begin(job)):
                         self._at_work[number] = job
                         if monotonic() >= job.source.late_from:
                             job.source.begin(job)
@@ -301,6 +301,14 @@ class Worker:
                         self._settle(verdict)
             finally:
                 self._be_idle()
+
+    def _may_begin(self, job: Job) -> bool:
+        """Return whether a job is still held after a standstill; it goes back if the worker ends."""
+        held: bool = job.source.still_holds(job)
+        if held and self._ending:
+            self._release([job])
+            return False
+        return held
 
     def _settle(self, verdict: JobVerdict) -> None:
         if self._pop and verdict.verb != wire.COMMIT:

@@ -17,6 +17,8 @@ import pytest
 from clients.scripted_broker import SECONDS, ScriptedBroker
 from sluicemq import BadFrames, BadQueue, Job, LeaseLost, Reject, Release, Rollback, Unavailable, Worker
 from sluicemq.protocol import wire
+from sluicemq.transport.assignment import Assignment
+from sluicemq.transport.connection import Connection
 from support.waiting import wait_until
 
 
@@ -219,6 +221,37 @@ def test_stopping_finishes_what_runs_and_gives_back_what_had_not_started(broker:
         b"r-runs": ["COMMIT", b"done", None],
     }
     assert [message.verb for message in broker.received if message.verb != wire.PING][-1] == wire.BYE
+
+
+def test_a_job_whose_broker_was_asked_after_a_standstill_does_not_begin_in_a_worker_that_stops(
+    broker: ScriptedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Given: a process that stood still, and a thread that asks whether its next job is still its own
+    asked, answered = threading.Event(), threading.Event()
+
+    def still_holds(part: Assignment, job: Job) -> bool:
+        asked.set()
+        assert answered.wait(SECONDS)
+        return part.holds(job)
+
+    monkeypatch.setattr(Connection, "doubtful", True)
+    monkeypatch.setattr(Assignment, "still_holds", still_holds)
+    begun: list[Job] = []
+    worker = Worker(broker.endpoint, "q", begun.append)
+    worker.start()
+    broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
+    assert asked.wait(SECONDS)
+    # When: the worker is stopped before the answer
+    stopping = threading.Thread(target=worker.stop)
+    stopping.start()
+    broker.wait_until(
+        lambda: [each.fields[1] for each in broker.received if each.verb == wire.READY][-1] == 0
+    )
+    answered.set()
+    stopping.join(SECONDS)
+    # Then: the job goes back
+    assert broker.settled() == {b"r-a": ["RELEASE", None, 0.0]}
+    assert not begun
 
 
 def test_a_handler_that_outlives_the_deadline_does_not_hold_up_the_stop(broker: ScriptedBroker) -> None:
