@@ -530,7 +530,14 @@ def test_a_running_broker_takes_live_settings_and_no_others(tmp_path: Path) -> N
     assert running.queue("new").max_attempts == 9
     assert running.devices == old.devices
     told = {str(each) for each in changes(old, new) if each.live}
-    assert told >= {'[broker] log_level: "info" -> "debug"', "[queues.a] ttl: 3.0 -> 4.0"}
+    assert told == {
+        '[broker] log_level: "info" -> "debug"',
+        '[queues."*"] max_attempts: 13 -> 9',
+        "[queues.a] ttl: 3.0 -> 4.0",
+        "[queues.a] max_attempts: 13 -> 9",
+        "[queues.b] ttl: 3.0 -> nothing",
+        "[queues.b] max_attempts: 13 -> 9",
+    }
     assert {str(each) for each in changes(running, new)} == {
         "[broker] lease: 15.0 -> 20.0",
         '[broker] mongodb_uri: nothing -> "mongodb://me:***@db/"',

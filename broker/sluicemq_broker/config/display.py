@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from sluicemq_broker.config.loading import Config
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.secret import Secret
+from sluicemq_broker.config.sections import SECTIONS
 from sluicemq_devices.sockets import Endpoint
 
 _SHOWN_AS_TEXT = (MongoUri, RedisUrl, Secret, Endpoint, Path, KeyFile, Permissions)
@@ -23,34 +24,18 @@ _SHOWN_AS_TEXT = (MongoUri, RedisUrl, Secret, Endpoint, Path, KeyFile, Permissio
 
 def describe(config: Config) -> str:
     """Return every value as TOML, with its meaning; passwords are hidden, unset values are comments."""
-    parts = [_table("[broker]", config.broker), _table('[queues."*"]', config.other_queues)]
-    parts += [_table(f'[queues."{name}"]', each) for name, each in config.queues.items()]
-    parts.append(_table('[streams."*"]', config.other_streams))
-    parts += [_table(f'[streams."{name}"]', each) for name, each in config.streams.items()]
-    parts += [_table("[[routes]]", each) for each in config.routes]
-    parts += [_table(f'[schedules."{name}"]', each) for name, each in config.schedules.items()]
-    parts += [_table("[[devices]]", each) for each in config.devices]
-    parts.append(_table("[security]", config.security))
-    parts += [_table(f'[security.principals."{name}"]', each) for name, each in config.principals.items()]
-    return "\n".join(parts)
+    return "\n".join(
+        _table(title, each)
+        for section in SECTIONS
+        for title, each in _titled(section.name, section.of(config))
+    )
 
 
 def as_json(config: Config) -> dict[str, Any]:
     """Return every value as the file has it: tables of broker, queues, streams; lists of routes, devices."""
-    queues = {"*": config.other_queues, **config.queues}
-    streams = {"*": config.other_streams, **config.streams}
-    return {
-        "broker": _values(config.broker),
-        "queues": {name: _values(each) for name, each in queues.items()},
-        "streams": {name: _values(each) for name, each in streams.items()},
-        "routes": [_values(each) for each in config.routes],
-        "schedules": {name: _values(each) for name, each in config.schedules.items()},
-        "devices": [_values(each) for each in config.devices],
-        "security": {
-            **_values(config.security),
-            "principals": {name: _values(each) for name, each in config.principals.items()},
-        },
-    }
+    found = {each.name: _values(each.of(config)) for each in SECTIONS}
+    found["security"]["principals"] = found.pop("security.principals")
+    return found
 
 
 def plain(value: Any) -> Any:
@@ -80,6 +65,16 @@ def as_toml(value: Any) -> str:
     return json.dumps(str(value), ensure_ascii=False)
 
 
+def _titled(name: str, tables: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each table of a section with its title."""
+    if isinstance(tables, Mapping):
+        yield from ((f'[{name}."{each}"]', settings) for each, settings in tables.items())
+    elif isinstance(tables, tuple):
+        yield from ((f"[[{name}]]", settings) for settings in tables)
+    else:
+        yield f"[{name}]", tables
+
+
 def _table(title: str, settings: Any) -> str:
     known = settings_of(type(settings))
     in_files = {each.metadata["holds"] for each in known.values() if getattr(settings, each.name)}
@@ -97,9 +92,14 @@ def _row(key: str, value: Any, doc: str, *, in_file: bool) -> str:
     return f"{shown}  # {doc}"
 
 
-def _values(settings: Any) -> dict[str, Any]:
+def _values(tables: Any) -> Any:
+    """Return the values of a table, of tables by name, or of a list of tables."""
+    if isinstance(tables, Mapping):
+        return {name: _values(each) for name, each in tables.items()}
+    if isinstance(tables, tuple):
+        return [_values(each) for each in tables]
     return {
-        key: plain(getattr(settings, each.name))
-        for key, each in settings_of(type(settings)).items()
-        if applies(key, settings)
+        key: plain(getattr(tables, each.name))
+        for key, each in settings_of(type(tables)).items()
+        if applies(key, tables)
     }

@@ -21,6 +21,7 @@ from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, En
 from sluicemq_broker.config.environment import variables
 from sluicemq_broker.config.mongo_uri import may_hold_a_secret
 from sluicemq_broker.config.problems import ConfigError, Problem, problems_of_queue, problems_of_times
+from sluicemq_broker.config.sections import OTHERS, SECTIONS
 from sluicemq_broker.config.security_settings import (
     PrincipalSettings,
     SecuritySettings,
@@ -276,7 +277,7 @@ class _Reading:
     ) -> tuple[Mapping[str, _Settings], _Settings]:
         """Return the tables of queues or streams by name, and the settings of all others."""
         named = dict(self._named(what, tables))
-        common = self._table(kind, named.pop("*", {}), f'{self._file}: [{what}."*"]')
+        common = self._table(kind, named.pop(OTHERS, {}), f'{self._file}: [{what}."*"]')
         found = {
             name: kind(**{**common, **self._table(kind, table, self._place_of(what, name))})
             for name, table in named.items()
@@ -333,7 +334,7 @@ class _Reading:
             self._wrong(f"{self._file}: {what}", f"expected tables, [{what}.NAME]")
             return
         for name, table in tables.items():
-            if name != "*" or what not in ("queues", "streams"):
+            if name != OTHERS or what not in _WITH_OTHERS:
                 self._value(rule, name, self._place_of(what, name))
             yield name, table
 
@@ -507,7 +508,8 @@ class _Reading:
 _REFUSED = object()
 #: Settings of security on which the rule of a door depends.
 _OF_DOORS = ("mechanism", "anonymous", "secret_key_file", "allow_plain")
-_TABLES = frozenset({"broker", "queues", "streams", "routes", "schedules", "devices", "security"})
+_TABLES = frozenset(each.name for each in SECTIONS if "." not in each.name)  # others are tables of these
+_WITH_OTHERS = frozenset(each.name for each in SECTIONS if each.others)
 
 
 def _forget_ports(values: dict[str, Any]) -> None:

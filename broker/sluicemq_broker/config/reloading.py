@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from sluicemq_broker.config.device_settings import DeviceSettings
 from sluicemq_broker.config.display import as_toml
 from sluicemq_broker.config.door_settings import DoorSettings, own_settings, with_settings
 from sluicemq_broker.config.loading import Config
-from sluicemq_broker.config.security_settings import PrincipalSettings
+from sluicemq_broker.config.sections import OTHERS, SECTIONS, Section
 from sluicemq_broker.config.settings import QueueSettings
 from sluicemq_devices.sockets import Endpoint
 
@@ -33,30 +33,7 @@ class Change(NamedTuple):
 
 def changes(old: Config, new: Config) -> list[Change]:
     """Return all values that differ, table by table."""
-    found = [*_differences("[broker]", old.broker, new.broker)]
-    found += _differences('[queues."*"]', old.other_queues, new.other_queues)
-    for name in dict.fromkeys((*old.queues, *new.queues)):
-        found += _differences(f"[queues.{name}]", old.queue(name), new.queue(name))
-    found += _differences('[streams."*"]', old.other_streams, new.other_streams)
-    for name in dict.fromkeys((*old.streams, *new.streams)):
-        found += _differences(f"[streams.{name}]", old.stream(name), new.stream(name))
-    for name in dict.fromkeys((*old.schedules, *new.schedules)):
-        was, is_ = old.schedules.get(name), new.schedules.get(name)
-        if was and is_:
-            found += _differences(f"[schedules.{name}]", was, is_)
-        elif was or is_:
-            found.append(Change(f"[schedules.{name}]", bool(was), bool(is_), live=False))
-    found += _differences("[security]", old.security, new.security)
-    for name in dict.fromkeys((*old.principals, *new.principals)):
-        found += _of_principal(
-            f"[security.principals.{name}]", old.principals.get(name), new.principals.get(name)
-        )
-    for what, before, after in (("routes", old.routes, new.routes), ("devices", old.devices, new.devices)):
-        if len(before) != len(after):
-            found.append(Change(f"number of [[{what}]]", len(before), len(after), live=False))
-    for number, (route, other_route) in enumerate(zip(old.routes, new.routes, strict=False), 1):
-        found += _differences(f"[[routes]] no. {number}", route, other_route)
-    return found + list(_of_devices(old.devices, new.devices))
+    return [each for section in SECTIONS for each in _of_section(section, section.of(old), section.of(new))]
 
 
 def taken_over(old: Config, new: Config) -> Config:
@@ -92,6 +69,38 @@ def _merged(old: Any, new: Any) -> Any:
     return replace(old, **values)
 
 
+def _of_section(section: Section, old: Any, new: Any) -> Iterator[Change]:
+    if isinstance(old, Mapping):
+        for name in dict.fromkeys((*old, *new)):
+            place = f"[{section.name}.{name}]" if name != OTHERS else f'[{section.name}."{name}"]'
+            settings = (each.get(name, each.get(OTHERS)) for each in (old, new))
+            yield from _of_named(place, *settings, live=section.live)
+    elif isinstance(old, tuple):
+        yield from _of_list(section.name, old, new)
+    else:
+        yield from _differences(f"[{section.name}]", old, new)
+
+
+def _of_named(place: str, old: Any, new: Any, *, live: bool) -> Iterator[Change]:
+    if old and new:
+        yield from _differences(place, old, new)
+    else:
+        yield Change(place, bool(old), bool(new), live)
+
+
+def _of_list(name: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Change]:
+    if len(old) != len(new):
+        yield Change(f"number of [[{name}]]", len(old), len(new), live=False)
+    pairs = _pairs(old, new) if name == "devices" else zip(old, new, strict=False)
+    for number, (one, other) in enumerate(pairs, 1):
+        place = f"[[{name}]] no. {number}"
+        if other:
+            yield from _differences(place, one, other)
+        elif number <= len(new):  # its doors are others: nothing of it is taken over
+            for change in _differences(place, one, new[number - 1]):
+                yield change._replace(live=False)
+
+
 def _differences(place: str, old: Any, new: Any) -> Iterator[Change]:
     for key, each in settings_of(type(old)).items():
         before, after = getattr(old, each.name), getattr(new, each.name)
@@ -102,16 +111,6 @@ def _differences(place: str, old: Any, new: Any) -> Iterator[Change]:
                 yield from _differences(f"{place} {key} {one}", *_tables(one, other))
         else:
             yield Change(f"{place} {key}", before, after, live=is_live(each, before, after))
-
-
-def _of_devices(old: Sequence[DeviceSettings], new: Sequence[DeviceSettings]) -> Iterator[Change]:
-    for number, (one, other) in enumerate(_pairs(old, new), 1):
-        place = f"[[devices]] no. {number}"
-        if other:
-            yield from _differences(place, one, other)
-        elif number <= len(new):  # its doors are others: nothing of it is taken over
-            for change in _differences(place, one, new[number - 1]):
-                yield change._replace(live=False)
 
 
 def _pairs(
@@ -143,15 +142,6 @@ def _same_doors(before: Any, after: Any) -> list[tuple[Endpoint, Endpoint]]:
 
 def _tables(one: Endpoint, other: Endpoint) -> tuple[DoorSettings, DoorSettings]:
     return own_settings(one), own_settings(other)
-
-
-def _of_principal(
-    place: str, old: PrincipalSettings | None, new: PrincipalSettings | None
-) -> Iterator[Change]:
-    if old and new:
-        yield from _differences(place, old, new)
-    else:
-        yield Change(place, bool(old), bool(new), live=True)
 
 
 def _shown(value: Any) -> str:
