@@ -7,7 +7,7 @@ import pytest
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.http.fair_turns import FairTurns, HubPace
-from support.virtual_time import come_to_rest
+from support.virtual_time import VirtualTime, come_to_rest
 
 
 class Asked:
@@ -57,7 +57,7 @@ def test_who_leaves_while_it_waits_takes_no_turn_and_no_place_in_the_line() -> N
     over, had = gevent.event.Event(), list[str]()
 
     def ask(name: str) -> None:
-        with line.turn():
+        with line.turn(0):
             had.append(name)
             over.wait()
 
@@ -69,17 +69,69 @@ def test_who_leaves_while_it_waits_takes_no_turn_and_no_place_in_the_line() -> N
     over.set()
     first.join()
     granted.kill()  # as its turn comes
-    with line.turn():
+    with line.turn(0):
         assert had[0] == "first"
 
 
-def test_a_turn_that_fails_is_given_back() -> None:
+def test_a_turn_of_a_peer_that_leaves_as_it_gets_it_is_the_next_ones() -> None:
+    line = FairTurns(1, 2)
+    line.take(0)
+    leaves, following = (gevent.spawn(line.take, 0) for _ in range(2))
+    come_to_rest()
+
+    leaves.kill(block=False)
+    line.give_on()
+    come_to_rest()
+
+    assert following.successful()
+
+
+def test_a_peer_that_leaves_gives_nobody_a_turn() -> None:
+    line = FairTurns(1, 2)
+    line.take(0)
+    waits, leaves = (gevent.spawn(line.take, 0) for _ in range(2))
+    come_to_rest()
+
+    leaves.kill()
+    come_to_rest()
+
+    assert not waits.ready()
+    waits.kill()
+
+
+def test_a_turn_that_fails_is_given_back_once() -> None:
     line = FairTurns(1, 1)
     for _ in range(3):
-        with pytest.raises(ZeroDivisionError), line.turn():
+        with pytest.raises(ZeroDivisionError), line.turn(0):
             raise ZeroDivisionError
-    with line.turn():
-        pass
+    asked = Asked(line)
+    for name in ("first", "waits"):
+        asked.ask(name, 0)
+    assert asked.order == ["first"]
+    asked.over.set()
+    come_to_rest()
+
+
+def test_a_peer_without_a_turn_is_refused_when_its_patience_is_over_and_its_place_is_free() -> None:
+    # Given a clock on which each look at the line takes a second
+    time = VirtualTime()
+    looks: list[float] = []
+
+    def look() -> None:
+        time.value += 1.0
+        looks.append(time.value)
+
+    line = FairTurns(1, 1, look, 3.0, time.now)
+    line.take(0)
+    # When a peer waits, and another one after it
+    for _ in range(2):
+        looks.clear()
+        with pytest.raises(Unavailable, match="too many requests"):
+            line.take(0)
+        # Then it has waited for three seconds, and takes no turn
+        assert len(looks) == 3
+    line.give_on()
+    line.take(0)
 
 
 def test_who_waits_has_something_done_meanwhile_that_may_end_its_wait() -> None:
@@ -87,12 +139,12 @@ def test_who_waits_has_something_done_meanwhile_that_may_end_its_wait() -> None:
     line = FairTurns(1, 1, over.set)
 
     def hold() -> None:
-        with line.turn():
+        with line.turn(0):
             over.wait()
 
     gevent.spawn(hold)
     come_to_rest()
-    with line.turn():
+    with line.turn(0):
         assert over.is_set()
 
 

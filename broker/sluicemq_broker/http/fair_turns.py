@@ -31,7 +31,7 @@ _Waiting = tuple[int, int, Event]
 class FairTurns:
     """``at_once`` turns at one time; ``waiting`` peers may wait, while ``meanwhile()`` is called.
 
-    A peer waits for ``patience`` seconds; None: as long as it takes.
+    A peer waits for ``patience`` seconds; None: as long as it takes. ``now``: monotonic seconds.
     """
 
     def __init__(
@@ -40,16 +40,18 @@ class FairTurns:
         waiting: int,
         meanwhile: Callable[[], object] = bool,
         patience: float | None = PATIENCE,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._free = at_once
         self._most_waiting = waiting
         self._meanwhile = meanwhile
         self._patience = patience
+        self._now = now
         self._waiting: list[_Waiting] = []
         self._numbers = count()
 
     @contextmanager
-    def turn(self, served: int = 0) -> Iterator[None]:
+    def turn(self, served: int) -> Iterator[None]:
         """Wait for a turn, and have it for the body; raises as :meth:`take`."""
         self.take(served)
         try:
@@ -95,8 +97,8 @@ class FairTurns:
         if self._patience is None:
             alarm.wait()
             return
-        until = time.monotonic() + self._patience
-        while not alarm.wait(_LOOK) and time.monotonic() < until:
+        until = self._now() + self._patience
+        while not alarm.wait(_LOOK) and self._now() < until:
             self._meanwhile()
 
 
