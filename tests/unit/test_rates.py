@@ -15,6 +15,7 @@ class Sender:
         self.paused_by: set[object] = set()
 
     def pause(self, by: object) -> None:
+        assert by not in self.paused_by
         self.paused_by.add(by)
 
     def resume(self, by: object) -> None:
@@ -45,6 +46,21 @@ def test_a_connection_waits_as_long_as_its_jobs_take_at_the_rate(rates: Rates, t
     time.passes(0.2)
     assert sender.is_read
     assert rates.held == 1
+
+
+def test_a_connection_that_waits_already_is_held_once_and_pays_for_what_it_had_sent(
+    rates: Rates, time: VirtualTime
+) -> None:
+    rates.use(Limits(rate=10))
+    sender = Sender()
+    assert rates.hold(sender, 20, 1)
+    assert not rates.hold(sender, 10, 1)  # lay in its buffers
+    assert rates.in_debt(sender)
+    assert (rates.held, time.pending) == (1, 1)
+    time.passes(1.9)
+    assert not sender.is_read
+    time.passes(0.2)
+    assert sender.is_read
 
 
 def test_bytes_have_a_rate_of_their_own(rates: Rates, time: VirtualTime) -> None:
