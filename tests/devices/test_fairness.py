@@ -14,7 +14,7 @@ import pytest
 from devices.plain_sockets import LaneRecorder, Notices, eventually, lane_door, shake_hands
 from sluicemq_devices.hub.fair_line import Line
 from sluicemq_devices.hub.spare_time import SpareTime
-from sluicemq_devices.hub.time_used import HEAVY, Standing
+from sluicemq_devices.hub.time_used import Standing
 from sluicemq_devices.sockets.conduct import MOST_MALFORMED, MOST_UNHEARD, WITHIN, Conduct
 from sluicemq_devices.sockets.doors import Lane
 from sluicemq_devices.sockets.switchboard import Switchboard
@@ -277,19 +277,6 @@ def standing(*turns: float, more: bool = True) -> Standing:
     for seconds in turns:
         peer.used(seconds, more=more)
     return peer
-
-
-def test_a_peer_that_is_never_read_to_the_end_gets_heavy_and_light_again_once_it_is() -> None:
-    peer = standing()
-    assert 0 < peer.level < HEAVY
-    peer.used(0.002, more=True)
-    assert peer.level == HEAVY
-    peer.used(0.0, more=False)
-    assert peer.level == HEAVY
-    for _ in range(10):
-        peer.used(0.00001, more=False)
-    assert peer.level == 0
-    assert peer.is_light
 
 
 def test_a_light_peer_is_next_however_many_heavy_ones_wait() -> None:
