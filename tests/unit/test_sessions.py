@@ -14,7 +14,6 @@ from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.config import BrokerSettings, QueueSettings
 from sluicemq_broker.doors.services import Services
-from sluicemq_broker.doors.smq.clients import ClientConnection, Clients
 from sluicemq_broker.doors.smq.sessions import Session, SessionDoor
 from sluicemq_broker.doors.smq.verdicts import MOST_AT_ONCE
 from sluicemq_broker.doors.smq.workers import MOST_BYTES, PoppingWorker, SessionWorker
@@ -581,20 +580,6 @@ class TestGoneOn:
         come_to_rest()
 
         assert bool(subject.mock_calls) != gone_on
-
-    def test_few_connections_of_many_are_remembered_and_told(self, time: VirtualTime) -> None:
-        told: list[BusEvent] = []
-        clients = Clients(time.now)
-        clients.channel = lambda: SimpleNamespace(shared=True, announce=told.append)  # type: ignore[assignment,return-value]
-        for number in range(30_000):
-            clients.arrived(ClientConnection(f"c{number}/", 2))
-        clients.arrived(ClientConnection("first/", 1))
-
-        assert len(clients._newest) == 20_000
-        assert not clients.has_newer(ClientConnection("c0/", 1))
-        assert clients.has_newer(ClientConnection("c29999/", 1))
-        assert len(told) == 5_000
-        assert BusEvent.read(str(told[0])) == told[0]
 
 
 PUSH = wire.encode(wire.PUSH, 10, "mail", [[None, b"work", None]])
