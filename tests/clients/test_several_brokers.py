@@ -90,9 +90,12 @@ def test_pushes_that_were_not_confirmed_are_repeated_at_the_next_broker_in_their
     assert [job_id for job_id, _ in other.pushed()] == [receipt.id for receipt in receipts]
 
 
-def test_jobs_that_were_put_off_stay_before_those_that_were_on_their_way(two: Brokers) -> None:
-    # Given: of two messages the first is put off, the second has no answer
-    answers = {"0": Unavailable("later"), "1": SILENCE}
+@pytest.mark.parametrize("put_off", ["0", "1"])
+def test_jobs_that_were_put_off_or_were_on_their_way_are_pushed_again_in_their_order(
+    two: Brokers, put_off: str
+) -> None:
+    # Given: of two messages one is put off, the other has no answer
+    answers = {each: Unavailable("later") if each == put_off else SILENCE for each in ("0", "1")}
     for each in two:
         each.on[wire.PUSH] = lambda message: answers[message.fields[1][0][0]]
     with Producer(endpoints(two)) as producer:
