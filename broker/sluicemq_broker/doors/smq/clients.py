@@ -18,7 +18,6 @@ from sluicemq_broker.runtime import Bucket
 
 #: Clients whose newest connection is remembered, a quarter of a kilobyte each.
 _MOST: Final = 20_000
-_LONGEST_ID: Final = 64
 #: Connections of which other brokers are notified: each second, and at once.
 _NOTIFIED: Final = (500.0, 5_000.0)
 
@@ -32,8 +31,8 @@ class ClientConnection(NamedTuple):
     @classmethod
     def read(cls, about: dict[Any, Any], principal: str) -> tuple[str, ClientConnection | None]:
         """Return the client's id in a HELLO and its connection; none for one that does not repeat."""
-        own, number = about.get("id"), about.get("connection")
-        if not (isinstance(own, str) and len(own) <= _LONGEST_ID and is_queue_name(own)):
+        own, number = about.get("id", ""), about.get("connection")
+        if not is_queue_name(own):
             return "", None
         if type(number) is not int or not 0 < number <= MAX_NUMBER:
             return "", None
