@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_broker.security.rates import Limits, Rates
+from sluicemq.protocol.errors import QueueFull
+from sluicemq.protocol.permissions import Permissions
+from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.security import Caller, Principal
+from sluicemq_broker.security.rates import Limits, Owing, Rates, charge, pay_for_one, put_back, require_paid
 from support.virtual_time import VirtualTime
 
 
@@ -24,6 +28,31 @@ class Sender:
     @property
     def is_read(self) -> bool:
         return not self.paused_by
+
+
+class Connection(Sender):
+    """A connection of a principal, and what it got back to be read again later."""
+
+    peer = "tcp://127.0.0.1:1"
+
+    def __init__(self, principal: Principal) -> None:
+        super().__init__()
+        self.who = Caller(principal, self.peer)
+        self.unread: list[list[bytes]] = []
+
+    def return_unheard(self, messages: list[list[bytes]]) -> None:
+        self.unread += messages
+
+
+class Notes(Counters):
+    """Counters that keep what they are told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[tuple[str, str]] = []
+
+    def notice(self, name: str, text: str, *_more: object) -> None:
+        self.texts.append((name, text))
 
 
 @pytest.fixture
@@ -136,3 +165,81 @@ def test_a_connection_that_comes_while_others_pay_sends_nothing(rates: Rates, ti
     assert late.is_read
     assert not rates.in_debt(late)
     assert rates.pay(1)
+
+
+def test_jobs_that_cant_wait_are_counted(rates: Rates) -> None:
+    rates.use(Limits(rate=10))
+    assert rates.pay(10)
+    assert rates.pay(5)  # what is there is spent, and nothing is owed yet
+    assert not rates.pay(1)
+    rates.open()
+    assert rates.pay(1)
+    rates.use(Limits(bytes_rate=10))
+    assert all(rates.pay(1000) for _ in range(3))
+
+
+class TestPrincipal:
+    """What connections of a principal have sent, and what it hears of its limits."""
+
+    @pytest.fixture
+    def principal(self, rates: Rates) -> Principal:
+        made = Principal("eve", Permissions())
+        made.rates = rates
+        made.change(Permissions(), limits=Limits(rate=10, bytes_rate=100.5))
+        return made
+
+    @pytest.fixture
+    def lane(self, principal: Principal) -> Connection:
+        return Connection(principal)
+
+    @pytest.fixture
+    def notes(self) -> Notes:
+        return Notes()
+
+    too_much = (
+        Count.THROTTLED,
+        "eve from tcp://127.0.0.1:1 sends more than 10 jobs or messages a second and 100.5 bytes a second",
+    )
+
+    def test_a_connection_that_sends_too_much_is_noted_once(self, lane: Connection, notes: Notes) -> None:
+        charge(lane, 10, 1, notes)
+        assert (notes.texts, lane.is_read) == ([], True)
+        for _ in range(2):
+            charge(lane, 10, 1, notes)
+        assert (notes.texts, lane.is_read) == ([self.too_much], False)
+
+    def test_messages_are_put_back_until_earlier_ones_are_paid_for(
+        self, principal: Principal, lane: Connection, notes: Notes, time: VirtualTime
+    ) -> None:
+        require_paid(lane, notes)
+        assert not put_back(lane, [[b"1"]], notes)
+        charge(Connection(principal), 20, 1, Notes())
+        assert put_back(lane, [[b"1"]], notes)
+        assert put_back(lane, [[b"2"]], notes)
+        with pytest.raises(Owing):
+            require_paid(lane, notes)
+        assert (notes.texts, lane.unread, lane.is_read) == ([self.too_much], [[b"1"], [b"2"]], False)
+        time.passes(1.1)
+        require_paid(lane, notes)
+        assert lane.is_read
+
+    def test_a_job_that_cant_wait_is_refused_while_earlier_ones_are_owed(self, principal: Principal) -> None:
+        for _ in range(11):
+            pay_for_one(principal)
+        with pytest.raises(QueueFull, match="eve sends more than 10 jobs or messages a second and"):
+            pay_for_one(principal)
+
+    def test_one_limit_is_named_alone(self, principal: Principal, rates: Rates) -> None:
+        principal.change(Permissions(), limits=Limits(bytes_rate=7))
+        rates.hold(Sender(), 1, 8)
+        with pytest.raises(QueueFull, match="eve sends more than 7 bytes a second: try"):
+            pay_for_one(principal)
+
+    def test_a_principal_without_limits_sends_any_number(self, principal: Principal, notes: Notes) -> None:
+        principal.rates = None
+        lane = Connection(principal)
+        for _ in range(3):
+            charge(lane, 10**9, 10**9, notes)
+            require_paid(lane, notes)
+            pay_for_one(principal)
+        assert (notes.texts, lane.is_read) == ([], True)
