@@ -108,6 +108,7 @@ def test_all_connections_of_a_principal_share_its_rate(rates: Rates, time: Virtu
     first, second = Sender(), Sender()
     assert rates.hold(first, 20, 1)
     assert rates.hold(second, 10, 1)
+    assert time.pending == 1  # one timer for all of them
     time.passes(1.9)
     assert [first.is_read, second.is_read] == [False, False]
     time.passes(0.2)
