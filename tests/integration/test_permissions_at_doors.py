@@ -174,7 +174,9 @@ def filled(process: Many) -> Many:
     process.operator.ask(wire.PUBLISH, "others", pack(b"topic", b"first"), {})
     about = {"name": "nightly", "queue": "victim", "payload": b"go", "cron": "0 3 * * *"}
     assert process.operator.ask(wire.SCHEDULE, "add", about).verb == wire.OK
-    long_ago = process.collection("victim").find_one()["created_at"]  # type: ignore[index]
+    a_job = process.collection("victim").find_one()
+    assert a_job is not None
+    long_ago = a_job["created_at"]
     process.database["tasks"].insert_one(
         {
             "_id": "purged",
@@ -189,9 +191,8 @@ def filled(process: Many) -> Many:
             "owner": "",
             "broker": "b",
             "answer": 1,
-            **dict.fromkeys(
-                ("started_at", "changed_at"), process.collection("victim").find_one()["created_at"]
-            ),  # type: ignore[index]
+            "started_at": long_ago,
+            "changed_at": long_ago,
         }
     )
     return process
