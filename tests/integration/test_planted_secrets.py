@@ -252,7 +252,8 @@ def plain_clients(place: Place, password: str) -> None:
     for user in (b"clerk", b"nobody"):
         wrong = planted.new(f"wrong password of {user.decode()}")
         place.knock(plain_username=user, plain_password=wrong.encode())
-    place.knock(**place.keyed(new_pair(planted, "key of a stranger")))
+    stranger = place.ask(wire.PING, **place.keyed(new_pair(planted, "key of a stranger")))
+    assert stranger.verb == wire.OK  # as the anonymous client that it is
 
 
 def principals(place: Place, operator: KeyPair) -> dict[str, str]:
