@@ -268,9 +268,11 @@ class Lane:
             if dies:
                 _wait_for_death(a, failpoints)
             else:
-                a.terminate()
+                a.kill()
             self._start_b()
             self._at_b(hand, scenario.extra)
+            if dies:
+                self._check(hand)
             log = a.log_text()
             assert "Traceback" not in log, log[-5000:]
             assert "Traceback" not in self.b.log_text(), self.b.log_text()[-5000:]
@@ -331,7 +333,6 @@ class Lane:
                 until(all_over, TIMEOUT)
             assert not self._unfinished(), f"unfinished: {self._unfinished()}"
             assert not self.left_over(alive), f"left over: {self.left_over(alive)}"
-        self._check(hand)
 
     def _awaited(self, book: Book) -> list[str]:
         """Return jobs that are to come to an end that can be seen, and have not yet."""

@@ -15,8 +15,8 @@ from sluicemq_broker.store import FAILPOINTS
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT
 
-INSERT = "numbered_inserts.Insert._command:command<inserts.Insertion.send"
-COMMIT = "queue_store.QueueStore.commit:delete_many"
+INSERT = "jobs.insert"
+COMMIT = "jobs.commit"
 
 
 def broker(mongo_uri: str, database: str, failpoints: str) -> BrokerProcess:
@@ -40,12 +40,16 @@ def test_a_broker_dies_at_the_second_meeting_of_a_statement(
         assert stored(mongo_uri, database) == left
 
 
-def test_a_verb_that_is_not_named_meets_nothing(mongo_uri: str, database: str) -> None:
-    other = "numbered_inserts.Insert._command:command<queue_store.QueueStore.keep_unreadable"
-    with broker(mongo_uri, database, f"{other}.before=die") as living:
-        with Producer(living.doors["smq"]) as producer:
+@pytest.mark.parametrize(("verb", "code"), [("forwards", -signal.SIGKILL), ("redrives", None)])
+def test_of_a_statement_that_verbs_share_the_verb_that_is_named_is_met(
+    mongo_uri: str, database: str, verb: str, code: int | None
+) -> None:
+    with broker(mongo_uri, database, f"{verb}.commit.before=die") as named:
+        with Producer(named.doors["smq"]) as producer:
             producer.push("mail", b"first").wait(TIMEOUT)
-        assert living.process.poll() is None
+        with suppress(SluiceError), Client(named.doors["smq"], timeout=TIMEOUT, patient=False) as client:
+            client.reserve("mail", 1, wait=TIMEOUT).jobs[0].forward("next", b"on")
+        assert (named.process.wait(TIMEOUT) if code else named.process.poll()) == code
 
 
 def test_a_statement_waits_and_goes_on(mongo_uri: str, database: str) -> None:
@@ -68,7 +72,7 @@ def test_a_trace_names_what_was_met_once_each(mongo_uri: str, database: str, tmp
     assert file.read_text().splitlines().count(INSERT) == 1
 
 
-@pytest.mark.parametrize("failpoints", ["nonsense", "queue_store.QueueStore.lose:delete_many.before=die"])
+@pytest.mark.parametrize("failpoints", ["nonsense", "jobs.lose.before=die"])
 def test_failpoints_that_cannot_be_read_are_refused_by_name(
     mongo_uri: str, database: str, failpoints: str
 ) -> None:

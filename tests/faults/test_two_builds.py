@@ -293,15 +293,15 @@ def read(reader: Reader) -> bytes:
 @pytest.mark.parametrize(
     ("killed", "before"),
     [
-        ("close:update_one.after", LAST),
-        ("finish:update_one.before", LAST),
-        ("finish:update_one.after", SCHEMA),
+        ("close.after", LAST),
+        ("finish.before", LAST),
+        ("finish.after", SCHEMA),
     ],
 )
 def test_an_upgrade_whose_broker_is_killed_half_way_is_repeated(
     mongo_uri: str, database: str, build: Path, killed: str, before: int
 ) -> None:
-    dies = {"SLUICEMQ_FAILPOINTS": f"schema.SchemaStore.{killed}=die"}
+    dies = {"SLUICEMQ_FAILPOINTS": f"schema.{killed}=die"}
     with MongoClient[dict[str, Any]](mongo_uri) as mongo, ExitStack() as stack:
         mongo[database]["meta"].insert_one({"_id": "schema", "number": LAST})
         broker = stack.enter_context(BrokerProcess(mongo_uri, database, config=CONFIG, env=dies))

@@ -1,57 +1,82 @@
-"""Statements that write have failpoints, as the sources have them."""
+"""Statements that write have failpoints, as the comments above them say."""
 
 from __future__ import annotations
 
+import ast
 import re
-import tomllib
 from collections import Counter
-from fnmatch import fnmatchcase
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import pytest
 
 from sluicemq_broker.store import arm_failpoints, failpoints
-from sluicemq_broker.store.failpoints import statements
+from sluicemq_broker.store.failpoints import comments
 
-LIST = Path(__file__).parents[1] / "faults" / "failpoints.toml"
+SOURCES: Final = [
+    each for each in Path(failpoints.__file__).parent.rglob("*.py") if each.name != "failpoints.py"
+]
+#: Methods of the driver that write, or may; no pipeline of an ``aggregate`` here has a stage that does.
+WRITES: Final = re.compile(
+    r"(insert|update|delete)_(one|many)|replace_one|bulk_write|find_one_and_\w+|rename|drop|drop_(index|indexes|collection)"
+    r"|create_(index|indexes|collection)|command|with_transaction"
+)
+#: Commands that change nothing.
+READS: Final = {
+    *("find", "hello", "ping", "getParameter"),
+    *("replSetGetConfig", "replSetGetStatus", "collStats", "dbStats", "serverStatus"),
+}
+MISSING: Final = """has no failpoint. Write one in the line above it, with a name of its own:
+    # failpoint jobs.commit
+(for a statement that verbs share: broker/sluicemq_broker/store/failpoints.py). Have a script of
+tests/faults/scripts.py meet it: pytest --full tests/faults/test_every_failpoint.py -k met_by"""
 
 
-def test_each_statement_has_a_name_of_its_own() -> None:
-    names = Counter(each.name for each in statements())
-    assert max(names.values()) == 1
-    assert "queue_store.QueueStore.commit:delete_many" in names
-    assert "queue_store.QueueStore.reclaim:update_many#2" in names
-    assert "transactions._carried_out:with_transaction" in names
+def test_each_call_that_writes_has_a_failpoint() -> None:
+    said, writing = comments(), {place for place, call in calls() if writes(call)}
+    assert len(writing) > 100
+    for file, line in sorted(writing):
+        assert re.search(r"[.*]", said.get((file, line), "")), f"{file}:{line} {MISSING}"
+    shared = {place for place, text in said.items() if "*" in text}
+    assert shared <= writing, "a name with a star stands above a call that does not write"
 
 
-def test_what_only_reads_is_no_statement_that_writes() -> None:
-    names = " ".join(each.name for each in statements())
-    assert "clock" not in names
-    assert "connection" not in names
-    assert "find_one:" not in names
+def test_each_name_is_given_once() -> None:
+    names = Counter(each for each in comments().values() if "*" not in each)
+    assert {"jobs.commit", "streams.append", "forwards"} <= names.keys()
+    assert [each for each, times in names.items() if times > 1] == []
+    assert [each for each in names if not re.fullmatch(r"[a-z_]+(\.[a-z_]+)?", each)] == []
 
 
-def test_each_statement_is_met_by_a_script_that_is_killed_there_or_says_why_not() -> None:
-    listed = tomllib.loads(LIST.read_text())
-    met = {point.partition("<")[0] for points in listed["met"].values() for point in points}
-    reasons: dict[str, str] = listed["not_met"]
-    names = {each.name for each in statements()}
-    without = {name for name in names if any(fnmatchcase(name, each) for each in reasons)}
-    assert all(reasons.values())
-    assert met - names == set(), "no statement has this name any more"
-    assert [each for each in reasons if not any(fnmatchcase(name, each) for name in names)] == []
-    assert names - met - without == set(), f"add a script to {LIST.name}, or a reason"
-    assert met & without == set()
+def test_each_comment_stands_above_a_call() -> None:
+    assert len(comments()) == sum(each.read_text().count("# failpoint") for each in SOURCES)
+    assert comments().keys() - {place for place, _ in calls()} == set()
 
 
 def test_no_pipeline_writes_for_none_has_a_failpoint() -> None:
-    folder = Path(failpoints.__file__).parent
-    sources = [each for each in folder.rglob("*.py") if each.name != "failpoints.py"]
-    assert len(sources) > 50
-    assert not [each.name for each in sources if re.search(r"\$(merge|out)\b", each.read_text())]
+    assert len(SOURCES) > 50
+    assert not [each.name for each in SOURCES if re.search(r"\$(merge|out)\b", each.read_text())]
 
 
-@pytest.mark.parametrize("text", ["", "x", "queue_store.QueueStore.commit:delete_many=die", "a:b.before=die"])
+@pytest.mark.parametrize("text", ["", "x", "jobs.commit=die", "a.b.before=die", "*.before=die"])
 def test_what_can_not_be_read_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"failpoint|no statement"):
         arm_failpoints(text)
+
+
+def calls() -> Iterator[tuple[tuple[str, int], ast.Call]]:
+    """Yield each call of the store with its file, and the line that a frame is in while it runs."""
+    for file in SOURCES:
+        for each in ast.walk(ast.parse(file.read_text())):
+            if isinstance(each, ast.Call):
+                line = each.func.end_lineno if isinstance(each.func, ast.Attribute) else each.lineno
+                yield (str(file), line or 0), each
+
+
+def writes(call: ast.Call) -> bool:
+    first = next(iter(call.args), None)
+    command = next(iter(first.keys), None) if isinstance(first, ast.Dict) else first
+    if isinstance(command, ast.Constant) and command.value in READS:
+        return False
+    return isinstance(call.func, ast.Attribute) and bool(WRITES.fullmatch(call.func.attr))

@@ -2,33 +2,43 @@
 
 The variable ``SLUICEMQ_FAILPOINTS`` arms them; without it nothing here runs::
 
-    SLUICEMQ_FAILPOINTS="queue_store.QueueStore.commit:delete_many.before=die@3,trace:/tmp/met"
+    SLUICEMQ_FAILPOINTS="jobs.commit.before=die@3,trace:/tmp/met"
 
     NAME.before=die           kill -9 of this process, before the statement is sent
     NAME.after=wait:2.5       wait for 2.5 seconds, after its answer has come
     …@3                       at the third time
     trace:FILE                write the name of each failpoint into FILE when it is first met
 
-A name is that of the call in this package: ``module.function:method``, with ``#2`` for the second such call
-of the function. If several verbs share a statement, ``<`` and the verb follow, which is the
-outermost function of this package: ``numbered_inserts.Insert._command:command<inserts.Insertion.send``. A
-name without a verb means all of them.
+The name stands in a comment above the line with the call that writes, and is read from there once they are
+armed::
+
+    # failpoint jobs.commit
+    removed = self.jobs.delete_many(all_reserved_as(jobs)).deleted_count
+
+In the name of a statement that verbs share ``*`` stands for what the verb says above its own call::
+
+    # failpoint *.commit
+    return session.with_transaction(_once(apply))
+
+    # failpoint forwards
+    return _Forwards(source, forwards, now).run()
+
+That is ``forwards.commit``. Of the calls that led to a statement the nearest with a comment counts: the
+others know less of what is written.
 """
 
 from __future__ import annotations
 
-import ast
 import logging
 import os
 import re
 import signal
 import sys
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Final, NamedTuple
+from typing import Final
 
 from pymongo import monitoring
 
@@ -37,49 +47,33 @@ log = logging.getLogger("broker.store")
 #: Variable of the environment that arms them.
 FAILPOINTS: Final = "SLUICEMQ_FAILPOINTS"
 
-#: Methods of the driver that write, or may; no pipeline of an ``aggregate`` here has a stage that does.
-_WRITES: Final = re.compile(
-    r"(insert|update|delete)_(one|many)|replace_one|bulk_write|find_one_and_\w+|rename|drop|drop_(index|indexes|collection)"
-    r"|create_(index|indexes|collection)|command|with_transaction"
-)
-#: Commands that change nothing, which the driver sends on behalf of such a method.
+#: Commands that change nothing, which the driver sends on behalf of a method that writes.
 _READS: Final = {"find", "getMore", "killCursors", "aggregate", "hello", "ping", "abortTransaction"}
+_COMMENT: Final = re.compile(r"\s*# failpoint ([\w.*]+)\n")
 _POINT: Final = re.compile(
-    r"(?P<name>[\w.#:<]+)\.(?P<moment>before|after)=(die|wait:(?P<seconds>\d+(\.\d+)?))(@(?P<time>[1-9]\d*))?"
+    r"(?P<name>[\w.]+)\.(?P<moment>before|after)=(die|wait:(?P<seconds>\d+(\.\d+)?))(@(?P<time>[1-9]\d*))?"
 )
 _TRACE: Final = "trace:"
-_PACKAGE: Final = __name__.rpartition(".")[0]
-_BROKER: Final = __name__.partition(".")[0]
+
+#: The file and the line of each call below a comment, and what the comment says.
+Comments = Mapping[tuple[str, int], str]
 
 
-class Statement(NamedTuple):
-    """A call that writes: its name, its module, and its first and last line."""
-
-    name: str
-    module: str
-    first: int
-    last: int
-
-
-def statements() -> list[Statement]:
-    """Return all calls of this package that write, as its sources have them."""
-    folder = Path(__file__).parent
-    found: list[Statement] = []
-    for file in sorted(folder.rglob("*.py")):
-        module = ".".join((_PACKAGE, *file.relative_to(folder).with_suffix("").parts))
-        times: Counter[str] = Counter()
-        for function, call, method in _calls(ast.parse(file.read_text()), ""):
-            name = f"{file.stem}.{function}:{method}"
-            times[name] += 1
-            name += f"#{times[name]}" if times[name] > 1 else ""
-            found.append(Statement(name, module, call.lineno, call.end_lineno or call.lineno))
-    return found
+def comments() -> Comments:
+    """Read all comments that name failpoints, from the sources of this package."""
+    return {
+        (str(file), number + 1): comment[1]
+        for file in Path(__file__).parent.rglob("*.py")
+        if file != Path(__file__)
+        for number, line in enumerate(file.read_text().splitlines(keepends=True), start=1)
+        if (comment := _COMMENT.fullmatch(line))
+    }
 
 
 def arm_failpoints(text: str) -> None:
     """Arm the failpoints of every client that is made from now on; ValueError says what can't be read."""
-    known = statements()
-    armed = [_armed(each.strip(), {one.name for one in known}) for each in text.split(",")]
+    known = comments()
+    armed = [_armed(each.strip(), set(known.values())) for each in text.split(",")]
     log.warning("%s is set: this broker dies or waits where a test wants it to: %s", FAILPOINTS, text)
     monitoring.register(_Failpoints(known, armed))
 
@@ -91,7 +85,7 @@ _Armed = Callable[[str, str], None]
 class _Failpoints(monitoring.CommandListener):
     """Meets the failpoints of each command, in the greenlet that sends it."""
 
-    def __init__(self, known: list[Statement], armed: list[_Armed]) -> None:
+    def __init__(self, known: Comments, armed: list[_Armed]) -> None:
         self._known = known
         self._armed = armed
 
@@ -113,50 +107,30 @@ class _Failpoints(monitoring.CommandListener):
                 each(name, moment)
 
     def _name(self) -> str:
-        frames = list(_frames())
-        if not frames:
-            return ""
-        sender, verb = frames[0], frames[-1]
-        module, line = _module(sender), sender.f_lineno
-        for each in self._known:
-            if each.module == module and each.first <= line <= each.last:
-                outermost = _function(verb)
-                return each.name if _function(sender) == outermost else f"{each.name}<{outermost}"
-        return ""
+        name = ""
+        frame: FrameType | None = sys._getframe()  # noqa: SLF001 - inspect.stack() reads every source file
+        while frame and (not name or "*" in name):
+            said = self._known.get((frame.f_code.co_filename, frame.f_lineno), "")
+            if not name:
+                name = said
+            elif said and "*" not in said:
+                name = name.replace("*", said)
+            frame = frame.f_back
+        return name
 
 
-def _calls(node: ast.AST, function: str) -> Iterator[tuple[str, ast.Call, str]]:
-    """Yield each call below the node that writes, with its function, the innermost call first."""
-    for child in ast.iter_child_nodes(node):
-        inner = function
-        if isinstance(child, ast.FunctionDef | ast.ClassDef):
-            inner = f"{function}.{child.name}".lstrip(".")
-        yield from _calls(child, inner)
-        if isinstance(child, ast.Call) and isinstance(child.func, ast.Attribute):
-            method, first = child.func.attr, child.args[0] if child.args else None
-            reads = method == "command" and isinstance(first, ast.Constant) and first.value in _READS_BY_NAME
-            if _WRITES.fullmatch(method) and not reads:
-                yield function, child, method
-
-
-_READS_BY_NAME: Final = {
-    *_READS,
-    *("replSetGetConfig", "replSetGetStatus", "collStats", "dbStats", "serverStatus"),
-}
-
-
-def _armed(text: str, known: set[str]) -> _Armed:
+def _armed(text: str, said: set[str]) -> _Armed:
     if text.startswith(_TRACE):
         return _trace(Path(text.removeprefix(_TRACE)))
     point = _POINT.fullmatch(text)
     if not point:
         raise ValueError(f"{text!r} is no failpoint: NAME.before=die, NAME.after=wait:2@3 or trace:FILE")
-    if point["name"].partition("<")[0] not in known:
+    if point["name"] not in {one.replace("*", verb) for one in said for verb in said}:
         raise ValueError(f"{text!r}: no statement of the store has this name")
     left = [int(point["time"] or 1)]
 
     def meet(name: str, moment: str) -> None:
-        if moment == point["moment"] and point["name"] in (name, name.partition("<")[0]):
+        if (name, moment) == (point["name"], point["moment"]):
             left[0] -= 1
             if left[0] == 0:
                 _act(point["seconds"])
@@ -181,25 +155,3 @@ def _trace(file: Path) -> _Armed:
                 to.write(f"{name}\n")
 
     return meet
-
-
-def _frames() -> Iterator[FrameType]:
-    """Yield the frames of this package that led here, the innermost first, up to the room that called it."""
-    frame: FrameType | None = sys._getframe()  # noqa: SLF001 - inspect.stack() reads every source file
-    while frame:
-        module = _module(frame)
-        if module.startswith(f"{_PACKAGE}."):
-            if module != __name__:
-                yield frame
-        elif module.startswith(f"{_BROKER}."):
-            return  # of what a batch calls back
-        frame = frame.f_back
-
-
-def _function(frame: FrameType) -> str:
-    module = _module(frame).rpartition(".")[2]
-    return f"{module}.{frame.f_code.co_qualname.replace('.<locals>', '')}"
-
-
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))

@@ -36,6 +36,7 @@ def insert(
     listening = on_answer.set(confirm)
     try:
         with translated():
+            # failpoint *
             answer = database.command(command)
     finally:
         on_answer.reset(listening)

@@ -105,6 +105,7 @@ class AuditStore:
     def prepare(self) -> None:
         """Make the indexes; repeating it is harmless."""
         with translated():
+            # failpoint audit.prepare
             self._records.create_indexes(
                 [
                     IndexModel(_NEWEST, name="newest"),
@@ -122,6 +123,7 @@ class AuditStore:
         statements = [ReplaceOne({"_id": each.id}, _document(each), upsert=True) for each in records]
         if statements:
             with translated():
+                # failpoint audit.write
                 self._records.bulk_write(statements, ordered=False)
 
     def page(self, choice: AuditChoice, most: int) -> AuditPage:
@@ -138,11 +140,13 @@ class AuditStore:
         Returns how many. Crash: a part is removed, and the next trim goes on.
         """
         with translated():
+            # failpoint audit.trim
             gone = self._records.delete_many({"at": {"$lt": date(before)}}).deleted_count
             for kind in AuditKind:
                 alike = {"kind": str(kind)}
                 first = self._records.find(alike, {"at": 1, "_id": 0}).sort(_NEWEST).skip(most).limit(1)
                 for each in first:
+                    # failpoint audit.trim_kind
                     gone += self._records.delete_many({**alike, "at": {"$lte": each["at"]}}).deleted_count
         return gone
 

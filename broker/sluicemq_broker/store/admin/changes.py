@@ -43,6 +43,7 @@ class Changes(Operations):
 
         Raises :class:`NotFound` if no such job waits. Repeating it after a lost reply changes nothing.
         """
+        # failpoint jobs.promote
         return self._change(queue, job_id, now, {"$min": {"eligible_at": date(now)}}, "promoted")
 
     def change(
@@ -57,6 +58,7 @@ class Changes(Operations):
         fields: Document = {} if priority is None else {"priority": priority}
         if due is not None:
             fields["eligible_at"] = date(due)
+        # failpoint jobs.change
         return self._change(queue, job_id, now, {"$set": fields}, "changed", due)
 
     def _change(
@@ -66,6 +68,7 @@ class Changes(Operations):
         waits = {"_id": job_id, "state": {"$in": WAITS}, **lives}
         with translated():
             jobs = self._jobs(queue)
+            # failpoint *
             found = jobs.update_one(waits, update)
             if not found.matched_count:
                 raise not_waiting(jobs, queue, job_id, done, now, due)

@@ -83,9 +83,11 @@ class HistoryStore:
         """Make the indexes: for removal, and for reading many days."""
         over = IndexModel([("remove_at", 1)], expireAfterSeconds=0)
         with translated():
+            # failpoint history.index_days
             self._days.create_indexes(
                 [over, IndexModel([("subject", 1), ("name", 1), ("day", 1)])], **by_majority(self._days)
             )
+            # failpoint history.index_months
             self._months.create_indexes(
                 [over, IndexModel([("subject", 1), ("name", 1), ("month", 1)])], **by_majority(self._months)
             )
@@ -117,6 +119,7 @@ class HistoryStore:
     def _written(self, updates: list[UpdateOne]) -> int:
         """Return how many documents were found; damaged ones, in which nothing can be counted, among them."""
         try:
+            # failpoint history.add
             return self._days.bulk_write(updates, ordered=False).matched_count
         except BulkWriteError as error:
             failed, details = error.details["writeErrors"], error.details
@@ -136,6 +139,7 @@ class HistoryStore:
         kind, name, day = document.split("/")
         began = datetime.fromisoformat(day)
         with suppress(DuplicateKeyError):  # another broker has made it
+            # failpoint history.begin_day
             self._days.insert_one(
                 {
                     "_id": document,
@@ -211,6 +215,7 @@ class HistoryStore:
             found = list(self._days.find(over, wanted).limit(_ROLLED_UP_AT_ONCE))
             for total in readable(self._days, found, _month_of):
                 self._into_month(*total)
+            # failpoint history.roll_up
             self._days.update_many(
                 {"_id": {"$in": [each["_id"] for each in found]}}, {"$set": {"rolled_up": True}}
             )
@@ -219,6 +224,7 @@ class HistoryStore:
     def trim(self, most: int = MOST_DAYS) -> int:
         """Remove the oldest days and months of too many, as :func:`keep_newest`; return how many."""
         with translated():
+            # failpoint history.trim
             return sum(keep_newest(each, "remove_at", most) for each in (self._days, self._months))
 
     def _into_month(self, subject: Subject, began: datetime, total: Mapping[str, int]) -> None:
@@ -231,6 +237,7 @@ class HistoryStore:
         }
         key = f"{subject.kind}/{subject.name}/{month:%Y-%m}"
         try:
+            # failpoint history.add_to_month
             self._months.update_one(
                 {"_id": key}, {"$setOnInsert": new, "$set": {f"days.{began:%d}": total}}, upsert=True
             )
@@ -245,6 +252,7 @@ class HistoryStore:
         if found:
             gone = {f"hours.{hour}.minutes": "" for hour in _HOURS}
             removed = {"$unset": gone, "$set": {"minutes_removed": True}}
+            # failpoint history.remove_minutes
             self._days.update_many({"_id": {"$in": found}}, removed)
         return len(found)
 

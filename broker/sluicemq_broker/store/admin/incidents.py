@@ -55,6 +55,7 @@ class IncidentStore:
         """Make the indexes: for removal, and for reading the latest."""
         over = IndexModel([("remove_at", 1)], expireAfterSeconds=0)
         with translated():
+            # failpoint incidents.prepare
             self._incidents.create_indexes(
                 [over, IndexModel([("until", -1)])], **by_majority(self._incidents)
             )
@@ -66,11 +67,13 @@ class IncidentStore:
         ]
         if statements:
             with translated():
+                # failpoint incidents.write
                 self._incidents.bulk_write(statements, ordered=False)
 
     def trim(self, most: int = MOST_INCIDENTS) -> int:
         """Remove the oldest incidents of too many, as :func:`keep_newest`; return how many."""
         with translated():
+            # failpoint incidents.trim
             return keep_newest(self._incidents, "until", most)
 
     def between(self, since: float, until: float, most: int) -> list[Incident]:

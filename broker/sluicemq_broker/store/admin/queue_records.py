@@ -120,6 +120,7 @@ class QueueRecordStore:
             if after == before:
                 return before
             if after.says_nothing and not self._shared():
+                # failpoint queues.forget_record
                 self._revisions.documents.delete_one({"_id": name}, session=session)
                 return after
             revision = put(_document(after, now))
@@ -132,6 +133,7 @@ class QueueRecordStore:
         """Note that a broker knows of a removal, and its workers by owner id; nothing if it has ended."""
         heard = {f"removing.heard.{owner}": count for owner, count in workers.items()}
         with translated():
+            # failpoint queues.note_removal
             self._revisions.documents.update_one({"_id": name, "removing.token": token}, {"$set": heard})
 
     def _read(self, stored: Document) -> QueueRecord:

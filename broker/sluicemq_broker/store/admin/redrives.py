@@ -162,6 +162,7 @@ class InPlace:
         for these, change in ((parents, _waiting_again(self._now)), (others, update)):
             dead = {"_id": {"$in": these}, "state": State.DEAD, "ended_at": {"$lte": date(self._now)}}
             if these:
+                # failpoint redrives.in_place
                 redriven.moved += self._jobs.update_many(dead, change, hint=BY_ID).modified_count
 
 
@@ -207,6 +208,7 @@ class IntoQueue:
             return self._movable(ids, redriven)
 
         client = self._source.database.client
+        # failpoint redrives
         return transact(client, look, self._apply, "moves into another queue")
 
     def _movable(self, ids: Sequence[str], redriven: Redriven) -> list[str]:
@@ -225,9 +227,12 @@ class IntoQueue:
             return 0
         source, named = self._source, {"_id": {"$in": ids}}
         dead, ready = {**named, "state": State.DEAD}, {**named, "state": {"$in": WAITS}}
+        # failpoint redrives.revive
         revived = source.update_many(dead, self._update, hint=BY_ID, session=session)
         require_all(revived.modified_count, len(ids))
+        # failpoint redrives.insert
         self._target.insert_many(source.find(named, hint=BY_ID, session=session), session=session)
+        # failpoint redrives.remove
         require_all(source.delete_many(ready, hint=BY_ID, session=session).deleted_count, len(ids))
         return len(ids)
 

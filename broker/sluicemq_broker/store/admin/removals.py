@@ -72,6 +72,7 @@ class Removals(Operations):
         waits = {"_id": job_id, "state": {"$in": WAITS}, **_accepted_by(now)}
         with translated():
             jobs = self._jobs(queue)
+            # failpoint jobs.cancel
             cancelled = jobs.find_one_and_delete({**waits, **NOT_AWAITED}, {"group": 1})
             if cancelled is not None:
                 return cancelled.get("group")
@@ -89,6 +90,7 @@ class Removals(Operations):
         ended = {"_id": job_id, "state": {"$in": [State.DONE, State.DEAD]}, "ended_at": {"$lte": date(now)}}
         with translated():
             jobs = self._jobs(queue)
+            # failpoint jobs.delete
             if jobs.delete_one({**ended, **NOT_AWAITED}).deleted_count:
                 return True
             return bool(self._remove_children(jobs, [job_id], ended, "was removed", now))
@@ -110,6 +112,7 @@ class Removals(Operations):
                         break
                     empty = False
                     of_state = {"_id": {"$in": ids}, "state": stored_state(state), **by_now}
+                    # failpoint jobs.purge
                     yield self._remove(jobs, of_state, now)
                 if empty:
                     return
@@ -133,6 +136,7 @@ class Removals(Operations):
                 ids = [each.id for each in window[:room]]
                 room -= len(ids)
                 dead = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(now)}}
+                # failpoint jobs.discard
                 yield self._remove(jobs, dead, now) if ids else 0
                 if not room:
                     return
@@ -155,6 +159,7 @@ class Removals(Operations):
 
     def _remove(self, jobs: Jobs, which: Document, now: float) -> int:
         """Remove one batch: first the jobs that no parent awaits, then the others."""
+        # failpoint *
         removed = jobs.delete_many({**which, **NOT_AWAITED}, hint=BY_ID).deleted_count
         if removed < len(which["_id"]["$in"]):
             removed += len(self._remove_children(jobs, which["_id"]["$in"], which, "was removed", now))
@@ -185,6 +190,7 @@ class Removals(Operations):
             aside = put_aside(jobs, now, token or token_hex(8), leave_empty=shared)
         yield count
         with suppress(SluiceError), translated():
+            # failpoint queues.drop
             for _ in dropping_put_aside(aside, now, self._parents, size):
                 yield 0
 
@@ -209,6 +215,7 @@ class Removals(Operations):
             found = list(all_put_aside(self.database))
             spared = under_way() if found else ()
             for each in (each for each in found if token_of(each) not in spared):
+                # failpoint queues.resume_drop
                 for _ in islice(dropping_put_aside(each, now, self._parents, size), most):
                     pass
             drop_left_over(self.database, now)

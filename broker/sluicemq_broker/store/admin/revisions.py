@@ -75,6 +75,7 @@ class Revisions:
     def prepare(self, *indexes: IndexModel) -> None:
         """Make the indexes, and the document with the last revision; repeating it is harmless."""
         with translated():
+            # failpoint revisions.index
             self.documents.create_indexes(
                 [
                     IndexModel([("revision", 1)], name="changes"),
@@ -83,6 +84,7 @@ class Revisions:
                 ],
                 **by_majority(self.documents),
             )
+            # failpoint revisions.prepare
             self.documents.update_one({"_id": LAST}, {"$setOnInsert": self._first}, upsert=True)
 
     def newer(self, after: int | None = None) -> Iterator[Document]:
@@ -119,6 +121,7 @@ class Revisions:
         changes = self.documents.name
         has_turn = self._changing.acquire(timeout=_TURN)
         try:
+            # failpoint revisions
             return transact(self._client, lambda: [name], lambda _names, session: apply(session), changes)
         except DifferentStore:
             with translated():
@@ -129,8 +132,10 @@ class Revisions:
 
     def _put(self, name: str, fields: Document, session: ClientSession | None) -> int:
         revision = self._last(session) + 1
+        # failpoint revisions.count
         self.documents.update_one({"_id": LAST}, {"$set": {"last": revision}}, upsert=True, session=session)
         document = {**fields, "revision": revision}
+        # failpoint revisions.put
         self.documents.replace_one({"_id": name}, document, upsert=True, session=session)
         return revision
 

@@ -45,6 +45,7 @@ class TaskStore:
     def prepare(self) -> None:
         """Make the index that removes ended tasks after a day."""
         with translated():
+            # failpoint tasks.prepare
             self._tasks.create_indexes(
                 [IndexModel([("ended_at", 1)], expireAfterSeconds=int(_KEPT))], **by_majority(self._tasks)
             )
@@ -52,12 +53,14 @@ class TaskStore:
     def begin(self, task_id: str, task: Document) -> None:
         """Note a task that has begun."""
         with translated():
+            # failpoint tasks.begin
             self._tasks.update_one({"_id": task_id}, {"$setOnInsert": task}, upsert=True)
 
     def go_on(self, task_id: str, owner: str, progress: Document) -> bool | None:
         """Note the progress; return whether the task was cancelled, None if another broker has it by now."""
         mine = {"_id": task_id, "owner": owner, "state": TaskState.RUNNING}
         with translated():
+            # failpoint tasks.go_on
             found = self._tasks.find_one_and_update(
                 mine, {"$set": progress}, projection={"cancel": 1}, return_document=ReturnDocument.AFTER
             )
@@ -67,18 +70,21 @@ class TaskStore:
         """Note the end of a task and its result."""
         mine = {"_id": task_id, "owner": owner, "state": TaskState.RUNNING}
         with translated():
+            # failpoint tasks.end
             self._tasks.update_one(mine, {"$set": {**what, "ended_at": date(now)}})
 
     def cancel(self, task_id: str) -> bool:
         """Mark a task as cancelled for its broker; False if it is missing, or has ended."""
         with translated():
             running = {"_id": task_id, "state": TaskState.RUNNING}
+            # failpoint tasks.cancel
             return self._tasks.update_one(running, {"$set": {"cancel": True}}).matched_count == 1
 
     def take(self, task_id: str, former: str, owner: str, broker: str) -> bool:
         """Take a task over, if no other broker was first."""
         orphan = {"_id": task_id, "owner": former, "state": TaskState.RUNNING}
         with translated():
+            # failpoint tasks.take
             taken = self._tasks.update_one(orphan, {"$set": {"owner": owner, "broker": broker}})
         return taken.modified_count == 1
 

@@ -53,6 +53,7 @@ class ConfigurationStore:
     def prepare(self) -> None:
         """Make the index that removes what nobody uses."""
         with translated():
+            # failpoint configurations.prepare
             self._configurations.create_indexes(
                 [IndexModel([("used_at", 1)], expireAfterSeconds=int(_KEPT))],
                 **by_majority(self._configurations),
@@ -63,7 +64,9 @@ class ConfigurationStore:
         fits = sum(map(len, texts)) <= _MOST
         used = {"queues": list(texts) if fits else None, "used_at": date(now)}
         with translated():
+            # failpoint configurations.store
             self._configurations.update_one({"_id": digest}, {"$set": used}, upsert=True)
+            # failpoint configurations.note_owners
             self._leases.update_many({"_id": {"$in": list(owners)}}, {"$set": {"settings": digest}})
 
     def said(self) -> list[Said]:

@@ -73,11 +73,13 @@ class EventRing:
     def _send(self, lines: Sequence[str]) -> ObjectId:
         number = ObjectId()
         # No majority: an event that an election takes back was read before, or is polled for.
+        # failpoint events.send
         insert(self._database, _RING, {"_id": number, "by": self._me, "lines": list(lines)}, 1)
         return number
 
     def _make(self) -> None:
         try:
+            # failpoint events.prepare
             self._database.create_collection(_RING, capped=True, size=_SIZE, check_exists=False)
         except OperationFailure as error:
             if error.code != _NAMESPACE_EXISTS:

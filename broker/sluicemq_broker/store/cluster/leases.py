@@ -84,6 +84,7 @@ class LeaseStore:
     def prepare(self) -> None:
         """Make the index that removes dead leases after a day."""
         with translated():
+            # failpoint leases.prepare
             self._leases.create_indexes(
                 [IndexModel([("ended_at", 1)], expireAfterSeconds=int(_KEPT))], **by_majority(self._leases)
             )
@@ -94,6 +95,7 @@ class LeaseStore:
         new |= {"version": __version__, "reads": READS}
         new |= {"started_at": date(now), "seen_at": date(now)}
         with translated():
+            # failpoint leases.begin
             self._leases.update_one({"_id": owner}, {"$setOnInsert": new}, upsert=True)
 
     def beat(self, owners: list[str], now: float, worked: float = 0.0) -> int:
@@ -105,6 +107,7 @@ class LeaseStore:
             live = {"_id": {"$in": owners}, "state": _Lease.LIVE}
             beat = {"$inc": {"beat": 1}, "$set": {"seen_at": date(now), "worked": worked}}
             try:
+                # failpoint leases.beat
                 return self._leases.update_many(live, beat).matched_count
             except OperationFailure as error:
                 if error.code != _NO_NUMBER:
@@ -152,6 +155,7 @@ class LeaseStore:
         lease = {"_id": owner, "state": _Lease.LIVE} | ({} if beat is None else {"beat": beat})
         ended = {"state": _Lease.DEAD, "ended_at": date(now)} | ({"silent": True} if silent else {})
         with translated():
+            # failpoint leases.end
             found = self._leases.find_one_and_update(
                 lease, {"$set": ended}, return_document=ReturnDocument.AFTER
             )

@@ -88,6 +88,7 @@ class LimitStore:
         left = {"$subtract": [most, {"$subtract": [_all_permits(), mine]}]}
         permits = {"permits": {"$min": [wanted, {"$max": [left, mine]}]}, "order": number}
         steps = [{"$set": {at: {"$cond": [{"$gte": [last, number]}, f"${at}", permits]}}}]
+        # failpoint limits.permit
         return self._change(steps, lambda answer: _permits(answer)[owner])
 
     def holders(self) -> dict[str, int]:
@@ -99,6 +100,7 @@ class LimitStore:
     def forget(self, owner: str) -> None:
         """Remove the permits of an owner whose jobs are given back; repeating it is harmless."""
         with translated():
+            # failpoint limits.forget
             self._limits.update_one(self._queue, {"$unset": {f"running.{owner}": ""}})
 
     def take(self, wanted: int, rate: float, burst: int, now: float) -> Tokens:
@@ -113,6 +115,7 @@ class LimitStore:
             wait = max(0.0, (1 - field(answer, "tokens", NUMBER)) / rate)
             return Tokens(field(answer, "taken", COUNT), wait)
 
+        # failpoint limits.take
         return self._change(steps, read)
 
     def take_each(
@@ -127,10 +130,12 @@ class LimitStore:
         steps = {each: _taking(count, rate, burst, now, owner, number) for each, count in wanted.items()}
         with translated():
             if not self._indexed:
+                # failpoint limits.prepare
                 self._limits.create_indexes([_REMOVAL], **by_majority(self._limits))
                 self._indexed = True
             writes = [UpdateOne({"_id": self._of(each)}, step, upsert=True) for each, step in steps.items()]
             try:
+                # failpoint limits.take_each
                 self._limits.bulk_write(writes, ordered=False)
             except BulkWriteError as error:
                 failed = error.details["writeErrors"]
@@ -153,6 +158,7 @@ class LimitStore:
         """Remove the permits of an owner that has given back its jobs in all queues of this database."""
         held = f"running.{owner}"
         with translated():
+            # failpoint limits.leave
             durable(database)[COLLECTION].update_many({held: {"$exists": True}}, {"$unset": {held: ""}})
 
     def _of(self, tenant: str) -> str:
@@ -185,6 +191,7 @@ class LimitStore:
             return read(self._changed(steps))
 
     def _changed(self, steps: list[Document]) -> Document:
+        # failpoint *
         changed = self._limits.find_one_and_update(
             self._queue, steps, upsert=True, return_document=ReturnDocument.AFTER
         )
@@ -199,6 +206,7 @@ class LimitStore:
         Each broker says again how many permits it has; a bucket begins full.
         """
         ASIDE.note(damaged)
+        # failpoint limits.begin_again
         self._limits.delete_one({"_id": damaged.id})
 
 

@@ -39,6 +39,7 @@ class RetentionStore:
         is_date = {"$eq": [{"$type": "$since"}, "date"]}
         begins = [{"$set": {"since": {"$cond": [is_date, "$since", date(now)]}}}]
         with translated():
+            # failpoint retention.begin
             found: Document | None = self._meta.find_one_and_update(
                 _KEY,
                 begins,

@@ -80,6 +80,7 @@ class SchemaStore:
         """
         number = {"$max": [{"$ifNull": ["$number", new]}, READS[0]]}
         with translated():
+            # failpoint schema.open
             found: Document | None = self._meta.find_one_and_update(
                 _KEY, [{"$set": {"number": number}}], upsert=True, return_document=ReturnDocument.AFTER
             )
@@ -95,17 +96,20 @@ class SchemaStore:
         older = {**_KEY, "number": {"$lt": number}}
         former = {"$ifNull": ["$written", "$number"]}
         with translated():
+            # failpoint schema.close
             self._meta.update_one(older, [{"$set": {"written": former, "number": number}}])
 
     def reopen(self, number: int) -> None:
         """Take :meth:`close` back, unless the upgrade to this schema has ended."""
         closed = {**_KEY, "number": number, "written": {"$lt": number}}
         with translated():
+            # failpoint schema.reopen
             self._meta.update_one(closed, [{"$set": {"number": "$written"}}, {"$unset": "written"}])
 
     def finish(self, number: int) -> None:
         """Have brokers write as this schema says, if the database is closed to brokers that can't read it."""
         with translated():
+            # failpoint schema.finish
             self._meta.update_one({**_KEY, "number": number}, {"$unset": {"written": ""}})
 
     def is_there(self) -> bool:
@@ -120,6 +124,7 @@ class SchemaStore:
         """
         mark = {"number": HALF_RESTORED, "restoring": {"token": token, "file": file, "at": date(now)}}
         with translated():
+            # failpoint restores.begin
             before: Document | None = self._meta.find_one_and_replace(_KEY, mark, upsert=True)
         return before
 
@@ -136,7 +141,9 @@ class SchemaStore:
         mine = {**_KEY, _TOKEN: token}
         with translated():
             if number is None:
+                # failpoint restores.remove_mark
                 return self._meta.delete_one(mine).deleted_count == 1
+            # failpoint restores.end
             return self._meta.replace_one(mine, number).matched_count == 1
 
     def _checked(self, found: Document | None) -> SchemaNumbers:

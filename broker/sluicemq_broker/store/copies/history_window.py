@@ -49,6 +49,7 @@ class HistoryWindow:
     def __exit__(self, *_: object) -> None:
         if self._set:
             with suppress(PyMongoError):  # it has ended: its parameters went with it
+                # failpoint history_window.lower
                 self._client.admin.command({"setParameter": 1, PARAMETER: _BETWEEN})
 
     def begin(self) -> None:
@@ -73,6 +74,7 @@ class HistoryWindow:
         )
 
     def _raise(self, seconds: int) -> None:
+        # failpoint history_window.raise
         self._client.admin.command({"setParameter": 1, PARAMETER: seconds})
         self._set = seconds
 

@@ -98,7 +98,9 @@ class RestoredDatabase:
         with translated():
             for name in self._collections():
                 if name != _META:
+                    # failpoint restores.drop
                     self._database.drop_collection(name)
+            # failpoint restores.clear_notes
             self._database[_META].delete_many({"_id": {"$ne": "schema"}})
 
     def is_mine(self) -> bool:
@@ -108,12 +110,14 @@ class RestoredDatabase:
     def create(self, each: Description) -> None:
         """Make an empty collection with these options."""
         with translated():
+            # failpoint restores.create
             self._database.create_collection(each.name, **each.options)
 
     def insert(self, name: str, documents: Sequence[bytes]) -> None:
         """Insert documents as they are."""
         raw = self._database.get_collection(name, CodecOptions(RawBSONDocument))
         with translated():
+            # failpoint restores.insert
             raw.insert_many([RawBSONDocument(each) for each in documents], ordered=False)
 
     def count(self, name: str) -> int:
@@ -126,6 +130,7 @@ class RestoredDatabase:
         if specifications := each.made_indexes:
             with translated():
                 quorum = by_majority(self._database[each.name])
+                # failpoint restores.index
                 self._database.command("createIndexes", each.name, indexes=specifications, **quorum)
 
     def open(self, meta: Sequence[bytes]) -> bool:
@@ -134,6 +139,7 @@ class RestoredDatabase:
         number = found.pop("schema")
         with translated():
             for name, note in found.items():
+                # failpoint restores.put_notes
                 self._database[_META].replace_one({"_id": name}, note, upsert=True)
         return self._schema.end_restore(self._token, number)
 

@@ -75,6 +75,7 @@ def fan_out(source: QueueStore, fans: Sequence[FanOut], now: float) -> dict[str,
         store.prepare(again=True)
         store.groups.prepare_for_children()
     source.groups.prepare()  # the parents wait
+    # failpoint fan_outs
     return _FanOut(source, fans, now).run()
 
 
@@ -86,6 +87,7 @@ def end_children(
     Return the ids of children that are not committed, and why; and the parents that ended.
     """
     move = _EndOfChildren(source, completed, now, queue)
+    # failpoint children
     return move.run(), move.ended
 
 
@@ -120,6 +122,7 @@ class _FanOut(Move[FanOut]):
         check_statements(len(inserted), len(verdicts), "children of fan-outs")
         self._inherit_payloads(verdicts, session)
         waits = [UpdateOne(reserved_as(each.job), _waits(each)) for each in verdicts]
+        # failpoint fan_outs.wait
         written = self._source.jobs.bulk_write(waits, ordered=False, session=session)
         require_all(written.matched_count, len(verdicts))
         for store, jobs in inserted.items():
@@ -166,9 +169,11 @@ class _EndOfChildren(Move[Completed]):
         removed = [each.job for each in verdicts if each.job.kept_until(self._now) is None]
         kept = [each for each in verdicts if each.job.kept_until(self._now) is not None]
         if removed:
+            # failpoint children.remove
             deleted = jobs.delete_many(all_reserved_as(removed), session=session).deleted_count
             require_all(deleted, len(removed))
         if kept:
+            # failpoint children.complete
             written = jobs.bulk_write(done_alike(kept, self._now), ordered=False, session=session)
             require_all(written.matched_count, len(kept))
 
@@ -209,6 +214,7 @@ class _EndOfChildren(Move[Completed]):
             lower = {"$inc": {"children.left": -count}}
             writes.append(UpdateMany({"_id": {"$in": ids}}, lower, hint=BY_ID))
         if writes:
+            # failpoint children.count_down
             store.jobs.bulk_write(writes, ordered=False, session=session)
 
     def _waiting(

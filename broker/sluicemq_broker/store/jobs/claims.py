@@ -159,6 +159,7 @@ class Claims:
         claimable, reserved = {**due, **HISTORY_IS_A_LIST}, _reserved(reservation, now)
         with translated():
             try:
+                # failpoint jobs.claim_one
                 stored = self.jobs.find_one_and_update(
                     claimable, _reserving(reserved), HANDED_OUT, sort=ORDER
                 )
@@ -175,6 +176,7 @@ class Claims:
                 return job
             ours = {key: reserved[key] for key in ("state", "owner", "hold")}
             with applied():
+                # failpoint jobs.give_back
                 self.jobs.update_one({"_id": {"$in": [stored["_id"]]}, **ours}, RELEASE, hint=BY_ID)
             return None
 
@@ -229,6 +231,7 @@ class Claims:
             matched = self._reserve_with_slots(allowance.number(wanted), due, reserved)
         else:
             claimable = {**due, **_these(wanted), **HISTORY_IS_A_LIST}
+            # failpoint jobs.claim
             matched = self.jobs.update_many(claimable, _reserving(reserved), hint=BY_ID).modified_count
         if matched == len(wanted):
             return wanted
@@ -258,6 +261,7 @@ class Claims:
         """Write one update for each part; return how many were reserved, and the parts that a slot ended."""
         writes = [UpdateMany(*_reserving_each(part, due, reserved), hint=BY_ID) for part in parts]
         try:
+            # failpoint jobs.claim_with_slots
             return self.jobs.bulk_write(writes, ordered=False).modified_count, []
         except BulkWriteError as error:
             refusals(error)  # durability first
@@ -268,6 +272,7 @@ class Claims:
         ready = {**_these(jobs), "state": State.READY}
         dying = death(now, "no attempt is left")
         ids = [each.id for each in jobs]
+        # failpoint jobs.end_spent
         if self.jobs.update_many(ready, dying, hint=BY_ID).modified_count == len(ids):
             return tuple(ids)
         ours = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": date(now)}

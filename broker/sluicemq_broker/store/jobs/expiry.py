@@ -62,9 +62,12 @@ def _expired(jobs: Jobs, now: float, limit: int) -> list[Document]:
 def _end(jobs: Jobs, defaults: QueueDefaults, expired: Document, now: float) -> int:
     dying = death(now, EXPIRED)
     if defaults.on_expiry == OnExpiry.DEAD:
+        # failpoint jobs.expire_to_dead
         return jobs.update_many(expired, dying, hint=BY_ID).modified_count
     alone, child = ({**expired, "parent": {"$exists": there}} for there in (False, True))
+    # failpoint jobs.expire
     removed = jobs.delete_many(alone, hint=BY_ID).deleted_count
     if removed < len(expired["_id"]["$in"]):  # a child stays as a dead letter until its parent is notified
+        # failpoint children.expire
         removed += jobs.update_many(child, dying, hint=BY_ID).modified_count
     return removed

@@ -121,6 +121,7 @@ def fail_parents(store: QueueStore, reasons: Mapping[Parent, str], now: float) -
     Reply lost, or killed in between: they are dead, and clients that wait for them find that.
     """
     with translated():
+        # failpoint children.fail_parents
         return _fail(store, reasons, now)
 
 
@@ -136,6 +137,7 @@ def _fail(
     ]
     fields = {"seq": 1, "children.by": 1, "group": 1, "errors": {"$slice": -1}}
     dead = {"_id": {"$in": [each.id for each in reasons]}, "state": State.DEAD}
+    # failpoint *
     store.jobs.bulk_write(deaths, ordered=False, session=session)
     found = {each["_id"]: each for each in store.jobs.find(dead, fields, hint=BY_ID, session=session)}
     return {
@@ -149,6 +151,7 @@ def mark_parents_notified(store: QueueStore, children: Sequence[DeadChild]) -> N
     """Note in dead children that their parents were notified: retention may remove them from now on."""
     told: Document = {"$set": {"parent.told": True}}
     with translated():
+        # failpoint children.mark_notified
         store.jobs.bulk_write(
             [UpdateOne({"_id": each.id, "seq": each.seq, "state": State.DEAD}, told) for each in children],
             ordered=False,
@@ -200,12 +203,15 @@ def _remove(
             return []
         reasons = reasons_of(children, queue_of(jobs.name), why)
         check_statements(2 * len(reasons), len(children), "the parents of removed children")
+        # failpoint removals.fail_parents
         failed = fail_all(reasons, now, parents, session)
         found = {**awaited, "_id": {"$in": [each["_id"] for each in children]}}
+        # failpoint removals.remove
         require_all(jobs.delete_many(found, hint=BY_ID, session=session).deleted_count, len(children))
         return failed
 
     removed: list[str | None] = []
+    # failpoint removals
     parents.on_parents_failed(transact(jobs.database.client, look, apply, "removals of children"))
     return removed
 

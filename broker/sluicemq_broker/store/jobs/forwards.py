@@ -56,6 +56,7 @@ def forward(source: QueueStore, forwards: Sequence[Forward], now: float) -> dict
         store.prepare(again=True)  # a transaction can't make a collection's indexes
     for store in {each.to for each in forwards if each.job.parent}:
         store.groups.prepare_for_children()
+    # failpoint forwards
     return _Forwards(source, forwards, now).run()
 
 
@@ -97,6 +98,7 @@ class _Forwards(Move[Forward]):
         for store, jobs in targets.items():
             if self.tries > 1:  # a job that returns finds its own trace
                 trace = {"_id": {"$in": [job.id for job in jobs]}, "forwarded_to": {"$exists": True}}
+                # failpoint forwards.remove_trace
                 store.jobs.delete_many(trace, hint=BY_ID, session=session)
             store.insert_within(session, jobs, self._now)
 
@@ -125,10 +127,12 @@ class _Forwards(Move[Forward]):
         traces = [each for each in verdicts if each.kept_until is not None and each.to is not self._source]
         removed = [each.job for each in verdicts if each.kept_until is None or each.to is self._source]
         if removed:
+            # failpoint forwards.remove
             deleted = jobs.delete_many(all_reserved_as(removed), hint=BY_ID, session=session).deleted_count
             require_all(deleted, len(removed))
         if traces:
             writes = [UpdateOne(reserved_as(each.job), _trace(each, self._now)) for each in traces]
+            # failpoint forwards.trace
             written = jobs.bulk_write(writes, ordered=False, session=session)
             require_all(written.matched_count, len(traces))
 

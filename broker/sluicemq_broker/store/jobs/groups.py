@@ -89,7 +89,9 @@ class GroupStore:
         if not self._prepared:
             with translated():
                 none_yet = {"$setOnInsert": {"last": 0}}
+                # failpoint groups.prepare
                 self._places.update_one({"_id": self._jobs.name}, none_yet, upsert=True)
+                # failpoint groups.index
                 make_indexes(self._jobs, self._notice, LINE_INDEXES)
             self._prepared = self.ever_waited = True
 
@@ -102,7 +104,9 @@ class GroupStore:
         if not self._prepared_for_children:
             with translated():
                 mark = {"$set": {"children": True}}
+                # failpoint children.prepare
                 self._places.update_one({"_id": self._jobs.name}, mark, upsert=True)
+                # failpoint children.index
                 make_indexes(self._jobs, self._notice, CHILD_INDEXES)
             self._prepared_for_children = True
 
@@ -130,6 +134,7 @@ class GroupStore:
         """
         self.prepare()
         with translated():
+            # failpoint groups.places
             found = self._places.find_one_and_update(
                 {"_id": self._jobs.name},
                 {"$inc": {"last": count}},
@@ -212,6 +217,7 @@ class GroupStore:
             "wait.place": {"$in": [each["wait"].get("place") for each in first]},
         }
         try:
+            # failpoint groups.make_heads
             matched = self._jobs.update_many(these, _HEAD, hint=BY_ID).matched_count
         except DuplicateKeyError:
             return self._make_heads_singly(first, promoted)
@@ -227,6 +233,7 @@ class GroupStore:
         ]
         refused: set[int] = set()
         try:
+            # failpoint groups.make_heads_singly
             matched = self._jobs.bulk_write(writes, ordered=False).matched_count
         except BulkWriteError as error:
             refusals(error)  # durability first

@@ -46,6 +46,7 @@ def make_indexes(jobs: Jobs, notice: Notice, wanted: Sequence[IndexModel] = INDE
     Crash in between: the next call makes what is missing then.
     """
     try:
+        # failpoint *
         jobs.create_indexes(wanted, **by_majority(jobs))
     except OperationFailure as error:
         if in_trouble(error):
@@ -62,10 +63,13 @@ def mend_indexes(jobs: Jobs, notice: Notice, wanted: Sequence[IndexModel], defau
     """
     there = jobs.index_information()
     if there and not {_name(each) for each in wanted} <= there.keys():
+        # failpoint indexes.mend
         make_indexes(jobs, notice, wanted)
     if _name(FAIR) in there and not defaults.fair:
+        # failpoint indexes.drop_fair
         jobs.drop_index(_name(FAIR))
     if SLOT_INDEX in there and not defaults.gives_slots and not _some_have_slots(jobs):
+        # failpoint indexes.drop_slots
         jobs.drop_index(SLOT_INDEX)
 
 
@@ -115,6 +119,7 @@ def _make(jobs: Jobs, index: IndexModel, notice: Notice) -> None:
     problem = ""
     for _ in range(_TRIES):
         try:
+            # failpoint indexes.make_one
             jobs.create_indexes([index], **by_majority(jobs))
         except OperationFailure as error:
             if in_trouble(error):
@@ -123,6 +128,7 @@ def _make(jobs: Jobs, index: IndexModel, notice: Notice) -> None:
             if error.code in _MADE_OTHERWISE:
                 _drop_the_other(jobs, index, notice)
             elif error.code == DUPLICATE_KEY and _name(index) == SLOT_INDEX:
+                # failpoint indexes.free_slots
                 jobs.update_many({"slot": {"$exists": True}}, {"$unset": {"slot": ""}})
             elif error.code == DUPLICATE_KEY:
                 _free_dedupe_ids(jobs, notice)
@@ -142,6 +148,7 @@ def _drop_the_other(jobs: Jobs, index: IndexModel, notice: Notice) -> None:
     for name, other in jobs.index_information().items():
         if name == _name(index) or other["key"] == keys:
             notice(Count.INDEXES_REMADE, f"{jobs.name}: index {name} was made otherwise")
+            # failpoint indexes.drop_other
             jobs.drop_index(name)
 
 
@@ -151,6 +158,7 @@ def _free_dedupe_ids(jobs: Jobs, notice: Notice) -> None:
     They become jobs without one. An array would be many ids at once, and is removed.
     """
     free: Document = {"$unset": {"dedupe_id": "", "dedupe_until": ""}}
+    # failpoint indexes.free_odd_dedupe_ids
     jobs.update_many({"dedupe_id": {"$type": "array"}}, free)
     shared: list[Document] = [
         {"$match": {"dedupe_id": {"$exists": True}}},
@@ -162,6 +170,7 @@ def _free_dedupe_ids(jobs: Jobs, notice: Notice) -> None:
         first, *others = each["holders"]
         for at in range(0, len(others), _AT_ONCE):
             these = {"_id": {"$in": others[at : at + _AT_ONCE]}, "dedupe_id": each["_id"]}
+            # failpoint indexes.free_shared_dedupe_ids
             jobs.update_many(these, free)
         notice(
             Count.DEDUPE_IDS_SHARED,

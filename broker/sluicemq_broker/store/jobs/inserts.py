@@ -71,7 +71,7 @@ class Insertion:
             with translated():
                 return self._send(at)
         except Refused:
-            self._statement.drop()
+            self._statement.give_up()
             raise
 
     def _send(self, at: float) -> Pushed:
@@ -131,6 +131,7 @@ def judge(collection: Jobs, jobs: Sequence[Job], at: float) -> Pushed:
     holders = {each["dedupe_id"]: each for each in held if _is_open(each, at)}
     over = [each["_id"] for each in held if not _is_open(each, at)]
     if over:
+        # failpoint jobs.free_dedupe_ids
         collection.update_many(
             {"_id": {"$in": over}, "$or": [{"dedupe_until": {"$not": {"$gt": date(at)}}}, *_STRANGE]},
             {"$unset": {"dedupe_id": "", "dedupe_until": ""}},

@@ -150,6 +150,7 @@ def _missing(
         return dict(search.missing)
 
     try:
+        # failpoint missing_children
         return transact(client, lambda: parents, missing, "parents that may have lost children")
     except DifferentStore:
         return {}

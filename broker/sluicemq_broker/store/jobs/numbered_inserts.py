@@ -123,7 +123,7 @@ class Insert:
         self._sessions.give(self._numbered.session)
         self._numbered = None
 
-    def drop(self) -> None:
+    def give_up(self) -> None:
         """Give it up, as it was refused and is not sent again."""
         if self._numbered is not None and self._times == 1:  # else an earlier copy may be under way still
             self._sessions.give(self._numbered.session)
@@ -138,6 +138,7 @@ class Insert:
         nothing = {"q": {"_id": _NOBODY}, "u": {"$set": {"state": State.DEAD}}}
         number = {"txnNumber": Int64(numbered.number + 1), "writeConcern": {"w": "majority"}}
         command = {"update": self._collection, "updates": [nothing], **number}
+        # failpoint jobs.fence
         self._database.command(command, session=numbered.session)
 
     def _command(
@@ -153,4 +154,5 @@ class Insert:
             "writeConcern": {"w": "majority"},
             **number,
         }
+        # failpoint jobs.insert
         return self._database.command(command, session=session)

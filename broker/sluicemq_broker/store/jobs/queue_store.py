@@ -113,6 +113,7 @@ class QueueStore:
                 if self._prepared:
                     return  # meanwhile
                 wanted = [*self.groups.wanted(), *wanted_while_empty(self.jobs, self._defaults)]
+                # failpoint queues.index
                 make_indexes(self.jobs, self._notice, wanted)
                 self._prepared, self.removed = not self.removal_comes, self.removal_comes
 
@@ -161,6 +162,7 @@ class QueueStore:
         """Insert ready jobs as a part of a transaction; raises the driver's errors."""
         self.claims.on_pushed(jobs)
         stamp = date(now)
+        # failpoint *.insert
         self.jobs.insert_many([document(each, stamp, self._defaults) for each in jobs], session=session)
 
     def push(self, jobs: Sequence[Job], now: float, at: float | None = None) -> Pushed:
@@ -249,6 +251,7 @@ class QueueStore:
         since another verdict may have removed them.
         """
         with translated():
+            # failpoint jobs.commit
             removed = self.jobs.delete_many(all_reserved_as(jobs)).deleted_count
             if removed == len(jobs):
                 return {}
@@ -275,6 +278,7 @@ class QueueStore:
         too_long: dict[str, SluiceError] = {}
         with translated():
             try:
+                # failpoint jobs.complete
                 written = self.jobs.bulk_write(done_alike(completed, now), ordered=False)
                 if written.matched_count == len(completed):
                     return {}
@@ -294,6 +298,7 @@ class QueueStore:
     def _complete_each(self, completed: Sequence[Completed], now: float) -> dict[str, SluiceError]:
         """Commit jobs one by one, as one whose document would exceed 16 MiB fails its whole update."""
         try:
+            # failpoint jobs.complete_each
             self.jobs.bulk_write([done(each, now) for each in completed], ordered=False)
         except BulkWriteError as error:
             return {completed[at].job.id: why for at, why in refusals(error).refused.items()}
@@ -306,6 +311,7 @@ class QueueStore:
         them no longer done, and changes nothing.
         """
         with translated():
+            # failpoint jobs.undo_pop
             return self.jobs.bulk_write([not_done(each) for each in jobs], ordered=False).matched_count
 
     def roll_back(self, entries: Sequence[RolledBack], now: float) -> int:
@@ -316,6 +322,7 @@ class QueueStore:
         """
         writes = [rolled_back(entry, now) for entry in entries]
         with translated():
+            # failpoint jobs.roll_back
             return self.jobs.bulk_write(writes, ordered=False).matched_count
 
     def note_progress(self, reports: Sequence[Progressed]) -> int:
@@ -325,6 +332,7 @@ class QueueStore:
         or reserved again, stays as it is.
         """
         with translated():
+            # failpoint jobs.note_progress
             return self.jobs.bulk_write([progressed(each) for each in reports], ordered=False).matched_count
 
     def release(self, jobs: Sequence[Job]) -> int:
@@ -341,6 +349,7 @@ class QueueStore:
 
     def _free(self, which: Document) -> int:
         with translated():
+            # failpoint jobs.release
             return self.jobs.update_many(
                 {**which, "state": State.RESERVED}, RELEASE, hint=BY_ID
             ).modified_count
@@ -376,7 +385,9 @@ class QueueStore:
         with translated():
             # A job that was never lost has no such field.
             doomed = {**held, "losses": {"$gte": max_losses - 1}} if max_losses > 1 else held
+            # failpoint jobs.reclaim_to_dead
             dead = self.jobs.update_many(doomed, death(now, "lost with its broker too often", losses=1))
+            # failpoint jobs.reclaim
             ready = self.jobs.update_many(held, reclaimed())
         return ready.modified_count, dead.modified_count
 

@@ -71,11 +71,14 @@ def put_aside(jobs: Jobs, now: float, token: str, *, leave_empty: bool) -> Jobs:
     aside = database[aside_name(queue_of(name), token)]
     empty = database[f"{EMPTY}{queue_of(name)}.{int(now * 1000):x}-{token_hex(4)}"]
     if leave_empty:
+        # failpoint queues.make_empty
         empty.create_indexes(wanted, **by_majority(empty))
     _mark_beside(jobs, now)
     _rename(jobs, aside.name, unless={_NOT_THERE})
     if leave_empty and not _rename(empty, name, unless={_EXISTS, _NOT_THERE}):
+        # failpoint queues.drop_empty
         empty.drop()
+        # failpoint queues.index_empty
         make_indexes(jobs, ignore, wanted)  # the next sweep reports what keeps one from being made
     return aside
 
@@ -84,7 +87,9 @@ def _mark_beside(jobs: Jobs, now: float) -> None:
     """Note in what lies beside a queue that the queue is being removed: see :func:`forget_removed`."""
     for name, key in ((PLACES, jobs.name), (LIMITS, queue_of(jobs.name))):
         beside = jobs.database[name]
+        # failpoint queues.index_beside
         beside.create_indexes([_REMOVED], **by_majority(beside))
+        # failpoint queues.mark_beside
         beside.update_one({"_id": key}, {"$set": {"removed_at": date(now)}})
 
 
@@ -100,8 +105,10 @@ def forget_removed(database: Documents, now: float) -> None:
         for each in list(beside.find(long_ago).limit(CHILDREN)):
             queue = each["_id"] if name == PLACES else collection(each["_id"])
             if database.list_collection_names(filter={"name": queue}):
+                # failpoint queues.unmark_beside
                 beside.update_one({"_id": each["_id"]}, {"$unset": {"removed_at": ""}})
             else:
+                # failpoint queues.remove_beside
                 beside.delete_one(each)
 
 
@@ -109,6 +116,7 @@ def _rename(jobs: Jobs, name: str, *, unless: set[int]) -> bool:
     """Rename a collection, after any index build; False where the server answers one of these codes."""
     for left in reversed(range(_BUILD_TRIES)):
         try:
+            # failpoint queues.put_aside
             jobs.rename(name)
         except OperationFailure as error:
             if error.code == _BUILDS_INDEX and left:
@@ -129,6 +137,7 @@ def dropping_put_aside(aside: Jobs, now: float, parents: ParentQueues, size: int
     """
     queue = queue_of(aside.name).removeprefix(PUT_ASIDE).rpartition(".")[0]
     if GroupStore(aside.database[collection(queue)]).may_have_children():
+        # failpoint queues.index_children
         aside.create_indexes(
             CHILD_INDEXES, **by_majority(aside)
         )  # missing only where an insert made it between two statements
@@ -136,9 +145,12 @@ def dropping_put_aside(aside: Jobs, now: float, parents: ParentQueues, size: int
         children = aside.find(awaited, {"parent": 1}, hint=PARENT_INDEX, batch_size=size)
         while page := list(islice(children, size)):
             reasons = reasons_of(page, queue, "was removed with the queue")
+            # failpoint queues.fail_parents
             parents.on_parents_failed(fail_all(reasons, now, parents))
+            # failpoint queues.remove_children
             aside.delete_many({"_id": {"$in": [each["_id"] for each in page]}}, hint=BY_ID)
             yield len(page)
+    # failpoint *
     aside.drop()
 
 
@@ -155,6 +167,7 @@ def drop_left_over(database: Documents, now: float) -> None:
     for each in _named(database, EMPTY):
         made = each.name.rpartition(".")[2].partition("-")[0]
         if now * 1000 - int(made, 16) > _LEFT_OVER * 1000 and each.find_one({}, {"_id": 1}) is None:
+            # failpoint queues.drop_left_over
             each.drop()
 
 

@@ -96,6 +96,7 @@ class ScheduleStore:
         """Make the index of :meth:`due`."""
         with translated():
             due = IndexModel([("paused", 1), ("next_at", 1)], name="due")
+            # failpoint schedules.prepare
             self.schedules.create_indexes([due], **by_majority(self.schedules))
 
     def all(self) -> list[Schedule]:
@@ -141,6 +142,7 @@ class ScheduleStore:
             raise QueueFull(f"there are {MOST_SCHEDULES} schedules already: remove one")
         new = {"_id": schedule.name, **_written(schedule), **_planned(schedule), "paused": False, "pushed": 0}
         with suppress(DuplicateKeyError):
+            # failpoint schedules.add
             self.schedules.insert_one(new)
             return True
         return False
@@ -155,25 +157,30 @@ class ScheduleStore:
             if stored.times != schedule.times:
                 said |= _planned(schedule)
         gone = {key: "" for key in ("cron", "timezone", "every", "added_by") if key not in said}
+        # failpoint schedules.replace
         return self.schedules.update_one(seen, {"$set": said, "$unset": gone}).matched_count == 1
 
     def remove(self, name: str) -> None:
         """Remove a schedule; raises :class:`NotFound`."""
         with translated():
+            # failpoint schedules.remove
             if not self.schedules.delete_one({"_id": name}).deleted_count:
                 raise NotFound(f"there is no schedule {name!r}")
 
     def pause(self, name: str) -> bool:
         """Push nothing until :meth:`resume`; False: it was paused. Raises :class:`NotFound`."""
+        # failpoint schedules.pause
         return self._change(name, {"paused": True})
 
     def pause_all(self) -> int:
         """Pause all schedules; return how many there are."""
         with translated():
+            # failpoint schedules.pause_all
             return self.schedules.update_many({}, {"$set": {"paused": True}}).matched_count
 
     def resume(self, name: str, next_at: float, begins_at: float) -> None:
         """Go on with that run; runs during the pause were not missed. Raises :class:`NotFound`."""
+        # failpoint schedules.resume
         self._change(name, {"paused": False, "next_at": date(next_at), "begins_at": date(begins_at)})
 
     def due(self, now: float) -> list[str]:
@@ -207,6 +214,7 @@ class ScheduleStore:
             counts = {"pushed": len(new), "skipped": skipped}
             return self._move_on(schedule, next_at, counts, now, session)
 
+        # failpoint schedules
         return insert_with(queue, jobs, now, move_on, "schedules")
 
     def _move_on(
@@ -217,10 +225,12 @@ class ScheduleStore:
         seen["next_at"] = date(schedule.next_at)
         moved: Document = {"next_at": date(next_at), **({"last_at": date(now)} if counts["pushed"] else {})}
         update = {"$set": moved, "$inc": counts}
+        # failpoint schedules.move_on
         return self.schedules.update_one(seen, update, session=session).matched_count == 1
 
     def _change(self, name: str, fields: Document) -> bool:
         with translated():
+            # failpoint *
             found = self.schedules.update_one({"_id": name}, {"$set": fields})
         if not found.matched_count:
             raise NotFound(f"there is no schedule {name!r}")

@@ -49,6 +49,7 @@ def set_aside(collection: Jobs, strange: Iterable[Strange], now: float) -> list[
     return [
         each
         for each in strange
+        # failpoint jobs.set_aside
         if collection.update_one(
             {"_id": {"$in": [each.id]}, "state": State.READY}, _aside(each.reason, now), hint=BY_ID
         ).modified_count
@@ -62,6 +63,7 @@ def set_ownerless_aside(collection: Jobs, now: float) -> list[Strange]:
     strange = [Strange(each["_id"], reason) for each in found]
     these = {"_id": {"$in": [each.id for each in strange]}, **_OWNERLESS}
     if strange:
+        # failpoint jobs.set_ownerless_aside
         collection.update_many(these, _aside(reason, now), hint=BY_ID)
     return strange
 

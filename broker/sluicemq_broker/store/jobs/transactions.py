@@ -290,6 +290,7 @@ def insert_with(
 def _carried_out(client: Client, apply: Callable[[ClientSession], Result], who: str) -> Result:
     try:
         with client.start_session() as session:
+            # failpoint *.commit
             return session.with_transaction(
                 _once(apply), read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority")
             )

@@ -34,6 +34,7 @@ class RouteStore:
         def mark(_new: Sequence[Job], session: ClientSession) -> bool:
             return self._subscriptions.mark_within(session, held, watermark, now)
 
+        # failpoint routes
         routed = insert_with(self._queue, jobs, now, mark, "routes")
         if routed is None:
             raise LeaseLost(f"subscription {held.name!r} of {held.stream!r} is not held under {held.fence}")

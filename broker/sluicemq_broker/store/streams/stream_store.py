@@ -104,10 +104,12 @@ class StreamStore:
         """Make the head and the index of ids where they are missing."""
         head = {"first": 1, "removed": 1, "made_at": date(now)}
         with one_of_few(), translated():
+            # failpoint streams.index_ids
             self._segments.create_indexes(
                 [IndexModel([("ids", 1)], name=_IDS_INDEX, sparse=True)], **by_majority(self._segments)
             )
             with suppress(DuplicateKeyError):  # another broker makes it just now
+                # failpoint streams.prepare
                 self._segments.update_one({"_id": HEAD}, {"$setOnInsert": head}, upsert=True)
         self.prepared = True
 
@@ -119,6 +121,7 @@ class StreamStore:
         Crash or lost reply: it is there or not. Send it again until this returns: its place is taken then, by
         it or by another segment, and an earlier copy changes nothing.
         """
+        # failpoint streams.append
         if insert(self._database, STREAM_PREFIX + self.name, document_of(segment), "majority", stored):
             self._weigh([segment])
             return Appended.STORED
@@ -238,6 +241,7 @@ class StreamStore:
         if not self._topics_indexed:
             by_topic = IndexModel([("topics", 1), ("_id", 1)], name=_TOPICS_INDEX, sparse=True)
             with translated():
+                # failpoint streams.index_topics
                 self._segments.create_indexes([by_topic], **by_majority(self._segments))
             self._topics_indexed = True
 
@@ -272,6 +276,7 @@ class StreamStore:
 
         Repeating it is harmless.
         """
+        # failpoint streams.raise_first
         self._raise({"first": Int64(first)}, {"erased": True} if erased else {})
 
     def first_within(self, most_bytes: int) -> int:
@@ -297,6 +302,7 @@ class StreamStore:
             return 0
         if newest.next <= below:  # it says where the next one goes; its messages are not kept
             with translated():
+                # failpoint streams.empty_newest
                 self._segments.update_one({"_id": newest.first}, {"$set": {"packed": b"", "topics": []}})
         query: Document = {"_id": {"$gt": HEAD, "$lt": min(below, newest.first)}}
         with translated():
@@ -305,8 +311,10 @@ class StreamStore:
         over = [each for each in ends if each <= below]
         if not over:
             return 0
+        # failpoint streams.raise_removed
         self._raise({"removed": Int64(max(over))})
         with translated():
+            # failpoint streams.remove
             return self._segments.delete_many({"_id": {"$gt": HEAD, "$lt": max(over)}}).deleted_count
 
     def _raise(self, fields: Document, more: Document | None = None) -> None:
@@ -314,6 +322,7 @@ class StreamStore:
         raised = {name: {"$max": [sound[name], number]} for name, number in fields.items()}
         change = [{"$set": {**sound, **raised, **(more or {})}}]
         with translated():
+            # failpoint *
             self._segments.update_one({"_id": HEAD}, change, upsert=True)
 
     # ----------------------------------------------------------- parts of it

@@ -165,6 +165,7 @@ class SubscriptionStore:
             if found.kind is None and after is not None and after != found.watermark:
                 may_move(found)
                 change["watermark"] = Int64(after)
+            # failpoint subscriptions.hold
             self._change(found, {"$set": change, "$inc": {"fence": 1}})
         raise Unavailable(f"subscription {name!r} of stream {stream!r} changes hands too fast: ask again")
 
@@ -174,15 +175,18 @@ class SubscriptionStore:
         False: another hold has begun since, or this one was given up. Lost reply: repeat it.
         """
         with translated():
+            # failpoint subscriptions.mark
             return self._mark(_id(stream, name), fence, watermark, now)
 
     def mark_within(self, session: ClientSession, held: Subscription, watermark: int, now: float) -> bool:
         """Mark as a part of a transaction; raises the driver's errors."""
+        # failpoint routes.mark
         return self._mark(_id(held.stream, held.name), held.fence, watermark, now, session)
 
     def vanish(self, stream: str, name: str, fence: int) -> None:
         """Note that the holder's connection has ended: another session of its kind may take over."""
         with translated():
+            # failpoint subscriptions.vanish
             self._subscriptions.update_one(
                 {"_id": _id(stream, name), "fence": fence}, {"$unset": {"holder": True}}
             )
@@ -194,6 +198,7 @@ class SubscriptionStore:
             held["fence"] = fence
         free: Document = {"$unset": {"kind": True, "holder": True, "held_at": True}, "$inc": {"fence": 1}}
         with translated():
+            # failpoint subscriptions.release
             return self._subscriptions.update_one(held, {**free, **_USED}).matched_count == 1
 
     def seek(
@@ -204,6 +209,7 @@ class SubscriptionStore:
             found = self.get(stream, name) or self._made(stream, name, watermark, may_make)
             if found.kind is not None or found.watermark == watermark:
                 return found
+            # failpoint subscriptions.seek
             self._change(found, {"$set": {"watermark": Int64(watermark)}, "$inc": {"fence": 1}})
         raise Unavailable(f"subscription {name!r} of stream {stream!r} changes hands too fast: ask again")
 
@@ -211,6 +217,7 @@ class SubscriptionStore:
         """Remove a free subscription; False: it is held, or there is none."""
         free = {"_id": _id(stream, name), "kind": {"$exists": False}}
         with translated():
+            # failpoint subscriptions.forget
             return self._subscriptions.delete_one(free).deleted_count == 1
 
     def _mark(
@@ -218,6 +225,7 @@ class SubscriptionStore:
     ) -> bool:
         current = {"_id": key, "fence": fence, "kind": {"$exists": True}}
         reached = {"$max": {"watermark": Int64(watermark)}, "$set": {"marked_at": date(now)}}
+        # failpoint *
         return self._subscriptions.update_one(current, reached, session=session).matched_count == 1
 
     def _made(self, stream: str, name: str, watermark: int, may_make: Callable[[], None]) -> Subscription:
@@ -230,6 +238,7 @@ class SubscriptionStore:
         }
         made = {field: {"$ifNull": [f"${field}", value]} for field, value in new.items()}
         with translated(), suppress(DuplicateKeyError):  # another broker makes it just now
+            # failpoint subscriptions.make
             self._subscriptions.update_one(
                 {"_id": _id(stream, name)}, [{"$set": {**made, "used_at": "$$NOW"}}], upsert=True
             )
@@ -238,6 +247,7 @@ class SubscriptionStore:
     def _change(self, found: Subscription, change: Document) -> None:
         """Change it unless a hold has begun or ended since it was found; the next read tells."""
         with translated():
+            # failpoint *
             self._subscriptions.update_one(
                 {"_id": _id(found.stream, found.name), "fence": found.fence}, change
             )
