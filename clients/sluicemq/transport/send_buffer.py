@@ -123,11 +123,15 @@ class SendBuffer:
         self.replies.ended(error)
 
     def _sort_in(self) -> None:
-        jobs, queues = self.jobs, self._queues
+        # Most jobs are for the queue of the one before, which is looked up once.
+        jobs, name = self.jobs, ""
+        add: Callable[[Receipt], None] = jobs.append  # of the first one's queue by then: all have names
         while jobs:
             receipt = jobs.popleft()
-            queue = queues.get(receipt.queue) or self._queue(receipt.queue)
-            queue.jobs.append(receipt)
+            if receipt.queue != name:
+                name = receipt.queue
+                add = self._queue(name).jobs.append
+            add(receipt)
 
     def _queue(self, name: str) -> _Queue:
         """Return what is known of a queue."""
