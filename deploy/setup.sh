@@ -97,7 +97,7 @@ make_venv() {
 
 # Install this project with the extra $2 into the virtual environment $1, and the packages in the
 # folders after that, as far as they changed: all with pyproject.toml, only the packages themselves
-# with their sources. A developer's editable install is kept.
+# with their sources. With $editable set, changes of the sources are seen without another install.
 install_project() {
     local venv=$1 extra=$2 wanted sources
     shift 2
@@ -105,7 +105,7 @@ install_project() {
     sources=$(sources_sum)
     if [ "$(stamp "$venv" wanted)" != "$wanted" ]; then
         say "installing sluicemq[$extra] into $venv"
-        if is_editable "$venv"; then
+        if [ -n "${editable:-}" ] || is_editable "$venv"; then
             pip_install "$venv" --editable ".[$extra]" "${@/#/--editable=}"
         else
             pip_install "$venv" "setuptools>=77" wheel
@@ -180,6 +180,6 @@ become_sluicemq() {
     install_packages $(missing_for_venv "$python") $(missing_for_mongod "$python")
     set_up "$python" .venv embedded
     installed=$PWD/.venv/bin/sluicemq
-    cd "$called_in"
+    cd "${called_in:?}" || die "there is no folder $called_in"
     exec "$installed" "$command" "$@"
 }

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
@@ -26,16 +28,12 @@ if TYPE_CHECKING:
 
 #: What the process that has others run the tests keeps open.
 _FOR_ALL = ExitStack()
+_UNITS = Path(__file__).parent / "unit"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the long tests too: about an hour")
     parser.addoption("--hours", action="store_true", help="run all tests, explorations ten times as long")
-    parser.addoption(
-        "--record-durations",
-        action="store_true",
-        help=f"write how long each file took to {durations.RECORD.name}",
-    )
     parser.addoption("--first-example", action="store_true", help="show a failing example as it was found")
 
 
@@ -46,8 +44,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("--hours"):
         config.option.full = True
-    if config.getoption("--record-durations") and "PYTEST_XDIST_WORKER" not in os.environ:
-        config.pluginmanager.register(durations.Recorder())
+    if "PYTEST_XDIST_WORKER" not in os.environ and config.cache:
+        config.pluginmanager.register(durations.Recorder(config.cache))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script
         signal.signal(signal.SIGINT, signal.default_int_handler)  # else no program of a test hears Ctrl-C
     for kind in (Client, Subscription):  # a machine may stand still for longer than users want to wait
@@ -67,10 +65,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """All processes share one MongoDB: each of its own would take a second to start, and 2 % at rest.
 
-    But not with ``--full``, where some fill it with millions.
+    But not with ``--full``, where some fill it with millions; unit tests need none.
     """
     config = session.config
-    if config.getoption("numprocesses", None) and not config.getoption("full"):
+    units = all(Path(each).resolve() == _UNITS for each in config.args)
+    if config.getoption("numprocesses", None) and not config.getoption("full") and not units:
         os.environ[GIVEN] = _FOR_ALL.enter_context(session_mongodb())
 
 
@@ -80,11 +79,23 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        durations.longest_first(items, durations.read())
+    if "PYTEST_XDIST_WORKER" in os.environ and config.cache:
+        durations.longest_first(items, config.cache.get(durations.KEY, {}))
     for option in ("full", "hours"):
         if not config.getoption(f"--{option}"):
             _skip(items, option)
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Say what was skipped, and why, a line for each reason."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    for reason, count in Counter(_reason(each) for each in skipped).most_common():
+        terminalreporter.write_line(f"skipped {count}: {reason}")
+
+
+def _reason(report: Any) -> str:
+    where = report.longrepr
+    return str(where[2] if isinstance(where, tuple) else where).removeprefix("Skipped: ")
 
 
 def _skip(items: list[pytest.Item], option: str) -> None:

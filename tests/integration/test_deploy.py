@@ -70,13 +70,15 @@ def test_what_passes_at_its_second_try_is_named_unstable(tmp_path: Path) -> None
     environ = set_up_tests(checkout)
     fail(checkout, "tests/test_a.py::test_0")
     once = checkout / ".venv-test" / "bin" / "pytest"
-    once.write_text('#!/bin/sh\ncase "$*" in *--last-failed*) exit 0;; esac\nexit 1\n')
+    once.write_text(once.read_text().replace("exit 1", 'case "$*" in *--last-failed*) exit 0;; esac; exit 1'))
     # When
     done = run_tests(checkout, environ)
     # Then
     assert done.returncode == 0
     assert "tests/test_a.py::test_0\n" in done.stderr
+    assert "== tests.test_a::test_0\nit waited too long" in done.stderr
     assert "UNSTABLE" in done.stderr.splitlines()[-1]
+    assert "it waited too long" in (checkout / "test-reports" / "unstable.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -107,10 +109,17 @@ def run_tests(checkout: Path, environ: dict[str, str]) -> subprocess.CompletedPr
 
 
 def fail(checkout: Path, *tests: str) -> tuple[str, ...]:
-    """Let these be what pytest remembers to have failed."""
+    """Let these be what pytest reports, and remembers, to have failed."""
     cached = checkout / ".pytest_cache" / "v" / "cache"
     cached.mkdir(parents=True)
     (cached / "lastfailed").write_text(json.dumps(dict.fromkeys(tests, True)))
+    failed = [test.replace("/", ".").replace(".py::", '" name="') for test in tests]
+    cases = [
+        f'<testcase classname="{each}"><failure>it waited too long</failure></testcase>' for each in failed
+    ]
+    (checkout / "report.xml").write_text(f"<testsuite>{''.join(cases)}</testsuite>")
+    pytest_played = "mkdir -p test-reports; cp report.xml test-reports/first-try.xml; echo F >&2; exit 1"
+    (checkout / ".venv-test" / "bin" / "pytest").write_text(f"#!/bin/sh\n{pytest_played}\n")
     return tests
 
 
@@ -136,6 +145,7 @@ def set_up_tests(checkout: Path, broken: int = 0) -> dict[str, str]:
     (venv / "libzmq-4.1" / "libzmq.so.5").touch()
     for program, says, code in (
         ("ruff", "", 0), ("mypy", "a.py: error", broken), ("lint-imports", "a banner", 0), ("pytest", "F", 1),
+        ("check-jsonschema", "", 0), ("shellcheck", "", 0),
     ):  # fmt: skip
         played(venv / "bin" / program, says, code)
     programs = checkout / "programs"

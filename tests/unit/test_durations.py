@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from support.durations import TESTS, Recorder, longest_first, read
+from support.durations import TESTS, Recorder, longest_first
 
 
 def items(*files: str) -> list[Any]:
@@ -40,25 +39,35 @@ def test_a_file_that_was_not_recorded_is_begun_before_all_others() -> None:
     assert [each.path.name for each in tests] == ["new.py", "a.py"]
 
 
-def test_the_seconds_of_the_files_that_ran_are_written_and_those_of_others_kept(tmp_path: Path) -> None:
-    # Given a record with a file that did not run now, and with one that is gone
+def test_in_a_fresh_checkout_unit_tests_are_begun_last() -> None:
+    tests = items("unit/a.py", "faults/a.py", "integration/a.py")
+
+    longest_first(tests, {})
+
+    assert [each.path.parent.name for each in tests] == ["faults", "integration", "unit"]
+
+
+def test_the_seconds_of_the_files_that_ran_are_kept_and_those_of_others_too(tmp_path: Path) -> None:
+    # Given a record with a file that did not run now, and with one that no longer exists
     for name in ("ran.py", "kept.py"):
         (tmp_path / name).touch()
-    record = tmp_path / "durations.json"
-    record.write_text(json.dumps({"ran.py": 9.0, "kept.py": 2.0, "gone.py": 3.0}))
-    recorder = Recorder(record, tmp_path)
+    cache = Kept({"ran.py": 9.0, "kept.py": 2.0, "gone.py": 3.0})
+    recorder = Recorder(cache, tmp_path)
     # When
     ran(recorder, "ran.py", 1.25, 0.5)
     recorder.pytest_sessionfinish()
     # Then
-    assert read(record) == {"ran.py": 1.8, "kept.py": 2.0}
+    assert cache.seconds == {"ran.py": 1.8, "kept.py": 2.0}
 
 
-def test_without_a_record_nothing_is_known(tmp_path: Path) -> None:
-    assert read(tmp_path / "none.json") == {}
+class Kept:
+    """A cache of pytest with one value."""
 
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
 
-def test_what_is_recorded_here_names_seconds_of_files() -> None:
-    recorded = read()
-    assert recorded
-    assert all(seconds >= 0 and file.endswith(".py") for file, seconds in recorded.items())
+    def get(self, key: str, default: dict[str, float]) -> dict[str, float]:
+        return self.seconds
+
+    def set(self, key: str, value: Any) -> None:
+        self.seconds = value
