@@ -65,7 +65,7 @@ def store_checks(mongo_uri: str, name: str) -> Iterator[Breach]:
     """Yield what is left in MongoDB, once there was time for it to go."""
     deadline = time.monotonic() + _REST
     with MongoClient[dict[str, Any]](mongo_uri, serverSelectionTimeoutMS=10_000) as mongo:
-        while (found := [*left(mongo[name])]) and time.monotonic() < deadline:
+        while (found := [*left(mongo[name]), *open_transactions(mongo)]) and time.monotonic() < deadline:
             time.sleep(1)
     yield from found
 
@@ -81,11 +81,15 @@ def left(database: Database[dict[str, Any]]) -> Iterator[Breach]:
     yield from _leases_left(database)
     if tasks := [*database["tasks"].find({"state": "running"})]:
         yield Breach("stuck", f"{len(tasks)} tasks are not done", [str(each) for each in tasks[:_SHOWN]])
+
+
+def open_transactions(mongo: MongoClient[dict[str, Any]]) -> Iterator[Breach]:
+    """Yield the transactions with which nobody goes on, of any database of this MongoDB."""
     pipeline: list[dict[str, Any]] = [
         {"$currentOp": {"allUsers": True, "idleSessions": True}},
         {"$match": {"transaction.timeOpenMicros": {"$gt": _LONG_OPEN}}},
     ]
-    if open_ones := [*database.client.admin.aggregate(pipeline)]:
+    if open_ones := [*mongo.admin.aggregate(pipeline)]:
         yield Breach("stuck", f"{len(open_ones)} transactions are open", [str(open_ones[0])[:2000]])
 
 
