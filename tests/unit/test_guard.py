@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
-import gevent
 import pytest
 from argon2 import PasswordHasher
-from gevent.event import AsyncResult
+from gevent.event import AsyncResult, Event
+from gevent.threadpool import ThreadPool
 
 from sluicemq.protocol.keys import KeyPair, encode, key_id
 from sluicemq.protocol.permissions import Action, Permissions
@@ -23,7 +22,7 @@ from sluicemq_broker.config import (
     SecuritySettings,
 )
 from sluicemq_broker.runtime import Counters
-from sluicemq_broker.security import Caller, DoorGuard, Security, passwords
+from sluicemq_broker.security import Caller, DoorGuard, Passwords, Security
 from sluicemq_devices.sockets.endpoints import Endpoint, parse
 from sluicemq_devices.zmtp import CURVE, NULL, PLAIN, Credentials
 
@@ -157,28 +156,32 @@ def test_passwords_come_from_this_machine_unless_that_is_allowed(
     assert gets_in or "it comes from another machine" in why
 
 
-def test_a_principal_that_is_removed_while_its_password_is_checked_does_not_get_in(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_principal_that_is_removed_while_its_password_is_checked_does_not_get_in() -> None:
     """The check takes a while, and the principal may be gone behind it."""
     security = secured()
+    threads = SlowThreads()
+    security.passwords = Passwords(threads)
     answer: AsyncResult[tuple[Caller | None, str]] = AsyncResult()
-    begun, removed = threading.Event(), threading.Event()
-
-    def slowly(stored: str, password: str) -> bool:
-        begun.set()
-        return removed.wait(30)
-
-    monkeypatch.setattr(passwords, "fits_hash", slowly)
 
     security.guard(END).admit(RIGHT, HERE, lambda who, why, **_: answer.set((who, why)))
-    with gevent.Timeout(30):
-        while not begun.is_set():
-            gevent.sleep(0.001)
+    threads.begun.wait(30)
     security.reconfigure(SecuritySettings(), {})
-    removed.set()
+    threads.removed.set()
 
     assert answer.get(timeout=30)[0] is None
+
+
+class SlowThreads(ThreadPool):  # type: ignore[misc]
+    """Threads in which a password, which is right, is checked until its principal is ``removed``."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.begun, self.removed = Event(), Event()
+
+    def apply(self, *_work: object) -> tuple[bool, float]:
+        self.begun.set()
+        self.removed.wait(30)
+        return True, 0.0
 
 
 def test_a_device_has_its_own_rule() -> None:
