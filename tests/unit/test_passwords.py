@@ -229,8 +229,8 @@ class NoThreads(ThreadPool):  # type: ignore[misc]
 class Threads(ThreadPool):  # type: ignore[misc]
     """Threads that wait until ``go_on`` is set.
 
-    They note against which hashes passwords were ``checked``, and the passwords that they have ``taken``. What
-    would be checked against :data:`passwords.NOBODYS`, with real costs, is checked against a cheap hash.
+    They note against which hashes passwords were ``checked``, and the passwords that they have ``taken``.
+    What would be checked against :data:`passwords.NOBODYS`, with real costs, is checked against a cheap hash.
     """
 
     def __init__(self) -> None:
