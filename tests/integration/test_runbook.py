@@ -1,4 +1,4 @@
-"""The runbook has a page for each alarm, and its commands are typed at a broker that has the trouble."""
+"""The runbook has a section for each alarm, and its commands are typed at a broker that has the trouble."""
 
 from __future__ import annotations
 
@@ -20,20 +20,18 @@ from support.broker_process import BrokerProcess
 from support.http_reader import Web
 from support.waiting import TIMEOUT
 
-FOLDER = ROOT / "docs" / "runbook"
+PAGE = (ROOT / "docs" / "runbook.md").read_text()
+#: The text of each section by its heading.
+SECTIONS = dict(each.split("\n\n", 1) for each in PAGE.split("\n## ")[1:])
 RULES = re.findall(r"- alert: (\w+)\n.*?for: (\w+)\n\s+labels:\n\s+severity: (\w+)", ALERTS, re.DOTALL)
 NAMES = [name for name, _, _ in RULES]
 #: Programs of the host and of MongoDB.
 OF_THE_HOST = {"iostat", "journalctl", "mongosh", "ss", "systemctl"}
 
 
-def page(name: str) -> str:
-    return (FOLDER / f"{name}.md").read_text()
-
-
 def commands(name: str) -> list[str]:
     """The lines of the blocks, and what stands in the text as ``sluicemq …`` with its arguments."""
-    text = page(name)
+    text = SECTIONS[name]
     lines = [line for block in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
              for line in block.splitlines()]  # fmt: skip
     return lines + re.findall(r"`(sluicemq [a-z]+ [^`]+)`", text)
@@ -46,42 +44,40 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
         yield broker
 
 
-def test_each_alarm_has_its_page_and_each_page_its_alarm() -> None:
+def test_each_alarm_has_its_section_and_each_section_its_alarm() -> None:
     assert len(NAMES) == len(re.findall(r"- alert: ", ALERTS)) > 10
-    assert {each.stem for each in FOLDER.glob("*.md")} == {*NAMES, "README"}
-    index = [f"| [{n}]({n}.md) | {severity} | {after(wait)} |" for n, wait, severity in RULES]
-    assert re.findall(r"^\| \[.*$", page("README"), re.MULTILINE) == index
+    assert list(SECTIONS) == NAMES
+    index = [f"| [{n}](#{n.lower()}) | {severity} | {after(wait)} |" for n, wait, severity in RULES]
+    assert re.findall(r"^\| \[.*$", PAGE.partition("\n## ")[0], re.MULTILINE) == index
 
 
 @pytest.mark.parametrize(("name", "wait", "severity"), RULES)
-def test_a_page_has_the_form_of_all_and_says_when_its_rule_fires(name: str, wait: str, severity: str) -> None:
-    text = page(name)
+def test_a_section_says_when_its_rule_fires_and_when_it_is_over(name: str, wait: str, severity: str) -> None:
     after_that = after(wait) if wait == "0m" else f"after {wait}"
-    assert text.startswith(f"# {name}\n\n*{severity}*, {after_that}. ")
-    assert re.findall(r"^## .*$", text, re.MULTILINE) == ["## Look", "## The way out"]
-    assert re.findall(r"^\*Over\* when ", text, re.MULTILINE)
+    assert SECTIONS[name].startswith(f"*{severity}*, {after_that}. ")
+    assert re.findall(r"^\*Over\* when ", SECTIONS[name], re.MULTILINE)
 
 
 def after(wait: str) -> str:
     return "at once" if wait == "0m" else wait
 
 
-def test_each_rule_names_its_page() -> None:
+def test_each_rule_names_its_section() -> None:
     urls = re.findall(r"- alert: (\w+)\n(?:(?!- alert).*\n)*?\s+runbook_url: (\S+)", ALERTS)
-    base = "https://github.com/sluicemq/sluicemq/blob/main/docs/runbook"
-    assert urls == [(name, f"{base}/{name}.md") for name in NAMES]
+    base = "https://github.com/sluicemq/sluicemq/blob/main/docs/runbook.md"
+    assert urls == [(name, f"{base}#{name.lower()}") for name in NAMES]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_page_names_panels_that_grafanas_dashboard_has(name: str) -> None:
-    [line] = re.findall(r"^- \*Grafana\*: (.*)$", page(name), re.MULTILINE)
+def test_a_section_names_panels_that_grafanas_dashboard_has(name: str) -> None:
+    [line] = re.findall(r"^- \*Grafana\*: (.*)$", SECTIONS[name], re.MULTILINE)
     named = re.findall(r'"([^"]+)"', line)
     assert named
     assert set(named) <= {panel["title"] for panel in DASHBOARD["panels"]}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_commands_of_a_page_can_be_typed(
+def test_the_commands_of_a_section_can_be_typed(
     name: str, broker: BrokerProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The protocol between brokers and MongoDB in every order of events: docs/protocol-model.md."""
+"""The protocol between brokers and MongoDB in every order of events: docs/verification.md."""
 
 from __future__ import annotations
 

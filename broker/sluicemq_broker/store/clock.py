@@ -100,7 +100,7 @@ class ServerClock:
             return
         log.warning(
             "the MongoDB server's clock was set %s by %.1f s: jobs and schedules that were planned by its "
-            'former time come %s than meant (docs/troubleshooting.md, "MongoDB\'s clock was wrong")',
+            'former time come %s than meant (docs/trouble.md, "MongoDB\'s clock was wrong")',
             "forward" if seconds > 0 else "back",
             abs(seconds),
             "sooner" if seconds > 0 else "later",
