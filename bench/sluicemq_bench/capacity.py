@@ -1,6 +1,6 @@
 """Plan the hosts of an installation: from a load and measured costs to brokers, cores, disk and oplog.
 
-``docs/capacity.md`` says where each figure is from. Nothing here knows a broker, or measures.
+``docs/scaling.md`` says where each figure is from. Nothing here knows a broker, or measures.
 """
 
 from __future__ import annotations

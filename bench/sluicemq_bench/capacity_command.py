@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _HELP = """Plan an installation: hosts, cores, disk and oplog for a load.
 
-Costs of a job are those of docs/capacity.md, or with --measure those of this machine. Nothing is started
+Costs of a job are those of docs/scaling.md, or with --measure those of this machine. Nothing is started
 without --measure.
 """
 

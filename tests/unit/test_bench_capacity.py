@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from sluicemq.cli.app import app
 from sluicemq_bench.capacity import AT_REST, Capacity, Costs, Hosts, Load, costs_of, planned
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "capacity.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "scaling.md"
 SHOWN = re.findall(r"<!-- planned -->\n```console\n\$ (.*)\n([^`]*)```", PAGE.read_text())
 LOAD = Load(rate=1000.0, average=300.0)
 #: More of each of these is more load.
