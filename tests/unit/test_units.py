@@ -55,9 +55,3 @@ def test_a_second_broker_differs_by_its_name_alone() -> None:
     one, many = (ROOT / "deploy/systemd" / name for name in ("sluicemq.service", "sluicemq@.service"))
     named = many.read_text().replace("%i.toml", "sluicemq.toml").replace("/%i", "").replace(" (%i)", "")
     assert named == one.read_text()
-
-
-def test_the_page_on_operations_shows_the_unit() -> None:
-    page = (ROOT / "docs" / "operations.md").read_text()
-    shown = page.split("<!-- systemd unit -->\n```ini\n")[1].split("```")[0]
-    assert shown == (ROOT / "deploy/systemd/sluicemq.service").read_text()
