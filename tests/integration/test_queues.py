@@ -20,8 +20,7 @@ from sluicemq_broker.doors.lane_workers import PopWorker
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.process.server import Server
-from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.verdict import Settlement, Verdict
+from sluicemq_broker.queue import Push, Settlement, Verdict
 from sluicemq_broker.queues import Census
 from sluicemq_broker.queues.bulk_operations import Delete
 from sluicemq_broker.queues.queues import Queues

@@ -7,22 +7,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from sluicemq_broker.job.job import Reservation
 from sluicemq_broker.queue.deliveries import Deliveries
-from sluicemq_broker.queue.worker import Delivery, DeliveryState
+from sluicemq_broker.queue.worker import Delivery, DeliveryState, Marks
 from support.fakes import FakeWorker
 from support.jobs import a_job, some_jobs
 
 ENDED = {DeliveryState.SETTLED, DeliveryState.VOID}
 LASTS = 10.0  # seconds, the visibility timeout of every job
-
-
-class Counting(FakeWorker):
-    """Counts, as a device does for its marks, what is in flight with it."""
-
-    flying = 0
-
-    def ended(self, delivery: Delivery) -> None:
-        self.flying -= 1
-        assert delivery.state is not DeliveryState.IN_FLIGHT
 
 
 class Table(RuleBasedStateMachine):
@@ -34,28 +24,28 @@ class Table(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.table = Deliveries()
+        self.marks = Marks(12, 2**30)
         self.now = 0.0
-        self.everybody: list[Counting] = []
+        self.everybody: list[FakeWorker] = []
         self.all: list[Delivery] = []
 
     @rule(target=workers, prefetch=st.integers(0, 5), pops=st.booleans())
-    def come(self, prefetch: int, *, pops: bool) -> Counting:
-        worker = Counting(prefetch)
-        worker.pops = pops
+    def come(self, prefetch: int, *, pops: bool) -> FakeWorker:
+        worker = FakeWorker(prefetch)
+        worker.pops, worker.marks = pops, None if pops else self.marks
         self.table.attach(worker, 0.0)
         self.everybody.append(worker)
         self._recount()
         return worker
 
     @rule(target=deliveries, worker=workers, owner=st.sampled_from(["one", "other"]))
-    def give(self, worker: Counting, owner: str) -> object:
+    def give(self, worker: FakeWorker, owner: str) -> object:
         if not worker.free:
             return multiple()
         jobs = some_jobs(worker.free, visibility_timeout=LASTS)
         for job in jobs:
             job.reserve(Reservation(owner, 1))
         opened = self.table.open(worker, jobs, self.now)
-        worker.flying += 0 if worker.pops else len(opened)
         self.all += opened
         self._recount()
         return multiple(*opened)
@@ -76,7 +66,7 @@ class Table(RuleBasedStateMachine):
         assert not self.table.extend(delivery.receipt, FakeWorker(), self.now)
 
     @rule(worker=workers)
-    def removed(self, worker: Counting) -> None:
+    def removed(self, worker: FakeWorker) -> None:
         popped = [each for each in worker.in_flight.values() if each.state is DeliveryState.REMOVING]
         self.table.removed(worker, popped)
         assert all(each.state is DeliveryState.SETTLED for each in popped)
@@ -100,7 +90,7 @@ class Table(RuleBasedStateMachine):
         self._recount()
 
     @rule(worker=consumes(workers))
-    def leave(self, worker: Counting) -> None:
+    def leave(self, worker: FakeWorker) -> None:
         had = [each for each in self.all if each.worker is worker and each.state is DeliveryState.IN_FLIGHT]
         assert self.table.leave(worker) == had
         assert all(each.state in ENDED for each in self.all if each.worker is worker)
@@ -113,9 +103,14 @@ class Table(RuleBasedStateMachine):
             mine = [each for each in self.all if each.worker is worker]
             taken = {DeliveryState.IN_FLIGHT, DeliveryState.REMOVING}
             assert worker.in_flight.keys() == {each.receipt for each in mine if each.state in taken}
-            assert worker.flying == sum(each.state is DeliveryState.IN_FLIGHT for each in mine)
             overdue = {each.receipt for each in mine if each.state is DeliveryState.OVERDUE}
             assert overdue <= worker.overdue.keys()  # and those that never answered
+
+    @invariant()
+    def the_marks_count_what_is_in_flight(self) -> None:
+        flying = [each.job for each in self.table.in_flight.values() if each.worker.marks]
+        assert (self.marks.jobs, self.marks.bytes) == (len(flying), sum(each.size for each in flying))
+        assert self.marks.jobs <= self.marks.most_jobs
 
     @invariant()
     def the_sums_are_those_of_the_workers(self) -> None:

@@ -269,10 +269,12 @@ def test_a_delivery_tells_of_its_job_what_a_handler_may_want_to_know(
     assert lane.sent[0].fields == ["mail", [row], 17e8]
 
 
-def test_a_worker_whose_client_does_not_read_takes_nothing(worker: SessionWorker, lane: Lane) -> None:
+def test_a_worker_whose_client_does_not_read_takes_nothing(session: Session, queue: Any, lane: Lane) -> None:
+    worker = SessionWorker(session, queue, 100)
     assert (worker.free, worker.takes) == (100, (100, 100))
 
     lane.writable = False
+    worker = SessionWorker(session, queue, 100)
 
     assert (worker.free, worker.takes) == (0, (0, 0))
 

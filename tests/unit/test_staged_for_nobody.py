@@ -171,21 +171,11 @@ def test_nothing_is_held_beside_an_isolated_job_for_the_worker_that_has_it(rig: 
 
 
 class Deaf(FakeWorker):
-    """Takes what it is sent, until its connection is full."""
-
-    deaf = False
-
-    @property
-    def reads(self) -> bool:
-        return not self.deaf
-
-    @property
-    def free(self) -> int:
-        return super().free if self.reads else 0
+    """Takes one message, and then its connection is full."""
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         super().deliver(deliveries)
-        self.deaf = True
+        self.reads = False
 
 
 def test_nothing_is_held_for_a_worker_that_does_not_read(rig: DispatchRig) -> None:
@@ -205,7 +195,7 @@ def test_nothing_is_held_for_a_worker_whose_connection_something_else_has_filled
     # Given
     deaf = Deaf(prefetch=200)
     rig.attach(deaf)
-    deaf.deaf = True
+    rig.queue.stalled(deaf)
     # When
     rig.ready(*some_jobs(600))
     rig.tick()
@@ -218,8 +208,7 @@ def test_a_worker_that_reads_again_gets_more(rig: DispatchRig) -> None:
     rig.ready(*some_jobs(600))
     deaf = Deaf(prefetch=600)
     rig.attach(deaf)
-    deaf.deaf = False
-    rig.queue.offer(deaf)
+    rig.queue.offer(deaf, reads=True)
     go_on()
     assert len(deaf.messages) == 2
     assert len(set(deaf.jobs)) == len(deaf.jobs)

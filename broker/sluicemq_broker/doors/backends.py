@@ -6,7 +6,7 @@ noticed when its connection ends.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -18,7 +18,7 @@ from sluicemq_broker.doors.frames import FRAME_FACTOR
 from sluicemq_broker.doors.lane_workers import ArrivalWorker, LaneWorker, PopWorker, PullWorker, RepWorker
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.worker_frames import charge_jobs, commit_frames, unreadable
-from sluicemq_broker.queue import Delivery, Settlement, Verdict, Worker
+from sluicemq_broker.queue import Marks, Settlement, Verdict, Worker
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.security import may_stay
 from sluicemq_devices.hub import Watermark
@@ -46,10 +46,7 @@ class Backend:
         self.counters = services.counters
         self.now = services.timer.now
         self.sent = 0
-        self.unsettled = 0
-        self.unsettled_bytes = 0
-        self.workers: set[LaneWorker] = set()
-        """Connected workers; they are offered again when the device's marks have room again."""
+        self.marks = Marks(settings.hwm, settings.hwm_bytes)
         self.max_frame = FRAME_FACTOR * services.settings.max_job_bytes
         self._services = services
         self.doors = DoorGroup(self._lanes(endpoint) for endpoint in settings.backends)
@@ -72,26 +69,6 @@ class Backend:
         A popping worker that doesn't read for a while answers none, and would lose the jobs on its way.
         """
         return self.kind == "DEALER" or self.settings.ack != Ack.AUTO
-
-    @property
-    def room(self) -> int:
-        """Deliveries that the device's high-water marks still allow."""
-        return 0 if self.unsettled_bytes >= self.settings.hwm_bytes else self.settings.hwm - self.unsettled
-
-    def took(self, deliveries: Sequence[Delivery]) -> None:
-        """Count deliveries to a worker of this device."""
-        self.sent += len(deliveries)
-        self.unsettled += len(deliveries)
-        self.unsettled_bytes += sum([each.job.size for each in deliveries])
-
-    def freed(self, delivery: Delivery) -> None:
-        """Count a delivery that has ended; workers for which the marks had no room are offered again."""
-        was_full = self.room <= 0
-        self.unsettled -= 1
-        self.unsettled_bytes -= delivery.job.size
-        if was_full and self.room > 0:
-            for worker in list(self.workers):
-                self.queue.offer(worker)
 
     def start(self) -> None:
         """Open the doors."""

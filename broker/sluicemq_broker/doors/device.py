@@ -97,7 +97,7 @@ class QueueDevice:
             "connections": self._frontend.doors.connections + self._backend.connections,
             "held": mark.count,
             "held_bytes": mark.bytes,
-            "unsettled": self._backend.unsettled,
+            "unsettled": self._backend.marks.jobs,
             "shut": self._frontend.is_shut,
         }
 

@@ -14,7 +14,7 @@ from sluicemq_broker.config import Envelope
 from sluicemq_broker.doors.frames import PROBE
 from sluicemq_broker.doors.popped_jobs import push_again
 from sluicemq_broker.doors.worker_frames import answer, body, charge_jobs, unreadable
-from sluicemq_broker.queue import Delivery, Settlement, Takes, Verdict, Worker
+from sluicemq_broker.queue import Delivery, Settlement, Verdict, Worker
 from sluicemq_broker.runtime import Count
 from sluicemq_devices.sockets import Lane
 
@@ -34,38 +34,24 @@ class LaneWorker(Worker):
     """A worker on a connection of its own."""
 
     def __init__(self, backend: Backend, lane: Lane) -> None:
-        super().__init__(lane.peer, backend.prefetch, caller=lane.who)
+        super().__init__(
+            lane.peer, backend.prefetch, caller=lane.who, marks=backend.marks, reads=lane.writable
+        )
         self._backend = backend
         self._queue = backend.queue
         self._lane = lane
         self._full = backend.settings.envelope == Envelope.FULL
-        lane.on(receive=self._receive, closed=self._closed, unblocked=partial(self._queue.offer, self))
-        backend.workers.add(self)
-
-    @property
-    def free(self) -> int:
-        """How many jobs its prefetch and the device's marks allow; none while its socket is full."""
-        return min(super().free, self._backend.room) if self._lane.writable else 0
-
-    @property
-    def takes(self) -> Takes:
-        """How many jobs it takes; none now while its device is at its mark."""
-        takes = super().takes
-        return takes if self._backend.room > 0 else takes._replace(now=0)
-
-    @property
-    def reads(self) -> bool:
-        """False while its socket is full."""
-        return self._lane.writable
+        lane.on(
+            receive=self._receive,
+            closed=self._closed,
+            blocked=partial(self._queue.stalled, self),
+            unblocked=partial(self._queue.offer, self, reads=True),
+        )
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Count and send jobs."""
-        self._backend.took(deliveries)
+        self._backend.sent += len(deliveries)
         self._lane.post([self._frames(delivery) for delivery in deliveries])
-
-    def ended(self, delivery: Delivery) -> None:
-        """Count a delivery that has ended; the worker may still work on it."""
-        self._backend.freed(delivery)
 
     def hang_up(self) -> None:
         """Close its connection."""
@@ -78,7 +64,6 @@ class LaneWorker(Worker):
         """Ignore messages: a PULL socket sends none."""
 
     def _closed(self) -> None:
-        self._backend.workers.discard(self)
         self._queue.worker_gone(self, seen=self._lane.cut_for)
 
 
@@ -172,7 +157,7 @@ class ArrivalWorker(LaneWorker):
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Count and send jobs, and ask for their arrival."""
-        self._backend.took(deliveries)
+        self._backend.sent += len(deliveries)
         arrived = partial(
             self._arrived, [each.receipt for each in deliveries], len(self.in_flight), deliveries[0].handed_at
         )
@@ -214,11 +199,6 @@ class PopWorker(LaneWorker):
         self._posted: list[Delivery] = []  # the lane has these; its backlog says how many are not sent
         lane.on(unblocked=self._flush)
 
-    @property
-    def free(self) -> int:
-        """Nothing while jobs are being removed for it, or wait here: one batch after the other, in order."""
-        return 0 if self._popped or self.in_flight else super().free
-
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs that are no longer in MongoDB."""
         self._popped.extend(deliveries)
@@ -234,7 +214,7 @@ class PopWorker(LaneWorker):
             self._lane.post([self._frames(each) for each in self._posted])
         if self._lane.writable:
             self._posted = []
-        self._queue.offer(self)  # also if it does not read: then nothing is held for it
+        self._queue.offer(self, reads=self._lane.writable)
 
     def _closed(self) -> None:
         # Jobs that are being removed for it now come to `deliver`, and are pushed again there.

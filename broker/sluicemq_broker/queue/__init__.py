@@ -15,7 +15,7 @@ from sluicemq_broker.queue.verdict import (
     Verdict,
     read_verdict,
 )
-from sluicemq_broker.queue.worker import Delivery, Takes, Worker
+from sluicemq_broker.queue.worker import Delivery, Marks, Worker
 
 __all__ = [
     "MOST_CHILDREN",
@@ -25,13 +25,13 @@ __all__ = [
     "Delivery",
     "JobMaker",
     "MakeJob",
+    "Marks",
     "Onward",
     "Outcome",
     "Push",
     "Queue",
     "Settlement",
     "StoredResult",
-    "Takes",
     "Verdict",
     "Worker",
     "check_headers",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import ClassVar, Final
 
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
+from sluicemq_broker.queue.worker import Delivery, DeliveryState, Marks, Worker
 
 #: A name here, since it is needed once for each job, and a member of an enum is looked up each time.
 _SETTLED: Final = DeliveryState.SETTLED
@@ -16,8 +16,10 @@ _SETTLED: Final = DeliveryState.SETTLED
 class Deliveries:
     """Every delivery of one queue that has not ended, and the credit of its workers.
 
-    Nothing else changes the state of a delivery (drawn in :class:`DeliveryState`), what a worker has, or
-    whether it is ``alone``. A worker may change how much it takes itself; it is recounted when it is offered.
+    Nothing else changes the state of a delivery (drawn in :class:`DeliveryState`), what a worker has, whether
+    it is ``alone``, or what is counted at the marks of its device. Nothing here calls anybody. A door may
+    change how much its worker takes; that is recounted when the worker is offered. ``reopened`` are marks
+    that were full, and have room again.
     ``in_flight`` are those whose verdicts are awaited, by their receipts. ``capacity`` is the prefetch of
     all workers that read what they are sent, ``free`` how much of that nobody has filled. Times are
     monotonic seconds.
@@ -31,6 +33,7 @@ class Deliveries:
         self.workers: set[Worker] = set()
         self.capacity = 0
         self.free = 0
+        self.reopened: set[Marks] = set()
         self._overdue: dict[bytes, Delivery] = {}
 
     def attach(self, worker: Worker, now: float) -> None:
@@ -63,6 +66,8 @@ class Deliveries:
         worker.in_flight.update(opened)
         if not worker.pops:
             self.in_flight.update(opened)
+            if worker.marks:
+                worker.marks.take([each.job for each in opened.values()])
         return list(opened.values())
 
     def has_receipt(self, receipt: bytes) -> bool:
@@ -78,7 +83,8 @@ class Deliveries:
         del worker.in_flight[receipt]
         worker.proven = True
         delivery.state = _SETTLED
-        worker.ended(delivery)
+        if worker.marks:
+            self._free_marks(worker.marks, delivery)
         return delivery
 
     def answered_late(self, receipt: bytes) -> Worker | None:
@@ -151,8 +157,9 @@ class Deliveries:
         for delivery in list(worker.overdue.values()):
             self._void(delivery)
         self.recount(worker)
-        for delivery in left:
-            worker.ended(delivery)
+        if worker.marks:
+            for delivery in left:
+                self._free_marks(worker.marks, delivery)
         return left
 
     def withdraw(self, now: float) -> list[Delivery]:
@@ -177,7 +184,12 @@ class Deliveries:
             worker.overdue[receipt] = self._overdue[receipt] = delivery
             delivery.overdue_at = now + delivery.job.visibility_timeout
             delivery.state = DeliveryState.OVERDUE
-            worker.ended(delivery)
+            if worker.marks:
+                self._free_marks(worker.marks, delivery)
+
+    def _free_marks(self, marks: Marks, delivery: Delivery) -> None:
+        if marks.give(delivery.job):
+            self.reopened.add(marks)
 
     def _void(self, delivery: Delivery) -> None:
         self._overdue.pop(delivery.receipt, None)

@@ -43,19 +43,29 @@ class HandOut:
         self.takers.add(worker)
 
     def offer_workers_of(self, deliveries: list[Delivery]) -> None:
-        """Offer the workers of these deliveries: they may have become free."""
+        """Offer the workers of these deliveries, and of devices whose marks have room again."""
         for worker in {each.worker for each in deliveries}:
             self.offer(worker)
+        if self.deliveries.reopened:
+            reopened, self.deliveries.reopened = self.deliveries.reopened, set()
+            for worker in self.deliveries.workers:
+                if worker.marks in reopened:
+                    self.offer(worker)
 
     def leave(self, worker: Worker) -> list[Delivery]:
         """A worker has gone; returns the deliveries it leaves unsettled, whose receipts are void now."""
         if worker not in self.deliveries.workers:
             return []
         self.takers.remove(worker)
-        return self.deliveries.leave(worker)
+        left = self.deliveries.leave(worker)
+        self.offer_workers_of([])
+        return left
 
     def settle(self, receipt: bytes, now: float) -> Delivery | None:
-        """End a delivery by its receipt; None if it is not under way (any more). Then offer its worker."""
+        """End a delivery by its receipt; None if it is not under way (any more).
+
+        Then call :meth:`offer_workers_of`.
+        """
         delivery = self.deliveries.settle(receipt)
         if delivery is None:
             if worker := self.deliveries.answered_late(receipt):
@@ -89,8 +99,8 @@ class HandOut:
         if not len(staging):
             return None
         while worker := self.takers.next():
-            free = worker.free  # asks its socket: once is enough
-            if not free:  # something else has filled its connection
+            free = worker.free
+            if not free:  # what it was offered for has been filled since
                 self.deliveries.recount(worker)
                 continue
             least = min(SHARE, worker.prefetch // SHARE_OF_PREFETCH)

@@ -256,10 +256,17 @@ class Queue:
         self.scheduler.deliveries.attach(worker, self._timer.now())
         self.offer(worker)
 
-    def offer(self, worker: Worker) -> None:
-        """A worker may have become free."""
+    def offer(self, worker: Worker, *, reads: bool | None = None) -> None:
+        """A worker may have become free; ``reads``: whether its connection takes more."""
+        if reads is not None:
+            worker.reads = reads
         self.scheduler.hand_out.offer(worker)
         self._hand_out(self._surroundings.now())
+
+    def stalled(self, worker: Worker) -> None:
+        """The connection of a worker takes nothing more: nothing is held for it until it is offered again."""
+        worker.reads = False
+        self.scheduler.deliveries.recount(worker)
 
     def resize(self, worker: Worker, prefetch: int) -> None:
         """A worker has changed how much it takes."""

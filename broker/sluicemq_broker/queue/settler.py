@@ -160,9 +160,9 @@ class Settler:
         self._scheduler.pace.ended(len(settled), at)
         self._counters.took(Timing.TIME_AT_WORKER, [at - each.delivery.handed_at for each in settled])
         settlement.close()
-        for worker in {each.delivery.worker for each in settled}:
-            worker.settled_at = at
-            self._scheduler.hand_out.offer(worker)
+        for each in settled:
+            each.delivery.worker.settled_at = at
+        self._scheduler.hand_out.offer_workers_of([each.delivery for each in settled])
 
     def worker_gone(self, worker: Worker, *, died: bool = True, seen: str = "") -> None:
         """A worker has left: its jobs go to others at once, one job at a time if it died.

@@ -68,17 +68,50 @@ class Takes(NamedTuple):
     now: int
 
 
+class Marks:
+    """High-water marks of a device: how many jobs, and bytes of jobs, its workers may have unsettled."""
+
+    __slots__ = ("bytes", "jobs", "most_bytes", "most_jobs")
+
+    def __init__(self, most_jobs: int, most_bytes: int) -> None:
+        self.most_jobs = most_jobs
+        self.most_bytes = most_bytes
+        self.jobs = 0
+        self.bytes = 0
+
+    @property
+    def room(self) -> int:
+        """Return how many more jobs the marks allow."""
+        return 0 if self.bytes >= self.most_bytes else max(0, self.most_jobs - self.jobs)
+
+    def take(self, jobs: Sequence[Job]) -> None:
+        """Count jobs that a worker gets."""
+        self.jobs += len(jobs)
+        self.bytes += sum([job.size for job in jobs])
+
+    def give(self, job: Job) -> bool:
+        """Count a job that has ended; return whether that made room where there was none."""
+        was_full = not self.room
+        self.jobs -= 1
+        self.bytes -= job.size
+        return was_full and self.room > 0
+
+
 _NOTHING: Final = Takes(0, 0)
 _PROOF: Final = 8  # random bytes; 10**5 tries a second hit one of a million receipts in 5 years
 _LAST_WORDS: Final = 1.0  # seconds within which verdicts come, unless their worker dies
 
 
 class Worker:
-    """A worker of one queue: how much it can take, and how a job reaches it.
+    """A worker of one queue: its credit, which is all that the scheduler knows of it, and how it gets a job.
 
-    ``prefetch`` is the most it may have unsettled. ``in_flight`` and ``overdue`` are its deliveries by
-    their receipts, ``counted`` what it took when that was counted last: the table of deliveries keeps
-    these. ``pops``: its jobs are removed before they are sent (at most once); ``commits_on_arrival``: it says
+    Its door sets ``prefetch``, the most it may have unsettled, and ``reads``, False while its connection
+    takes nothing more; then it offers the worker to the queue. It makes :meth:`deliver` and :meth:`hang_up`,
+    which the scheduler never calls. ``marks`` are those of its device, if it is at one. ``in_flight`` and
+    ``overdue`` are its deliveries by their receipts, ``counted`` what it took when that was counted last: the
+    table of deliveries keeps these.
+
+    ``pops``: its jobs are removed before they are sent (at most once); ``commits_on_arrival``: it says
     nothing, and a job is committed when it has it, so what is in flight it has not started; ``begins``: how
     many jobs it works on at once, in the order in which it was given them; ``proven``: it has answered
     before, so it is not still busy with a job from a former connection; ``alone``: it has an isolated job, or
@@ -91,7 +124,16 @@ class Worker:
     #: How it works: as a worker of the library, or with a REP or a PULL socket.
     door = ""
 
-    def __init__(self, name: str, prefetch: int, peer: str = "", caller: Caller = ANYBODY) -> None:
+    def __init__(
+        self,
+        name: str,
+        prefetch: int,
+        peer: str = "",
+        caller: Caller = ANYBODY,
+        *,
+        marks: Marks | None = None,
+        reads: bool = True,
+    ) -> None:
         self.name = name
         self.caller = caller
         """Principal for which it works: its verdicts may move jobs into queues that this may push to."""
@@ -100,6 +142,8 @@ class Worker:
         self.proof = token_hex(_PROOF).encode()
         """A part of its receipts that nobody else can guess, for any client with a receipt may settle."""
         self.prefetch = prefetch
+        self.reads = reads
+        self.marks = marks
         self.in_flight: dict[bytes, Delivery] = {}
         self.overdue: dict[bytes, Delivery] = {}
         self.counted = _NOTHING
@@ -114,22 +158,21 @@ class Worker:
 
     @property
     def free(self) -> int:
-        """Return how many jobs it can take now; none beside an isolated job that it has or awaits."""
-        if self.gone or (self.alone and self.in_flight):
-            return 0
-        return max(0, self.prefetch - len(self.in_flight) - len(self.overdue))
+        """Return how many jobs it can take now.
 
-    @property
-    def reads(self) -> bool:
-        """False while its connection takes nothing more: :meth:`Queue.offer` it when it does again."""
-        return True
+        None beside an isolated job that it has or awaits, and while jobs are being removed for it.
+        """
+        if self.gone or not self.reads or ((self.alone or self.pops) and self.in_flight):
+            return 0
+        free = max(0, self.prefetch - len(self.in_flight) - len(self.overdue))
+        return min(free, self.marks.room) if self.marks else free
 
     @property
     def takes(self) -> Takes:
         """Return how many jobs to hold ready for it."""
         if self.gone or not self.reads:
             return _NOTHING
-        if self.alone and self.in_flight:
+        if (self.alone and self.in_flight) or (self.marks and not self.marks.room):
             return Takes(self.prefetch, 0)
         return Takes(self.prefetch, max(0, self.prefetch - len(self.in_flight) - len(self.overdue)))
 
@@ -166,9 +209,6 @@ class Worker:
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs to it; must not block. Of one that pops, they are out of the queue."""
         raise NotImplementedError
-
-    def ended(self, delivery: Delivery) -> None:
-        """A delivery is no longer in flight, whatever ended it."""
 
     def hang_up(self) -> None:
         """End its connection: it has not answered for twice the visibility timeout."""

@@ -153,19 +153,22 @@ class Connection(SendingHalf, Generic[M]):
         *,
         receive: Callable[[list[M]], None] | None = None,
         closed: Callable[[], None] | None = None,
+        blocked: Callable[[], None] | None = None,
         unblocked: Callable[[], None] | None = None,
         large: Callable[[], bool] | None = None,
     ) -> None:
         """Set callbacks; None leaves one as it is. They run on the hub and must not block.
 
         ``receive(messages)``: messages came. ``closed()``, once: the connection has ended, and all that the
-        peer sent was received. ``unblocked()``: it is writable again. ``large()``: whether more of a large
-        message that has begun is read now; it pauses the connection if not.
+        peer sent was received. ``blocked()``: it takes no more, ``unblocked()``: it does again. ``large()``:
+        whether more of a large message that has begun is read now; it pauses the connection if not.
         """
         if receive is not None:  # it may be a container, which is false while it is empty
             self._on_receive = receive
         if closed is not None:
             self._on_closed = closed
+        if blocked is not None:
+            self._on_blocked = blocked
         if unblocked is not None:
             self._on_unblocked = unblocked
         if large is not None:
@@ -247,6 +250,7 @@ class Connection(SendingHalf, Generic[M]):
             self._end()
             return
         self._closing = True
+        shielded(self._on_blocked)
         self.life.after(self._board.flush, self._end)
         if not self._outbox:
             half_close(self._socket)
@@ -515,6 +519,7 @@ class Connection(SendingHalf, Generic[M]):
     def _hand_over_the_rest(self, kind: str, why: str) -> None:
         """Hand over in turns what was read, which the peer will not send again; then end."""
         self._closing = self._waits = True  # the socket is not read any more
+        shielded(self._on_blocked)
         self._writer.stop()
         self.life.stop()
         self._watch()

@@ -29,6 +29,7 @@ class SendingHalf(abc.ABC):
         """``answers``: the peer is not read while it leaves too much unread. ``held``: counts its backlog."""
         self.is_full = False
         """True while the peer leaves as much unread as it may: make no answers for it."""
+        self._on_blocked: Callable[[], None] = nothing
         self._on_unblocked: Callable[[], None] = nothing
         self._socket = socket
         self._board = board
@@ -40,7 +41,10 @@ class SendingHalf(abc.ABC):
 
     @property
     def writable(self) -> bool:
-        """True if nothing is held; after False, ``unblocked()`` is called. Never True once it is closing."""
+        """True if nothing is held. Never True once it is closing.
+
+        When it becomes False ``blocked()`` is called, perhaps more than once; then ``unblocked()``.
+        """
         return not (self._closing or self._outbox)
 
     @property
@@ -123,6 +127,7 @@ class SendingHalf(abc.ABC):
         else:
             switch(self._writer, self._flush, on=True)
             self.ration.hold(self._outbox.weight)
+        shielded(self._on_blocked)
 
     def _drop_answers(self) -> None:
         """Free the answers that nobody will take, so that the rest of what the peer sent is handled."""
@@ -149,4 +154,4 @@ class SendingHalf(abc.ABC):
         self._outbox.forget()
         if self._ration:
             self._ration.close()
-        self._on_unblocked = nothing
+        self._on_blocked = self._on_unblocked = nothing

@@ -184,6 +184,7 @@ class Session:
         lane.on(
             receive=self._receive,
             closed=self._closed,
+            blocked=self._blocked,
             unblocked=self._unblocked,
             large=self._takes_large,
         )
@@ -253,7 +254,11 @@ class Session:
             self._heard = self._now()
             self.lane.resume()
         for worker in self.assignments.workers.values():
-            worker.queue.offer(worker)
+            worker.queue.offer(worker, reads=self.writable)
+
+    def _blocked(self) -> None:
+        for worker in self.assignments.workers.values():
+            worker.queue.stalled(worker)
 
     def _unblocked(self) -> None:
         self._said = self._now()  # the client was busy with reading

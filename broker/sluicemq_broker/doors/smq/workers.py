@@ -27,21 +27,11 @@ class SessionWorker(Worker):
     door = "library"
 
     def __init__(self, session: Session, queue: Queue, credit: int) -> None:
-        super().__init__(session.name, credit, session.peer, session.caller)
+        super().__init__(session.name, credit, session.peer, session.caller, reads=session.writable)
         self.queue = queue
         self.begins = session.begins
         self._session = session
         self._number = 0
-
-    @property
-    def free(self) -> int:
-        """Nothing while the client does not read."""
-        return super().free if self._session.writable else 0
-
-    @property
-    def reads(self) -> bool:
-        """False while the client does not read."""
-        return self._session.writable
 
     def grant(self, credit: int) -> None:
         """Set how many unsettled jobs it may have."""
@@ -85,11 +75,6 @@ class PoppingWorker(SessionWorker):
     def __init__(self, session: Session, queue: Queue, credit: int) -> None:
         super().__init__(session, queue, credit)
         self._sent = Event()
-
-    @property
-    def free(self) -> int:
-        """Nothing while jobs are being removed for it: one batch after the other, in order."""
-        return 0 if self.in_flight else super().free
 
     def grant(self, credit: int) -> None:
         """Add to the jobs it wants; 0: it wants none."""

@@ -1,0 +1,119 @@
+"""Workers tell the scheduler their credit as a value: it calls nothing of a door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import pytest
+
+from sluicemq_broker.config import QueueSettings
+from sluicemq_broker.doors import backends  # noqa: F401 # so that their workers are known
+from sluicemq_broker.doors.smq import workers  # noqa: F401
+from sluicemq_broker.queue import Delivery, Marks, Worker
+from sluicemq_broker.queue.limits import Limits
+from sluicemq_broker.queue.order import PriorityOrder
+from sluicemq_broker.queue.plans import Conditions
+from sluicemq_broker.queue.scheduler import Scheduler
+from sluicemq_broker.runtime import Budget
+from support.jobs import NOW, some_jobs
+
+ME: Final = "me"
+CONDITIONS: Final = Conditions(1000.0, NOW, ME, 0, 0, may_hand_out=True)
+
+
+class Mute(Worker):
+    """A worker whose door must not be called."""
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        raise AssertionError
+
+    def hang_up(self) -> None:
+        raise AssertionError
+
+
+def a_scheduler(jobs: int) -> Scheduler:
+    """A scheduler with jobs that workers may have."""
+    scheduler = Scheduler(Limits(QueueSettings()), PriorityOrder(), Budget(2**26), Budget(1000))
+    arrival = scheduler.admit(some_jobs(jobs, owner=ME), 1, NOW, CONDITIONS)
+    scheduler.staging.add(arrival.jobs or some_jobs(jobs, owner=ME))
+    return scheduler
+
+
+def come(scheduler: Scheduler, prefetch: int, marks: Marks | None = None) -> Mute:
+    worker = Mute("worker", prefetch, marks=marks)
+    scheduler.deliveries.attach(worker, CONDITIONS.now)
+    scheduler.hand_out.offer(worker)
+    return worker
+
+
+def next_jobs(scheduler: Scheduler) -> list[Delivery]:
+    """Hand out one message as the queue does, but for sending it."""
+    message = scheduler.hand_out.next_message(2**20, CONDITIONS.now)
+    if message is None:
+        return []
+    scheduler.hand_out.sent(message)
+    return message.deliveries
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda it, given: [it.hand_out.settle(each.receipt, 1000.0) for each in given],
+        lambda it, given: it.hand_out.time_out(10**6),
+        lambda it, given: it.hand_out.leave(given[0].worker),
+        lambda it, given: it.drop(ME, 1000.0),
+        lambda it, given: it.deliveries.withdraw(1000.0),
+    ],
+    ids=["verdict", "time-out", "worker leaves", "owner is dead", "broker stops"],
+)
+def test_however_a_delivery_ends_no_door_is_called_and_no_job_goes_out(
+    end: Callable[[Scheduler, list[Delivery]], object],
+) -> None:
+    scheduler = a_scheduler(4)
+    marks = Marks(2, 2**20)
+    come(scheduler, 2, marks)
+    idle = come(scheduler, 2, marks)
+    given = next_jobs(scheduler) + next_jobs(scheduler)
+
+    end(scheduler, given)
+
+    assert {*idle.in_flight.values(), *scheduler.deliveries.in_flight.values()} <= {*given}
+    assert marks.jobs == 0
+
+
+def test_a_job_that_ends_makes_room_for_all_workers_of_a_device_whose_marks_were_full() -> None:
+    # Given two workers of a device that allows one job
+    scheduler = a_scheduler(3)
+    marks = Marks(1, 2**20)
+    first, second = come(scheduler, 5, marks), come(scheduler, 5, marks)
+    [given] = next_jobs(scheduler)
+    assert next_jobs(scheduler) == []
+    # When it ends, and its worker takes nothing more
+    scheduler.hand_out.settle(given.receipt, CONDITIONS.now)
+    given.worker.reads = False
+    scheduler.hand_out.offer_workers_of([given])
+    # Then the other one gets the next
+    [after] = next_jobs(scheduler)
+    assert {given.worker, after.worker} == {first, second}
+
+
+@pytest.mark.parametrize("size", [2**20, 1])
+def test_marks_bound_jobs_and_bytes(size: int) -> None:
+    marks = Marks(3, 2**20)
+    marks.take(some_jobs(1, payload=bytes(size)))
+    assert marks.room == (0 if size == 2**20 else 2)
+
+
+def workers_of_doors(kind: type[Worker] = Worker) -> Iterator[type[Worker]]:
+    for each in kind.__subclasses__():
+        if each.__module__.startswith("sluicemq_broker."):
+            yield each
+            yield from workers_of_doors(each)
+
+
+@pytest.mark.parametrize("kind", [*workers_of_doors()])
+def test_a_door_makes_how_a_job_is_sent_and_a_connection_ended_and_no_credit(kind: type[Worker]) -> None:
+    constants = {"door", "pops", "commits_on_arrival"}
+    overridden = {name for name in vars(kind) if hasattr(Worker, name) and not name.startswith("__")}
+    assert overridden - constants <= {"deliver", "hang_up"}
