@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
@@ -333,9 +332,3 @@ def test_a_claim_beside_jobs_that_are_inserted_reserved_keeps_no_new_one_from_be
     ledger.caught_up(bound)
     assert not bound.passes_over
     assert ledger.first_to_come(0.0) == NOTHING
-
-
-def test_a_moment_is_as_long_as_the_documents_promise() -> None:
-    jobs = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text()
-    assert "none waits longer than two seconds for one before it" in jobs
-    assert IN_ORDER == 2.0
