@@ -20,7 +20,7 @@ from sluicemq_broker.doors.lane_workers import PopWorker
 from sluicemq_broker.job.job import Dedupe
 from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.process.server import Server
-from sluicemq_broker.queue import Push, Settlement, Verdict
+from sluicemq_broker.queue import Marks, Push, Settlement, Verdict
 from sluicemq_broker.queues import Census
 from sluicemq_broker.queues.bulk_operations import Delete
 from sluicemq_broker.queues.queues import Queues
@@ -338,11 +338,10 @@ def test_what_was_popped_and_could_not_be_sent_is_ready_again_also_where_it_is_k
     queue, deadline, counters = queues.open("mail"), Deadline(), queues.context.counters
     device = SimpleNamespace(envelope="payload")
     backend: Any = SimpleNamespace(
-        workers=set(),
         sent=0,
         queue=queue,
         prefetch=1,
-        room=9,
+        marks=Marks(9, 2**20),
         counters=counters,
         settings=device,
     )

@@ -33,7 +33,9 @@ class Lane:
 def test_nothing_is_held_for_a_worker_whose_socket_takes_nothing_more(kind: type[LaneWorker]) -> None:
     lane: Any = Lane()
     backend: Any = SimpleNamespace(
-        queue=SimpleNamespace(offer=None, stalled=lambda worker: setattr(worker, "reads", False)),
+        queue=SimpleNamespace(
+            offer=lambda *_, **__: None, stalled=lambda worker: setattr(worker, "reads", False)
+        ),
         settings=SimpleNamespace(envelope="payload"),
         counters=Counters(),
         prefetch=5,
