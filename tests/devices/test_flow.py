@@ -111,35 +111,45 @@ def test_what_is_forgotten_is_given_back_in_silence(events: list[str]) -> None:
 # ----------------------------------------------------------------------- fillers
 
 
-def fillers(events: list[str]) -> Fillers[str, str]:
-    mark = Watermark(100, 1_000_000, nothing, nothing)
-    return Fillers(
-        mark,
-        lambda peer, key: events.append(f"{peer} waits for {key}"),
-        lambda peer, key: events.append(f"{peer} goes on with {key}"),
-    )
+class Connection:
+    """Notes when it is not read, and why."""
+
+    def __init__(self, name: str, events: list[str]) -> None:
+        self._name = name
+        self._events = events
+
+    def pause(self, by: object) -> None:
+        self._events.append(f"{self._name} waits for {by}")
+
+    def resume(self, by: object) -> None:
+        self._events.append(f"{self._name} goes on with {by}")
+
+
+def fillers() -> Fillers[str]:
+    return Fillers(Watermark(100, 1_000_000, nothing, nothing))
 
 
 def test_those_who_fill_a_share_wait_until_it_has_drained(events: list[str]) -> None:
-    held = fillers(events)
-    held.take("sick", "a", 30, 0)
-    held.take("sick", "b", 30, 0)
+    held = fillers()
+    a, b = Connection("a", events), Connection("b", events)
+    held.take("sick", a, 30, 0)
+    held.take("sick", b, 30, 0)
     assert events == ["a waits for sick", "b waits for sick"]
-    held.give("sick", "a", 30, 0)
-    held.give("sick", "b", 30, 0)
+    held.give("sick", a, 30, 0)
+    held.give("sick", b, 30, 0)
     assert set(events[2:]) == {"a goes on with sick", "b goes on with sick"}
     assert len(held) == 0
 
 
 def test_who_has_nothing_in_a_share_any_more_waits_for_nobody(events: list[str]) -> None:
-    held = fillers(events)
-    held.take("sick", "before", 1, 0)
-    held.give("sick", "before", 1, 0)
-    held.take("sick", "small", 1, 0)
-    held.take("sick", "large", 60, 0)
+    held = fillers()
+    before, small, large = (Connection(name, events) for name in ("before", "small", "large"))
+    held.take("sick", before, 1, 0)
+    held.give("sick", before, 1, 0)
+    held.take("sick", small, 1, 0)
+    held.take("sick", large, 60, 0)
     assert events == ["small waits for sick", "large waits for sick"]
-    held.give("sick", "small", 1, 0)
+    held.give("sick", small, 1, 0)
     assert events[2:] == ["small goes on with sick"]
-    held.take("sick", None, 1, 0)
-    held.take("well", "before", 1, 0)
+    held.take("well", before, 1, 0)
     assert [each for each in events if "before" in each] == []

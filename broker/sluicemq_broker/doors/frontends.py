@@ -18,13 +18,14 @@ from sluicemq.protocol.permissions import Action
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.door_group import DoorGroup
 from sluicemq_broker.doors.frames import FRAME_FACTOR, split
+from sluicemq_broker.doors.inflow import Inflow
 from sluicemq_broker.doors.refusals import MALFORMED, refusal
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue import Push, Queue
+from sluicemq_broker.queue import Queue
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.security import Caller, authorize, charge, may_use, put_back, takes
-from sluicemq_devices.hub import Fillers, Watermark
+from sluicemq_devices.hub import Watermark
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
 #: Bytes that are kept of the payload of an unreadable message; and of one that is too large.
@@ -34,8 +35,6 @@ _KEPT_OF_LONG: Final = 1024
 
 class Frontend:
     """The doors of one device where jobs come in, and the mark that bounds what is on its way."""
-
-    _answers = True  # producers hear that a queue is full
 
     def __init__(self, settings: DeviceSettings, services: Services) -> None:
         self._queue = services.queues.open(settings.queue)
@@ -48,9 +47,7 @@ class Frontend:
         self.lost = 0
         """Jobs that were not stored, which only the log says."""
         self.mark = Watermark(settings.hwm, settings.hwm_bytes, self._close_gates, self._open_gates)
-        self._on_their_way: Fillers[Queue, Lane] = Fillers(
-            self.mark, lambda lane, queue: lane.pause(queue), lambda lane, queue: lane.resume(queue)
-        )
+        self._inflow = Inflow(self.mark, self._counters)
         longest = FRAME_FACTOR * services.settings.max_job_bytes
         self.doors = DoorGroup(
             self._door(services.board, endpoint, longest) for endpoint in settings.frontends
@@ -88,13 +85,6 @@ class Frontend:
         if not self.is_shut:
             self.doors.resume()
 
-    def _push_to(self, queue: Queue, push: Push, size: int, lane: Lane) -> None:
-        """Hand a producer's jobs to their queue; they leave ``_on_their_way`` when they are stored."""
-        self._on_their_way.take(queue, lane, len(push.jobs), size)
-        queue.push(push)
-        charge(lane, len(push.jobs), size, self._counters)
-        queue.capacity.hold(lane, hears=self._answers)
-
     def _door(self, board: Switchboard, endpoint: Endpoint, longest: int) -> LaneDoor:
         raise NotImplementedError
 
@@ -121,7 +111,6 @@ class PushFrontend(Frontend):
     for another queue whose intake is paused is stored, because its producer can't be made to wait.
     """
 
-    _answers = False
     _reads_all = False
 
     def start(self) -> None:
@@ -180,9 +169,7 @@ class PushFrontend(Frontend):
             else:
                 batches.setdefault(queue, []).append(job)
         for queue, jobs in batches.items():
-            size = sum(job.size for job in jobs)
-            stored = partial(self._stored, queue, lane, len(jobs), size)
-            self._push_to(queue, Push(jobs, stored), size, lane)
+            self._inflow.push(queue, jobs, lane, self._stored, hears=False)
 
     def _read_push(self, caller: Caller, frames: list[bytes], *, may_push: bool) -> tuple[Queue, Job]:
         queue, job, headers = self._read(caller, frames, may_push=may_push)
@@ -190,19 +177,12 @@ class PushFrontend(Frontend):
             raise BadHeaders("header 'reply' is for REQ and DEALER: a PUSH gets no answer")
         return queue, job
 
-    def _stored(
-        self,
-        queue: Queue,
-        lane: Lane,
-        count: int,
-        size: int,
-        refused: dict[int, SluiceError],
-        _existing: Mapping[int, str],
-    ) -> None:
-        self._on_their_way.give(queue, lane, count, size)
-        for error in [each for each in refused.values() if not isinstance(each, Duplicate)]:
-            self.lost += 1
-            self._counters.notice(Count.JOBS_REFUSED, f"a job of a PUSH producer was not stored: {error}")
+    def _stored(self, refused: dict[int, SluiceError], _existing: Mapping[int, str]) -> None:
+        for error in refused.values():
+            if not isinstance(error, Duplicate):
+                self.lost += 1
+                text = f"a job of a PUSH producer was not stored: {error}"
+                self._counters.notice(Count.JOBS_REFUSED, text)
 
     def _keep_unreadable(self, lane: Lane, frames: list[bytes], error: SluiceError) -> None:
         caller: Caller = lane.who

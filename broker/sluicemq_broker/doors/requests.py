@@ -18,7 +18,7 @@ from sluicemq_broker.doors.large_results import send_when_it_fits
 from sluicemq_broker.doors.refusals import MALFORMED, error_frames, refusal
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.job import Job, State
-from sluicemq_broker.queue import Outcome, Push, Queue
+from sluicemq_broker.queue import Outcome, Queue
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.security import Caller, Need, authorize, may_not, put_back, told
 from sluicemq_devices.hub import Shares, Watermark, nothing
@@ -145,19 +145,16 @@ class RequestFrontend(Frontend):
             if request.wants_result:
                 queue.results.wait(request.job_id, request.answer)
                 request.forget = partial(queue.results.stop, request.job_id, request.answer)
-        size = sum(job.size for job in jobs)
-        push = Push(jobs, partial(self._stored, queue, requests, size))
-        self._push_to(queue, push, size, requests[0].requester.lane)
+        lane = requests[0].requester.lane
+        self._inflow.push(queue, jobs, lane, partial(self._stored, queue, requests))
 
     def _stored(
         self,
         queue: Queue,
         requests: list[Request],
-        size: int,
         refused: dict[int, SluiceError],
         existing: Mapping[int, str],
     ) -> None:
-        self._on_their_way.give(queue, requests[0].requester.lane, len(requests), size)
         for at, request in enumerate(requests):
             if at in refused and request.wants_result:
                 queue.results.failed(request.job_id, refused[at])

@@ -1,7 +1,7 @@
 """One queue, whole: what is pushed, who works, what is settled, who asks."""
 
 from sluicemq_broker.queue.capacity import Counted
-from sluicemq_broker.queue.intake import Push
+from sluicemq_broker.queue.intake import Push, Pusher, Stored
 from sluicemq_broker.queue.job_maker import JobMaker, check_headers
 from sluicemq_broker.queue.other_queues import MakeJob
 from sluicemq_broker.queue.queue import Queue
@@ -29,8 +29,10 @@ __all__ = [
     "Onward",
     "Outcome",
     "Push",
+    "Pusher",
     "Queue",
     "Settlement",
+    "Stored",
     "StoredResult",
     "Verdict",
     "Worker",

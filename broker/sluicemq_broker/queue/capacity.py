@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from weakref import WeakSet
 
 from sluicemq.protocol.errors import QueueFull
 from sluicemq_broker.config import Overflow, QueueSettings
 from sluicemq_broker.runtime import Count
+from sluicemq_devices.hub import Pausable
 
 #: The part of a bound that must be free before held connections are read again: one in this many.
 _PART: Final = 8
@@ -61,16 +62,6 @@ class Counted(NamedTuple):
     waiting: int
     documents: int
     size: int
-
-
-class Pausable(Protocol):
-    """A connection that a full queue holds."""
-
-    def pause(self, by: object) -> None:
-        """Stop reading the connection."""
-
-    def resume(self, by: object) -> None:
-        """Read the connection again."""
 
 
 class Capacity:

@@ -12,7 +12,7 @@ from sluicemq_devices.hub.time_used import HEAVY, Standing
 from sluicemq_devices.hub.turn_time import TurnTime
 from sluicemq_devices.hub.turns import NEXT_TURN, in_pieces, in_turns, let_others_run
 from sluicemq_devices.hub.watchers import switch
-from sluicemq_devices.hub.watermarks import Fillers, Shares, Watermark, boundless
+from sluicemq_devices.hub.watermarks import Fillers, Pausable, Shares, Watermark, boundless
 
 __all__ = [
     "HEAVY",
@@ -26,6 +26,7 @@ __all__ = [
     "Mishap",
     "Notices",
     "OneLine",
+    "Pausable",
     "Shares",
     "SpareTime",
     "Standing",

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from sluicemq_devices.hub.callbacks import nothing
 
 Key = TypeVar("Key", bound=Hashable)
-Peer = TypeVar("Peer")
 
 
 class Watermark:
@@ -123,57 +122,59 @@ class Shares(Generic[Key]):
         )
 
 
-class Fillers(Generic[Key, Peer]):
-    """Shares of one mark, and the peers that fill each: while a share is full, its fillers wait.
+class Pausable(Protocol):
+    """A connection that can be left unread for several reasons."""
 
-    A peer is a filler of a share only while something of its own is held there, so a peer whose things have
-    all gone through does not wait for others. ``wait(peer, key)`` is called for each filler while the share
-    is full, maybe more than once; ``go_on(peer, key)`` when it has drained, or the peer has nothing in it.
+    def pause(self, by: object) -> None:
+        """Stop reading the connection for this reason."""
+
+    def resume(self, by: object) -> None:
+        """Drop this reason; the connection is read again when none is left."""
+
+
+class Fillers(Generic[Key]):
+    """Shares of one mark, and the connections that fill each: while a share is full, these are not read.
+
+    A connection is a filler of a share only while something of its own is held there, so one whose things
+    have all gone through does not wait for others. Each filler is paused while the share is full, maybe more
+    than once, and resumed when the share has drained, or the connection has nothing in it.
     """
 
-    def __init__(
-        self, mark: Watermark, wait: Callable[[Peer, Key], object], go_on: Callable[[Peer, Key], object]
-    ) -> None:
+    def __init__(self, mark: Watermark) -> None:
         self.mark = mark
         self._shares: Shares[Key] = Shares(mark, self._drained)
-        self._wait = wait
-        self._go_on = go_on
-        self._fillers: dict[Key, dict[Peer, int]] = {}
-        """For each key and peer: how many of its takes are still held."""
+        self._fillers: dict[Key, dict[Pausable, int]] = {}
+        """For each key and connection: how many of its takes are still held."""
 
     def __len__(self) -> int:
         """Return how many shares have fillers."""
         return len(self._fillers)
 
-    def take(self, key: Key, peer: Peer | None, count: int, size: int) -> None:
-        """Hold ``count`` more things of ``size`` bytes together; without a peer, none has to wait."""
-        fillers = self._fillers.get(key)
-        if fillers is None:
-            fillers = self._fillers[key] = {}
-        if peer is not None:
-            fillers[peer] = fillers.get(peer, 0) + 1
+    def take(self, key: Key, filler: Pausable, count: int, size: int) -> None:
+        """Hold ``count`` more things of ``size`` bytes together."""
+        fillers = self._fillers.setdefault(key, {})
+        fillers[filler] = fillers.get(filler, 0) + 1
         was_full = self._shares.is_full(key)
         if self._shares.take(key, count, size):
-            for each in [peer] if was_full and peer is not None else list(fillers):
-                self._wait(each, key)
+            for connection in [filler] if was_full else list(fillers):
+                connection.pause(key)
 
-    def give(self, key: Key, peer: Peer | None, count: int, size: int) -> None:
+    def give(self, key: Key, filler: Pausable, count: int, size: int) -> None:
         """Give back what one :meth:`take` has taken."""
         fillers = self._fillers[key]
         was_full = self._shares.is_full(key)
         self._shares.give(key, count, size)
-        if peer is not None:
-            fillers[peer] -= 1
-            if not fillers[peer]:
-                del fillers[peer]
-                if was_full:
-                    self._go_on(peer, key)
+        fillers[filler] -= 1
+        if not fillers[filler]:
+            del fillers[filler]
+            if was_full:
+                filler.resume(key)
         if not fillers and self._fillers.get(key) is fillers:
             del self._fillers[key]
 
     def _drained(self, key: Key) -> None:
-        for each in list(self._fillers[key]):
-            self._go_on(each, key)
+        for connection in list(self._fillers[key]):
+            connection.resume(key)
 
 
 class _Share:

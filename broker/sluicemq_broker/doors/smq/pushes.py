@@ -10,14 +10,15 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq.protocol.options import RESULT
 from sluicemq.protocol.permissions import Action
+from sluicemq_broker.doors.inflow import Inflow
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.doors.smq.fields import Fields, check_count, job_entry, listed, take
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue import JobMaker, Push, Queue
+from sluicemq_broker.queue import JobMaker, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Count, Counters
-from sluicemq_broker.security import Caller, authorize, charge
-from sluicemq_devices.hub import Fillers, Watermark
+from sluicemq_broker.security import Caller, authorize
+from sluicemq_devices.hub import Watermark
 
 if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
@@ -27,25 +28,13 @@ MOST_PUSHED: Final = 1000
 
 
 class Pushes:
-    """All jobs of sessions on their way to MongoDB, bounded by ``mark``.
-
-    MongoDB may be slow for one queue alone: its jobs must leave room for those of the others.
-    """
+    """All jobs of sessions on their way to MongoDB, bounded by ``mark``."""
 
     def __init__(self, queues: Queues, maker: JobMaker, counters: Counters, mark: Watermark) -> None:
         self._queues = queues
         self._maker = maker
         self._counters = counters
-        self._on_their_way: Fillers[Queue, Session] = Fillers(
-            mark,
-            lambda session, queue: session.wait_for(queue),
-            lambda session, queue: session.drained(queue),
-        )
-
-    @property
-    def count(self) -> int:
-        """Jobs on their way."""
-        return self._on_their_way.mark.count
+        self.inflow = Inflow(mark, counters)
 
     def push(self, session: Session, number: int, fields: Fields) -> None:
         """Answer a PUSH once each of its jobs is durable or refused; raises what refuses all of them."""
@@ -58,16 +47,12 @@ class Pushes:
             raise
         jobs, positions, refused = self._jobs(queue, entries, session.caller)
         full = self._cut(queue, jobs, positions)
-        size = sum(job.size for job in jobs)
         if not jobs:
             session.lane.blame(malformed=bool(refused))
             self._answer(session, number, queue.name, [], refused, full, {}, {})
             return
-        self._on_their_way.take(queue, session, len(jobs), size)
         answer = partial(self._answer, session, number, name, positions, refused, full)
-        queue.push(Push(jobs, partial(self._stored, queue, session, len(jobs), size, answer), session))
-        charge(session.lane, len(jobs), size, self._counters)
-        queue.capacity.hold(session.lane, hears=True)
+        self.inflow.push(queue, jobs, session.lane, answer, by=session)
 
     def _open(self, name: str, entries: list[Any], session: Session) -> Queue:
         """Return the queue for some jobs; raises what refuses all of them."""
@@ -110,19 +95,6 @@ class Pushes:
         self._counters.add(Count.REFUSED, len(full))
         self._counters.notice(Count.QUEUE_FULL, str(error))
         return full
-
-    def _stored(
-        self,
-        queue: Queue,
-        session: Session,
-        count: int,
-        size: int,
-        answer: partial[None],
-        refused: dict[int, SluiceError],
-        existing: Mapping[int, str],
-    ) -> None:
-        answer(refused, existing)
-        self._on_their_way.give(queue, session, count, size)
 
     def _answer(
         self,

@@ -171,7 +171,6 @@ class Session:
         """Why the client is taken for dead, once it is."""
         self._patience, self._clients = door.patience, door.clients
         self._held_back = False
-        self._full: set[object] = set()  # it has too much on its way to these
         self.requests = AdminRequests(self)
         self.results = Results(
             door.queues, self.requests.later, self.send_result, door.now, door.look_ups, self.read_on
@@ -249,7 +248,7 @@ class Session:
 
     def read_on(self) -> None:
         """Read the client again if there is no other reason against it; offer its workers."""
-        if self._held_back and not (self._full or self.lane.backlog or self.results.waiting):
+        if self._held_back and not (self.lane.backlog or self.results.waiting):
             self._held_back = False
             self._heard = self._now()
             self.lane.resume()
@@ -267,17 +266,6 @@ class Session:
     def state(self, extension: Extension) -> Any:
         """Return what a part of the broker keeps of this session."""
         return self._states[extension]
-
-    def wait_for(self, destination: object) -> None:
-        """Do not read the client until enough of a queue or stream that it fills is stored."""
-        if destination not in self._full:
-            self._full.add(destination)
-            self.hold_back()
-
-    def drained(self, destination: object) -> None:
-        """Read the client again: a queue or stream has room."""
-        self._full.discard(destination)
-        self.read_on()
 
     def needs(self) -> Iterator[Need]:
         """Yield the permissions without which its connection is cut: it gets jobs and results by them."""

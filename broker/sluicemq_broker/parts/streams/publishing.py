@@ -28,9 +28,7 @@ class Publishing:
         self._streams = streams
         self._counters = counters
         self._most_bytes = max(most_bytes + _BESIDE, _SMALL)
-        self._on_their_way: Fillers[Stream, Session] = Fillers(
-            mark, lambda each, stream: each.wait_for(stream), lambda each, stream: each.drained(stream)
-        )
+        self._fillers: Fillers[Stream] = Fillers(mark)
 
     def publish(self, session: Session, number: int, fields: Fields) -> None:
         """Answer a PUBLISH once its messages are durable; raises what refuses them."""
@@ -46,7 +44,7 @@ class Publishing:
         _apply(options, messages, session.client)
         # Without the batch itself: a cycle would keep its bytes until the next collection.
         messages.done = partial(self._answer, session, number, stream, messages.count, len(packed))
-        self._on_their_way.take(stream, session, messages.count, len(packed))
+        self._fillers.take(stream, session.lane, messages.count, len(packed))
         stream.publish(messages)
         charge(session.lane, messages.count, len(packed), self._counters)
 
@@ -65,7 +63,7 @@ class Publishing:
         else:
             self._counters.add(Count.of(outcome))
             session.answer(number, outcome)
-        self._on_their_way.give(stream, session, count, size)
+        self._fillers.give(stream, session.lane, count, size)
 
 
 def _apply(given: dict[Any, Any], messages: Batch, client: str) -> None:
