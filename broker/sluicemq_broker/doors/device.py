@@ -9,12 +9,12 @@ from sluicemq.protocol.permissions import Action
 from sluicemq_broker import admin
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.backends import Backend, PullBackend, RepBackend
-from sluicemq_broker.doors.device_counters import counts_of_device
 from sluicemq_broker.doors.frontends import Frontend, PushFrontend
 from sluicemq_broker.doors.requests import RequestFrontend
 from sluicemq_broker.doors.services import Services
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import charge, may_stay, put_back, takes
+from sluicemq_devices.hub import DeviceCount
 from sluicemq_devices.relays import Forwarder, Kind
 from sluicemq_devices.sockets import RawLane
 
@@ -184,6 +184,16 @@ class ForwarderDevice:
         addresses, fronts = self._relay.addresses, len(self._settings.frontends)
         ends = {"frontend": addresses[:fronts], "backend": addresses[fronts:], "commit": []}
         return {"kind": Kind.FORWARDER, "queue": "", **ends}
+
+
+def counts_of_device(*, received: int, sent: int, lost: int, paused: float = 0.0) -> dict[str, int]:
+    """Return a device's counters by their names; ``paused``: seconds."""
+    return {
+        DeviceCount.RECEIVED: received,
+        DeviceCount.SENT: sent,
+        DeviceCount.LOST: lost,
+        DeviceCount.PAUSED: int(paused * 1000),
+    }
 
 
 def _charge(counters: Counters, lane: RawLane, messages: list[bytes]) -> bool:
