@@ -124,7 +124,7 @@ def _reruns(ledger: Ledger) -> Iterator[tuple[Key, Fact, Run]]:
 
 
 def reason_for(ledger: Ledger, key: Key, end: Fact, run: Run) -> str | None:
-    """Return what in docs/statements.md ("What remains") allows a run after the end; None: nothing does."""
+    """Return which of the "Remaining risks" in docs/statements.md allows a run after the end, or None."""
     if ledger.may_be_late(end.at, run.begun.at):
         return "a worker that had the job was taken for dead meanwhile"
     if key[0] not in features.REMEMBERING and _may_be_repeated(ledger, key):
