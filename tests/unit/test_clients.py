@@ -70,14 +70,14 @@ class TestNewest:
             else:
                 clients.arrived(ClientConnection("c", each))
 
-        assert clients.has_newer(ClientConnection("c", number)) == has
+        assert clients.has_newer_connection(ClientConnection("c", number)) == has
 
     def test_other_clients_have_their_own(self, clients: Clients) -> None:
         clients.arrived(ClientConnection("c", 3))
         clients.on_event(heard("", 9))  # of nobody
 
-        assert not clients.has_newer(ClientConnection("d", 1))
-        assert not clients.has_newer(ClientConnection("", 1))
+        assert not clients.has_newer_connection(ClientConnection("d", 1))
+        assert not clients.has_newer_connection(ClientConnection("", 1))
 
 
 class TestNotices:
@@ -103,7 +103,7 @@ class TestNotices:
         clients.arrived(ClientConnection("c", 3))
 
         assert told == []
-        assert clients.has_newer(ClientConnection("c", 2))
+        assert clients.has_newer_connection(ClientConnection("c", 2))
 
     def test_few_are_told_in_a_second_and_all_are_noted(
         self, clients: Clients, told: list[BusEvent], time: VirtualTime
@@ -117,7 +117,7 @@ class TestNotices:
             clients.arrived(next(many))
 
         assert len(told) == 5_500
-        assert clients.has_newer(ClientConnection("c6999", 1))
+        assert clients.has_newer_connection(ClientConnection("c6999", 1))
 
 
 class TestBound:
@@ -130,7 +130,7 @@ class TestBound:
         clients.arrived(ClientConnection("c0", 2))
         clients.arrived(next(many))
 
-        newer = [clients.has_newer(ClientConnection(f"c{each}", 1)) for each in (0, 1, 2, 20_000)]
+        newer = [clients.has_newer_connection(ClientConnection(f"c{each}", 1)) for each in (0, 1, 2, 20_000)]
         assert newer == [True, False, True, True]
 
 

@@ -21,7 +21,7 @@ from sluicemq.protocol.errors import (
 )
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.doors.smq.results import LOOKED_UP_AT_ONCE, MOST_ASKED, LookUps, Results
+from sluicemq_broker.doors.smq.results import MOST_LOOKUPS, MOST_REQUESTS, Lookups, Results
 from sluicemq_broker.queue.result_waiters import Outcome, ResultWaiters, StoredResult
 from sluicemq_broker.security import Caller, Principal
 from sluicemq_broker.store.errors import Refused
@@ -336,12 +336,12 @@ def replies() -> list[tuple[int, Any]]:
 
 
 @pytest.fixture
-def look_ups() -> LookUps:
-    return LookUps()
+def lookups() -> Lookups:
+    return Lookups()
 
 
 @pytest.fixture
-def results(rig: WaitersRig, look_ups: LookUps, replies: list[tuple[int, Any]]) -> Iterator[Results]:
+def results(rig: WaitersRig, lookups: Lookups, replies: list[tuple[int, Any]]) -> Iterator[Results]:
     queues: Any = Queues(rig)
     nobody: Any = None
     results = Results(
@@ -349,7 +349,7 @@ def results(rig: WaitersRig, look_ups: LookUps, replies: list[tuple[int, Any]]) 
         nobody,
         lambda number, outcome: replies.append((number, told(outcome))),
         time.monotonic,
-        look_ups,
+        lookups,
     )
     yield results
     results.forget()
@@ -359,7 +359,7 @@ def test_a_session_has_so_many_questions_at_once_and_no_more(
     rig: WaitersRig, results: Results, replies: list[tuple[int, Any]]
 ) -> None:
     rig.begin("job")
-    for number in range(MOST_ASKED):
+    for number in range(MOST_REQUESTS):
         results.ask(number, "mail", "job", 60)
     with pytest.raises(QueueFull, match="ask again later"):
         results.ask(0, "mail", "job", 60)
@@ -367,12 +367,12 @@ def test_a_session_has_so_many_questions_at_once_and_no_more(
         go_on()
     go_on()
     rig.waiters.committed("job", b"42")
-    assert replies == [(number, b"42") for number in range(MOST_ASKED)]
+    assert replies == [(number, b"42") for number in range(MOST_REQUESTS)]
     results.ask(1, "mail", "job", 60)
 
 
 def test_sessions_that_ask_thousands_leave_room_in_the_next_look_up_for_another(
-    rig: WaitersRig, results: Results, look_ups: LookUps, replies: list[tuple[int, Any]]
+    rig: WaitersRig, results: Results, lookups: Lookups, replies: list[tuple[int, Any]]
 ) -> None:
     # Given sessions with thousands of questions about jobs that nobody knows, and another with one
     queues: Any = Queues(rig)
@@ -381,7 +381,7 @@ def test_sessions_that_ask_thousands_leave_room_in_the_next_look_up_for_another(
     told_other: list[int] = []
 
     def session(reply: Callable[[int, Any], None]) -> Results:
-        return Results(queues, nobody, reply, time.monotonic, look_ups)
+        return Results(queues, nobody, reply, time.monotonic, lookups)
 
     crowd = [session(lambda number, _outcome: of_crowd.append(number)) for _ in range(20)]
     other = session(lambda _number, _outcome: told_other.append(len(of_crowd)))
@@ -393,8 +393,8 @@ def test_sessions_that_ask_thousands_leave_room_in_the_next_look_up_for_another(
     while len(of_crowd) < 6000:
         go_on()
     # Then it was answered long before most of theirs, and nothing is kept
-    assert told_other[0] <= 3 * LOOKED_UP_AT_ONCE
-    assert look_ups.sessions == 0
+    assert told_other[0] <= 3 * MOST_LOOKUPS
+    assert lookups.sessions == 0
     assert replies == []
 
 
@@ -414,7 +414,7 @@ def test_who_may_no_longer_push_when_a_job_of_its_own_is_found_does_not_hear_its
     heard: list[Any] = []
     later: Any = Later()
     results = Results(
-        queues, later, lambda _number, outcome: heard.append(outcome), time.monotonic, LookUps()
+        queues, later, lambda _number, outcome: heard.append(outcome), time.monotonic, Lookups()
     )
     # When it asks for its result
     results.ask(1, "mail", "job", 60, Caller(principal))

@@ -292,7 +292,7 @@ def test_a_worker_that_is_hung_up_on_loses_its_session(worker: SessionWorker, la
 def test_a_session_that_has_gone_asks_no_more(session: Session, lane: Lane) -> None:
     lane.closed()
 
-    assert session.results._gone
+    assert session.results._closed
 
 
 def test_a_large_result_asked_for_thousands_of_times_by_who_does_not_read_is_not_kept_for_each(
@@ -567,12 +567,12 @@ class TestGoneOn:
         connects(lane, 1)
         lane.receive([PUSH])
         by = queue.pushes[0].by
-        before = by.left_behind
+        before = by.superseded
 
         lane.closed()
         session.door.clients.on_event(BusEvent(BusKind.CLIENT, "c0ffee/", 2))
 
-        assert (before, by.left_behind) == (False, True)
+        assert (before, by.superseded) == (False, True)
 
     @pytest.mark.parametrize("gone_on", [False, True])
     def test_a_change_that_waits_is_not_made_once_its_client_repeats_it_elsewhere(

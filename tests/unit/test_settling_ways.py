@@ -102,7 +102,7 @@ def test_a_worker_that_dies_at_once_is_charged_with_what_it_may_have_begun_unles
     max_attempts: int, *, counted: bool
 ) -> None:
     rig = SettlingRig(2, max_attempts=max_attempts, queue=LINEAR)
-    rig.hand.begins = 1
+    rig.hand.concurrency = 1
     rig.hire()
     rig.queue.worker_gone(rig.hand)
     rig.wait()
@@ -113,7 +113,7 @@ def test_a_worker_that_dies_at_once_is_charged_with_what_it_may_have_begun_unles
 def test_a_worker_that_dies_is_charged_with_what_it_had_begun() -> None:
     # Given: a worker that begins one job at a time, in order, and has had these for a while
     rig = SettlingRig(3, max_attempts=2, queue=LINEAR)
-    rig.hand.begins = 1
+    rig.hand.concurrency = 1
     rig.hire()
     for delivery in rig.hand.in_flight.values():
         delivery.handed_at -= 1
@@ -128,7 +128,7 @@ def test_a_worker_that_dies_is_charged_with_what_it_had_begun() -> None:
 
 def test_jobs_behind_one_that_times_out_are_released() -> None:
     rig = SettlingRig(3, max_attempts=1, visibility_timeout=0)
-    rig.hand.begins = 1
+    rig.hand.concurrency = 1
     rig.hire()
     rig.tick()
     rig.wait()

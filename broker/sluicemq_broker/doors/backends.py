@@ -49,7 +49,7 @@ class Backend:
         self.marks = Marks(settings.hwm, settings.hwm_bytes)
         self.max_frame = FRAME_FACTOR * services.settings.max_job_bytes
         self._services = services
-        self.doors = DoorGroup(self._lanes(endpoint) for endpoint in settings.backends)
+        self.doors = DoorGroup(self._door(endpoint) for endpoint in settings.backends)
         self.commit_doors = DoorGroup(())
 
     @property
@@ -63,7 +63,7 @@ class Backend:
         return self.doors.connections + self.commit_doors.connections
 
     @property
-    def beats(self) -> bool:
+    def has_heartbeats(self) -> bool:
         """True if heartbeats tell dead workers from live ones.
 
         A popping worker that doesn't read for a while answers none, and would lose the jobs on its way.
@@ -80,20 +80,20 @@ class Backend:
         self.doors.stop()
         self.commit_doors.stop()
 
-    def _lanes(self, endpoint: Endpoint) -> LaneDoor:
+    def _door(self, endpoint: Endpoint) -> LaneDoor:
         settings = self._services.settings
         return LaneDoor(
             self._services.board,
             endpoint,
             self.kind,
-            self._came,
+            self._attach,
             max_frame=self.max_frame,
-            heartbeat=settings.heartbeat if self.beats else None,
-            silence=settings.silence if self.beats else None,
+            heartbeat=settings.heartbeat if self.has_heartbeats else None,
+            silence=settings.silence if self.has_heartbeats else None,
             guard=self._services.security.guard(endpoint, self.settings),
         )
 
-    def _came(self, lane: Lane) -> None:
+    def _attach(self, lane: Lane) -> None:
         if may_stay(lane, Action.WORK, self.queue.name):
             self.queue.attach(self._worker(lane))
 
@@ -123,7 +123,7 @@ class PullBackend(Backend):
                 services.board,
                 endpoint,
                 "PULL",
-                self._listen,
+                self._open_commits,
                 max_frame=self.max_frame,
                 guard=services.security.guard(endpoint, settings),
             )
@@ -136,16 +136,16 @@ class PullBackend(Backend):
     def _worker(self, lane: Lane) -> Worker:
         return _WORKERS[self.settings.ack](self, lane)
 
-    def _listen(self, lane: Lane) -> None:
+    def _open_commits(self, lane: Lane) -> None:
         if may_stay(lane, Action.WORK, self.queue.name):
             lane.on(receive=partial(self._verdicts, lane))
 
     def _verdicts(self, lane: Lane, messages: list[list[bytes]]) -> None:
         read = (verdict for frames in messages if (verdict := self._verdict(lane, frames)))
-        verdicts = [each for each in read if self._answers_here(lane, each.receipt)]
-        if verdicts and not any(self.queue.has_receipt(each.receipt) for each in verdicts):
+        verdicts = [verdict for verdict in read if self._commits_here(lane, verdict.receipt)]
+        if verdicts and not any(self.queue.has_receipt(verdict.receipt) for verdict in verdicts):
             lane.blame(malformed=False)
-        size = sum(each.size for each in verdicts)
+        size = sum(verdict.size for verdict in verdicts)
         self._mark.take(len(verdicts), size)
         charge_jobs(lane.who, verdicts)
         durable = Settlement(lambda _: self._mark.give(len(verdicts), size), lane.who)
@@ -162,7 +162,7 @@ class PullBackend(Backend):
             )
             return unreadable(frames[1], error) if len(frames) > 1 else None
 
-    def _answers_here(self, lane: Lane, receipt: bytes) -> bool:
+    def _commits_here(self, lane: Lane, receipt: bytes) -> bool:
         """Return False for the receipt of a worker that answers on its own connection: it is made up."""
         worker = self.queue.worker_of(receipt)
         if worker is None or isinstance(worker, PullWorker):

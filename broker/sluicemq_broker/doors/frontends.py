@@ -29,8 +29,8 @@ from sluicemq_devices.hub import Watermark
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard
 
 #: Bytes that are kept of the payload of an unreadable message; and of one that is too large.
-_KEPT: Final = 64 * 1024
-_KEPT_OF_LONG: Final = 1024
+_UNREADABLE_BYTES: Final = 64 * 1024
+_TOO_LARGE_BYTES: Final = 1024
 
 
 class Frontend:
@@ -111,7 +111,7 @@ class PushFrontend(Frontend):
     for another queue whose intake is paused is stored, because its producer can't be made to wait.
     """
 
-    _reads_all = False
+    _drains = False
 
     def start(self) -> None:
         """Open the doors; they are not read while intake is paused."""
@@ -121,7 +121,7 @@ class PushFrontend(Frontend):
 
     def read_all(self) -> None:
         """Read on although intake is paused: a stop would lose what is in socket buffers."""
-        self._reads_all = True
+        self._drains = True
         self._follow_pause()
         for queue in self._queues:
             queue.capacity.open()
@@ -133,7 +133,7 @@ class PushFrontend(Frontend):
 
     @property
     def _intake_is_paused(self) -> bool:
-        return wire.INTAKE in self._queue.paused and not self._reads_all
+        return wire.INTAKE in self._queue.paused and not self._drains
 
     def _follow_pause(self) -> None:
         if self._intake_is_paused:
@@ -192,8 +192,8 @@ class PushFrontend(Frontend):
         self._counters.refused(error, f"a PUSH message of {size} bytes to queue {self._queue.name}: {error}")
         if not caller.may(Action.PUSH, self._queue.name):
             return
-        kept = _KEPT_OF_LONG if isinstance(error, TooLarge) else _KEPT
-        payload, headers = frames[-1][:kept], frames[1][:_KEPT] if len(frames) > 2 else b""
+        limit = _TOO_LARGE_BYTES if isinstance(error, TooLarge) else _UNREADABLE_BYTES
+        payload, headers = frames[-1][:limit], frames[1][:_UNREADABLE_BYTES] if len(frames) > 2 else b""
         dead_letter = {
             "_id": self._maker.new_id(),
             "payload": payload,

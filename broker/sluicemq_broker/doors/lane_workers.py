@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from sluicemq_broker.doors.backends import Backend
 
 #: Seconds after the end of a worker's connection in which its last commits are read at the commit door.
-LAST_WORDS: Final = 0.020
+LAST_COMMITS: Final = 0.020
 #: Seconds of work, at most, on the way to a worker that acknowledges nothing.
-AHEAD: Final = 0.25
+TRANSIT: Final = 0.25
 #: Jobs on the way to it, at most, with any prefetch: one PONG may commit all of them, in one turn of the hub.
-MOST_ON_THE_WAY: Final = 1000
+MOST_IN_TRANSIT: Final = 1000
 _SHORTEST: Final = 1e-6  # seconds; the clock may stand still
 
 
@@ -79,23 +79,23 @@ class RepWorker(LaneWorker):
     """
 
     door = "REP"
-    _has_spoken = False
+    _has_answered = False
 
     def __init__(self, backend: Backend, lane: Lane) -> None:
         super().__init__(backend, lane)
-        self._echoes = lane.zmtp.peer_kind == b"REP"
+        self._returns_receipt = lane.zmtp.peer_kind == b"REP"
 
     def _frames(self, delivery: Delivery) -> list[bytes]:
         frames = [b"", *super()._frames(delivery)]
-        return [delivery.receipt, *frames] if self._echoes else frames
+        return [delivery.receipt, *frames] if self._returns_receipt else frames
 
     def _receive(self, messages: list[list[bytes]]) -> None:
         for frames in messages:
-            if frames == PROBE and not self._has_spoken:
+            if frames == PROBE and not self._has_answered:
                 self._backend.counters.add(Count.PROBES)
                 continue
-            self._has_spoken = True
-            receipt = frames[0] if self._echoes else b""
+            self._has_answered = True
+            receipt = frames[0] if self._returns_receipt else b""
             verdict = self._answer(receipt, frames[2:] if receipt else frames[1:])
             if verdict is not None:
                 charge_jobs(self._lane.who, [verdict])
@@ -135,15 +135,15 @@ class PullWorker(LaneWorker):
 
     def _closed(self) -> None:
         self.gone = True
-        gevent.spawn_later(LAST_WORDS, super()._closed)
+        gevent.spawn_later(LAST_COMMITS, super()._closed)
 
 
 class ArrivalWorker(LaneWorker):
     """A PULL socket that acknowledges nothing: a job is committed when its ZeroMQ has read it.
 
     Jobs that are not committed when its connection ends go to other workers. It gets as many jobs at a time
-    as arrive within :data:`AHEAD`, at first one: a slow worker, with its RCVHWM full already, keeps few jobs
-    from the others.
+    as arrive within :data:`TRANSIT`, at first one: a slow worker, with its RCVHWM full already, keeps few
+    jobs from the others.
     """
 
     door = "PULL"
@@ -159,26 +159,29 @@ class ArrivalWorker(LaneWorker):
         """Count and send jobs, and ask for their arrival."""
         self._backend.sent += len(deliveries)
         arrived = partial(
-            self._arrived, [each.receipt for each in deliveries], len(self.in_flight), deliveries[0].handed_at
+            self._arrived,
+            [delivery.receipt for delivery in deliveries],
+            len(self.in_flight),
+            deliveries[0].handed_at,
         )
-        self._lane.post([self._frames(each) for each in deliveries], arrived)
+        self._lane.post([self._frames(delivery) for delivery in deliveries], arrived)
 
-    def _arrived(self, receipts: list[bytes], on_the_way: int, sent: float) -> None:
-        self._window.arrived(on_the_way, self._backend.now() - sent)
+    def _arrived(self, receipts: list[bytes], in_transit: int, sent: float) -> None:
+        self._window.arrived(in_transit, self._backend.now() - sent)
         self.prefetch = self._window.size
         self._queue.settle([Verdict(receipt, wire.COMMIT) for receipt in receipts], Settlement())
 
 
 class Window:
-    """How many jobs may be on the way to one worker: as many as arrive within :data:`AHEAD`."""
+    """How many jobs may be on the way to one worker: as many as arrive within :data:`TRANSIT`."""
 
     def __init__(self, most: int) -> None:
         self.size = 1
-        self._most = min(most, MOST_ON_THE_WAY)
+        self._most = min(most, MOST_IN_TRANSIT)
 
-    def arrived(self, on_the_way: int, seconds: float) -> None:
+    def arrived(self, in_transit: int, seconds: float) -> None:
         """Note how long the last of some jobs took to arrive; the window at most doubles."""
-        within = on_the_way * AHEAD / max(seconds, _SHORTEST)
+        within = in_transit * TRANSIT / max(seconds, _SHORTEST)
         self.size = max(1, min(self._most, 2 * self.size, int(within)))
 
 
@@ -211,7 +214,7 @@ class PopWorker(LaneWorker):
         if self._popped and self._lane.writable:
             self._posted, self._popped = self._popped, []
             self._backend.sent += len(self._posted)
-            self._lane.post([self._frames(each) for each in self._posted])
+            self._lane.post([self._frames(delivery) for delivery in self._posted])
         if self._lane.writable:
             self._posted = []
         self._queue.offer(self, reads=self._lane.writable)

@@ -20,13 +20,13 @@ def push_again(queue: Queue, deliveries: Sequence[Delivery], counters: Counters)
             missing = len(refused) + len(existing)
             counters.notice(Count.POPPED_LOST, f"{missing} popped jobs could not be stored again")
 
-    remembered = [each.job for each in deliveries if each.kept]
-    gone = [each.job for each in deliveries if not each.kept]
-    if remembered:
-        counters.add(Count.POPS_UNDONE, len(remembered))
-        queue.undo_pop(remembered)
-    if gone:
-        counters.add(Count.PUSHED_ANEW, len(gone))
-        for job in gone:
+    stored_jobs = [delivery.job for delivery in deliveries if delivery.kept]
+    removed_jobs = [delivery.job for delivery in deliveries if not delivery.kept]
+    if stored_jobs:
+        counters.add(Count.POPS_UNDONE, len(stored_jobs))
+        queue.undo_pop(stored_jobs)
+    if removed_jobs:
+        counters.add(Count.PUSHED_ANEW, len(removed_jobs))
+        for job in removed_jobs:
             job.reset()
-        queue.push(Push(gone, stored))
+        queue.push(Push(removed_jobs, stored))

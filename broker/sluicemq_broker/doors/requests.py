@@ -72,7 +72,7 @@ class RequestFrontend(Frontend):
             try:
                 queue, job = request.read(reader)
                 queue.admit(len(batches.get(queue, ())))
-                self._wait(request)
+                self._count_waiting(request)
             except (Paused, QueueFull, Forbidden) as error:
                 self._counters.add(Count.REFUSED)
                 self._counters.refused(error, str(error))
@@ -98,7 +98,7 @@ class RequestFrontend(Frontend):
                 self._waiting.give(request.requester, 1, request.weight)
         send_when_it_fits(request.requester.lane, outcome, request.send)
 
-    def left(self, requester: Requester) -> None:
+    def disconnected(self, requester: Requester) -> None:
         """Forget the requests of a client that has left; their jobs go on."""
         waiting, requester.waiting = requester.waiting, set()
         for request in waiting:
@@ -124,7 +124,7 @@ class RequestFrontend(Frontend):
         request.requester.lane.blame(malformed=isinstance(error, MALFORMED))
         request.answer(error)
 
-    def _wait(self, request: Request) -> None:
+    def _count_waiting(self, request: Request) -> None:
         """Count a request that waits for a result; raises :class:`QueueFull` where too many wait.
 
         A client with no other request waiting is never refused.
@@ -181,26 +181,26 @@ class Requester:
         self.waiting: set[Request] = set()
         self.lane = lane
         self._frontend = frontend
-        self._follows = False
+        self._follows_permissions = False
 
     def listen(self) -> None:
         """Take in what comes on the connection."""
         self.lane.on(
             receive=partial(self._frontend.receive, self),
-            closed=partial(self._frontend.left, self),
+            closed=partial(self._frontend.disconnected, self),
             unblocked=self.lane.resume,
             large=partial(self._frontend.takes_large, self.lane),
         )
 
     def follow_permissions(self) -> None:
         """Answer at once requests whose client may no longer have the answer, when permissions change."""
-        if not self._follows:
-            self._follows = True
-            caller, look = self.lane.who, WeakMethod(self._look_again)
-            caller.principal.keep(self.lane, lambda: found() if (found := look()) else ())
+        if not self._follows_permissions:
+            self._follows_permissions = True
+            caller, refuse_forbidden = self.lane.who, WeakMethod(self._refuse_forbidden)
+            caller.principal.keep(self.lane, lambda: found() if (found := refuse_forbidden()) else ())
 
-    def _look_again(self) -> Sequence[Need]:
-        for request in [each for each in self.waiting if each.forbidden]:
+    def _refuse_forbidden(self) -> Sequence[Need]:
+        for request in [request for request in self.waiting if request.forbidden]:
             request.forget()
             request.answer(may_not(self.lane.who, Action.READ, request.reads))
         return ()

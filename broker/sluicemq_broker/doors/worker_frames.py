@@ -65,8 +65,8 @@ def charge_jobs(caller: Caller, verdicts: Iterable[Verdict]) -> None:
     """
     rates = caller.principal.rates
     if rates is not None:
-        made = [each for verdict in verdicts for each in verdict.onward]
-        rates.spend(len(made), sum(len(each.payload or b"") for each in made))
+        made = [onward for verdict in verdicts for onward in verdict.onward]
+        rates.spend(len(made), sum(len(onward.payload or b"") for onward in made))
 
 
 def unreadable(receipt: bytes, error: SluiceError) -> Verdict:

@@ -111,9 +111,9 @@ class Listeners:
 
     # ------------------------------------------------------------------ stop
 
-    def say_goodbye(self) -> None:
+    def announce_stop(self) -> None:
         """Tell clients of the library that know other brokers to go on there."""
-        self._sessions.say_goodbye()
+        self._sessions.announce_stop()
 
     @property
     def quiet(self) -> bool:

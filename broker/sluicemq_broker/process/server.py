@@ -169,7 +169,7 @@ class Server:
             log.info("stopping: reading the doors until they are quiet")
         self._jobs.stop_orders()
         self._deadline.until(self._jobs.stop_granting, within=timeout * _READING_SHARE)
-        self._listeners.say_goodbye()
+        self._listeners.announce_stop()
         self._read_until_quiet(timeout * _READING_SHARE)
         self._listeners.close_gates()
         for part in self._parts:

@@ -46,7 +46,7 @@ class Pusher(Protocol):
     """Sender of jobs that may repeat them elsewhere."""
 
     @property
-    def left_behind(self) -> bool:
+    def superseded(self) -> bool:
         """Return True once it does: what it has sent here is not stored."""
 
 
@@ -214,9 +214,9 @@ class Intake:
 
     def _drop_repeated(self, pushes: list[Push]) -> None:
         """Take out those that are repeated elsewhere: once done and removed there, they would run again."""
-        repeated = [each for each in pushes if each.by is not None and each.by.left_behind]
+        repeated = [each for each in pushes if each.by is not None and each.by.superseded]
         if repeated:
-            pushes[:] = [each for each in pushes if each.by is None or not each.by.left_behind]
+            pushes[:] = [each for each in pushes if each.by is None or not each.by.superseded]
             self._refuse(repeated, Count.REFUSED, "its client pushes it again over another connection")
             self._left(repeated)
 

@@ -112,15 +112,15 @@ class Worker:
     table of deliveries keeps these.
 
     ``pops``: its jobs are removed before they are sent (at most once); ``commits_on_arrival``: it says
-    nothing, and a job is committed when it has it, so what is in flight it has not started; ``begins``: how
-    many jobs it works on at once, in the order in which it was given them; ``proven``: it has answered
-    before, so it is not still busy with a job from a former connection; ``alone``: it has an isolated job, or
-    runs empty for one; ``waiting``: it stands in the line of those that can take more.
+    nothing, and a job is committed when it has it, so what is in flight it has not started;
+    ``concurrency``: how many jobs it works on at once, in the order in which it was given them; ``proven``:
+    it has answered before, so it is not still busy with a job from a former connection; ``alone``: it has an
+    isolated job, or runs empty for one; ``waiting``: it stands in the line of those that can take more.
     """
 
     pops = False
     commits_on_arrival = False
-    begins: float = math.inf
+    concurrency: float = math.inf
     #: How it works: as a worker of the library, or with a REP or a PULL socket.
     door = ""
 
@@ -182,7 +182,7 @@ class Worker:
         Of one that dies at ``now`` in monotonic seconds, soon after a verdict or a delivery, nobody knows:
         verdicts may have died with it. Then it counts as begun, unless this would be the end of the job.
         """
-        most = 0 if self.commits_on_arrival else self.begins
+        most = 0 if self.commits_on_arrival else self.concurrency
         for place, delivery in enumerate(self.in_flight.values(), len(self.overdue)):
             lately = most and now - max(self.settled_at, delivery.handed_at) < _LAST_WORDS
             delivery.begun = place < most or bool(lately and not delivery.job.spent)

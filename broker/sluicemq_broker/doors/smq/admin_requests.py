@@ -83,7 +83,7 @@ class AdminRequests:
         else:
             self.later.add(partial(self._change, request, turn, wait))
         if len(self.later) > MOST_UNREAD:
-            self._session.hold_back()
+            self._session.pause_reading()
 
     def answer(self, number: int, question: Callable[[], Any]) -> None:
         """Answer what ``question()`` returns or raises."""
@@ -110,13 +110,13 @@ class AdminRequests:
         asked for again there may be resumed by now.
         """
         with turn():
-            if not (request.act and self._session.has_left):
-                step = _refuse_late if self._session.left_behind else partial(self._do, request, wait)
+            if not (request.act and self._session.disconnected):
+                step = _refuse_late if self._session.superseded else partial(self._do, request, wait)
                 self._shielded(request.number, step)
 
     def _read(self, request: _Request, turn: Turn) -> None:
         """Answer a request that changes nothing, when earlier answers were read and there is memory."""
-        if not self._session.has_left:
+        if not self._session.disconnected:
             self._shielded(request.number, partial(self._read_in_turn, request, turn))
 
     def _read_in_turn(self, request: _Request, turn: Turn) -> None:
@@ -128,7 +128,7 @@ class AdminRequests:
         while ration.reserve(size):
             try:
                 with turn():
-                    if session.has_left:
+                    if session.disconnected:
                         return
                     answer = self._made(request)
                 weight = len(answer[-1])
@@ -169,7 +169,7 @@ class AdminRequests:
             session.send(wire.ERROR, number, Unavailable.code, "the broker failed on this; its log says why")
         if not len(self.later):
             self._user.answered()
-            session.read_on()
+            session.resume_reading()
 
 
 def _refuse_late() -> None:

@@ -85,7 +85,7 @@ def _workers(session: Any, name: str | None) -> Computed:
 
     def rows() -> list[dict[str, Any]]:
         found = admin.queues.workers(name, visible.names(session.caller, Action.READ))
-        return [{**each, "broker": session.door.name} for each in found]
+        return [{**worker, "broker": session.door.name} for worker in found]
 
     return Computed(rows)
 

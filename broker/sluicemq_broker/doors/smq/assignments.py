@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 _MOST_CREDIT: Final = 100_000
 #: Seconds that a first look for jobs, or the removal of popped ones, may keep an answer back.
-_LOOK: Final = 30.0
+_SUPPLY_TIMEOUT: Final = 30.0
 #: Missing queues that one session may wait for.
-_MOST_AWAITED: Final = 1000
+_MOST_MISSING: Final = 1000
 
 
 class ReadyRequest(NamedTuple):
@@ -47,26 +47,26 @@ class Assignments:
         self.workers: dict[str, SessionWorker] = {}
         self._session = session
         self._queues = session.door.queues
-        self._absent: dict[str, ReadyRequest | None] = {}  # missing queues; None: being looked for
+        self._missing: dict[str, ReadyRequest | None] = {}  # missing queues; None: being looked for
 
     @property
     def queues(self) -> list[str]:
         """Names of the queues that it works on or waits for."""
-        return [*self.workers, *self._absent]
+        return [*self.workers, *self._missing]
 
-    def ready(self, number: int, wanted: ReadyRequest) -> None:
+    def ready(self, number: int, request: ReadyRequest) -> None:
         """Answer a READY: at once, if the queue is known here."""
-        queue = self._queues.known(wanted.queue)
-        if queue is None or wanted.queue in self._absent:
-            self._make_absent(wanted.queue)
-            self._answer_later(number, partial(self._look_for, wanted))
+        queue = self._queues.known(request.queue)
+        if queue is None or request.queue in self._missing:
+            self._note_missing(request.queue)
+            self._answer_later(number, partial(self._find, request))
             return
-        self._check(wanted)
-        if wanted.waits_for_jobs:
-            self._answer_later(number, self._assign(queue, wanted))
+        self._check(request)
+        if request.waits_for_jobs:
+            self._answer_later(number, self._assign(queue, request))
         else:
             self._session.send(wire.OK, number, None)
-            self._assign(queue, wanted)
+            self._assign(queue, request)
 
     def with_receipts(self, receipts: Iterable[bytes]) -> dict[bytes, SessionWorker]:
         """Return the worker that has each delivery, in time or not."""
@@ -83,78 +83,78 @@ class Assignments:
         for worker in self.workers.values():
             worker.queue.worker_gone(worker, died=died, seen=seen)
         self.workers.clear()
-        for name in self._absent:
-            self._queues.stop_waiting_for(name, self._came)
-        self._absent.clear()
+        for name in self._missing:
+            self._queues.stop_waiting_for(name, self._created)
+        self._missing.clear()
 
     def _answer_later(self, number: int, step: Callable[[], Any]) -> None:
         """Answer a request with what a step returns or raises, which asks MongoDB."""
         requests = self._session.requests
         requests.later.add(partial(requests.answer, number, step))
 
-    def _make_absent(self, name: str) -> None:
-        if len(self._absent) >= _MOST_AWAITED and name not in self._absent:
-            raise QueueFull(f"this session waits for {_MOST_AWAITED} missing queues already")
-        self._absent.setdefault(name, None)
+    def _note_missing(self, name: str) -> None:
+        if len(self._missing) >= _MOST_MISSING and name not in self._missing:
+            raise QueueFull(f"this session waits for {_MOST_MISSING} missing queues already")
+        self._missing.setdefault(name, None)
 
-    def _look_for(self, wanted: ReadyRequest) -> str | None:
+    def _find(self, request: ReadyRequest) -> str | None:
         """Look for a queue that another broker may have made; returns why no jobs come yet, if none do."""
-        name = wanted.queue
+        name = request.queue
         try:
             queue = self._queues.get(name)
         except NotFound as error:
-            if not wanted.wait:
-                self._forget(name)
+            if not request.wait:
+                self._stop_waiting(name)
                 raise
-            if not self._session.has_left:
-                self._wait_for(wanted)
+            if not self._session.disconnected:
+                self._wait_for_queue(request)
             return str(told(self._session.caller, error))
         except Exception:
-            self._forget(name)
+            self._stop_waiting(name)
             raise
-        self._forget(name)
-        if not self._session.has_left:
-            self._check(wanted)
-            wait = self._assign(queue, wanted)
-            if wanted.waits_for_jobs:
+        self._stop_waiting(name)
+        if not self._session.disconnected:
+            self._check(request)
+            wait = self._assign(queue, request)
+            if request.waits_for_jobs:
                 wait()
         return None
 
-    def _wait_for(self, wanted: ReadyRequest) -> None:
-        before = self._absent.get(wanted.queue)
-        if wanted.pop and wanted.credit and before:  # credit adds up
-            wanted = wanted._replace(credit=before.credit + wanted.credit)
-        self._absent[wanted.queue] = wanted
-        self._queues.wait_for_queue(wanted.queue, self._came)
+    def _wait_for_queue(self, request: ReadyRequest) -> None:
+        before = self._missing.get(request.queue)
+        if request.pop and request.credit and before:  # credit adds up
+            request = request._replace(credit=before.credit + request.credit)
+        self._missing[request.queue] = request
+        self._queues.wait_for_queue(request.queue, self._created)
 
-    def _forget(self, name: str) -> None:
-        self._absent.pop(name, None)
-        self._queues.stop_waiting_for(name, self._came)
+    def _stop_waiting(self, name: str) -> None:
+        self._missing.pop(name, None)
+        self._queues.stop_waiting_for(name, self._created)
 
-    def _came(self, queue: Queue) -> None:
+    def _created(self, queue: Queue) -> None:
         """Start a worker: the queue exists now."""
-        wanted = self._absent.pop(queue.name, None)
-        if wanted:
-            self._assign(queue, wanted)
+        request = self._missing.pop(queue.name, None)
+        if request:
+            self._assign(queue, request)
 
-    def _check(self, wanted: ReadyRequest) -> None:
-        worker = self.workers.get(wanted.queue)
-        if worker and worker.pops != wanted.pop:
+    def _check(self, request: ReadyRequest) -> None:
+        worker = self.workers.get(request.queue)
+        if worker and worker.pops != request.pop:
             raise BadFrames(
-                f"this session works on queue {wanted.queue!r} with pop {worker.pops}, "
-                f"so not with {wanted.pop}"
+                f"this session works on queue {request.queue!r} with pop {worker.pops}, "
+                f"so not with {request.pop}"
             )
 
-    def _assign(self, queue: Queue, wanted: ReadyRequest) -> Callable[[], None]:
+    def _assign(self, queue: Queue, request: ReadyRequest) -> Callable[[], None]:
         """Start a worker, or change its credit; returns what waits until the ready jobs are sent."""
         worker = self.workers.get(queue.name)
         if worker:
-            worker.grant(wanted.credit)
+            worker.grant(request.credit)
         else:
-            kind = PoppingWorker if wanted.pop else SessionWorker
-            worker = self.workers[queue.name] = kind(self._session, queue, wanted.credit)
+            kind = PoppingWorker if request.pop else SessionWorker
+            worker = self.workers[queue.name] = kind(self._session, queue, request.credit)
             queue.attach(worker)
-        return partial(worker.await_supply, _LOOK)
+        return partial(worker.await_supply, _SUPPLY_TIMEOUT)
 
 
 def read_ready(fields: Fields) -> ReadyRequest:

@@ -49,7 +49,7 @@ class Clients:
         self._newest: OrderedDict[str, int] = OrderedDict()
         self._notices = Bucket(*_NOTIFIED)
 
-    def has_newer(self, than: ClientConnection) -> bool:
+    def has_newer_connection(self, than: ClientConnection) -> bool:
         """Return True if the client has a newer connection than this one, here or at another broker."""
         return self._newest.get(than.client, 0) > than.connection
 

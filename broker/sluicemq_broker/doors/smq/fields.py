@@ -97,7 +97,7 @@ def progress_entry(entry: Any) -> tuple[bytes, float, float | None, str]:
             None | str() as note,
         ]:
             numbers = (done, 0 if total is None else total)
-            if all(not isinstance(each, bool) and abs(each) <= FARTHEST for each in numbers):
+            if all(not isinstance(number, bool) and abs(number) <= FARTHEST for number in numbers):
                 return receipt, done, total, (note or "")[: wire.MOST_NOTE]
     raise BadFrames("a job in a PROGRESS is [receipt, done, total or nil, note or nil], numbers up to 2**53")
 

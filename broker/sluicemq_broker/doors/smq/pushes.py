@@ -56,7 +56,7 @@ class Pushes:
 
     def _open(self, name: str, entries: list[Any], session: Session) -> Queue:
         """Return the queue for some jobs; raises what refuses all of them."""
-        if not session.door.takes_in:
+        if not session.door.accepting:
             raise Unavailable("the broker stops: push again when it is back")
         check_count(entries, MOST_PUSHED, "a PUSH", "jobs")
         queue = self._queues.for_push(name, by=session.name, peer=session.caller.maker, caller=session.caller)
@@ -116,6 +116,6 @@ class Pushes:
             sees = session.caller.may(Action.READ, name)
             known = [
                 [positions[at] for at in existing],
-                [(sees and each) or None for each in existing.values()],
+                [(sees and state) or None for state in existing.values()],
             ]
         session.send(wire.OK, number, listed(problems), *known)

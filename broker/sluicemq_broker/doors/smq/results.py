@@ -20,15 +20,15 @@ from sluicemq_broker.security import Caller, authorize
 from sluicemq_devices.hub import nothing
 
 #: Results that one session may wait for.
-MOST_ASKED: Final = 10_000
+MOST_REQUESTS: Final = 10_000
 #: Requests of all sessions that are looked up at one time, about: as many as one statement takes. A session
 #: with thousands of them has its share of these, and a few at least.
-LOOKED_UP_AT_ONCE: Final = 960
-_LEAST: Final = 16
+MOST_LOOKUPS: Final = 960
+_LEAST_LOOKUPS: Final = 16
 _MOMENT: Final = 1e-9  # seconds; a timer of 0 would run before others
 
 
-class LookUps:
+class Lookups:
     """The number of sessions whose requests are looked up in MongoDB; all have equal shares."""
 
     def __init__(self) -> None:
@@ -36,9 +36,9 @@ class LookUps:
         """Sessions with a request that is being looked up."""
 
     @property
-    def each(self) -> int:
+    def per_session(self) -> int:
         """How many requests of one session are looked up at one time."""
-        return max(_LEAST, LOOKED_UP_AT_ONCE // max(1, self.sessions))
+        return max(_LEAST_LOOKUPS, MOST_LOOKUPS // max(1, self.sessions))
 
 
 class Results:
@@ -54,48 +54,48 @@ class Results:
         later: Batcher[Callable[[], None]],
         reply: Callable[[int, Outcome], None],
         now: Callable[[], float],
-        look_ups: LookUps,
-        drained: Callable[[], None] = nothing,
+        lookups: Lookups,
+        idle: Callable[[], None] = nothing,
     ) -> None:
-        """``drained`` is called when all requests are looked up."""
+        """``idle`` is called when all requests are looked up."""
         self._queues = queues
         self._later = later
         self._reply = reply
         self._now = now
-        self._look_ups = look_ups
-        self._drained = drained
-        self._gone = False
-        self._open: set[_Request] = set()
-        self._sought: list[str] = []  # queues that MongoDB is asked for
-        self._looked_up: set[_Request] = set()  # MongoDB is being asked for these
-        self._next: deque[_Request] = deque()  # those that are looked up after these
+        self._lookups = lookups
+        self._idle = idle
+        self._closed = False
+        self._requests: set[_Request] = set()
+        self._unknown_queues: list[str] = []  # queues that MongoDB is asked for
+        self._in_lookup: set[_Request] = set()  # MongoDB is being asked for these
+        self._queued: deque[_Request] = deque()  # those that are looked up after these
 
     def __len__(self) -> int:
         """Requests that are not answered."""
-        return len(self._open)
+        return len(self._requests)
 
     @property
     def queues(self) -> set[str]:
         """Names of the queues whose results are awaited."""
-        return {*self._sought, *(each.queue.name for each in self._open if not each.own)}
+        return {*self._unknown_queues, *(request.queue.name for request in self._requests if not request.own)}
 
     @property
-    def queues_of_own(self) -> set[str]:
+    def queues_of_own_jobs(self) -> set[str]:
         """Names of the queues where results of jobs that the client pushed itself are awaited."""
-        return {each.queue.name for each in self._open if each.own}
+        return {request.queue.name for request in self._requests if request.own}
 
     @property
     def waiting(self) -> int:
         """Requests that are looked up after others."""
-        return len(self._next)
+        return len(self._queued)
 
     def ask(self, number: int, name: str, job_id: str, wait: float, pusher: Caller | None = None) -> None:
         """Reply with the result of a job once it has one, within ``wait`` seconds.
 
         ``pusher``: the caller, if it may not read the queue: then only if its principal pushed the job.
         """
-        if len(self._open) >= MOST_ASKED:
-            raise QueueFull(f"{MOST_ASKED} requests of this session wait for results: ask again later")
+        if len(self._requests) >= MOST_REQUESTS:
+            raise QueueFull(f"{MOST_REQUESTS} requests of this session wait for results: ask again later")
         until = self._now() + wait
         queue = self._queues.known(name)
         if pusher:
@@ -103,66 +103,66 @@ class Results:
         elif queue:
             self._ask(number, queue, job_id, until)
         else:
-            self._sought.append(name)
+            self._unknown_queues.append(name)
             self._later.add(partial(self._ask_unknown, number, name, job_id, until))
 
     def forget(self) -> None:
         """Forget all requests: the session has ended."""
-        self._gone = True
-        for request in self._open.difference(self._next):
-            request.end()
-            request.stop()
-        self._open.clear()
-        self._look_ups.sessions -= bool(self._looked_up)
-        self._looked_up.clear()
-        self._next.clear()
+        self._closed = True
+        for request in self._requests.difference(self._queued):
+            request.stop_timer()
+            request.unsubscribe()
+        self._requests.clear()
+        self._lookups.sessions -= bool(self._in_lookup)
+        self._in_lookup.clear()
+        self._queued.clear()
 
-    def answered(self, request: _Request, outcome: Outcome) -> None:
+    def answer(self, request: _Request, outcome: Outcome) -> None:
         """Reply with the outcome of a job."""
-        request.end()
-        self._open.discard(request)
-        self._has_been_looked_up(request)
+        request.stop_timer()
+        self._requests.discard(request)
+        self._lookup_done(request)
         self._reply(request.number, outcome)
 
-    def on_its_way(self, request: _Request) -> None:
+    def pending(self, request: _Request) -> None:
         """Wait for a job that has not ended, until the deadline."""
-        self._has_been_looked_up(request)
-        request.begin(request.deadline - self._now())
+        self._lookup_done(request)
+        request.start_timer(request.deadline - self._now())
 
     def _ask(self, number: int, queue: Queue, job_id: str, until: float, *, own: bool = False) -> None:
         request = _Request(self, number, queue, job_id, until, own=own)
-        self._open.add(request)
-        if len(self._looked_up) < self._look_ups.each:
-            self._look_up(request)
+        self._requests.add(request)
+        if len(self._in_lookup) < self._lookups.per_session:
+            self._start_lookup(request)
         else:
-            self._next.append(request)
+            self._queued.append(request)
 
-    def _look_up(self, request: _Request) -> None:
-        self._look_ups.sessions += not self._looked_up
-        self._looked_up.add(request)
-        request.queue.results.find(request.job_id, request.answer, request.on_its_way)
+    def _start_lookup(self, request: _Request) -> None:
+        self._lookups.sessions += not self._in_lookup
+        self._in_lookup.add(request)
+        request.queue.results.find(request.job_id, request.answer, request.pending)
 
-    def _has_been_looked_up(self, request: _Request) -> None:
+    def _lookup_done(self, request: _Request) -> None:
         """Look up the next request."""
-        if request not in self._looked_up:
+        if request not in self._in_lookup:
             return
-        self._looked_up.discard(request)
-        self._look_ups.sessions -= not self._looked_up
-        while self._next and len(self._looked_up) < self._look_ups.each:
-            self._look_up(self._next.popleft())
-        if not self._looked_up:
-            self._drained()
+        self._in_lookup.discard(request)
+        self._lookups.sessions -= not self._in_lookup
+        while self._queued and len(self._in_lookup) < self._lookups.per_session:
+            self._start_lookup(self._queued.popleft())
+        if not self._in_lookup:
+            self._idle()
 
     def _ask_unknown(self, number: int, name: str, job_id: str, until: float) -> None:
         """Another broker may have made the queue."""
         try:
             queue = self._queues.get(name)
-            if not self._gone:
+            if not self._closed:
                 self._ask(number, queue, job_id, until)
         except Exception as error:  # noqa: BLE001 - the client must have an answer
             self._reply(number, refusal(error))
         finally:
-            self._sought.remove(name)
+            self._unknown_queues.remove(name)
 
     def _ask_for_own(self, number: int, name: str, job_id: str, until: float, pusher: Caller) -> None:
         """Ask for the result of a job of a caller who may not read; what is not there is forbidden, too."""
@@ -171,7 +171,7 @@ class Results:
                 queue = self._queues.known(name) or self._queues.get(name)
                 # The permission to push may have gone while MongoDB was asked.
                 if queue.is_pushed_by(pusher.name, job_id) and pusher.may(Action.PUSH, name):
-                    if not self._gone:
+                    if not self._closed:
                         self._ask(number, queue, job_id, until, own=True)
                     return
             authorize(pusher, Action.READ, name)
@@ -180,7 +180,7 @@ class Results:
             self._reply(number, refusal(error))
         finally:
             if not len(self._later):
-                self._drained()
+                self._idle()
 
 
 class _Request:
@@ -202,30 +202,30 @@ class _Request:
 
     def answer(self, outcome: Outcome) -> None:
         """Reply: the job has ended, or does not exist."""
-        self.results.answered(self, outcome)
+        self.results.answer(self, outcome)
 
-    def on_its_way(self, progress: str) -> None:
+    def pending(self, progress: str) -> None:
         """Wait on: the job has not ended yet."""
         self.progress = progress
-        self.results.on_its_way(self)
+        self.results.pending(self)
 
-    def begin(self, seconds: float) -> None:
+    def start_timer(self, seconds: float) -> None:
         """Wait for these seconds."""
         if self.timer is None:
             self.timer = gevent.get_hub().loop.timer(max(_MOMENT, seconds))
             self.timer.start(self._time_out)
 
-    def end(self) -> None:
+    def stop_timer(self) -> None:
         """Wait no longer."""
         if self.timer is not None:
             self.timer.close()
             self.timer = None
 
-    def stop(self) -> None:
+    def unsubscribe(self) -> None:
         """Give up the job's result."""
         self.queue.results.stop(self.job_id, self.answer)
 
     def _time_out(self) -> None:
-        self.stop()
+        self.unsubscribe()
         so_far = f" ({self.progress})" if self.progress else ""
         self.answer(Timeout(f"job {self.job_id} has not ended yet{so_far}: ask again"))

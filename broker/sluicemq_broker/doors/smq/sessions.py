@@ -29,7 +29,7 @@ from sluicemq_broker.doors.smq.assignments import Assignments, read_ready
 from sluicemq_broker.doors.smq.clients import ClientConnection, Clients
 from sluicemq_broker.doors.smq.fields import LONGEST_DELAY, Fields, check_id, error_fields, take
 from sluicemq_broker.doors.smq.pushes import Pushes
-from sluicemq_broker.doors.smq.results import LookUps, Results
+from sluicemq_broker.doors.smq.results import Lookups, Results
 from sluicemq_broker.doors.smq.verbs import AdminVerb, Extension, SessionVerb, Verbs
 from sluicemq_broker.doors.smq.verdicts import Verdicts
 from sluicemq_broker.queue import Outcome
@@ -63,9 +63,9 @@ class SessionDoor:
         self.sessions: set[Session] = set()
         self.stopping = False
         """True once clients had notice to go on to another broker."""
-        self.takes_in = True
+        self.accepting = True
         """False while the broker stops: jobs and messages are refused."""
-        self.look_ups = LookUps()
+        self.lookups = Lookups()
         self.admin_bounds = AdminBounds(settings.max_job_bytes)
         self.pushes = Pushes(
             self.queues,
@@ -74,8 +74,8 @@ class SessionDoor:
             Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing),
         )
         self.verbs: dict[bytes, SessionVerb | AdminVerb] = {**ADMIN_VERBS, **VERBS}
-        for each in extensions:
-            self.verbs.update(each.verbs)
+        for extension in extensions:
+            self.verbs.update(extension.verbs)
         self.end_with_client = frozenset(name for name, verb in self.verbs.items() if verb.ends_with_client)
         """Verbs that are not handled for a client that has left: questions and administrative orders."""
         self.charged = frozenset(
@@ -109,7 +109,7 @@ class SessionDoor:
         """Close the door."""
         self.door.stop()
 
-    def say_goodbye(self) -> None:
+    def announce_stop(self) -> None:
         """Tell clients that know other brokers to go on there; this one stops."""
         self.stopping = True
         for count, session in enumerate(list(self.sessions), 1):
@@ -121,11 +121,11 @@ class SessionDoor:
     @property
     def quiet(self) -> bool:
         """True if clients that move have left, and the others have the answers to their requests."""
-        return not any(each.moves or each.requests.busy for each in self.sessions)
+        return not any(session.moves or session.requests.busy for session in self.sessions)
 
     def close_gates(self) -> None:
         """Refuse jobs and messages from now on: the broker stops."""
-        self.takes_in = False
+        self.accepting = False
 
     def beat(self) -> None:
         """Send heartbeats, and close sessions that were silent for too long."""
@@ -151,9 +151,9 @@ class Session:
 
     def __init__(self, door: SessionDoor, lane: Lane) -> None:
         self.name = self.peer = lane.peer
-        self.begins = math.inf
+        self.concurrency = math.inf
         """How many jobs the client works on at one time, in the order in which it got them."""
-        self.has_left = False
+        self.disconnected = False
         self.moves = False
         """The client goes on to another broker when this one stops."""
         self.client = ""
@@ -164,20 +164,20 @@ class Session:
         self.counters = door.counters
         self.admin = door.admin
         self._now = door.now
-        self._heard = self._said = self._now()
+        self._received_at = self._sent_at = self._now()
         self._connection: ClientConnection | None = None
-        self._left_behind = False
-        self._silent = ""
+        self._superseded = False
+        self._silence = ""
         """Why the client is taken for dead, once it is."""
         self._patience, self._clients = door.patience, door.clients
-        self._held_back = False
+        self._reading_paused = False
         self.requests = AdminRequests(self)
         self.results = Results(
-            door.queues, self.requests.later, self.send_result, door.now, door.look_ups, self.read_on
+            door.queues, self.requests.later, self.send_result, door.now, door.lookups, self.resume_reading
         )
         self.assignments = Assignments(self)
         self.verdicts = Verdicts(self)
-        self._states = {each: each.join(self) for each in door.extensions}
+        self._states = {extension: extension.join(self) for extension in door.extensions}
         needs = WeakMethod(self.needs)
         self.caller.principal.keep(lane, lambda: found() if (found := needs()) else ())
         lane.on(
@@ -198,7 +198,7 @@ class Session:
         self.post(wire.encode(verb, number, *fields))
 
     @property
-    def left_behind(self) -> bool:
+    def superseded(self) -> bool:
         """True once the client repeats elsewhere what it has sent here and was not answered.
 
         The client has a newer connection, or has heard nothing for as long as it waits for a sign of life:
@@ -206,15 +206,17 @@ class Session:
         clients.
         """
         connection = self._connection
-        if connection is None or self._left_behind:
-            return self._left_behind
-        unheard = self._now() - self._said > self._patience and self.lane.writable and not self.has_left
-        if unheard or self._clients.has_newer(connection):
-            self._leave_behind()
-        return self._left_behind
+        if connection is None or self._superseded:
+            return self._superseded
+        timed_out = (
+            self._now() - self._sent_at > self._patience and self.lane.writable and not self.disconnected
+        )
+        if timed_out or self._clients.has_newer_connection(connection):
+            self._supersede()
+        return self._superseded
 
-    def _leave_behind(self) -> None:
-        self._left_behind = True
+    def _supersede(self) -> None:
+        self._superseded = True
         text = f"{self.name} has gone on over another connection, and repeats there what was not answered"
         self.counters.notice(Count.SESSIONS_LEFT_BEHIND, text)
         self.lane.close()
@@ -222,12 +224,12 @@ class Session:
     def post(self, frames: list[bytes]) -> None:
         """Send an encoded message."""
         now = self._now()
-        if now - self._said > self._patience and self.left_behind:
+        if now - self._sent_at > self._patience and self.superseded:
             return
-        self._said = now
+        self._sent_at = now
         self.lane.send(frames)
         if self.lane.backlog > MOST_UNREAD:
-            self.hold_back()
+            self.pause_reading()
 
     def answer(self, number: int, outcome: bytes | dict[str, Any] | SluiceError) -> None:
         """Answer a request with a value or an error."""
@@ -240,17 +242,17 @@ class Session:
         """Answer a request for a result, when there is memory for it."""
         send_when_it_fits(self.lane, outcome, partial(self.answer, number))
 
-    def hold_back(self) -> None:
-        """Do not read the client until :meth:`read_on`."""
-        if not self._held_back:
-            self._held_back = True
+    def pause_reading(self) -> None:
+        """Do not read the client until :meth:`resume_reading`."""
+        if not self._reading_paused:
+            self._reading_paused = True
             self.lane.pause()
 
-    def read_on(self) -> None:
+    def resume_reading(self) -> None:
         """Read the client again if there is no other reason against it; offer its workers."""
-        if self._held_back and not (self.lane.backlog or self.results.waiting):
-            self._held_back = False
-            self._heard = self._now()
+        if self._reading_paused and not (self.lane.backlog or self.results.waiting):
+            self._reading_paused = False
+            self._received_at = self._now()
             self.lane.resume()
         for worker in self.assignments.workers.values():
             worker.queue.offer(worker, reads=self.writable)
@@ -260,8 +262,8 @@ class Session:
             worker.queue.stalled(worker)
 
     def _unblocked(self) -> None:
-        self._said = self._now()  # the client was busy with reading
-        self.read_on()
+        self._sent_at = self._now()  # the client was busy with reading
+        self.resume_reading()
 
     def state(self, extension: Extension) -> Any:
         """Return what a part of the broker keeps of this session."""
@@ -271,7 +273,7 @@ class Session:
         """Yield the permissions without which its connection is cut: it gets jobs and results by them."""
         yield from ((Action.WORK, name) for name in self.assignments.queues)
         yield from ((Action.READ, name) for name in self.results.queues)
-        for name in self.results.queues_of_own:
+        for name in self.results.queues_of_own_jobs:
             yield Action.READ if self.caller.may(Action.READ, name) else Action.PUSH, name
         for state in filter(None, self._states.values()):
             yield from state.needs()
@@ -287,29 +289,31 @@ class Session:
         of life.
         """
         settings = self.door.settings
-        if self.left_behind:
+        if self.superseded:
             return
         # What the client sent may lie unread, or still come behind a large message.
         if self.lane.gave_sign_of_life() or self.door.stood_still:
-            self._heard = now
-        quiet = now - self._heard
+            self._received_at = now
+        quiet = now - self._received_at
         if quiet > settings.silence:
-            self._silent = f"nothing heard for {settings.silence:g} s"
+            self._silence = f"nothing heard for {settings.silence:g} s"
             self.counters.notice(Count.SESSIONS_SILENT, f"{self.name} sent nothing for {settings.silence} s")
             self.lane.close()
             return
         if quiet > settings.heartbeat:
             self.lane.ask_for_sign_of_life()
-        if self.lane.writable and now - self._said >= settings.heartbeat / 2:
+        if self.lane.writable and now - self._sent_at >= settings.heartbeat / 2:
             self.send(wire.PING, 0)
 
     def _receive(self, messages: list[list[bytes]]) -> None:
-        self._heard = self._now()
-        if self.left_behind:
+        self._received_at = self._now()
+        if self.superseded:
             return
         if self.lane.leaves_much:
             messages = [
-                each for each in messages if len(each) > 1 and each[1] not in self.door.end_with_client
+                frames
+                for frames in messages
+                if len(frames) > 1 and frames[1] not in self.door.end_with_client
             ]
         for at, frames in enumerate(messages):
             if self.lane.is_full or not self._takes(frames):
@@ -354,11 +358,11 @@ class Session:
             self.lane.close()
 
     def _closed(self) -> None:
-        self._left_behind = self.left_behind  # it is not asked later what it has heard
-        self.has_left = True
+        self._superseded = self.superseded  # it is not asked later what it has heard
+        self.disconnected = True
         self.door.sessions.discard(self)
         died = not self.door.stood_still  # else it left because this broker was silent
-        self.assignments.leave(died=died, seen=self._silent or self.lane.cut_for)
+        self.assignments.leave(died=died, seen=self._silence or self.lane.cut_for)
         self.results.forget()
         for state in self._states.values():
             if state is not None:
@@ -370,13 +374,13 @@ class Session:
         """Note who the client is; answer how to behave."""
         (about,) = take(fields, dict)
         self.name = _named(about, self.lane.peer)
-        self.begins = _begins(about)
+        self.concurrency = _concurrency(about)
         self.moves = about.get("moves") is True
         if self._connection is None:
             self.client, self._connection = ClientConnection.read(about, self.caller.name)
             if self._connection is not None:
                 self._clients.arrived(self._connection)
-                if self.left_behind:
+                if self.superseded:
                     return
         settings, permitted = self.door.settings, self.caller.principal.permissions
         self.send(
@@ -403,7 +407,7 @@ class Session:
             number, name, job_id, wait, None if self.caller.may(Action.READ, name) else self.caller
         )
         if max(self.results.waiting, len(self.requests.later)) > MOST_UNREAD:
-            self.hold_back()
+            self.pause_reading()
 
     def ping(self, number: int, fields: Fields) -> None:
         """Answer at once, with the broker's health where the client wants it."""
@@ -456,7 +460,7 @@ _PIDS: Final = 2**31  # no process id is as large
 
 def _named(about: dict[str, Any], peer: str) -> str:
     """Return a client's name, as ``mailer web-1:4711``: its name or kind, host and pid, or address."""
-    called = [each[:100] for key in ("name", "client") if isinstance(each := about.get(key), str) and each]
+    called = [name[:100] for key in ("name", "client") if isinstance(name := about.get(key), str) and name]
     host, pid = about.get("host"), about.get("pid")
     place = (
         f"{host[:100]}:{pid}" if isinstance(host, str) and isinstance(pid, int) and abs(pid) < _PIDS else peer
@@ -464,7 +468,7 @@ def _named(about: dict[str, Any], peer: str) -> str:
     return f"{called[0]} {place}" if called else place
 
 
-def _begins(about: dict[str, Any]) -> float:
+def _concurrency(about: dict[str, Any]) -> float:
     """Return how many jobs a client works on at one time; infinity for one that does not say so."""
     concurrency = about.get("concurrency")
     if isinstance(concurrency, int) and not isinstance(concurrency, bool) and concurrency > 0:

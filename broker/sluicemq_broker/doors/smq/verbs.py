@@ -76,7 +76,7 @@ class AdminVerb(NamedTuple):
 
     def called(self, name: bytes, fields: Fields) -> str:
         """Return how the audit names an act: ``purge``, ``users add``."""
-        words = [each for each in fields[:1] if isinstance(each, str) and each in self.actions]
+        words = [word for word in fields[:1] if isinstance(word, str) and word in self.actions]
         return " ".join([name.decode().lower(), *words])
 
     def said(self, fields: Fields) -> dict[str, Any]:

@@ -102,7 +102,7 @@ class Verdicts:
                 whole.refuse(at, error.with_traceback(None))
                 if receipt := _receipt_of(entry):
                     verdicts[at] = unreadable(receipt, error)
-        queues = {each.queue for each in set(workers.values())}
+        queues = {worker.queue for worker in workers.values()}
         if len(queues) == 1 and len(workers) == len(verdicts):  # nearly always
             return {queues.pop(): verdicts}
         groups: dict[Queue, dict[int, Verdict]] = {}

@@ -29,7 +29,7 @@ class SessionWorker(Worker):
     def __init__(self, session: Session, queue: Queue, credit: int) -> None:
         super().__init__(session.name, credit, session.peer, session.caller, reads=session.writable)
         self.queue = queue
-        self.begins = session.begins
+        self.concurrency = session.concurrency
         self._session = session
         self._number = 0
 
@@ -50,10 +50,10 @@ class SessionWorker(Worker):
             self._number += 1
             # The number of a job is the microsecond in which it was accepted.
             jobs = [
-                [each.receipt, job.id, job.payload, job.headers, job.attempts, job.priority, job.seq / 1e6,
-                 job.max_attempts, job.visibility_timeout]
-                for each in part
-                for job in (each.job,)
+                [delivery.receipt, job.id, job.payload, job.headers, job.attempts, job.priority,
+                 job.seq / 1e6, job.max_attempts, job.visibility_timeout]
+                for delivery in part
+                for job in (delivery.job,)
             ]  # fmt: skip
             alone = (True,) if part[0].job.isolated else ()  # nothing else is in its message
             self._session.send(wire.DELIVER, self._number, self.queue.name, jobs, self.queue.now(), *alone)

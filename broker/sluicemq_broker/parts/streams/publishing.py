@@ -33,7 +33,7 @@ class Publishing:
     def publish(self, session: Session, number: int, fields: Fields) -> None:
         """Answer a PUBLISH once its messages are durable; raises what refuses them."""
         name, packed, options = take(fields, str, bytes, dict)
-        if not session.door.takes_in:
+        if not session.door.accepting:
             raise Unavailable("the broker stops: publish again when it is back")
         if len(packed) > self._most_bytes:
             raise TooLarge(f"a PUBLISH of {len(packed)} bytes, this broker takes {self._most_bytes}")
