@@ -47,8 +47,6 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
 def test_each_alarm_has_its_section_and_each_section_its_alarm() -> None:
     assert len(NAMES) == len(re.findall(r"- alert: ", ALERTS)) > 10
     assert list(SECTIONS) == NAMES
-    index = [f"| [{n}](#{n.lower()}) | {severity} | {after(wait)} |" for n, wait, severity in RULES]
-    assert re.findall(r"^\| \[.*$", PAGE.partition("\n## ")[0], re.MULTILINE) == index
 
 
 @pytest.mark.parametrize(("name", "wait", "severity"), RULES)
