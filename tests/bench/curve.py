@@ -22,14 +22,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from devices.mechanism_wire import DEALER, ROUTER, body_of, shake_hands
 from sluicemq_devices.hub import give_back_large_memory
-from sluicemq_devices.zmtp.credentials import CURVE
+from sluicemq_devices.zmtp import CURVE, FramePeer, Terms, encode
 from sluicemq_devices.zmtp.curve.client import CurveClient
 from sluicemq_devices.zmtp.curve.server import CurveServer
 from sluicemq_devices.zmtp.curve.sodium import Boxes, public_of, randombytes
 from sluicemq_devices.zmtp.curve.traffic import CurveTraffic
-from sluicemq_devices.zmtp.frames import encode
-from sluicemq_devices.zmtp.messages import FramePeer
-from sluicemq_devices.zmtp.terms import Terms
 
 SECRET, SERVER_SECRET = randombytes(32), randombytes(32)
 SERVER_KEY = public_of(SERVER_SECRET)

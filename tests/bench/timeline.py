@@ -103,7 +103,7 @@ def serve(arguments: list[str]) -> None:
     import pymongo.network_layer
     import pymongo.synchronous.pool
 
-    from sluicemq_broker.command.serve import main as serve_broker
+    from sluicemq_broker.command import main as serve_broker
     from sluicemq_broker.store.jobs.numbered_inserts import Insert
     from sluicemq_devices.sockets.connection import Connection
     from sluicemq_devices.sockets.outbox import Outbox

@@ -22,10 +22,10 @@ from typing import Any, cast
 import psutil
 import zmq
 
-from sluicemq_devices.relays.subscriber import Subscriber, Subscriptions
-from sluicemq_devices.relays.upstream import Upstream
+from sluicemq_devices.relays import Subscriber, Upstream
+from sluicemq_devices.relays.subscriber import Subscriptions
 from sluicemq_devices.sockets import RawLane
-from sluicemq_devices.zmtp.frames import encode
+from sluicemq_devices.zmtp import encode
 
 ANY_PORT = "tcp://127.0.0.1:0"
 COMMAND = [sys.executable, "-P", "-m", "sluicemq_devices", "forwarder", ANY_PORT, ANY_PORT]

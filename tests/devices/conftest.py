@@ -11,7 +11,7 @@ import pytest
 from gevent import subprocess
 
 from devices.plain_sockets import Clients, LaneRecorder, Notices
-from sluicemq_devices.sockets.switchboard import Switchboard
+from sluicemq_devices.sockets import Switchboard
 
 
 class Startable(Protocol):

@@ -6,7 +6,8 @@ import hashlib
 import socket
 from typing import Any, Final
 
-from sluicemq_devices.zmtp.frames import COMMAND, LONG, MORE, encode
+from sluicemq_devices.zmtp import LONG, MORE, encode
+from sluicemq_devices.zmtp.frames import COMMAND
 from sluicemq_devices.zmtp.greeting import ready_property
 from sluicemq_devices.zmtp.mechanism import Mechanism
 from support.waiting import TIMEOUT

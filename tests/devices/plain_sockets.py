@@ -15,10 +15,10 @@ import psutil
 import zmq
 from gevent import socket as sockets
 
-from sluicemq_devices.sockets.doors import Lane, LaneDoor
-from sluicemq_devices.sockets.endpoints import Endpoint, host_and_port, parse
-from sluicemq_devices.sockets.switchboard import Switchboard
-from sluicemq_devices.zmtp.frames import Message
+from sluicemq_devices.sockets import Endpoint, LaneDoor, Switchboard, host_and_port
+from sluicemq_devices.sockets.doors import Lane
+from sluicemq_devices.sockets.endpoints import parse
+from sluicemq_devices.zmtp import Message
 from support.raw_zmtp import hear_handshake
 from support.waiting import TIMEOUT
 

@@ -27,8 +27,8 @@ from devices.plain_sockets import (
     shake_hands,
 )
 from devices.test_signs_of_life import BEATS, AnsweringPeer, heard, lane_of, vanish
+from sluicemq_devices.sockets import Switchboard
 from sluicemq_devices.sockets.endpoints import parse
-from sluicemq_devices.sockets.switchboard import Switchboard
 
 Started = Callable[[Any], Any]
 

@@ -13,8 +13,8 @@ import pytest
 
 from devices.plain_sockets import ANY_PORT, eventually, shake_hands
 from sluicemq_devices.relays import Device, Forwarder, Queue, Streamer
-from sluicemq_devices.sockets.switchboard import Switchboard
-from sluicemq_devices.zmtp.frames import encode
+from sluicemq_devices.sockets import Switchboard
+from sluicemq_devices.zmtp import encode
 from support.long_forms import first_of
 
 SCRIPT = """

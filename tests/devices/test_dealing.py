@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devices.plain_sockets import ANY_PORT, Clients, Notices, eventually, receive, send, shake_hands
-from sluicemq_devices.hub.watermarks import Watermark
-from sluicemq_devices.relays.streamer import Streamer
+from sluicemq_devices.hub import Watermark
+from sluicemq_devices.relays import Streamer
+from sluicemq_devices.sockets import Switchboard
 from sluicemq_devices.sockets.connection import Connection
 from sluicemq_devices.sockets.outbox import Outbox
-from sluicemq_devices.sockets.switchboard import Switchboard
-from sluicemq_devices.zmtp.frames import encode
+from sluicemq_devices.zmtp import encode
 
 Started = Callable[[Any], Any]
 Python = Callable[..., subprocess.Popen]

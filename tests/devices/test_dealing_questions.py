@@ -10,9 +10,9 @@ import pytest
 import zmq
 
 from devices.plain_sockets import ANY_PORT, Clients, Notices, eventually, receive, send, shake_hands
-from sluicemq_devices.relays.queue import Queue
-from sluicemq_devices.sockets.switchboard import Switchboard
-from sluicemq_devices.zmtp.frames import encode
+from sluicemq_devices.relays import Queue
+from sluicemq_devices.sockets import Switchboard
+from sluicemq_devices.zmtp import encode
 from support.virtual_time import VirtualTime
 
 Started = Callable[[Any], Any]

@@ -21,14 +21,11 @@ from devices.plain_sockets import (
     send,
     shake_hands,
 )
+from sluicemq_devices.relays import Forwarder, Queue, Streamer
 from sluicemq_devices.relays.bounds import BOUNDS, Bounds
-from sluicemq_devices.relays.forwarder import Forwarder
-from sluicemq_devices.relays.queue import Queue
-from sluicemq_devices.relays.streamer import Streamer
 from sluicemq_devices.relays.subscriber import weight_of
-from sluicemq_devices.sockets.endpoints import Endpoint
-from sluicemq_devices.sockets.switchboard import Switchboard
-from sluicemq_devices.zmtp.frames import encode
+from sluicemq_devices.sockets import Endpoint, Switchboard
+from sluicemq_devices.zmtp import encode
 
 Started = Callable[[Any], Any]
 

@@ -25,10 +25,10 @@ from devices.plain_sockets import (
     send,
     shake_hands,
 )
-from sluicemq_devices.sockets.doors import Lane, LaneDoor
-from sluicemq_devices.sockets.endpoints import Endpoint, parse
-from sluicemq_devices.sockets.switchboard import Switchboard
-from sluicemq_devices.zmtp.frames import Message
+from sluicemq_devices.sockets import Endpoint, LaneDoor, Switchboard
+from sluicemq_devices.sockets.doors import Lane
+from sluicemq_devices.sockets.endpoints import parse
+from sluicemq_devices.zmtp import Message
 
 Started = Callable[[Any], Any]
 Python = Callable[..., subprocess.Popen]

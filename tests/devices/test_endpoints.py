@@ -2,14 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_devices.sockets.endpoints import (
-    Endpoint,
-    host_and_port,
-    parse,
-    source_of,
-    tcp_address,
-    unix_path,
-)
+from sluicemq_devices.sockets import Endpoint, host_and_port, tcp_address, unix_path
+from sluicemq_devices.sockets.endpoints import parse, source_of
 
 
 @pytest.mark.parametrize(

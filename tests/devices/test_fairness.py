@@ -12,12 +12,10 @@ import gevent
 import pytest
 
 from devices.plain_sockets import LaneRecorder, Notices, eventually, lane_door, shake_hands
-from sluicemq_devices.hub.fair_line import Line
-from sluicemq_devices.hub.spare_time import SpareTime
-from sluicemq_devices.hub.time_used import Standing
+from sluicemq_devices.hub import Line, SpareTime, Standing
+from sluicemq_devices.sockets import Switchboard
 from sluicemq_devices.sockets.conduct import MOST_MALFORMED, MOST_UNHEARD, WITHIN, Conduct
 from sluicemq_devices.sockets.doors import Lane
-from sluicemq_devices.sockets.switchboard import Switchboard
 from support.virtual_time import VirtualTime
 
 Started = Callable[[Any], Any]

@@ -10,11 +10,10 @@ import pytest
 from gevent import socket as sockets
 
 from devices.plain_sockets import ANY_PORT, eventually, shake_hands
+from sluicemq_devices.relays import FanOut, Forwarder
 from sluicemq_devices.relays.bounds import Bounds, TopicBounds
-from sluicemq_devices.relays.fan_out import FanOut
-from sluicemq_devices.relays.forwarder import Forwarder
-from sluicemq_devices.sockets.switchboard import Switchboard
-from sluicemq_devices.zmtp.frames import encode
+from sluicemq_devices.sockets import Switchboard
+from sluicemq_devices.zmtp import encode
 
 Started = Callable[[Any], Any]
 

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_devices.hub.callbacks import nothing
-from sluicemq_devices.hub.watermarks import Fillers, Shares, Watermark
+from sluicemq_devices.hub import Fillers, Shares, Watermark, nothing
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from devices.plain_sockets import (
     lane_door,
     ready,
 )
-from sluicemq_devices.sockets.switchboard import Switchboard
+from sluicemq_devices.sockets import Switchboard
 
 Started = Callable[[Any], Any]
 

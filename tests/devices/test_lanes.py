@@ -24,8 +24,8 @@ from devices.plain_sockets import (
     send,
     shake_hands,
 )
-from sluicemq_devices.sockets.doors import Lane, LaneDoor
-from sluicemq_devices.sockets.switchboard import Switchboard
+from sluicemq_devices.sockets import LaneDoor, Switchboard
+from sluicemq_devices.sockets.doors import Lane
 
 Started = Callable[[Any], Any]
 Python = Callable[..., subprocess.Popen]

@@ -30,10 +30,10 @@ from devices.plain_sockets import (
     send,
     shake_hands,
 )
+from sluicemq_devices.sockets import Switchboard
 from sluicemq_devices.sockets.doors import Lane
 from sluicemq_devices.sockets.endpoints import parse
 from sluicemq_devices.sockets.liveness import Life
-from sluicemq_devices.sockets.switchboard import Switchboard
 
 Started = Callable[[Any], Any]
 Python = Callable[..., subprocess.Popen]

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_devices.zmtp.credentials import NULL, Credentials
+from sluicemq_devices.zmtp import NULL, Credentials
 from sluicemq_devices.zmtp.greeting import ready_property
 from sluicemq_devices.zmtp.null import Null
 

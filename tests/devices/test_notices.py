@@ -19,10 +19,9 @@ from gevent import socket as sockets
 from gevent import subprocess
 
 from devices.plain_sockets import ANY_PORT, Clients, dial, ended, eventually, receive, send
-from sluicemq_devices.hub.callbacks import shielded
-from sluicemq_devices.hub.notices import Notices
+from sluicemq_devices.hub import Notices, shielded
 from sluicemq_devices.hub.stderr import Unblocking
-from sluicemq_devices.sockets.switchboard import Switchboard
+from sluicemq_devices.sockets import Switchboard
 
 
 def test_what_was_too_much_to_be_said_is_said_a_little_later(caplog: pytest.LogCaptureFixture) -> None:

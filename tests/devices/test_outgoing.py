@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devices.plain_sockets import ANY_PORT, NEWER, Notices, ended, eventually, shake_hands
-from sluicemq_devices.sockets import SMALL, Lane, LaneDoor, Outgoing, Ration
-from sluicemq_devices.sockets.switchboard import Switchboard
+from sluicemq_devices.sockets import SMALL, Lane, LaneDoor, Outgoing, Ration, Switchboard
 
 Started = Callable[[Any], Any]
 

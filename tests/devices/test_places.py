@@ -20,11 +20,10 @@ import zmq
 from gevent import socket as sockets
 
 from devices.plain_sockets import ANY_PORT, Clients, eventually, receive, send, shake_hands
-from sluicemq_devices.relays.streamer import Streamer
-from sluicemq_devices.sockets.doors import RawDoor
-from sluicemq_devices.sockets.endpoints import Endpoint, host_and_port, parse
+from sluicemq_devices.relays import Streamer
+from sluicemq_devices.sockets import Endpoint, RawDoor, Switchboard, host_and_port
+from sluicemq_devices.sockets.endpoints import parse
 from sluicemq_devices.sockets.resolving import listen, remove_left_over
-from sluicemq_devices.sockets.switchboard import Switchboard
 
 Started = Callable[[Any], Any]
 

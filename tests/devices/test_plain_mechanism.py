@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from devices.mechanism_wire import DEALER, ROUTER, body_of, shake_hands
-from sluicemq_devices.zmtp.credentials import PLAIN, Credentials
+from sluicemq_devices.zmtp import PLAIN, Credentials
 from sluicemq_devices.zmtp.mechanism import REFUSAL
 from sluicemq_devices.zmtp.plain import PlainClient, PlainServer
 

@@ -43,10 +43,9 @@ from devices.plain_sockets import (
 )
 from sluicemq.protocol.keys import key_id
 from sluicemq_devices.relays import Forwarder, Queue, Streamer
-from sluicemq_devices.sockets import Endpoint, Guard
+from sluicemq_devices.sockets import Endpoint, Guard, Switchboard
 from sluicemq_devices.sockets.endpoints import parse
-from sluicemq_devices.sockets.switchboard import Switchboard
-from sluicemq_devices.zmtp.frames import encode
+from sluicemq_devices.zmtp import encode
 from sluicemq_devices.zmtp.greeting import VERSION, choice
 
 Started = Callable[[Any], Any]

@@ -23,9 +23,9 @@ from devices.plain_sockets import (
     lane_door,
     shake_hands,
 )
+from sluicemq_devices.sockets import Switchboard
 from sluicemq_devices.sockets.connection import Connection
 from sluicemq_devices.sockets.incomplete import Unfinished
-from sluicemq_devices.sockets.switchboard import Switchboard
 
 Started = Callable[[Any], Any]
 

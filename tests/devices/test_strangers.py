@@ -12,11 +12,9 @@ from gevent.event import Event
 
 from devices.keyed_sockets import CLIENT, KeyGuard, as_client, new_pair
 from devices.plain_sockets import ANY_PORT, Clients, Notices, dial, ended, eventually, send, shake_hands
-from sluicemq_devices.hub import NEXT_TURN, Mishap, SpareTime, Standing
-from sluicemq_devices.hub.spare_time import StrangersTime
+from sluicemq_devices.hub import NEXT_TURN, Mishap, SpareTime, Standing, StrangersTime
+from sluicemq_devices.sockets import LaneDoor, Switchboard
 from sluicemq_devices.sockets.addresses import Addresses, address_of
-from sluicemq_devices.sockets.doors import LaneDoor
-from sluicemq_devices.sockets.switchboard import Switchboard
 from support.virtual_time import VirtualTime
 
 

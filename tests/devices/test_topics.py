@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sluicemq_devices.relays import prefixes
 from sluicemq_devices.relays.bounds import TOPIC_BOUNDS, TopicBounds
 from sluicemq_devices.relays.topics import Topics
-from sluicemq_devices.zmtp.frames import LONG, encode
+from sluicemq_devices.zmtp import LONG, encode
 from support.long_forms import first_of
 
 TOPICS = st.builds(

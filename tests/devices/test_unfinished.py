@@ -25,8 +25,8 @@ from devices.plain_sockets import (
     ready,
     shake_hands,
 )
+from sluicemq_devices.sockets import Switchboard
 from sluicemq_devices.sockets.incomplete import SMALL, Unfinished
-from sluicemq_devices.sockets.switchboard import Switchboard
 
 Started = Callable[[Any], Any]
 Python = Callable[..., subprocess.Popen]

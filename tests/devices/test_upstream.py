@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devices.plain_sockets import eventually
-from sluicemq_devices.hub.callbacks import nothing
-from sluicemq_devices.relays.upstream import Upstream
+from sluicemq_devices.hub import nothing
+from sluicemq_devices.relays import Upstream
 
 
 class PublisherLane:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from devices.plain_sockets import resident
-from sluicemq_devices.zmtp.frames import LARGE, PING, Message, encode, encode_large, first_frame
+from sluicemq_devices.zmtp import LARGE, PING, FramePeer, Message, RawPeer, encode, encode_large, first_frame
 from sluicemq_devices.zmtp.greeting import GREETING
-from sluicemq_devices.zmtp.messages import MOST_AT_ONCE, MOST_RAW_AT_ONCE, FramePeer, RawPeer
+from sluicemq_devices.zmtp.messages import MOST_AT_ONCE, MOST_RAW_AT_ONCE
 from sluicemq_devices.zmtp.peer import MOST_FRAMES
 
 #: What libzmq 4.3.5 sends for each kind of socket.

@@ -16,8 +16,7 @@ if __name__ == "__main__":
     monkey.patch_all()
 
     from sluicemq_broker.command import main
-    from sluicemq_broker.history import incidents
-    from sluicemq_broker.history.incidents import Incidents
+    from sluicemq_broker.history import Incidents, incidents
     from sluicemq_broker.queues import census
     from sluicemq_broker.store import ServerClock
 

@@ -19,7 +19,7 @@ from pymongo import MongoClient
 from faults.replica_set import ReplicaSet
 from sluicemq import Client, Forward, Job, Producer, Worker
 from sluicemq_broker.backup.archive import Reader
-from sluicemq_broker.store.cluster.schema import HalfRestored, SchemaStore
+from sluicemq_broker.store import HalfRestored, SchemaStore
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
 

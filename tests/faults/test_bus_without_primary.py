@@ -7,8 +7,7 @@ from pymongo.errors import PyMongoError
 
 from faults.replica_set import ReplicaSet
 from sluicemq.protocol.errors import Unavailable
-from sluicemq_broker.store import EventRing
-from sluicemq_broker.store.connection import connect
+from sluicemq_broker.store import EventRing, connect
 from support.waiting import wait_until
 
 full = pytest.mark.full

@@ -14,10 +14,9 @@ from pymongo.errors import OperationFailure
 
 from faults.replica_set import ReplicaSet
 from sluicemq.protocol.errors import Unavailable
+from sluicemq_broker.store import collection, survey_queues
 from sluicemq_broker.store.admin.counting import small_counts
-from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.index_models import INDEXES
-from sluicemq_broker.store.jobs.survey import survey_queues
 from support.long_forms import long
 
 QUEUES = [f"q{number}" for number in range(12)]

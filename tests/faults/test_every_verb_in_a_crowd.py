@@ -16,7 +16,7 @@ from faults.test_every_verb_is_bounded import MOST_MEMORY, VERBS, peak
 from faults.turns import LONGEST, slowness
 from sluicemq.protocol import wire
 from sluicemq.protocol.packed import pack
-from sluicemq_devices.zmtp.frames import encode
+from sluicemq_devices.zmtp import encode
 from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving, spare
 from support.long_forms import long
 from support.raw_sockets import Smq, shake_hands

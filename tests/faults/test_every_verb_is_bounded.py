@@ -16,7 +16,7 @@ import pytest
 from faults.turns import LONGEST, slowness
 from sluicemq import Client, Producer, Publisher
 from sluicemq.protocol import wire
-from sluicemq_devices.zmtp.frames import encode
+from sluicemq_devices.zmtp import encode
 from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving, spare
 from support.long_forms import long
 from support.own_queue import SECONDS, working

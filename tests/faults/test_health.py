@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from sluicemq import Client, Producer
-from sluicemq_broker.store.availability import EVERY, SILENCE
+from sluicemq_broker.store import EVERY
+from sluicemq_broker.store.availability import SILENCE
 from support.broker_process import BrokerProcess
 from support.http_reader import Web
 from support.waiting import wait_until

@@ -8,8 +8,8 @@ import pytest
 from pymongo import MongoClient
 
 from faults.replica_set import ReplicaSet
+from sluicemq_broker.store import collection
 from sluicemq_broker.store.creation import by_majority
-from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.index_models import INDEXES, LINE_INDEX, LINE_INDEXES
 from sluicemq_broker.store.jobs.indexes import ignore, make_indexes
 

@@ -10,13 +10,15 @@ from secrets import token_hex
 import pytest
 
 from faults.mongo_proxy import CuttingProxy
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.admin.queue_records import QueueRecordStore
-from sluicemq_broker.store.connection import connect
-from sluicemq_broker.store.errors import Unclear
-from sluicemq_broker.store.jobs.documents import collection
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store import (
+    DeadLetters,
+    QueueRecordStore,
+    QueueStore,
+    RolledBack,
+    Unclear,
+    collection,
+    connect,
+)
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, ids, some_jobs
 
 LATER = NOW + 9

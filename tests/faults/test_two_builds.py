@@ -30,7 +30,7 @@ from sluicemq import (
     Worker,
 )
 from sluicemq import OldBroker as TooOld
-from sluicemq_broker.store.cluster.schema import READS, SCHEMA
+from sluicemq_broker.store import READS, SCHEMA
 from support.broker_process import BrokerProcess
 from support.old_build import OldBroker, unpack
 from support.waiting import TIMEOUT, wait_until

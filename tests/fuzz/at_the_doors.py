@@ -33,26 +33,18 @@ from sluicemq.protocol.errors import (
     Unavailable,
 )
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
-from sluicemq_broker.admin import CHOICE
-from sluicemq_broker.admin.dead_letters import DeadLetterAdmin
-from sluicemq_broker.admin.jobs import JobAdmin
-from sluicemq_broker.admin.principals import Change, PrincipalAdmin, Surroundings
-from sluicemq_broker.admin.queues import QueueAdmin
-from sluicemq_broker.admin.schedules import ScheduleAdmin
-from sluicemq_broker.config import BrokerSettings, Config, QueueSettings
-from sluicemq_broker.config.secret import Secret
-from sluicemq_broker.context import Context
-from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.doors.services import Services
-from sluicemq_broker.doors.smq.sessions import Session, SessionDoor
+from sluicemq_broker.admin import CHOICE, DeadLetterAdmin, JobAdmin, PrincipalAdmin, QueueAdmin, ScheduleAdmin
+from sluicemq_broker.admin.principals import Change, Surroundings
+from sluicemq_broker.config import BrokerSettings, Config, QueueSettings, Secret
+from sluicemq_broker.context import Context, Retry
+from sluicemq_broker.doors import Services, Session, SessionDoor
 from sluicemq_broker.doors.worker_frames import answer, commit_frames
-from sluicemq_broker.http import BASE, Site
+from sluicemq_broker.http import BASE, Site, Tls, view
 from sluicemq_broker.http.authorization import HEADER
 from sluicemq_broker.http.connections import Connections
 from sluicemq_broker.http.door import Server
 from sluicemq_broker.http.handler import MOST_BODY_BYTES, Handler
-from sluicemq_broker.http.queries import cursor, cursor_text, dead_letters, view
-from sluicemq_broker.http.tls import Tls
+from sluicemq_broker.http.queries import cursor, cursor_text, dead_letters
 from sluicemq_broker.parts import PARTS
 from sluicemq_broker.parts.streams import replay
 from sluicemq_broker.parts.streams.sessions import StreamSessions
@@ -60,12 +52,10 @@ from sluicemq_broker.queue import JobMaker, Queue, Verdict
 from sluicemq_broker.queues import Schedules, check_name
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.security import ANYBODY, Caller, Principal, Security
-from sluicemq_broker.store import PrincipalRecord
+from sluicemq_broker.store import PrincipalRecord, date
 from sluicemq_broker.store.admin import principals
-from sluicemq_broker.store.values import date
 from sluicemq_broker.streams import Usage, check_stream
-from sluicemq_devices.sockets import Outgoing
-from sluicemq_devices.sockets.switchboard import Switchboard
+from sluicemq_devices.sockets import Outgoing, Switchboard
 from support.fakes import Clock, FakeGroups, FakeStore, a_context, go_on
 from support.jobs import NOW
 from support.virtual_time import VirtualTime

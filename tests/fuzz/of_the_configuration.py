@@ -17,19 +17,22 @@ from fuzz.choices import Choices
 from fuzz.of_the_protocol import WORDS as OF_JOBS
 from sluicemq.protocol.keys import KeyPair, key_file, read_key, read_key_file
 from sluicemq.transport import profiles
-from sluicemq_broker.config import ConfigError, load, rules
-from sluicemq_broker.config.declared import settings_of
-from sluicemq_broker.config.device_settings import DeviceSettings
-from sluicemq_broker.config.mongo_uri import MongoUri
-from sluicemq_broker.config.security_settings import PrincipalSettings, SecuritySettings
-from sluicemq_broker.config.settings import (
+from sluicemq_broker.config import (
     BrokerSettings,
+    ConfigError,
+    DeviceSettings,
+    MongoUri,
+    PrincipalSettings,
     QueueSettings,
     RouteSettings,
     ScheduleSettings,
+    SecuritySettings,
     StreamSettings,
+    load,
+    rules,
+    settings_of,
 )
-from sluicemq_devices.sockets.allow_list import AllowList
+from sluicemq_devices.sockets import AllowList
 
 _TABLES: Final = (
     *(BrokerSettings, QueueSettings, StreamSettings, RouteSettings, ScheduleSettings),

@@ -33,11 +33,13 @@ from sluicemq_broker.job import Misfire, Timetable, plan
 from sluicemq_broker.queue import JobMaker, check_headers
 from sluicemq_broker.runtime import read_json
 from sluicemq_broker.security import ANYBODY
-from sluicemq_broker.store.jobs.documents import QueueDefaults, document
+from sluicemq_broker.store import QueueDefaults
+from sluicemq_broker.store.jobs.documents import document
 from sluicemq_broker.store.jobs.documents import job as job_of
-from sluicemq_broker.streams.topics import Topics
-from sluicemq_devices.sockets.endpoints import host_and_port, parse, source_of, unix_path
-from sluicemq_devices.zmtp.frames import encode
+from sluicemq_broker.streams import Topics
+from sluicemq_devices.sockets import host_and_port, unix_path
+from sluicemq_devices.sockets.endpoints import parse, source_of
+from sluicemq_devices.zmtp import encode
 from support.fakes import Clock
 from support.jobs import NOW
 from unit.test_wanted_topics import by_expression

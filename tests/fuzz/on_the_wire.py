@@ -10,20 +10,29 @@ from fuzz.attempts import target
 from fuzz.choices import Choices
 from sluicemq_devices.relays.bounds import TopicBounds
 from sluicemq_devices.relays.topics import Topics
-from sluicemq_devices.zmtp import greeting
-from sluicemq_devices.zmtp.credentials import CURVE, NULL, PLAIN
+from sluicemq_devices.zmtp import (
+    CURVE,
+    LARGE,
+    LONG,
+    MORE,
+    NULL,
+    PLAIN,
+    FramePeer,
+    Peer,
+    RawPeer,
+    Terms,
+    encode,
+    greeting,
+)
 from sluicemq_devices.zmtp.curve.client import CurveClient
 from sluicemq_devices.zmtp.curve.server import CurveServer
 from sluicemq_devices.zmtp.curve.sodium import public_of, seal, shared_key, unseal
 from sluicemq_devices.zmtp.curve.traffic import FROM_CLIENT, FROM_SERVER, CurveTraffic
-from sluicemq_devices.zmtp.frames import COMMAND, LARGE, LONG, MORE, command, encode
+from sluicemq_devices.zmtp.frames import COMMAND, command
 from sluicemq_devices.zmtp.greeting import ready_property, split
 from sluicemq_devices.zmtp.mechanism import Mechanism
-from sluicemq_devices.zmtp.messages import FramePeer, RawPeer
 from sluicemq_devices.zmtp.null import Null
-from sluicemq_devices.zmtp.peer import Peer
 from sluicemq_devices.zmtp.plain import PlainClient, PlainServer
-from sluicemq_devices.zmtp.terms import Terms
 
 MOST: Final = 1 << 20
 SERVER, CLIENT, PASSING = bytes(range(32)), bytes(range(32, 64)), bytes(range(64, 96))

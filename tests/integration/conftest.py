@@ -10,10 +10,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from sluicemq_broker.store.admin.inspector import Inspector
-from sluicemq_broker.store.connection import connect
-from sluicemq_broker.store.jobs.documents import collection
-from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store import Inspector, QueueStore, collection, connect
 from support.broker_under_test import BrokerUnderTest
 from support.jobs import ChangesAtOnce
 from support.own_queue import OwnQueue, own_queue, quick_broker

@@ -7,10 +7,9 @@ from typing import Any
 from pymongo.database import Database
 
 from sluicemq.protocol.errors import Unavailable
-from sluicemq_broker.context.owners import Owners
-from sluicemq_broker.runtime.timer import Timer
-from sluicemq_broker.store.clock import ServerClock
-from sluicemq_broker.store.cluster.leases import LeaseStore
+from sluicemq_broker.context import Owners
+from sluicemq_broker.runtime import Timer
+from sluicemq_broker.store import LeaseStore, ServerClock
 
 LEASE = 15.0
 BEAT = LEASE / 5

@@ -16,11 +16,9 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import Duplicate, SluiceError
 from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.job.job import ERRORS_KEPT, Job
-from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.verdict import Settlement, Verdict
-from sluicemq_broker.queue.worker import Delivery
-from sluicemq_broker.store.values import seconds as seconds_of
+from sluicemq_broker.job import ERRORS_KEPT, Job
+from sluicemq_broker.queue import Delivery, Push, Settlement, Verdict
+from sluicemq_broker.store import seconds as seconds_of
 from support.small_broker import MAX_LOSSES, SmallBroker
 from support.virtual_time import come_to_rest
 

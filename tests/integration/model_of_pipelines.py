@@ -14,7 +14,7 @@ from hypothesis.stateful import invariant
 from integration.model_of_two_brokers import VISIBILITY, Fate, Hand, ModelWorker
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import Duplicate, SluiceError
-from sluicemq_broker.queue.worker import Delivery
+from sluicemq_broker.queue import Delivery
 from sluicemq_broker.store import seconds
 from support.small_broker import SmallBroker
 from support.virtual_time import come_to_rest

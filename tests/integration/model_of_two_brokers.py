@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from integration.model_runs import Surroundings
 from sluicemq.protocol.errors import SluiceError
-from sluicemq_broker.queue.worker import Delivery
+from sluicemq_broker.queue import Delivery
 from support.fakes import FakeWorker
 from support.faulty_mongo import WRITES, Fault, Kind, Line
 from support.small_broker import BEAT, DUTIES, NO_LIMITS, SmallBroker, VirtualClock

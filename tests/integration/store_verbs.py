@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.jobs.claims import Claim, Claims
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import date
+from sluicemq_broker.job import Job
+from sluicemq_broker.store import Claim, QueueStore, RolledBack, date
+from sluicemq_broker.store.jobs.claims import Claims
 from support.between import before
 from support.jobs import NOW, a_job
 

@@ -25,12 +25,12 @@ from sluicemq_broker.store import (
     ConfigurationStore,
     LeaseStore,
     LimitStore,
+    RolledBack,
     SubscriptionStore,
     TaskStore,
+    date,
 )
 from sluicemq_broker.store.jobs.groups import GroupStore
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.values import date
 from sluicemq_broker.streams import Streams, StreamServices, Subscriptions, Wish, read_batch
 from support.faulty_mongo import Line
 from support.jobs import finished, some_jobs

@@ -26,8 +26,8 @@ from sluicemq.cli.app import app
 from sluicemq.protocol import wire
 from sluicemq.protocol.packed import pack
 from sluicemq_broker.command import users
-from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
-from sluicemq_broker.doors.smq.sessions import VERBS as OF_SESSIONS
+from sluicemq_broker.doors import ADMIN_VERBS
+from sluicemq_broker.doors import VERBS as OF_SESSIONS
 from sluicemq_broker.http import BASE as V1
 from sluicemq_broker.parts import NEEDS
 from sluicemq_broker.security import Needs

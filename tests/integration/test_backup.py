@@ -25,12 +25,19 @@ from sluicemq import Client, Producer, Publisher, Reader, Worker
 from sluicemq.cli.app import app
 from sluicemq_broker.backup.archive import Writer
 from sluicemq_broker.embedded import EmbeddedMongo
-from sluicemq_broker.store.cluster.leases import LeaseStore
-from sluicemq_broker.store.cluster.schema import SCHEMA, HalfRestored, SchemaStore
-from sluicemq_broker.store.copies.descriptions import Description
-from sluicemq_broker.store.copies.history_window import PARAMETER, Disturbed, HistoryWindow, SnapshotOver
-from sluicemq_broker.store.copies.loading import RestoredDatabase
-from sluicemq_broker.store.copies.snapshot import LeftOut, Snapshot
+from sluicemq_broker.store import (
+    SCHEMA,
+    Description,
+    Disturbed,
+    HalfRestored,
+    HistoryWindow,
+    LeaseStore,
+    LeftOut,
+    RestoredDatabase,
+    SchemaStore,
+    Snapshot,
+)
+from sluicemq_broker.store.copies.history_window import PARAMETER, SnapshotOver
 from support.broker_process import BrokerProcess
 from support.long_forms import first_of
 from support.own_mongod import a_mongod

@@ -10,15 +10,11 @@ from pymongo.database import Database
 
 from sluicemq.protocol.errors import NotFound, Unavailable
 from sluicemq_broker.config import Config
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.queue import Queue
-from sluicemq_broker.queues import Census
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Push, Queue
+from sluicemq_broker.queues import Census, Queues
 from sluicemq_broker.queues import census as census_module
-from sluicemq_broker.queues.queues import Queues
-from sluicemq_broker.store.admin.inspector import Inspector
-from sluicemq_broker.store.admin.job_view import SHOWN_STATES
-from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store import SHOWN_STATES, Inspector, Unclear
 from support.fakes import FakeOwners, FakeWorker, a_context, a_maker
 from support.jobs import NOW, a_job, some_jobs
 from support.virtual_time import VirtualTime, come_to_rest

@@ -9,19 +9,23 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from sluicemq.protocol.errors import BadHeaders, DifferentStore, NotFound, Unavailable
+from sluicemq_broker.store import (
+    DeadLetters,
+    Inspector,
+    QueueStore,
+    Redriven,
+    Redrives,
+    Removals,
+    RolledBack,
+    Unclear,
+    collection,
+    date,
+    seconds,
+)
 from sluicemq_broker.store.admin import changes as store_changes
 from sluicemq_broker.store.admin import redrives
 from sluicemq_broker.store.admin.batches import batches
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.admin.inspector import Inspector
-from sluicemq_broker.store.admin.redrives import Redriven, Redrives
-from sluicemq_broker.store.admin.removals import Removals
-from sluicemq_broker.store.errors import Unclear
-from sluicemq_broker.store.jobs.documents import collection
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import Overtaken
-from sluicemq_broker.store.values import date, seconds
 from support.between import after, before
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, some_jobs, stored
 

@@ -15,13 +15,17 @@ from pymongo.errors import AutoReconnect
 
 from sluicemq import Client, Dead, FanOut, Forward, Job, Producer, Reject
 from sluicemq.protocol.errors import Duplicate, LeaseLost, Uncertain
-from sluicemq_broker.job.job import Job as StoredJob
-from sluicemq_broker.job.job import Parent
+from sluicemq_broker.job import Job as StoredJob
+from sluicemq_broker.job import Parent
 from sluicemq_broker.store import (
     Child,
     Completed,
+    DeadLetters,
+    Portions,
     QueueStore,
+    Redriven,
     RolledBack,
+    Unclear,
     dead_children,
     end_children,
     fail_parents,
@@ -29,10 +33,7 @@ from sluicemq_broker.store import (
     mark_parents_notified,
 )
 from sluicemq_broker.store import FanOut as StoredFanOut
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.admin.redrives import IntoQueue, Redriven
-from sluicemq_broker.store.errors import Unclear
-from sluicemq_broker.store.jobs.portions import Portions
+from sluicemq_broker.store.admin.redrives import IntoQueue
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, some_jobs, stored
 from support.own_queue import SECONDS, working

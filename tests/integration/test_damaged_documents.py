@@ -16,26 +16,45 @@ from pymongo.database import Database
 
 from sluicemq import Batch, Client, Producer, Publisher, Subscription
 from sluicemq.protocol.permissions import Permissions
-from sluicemq_broker.job.timetable import Misfire, Timetable
-from sluicemq_broker.store.admin.audit import AuditChoice, AuditKind, AuditRecord, AuditStore
-from sluicemq_broker.store.admin.damaged import READERS, damaged_documents
-from sluicemq_broker.store.admin.history import HistoryStore, MinuteCounts, Subject, day_of
-from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
-from sluicemq_broker.store.admin.logins import LoginStore
-from sluicemq_broker.store.admin.principals import KeyKind, PrincipalKey, PrincipalRecord, PrincipalStore
-from sluicemq_broker.store.admin.queue_records import QueueRecord, QueueRecordStore, Removing
-from sluicemq_broker.store.admin.tasks import TaskStore
-from sluicemq_broker.store.cluster.configurations import ConfigurationStore
-from sluicemq_broker.store.cluster.leases import LeaseStore
-from sluicemq_broker.store.cluster.limits import LimitStore
-from sluicemq_broker.store.cluster.retention import RetentionStore
-from sluicemq_broker.store.cluster.schema import SchemaStore
-from sluicemq_broker.store.jobs.schedules import Schedule, ScheduleStore
-from sluicemq_broker.store.set_aside import SetAside
-from sluicemq_broker.store.streams.segments import Segment, Tail
-from sluicemq_broker.store.streams.stream_store import Appended, StreamStore
-from sluicemq_broker.store.streams.subscriptions import Holder, SubscriptionStore
-from sluicemq_broker.store.values import date
+from sluicemq_broker.job import Misfire, Timetable
+from sluicemq_broker.store import (
+    Appended,
+    AuditChoice,
+    AuditKind,
+    AuditRecord,
+    AuditStore,
+    ConfigurationStore,
+    HistoryStore,
+    Holder,
+    Incident,
+    IncidentStore,
+    KeyKind,
+    LeaseStore,
+    LimitStore,
+    LoginStore,
+    MinuteCounts,
+    PrincipalKey,
+    PrincipalRecord,
+    PrincipalStore,
+    QueueRecord,
+    QueueRecordStore,
+    Removing,
+    RetentionStore,
+    Schedule,
+    ScheduleStore,
+    SchemaStore,
+    Segment,
+    SetAside,
+    StreamStore,
+    Subject,
+    SubscriptionStore,
+    Tail,
+    TaskStore,
+    damaged_documents,
+    date,
+    day_of,
+)
+from sluicemq_broker.store.admin.damaged import READERS
 from support.broker_process import BrokerProcess
 from support.jobs import NOW
 from support.waiting import wait_until

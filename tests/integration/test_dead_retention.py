@@ -11,9 +11,8 @@ from pymongo.database import Database
 from sluicemq.protocol.wire import TaskState
 from sluicemq_broker.queues.bulk_operations import PAGE
 from sluicemq_broker.queues.retention import MOVING
-from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import date
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import QueueStore, date
 from support.faulty_mongo import Line
 from support.jobs import NOW
 from support.small_broker import LEASE, SmallBroker, VirtualClock

@@ -11,15 +11,10 @@ import pytest
 from pymongo.collection import Collection
 from pymongo.database import Database
 
-from sluicemq_broker.job.job import Dedupe, Job
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.jobs.documents import collection
+from sluicemq_broker.job import Dedupe, Job
+from sluicemq_broker.store import DeadLetters, Pushed, QueueStore, RolledBack, collection, seconds
 from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, REMOVAL_INDEX
 from sluicemq_broker.store.jobs.inserts import judge
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import seconds
-from sluicemq_broker.store.write_results import Pushed
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, firsts, stored
 
 ME = "me"

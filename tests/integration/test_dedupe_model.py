@@ -16,12 +16,8 @@ from pymongo.errors import AutoReconnect
 
 from integration.model_runs import check
 from sluicemq.protocol.errors import SluiceError
-from sluicemq_broker.job.job import Dedupe, Job
-from sluicemq_broker.store.errors import Unclear
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import seconds
-from sluicemq_broker.store.write_results import Pushed
+from sluicemq_broker.job import Dedupe, Job
+from sluicemq_broker.store import Pushed, QueueStore, RolledBack, Unclear, seconds
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, firsts
 
 ME = "me"

@@ -18,9 +18,8 @@ from pymongo import MongoClient, WriteConcern
 from pymongo.errors import AutoReconnect
 
 from sluicemq.protocol.errors import Unavailable
-from sluicemq_broker.embedded import mongod
+from sluicemq_broker.embedded import EmbeddedMongo, mongod
 from sluicemq_broker.embedded.data_folder import DataFolder
-from sluicemq_broker.embedded.life import EmbeddedMongo
 from support.long_forms import first_of, long
 from support.ports import free_port
 from support.waiting import wait_until

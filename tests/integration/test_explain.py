@@ -14,17 +14,23 @@ from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
 from integration.explained_plans import Explainer
-from sluicemq_broker.job.job import Dedupe, State
-from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY, _counting, _over
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.admin.inspector import Inspector
-from sluicemq_broker.store.admin.job_view import SHOWN_STATES, selects
-from sluicemq_broker.store.admin.listing import Listing
+from sluicemq_broker.job import Dedupe, State
+from sluicemq_broker.store import (
+    COUNTED_EXACTLY,
+    SHOWN_STATES,
+    DeadLetters,
+    Inspector,
+    Listing,
+    QueueDefaults,
+    QueueStore,
+    collection,
+    date,
+)
+from sluicemq_broker.store.admin.counting import _counting, _over
+from sluicemq_broker.store.admin.job_view import selects
 from sluicemq_broker.store.jobs import survey
-from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, document
+from sluicemq_broker.store.jobs.documents import document
 from sluicemq_broker.store.jobs.index_models import INDEXES, REMOVAL_INDEX
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import date
 from support.jobs import NOW, ChangesAtOnce, a_job, finished
 from support.long_forms import long
 

@@ -10,7 +10,7 @@ import pytest
 from pymongo import MongoClient
 
 from integration.explained_plans import Explainer, Plan
-from sluicemq_broker.job.job import Job, Parent
+from sluicemq_broker.job import Job, Parent
 from sluicemq_broker.store import (
     Child,
     Completed,
@@ -19,8 +19,11 @@ from sluicemq_broker.store import (
     Forward,
     Inspector,
     Progressed,
+    QueueDefaults,
     QueueStore,
     Removals,
+    RolledBack,
+    date,
     dead_children,
     end_children,
     fail_parents,
@@ -28,9 +31,7 @@ from sluicemq_broker.store import (
     forward,
     mark_parents_notified,
 )
-from sluicemq_broker.store.jobs.documents import QueueDefaults, document
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.values import date
+from sluicemq_broker.store.jobs.documents import document
 from support.jobs import NOW, a_job, some_jobs
 
 FEW = 10

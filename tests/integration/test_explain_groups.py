@@ -11,12 +11,16 @@ from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
 from integration.explained_plans import Explainer
-from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.admin.inspector import Inspector
-from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, document
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import date
+from sluicemq_broker.store import (
+    COUNTED_EXACTLY,
+    DeadLetters,
+    Inspector,
+    QueueDefaults,
+    QueueStore,
+    collection,
+    date,
+)
+from sluicemq_broker.store.jobs.documents import document
 from support.jobs import NOW, ChangesAtOnce, a_job
 
 #: Jobs of one group, the first of which is its head; every fiftieth group has none.

@@ -13,8 +13,7 @@ from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
 from integration.explained_plans import Explainer, Plan
-from sluicemq_broker.store.streams.stream_store import StreamStore
-from sluicemq_broker.store.values import date
+from sluicemq_broker.store import StreamStore, date
 from sluicemq_broker.streams import Numbered
 from support.jobs import NOW
 

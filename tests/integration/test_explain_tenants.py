@@ -11,9 +11,8 @@ from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
 from integration.explained_plans import Explainer
-from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, document
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import date
+from sluicemq_broker.store import QueueDefaults, QueueStore, collection, date
+from sluicemq_broker.store.jobs.documents import document
 from support.jobs import NOW, a_job
 
 MOST = 8

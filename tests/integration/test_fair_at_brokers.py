@@ -9,7 +9,7 @@ import gevent
 from pymongo.database import Database
 
 from integration.test_limits import LimitsRig
-from sluicemq_broker.queue.intake import Push
+from sluicemq_broker.queue import Push
 from support.fakes import FakeWorker
 from support.jobs import some_jobs
 from support.small_broker import SmallBroker

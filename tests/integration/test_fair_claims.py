@@ -9,14 +9,10 @@ import pytest
 from pymongo.database import Database
 
 from sluicemq import Unavailable
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.jobs.claims import Claim
-from sluicemq_broker.store.jobs.documents import QueueDefaults, collection
+from sluicemq_broker.job import Job
+from sluicemq_broker.store import Claim, DeadLetters, QueueDefaults, QueueStore, RolledBack, collection
 from sluicemq_broker.store.jobs.fair_claims import FEW
 from sluicemq_broker.store.jobs.index_models import FAIR_INDEX
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
 from support.jobs import NOW, ChangesAtOnce, a_job, ids, some_jobs, stored
 
 FAIR = QueueDefaults(fair=True)

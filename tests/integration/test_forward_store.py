@@ -12,10 +12,8 @@ from pymongo.errors import AutoReconnect
 
 from sluicemq.protocol.errors import BadFrames, Duplicate, LeaseLost, Uncertain
 from sluicemq_broker.job import Job
-from sluicemq_broker.store import QueueDefaults, QueueStore, RolledBack
-from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store import Forward, QueueDefaults, QueueStore, RolledBack, Unclear, forward
 from sluicemq_broker.store.jobs.documents import PASSED_KEPT
-from sluicemq_broker.store.jobs.forwards import Forward, forward
 from support.jobs import NOW, a_job, everything, some_jobs, stored
 
 LATER = NOW + 10

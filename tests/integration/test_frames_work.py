@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from sluicemq_devices.zmtp.frames import COMMAND, MORE
+from sluicemq_devices.zmtp import MORE
+from sluicemq_devices.zmtp.frames import COMMAND
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, Doors, serving, spare
 from support.raw_sockets import code, message, receive, shake_hands
 from support.waiting import wait_until

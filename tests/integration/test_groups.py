@@ -10,16 +10,19 @@ from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError
 
 from sluicemq.protocol.errors import BadFrames
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.admin.inspector import Inspector
-from sluicemq_broker.store.admin.listing import Listing
-from sluicemq_broker.store.jobs.documents import collection
-from sluicemq_broker.store.jobs.expiry import ExpiredJobs
-from sluicemq_broker.store.jobs.groups import GroupStore, Promoted
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import date
+from sluicemq_broker.job import Job
+from sluicemq_broker.store import (
+    DeadLetters,
+    ExpiredJobs,
+    Inspector,
+    Listing,
+    Promoted,
+    QueueStore,
+    RolledBack,
+    collection,
+    date,
+)
+from sluicemq_broker.store.jobs.groups import GroupStore
 from support.between import before
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, stored
 

@@ -12,11 +12,8 @@ import pytest
 from pymongo.database import Database
 
 from sluicemq.protocol.errors import NotFound
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.jobs.documents import collection
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.job import Job
+from sluicemq_broker.store import DeadLetters, QueueStore, RolledBack, collection
 from support.faulty_mongo import Fault, FaultyDatabase, Kind, Line
 from support.jobs import NOW, ChangesAtOnce, a_job, finished
 from support.long_forms import short_where

@@ -10,10 +10,9 @@ import pytest
 from pymongo.database import Database
 
 from sluicemq.protocol import wire
+from sluicemq_broker.queue import Push, Settlement, Verdict
 from sluicemq_broker.queue.groups import LOOK
-from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.verdict import Settlement, Verdict
-from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store import QueueStore
 from support.fakes import FakeWorker
 from support.faulty_mongo import Fault, Kind, Line
 from support.jobs import a_job, everything

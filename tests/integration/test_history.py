@@ -10,18 +10,12 @@ from pymongo.database import Database
 
 from sluicemq.protocol.errors import BadFrames, Unavailable
 from sluicemq_broker.config import Config
-from sluicemq_broker.history.history import ALL, FLUSH, History
-from sluicemq_broker.queues import Census
-from sluicemq_broker.queues.queues import Queues
-from sluicemq_broker.runtime.counts import Count
-from sluicemq_broker.store.admin.history import (
-    DAYS_KEPT,
-    MINUTES_KEPT,
-    HistoryStore,
-    MinuteCounts,
-    Subject,
-    day_of,
-)
+from sluicemq_broker.history import History
+from sluicemq_broker.history.history import ALL, FLUSH
+from sluicemq_broker.queues import Census, Queues
+from sluicemq_broker.runtime import Count
+from sluicemq_broker.store import HistoryStore, MinuteCounts, Subject, day_of
+from sluicemq_broker.store.admin.history import DAYS_KEPT, MINUTES_KEPT
 from support.broker_under_test import BrokerUnderTest
 from support.fakes import Clock, FakeOwners, a_context, a_maker
 from support.http_reader import Web

@@ -11,12 +11,10 @@ from pymongo.database import Database
 from sluicemq.protocol.errors import BadStream, Held, LeaseLost, NotFound
 from sluicemq.protocol.packed import pack
 from sluicemq_broker.config import Config
-from sluicemq_broker.context import Owners
-from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.context import Owners, Retry
+from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import ANYBODY
-from sluicemq_broker.store import LeaseStore, Subscription, SubscriptionStore
-from sluicemq_broker.store.clock import ServerClock
+from sluicemq_broker.store import LeaseStore, ServerClock, Subscription, SubscriptionStore
 from sluicemq_broker.streams import NEWEST, Streams, StreamServices, Subscriptions, Wish, read_batch
 from support.jobs import NOW
 from support.waiting import TIMEOUT

@@ -10,10 +10,10 @@ from pymongo.database import Database
 
 from sluicemq.protocol.errors import BadFrames, Unavailable
 from sluicemq_broker.config import Config
-from sluicemq_broker.history.incidents import FLUSH, GAP, LONG, Incidents
-from sluicemq_broker.queues.queues import Queues
-from sluicemq_broker.store.admin.incidents import IncidentStore
-from sluicemq_broker.store.cluster.leases import Seen
+from sluicemq_broker.history import Incidents
+from sluicemq_broker.history.incidents import FLUSH, GAP, LONG
+from sluicemq_broker.queues import Queues
+from sluicemq_broker.store import IncidentStore, Seen
 from support.fakes import Clock, FakeOwners, a_context, a_maker
 from support.jobs import NOW
 from support.virtual_time import VirtualTime

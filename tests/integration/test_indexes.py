@@ -10,12 +10,10 @@ import pytest
 from pymongo.database import Database
 
 from sluicemq import Client, Duplicate, Producer, TooLarge, Unavailable, Worker
-from sluicemq_broker.job.job import Dedupe
-from sluicemq_broker.store.admin.inspector import Inspector
+from sluicemq_broker.job import Dedupe
+from sluicemq_broker.store import Inspector, QueueStore, date
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, INDEXES, LINE_INDEX, LINE_INDEXES
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import date
 from support.broker_under_test import BrokerUnderTest, serving
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, ids
 from support.waiting import wait_until

@@ -16,12 +16,7 @@ from pymongo.monitoring import (
 )
 
 from sluicemq.protocol.errors import NotFound
-from sluicemq_broker.store.admin.inspector import Inspector
-from sluicemq_broker.store.admin.job_view import SHOWN_STATES
-from sluicemq_broker.store.jobs.documents import collection
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import date
+from sluicemq_broker.store import SHOWN_STATES, Inspector, QueueStore, RolledBack, collection, date
 from support.jobs import NOW, a_job, everything, finished, ids, some_jobs
 
 ME = "me"

@@ -14,13 +14,21 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from sluicemq import Client, Producer, Publisher, QueueFull, Reject, Subscription, Worker
-from sluicemq_broker.store.admin.history import HistoryStore, MinuteCounts, Subject
-from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
-from sluicemq_broker.store.admin.kept import COLLECTIONS, LEFT, PREFIXES, disk_of, measure
-from sluicemq_broker.store.admin.removals import Removals
-from sluicemq_broker.store.cluster.limits import LimitStore
+from sluicemq_broker.store import (
+    COLLECTIONS,
+    HistoryStore,
+    Incident,
+    IncidentStore,
+    LimitStore,
+    MinuteCounts,
+    QueueStore,
+    Removals,
+    Subject,
+    disk_of,
+    measure,
+)
+from sluicemq_broker.store.admin.kept import LEFT, PREFIXES
 from sluicemq_broker.store.jobs.groups import GroupStore
-from sluicemq_broker.store.jobs.queue_store import QueueStore
 from support.broker_process import BrokerProcess
 from support.http_reader import Web
 from support.jobs import NOW, some_jobs

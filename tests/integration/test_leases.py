@@ -13,9 +13,7 @@ from pymongo.database import Database
 from integration.lease_times import LEASE, TIME, LeaseTime, a_broker, beats, document, owners, refused
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker import __version__
-from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
-from sluicemq_broker.store.cluster.schema import READS
-from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store import READS, LeaseStore, Seen, Unclear
 from support.fakes import Held, go_on
 from support.jobs import NOW
 

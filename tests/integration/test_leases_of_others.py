@@ -10,9 +10,7 @@ from pymongo.database import Database
 
 from integration.lease_times import BEAT, TIME, LeaseTime, a_broker, beats, document, owners, refused
 from sluicemq.protocol.errors import Unavailable
-from sluicemq_broker.store.clock import ServerClock
-from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
-from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store import LeaseStore, Seen, ServerClock, Unclear
 
 
 @pytest.fixture

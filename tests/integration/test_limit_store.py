@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pymongo.database import Database
 
-from sluicemq_broker.store.cluster.limits import LimitStore, Tokens
+from sluicemq_broker.store import LimitStore
+from sluicemq_broker.store.cluster.limits import Tokens
 from support.jobs import NOW
 
 MOST = 10

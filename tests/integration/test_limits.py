@@ -11,10 +11,8 @@ from pymongo.database import Database
 
 from sluicemq.protocol import wire
 from sluicemq_broker.bus import BusEvent, BusKind
-from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.verdict import Settlement, Verdict
-from sluicemq_broker.store.cluster.limits import LimitStore
-from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.queue import Push, Settlement, Verdict
+from sluicemq_broker.store import LimitStore, QueueStore
 from support.fakes import FakeWorker
 from support.faulty_mongo import Fault, Kind, Line
 from support.jobs import some_jobs

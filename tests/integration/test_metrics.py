@@ -20,12 +20,10 @@ from sluicemq_broker.http.exposition import form_for, written
 from sluicemq_broker.http.metrics import MOST_QUEUES, OTHERS, name_of
 from sluicemq_broker.parts import kept as kept_part
 from sluicemq_broker.parts.streams import part as streams_part
-from sluicemq_broker.runtime.counters import MOST_TIMED, Counters, QueueCounters
-from sluicemq_broker.runtime.counts import Count, Gauge, Timing
-from sluicemq_broker.runtime.histogram import Histogram
-from sluicemq_broker.runtime.labelled import LabelledGauge
-from sluicemq_broker.store.admin.job_view import SHOWN_STATES
-from sluicemq_devices.hub.counts import DeviceCount, Mishap
+from sluicemq_broker.runtime import Count, Counters, Gauge, Histogram, LabelledGauge, QueueCounters, Timing
+from sluicemq_broker.runtime.counters import MOST_TIMED
+from sluicemq_broker.store import SHOWN_STATES
+from sluicemq_devices.hub import DeviceCount, Mishap
 from support.broker_under_test import BrokerUnderTest
 from support.http_reader import Web
 from support.own_queue import OwnQueue

@@ -13,7 +13,7 @@ from pymongo.database import Database
 
 from integration.explained_plans import Explainer
 from sluicemq import Dead, FanOut, Forward, Worker
-from sluicemq_broker.job.job import Job, Parent
+from sluicemq_broker.job import Job, Parent
 from sluicemq_broker.store import (
     Child,
     Completed,

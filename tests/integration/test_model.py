@@ -18,13 +18,9 @@ from pymongo.database import Database
 
 from integration.model_runs import check
 from sluicemq.protocol.errors import Duplicate, LeaseLost, NotFound, SluiceError, Uncertain
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.admin.redrives import Redriven
-from sluicemq_broker.store.jobs.forwards import Forward, forward
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import seconds as seconds_of
+from sluicemq_broker.job import Job
+from sluicemq_broker.store import DeadLetters, Forward, QueueStore, Redriven, RolledBack, forward
+from sluicemq_broker.store import seconds as seconds_of
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished
 
 OWNERS = ("one", "two")

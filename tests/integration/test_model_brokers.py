@@ -21,8 +21,8 @@ from integration.model_of_jobs import Lives
 from integration.model_of_two_brokers import VISIBILITY, WORK, seats, slots, unanswered
 from integration.model_runs import check, run_alone, surrounded
 from sluicemq.protocol import wire
-from sluicemq_broker.job.job import Dedupe, Job
-from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.job import Dedupe, Job
+from sluicemq_broker.store import QueueStore
 from support.faulty_mongo import Fault, Kind
 from support.small_broker import BEAT, SmallBroker
 from support.virtual_time import come_to_rest

@@ -14,7 +14,7 @@ from pymongo.database import Database
 
 from integration.model_runs import check
 from integration.test_model_brokers import TwoBrokers, two_brokers
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 
 __all__ = ["two_brokers"]  # a fixture
 

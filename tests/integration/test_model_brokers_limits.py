@@ -18,8 +18,8 @@ from integration.model_of_jobs import LifeHand
 from integration.model_of_two_brokers import ModelWorker
 from integration.model_runs import check
 from integration.test_model_brokers import TwoBrokers, two_brokers
-from sluicemq_broker.queue.worker import Delivery
-from sluicemq_broker.store.cluster.limits import LimitStore
+from sluicemq_broker.queue import Delivery
+from sluicemq_broker.store import LimitStore
 
 __all__ = ["two_brokers"]  # a fixture
 

@@ -15,11 +15,9 @@ import tomli_w
 from sluicemq import Client, Dead, NotFound, Producer
 from sluicemq_broker.config import ConfigError, QueueSettings, load
 from sluicemq_broker.context import Context
-from sluicemq_broker.queues import Queues, check_name
-from sluicemq_broker.queues.on_dead import OnDead
+from sluicemq_broker.queues import OnDead, Queues, check_name
 from sluicemq_broker.runtime import Counters
-from sluicemq_broker.store import DeadLetters, QueueStore, Redriven, RolledBack
-from sluicemq_broker.store.values import date
+from sluicemq_broker.store import DeadLetters, QueueStore, Redriven, RolledBack, date
 from support.broker_under_test import BrokerUnderTest, serving
 from support.faulty_mongo import Fault, Kind, Line
 from support.jobs import NOW, ChangesAtOnce, a_job, stored

@@ -6,9 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq_broker.store.jobs.claims import Claim
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import date
+from sluicemq_broker.store import Claim, QueueStore, date
 from support.jobs import NOW, a_job, ids, some_jobs, stored
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from pymongo.errors import ServerSelectionTimeoutError
 
-from sluicemq_broker.job.job import Dedupe
-from sluicemq_broker.store.errors import Unclear
-from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.job import Dedupe
+from sluicemq_broker.store import QueueStore, Unclear
 from support.jobs import NOW, a_job, everything, some_jobs
 
 ME = "me"

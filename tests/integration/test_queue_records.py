@@ -12,7 +12,7 @@ from pymongo.database import Database
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.queues.records import QueueRecords
-from sluicemq_broker.store.admin.queue_records import QueueRecord, QueueRecordStore, Removing
+from sluicemq_broker.store import QueueRecord, QueueRecordStore, Removing
 from support.fakes import Held, go_on
 from support.jobs import NOW
 from support.virtual_time import VirtualTime

@@ -17,24 +17,18 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadQueue, NotFound, Paused, QueueFull, Unavailable
 from sluicemq_broker.config import BrokerSettings, Config, QueueSettings
 from sluicemq_broker.doors.lane_workers import PopWorker
-from sluicemq_broker.job.job import Dedupe
+from sluicemq_broker.job import Dedupe
 from sluicemq_broker.process.deadline import Deadline
 from sluicemq_broker.process.server import Server
 from sluicemq_broker.queue import Marks, Push, Settlement, Verdict
-from sluicemq_broker.queues import Census
-from sluicemq_broker.queues.bulk_operations import Delete
-from sluicemq_broker.queues.queues import Queues
+from sluicemq_broker.queues import Census, Delete, Queues
 from sluicemq_broker.queues.removals import Removal
-from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import ANYBODY, Caller
-from sluicemq_broker.store.admin.inspector import Inspector
-from sluicemq_broker.store.admin.removals import Removals
-from sluicemq_broker.store.errors import Refused, Unclear
-from sluicemq_broker.store.jobs.documents import collection
+from sluicemq_broker.store import Inspector, Pushed, Refused, Removals, Unclear, collection
 from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, READY_INDEX
 from sluicemq_broker.store.jobs.inserts import Insertion
-from sluicemq_broker.store.write_results import Pushed
-from sluicemq_devices.hub.watermarks import boundless
+from sluicemq_devices.hub import boundless
 from support.fakes import FakeWorker, Held, a_context, a_maker, go_on
 from support.jobs import NOW, a_job
 

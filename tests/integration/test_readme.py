@@ -20,7 +20,7 @@ import zmq
 from sluicemq import Client, Dead, Producer, Publisher
 from sluicemq.protocol import wire
 from sluicemq_broker.config import load
-from sluicemq_broker.job.job import State
+from sluicemq_broker.job import State
 from support.broker_process import BrokerProcess
 from support.keyed_broker import keyed_broker
 from support.ports import free_port

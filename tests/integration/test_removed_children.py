@@ -13,22 +13,22 @@ from pymongo.errors import AutoReconnect, OperationFailure
 
 from sluicemq import Dead, FanOut, Forward, Worker
 from sluicemq.protocol.errors import NotFound
-from sluicemq_broker.job.job import Job, Parent
+from sluicemq_broker.job import Job, Parent
 from sluicemq_broker.store import (
     Child,
     Completed,
+    DeadLetters,
     Inspector,
     Listing,
     QueueStore,
     RolledBack,
+    Unclear,
     dead_children,
     end_children,
     fan_out,
     mark_parents_notified,
 )
 from sluicemq_broker.store import FanOut as StoredFanOut
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.errors import Unclear
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, some_jobs, stored
 from support.own_queue import SECONDS, OwnQueue
 from support.waiting import wait_until

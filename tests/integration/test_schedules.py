@@ -17,16 +17,14 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from sluicemq import BadHeaders, Client, NotFound
-from sluicemq_broker.admin.schedules import ScheduleAdmin
+from sluicemq_broker.admin import ScheduleAdmin
 from sluicemq_broker.config import Config, load
 from sluicemq_broker.job import Misfire, Timetable
 from sluicemq_broker.queue import JobMaker
-from sluicemq_broker.queues.queues import Queues
-from sluicemq_broker.queues.schedules import Schedules, run_id
+from sluicemq_broker.queues import Queues, Schedules
+from sluicemq_broker.queues.schedules import run_id
 from sluicemq_broker.runtime import Count, Counters
-from sluicemq_broker.store.connection import connect
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.jobs.schedules import Schedule, ScheduleStore
+from sluicemq_broker.store import QueueStore, Schedule, ScheduleStore, connect
 from support.between import after
 from support.broker_process import BrokerProcess
 from support.fakes import Clock, a_context

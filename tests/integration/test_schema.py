@@ -11,9 +11,8 @@ from pymongo.database import Database
 from integration.lease_times import TIME, a_broker, beats, document
 from sluicemq.protocol.errors import OldBroker, Unavailable
 from sluicemq_broker import __version__
-from sluicemq_broker.context.schema import Schema, can_read
-from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
-from sluicemq_broker.store.cluster.schema import READS, SCHEMA, NewerSchema, SchemaNumbers, SchemaStore
+from sluicemq_broker.context import Schema, can_read
+from sluicemq_broker.store import READS, SCHEMA, LeaseStore, NewerSchema, SchemaNumbers, SchemaStore, Seen
 from support.jobs import NOW
 
 BEFORE, OLDEST, NEWER = SCHEMA - 1, READS[0], SCHEMA + 1

@@ -11,12 +11,8 @@ import pytest
 from pymongo.database import Database
 
 from sluicemq.protocol.errors import BadHeaders, NotFound
-from sluicemq_broker.job.job import Job, State
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.jobs.documents import QueueDefaults, collection
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import date
+from sluicemq_broker.job import Job, State
+from sluicemq_broker.store import DeadLetters, QueueDefaults, QueueStore, RolledBack, collection, date
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished
 from support.waiting import wait_until
 

@@ -10,13 +10,11 @@ from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 
 from integration.store_verbs import ME, OTHER, claim, pushed, release, rolled_back
 from sluicemq.protocol.errors import LeaseLost, Unavailable
-from sluicemq_broker.job.job import State
-from sluicemq_broker.store.errors import Unclear, translated
+from sluicemq_broker.job import State
+from sluicemq_broker.store import Found, QueueDefaults, QueueStore, Unclear
+from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs import expiry
-from sluicemq_broker.store.jobs.documents import QueueDefaults
 from sluicemq_broker.store.jobs.index_models import INDEXES
-from sluicemq_broker.store.jobs.outcomes import Found
-from sluicemq_broker.store.jobs.queue_store import QueueStore
 from support.between import before
 from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 

@@ -9,10 +9,8 @@ import pytest
 
 from integration.store_verbs import ME, OTHER, at, claim, pushed, release, rolled_back
 from sluicemq.protocol.errors import LeaseLost, TooLarge, Uncertain
-from sluicemq_broker.job.job import Job, State
-from sluicemq_broker.store.jobs.outcomes import Completed
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import date
+from sluicemq_broker.job import Job, State
+from sluicemq_broker.store import Completed, QueueStore, date
 from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 
 # ----------------------------------------------------------------------- commit

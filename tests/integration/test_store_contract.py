@@ -10,12 +10,8 @@ import pytest
 from pymongo.database import Database
 
 from sluicemq.protocol.errors import LeaseLost, SluiceError, Uncertain
-from sluicemq_broker.job.job import Job, State
-from sluicemq_broker.store.jobs.claims import Claim
-from sluicemq_broker.store.jobs.documents import collection
-from sluicemq_broker.store.jobs.outcomes import Completed, Found, RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.write_results import Pushed
+from sluicemq_broker.job import Job, State
+from sluicemq_broker.store import Claim, Completed, Found, Pushed, QueueStore, RolledBack, collection
 from support.fakes import FakeStore
 from support.jobs import NOW, a_job, finished, ids, some_jobs
 

@@ -12,15 +12,13 @@ from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure
 
 from integration.store_verbs import ME, OTHER, between_read_and_update, claim, pushed
 from sluicemq.protocol.errors import TooLarge
-from sluicemq_broker.job.backoff import Backoff
-from sluicemq_broker.job.job import ATTRIBUTES, Reservation, State
-from sluicemq_broker.store.errors import Doubtful, Refused, Unclear
+from sluicemq_broker.job import Backoff, Reservation, State
+from sluicemq_broker.job.job import ATTRIBUTES
+from sluicemq_broker.store import Doubtful, Found, Pushed, QueueStore, Refused, Unclear
 from sluicemq_broker.store.jobs.claims import Claims
 from sluicemq_broker.store.jobs.inserts import MOST_DOUBTS, Insertion
 from sluicemq_broker.store.jobs.numbered_inserts import Insert, Sessions, sessions_of
-from sluicemq_broker.store.jobs.outcomes import Found
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.write_results import Pushed, refusals
+from sluicemq_broker.store.write_results import refusals
 from support.between import before
 from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
 

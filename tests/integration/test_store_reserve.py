@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from integration.store_verbs import ME, OTHER, between_read_and_update, claim, pushed, rolled_back
-from sluicemq_broker.job.job import State
+from sluicemq_broker.job import State
+from sluicemq_broker.store import Claim, Found, QueueStore
 from sluicemq_broker.store.jobs.claim_order import MANY, ROUND
-from sluicemq_broker.store.jobs.claims import Claim
-from sluicemq_broker.store.jobs.outcomes import Found
-from sluicemq_broker.store.jobs.queue_store import QueueStore
 from support.jobs import NOW, a_job, ids, some_jobs, stored
 
 

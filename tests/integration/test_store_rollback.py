@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from integration.store_verbs import ME, OTHER, claim, pushed, release, rolled_back
-from sluicemq_broker.job.job import ERRORS_KEPT, State
-from sluicemq_broker.store.jobs.outcomes import Found
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import date
+from sluicemq_broker.job import ERRORS_KEPT, State
+from sluicemq_broker.store import Found, QueueStore, date
 from support.jobs import NOW, a_job, everything, ids, some_jobs, stored
 
 # -------------------------------------------------------------------- give back

@@ -17,14 +17,10 @@ from pymongo.errors import WriteError
 
 from sluicemq import Client, NotFound, Producer, Worker
 from sluicemq.protocol import wire
-from sluicemq_broker.job.job import Dedupe
-from sluicemq_broker.job.job import Job as StoredJob
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.admin.inspector import Inspector
-from sluicemq_broker.store.admin.job_view import SHOWN_STATES
-from sluicemq_broker.store.jobs.documents import HANDED_OUT, QueueDefaults, document
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.values import date
+from sluicemq_broker.job import Dedupe
+from sluicemq_broker.job import Job as StoredJob
+from sluicemq_broker.store import SHOWN_STATES, DeadLetters, Inspector, QueueDefaults, QueueStore, date
+from sluicemq_broker.store.jobs.documents import HANDED_OUT, document
 from support.broker_under_test import BrokerUnderTest, serving
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, ids, some_jobs
 from support.waiting import wait_until

@@ -16,13 +16,10 @@ from sluicemq.protocol.errors import BadStream, BadTopic, Conflict, SluiceError,
 from sluicemq.protocol.packed import pack, scan, unpack
 from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.config import Config, DeviceSettings, StreamSettings
-from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.counts import Count
+from sluicemq_broker.context import Retry
+from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.security import ANYBODY
-from sluicemq_broker.store import GUARD, StreamStore, Tail
-from sluicemq_broker.store.clock import ServerClock
-from sluicemq_broker.store.connection import connect
+from sluicemq_broker.store import GUARD, ServerClock, StreamStore, Tail, connect
 from sluicemq_broker.streams import (
     Expected,
     Numbered,

@@ -10,8 +10,8 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
+from sluicemq_broker.store import Surveyed, survey_queues
 from sluicemq_broker.store.jobs.index_models import INDEXES
-from sluicemq_broker.store.jobs.survey import Surveyed, survey_queues
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -12,10 +12,9 @@ from pymongo.database import Database
 
 from sluicemq.protocol.errors import NotFound, Paused, QueueFull, Unavailable
 from sluicemq.protocol.wire import INTAKE
+from sluicemq_broker.queues import Task, Tasks
 from sluicemq_broker.queues.bulk_operations import PAGE
-from sluicemq_broker.queues.tasks import Task, Tasks
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
+from sluicemq_broker.store import QueueStore, RolledBack
 from support.faulty_mongo import Fault, Kind, Line
 from support.jobs import NOW, a_job, some_jobs, stored
 from support.small_broker import BEAT, LEASE, SmallBroker, VirtualClock

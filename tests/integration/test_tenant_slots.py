@@ -10,17 +10,23 @@ import pytest
 from pymongo.database import Database
 
 from sluicemq import Unavailable
-from sluicemq_broker.job.job import Job, Parent
-from sluicemq_broker.store.jobs.children import Child, FanOut, fan_out
-from sluicemq_broker.store.jobs.claims import Claim
-from sluicemq_broker.store.jobs.documents import QueueDefaults, collection
+from sluicemq_broker.job import Job, Parent
+from sluicemq_broker.store import (
+    Child,
+    Claim,
+    FanOut,
+    Forward,
+    QueueDefaults,
+    QueueStore,
+    RolledBack,
+    collection,
+    date,
+    fan_out,
+    forward,
+)
 from sluicemq_broker.store.jobs.fair_claims import FEW, FairOrder
-from sluicemq_broker.store.jobs.forwards import Forward, forward
 from sluicemq_broker.store.jobs.index_models import SLOT_INDEX
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.tenant_limits import TenantLimits
-from sluicemq_broker.store.values import date
 from support.jobs import NOW, a_job, finished, some_jobs, stored
 
 MOST = QueueDefaults(fair=True, tenant_max_running=3)

@@ -14,8 +14,7 @@ import pytest
 from faults.mongo_proxy import CuttingProxy
 from sluicemq import Client, Producer, Worker
 from sluicemq_broker.command.users import act
-from sluicemq_broker.store.connection import connect, connect_for_leases
-from sluicemq_broker.store.no_primary import why_no_primary
+from sluicemq_broker.store import connect, connect_for_leases, why_no_primary
 from support.broker_process import BrokerProcess
 from support.certificates import Authority, Certificate
 from support.tls_mongodb import PASSWORD, TlsMongoDB, tls_mongodb

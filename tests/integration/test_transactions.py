@@ -12,13 +12,16 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
-from sluicemq_broker.job.job import Job, Parent
+from sluicemq_broker.job import Job, Parent
 from sluicemq_broker.store import (
+    Aborted,
     Child,
     Completed,
+    DeadLetters,
     FanOut,
     Forward,
     QueueStore,
+    RolledBack,
     Unclear,
     dead_children,
     end_children,
@@ -26,9 +29,6 @@ from sluicemq_broker.store import (
     fan_out,
     forward,
 )
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.jobs.outcomes import RolledBack
-from sluicemq_broker.store.jobs.transactions import Aborted
 from support.jobs import NOW, ChangesAtOnce, a_job, everything
 
 LATER = NOW + 10

@@ -11,9 +11,7 @@ from pymongo import MongoClient
 
 from sluicemq import Producer
 from sluicemq.protocol.errors import Duplicate, Unavailable
-from sluicemq_broker.store.connection import connect, require_safe
-from sluicemq_broker.store.errors import UnsafeStore
-from sluicemq_broker.store.no_primary import why_no_primary
+from sluicemq_broker.store import UnsafeStore, connect, require_safe, why_no_primary
 from support.broker_process import BrokerProcess
 from support.own_mongod import a_mongod
 from support.ports import free_port

@@ -10,21 +10,21 @@ import gevent
 from gevent.event import Event
 
 from sluicemq.protocol.errors import LeaseLost, SluiceError, Uncertain
-from sluicemq_broker.context.context import Context, NotifyBrokers, no_other_broker
-from sluicemq_broker.context.memory import Memory
-from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.job.job import NOT_RESERVED, Job, Reservation, State
-from sluicemq_broker.queue import JobMaker
-from sluicemq_broker.queue.other_queues import MakeJob
-from sluicemq_broker.queue.worker import Delivery, Worker
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.timer import Timer
-from sluicemq_broker.store.clock import ServerClock
-from sluicemq_broker.store.jobs.claims import Claim
-from sluicemq_broker.store.jobs.documents import QueueDefaults
-from sluicemq_broker.store.jobs.groups import Promoted
-from sluicemq_broker.store.jobs.outcomes import Completed, Found, RolledBack
-from sluicemq_broker.store.write_results import Pushed
+from sluicemq_broker.context import Context, Memory, NotifyBrokers, Retry, no_other_broker
+from sluicemq_broker.job import Job, Reservation, State
+from sluicemq_broker.job.job import NOT_RESERVED
+from sluicemq_broker.queue import Delivery, JobMaker, MakeJob, Worker
+from sluicemq_broker.runtime import Counters, Timer
+from sluicemq_broker.store import (
+    Claim,
+    Completed,
+    Found,
+    Promoted,
+    Pushed,
+    QueueDefaults,
+    RolledBack,
+    ServerClock,
+)
 from support.jobs import NOW, ids
 
 

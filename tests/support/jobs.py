@@ -6,14 +6,17 @@ import itertools
 from typing import Any
 
 from sluicemq.protocol.errors import Duplicate
-from sluicemq_broker.job.job import Job, Reservation
-from sluicemq_broker.store.admin.changes import Changes
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.admin.redrives import Redriven, Redrives
-from sluicemq_broker.store.admin.removals import Removals
-from sluicemq_broker.store.jobs.outcomes import Completed
-from sluicemq_broker.store.jobs.queue_store import QueueStore
-from sluicemq_broker.store.write_results import Pushed
+from sluicemq_broker.job import Job, Reservation
+from sluicemq_broker.store import (
+    Changes,
+    Completed,
+    DeadLetters,
+    Pushed,
+    QueueStore,
+    Redriven,
+    Redrives,
+    Removals,
+)
 
 #: The present of the tests, far ahead: MongoDB removes by its own clock what has a ``remove_at`` behind it.
 NOW = 4_000_000_000.0

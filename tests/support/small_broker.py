@@ -14,20 +14,11 @@ from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.admin import DeadLetterAdmin, JobAdmin
 from sluicemq_broker.bus import BusEvent
 from sluicemq_broker.config import Config
-from sluicemq_broker.context.context import Context
-from sluicemq_broker.context.owners import Owners
-from sluicemq_broker.context.retry import Retry
+from sluicemq_broker.context import Context, Owners, Retry
 from sluicemq_broker.queue import JobMaker
-from sluicemq_broker.queues import Census, DeadRetention
-from sluicemq_broker.queues.on_dead import OnDead
-from sluicemq_broker.queues.queues import Queues
-from sluicemq_broker.queues.schedules import Schedules
-from sluicemq_broker.queues.sweeper import Sweeper
-from sluicemq_broker.queues.tasks import Tasks
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.store.clock import ServerClock
-from sluicemq_broker.store.cluster.leases import LeaseStore
-from sluicemq_broker.store.jobs.schedules import ScheduleStore
+from sluicemq_broker.queues import Census, DeadRetention, OnDead, Queues, Schedules, Sweeper, Tasks
+from sluicemq_broker.runtime import Counters
+from sluicemq_broker.store import LeaseStore, ScheduleStore, ServerClock
 from support.faulty_mongo import FaultyDatabase, Line
 from support.jobs import NOW
 from support.virtual_time import VirtualTime, come_to_rest

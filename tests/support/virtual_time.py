@@ -10,7 +10,7 @@ from typing import Any
 import gevent
 from gevent.event import Event
 
-from sluicemq_broker.runtime.timer import Timer
+from sluicemq_broker.runtime import Timer
 
 
 class VirtualTime(Timer):

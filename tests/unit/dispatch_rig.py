@@ -6,18 +6,16 @@ from typing import Any
 from unittest.mock import MagicMock
 
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.context.memory import Memory
-from sluicemq_broker.job.job import Job, Reservation
+from sluicemq_broker.context import Memory
+from sluicemq_broker.job import Job, Reservation
+from sluicemq_broker.queue import Delivery, Queue
 from sluicemq_broker.queue import pace as pace_module
 from sluicemq_broker.queue.ledger import Arrival
 from sluicemq_broker.queue.plans import Conditions
-from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.queue.surroundings import Surroundings
-from sluicemq_broker.queue.worker import Delivery
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.timer import Timer
-from sluicemq_broker.store.clock import ServerClock
+from sluicemq_broker.runtime import Counters, Timer
+from sluicemq_broker.store import ServerClock
 from support.fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on
 from support.jobs import NOW, a_job
 

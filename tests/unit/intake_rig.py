@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from sluicemq.protocol.errors import SluiceError
-from sluicemq_broker.context.memory import Memory
-from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.runtime.timer import Timer
+from sluicemq_broker.context import Memory, Retry
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Push
+from sluicemq_broker.runtime import Timer
 from support.fakes import go_on
 from unit.dispatch_rig import DispatchRig
 

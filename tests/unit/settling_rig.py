@@ -7,12 +7,10 @@ from typing import Any
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.context.memory import Memory
-from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue import Outcome
-from sluicemq_broker.queue.verdict import Settlement, Verdict
-from sluicemq_broker.store.jobs.outcomes import Completed, RolledBack
+from sluicemq_broker.context import Memory, Retry
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Outcome, Settlement, Verdict
+from sluicemq_broker.store import Completed, RolledBack
 from support.fakes import FakeStore, FakeWorker, go_on
 from support.jobs import some_jobs
 from support.waiting import wait_until

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq_broker.runtime.alarm import Alarm
+from sluicemq_broker.runtime import Alarm
 from support.virtual_time import VirtualTime
 
 BEGIN = 1000.0

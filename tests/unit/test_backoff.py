@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.job.backoff import BOUNDS, KINDS, Backoff
+from sluicemq_broker.job import BOUNDS, KINDS, Backoff
 
 EVENLY = Random(4).random
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq.protocol.errors import Unavailable
-from sluicemq_broker.runtime.batcher import Batcher
+from sluicemq_broker.runtime import Batcher
 
 
 class Writes:

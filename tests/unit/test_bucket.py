@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from sluicemq_broker.runtime.bucket import Bucket, Buckets
+from sluicemq_broker.runtime import Bucket, Buckets
 
 
 def test_it_gives_so_many_at_once_and_then_so_many_a_second() -> None:

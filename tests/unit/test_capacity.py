@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.queue.capacity import Capacity, Counted, Flow
+from sluicemq_broker.queue import Counted
+from sluicemq_broker.queue.capacity import Capacity, Flow
 
 
 class CapacityRig:

@@ -20,9 +20,7 @@ from packaging.utils import canonicalize_name
 
 from sluicemq.cli.app import app
 from sluicemq.transport.profiles import KEYS
-from sluicemq_broker.config import load
-from sluicemq_broker.config.exposure import problems_of_exposure
-from sluicemq_broker.config.loading import Config, problems_of_doors
+from sluicemq_broker.config import Config, load, problems_of_doors, problems_of_exposure
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("check_jsonschema")

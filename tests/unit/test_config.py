@@ -26,7 +26,7 @@ from sluicemq_broker.config import (
     taken_over,
 )
 from sluicemq_broker.config.rules import Rule, http_hosts
-from sluicemq_devices.sockets.endpoints import Endpoint
+from sluicemq_devices.sockets import Endpoint
 
 
 def test_the_defaults_are_those_of_the_documentation() -> None:

@@ -8,8 +8,7 @@ import logging
 import pytest
 
 from sluicemq_broker.command.logs import FIELDS, _Json
-from sluicemq_broker.runtime.counters import Counters, QueueCounters
-from sluicemq_broker.runtime.counts import Count
+from sluicemq_broker.runtime import Count, Counters, QueueCounters
 from support.virtual_time import VirtualTime
 
 

@@ -13,10 +13,9 @@ import pytest
 import sluicemq_broker
 import sluicemq_devices
 from sluicemq.protocol.errors import SluiceError
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.counts import Count, Gauge, Timing
-from sluicemq_broker.store.admin.job_view import SHOWN_STATES
-from sluicemq_devices.hub.counts import DeviceCount, Metric, Mishap
+from sluicemq_broker.runtime import Count, Counters, Gauge, Timing
+from sluicemq_broker.store import SHOWN_STATES
+from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 
 ROOMS = [Path(package.__file__ or "").parent for package in (sluicemq_broker, sluicemq_devices)]
 SOURCES = [path for room in ROOMS for path in room.rglob("*.py")]

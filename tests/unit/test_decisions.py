@@ -9,8 +9,8 @@ import pytest
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadHeaders, Duplicate, TooLarge
 from sluicemq_broker.config import MAX_JOB_BYTES
-from sluicemq_broker.job.backoff import Backoff
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Backoff, Job
+from sluicemq_broker.queue import Onward, Verdict
 from sluicemq_broker.queue.decisions import (
     DIED,
     NOT_ARRIVED,
@@ -28,8 +28,7 @@ from sluicemq_broker.queue.decisions import (
     on_verdict,
     reason_of_death,
 )
-from sluicemq_broker.queue.verdict import Onward, Verdict
-from sluicemq_broker.runtime.counts import Count
+from sluicemq_broker.runtime import Count
 from support.jobs import NOW
 
 LINEAR = Backoff("linear", base=10, jitter=0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from sluicemq_broker.job.job import Reservation
+from sluicemq_broker.job import Reservation
+from sluicemq_broker.queue import Delivery, Marks
 from sluicemq_broker.queue.deliveries import Deliveries
-from sluicemq_broker.queue.worker import Delivery, DeliveryState, Marks
+from sluicemq_broker.queue.worker import DeliveryState
 from support.fakes import FakeWorker
 from support.jobs import a_job, some_jobs
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluicemq_broker.queues.disagreements import Difference, differences
+from sluicemq_broker.queues import Difference, differences
 
 ALIKE: dict[str, Any] = {"*": {"max_attempts": 7}, "mail": {"max_attempts": 7, "ttl": 60.0}}
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 from sluicemq_broker.queue.handout import MESSAGE, MESSAGE_BYTES
-from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store import Unclear
 from sluicemq_devices.sockets import SMALL
 from support.fakes import FakeWorker, Held, go_on
 from support.jobs import NOW, a_job, ids, some_jobs

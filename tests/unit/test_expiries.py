@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq_broker.context.memory import MOST_EXPIRIES
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 from sluicemq_broker.queue.times import SOON, TICK, Expiries
-from sluicemq_broker.runtime.budget import Budget
-from sluicemq_broker.store import ExpiredJobs
-from sluicemq_broker.store.clock import ServerClock
+from sluicemq_broker.runtime import Budget
+from sluicemq_broker.store import ExpiredJobs, ServerClock
 from support.jobs import NOW, a_job, ids, some_jobs
 from support.virtual_time import VirtualTime
 from unit.dispatch_rig import DispatchRig

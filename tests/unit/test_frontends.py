@@ -10,19 +10,15 @@ import pytest
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import Paused, Unavailable
 from sluicemq_broker.config import BrokerSettings, DeviceSettings, QueueSettings
-from sluicemq_broker.doors.door_group import DoorGroup
+from sluicemq_broker.doors import DoorGroup, Services
 from sluicemq_broker.doors.frontends import PushFrontend
 from sluicemq_broker.doors.requests import MOST_UNREAD, Requester, RequestFrontend
-from sluicemq_broker.doors.services import Services
-from sluicemq_broker.queue import JobMaker
+from sluicemq_broker.queue import JobMaker, Push
 from sluicemq_broker.queue.capacity import Capacity, Flow
-from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.timer import Timer
+from sluicemq_broker.runtime import Counters, Timer
 from sluicemq_broker.security import ANYBODY, Security
-from sluicemq_devices.hub.watermarks import Watermark, boundless
-from sluicemq_devices.sockets.outgoing_budget import Outgoing
-from sluicemq_devices.sockets.switchboard import Switchboard
+from sluicemq_devices.hub import Watermark, boundless
+from sluicemq_devices.sockets import Outgoing, Switchboard
 from support.fakes import Clock
 
 

@@ -23,7 +23,8 @@ from sluicemq_broker.config import (
 )
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import Caller, DoorGuard, Passwords, Security
-from sluicemq_devices.sockets.endpoints import Endpoint, parse
+from sluicemq_devices.sockets import Endpoint
+from sluicemq_devices.sockets.endpoints import parse
 from sluicemq_devices.zmtp import CURVE, NULL, PLAIN, Credentials
 
 KEY, STRANGE = bytes(range(32)), bytes(range(32, 64))

@@ -17,14 +17,12 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, BadHeaders, BadQueue, SluiceError, TooLarge
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.doors.frames import PlainJob, split
-from sluicemq_broker.job.backoff import Backoff
-from sluicemq_broker.job.job import Dedupe, Job
+from sluicemq_broker.job import Backoff, Dedupe, Job
 from sluicemq_broker.queue import JobMaker
-from sluicemq_broker.queues.queues import check_name
+from sluicemq_broker.queues import check_name
 from sluicemq_broker.security import ANYBODY
-from sluicemq_broker.store.clock import ServerClock
-from sluicemq_broker.store.jobs.documents import QueueDefaults, document, job
-from sluicemq_broker.store.values import date
+from sluicemq_broker.store import QueueDefaults, ServerClock, date
+from sluicemq_broker.store.jobs.documents import document, job
 from support.fakes import Clock
 from support.jobs import NOW
 

@@ -7,9 +7,7 @@ from random import Random
 
 import pytest
 
-from sluicemq_broker.runtime.counters import Counters, QueueCounters
-from sluicemq_broker.runtime.counts import Count, Timing
-from sluicemq_broker.runtime.histogram import BOUNDS, Histogram
+from sluicemq_broker.runtime import BOUNDS, Count, Counters, Histogram, QueueCounters, Timing
 
 
 def test_a_duration_is_counted_within_the_first_bound_that_it_does_not_pass() -> None:

@@ -12,8 +12,7 @@ from falcon.testing import create_environ
 
 from sluicemq.protocol.errors import Forbidden
 from sluicemq.protocol.permissions import Action, Permissions
-from sluicemq_broker.config import BrokerSettings, Config, PrincipalSettings
-from sluicemq_broker.config.secret import Secret
+from sluicemq_broker.config import BrokerSettings, Config, PrincipalSettings, Secret
 from sluicemq_broker.http.authorization import HEADER, Authorization
 from sluicemq_broker.http.callers import Callers
 from sluicemq_broker.http.host_names import HostNames

@@ -6,7 +6,8 @@ import gevent
 import pytest
 
 from sluicemq.protocol.errors import Unavailable
-from sluicemq_broker.http.fair_turns import FairTurns, HubPace
+from sluicemq_broker.http import HubPace
+from sluicemq_broker.http.fair_turns import FairTurns
 from support.virtual_time import VirtualTime, come_to_rest
 
 

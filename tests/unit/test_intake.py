@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from sluicemq.protocol.errors import Duplicate, TooLarge
-from sluicemq_broker.queue.intake import INSERT, INSERTS_AT_ONCE, Push
-from sluicemq_broker.store.errors import Unclear
-from sluicemq_broker.store.write_results import Pushed
+from sluicemq_broker.queue import Push
+from sluicemq_broker.queue.intake import INSERT, INSERTS_AT_ONCE
+from sluicemq_broker.store import Pushed, Unclear
 from support.fakes import Held, go_on
 from support.jobs import NOW, a_job, ids, some_jobs
 from unit.intake_rig import IntakeRig, Told

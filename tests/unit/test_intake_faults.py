@@ -7,10 +7,11 @@ from collections.abc import Mapping
 import pytest
 
 from sluicemq.protocol.errors import SluiceError, Unavailable
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.intake import INSERT, INSERT_BYTES, INSERTS_AT_ONCE, Push
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Push
+from sluicemq_broker.queue.intake import INSERT, INSERT_BYTES, INSERTS_AT_ONCE
 from sluicemq_broker.queue.ledger import IN_ORDER
-from sluicemq_broker.store.errors import Refused, Unclear
+from sluicemq_broker.store import Refused, Unclear
 from support.fakes import Held, go_on
 from support.jobs import a_job, ids, some_jobs
 from support.virtual_time import VirtualTime

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluicemq.protocol.errors import Unavailable
-from sluicemq_broker.streams.lags import Lags
+from sluicemq_broker.streams import Lags
 
 
 class Subscriptions:

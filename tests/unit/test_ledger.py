@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sluicemq_broker.job.job import Job, Reservation
+from sluicemq_broker.job import Job, Reservation
 from sluicemq_broker.queue.ledger import IN_ORDER, NOTHING, Arrival, Bound, Claiming, Ledger
 from support.jobs import NOW, a_job
 

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from pymongo.errors import ExecutionTimeout
 
+from sluicemq_broker.store import DeadLetters, Listing
 from sluicemq_broker.store.admin import listing
-from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.admin.listing import Listing
 
 NOW = 1_790_000_000.0
 

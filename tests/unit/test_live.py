@@ -11,7 +11,7 @@ import pytest
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq.protocol.permissions import Action, Permissions
-from sluicemq_broker.admin.snapshots import Snapshot, Snapshots, View
+from sluicemq_broker.admin import Snapshot, Snapshots, View
 from sluicemq_broker.parts.dashboard.live import CHECK, INTERVAL, LiveFeed
 from sluicemq_broker.runtime import Count, Gauge
 from sluicemq_broker.security import ANYBODY, Caller, Principal

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.context.memory import Memory
+from sluicemq_broker.context import Memory
 from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.order import PriorityOrder
 from sluicemq_broker.queue.scheduler import LEAST_CLAIM, Scheduler

@@ -10,8 +10,9 @@ from pymongo import ReadPreference
 from pymongo.errors import BulkWriteError, DocumentTooLarge, InvalidName, OperationFailure
 
 from sluicemq.protocol.errors import Unavailable
-from sluicemq_broker.store.connection import REPLY_TIMEOUT, connect, connect_for_leases, promised
-from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, brief, translated
+from sluicemq_broker.store import Doubtful, Refused, Unclear, connect, connect_for_leases
+from sluicemq_broker.store.connection import REPLY_TIMEOUT, promised
+from sluicemq_broker.store.errors import brief, translated
 from sluicemq_broker.store.write_results import refusals
 
 UNSURE = {"writeConcernError": {"code": 64}}

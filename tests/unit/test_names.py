@@ -13,11 +13,12 @@ import sluicemq_broker
 import sluicemq_devices
 from sluicemq.cli import history, queue_table, top
 from sluicemq.protocol import wire
-from sluicemq_broker.job.job import ATTRIBUTES, SCHEDULED, State
+from sluicemq_broker.job import SCHEDULED, State
+from sluicemq_broker.job.job import ATTRIBUTES
 from sluicemq_broker.runtime import Count, Gauge
-from sluicemq_broker.store.admin.job_view import SHOWN_STATES
-from sluicemq_devices.hub.counts import DeviceCount
-from sluicemq_devices.relays.device import Kind
+from sluicemq_broker.store import SHOWN_STATES
+from sluicemq_devices.hub import DeviceCount
+from sluicemq_devices.relays import Kind
 
 BROKER, DEVICES = (Path(each.__file__ or "").parent for each in (sluicemq_broker, sluicemq_devices))
 

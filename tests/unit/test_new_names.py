@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.protocol.errors import QueueFull
-from sluicemq_broker.context.new_names import NewNames
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.counts import Count
+from sluicemq_broker.context import NewNames
+from sluicemq_broker.runtime import Count, Counters
 
 
 class Rig:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sluicemq_broker.bus import BusKind
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.intake import Push
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Push
 from support.fakes import Held, go_on
 from support.jobs import NOW, some_jobs
 from support.waiting import wait_until

@@ -16,12 +16,13 @@ from sluicemq import Client, Producer
 from sluicemq.cli.app import app
 from sluicemq.protocol.options import KEYWORDS, OPTIONS, JobOptions, Option
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.job.job import ATTRIBUTES, Job, Parent, Reservation
+from sluicemq_broker.job import Job, Parent, Reservation
+from sluicemq_broker.job.job import ATTRIBUTES
 from sluicemq_broker.queue import JobMaker, check_headers
 from sluicemq_broker.security import ANYBODY
-from sluicemq_broker.store.jobs.documents import HANDED_OUT, HANDED_OUT_FAIRLY, QueueDefaults, document
+from sluicemq_broker.store import QueueDefaults, date
+from sluicemq_broker.store.jobs.documents import HANDED_OUT, HANDED_OUT_FAIRLY, document
 from sluicemq_broker.store.jobs.documents import job as loaded
-from sluicemq_broker.store.values import date
 from support.fakes import Clock
 from support.jobs import NOW
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 from support.fakes import go_on
 from support.jobs import NOW, a_job
 from unit.dispatch_rig import DispatchRig

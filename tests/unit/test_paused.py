@@ -10,7 +10,7 @@ import pytest
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import Paused
 from sluicemq_broker.config import Config
-from sluicemq_broker.queue.queue import Queue
+from sluicemq_broker.queue import Queue
 from support.fakes import Held, a_context, go_on
 from support.jobs import a_job, ids, some_jobs
 from unit.dispatch_rig import DispatchRig

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from sluicemq_broker.store.errors import Refused
-from sluicemq_broker.store.jobs.portions import Portions
-from sluicemq_broker.store.jobs.transactions import Aborted
+from sluicemq_broker.store import Aborted, Portions, Refused
 
 ITEMS = range(100)
 

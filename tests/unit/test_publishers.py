@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_broker.streams.publishers import Numbered, Progress, Publishers
+from sluicemq_broker.streams import Numbered
+from sluicemq_broker.streams.publishers import Progress, Publishers
 
 
 @pytest.fixture

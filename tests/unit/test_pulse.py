@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluicemq_broker.runtime.pulse import Pulse
+from sluicemq_broker.runtime import Pulse
 from support.virtual_time import VirtualTime
 
 

@@ -7,8 +7,8 @@ import pytest
 from sluicemq.protocol.errors import QueueFull
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.runtime import Count, Counters
-from sluicemq_broker.security import Caller, Principal
-from sluicemq_broker.security.rates import Limits, Rates, charge, pay_for_one, put_back, takes
+from sluicemq_broker.security import Caller, Limits, Principal, charge, pay_for_one, put_back, takes
+from sluicemq_broker.security.rates import Rates
 from support.virtual_time import VirtualTime
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_broker.job.job import Job, Reservation
+from sluicemq_broker.job import Job, Reservation
 from sluicemq_broker.queue.reservations import Reservations
 
 

@@ -20,12 +20,12 @@ from sluicemq.protocol.errors import (
     Uncertain,
 )
 from sluicemq.protocol.permissions import Permissions
-from sluicemq_broker.context.retry import Retry
+from sluicemq_broker.context import Retry
 from sluicemq_broker.doors.smq.results import MOST_LOOKUPS, MOST_REQUESTS, Lookups, Results
-from sluicemq_broker.queue.result_waiters import Outcome, ResultWaiters, StoredResult
+from sluicemq_broker.queue import Outcome, StoredResult
+from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.security import Caller, Principal
-from sluicemq_broker.store.errors import Refused
-from sluicemq_broker.store.jobs.outcomes import Found
+from sluicemq_broker.store import Found, Refused
 from support.fakes import FakeStore, Held, go_on
 from support.jobs import NOW, a_job, finished
 

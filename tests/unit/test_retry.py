@@ -9,8 +9,8 @@ import pytest
 from gevent.event import Event
 
 from sluicemq.protocol.errors import TooLarge, Unavailable
-from sluicemq_broker.context.retry import Retry
-from sluicemq_broker.store.errors import Doubtful, Refused, Unclear
+from sluicemq_broker.context import Retry
+from sluicemq_broker.store import Doubtful, Refused, Unclear
 
 
 def at_once() -> Retry:

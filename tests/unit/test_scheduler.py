@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.job.job import Job, Reservation
+from sluicemq_broker.job import Job, Reservation
 from sluicemq_broker.queue.ledger import Arrival, Claiming
 from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.order import PriorityOrder
 from sluicemq_broker.queue.plans import ClaimPlan, Conditions
 from sluicemq_broker.queue.scheduler import Scheduler
-from sluicemq_broker.runtime.budget import Budget
+from sluicemq_broker.runtime import Budget
 from support.fakes import FakeWorker
 from support.jobs import NOW, a_job
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from sluicemq.protocol.errors import Unavailable
-from sluicemq_broker.runtime.server_time import Measure
-from sluicemq_broker.store.clock import ServerClock
+from sluicemq_broker.runtime import Measure
+from sluicemq_broker.store import ServerClock
 from support.jobs import NOW
 
 #: The server's clock when this machine's monotonic one is 0.

@@ -13,19 +13,16 @@ from sluicemq.protocol import wire
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.config import BrokerSettings, QueueSettings
-from sluicemq_broker.doors.services import Services
-from sluicemq_broker.doors.smq.sessions import Session, SessionDoor
+from sluicemq_broker.doors import Services, Session, SessionDoor
 from sluicemq_broker.doors.smq.verdicts import MOST_AT_ONCE
 from sluicemq_broker.doors.smq.workers import MOST_BYTES, PoppingWorker, SessionWorker
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue import JobMaker
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Delivery, JobMaker, Push, Worker
 from sluicemq_broker.queue.capacity import Capacity, Flow
-from sluicemq_broker.queue.intake import Push
-from sluicemq_broker.queue.worker import Delivery, DeliveryState, Worker
-from sluicemq_broker.runtime.counters import Counters
+from sluicemq_broker.queue.worker import DeliveryState
+from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import ANYBODY, Caller, Principal, Security
-from sluicemq_devices.sockets.outgoing_budget import Outgoing
-from sluicemq_devices.sockets.switchboard import Switchboard
+from sluicemq_devices.sockets import Outgoing, Switchboard
 from support.fakes import Clock
 from support.virtual_time import VirtualTime, come_to_rest
 

@@ -9,11 +9,11 @@ import pytest
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import LeaseLost, SluiceError, Unavailable, Uncertain
-from sluicemq_broker.context.memory import Memory
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.context import Memory
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Settlement, Verdict
 from sluicemq_broker.queue.plans import Conditions
-from sluicemq_broker.queue.verdict import Settlement, Verdict
-from sluicemq_broker.store.errors import Unclear
+from sluicemq_broker.store import Unclear
 from support.fakes import Held
 from support.jobs import some_jobs
 from unit.settling_rig import SettlingRig

@@ -9,8 +9,7 @@ import pytest
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import TooLarge
 from sluicemq_broker.config import MAX_JOB_BYTES, QueueSettings
-from sluicemq_broker.job.backoff import Backoff
-from sluicemq_broker.job.job import RESULT_WANTED_FOR
+from sluicemq_broker.job import RESULT_WANTED_FOR, Backoff
 from sluicemq_broker.queue.decisions import DIED, NOT_ARRIVED, NOT_BEGUN, TIMED_OUT
 from support.jobs import NOW
 from unit.settling_rig import SettlingRig

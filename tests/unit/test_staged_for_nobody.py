@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from sluicemq_broker.queue.worker import Delivery
+from sluicemq_broker.queue import Delivery
 from support.fakes import FakeWorker, Held, go_on
 from support.jobs import a_job, some_jobs
 from unit.dispatch_rig import SMALLEST, DispatchRig, isolated

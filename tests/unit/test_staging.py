@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 from sluicemq_broker.queue.staging import Staging
-from sluicemq_broker.runtime.budget import Budget
+from sluicemq_broker.runtime import Budget
 from support.jobs import a_job, ids
 
 

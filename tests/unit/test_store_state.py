@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pymongo.errors import AutoReconnect, NotPrimaryError, OperationFailure
 
-from sluicemq_broker.store.availability import SILENCE, UNCONFIRMED, StoreAvailability
+from sluicemq_broker.store import StoreAvailability
+from sluicemq_broker.store.availability import SILENCE, UNCONFIRMED
 
 
 class Server:

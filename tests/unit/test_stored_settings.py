@@ -10,10 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq_broker.config import QueueSettings, explained, stored_value, with_stored
-from sluicemq_broker.config.declared import settings_of
+from sluicemq_broker.config import (
+    Layer,
+    QueueSettings,
+    Source,
+    explained,
+    settings_of,
+    stored_value,
+    with_stored,
+)
 from sluicemq_broker.config.display import plain
-from sluicemq_broker.config.stored_settings import MOST_STORED, Layer, Source
+from sluicemq_broker.config.stored_settings import MOST_STORED
 
 FILE = QueueSettings(max_attempts=9, ttl=60.0)
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from gevent.event import Event
 
-from sluicemq_broker.job.job import Job
-from sluicemq_broker.queue.intake import Push
+from sluicemq_broker.job import Job
+from sluicemq_broker.queue import Push
 from sluicemq_broker.queue.scheduler import ALONE, CROWD, FAST, MOMENT
-from sluicemq_broker.runtime.timer import Timer
+from sluicemq_broker.runtime import Timer
 from support.fakes import Held, go_on
 from support.jobs import some_jobs
 from support.virtual_time import VirtualTime, come_to_rest

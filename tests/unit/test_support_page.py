@@ -14,7 +14,7 @@ from release_steps.trying import LAST_WITH_LOWEST, PYTHONS
 from sluicemq.version import VERSION
 from sluicemq_broker.doctor.mongodb_checks import OLDEST
 from sluicemq_broker.embedded.mongod import find_mongod
-from sluicemq_broker.store.cluster.schema import READS, SCHEMA
+from sluicemq_broker.store import READS, SCHEMA
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "support.md").read_text()

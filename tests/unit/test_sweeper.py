@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from sluicemq.protocol.errors import Unavailable
-from sluicemq_broker.job.job import Job
+from sluicemq_broker.job import Job
 from sluicemq_broker.queue.reservations import Reservations
-from sluicemq_broker.queues.sweeper import Sweeper
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.store.errors import Unclear
-from sluicemq_broker.store.jobs.survey import Surveyed
+from sluicemq_broker.queues import Sweeper
+from sluicemq_broker.runtime import Counters
+from sluicemq_broker.store import Surveyed, Unclear
 from support.fakes import FakeOwners, FakeStore, a_context, go_on
 from support.jobs import NOW, a_job, ids
 

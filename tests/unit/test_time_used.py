@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_devices.hub.time_used import HEAVY, Standing
+from sluicemq_devices.hub import HEAVY, Standing
 
 #: Turns of a peer, each with its seconds and whether it had sent more, where a light one takes one second.
 Turns = list[tuple[float, bool]]

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq_broker.job.timetable import LATE, MOST_RUNS, MOST_SKIPPED, Misfire, Timetable, plan
+from sluicemq_broker.job import MOST_RUNS, Misfire, Timetable, plan
+from sluicemq_broker.job.timetable import LATE, MOST_SKIPPED
 
 YEAR = 366 * 86400.0
 ZONES = [

@@ -11,9 +11,8 @@ from gevent import get_hub
 from gevent import socket as sockets
 from gevent.event import Event
 
-from sluicemq_broker.runtime.counters import Counters
-from sluicemq_broker.runtime.counts import Timing
-from sluicemq_broker.runtime.turns import LOOK, SLOW, Turns
+from sluicemq_broker.runtime import Counters, Timing, Turns
+from sluicemq_broker.runtime.turns import LOOK, SLOW
 
 LONG = 0.02
 

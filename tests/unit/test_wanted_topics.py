@@ -17,9 +17,10 @@ from faults.turns import LONGEST, slowness
 from sluicemq.protocol.errors import BadTopic
 from sluicemq.protocol.packed import pack
 from sluicemq_broker.store import Segment
-from sluicemq_broker.streams.choosing import TURN, Choosing, Usage
+from sluicemq_broker.streams import Topics, Usage
+from sluicemq_broker.streams.choosing import TURN, Choosing
 from sluicemq_broker.streams.segments import choose
-from sluicemq_broker.streams.topics import MOST_WORDS, Topics
+from sluicemq_broker.streams.topics import MOST_WORDS
 
 WORDS = st.sampled_from(["a", "b", "ab", "", "*", ">", "=a", "\n"])
 NAMES = st.lists(WORDS, max_size=5).map(lambda words: ".".join(words).encode())
