@@ -31,7 +31,7 @@ from bench.equal import mongod
 from sluicemq import Client, Worker
 from sluicemq_bench import capacity
 from sluicemq_broker.queue.scheduler import ALONE, CLAIM, CROWD
-from sluicemq_broker.store.jobs.claim_order import PARTED, ROUND
+from sluicemq_broker.store.jobs.priority_order import PARTED, ROUND
 from support.broker_process import BrokerProcess
 
 # -------------------------------------------------------------- measured costs

@@ -30,7 +30,8 @@ from sluicemq import (
     Unavailable,
     Worker,
 )
-from sluicemq_broker.store.jobs.index_models import FAIR, SLOTS
+from sluicemq_broker.store import FairOrder
+from sluicemq_broker.store.jobs.index_models import SLOTS
 
 #: Of both brokers.
 CONFIG: Final[Mapping[str, Any]] = {
@@ -499,7 +500,7 @@ def odd_indexes_before(hand: Hand) -> None:
     tenants.insert_many([_document(hand.name(each), slot=slot, tenant="t") for each in ("t1", "t2")])
     for each in ("t1", "t2"):
         hand.book.perhaps(hand.name(each), "worked tenants")
-    for index in (FAIR, SLOTS):
+    for index in (FairOrder.index, SLOTS):
         mail.create_indexes([index])
 
 

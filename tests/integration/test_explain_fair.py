@@ -12,10 +12,10 @@ from pymongo.write_concern import WriteConcern
 
 from integration.explained_plans import Explainer, Plan
 from sluicemq_broker.job import Reservation
-from sluicemq_broker.store import Inspector, QueueDefaults, QueueStore, collection, date
+from sluicemq_broker.store import FairOrder, Inspector, QueueDefaults, QueueStore, collection, date
 from sluicemq_broker.store.jobs.claim_order import ClaimRequest
 from sluicemq_broker.store.jobs.documents import HANDED_OUT_FAIRLY, document
-from sluicemq_broker.store.jobs.fair_claims import FEW, FairOrder
+from sluicemq_broker.store.jobs.fair_order import FEW
 from support.jobs import NOW, a_job
 
 FAIR = QueueDefaults(fair=True)

@@ -8,14 +8,24 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq import Unavailable
+from sluicemq import BadFrames, Unavailable
 from sluicemq_broker.job import Job
-from sluicemq_broker.store import Claim, DeadLetters, QueueDefaults, QueueStore, RolledBack, collection
-from sluicemq_broker.store.jobs.fair_claims import FEW
-from sluicemq_broker.store.jobs.index_models import FAIR_INDEX
+from sluicemq_broker.store import (
+    Claim,
+    DeadLetters,
+    FairOrder,
+    Inspector,
+    Listing,
+    QueueDefaults,
+    QueueStore,
+    RolledBack,
+    collection,
+)
+from sluicemq_broker.store.jobs.fair_order import FEW
 from support.jobs import NOW, ChangesAtOnce, a_job, ids, some_jobs, stored
 
 FAIR = QueueDefaults(fair=True)
+INDEX = FairOrder.index.document["name"]
 
 
 @pytest.fixture
@@ -296,12 +306,12 @@ def test_a_backlog_from_before_is_handed_out_fairly_at_once(plain: QueueStore) -
     grouped.line_up(1)
     plain.push([grouped], NOW)
     plain.groups.promote(["g"], NOW)
-    assert FAIR_INDEX not in plain.jobs.index_information()
+    assert INDEX not in plain.jobs.index_information()
     # When
     plain.reconfigure(FAIR)
     # Then the head of a group from before is nobody's
     assert turns(claimed(plain, 9)) == {"flood": 6, "acme": 2, "g": 1}
-    assert FAIR_INDEX in plain.jobs.index_information()
+    assert INDEX in plain.jobs.index_information()
 
 
 def test_a_queue_that_is_fair_no_more_has_its_old_order_and_loses_the_index(fair: QueueStore) -> None:
@@ -310,29 +320,64 @@ def test_a_queue_that_is_fair_no_more_has_its_old_order_and_loses_the_index(fair
     claimed(fair, 0 + 1)
     fair.reconfigure(QueueDefaults())
     fair.mend()
-    assert FAIR_INDEX not in fair.jobs.index_information()
+    assert INDEX not in fair.jobs.index_information()
     assert set(ids(claimed(fair, 3))) <= set(first)
 
 
 def test_an_index_that_somebody_has_removed_is_made_again(fair: QueueStore) -> None:
     push(fair, "acme", 4)
     claimed(fair, 1)
-    fair.jobs.drop_index(FAIR_INDEX)
+    fair.jobs.drop_index(INDEX)
     fair.mend()  # which another broker may do, that does not know of it
     with pytest.raises(Unavailable):  # and so repeated
         claimed(fair, 1)
     assert len(claimed(fair, 1)) == 1
-    assert FAIR_INDEX in fair.jobs.index_information()
+    assert INDEX in fair.jobs.index_information()
 
 
 def test_plain_queues_have_no_such_index_and_read_no_tenants(plain: QueueStore) -> None:
     push(plain, "acme", 2)
     (job,) = claimed(plain, 1)
     assert (job.tenant, job.turn) == (None, "")
-    assert FAIR_INDEX not in plain.jobs.index_information()
+    assert INDEX not in plain.jobs.index_information()
 
 
 def test_what_a_claim_without_an_answer_has_brought_is_known_by_its_tenant(fair: QueueStore) -> None:
     push(fair, "acme", 2)
     fair.reserve(2, NOW, "me", 7)
     assert turns(fair.claimed("me", 7)) == {"acme": 2}
+
+
+def test_jobs_of_a_claim_without_an_answer_keep_the_turns_of_their_tenants(fair: QueueStore) -> None:
+    # Given a later tenant whose jobs have a higher priority
+    push(fair, "acme", 3)
+    push(fair, "bolt", 3, priority=9)
+    # When
+    claim = fair.reserve(6, NOW, "me", 7)
+    # Then
+    assert [job.turn for job in claim.jobs] == ["acme"] * 3 + ["bolt"] * 3
+    assert ids(fair.claimed("me", 7)) == ids(claim.jobs)
+
+
+def test_ready_jobs_are_listed_by_tenants_each_in_the_order_of_its_claims(fair: QueueStore) -> None:
+    # Given
+    jobs = {each: push(fair, each, 3) for each in ("", "acme", "bolt")}
+    urgent = push(fair, "bolt", 2, priority=9)
+    fair.jobs.insert_one({"_id": "strange", "state": "ready", "tenant": "zed", "priority": 0})
+    listing, after, seen = Listing(fair.jobs.database), None, list[str]()
+    # When
+    for _ in range(7):
+        page = listing.page("mail", "ready", 2, after, NOW)
+        seen += [job["id"] for job in page.jobs]
+        if (after := page.next) is None:
+            break
+    # Then
+    assert seen == [*jobs[""], *jobs["acme"], *urgent, *jobs["bolt"]]
+    peeked = Inspector(fair.jobs.database).peek("mail", "ready", 9, 1 << 20, NOW)
+    assert [job["id"] for job in peeked] == seen[:9]
+
+
+@pytest.mark.parametrize("after", [[0, 0, 0], ["acme", "0", 0, 0], ["acme", 0, 0], [[], 0, 0, 0]])
+def test_a_place_of_another_order_is_refused(fair: QueueStore, after: list[Any]) -> None:
+    with pytest.raises(BadFrames):
+        Listing(fair.jobs.database).page("mail", "ready", 2, after, NOW)

@@ -7,7 +7,7 @@ import pytest
 from integration.store_verbs import ME, OTHER, between_read_and_update, claim, pushed, rolled_back
 from sluicemq_broker.job import State
 from sluicemq_broker.store import Claim, Found, QueueStore
-from sluicemq_broker.store.jobs.claim_order import MANY, ROUND
+from sluicemq_broker.store.jobs.priority_order import MANY, ROUND
 from support.jobs import NOW, a_job, ids, some_jobs, stored
 
 

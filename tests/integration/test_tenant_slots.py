@@ -14,6 +14,7 @@ from sluicemq_broker.job import Job, Parent
 from sluicemq_broker.store import (
     Child,
     Claim,
+    FairOrder,
     FanOut,
     Forward,
     QueueDefaults,
@@ -24,7 +25,7 @@ from sluicemq_broker.store import (
     fan_out,
     forward,
 )
-from sluicemq_broker.store.jobs.fair_claims import FEW, FairOrder
+from sluicemq_broker.store.jobs.fair_order import FEW
 from sluicemq_broker.store.jobs.index_models import SLOT_INDEX
 from sluicemq_broker.store.jobs.tenant_limits import TenantLimits
 from support.jobs import NOW, a_job, finished, some_jobs, stored

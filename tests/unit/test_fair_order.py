@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq_broker.job import Job, RoundRobin
-from sluicemq_broker.queue.order import FairOrder, PriorityOrder, order_of
+from sluicemq_broker.store import FairOrder, PriorityOrder, QueueDefaults, StagedByPriority, order_of
+from sluicemq_broker.store.jobs.fair_order import StagedFairly
 from support.jobs import a_job, ids
 
 names = st.sampled_from(["", "acme", "bolt", "cube"])
@@ -20,8 +21,8 @@ def job(tenant: str, priority: int = 0) -> Job:
     return a_job(tenant=tenant or None, priority=priority)
 
 
-def order(*jobs: Job, weights: dict[str, int] | None = None) -> FairOrder:
-    made = FairOrder(RoundRobin(weights))
+def order(*jobs: Job, weights: dict[str, int] | None = None) -> StagedFairly:
+    made = StagedFairly(RoundRobin(weights))
     made.add(jobs)
     return made
 
@@ -39,7 +40,7 @@ def test_each_tenants_jobs_go_out_in_the_order_of_a_plain_queue(
         out += fair.take(at_once, math.inf)
     # Then
     for tenant in {each.turn for each in jobs}:
-        plain = PriorityOrder()
+        plain = StagedByPriority()
         plain.add([each for each in jobs if each.turn == tenant])
         assert [each for each in out if each.turn == tenant] == plain.take(len(jobs), math.inf)
     assert len(out) == len(jobs)
@@ -93,5 +94,5 @@ def test_the_turn_is_the_tenants_or_else_the_groups() -> None:
 
 
 def test_a_queue_is_fair_if_its_settings_say_so() -> None:
-    assert isinstance(order_of(fair=False), PriorityOrder)
-    assert isinstance(order_of(fair=True), FairOrder)
+    assert order_of(QueueDefaults()) is PriorityOrder
+    assert order_of(QueueDefaults(fair=True)) is FairOrder

@@ -5,9 +5,9 @@ from __future__ import annotations
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Memory
 from sluicemq_broker.queue.limits import Limits
-from sluicemq_broker.queue.order import PriorityOrder
 from sluicemq_broker.queue.scheduler import LEAST_CLAIM, Scheduler
 from sluicemq_broker.queue.staging import Staging
+from sluicemq_broker.store import StagedByPriority
 from support.jobs import some_jobs
 
 MIB = 2**20
@@ -15,7 +15,7 @@ MIB = 2**20
 
 def test_a_claim_may_bring_an_eighth_of_what_is_free_and_always_a_little() -> None:
     memory = Memory(hwm_bytes=64 * MIB)
-    scheduler = Scheduler(Limits(QueueSettings()), PriorityOrder(), memory.staged, memory.expiries)
+    scheduler = Scheduler(Limits(QueueSettings()), StagedByPriority(), memory.staged, memory.expiries)
     assert scheduler.room_bytes == 8 * MIB
     memory.staged.take(32 * MIB)
     assert scheduler.room_bytes == 4 * MIB
@@ -25,7 +25,7 @@ def test_a_claim_may_bring_an_eighth_of_what_is_free_and_always_a_little() -> No
 
 def test_what_is_held_for_the_workers_of_all_queues_adds_up() -> None:
     memory = Memory()
-    one, other = Staging(memory.staged), Staging(memory.staged)
+    one, other = [Staging(memory.staged, StagedByPriority()) for _ in range(2)]
     one.add(some_jobs(2, size=10))
     other.add(some_jobs(3, size=100))
     assert memory.staged.used == 320

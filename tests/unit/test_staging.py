@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.staging import Staging
 from sluicemq_broker.runtime import Budget
+from sluicemq_broker.store import StagedByPriority
 from support.jobs import a_job, ids
 
 
 @pytest.fixture
 def staging() -> Staging:
-    return Staging(Budget(1 << 30))
+    return Staging(Budget(1 << 30), StagedByPriority())
 
 
 def isolated(job_id: str, owner: str = "") -> Job:
@@ -99,7 +100,7 @@ def test_what_is_held_under_one_owner_is_dropped_and_the_rest_keeps_its_order(st
 @given(st.lists(st.one_of(st.lists(st.integers(0, 3), max_size=5), st.integers(1, 4))))
 def test_jobs_leave_as_a_stable_sort_by_priority_would_have_it(steps: list[list[int] | int]) -> None:
     # Given
-    staging, model = Staging(Budget(1 << 30)), list[Job]()
+    staging, model = Staging(Budget(1 << 30), StagedByPriority()), list[Job]()
     for step in steps:
         if isinstance(step, list):
             jobs = [a_job(priority=priority) for priority in step]

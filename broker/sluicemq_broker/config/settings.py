@@ -299,11 +299,6 @@ class QueueSettings:
         return self.burst or max(1, round(self.rate or 0))
 
     @property
-    def turns(self) -> tuple[object, ...]:
-        """All settings that decide the turns of tenants."""
-        return (self.fair, self.weights, self.tenant_max_running, self.tenant_rate, self.tenant_burst)
-
-    @property
     def limits_tenants(self) -> bool:
         """True if each of its tenants has a limit."""
         return self.tenant_max_running is not None or self.tenant_rate is not None

@@ -14,6 +14,7 @@ from sluicemq_broker.job.job import (
     State,
 )
 from sluicemq_broker.job.round_robin import RoundRobin
+from sluicemq_broker.job.staged_order import StagedOrder
 from sluicemq_broker.job.timetable import MOST_RUNS, Misfire, Plan, Timetable, plan
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Plan",
     "Reservation",
     "RoundRobin",
+    "StagedOrder",
     "State",
     "Timetable",
     "plan",

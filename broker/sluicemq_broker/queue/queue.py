@@ -25,7 +25,6 @@ from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.intake import Intake, Push
 from sluicemq_broker.queue.ledger import HIGHEST
 from sluicemq_broker.queue.limits import Limits
-from sluicemq_broker.queue.order import order_of
 from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.permits import Permits
 from sluicemq_broker.queue.plans import Conditions, News
@@ -39,7 +38,15 @@ from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Worker
 from sluicemq_broker.runtime import Alarm, Count, QueueCounters
-from sluicemq_broker.store import Documents, LimitStore, QueueDefaults, QueueStore, collection
+from sluicemq_broker.store import (
+    Documents,
+    LimitStore,
+    QueueDefaults,
+    QueueStore,
+    collection,
+    is_another_order,
+    order_of,
+)
 from sluicemq_devices.hub import Watermark
 
 #: Ticks of a queue that has come to rest: the pace of its workers is forgotten within them.
@@ -71,7 +78,7 @@ class Queue:
         mine = replace(context, counters=self.counters, events=self.events)
         self._clock, self._timer, self._owners = mine.clock, mine.timer, mine.owners
         self._notify_brokers = mine.notify_brokers
-        memory, order = mine.memory, order_of(fair=defaults.fair, weights=defaults.weights)
+        memory, order = mine.memory, order_of(defaults).staged(defaults)
         self.scheduler = scheduler = Scheduler(Limits(settings), order, memory.staged, memory.expiries)
         self._surroundings = around = Surroundings(mine, self.go_on)
         self._alarm = Alarm(mine.timer, self.go_on)
@@ -138,9 +145,10 @@ class Queue:
 
     def reconfigure(self, settings: QueueSettings) -> None:
         """Take other settings, but for ``database``: for jobs to come, and as the next reading of others."""
-        order_changes = settings.turns != self.settings.turns
+        defaults = QueueDefaults.of(settings)
+        order_changes = is_another_order(QueueDefaults.of(self.settings), defaults)
         self.settings = settings
-        self.store.reconfigure(QueueDefaults.of(settings))
+        self.store.reconfigure(defaults)
         self._settler.reconfigure(settings.retries, settings.max_unanswered)
         self.capacity.reconfigure(settings)
         # Of what is held ahead, not limited so far, less may begin; or it was claimed in another order.
@@ -148,7 +156,7 @@ class Queue:
             self._settler.release(self.scheduler.staging.clear())
         self.scheduler.limits.reconfigure(settings)
         if order_changes:
-            self.scheduler.staging.follow(order_of(fair=settings.fair, weights=settings.weights))
+            self.scheduler.staging.follow(order_of(defaults).staged(defaults))
             self.scheduler.some_ready(count=0)  # those that were held back, too
         self.go_on()
 

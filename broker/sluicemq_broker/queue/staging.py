@@ -6,8 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from sluicemq_broker.job import Job
-from sluicemq_broker.queue.order import Order, PriorityOrder
+from sluicemq_broker.job import Job, StagedOrder
 from sluicemq_broker.runtime import Budget
 
 
@@ -20,9 +19,9 @@ class Staging:
     flight, so that a poison job takes no other job with it.
     """
 
-    def __init__(self, budget: Budget, order: Order | None = None) -> None:
+    def __init__(self, budget: Budget, order: StagedOrder) -> None:
         self._budget = budget
-        self.order = PriorityOrder() if order is None else order
+        self.order = order
         self.isolated: deque[Job] = deque()
         self.bytes = 0
         self.soonest = math.inf
@@ -37,7 +36,7 @@ class Staging:
         """The next job, an isolated job if there is one; there must be one of either."""
         return self.isolated[0] if self.isolated else self.order.first
 
-    def follow(self, order: Order) -> None:
+    def follow(self, order: StagedOrder) -> None:
         """Put the jobs, those to come and those that are staged, in another order."""
         staged = self.order.take(len(self.order), math.inf)
         self.order = order

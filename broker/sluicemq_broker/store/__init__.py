@@ -73,6 +73,7 @@ from sluicemq_broker.store.jobs.failed_children import (
     fail_parents,
     mark_parents_notified,
 )
+from sluicemq_broker.store.jobs.fair_order import FairOrder
 from sluicemq_broker.store.jobs.forwards import Forward, forward
 from sluicemq_broker.store.jobs.groups import Promoted
 from sluicemq_broker.store.jobs.missing_children import (
@@ -80,8 +81,10 @@ from sluicemq_broker.store.jobs.missing_children import (
     count_missing_children,
     waiting_parents,
 )
+from sluicemq_broker.store.jobs.orders import ORDERS, is_another_order, order_of
 from sluicemq_broker.store.jobs.outcomes import Completed, Found, Progressed, RolledBack
 from sluicemq_broker.store.jobs.portions import Portions
+from sluicemq_broker.store.jobs.priority_order import PriorityOrder, StagedByPriority
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.schedules import Schedule, ScheduleStore
 from sluicemq_broker.store.jobs.survey import Surveyed, oldest_deaths, survey_queues
@@ -114,6 +117,7 @@ __all__ = [
     "MOST_CUT",
     "MOST_KEYS",
     "MOST_SUBSCRIPTIONS",
+    "ORDERS",
     "READS",
     "SCHEMA",
     "SECRET_RENEWED",
@@ -138,6 +142,7 @@ __all__ = [
     "EventRing",
     "ExpiredJobs",
     "FailedParent",
+    "FairOrder",
     "FanOut",
     "Follower",
     "Forward",
@@ -166,6 +171,7 @@ __all__ = [
     "PrincipalKey",
     "PrincipalRecord",
     "PrincipalStore",
+    "PriorityOrder",
     "Progressed",
     "Promoted",
     "Pushed",
@@ -196,6 +202,7 @@ __all__ = [
     "SetAside",
     "SigningSecret",
     "Snapshot",
+    "StagedByPriority",
     "StoreAvailability",
     "StreamKept",
     "StreamStore",
@@ -229,12 +236,14 @@ __all__ = [
     "fixed_until",
     "forward",
     "in_halves",
+    "is_another_order",
     "log_in_again",
     "mark_parents_notified",
     "measure",
     "missing_indexes",
     "oldest_deaths",
     "options_left_out",
+    "order_of",
     "require_safe",
     "ring_of_events",
     "seconds",

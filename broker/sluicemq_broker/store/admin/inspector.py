@@ -9,7 +9,7 @@ import bson
 
 from sluicemq.protocol.errors import NotFound
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY, SURELY_MANY, Counting, small_counts
-from sluicemq_broker.store.admin.job_view import not_expired, order_of, shown, state_at
+from sluicemq_broker.store.admin.job_view import not_expired, order_shown, shown, state_at
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.documents import QUEUE_PREFIX, collection
@@ -90,7 +90,7 @@ class Inspector:
     def peek(
         self, queue: str, state: str, limit: int, most_bytes: int, now: float, first: int | None = None
     ) -> list[Document]:
-        """Return the first ``limit`` jobs of a state, in the order of claims.
+        """Return the first ``limit`` jobs of a state, in the order of claims; of a fair queue by tenants.
 
         With a ``limit`` below zero the last ones, the very last first. Fewer, but one at least, if they have
         more than ``most_bytes``; headers and errors count ``_DEARER`` times, as they are taken apart. A few
@@ -138,7 +138,8 @@ class Inspector:
         jobs = self._jobs(queue)
         if not may_have(jobs, state):
             return ()
-        these = [{"$match": not_expired(state, now)}, {"$sort": dict(_order(state, limit))}]
+        sort = {key: way if limit > 0 else -way for key, way in order_shown(jobs, state).sort}
+        these = [{"$match": not_expired(state, now)}, {"$sort": sort}]
         return jobs.aggregate([*these, {"$limit": abs(limit)}, *steps], batchSize=_PAGE)
 
     def _counting(self, queue: str, now: float) -> Counting:
@@ -154,11 +155,6 @@ def _cut(row: Document, first: int | None) -> Document:
         if isinstance(row.get(name), bytes):
             row[name] = row[name][:first]
     return row
-
-
-def _order(state: str, limit: int) -> list[tuple[str, int]]:
-    """Return the order of jobs: from the end, if the limit is below zero."""
-    return order_of(state) if limit > 0 else [(key, -way) for key, way in order_of(state)]
 
 
 def _weight(stored: Document) -> int:

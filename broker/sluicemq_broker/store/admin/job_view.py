@@ -10,9 +10,10 @@ from bson.datetime_ms import DatetimeMS
 from sluicemq.protocol.wire import ShownState
 from sluicemq_broker.job import SCHEDULED, State
 from sluicemq_broker.store.jobs.documents import ANY_PRIORITY, ORDER
-from sluicemq_broker.store.jobs.index_models import IN_LINE
+from sluicemq_broker.store.jobs.index_models import ENDED_INDEX, IN_LINE, LINE_INDEX, RESERVED_INDEX
+from sluicemq_broker.store.jobs.orders import SortedBy, order_there
 from sluicemq_broker.store.jobs.outcomes import EXPIRED
-from sluicemq_broker.store.values import Document, date, seconds
+from sluicemq_broker.store.values import Document, Jobs, date, seconds
 
 #: The states that are shown; ``scheduled`` is a ``ready`` job that is not due yet.
 SHOWN_STATES: Final[tuple[str, ...]] = tuple(ShownState)
@@ -45,11 +46,13 @@ def alive(now: float) -> Document:
     return {"expires_at": {"$not": {"$lte": date(now)}}}
 
 
-def order_of(state: str) -> list[tuple[str, int]]:
-    """Return the order in which the jobs of a state are shown."""
+def order_shown(jobs: Jobs, state: str) -> SortedBy:
+    """Return the order in which the jobs of a state are shown, and the index that has it."""
     if state == State.WAITING:
-        return IN_LINE
-    return [("ended_at", 1)] if state in (State.DONE, State.DEAD) else ORDER
+        return SortedBy(IN_LINE, LINE_INDEX)
+    if state in (State.DONE, State.DEAD):
+        return SortedBy([("ended_at", 1)], ENDED_INDEX)
+    return SortedBy(ORDER, RESERVED_INDEX) if state == State.RESERVED else order_there(jobs)
 
 
 def state_at(stored: Document, now: float) -> Any:

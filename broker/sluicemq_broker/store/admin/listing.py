@@ -2,8 +2,9 @@
 
 Each page goes on behind the last job of the one before, by the values that are sorted by, and never by a
 number of jobs to skip. So no job is shown twice or left out though others come and go, and the thousandth
-page costs as much as the first. Ready jobs are in the order of claims; waiting jobs by groups; ended jobs the
-latest first, and within one millisecond by their ids. Of payloads only small ones are read.
+page costs as much as the first. Ready jobs are in the order of claims, those of a fair queue by tenants;
+waiting jobs by groups; ended jobs the latest first, and within one millisecond by their ids. Of payloads only
+small ones are read.
 
 A reason is in no index. So a page with a reason looks at a limited number of jobs, and says where to go on; a
 count becomes an estimate.
@@ -22,11 +23,11 @@ from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.admin.dead_letters import DeadLetters, chosen, index_of
-from sluicemq_broker.store.admin.job_view import not_expired, order_of, shown, state_at, stored_state
+from sluicemq_broker.store.admin.job_view import not_expired, order_shown, shown, state_at
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
-from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, collection
-from sluicemq_broker.store.jobs.index_models import ENDED_INDEX, LINE_INDEX, READY_INDEX, RESERVED_INDEX
+from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, ORDER, collection
+from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.jobs.indexes import may_have
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
 
@@ -42,11 +43,8 @@ SAMPLE: Final = 900
 _RANDOM_SAMPLES: Final = (SAMPLE, 60)
 
 _ENDED: Final = (State.DONE, State.DEAD)
-_HINTS: Final[dict[str, str]] = {
-    State.READY: READY_INDEX,
-    State.WAITING: LINE_INDEX,
-    State.RESERVED: RESERVED_INDEX,
-}
+#: The numbers by which jobs are sorted; other fields may be missing, or texts.
+_NUMBERS: Final = frozenset(name for name, _ in ORDER)
 _IS_BINARY: Final = {"$eq": [{"$type": "$payload"}, "binData"]}
 _SIZE: Final = {"$cond": [_IS_BINARY, {"$binarySize": "$payload"}, _SMALL + 1]}
 #: Fields of a job in a page.
@@ -126,13 +124,16 @@ class Listing:
         found: list[Document] = []
         jobs = self._jobs(queue)
         with translated():
-            for these in _ranges(state, after, now) if may_have(jobs, state) else ():
-                rows = jobs.find(these, _SHOWN, hint=_HINTS.get(stored_state(state)))
-                found += rows.sort(order_of(state)).limit(limit + 1 - len(found))
+            if not may_have(jobs, state):
+                return JobPage([], None)
+            sort, index = order_shown(jobs, state)
+            for these in _ranges(state, sort, after, now):
+                rows = jobs.find(these, _SHOWN, hint=index)
+                found += rows.sort(sort).limit(limit + 1 - len(found))
                 if len(found) > limit:
                     break
         last = found[limit - 1] if len(found) > limit else None
-        place = None if last is None else _in_line(last) if state == State.WAITING else _place(last)
+        place = None if last is None else _in_line(last) if state == State.WAITING else _place(last, sort)
         return JobPage([_row(each, state) for each in found[:limit]], place)
 
     def ended(
@@ -254,7 +255,9 @@ def _hits(found: Iterable[Document]) -> int:
     return next((int(each["count"]) for each in found), 0)
 
 
-def _ranges(state: str, after: Place | None, now: float) -> Iterator[Document]:
+def _ranges(
+    state: str, sort: Sequence[tuple[str, int]], after: Place | None, now: float
+) -> Iterator[Document]:
     """Yield ranges of the index behind a job, in the order of its state."""
     these = not_expired(state, now)
     if after is None:
@@ -267,25 +270,42 @@ def _ranges(state: str, after: Place | None, now: float) -> Iterator[Document]:
         if not isinstance(group, str):  # first the parents, then the lines
             yield {"wait.group": {"$gte": ""}}
         return
-    priority, due, seq = _place_of(after)
-    when = these.get("eligible_at", {})
-    later = {**when, "$gt": max(date(due), when["$gt"]) if "$gt" in when else date(due)}
-    yield {**these, "priority": priority, "eligible_at": date(due), "seq": {"$gt": seq}}
-    yield {**these, "priority": priority, "eligible_at": later}
-    yield {**these, "priority": {"$gte": -(2**31), "$lt": priority}}
+    last = _values(after, sort)
+    for count in reversed(range(len(sort))):
+        alike = {name: {"$eq": value} for (name, _), value in zip(sort[:count], last, strict=False)}
+        yield {"$and": [these, {**alike, sort[count][0]: _behind(last[count], sort[count][1])}]}
 
 
-def _place(job: Document) -> Place | None:
+def _behind(value: Any, way: int) -> Document:
+    """Return the condition for values behind one; no value is before all texts."""
+    if value is None:
+        return {"$gte": ""}
+    return {"$gt" if way > 0 else "$lt": value}
+
+
+def _place(job: Document, sort: Sequence[tuple[str, int]]) -> Place | None:
+    """Return where a page ended; None: at a document that is no job, behind which no page begins."""
+    place = [
+        _milliseconds(value) if isinstance(value := job.get(name), datetime) else value for name, _ in sort
+    ]
     try:
-        return [job["priority"], _milliseconds(job["eligible_at"]), int(job["seq"])]
-    except (KeyError, TypeError, ValueError):  # it is no job: no page goes on behind it
+        _values(place, sort)
+    except BadFrames:
         return None
+    return place
 
 
-def _place_of(after: Place) -> tuple[int, float, int]:
-    if len(after) != 3 or not all(isinstance(each, int) for each in after):
+def _values(place: Place, sort: Sequence[tuple[str, int]]) -> list[Any]:
+    """Return the values of the sorted fields; raises BadFrames where a place has others."""
+    if len(place) != len(sort) or not all(
+        isinstance(value, int if name in _NUMBERS else int | str | None)
+        for value, (name, _) in zip(place, sort, strict=True)
+    ):
         raise _not_a_place()
-    return after[0], _moment(after[1]), after[2]
+    return [
+        date(_moment(value)) if name.endswith("_at") and value is not None else value
+        for value, (name, _) in zip(place, sort, strict=True)
+    ]
 
 
 def _in_line(job: Document) -> Place | None:

@@ -11,16 +11,15 @@ from pymongo.errors import BulkWriteError, OperationFailure
 
 from sluicemq_broker.job import Job, Reservation, State
 from sluicemq_broker.store.errors import applied, translated
-from sluicemq_broker.store.jobs.claim_order import ClaimOrder, ClaimPage, ClaimRequest, PriorityOrder
+from sluicemq_broker.store.jobs.claim_order import ClaimOrder, ClaimPage, ClaimRequest
 from sluicemq_broker.store.jobs.documents import (
-    HANDED_OUT,
     HISTORY_IS_A_LIST,
     ORDER,
     WHATEVER_PRIORITY,
     QueueDefaults,
 )
-from sluicemq_broker.store.jobs.fair_claims import FairOrder
 from sluicemq_broker.store.jobs.indexes import Notice
+from sluicemq_broker.store.jobs.orders import order_of
 from sluicemq_broker.store.jobs.outcomes import RELEASE, death
 from sluicemq_broker.store.jobs.reply_sizes import MEASURED, ReplySizes
 from sluicemq_broker.store.jobs.strange_documents import Strange, read
@@ -82,9 +81,7 @@ class Claims:
     def reconfigure(self, defaults: QueueDefaults) -> None:
         """Take the queue's settings from the next claim on."""
         self._defaults = defaults
-        self.order = (
-            FairOrder(self.jobs, defaults, self._notice) if defaults.fair else PriorityOrder(self.jobs)
-        )
+        self.order = order_of(defaults)(self.jobs, defaults, self._notice)
 
     def on_pushed(self, jobs: Sequence[Job]) -> None:
         """Called with jobs that come into the queue: their sizes say how many fit in a reply."""
@@ -106,7 +103,7 @@ class Claims:
         due = _due(now, before)
         if one_first and self.order.one_by_one and (one := self._reserve_one(due, now, reservation)):
             return Claim([one], reservation.owner, more=True)
-        with translated():
+        with translated(), self.order.indexed():
             if not self.reply_sizes.known:
                 self.reply_sizes.measured(self._largest(due))
             at_once = self.reply_sizes.size(limit, most_bytes)
@@ -142,12 +139,12 @@ class Claims:
         owner, hold = reservation
         under = {"state": State.RESERVED, "owner": owner, "hold": hold}
         with translated():
-            stored = self.jobs.find(under, self.order.fields).sort(ORDER)
+            stored = self.jobs.find(under, self.order.fields).sort(self.order.sort)
             found = [read(each, self._defaults) for each in stored]
         jobs = [each for each in found if isinstance(each, Job) and not 0 < each.max_attempts < each.attempts]
         for each in jobs:
             each.found_reserved(reservation)
-        return jobs
+        return self.order.as_claimed(jobs)
 
     # ------------------------------------------------------------------ one job, by one statement
 
@@ -157,11 +154,11 @@ class Claims:
         A job without an attempt left and a document that is no job are given back: a claim sees to them.
         """
         claimable, reserved = {**due, **HISTORY_IS_A_LIST}, _reserved(reservation, now)
-        with translated():
+        with translated(), self.order.indexed():
             try:
                 # failpoint jobs.claim_one
                 stored = self.jobs.find_one_and_update(
-                    claimable, _reserving(reserved), HANDED_OUT, sort=ORDER
+                    claimable, _reserving(reserved), self.order.fields, sort=self.order.sort
                 )
             except OperationFailure as error:
                 if error.code != _NO_NUMBER:

@@ -18,7 +18,6 @@ DEDUPE_INDEX: Final = "dedupe"
 HEAD_INDEX: Final = "head"
 LINE_INDEX: Final = "line"
 LINE_EXPIRY_INDEX: Final = "line_expiry"
-FAIR_INDEX: Final = "fair"
 SLOT_INDEX: Final = "slot"
 PARENT_INDEX: Final = "parent"
 
@@ -63,13 +62,6 @@ LINE_INDEXES: Final = [
 #: The index of children, made with the first one: a removal of the queue finds their parents by it.
 CHILD_INDEXES: Final = [IndexModel([("parent.id", 1)], name=PARENT_INDEX, sparse=True)]
 
-#: True of ready jobs, in a form that only the index of fair queues is known to cover: else MongoDB would try
-#: the other index as well, each time.
-JUST_READY: Final = {"$gte": State.READY.value, "$lte": State.READY.value}
-#: The tenants of a queue, and the jobs of each in the order of claims.
-TURNS: Final = [("state", 1), ("tenant", 1), *ORDER]
-#: For fair queues only, so that others pay nothing; ``state`` is in it so that only keys are read.
-FAIR: Final = IndexModel(TURNS, name=FAIR_INDEX, partialFilterExpression={"state": JUST_READY})
 #: The slots of tenants. Unique, so that no more jobs run at any number of brokers; sparse, and only where
 #: tenants have ``tenant_max_running``.
 SLOTS: Final = IndexModel([("slot.tenant", 1), ("slot.n", 1)], name=SLOT_INDEX, unique=True, sparse=True)

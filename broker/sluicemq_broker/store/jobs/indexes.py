@@ -6,7 +6,7 @@ jobs come slowly, or a ``dedupe_id`` is not kept; without this care they would n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -17,13 +17,7 @@ from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import DUPLICATE_KEY, brief, in_trouble
-from sluicemq_broker.store.jobs.documents import QueueDefaults
-from sluicemq_broker.store.jobs.index_models import (
-    FAIR,
-    INDEXES,
-    LINE_INDEX,
-    SLOT_INDEX,
-)
+from sluicemq_broker.store.jobs.index_models import INDEXES, LINE_INDEX, SLOT_INDEX
 from sluicemq_broker.store.values import Document, Jobs
 
 #: The server's codes for an index of this name, or of these fields, that has other options.
@@ -55,34 +49,35 @@ def make_indexes(jobs: Jobs, notice: Notice, wanted: Sequence[IndexModel] = INDE
             _make(jobs, index, notice)
 
 
-def mend_indexes(jobs: Jobs, notice: Notice, wanted: Sequence[IndexModel], defaults: QueueDefaults) -> None:
+def mend_indexes(
+    jobs: Jobs,
+    notice: Notice,
+    wanted: Sequence[IndexModel],
+    unwanted: Iterable[IndexModel],
+    *,
+    gives_slots: bool,
+) -> None:
     """Make missing indexes of a collection that exists.
 
-    Remove the index of a queue that is no longer fair, and that of slots where none are given and no job has
-    one.
+    Remove ``unwanted`` ones, and that of slots where none are given and no job has one.
     """
     there = jobs.index_information()
-    if there and not {_name(each) for each in wanted} <= there.keys():
+    if there and not {index_name(each) for each in wanted} <= there.keys():
         # failpoint indexes.mend
         make_indexes(jobs, notice, wanted)
-    if _name(FAIR) in there and not defaults.fair:
-        # failpoint indexes.drop_fair
-        jobs.drop_index(_name(FAIR))
-    if SLOT_INDEX in there and not defaults.gives_slots and not _some_have_slots(jobs):
+    for name in {index_name(each) for each in unwanted} & there.keys():
+        # failpoint indexes.drop_unwanted
+        jobs.drop_index(name)
+    if SLOT_INDEX in there and not gives_slots and not _some_have_slots(jobs):
         # failpoint indexes.drop_slots
         jobs.drop_index(SLOT_INDEX)
-
-
-def wanted_while_empty(jobs: Jobs, defaults: QueueDefaults) -> list[IndexModel]:
-    """Return the index of a fair queue while it takes no time; later the first claim makes it."""
-    return [FAIR] if defaults.fair and jobs.find_one({}, {"_id": 1}) is None else []
 
 
 class IndexOnDemand:
     """An index that is made when the first statement needs it, which takes a while in a full queue."""
 
     def __init__(self, jobs: Jobs, index: IndexModel, notice: Notice) -> None:
-        self.name = _name(index)
+        self.name = index_name(index)
         self._jobs = jobs
         self._index = index
         self._notice = notice
@@ -127,7 +122,7 @@ def _make(jobs: Jobs, index: IndexModel, notice: Notice) -> None:
             problem = brief(error)
             if error.code in _MADE_OTHERWISE:
                 _drop_the_other(jobs, index, notice)
-            elif error.code == DUPLICATE_KEY and _name(index) == SLOT_INDEX:
+            elif error.code == DUPLICATE_KEY and index_name(index) == SLOT_INDEX:
                 # failpoint indexes.free_slots
                 jobs.update_many({"slot": {"$exists": True}}, {"$unset": {"slot": ""}})
             elif error.code == DUPLICATE_KEY:
@@ -136,7 +131,7 @@ def _make(jobs: Jobs, index: IndexModel, notice: Notice) -> None:
                 break
         else:
             return
-    notice(Count.UNINDEXED, f"{jobs.name}: index {_name(index)} can't be made: {problem}")
+    notice(Count.UNINDEXED, f"{jobs.name}: index {index_name(index)} can't be made: {problem}")
 
 
 def _some_have_slots(jobs: Jobs) -> bool:
@@ -146,7 +141,7 @@ def _some_have_slots(jobs: Jobs) -> bool:
 def _drop_the_other(jobs: Jobs, index: IndexModel, notice: Notice) -> None:
     keys = list(index.document["key"].items())
     for name, other in jobs.index_information().items():
-        if name == _name(index) or other["key"] == keys:
+        if name == index_name(index) or other["key"] == keys:
             notice(Count.INDEXES_REMADE, f"{jobs.name}: index {name} was made otherwise")
             # failpoint indexes.drop_other
             jobs.drop_index(name)
@@ -179,5 +174,6 @@ def _free_dedupe_ids(jobs: Jobs, notice: Notice) -> None:
         )
 
 
-def _name(index: IndexModel) -> str:
+def index_name(index: IndexModel) -> str:
+    """Return the name of an index."""
     return str(index.document["name"])

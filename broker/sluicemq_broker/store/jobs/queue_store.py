@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
+from pymongo import IndexModel
 from pymongo.client_session import ClientSession
 from pymongo.errors import BulkWriteError
 from pymongo.read_concern import ReadConcern
@@ -28,9 +29,10 @@ from sluicemq_broker.store.jobs.documents import QueueDefaults, document, queue_
 from sluicemq_broker.store.jobs.expiry import ExpiredJobs, expire, will_expire
 from sluicemq_broker.store.jobs.groups import GroupStore
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
-from sluicemq_broker.store.jobs.indexes import Notice, ignore, make_indexes, mend_indexes, wanted_while_empty
+from sluicemq_broker.store.jobs.indexes import Notice, ignore, make_indexes, mend_indexes
 from sluicemq_broker.store.jobs.inserts import Insertion
 from sluicemq_broker.store.jobs.numbered_inserts import Insert, sessions_of
+from sluicemq_broker.store.jobs.orders import indexes_of_other_orders, order_of
 from sluicemq_broker.store.jobs.outcomes import (
     FOUND,
     RELEASE,
@@ -112,7 +114,7 @@ class QueueStore:
             with one_of_few(), translated():
                 if self._prepared:
                     return  # meanwhile
-                wanted = [*self.groups.wanted(), *wanted_while_empty(self.jobs, self._defaults)]
+                wanted = [*self.groups.wanted(), *self._wanted_while_empty()]
                 # failpoint queues.index
                 make_indexes(self.jobs, self._notice, wanted)
                 self._prepared, self.removed = not self.removal_comes, self.removal_comes
@@ -124,7 +126,18 @@ class QueueStore:
         indexes.
         """
         with translated():
-            mend_indexes(self.jobs, self._notice, self.groups.wanted(), self._defaults)
+            mend_indexes(
+                self.jobs,
+                self._notice,
+                self.groups.wanted(),
+                indexes_of_other_orders(self._defaults),
+                gives_slots=self._defaults.gives_slots,
+            )
+
+    def _wanted_while_empty(self) -> list[IndexModel]:
+        """Return the index of the queue's order while it takes no time; later the first claim makes it."""
+        index = order_of(self._defaults).index
+        return [index] if index is not None and self.jobs.find_one({}, {"_id": 1}) is None else []
 
     def dropped(self) -> None:
         """Note that the collection is removed, or about to be: the next insert makes its indexes again."""

@@ -1,4 +1,4 @@
-"""The fair order of claims: the first jobs of each tenant, as its turn in the round comes.
+"""The order of a fair queue: the first jobs of each tenant, as its turn in the round comes.
 
 The tenants with jobs that are due are read from the index of fair queues, by one key for each of their
 priorities, however many jobs they have. Where there are more tenants than places in a claim, they are read
@@ -9,23 +9,35 @@ rollback, its time, the end of another broker.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+import heapq
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
+from operator import attrgetter
 from random import randint, randrange
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
-from sluicemq_broker.job import RoundRobin
+from pymongo import IndexModel
+
+from sluicemq_broker.job import Job, RoundRobin, State
 from sluicemq_broker.store.jobs.claim_order import ClaimOrder, ClaimPage, ClaimRequest
 from sluicemq_broker.store.jobs.documents import HANDED_OUT_FAIRLY, ORDER, QueueDefaults
-from sluicemq_broker.store.jobs.index_models import FAIR, JUST_READY, TURNS
-from sluicemq_broker.store.jobs.indexes import IndexOnDemand, Notice
+from sluicemq_broker.store.jobs.indexes import Notice, index_name
+from sluicemq_broker.store.jobs.priority_order import StagedByPriority
 from sluicemq_broker.store.jobs.read_ahead import ReadAhead
 from sluicemq_broker.store.jobs.reply_sizes import replies
 from sluicemq_broker.store.jobs.tenant_limits import Allowance, TenantLimits
 from sluicemq_broker.store.jobs.unions import Branch, union
 from sluicemq_broker.store.values import BY_ID, Document, Jobs
 
+#: True of ready jobs, in a form that only the index of fair queues is known to cover: else MongoDB would try
+#: the other index as well, each time.
+_JUST_READY: Final = {"$gte": State.READY.value, "$lte": State.READY.value}
+#: The tenants of a queue, and the jobs of each in the order of claims.
+_LINES: Final = [("tenant", 1), *ORDER]
+#: Its fields; ``state`` is in it so that only keys are read.
+_KEYS: Final = [("state", 1), *_LINES]
+_TENANT: Final = attrgetter("turn")
 #: Tenants of which more than one job is read in one statement: each takes the server 0.25 ms.
 FEW: Final = 100
 _IN_ORDER: Final = dict(ORDER)
@@ -73,15 +85,30 @@ class FairPlan(NamedTuple):
 class FairOrder(ClaimOrder):
     """The round of the tenants of one queue. Reads only; raises the driver's errors."""
 
+    settings = ("fair", "weights", "tenant_max_running", "tenant_rate", "tenant_burst")
+    sort = _LINES
+    index: ClassVar[IndexModel] = IndexModel(
+        _KEYS, name="fair", partialFilterExpression={"state": _JUST_READY}
+    )
     fields = HANDED_OUT_FAIRLY
     one_by_one = False
 
+    @classmethod
+    def serves(cls, defaults: QueueDefaults) -> bool:
+        """Serve fair queues."""
+        return defaults.fair
+
+    @classmethod
+    def staged(cls, defaults: QueueDefaults) -> StagedFairly:
+        """Return an empty round."""
+        return StagedFairly(RoundRobin(defaults.weights))
+
     def __init__(self, jobs: Jobs, defaults: QueueDefaults, notice: Notice) -> None:
-        self._jobs = jobs
-        self._index = IndexOnDemand(jobs, FAIR, notice)
+        super().__init__(jobs, defaults, notice)
         self.limits = TenantLimits(jobs, defaults, notice) if defaults.limits_tenants else None
         """The limits of tenants; None: there are none."""
         self._rounds = RoundRobin(defaults.weights)
+        self._served: tuple[str, ...] = ()  # tenants of the last page, in the order of their turns
         self._many = False  # more tenants than were read at once the last time
         self._skipped = False
         self._changes = 0
@@ -104,7 +131,7 @@ class FairOrder(ClaimOrder):
 
     def on_dropped(self) -> None:
         """Make the indexes again with the next claim."""
-        self._index.forget()
+        super().on_dropped()
         if self.limits is not None:
             self.limits.index.forget()
 
@@ -117,21 +144,21 @@ class FairOrder(ClaimOrder):
         allowance = Allowance()
         if self.limits is not None:
             allowance = self.limits.allow(request.reservation, now, brokers)
-        due = {**request.due, "state": JUST_READY}
+        due = {**request.due, "state": _JUST_READY}
         most = limit
-        with self._index.used():
-            while True:
-                alone = brokers == 1 and not allowance.limited
-                known = self._known(most, now) if alone else None
-                tenants = known or self._look(due, most, now)
-                names = allowance.open([each.name for each in tenants.found])
-                if len(names) > FEW:
-                    limit = self._part(names, limit, brokers)
-                shares = allowance.grant(self._rounds.share(names, limit))
-                if shares or tenants.all_there:
-                    break
-                most = 4 * max(most, FEW)  # of all these none may begin
+        while True:
+            alone = brokers == 1 and not allowance.limited
+            known = self._known(most, now) if alone else None
+            tenants = known or self._look(due, most, now)
+            names = allowance.open([each.name for each in tenants.found])
+            if len(names) > FEW:
+                limit = self._part(names, limit, brokers)
+            shares = allowance.grant(self._rounds.share(names, limit))
+            if shares or tenants.all_there:
+                break
+            most = 4 * max(most, FEW)  # of all these none may begin
         may_have_share = [each for each in names if each in shares or each not in allowance.held]
+        self._served = tuple(shares)
         left_out = not tenants.all_there or len(shares) < len(may_have_share) or bool(tenants.strange)
         skips = self._skips(shares, brokers)
         firsts = {each.name: each.first for each in tenants.found}
@@ -139,6 +166,11 @@ class FairOrder(ClaimOrder):
             self.ahead = ReadAhead()  # others claim what is known here
         plan = FairPlan(shares, skips, firsts, tenants.strange, left_out=left_out, limit=limit, now=now)
         return FairPage(self._jobs, due, self._rounds, plan, allowance, self.ahead)
+
+    def as_claimed(self, jobs: list[Job]) -> list[Job]:
+        """Return jobs by the turns of their tenants; each tenant's are sorted already."""
+        turns = {tenant: turn for turn, tenant in enumerate(self._served)}
+        return sorted(jobs, key=lambda job: turns.get(job.turn, len(turns)))
 
     def _part(self, tenants: Sequence[str], limit: int, brokers: int) -> int:
         """Limit a claim of many tenants to one turn of each, and divide it among brokers.
@@ -201,11 +233,11 @@ class FairOrder(ClaimOrder):
         keys = {key: value for key, value in due.items() if key != "expires_at"}
         firsts: list[Document] = [
             {"$match": {**keys, **which}},
-            {"$sort": dict(TURNS)},
+            {"$sort": dict(_KEYS)},
             {"$group": {"_id": "$tenant", "first": {"$first": "$_id"}}},
             {"$limit": most},
         ]
-        return list(self._jobs.aggregate(firsts, hint=self._index.name, batchSize=most + 1))
+        return list(self._jobs.aggregate(firsts, hint=index_name(self.index), batchSize=most + 1))
 
 
 class FairPage(ClaimPage):
@@ -355,3 +387,79 @@ def _sorted(found: Sequence[Document]) -> tuple[list[Any], list[_Tenant]]:
     strange = [each["first"] for each in found if not isinstance(each["_id"], str | None)]
     tenants = {each["_id"] or "": each["first"] for each in found if isinstance(each["_id"], str | None)}
     return strange, [_Tenant(name, tenants[name]) for name in sorted(tenants)]
+
+
+class StagedFairly:
+    """Round and round the tenants, as many jobs of each as it weighs; of one tenant, by priority.
+
+    A new tenant is the last of the round.
+    """
+
+    by_priority: ClassVar[bool] = False
+
+    def __init__(self, rounds: RoundRobin) -> None:
+        self._weight = rounds.weight
+        self._lines: dict[str, StagedByPriority] = {}
+        self._round: deque[str] = deque()  # the tenants; the first is the one whose turn it is
+        self._left = 0  # of its turn
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def first(self) -> Job:
+        """The next job; there must be one."""
+        return self._lines[self._round[0]].first
+
+    def add(self, jobs: Iterable[Job]) -> None:
+        """Put jobs behind those of their tenant."""
+        for tenant, run in groupby(jobs, key=_TENANT):  # a claim brings those of one together
+            line = self._lines.get(tenant)
+            if line is None:
+                line = self._lines[tenant] = StagedByPriority()
+                self._round.append(tenant)
+            before = len(line)
+            line.add(run)
+            self._count += len(line) - before
+
+    def take(self, count: int, most_bytes: float) -> list[Job]:
+        """Take out the next ``count`` jobs, fewer if these come to ``most_bytes``, but one at least."""
+        taken: list[Job] = []
+        size = 0
+        while self._round and len(taken) < count and size < most_bytes:
+            tenant = self._round[0]
+            line = self._lines[tenant]
+            job = line.take_first()
+            taken.append(job)
+            size += job.size
+            self._left = (self._left or self._weight(tenant)) - 1
+            if not line:
+                self._leave(tenant)
+            elif not self._left:
+                self._round.rotate(-1)
+        self._count -= len(taken)
+        return taken
+
+    def take_last(self, count: int) -> list[Job]:
+        """Take out those whose tenants have the most rounds before them, the last one first."""
+        taken: list[Job] = []
+        rounds = [(-len(line) / self._weight(each), each) for each, line in self._lines.items()]
+        heapq.heapify(rounds)
+        while rounds and len(taken) < count:
+            _, tenant = rounds[0]
+            line = self._lines[tenant]
+            taken += line.take_last(1)
+            if line:
+                heapq.heapreplace(rounds, (-len(line) / self._weight(tenant), tenant))
+            else:
+                heapq.heappop(rounds)
+                self._leave(tenant)
+        self._count -= len(taken)
+        return taken
+
+    def _leave(self, tenant: str) -> None:
+        if self._round[0] == tenant:
+            self._left = 0
+        self._round.remove(tenant)
+        del self._lines[tenant]
