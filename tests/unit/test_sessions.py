@@ -14,7 +14,7 @@ from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.config import BrokerSettings, QueueSettings
 from sluicemq_broker.doors import Services, Session, SessionDoor
-from sluicemq_broker.doors.smq.verdicts import MOST_AT_ONCE
+from sluicemq_broker.doors.smq.fields import MOST_ENTRIES
 from sluicemq_broker.doors.smq.workers import MOST_BYTES, PoppingWorker, SessionWorker
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Delivery, JobMaker, Push, Worker
@@ -466,7 +466,7 @@ def test_whoever_leaves_a_broker_that_stood_still_has_not_died(
 
 @pytest.mark.parametrize("verb", [wire.SETTLE, wire.EXTEND])
 def test_more_receipts_at_once_than_may_be_are_refused(session: Session, lane: Lane, verb: bytes) -> None:
-    many = [b"r"] * (MOST_AT_ONCE + 1)
+    many = [b"r"] * (MOST_ENTRIES + 1)
     rows = many if verb == wire.EXTEND else [wire.verdict_row(each, wire.COMMIT, None, None) for each in many]
     lane.receive([wire.encode(verb, 1, rows, 1.0), wire.encode(verb, 2, rows[1:], 1.0)])
     assert [(each.verb, each.number) for each in lane.sent] == [(wire.ERROR, 1), (wire.OK, 2)]

@@ -13,8 +13,8 @@ from sluicemq_broker.queue import MOST_CHILDREN, Onward, Verdict
 
 Fields = list[Any]
 
-#: Seconds: no delay and no extension is longer.
-LONGEST_DELAY: Final = TEN_YEARS
+#: Jobs in one PUSH, receipts in one SETTLE, EXTEND or PROGRESS, at most.
+MOST_ENTRIES: Final = 1000
 
 _VERDICTS: Final = frozenset({wire.COMMIT, wire.ROLLBACK, wire.REJECT, wire.RELEASE})
 _NO_HEADERS: Final[dict[str, Any]] = {}
@@ -34,7 +34,7 @@ def take(fields: Fields, *types: Any) -> Fields:
     return fields[: len(types)]
 
 
-def check_count(entries: Sequence[Any], most: int, verb: str, what: str) -> None:
+def check_count(entries: Sequence[Any], verb: str, what: str, most: int = MOST_ENTRIES) -> None:
     """Raise BadFrames for more entries than a verb may have."""
     if len(entries) > most:
         raise BadFrames(f"{verb} has at most {most} {what}, this one has {len(entries)}")
@@ -66,12 +66,12 @@ def verdict_entry(entry: Any, *, in_full: bool = True) -> Verdict:
             None | bytes() | str() as detail,
             None | int() | float() as delay,
         ]:
-            if kind in _VERDICTS and not isinstance(delay, bool) and 0 <= (delay or 0) <= LONGEST_DELAY:
+            if kind in _VERDICTS and not isinstance(delay, bool) and 0 <= (delay or 0) <= TEN_YEARS:
                 return Verdict(receipt, kind, detail or b"", delay)
         case [bytes() as receipt, wire.FORWARD, None, None, onward]:
             return Verdict(receipt, wire.FORWARD, onward=(_onward(onward),))
         case [bytes() as receipt, wire.FAN_OUT, (None | bytes()) as result, None, list() as children]:
-            check_count(children, MOST_CHILDREN, "a FANOUT", "children")
+            check_count(children, "a FANOUT", "children", MOST_CHILDREN)
             return Verdict(receipt, wire.FAN_OUT, result or b"", onward=tuple(map(_onward, children)))
     raise BadFrames(
         "a verdict is [receipt, COMMIT|ROLLBACK|REJECT|RELEASE, detail or nil, delay in seconds or nil] "
@@ -107,7 +107,7 @@ def seconds_to_wait(rest: Fields) -> float | None:
     wait = rest[0] if rest else None
     if wait is None:
         return None
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= LONGEST_DELAY:
+    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= TEN_YEARS:
         raise BadFrames(f"{wait!r} is no number of seconds from 0 to ten years, nor nil")
     return float(wait)
 

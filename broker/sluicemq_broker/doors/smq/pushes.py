@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, Unavailable
@@ -12,29 +12,27 @@ from sluicemq.protocol.options import RESULT
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.doors.inflow import Inflow
 from sluicemq_broker.doors.refusals import refusal
+from sluicemq_broker.doors.services import Services
 from sluicemq_broker.doors.smq.fields import Fields, check_count, job_entry, listed, take
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue import JobMaker, Queue
-from sluicemq_broker.queues import Queues
-from sluicemq_broker.runtime import Count, Counters
+from sluicemq_broker.queue import Queue
+from sluicemq_broker.runtime import Count
 from sluicemq_broker.security import Caller, authorize
-from sluicemq_devices.hub import Watermark
+from sluicemq_devices.hub import Watermark, nothing
 
 if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
 
-#: Jobs in one PUSH, at most.
-MOST_PUSHED: Final = 1000
-
 
 class Pushes:
-    """All jobs of sessions on their way to MongoDB, bounded by ``mark``."""
+    """All jobs of sessions on their way to MongoDB, bounded by the high-water marks of the broker."""
 
-    def __init__(self, queues: Queues, maker: JobMaker, counters: Counters, mark: Watermark) -> None:
-        self._queues = queues
-        self._maker = maker
-        self._counters = counters
-        self.inflow = Inflow(mark, counters)
+    def __init__(self, services: Services) -> None:
+        self._queues = services.queues
+        self._maker = services.maker
+        self._counters = services.counters
+        settings = services.settings
+        self.inflow = Inflow(Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing), services.counters)
 
     def push(self, session: Session, number: int, fields: Fields) -> None:
         """Answer a PUSH once each of its jobs is durable or refused; raises what refuses all of them."""
@@ -58,7 +56,7 @@ class Pushes:
         """Return the queue for some jobs; raises what refuses all of them."""
         if not session.door.accepting:
             raise Unavailable("the broker stops: push again when it is back")
-        check_count(entries, MOST_PUSHED, "a PUSH", "jobs")
+        check_count(entries, "a PUSH", "jobs")
         queue = self._queues.for_push(name, by=session.name, peer=session.caller.maker, caller=session.caller)
         queue.admit()
         return queue

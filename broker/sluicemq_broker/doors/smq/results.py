@@ -17,7 +17,7 @@ from sluicemq_broker.queue import Outcome, Queue
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.security import Caller, authorize
-from sluicemq_devices.hub import nothing
+from sluicemq_devices.hub import NEXT_TURN, nothing
 
 #: Results that one session may wait for.
 MOST_REQUESTS: Final = 10_000
@@ -25,7 +25,6 @@ MOST_REQUESTS: Final = 10_000
 #: with thousands of them has its share of these, and a few at least.
 MOST_LOOKUPS: Final = 960
 _LEAST_LOOKUPS: Final = 16
-_MOMENT: Final = 1e-9  # seconds; a timer of 0 would run before others
 
 
 class Lookups:
@@ -212,7 +211,7 @@ class _Request:
     def start_timer(self, seconds: float) -> None:
         """Wait for these seconds."""
         if self.timer is None:
-            self.timer = gevent.get_hub().loop.timer(max(_MOMENT, seconds))
+            self.timer = gevent.get_hub().loop.timer(max(NEXT_TURN, seconds))
             self.timer.start(self._time_out)
 
     def stop_timer(self) -> None:

@@ -14,6 +14,7 @@ from weakref import WeakMethod
 import gevent
 
 from sluicemq.protocol import wire
+from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.errors import BadFrames, BadVerb, BadVersion, SluiceError
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker import __version__
@@ -27,7 +28,7 @@ from sluicemq_broker.doors.smq.admin_requests import AdminBounds, AdminRequests
 from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
 from sluicemq_broker.doors.smq.assignments import Assignments, read_ready
 from sluicemq_broker.doors.smq.clients import ClientConnection, Clients
-from sluicemq_broker.doors.smq.fields import LONGEST_DELAY, Fields, check_id, error_fields, take
+from sluicemq_broker.doors.smq.fields import Fields, check_id, error_fields, take
 from sluicemq_broker.doors.smq.pushes import Pushes
 from sluicemq_broker.doors.smq.results import Lookups, Results
 from sluicemq_broker.doors.smq.verbs import AdminVerb, Extension, SessionVerb, Verbs
@@ -36,7 +37,7 @@ from sluicemq_broker.queue import Outcome
 from sluicemq_broker.queues import check_name
 from sluicemq_broker.runtime import Count, Pulse
 from sluicemq_broker.security import NOTHING, Caller, Effect, Need, Needs, takes, told
-from sluicemq_devices.hub import Watermark, nothing
+from sluicemq_devices.hub import NEXT_TURN
 from sluicemq_devices.sockets import Lane, LaneDoor
 
 #: Bytes of many small jobs or results in one message, with any ``max_job_bytes``.
@@ -45,7 +46,6 @@ _BATCH_BYTES: Final = 2 << 20
 _HEARTBEATS_MISSED: Final = 3
 #: Sessions that get notice of a stop in one go of the hub.
 _IN_A_ROW: Final = 100
-_MOMENT: Final = 1e-9  # seconds; a timer of 0 would run before others
 
 
 class SessionDoor:
@@ -67,12 +67,7 @@ class SessionDoor:
         """False while the broker stops: jobs and messages are refused."""
         self.lookups = Lookups()
         self.admin_bounds = AdminBounds(settings.max_job_bytes)
-        self.pushes = Pushes(
-            self.queues,
-            services.maker,
-            self.counters,
-            Watermark(settings.hwm, settings.hwm_bytes, nothing, nothing),
-        )
+        self.pushes = Pushes(services)
         self.verbs: dict[bytes, SessionVerb | AdminVerb] = {**ADMIN_VERBS, **VERBS}
         for extension in extensions:
             self.verbs.update(extension.verbs)
@@ -116,7 +111,7 @@ class SessionDoor:
             if session.moves:
                 session.send(wire.BYE, 0)
             if not count % _IN_A_ROW:
-                gevent.sleep(_MOMENT)
+                gevent.sleep(NEXT_TURN)
 
     @property
     def quiet(self) -> bool:
@@ -400,7 +395,7 @@ class Session:
     def ask_for_result(self, number: int, fields: Fields) -> None:
         """Answer the result of a job, once it has one."""
         name, job_id, wait = take(fields, str, str, int | float)
-        if not 0 <= wait <= LONGEST_DELAY:
+        if not 0 <= wait <= TEN_YEARS:
             raise BadFrames(f"{wait} is no number of seconds from 0 to ten years")
         name, job_id = check_name(name), check_id(job_id)
         self.results.ask(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sluicemq.protocol import wire
+from sluicemq.protocol.durations import TEN_YEARS
 from sluicemq.protocol.errors import BadFrames, LeaseLost, SluiceError
 from sluicemq_broker.doors.smq.fields import (
-    LONGEST_DELAY,
     Fields,
     check_count,
     listed,
@@ -24,9 +24,6 @@ from sluicemq_broker.runtime import Count
 if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
     from sluicemq_broker.doors.smq.workers import SessionWorker
-
-#: Receipts in one SETTLE, EXTEND or PROGRESS, at most.
-MOST_AT_ONCE: Final = 1000
 
 #: Refusals, by the positions of what is refused.
 Problems = dict[int, SluiceError]
@@ -44,7 +41,7 @@ class Verdicts:
     def settle(self, number: int, fields: Fields) -> None:
         """End deliveries."""
         (entries,) = take(fields, list)
-        check_count(entries, MOST_AT_ONCE, "a SETTLE", "verdicts")
+        check_count(entries, "a SETTLE", "verdicts")
         whole = Settlement(partial(self._answer, number))
         found = self._by_queue(entries, whole)
         for queue, verdicts in found.items():
@@ -57,9 +54,9 @@ class Verdicts:
     def extend(self, number: int, fields: Fields) -> None:
         """Give deliveries more time."""
         receipts, seconds = take(fields, list, int | float)
-        if not 0 < seconds <= LONGEST_DELAY:
+        if not 0 < seconds <= TEN_YEARS:
             raise BadFrames(f"{seconds} is no number of seconds above 0")
-        check_count(receipts, MOST_AT_ONCE, "an EXTEND", "receipts")
+        check_count(receipts, "an EXTEND", "receipts")
         if not all(isinstance(receipt, bytes) for receipt in receipts):
             raise BadFrames("a receipt is bin, as DELIVER gave it")
         workers = self._workers(receipts)
@@ -73,7 +70,7 @@ class Verdicts:
     def progress(self, number: int, fields: Fields) -> None:
         """Note how far jobs are."""
         (entries,) = take(fields, list)
-        check_count(entries, MOST_AT_ONCE, "a PROGRESS", "jobs")
+        check_count(entries, "a PROGRESS", "jobs")
         reports = [progress_entry(entry) for entry in entries]
         workers = self._workers([receipt for receipt, *_ in reports])
         problems: Problems = {}
