@@ -11,19 +11,19 @@ def test_a_process_that_runs_did_not_stand_still() -> None:
     pulse = Pulse(6.0, time.now)
     for _ in range(10):
         time.value += 1.0
-        assert not pulse.stood_still
+        assert not pulse.was_frozen
         pulse.beat()
-        assert not pulse.stood_still
+        assert not pulse.was_frozen
 
 
 def test_a_pause_is_seen_before_and_after_the_first_beat_and_excused_for_as_long_as_a_silence() -> None:
     time = VirtualTime()
     pulse = Pulse(6.0, time.now)
     time.value += 6.1
-    before = pulse.stood_still
+    before = pulse.was_frozen
     pulse.beat()
     time.value += 5.9
-    after = pulse.stood_still
+    after = pulse.was_frozen
     pulse.beat()
     time.value += 0.2
-    assert (before, after, pulse.stood_still) == (True, True, False)
+    assert (before, after, pulse.was_frozen) == (True, True, False)

@@ -278,8 +278,8 @@ class Request:
         A second frame says so where nobody works on that job any more: programs that read one frame go on.
         """
         if existed in _OVER:
-            sees = self.requester.lane.who.may(Action.READ, self.queue)
-            self.note = [dumps({"existed": True, "state": (sees and existed) or None}).encode()]
+            may_read = self.requester.lane.who.may(Action.READ, self.queue)
+            self.note = [dumps({"existed": True, "state": (may_read and existed) or None}).encode()]
         self.answer(self.job_id.encode())
 
     def answer(self, outcome: Outcome) -> None:

@@ -25,7 +25,7 @@ class Pulse:
         self._last = self._now()
 
     @property
-    def stood_still(self) -> bool:
+    def was_frozen(self) -> bool:
         """True if the process stood still and has not had time since to read what peers sent."""
         return self._late or self._now() < self._excused_until
 

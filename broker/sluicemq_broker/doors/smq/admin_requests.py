@@ -76,7 +76,7 @@ class AdminRequests:
         with act or nullcontext():
             verb.needs.ask(caller, verb.needs.named_in(fields))
             wait = seconds_to_wait(fields[len(verb.types) :]) if verb.takes_long else None
-            request = _Request(number, caller, subject, verb, _taken(fields, verb), act)
+            request = _Request(number, caller, subject, verb, _arguments(fields, verb), act)
         turn = nullcontext if verb.at_once else self._user.slot
         if verb.reads:
             self.later.add(partial(self._read, request, turn))
@@ -91,15 +91,15 @@ class AdminRequests:
 
     def _act(self, name: bytes, fields: Fields, verb: AdminVerb) -> Act:
         """Return the administrative act that a request is."""
-        queue, said = verb.needs.named_in(fields), verb.said(fields)
-        about = said.get("about")
+        queue, arguments = verb.needs.named_in(fields), verb.arguments(fields)
+        about = arguments.get("about")
         subject = queue if queue is not None else about.get("name") if isinstance(about, dict) else None
         return self._session.door.audit.act(
             self._session.caller,
             Door.SMQ,
-            verb.called(name, fields),
+            verb.audit_name(name, fields),
             subject if isinstance(subject, str) else "",
-            said,
+            arguments,
             queue if isinstance(queue, str) else None,
         )
 
@@ -130,7 +130,7 @@ class AdminRequests:
                 with turn():
                     if session.disconnected:
                         return
-                    answer = self._made(request)
+                    answer = self._make_answer(request)
                 weight = len(answer[-1])
                 self._bounds.note(verb, weight)
                 if weight <= size or ration.fits(weight - size):
@@ -140,7 +140,7 @@ class AdminRequests:
                 ration.release(size)
             size = weight  # it was larger than expected, and others have taken the memory
 
-    def _made(self, request: _Request) -> list[bytes]:
+    def _make_answer(self, request: _Request) -> list[bytes]:
         """Return the answer as it is sent; what takes time but no waiting is done in the peer's turns."""
         found = request.ask()
         return self._session.lane.work(lambda: request.encoded(found))
@@ -176,7 +176,7 @@ def _refuse_late() -> None:
     raise Unavailable("its client has gone on over another connection: not done")
 
 
-def _taken(fields: Fields, verb: AdminVerb) -> Fields:
+def _arguments(fields: Fields, verb: AdminVerb) -> Fields:
     """Return the fields that the method of a verb takes; raises BadFrames."""
     needed = take(fields, *verb.types)
     rest = fields[len(needed) :]

@@ -34,7 +34,7 @@ _OF_EVENTS: Final = Needs(
     shows=lambda _caller, answer: answer,  # its rows are chosen where they are numbered
 )
 _OF_REDRIVE: Final = Needs(
-    Action.MANAGE, 0, more=lambda _letters, name, _which, to: redrive_needs(name, to), also=OF_REDRIVE
+    Action.MANAGE, 0, more=lambda _subject, name, _selection, to: redrive_needs(name, to), also=OF_REDRIVE
 )
 _OF_SETTINGS: Final = Needs(
     Action.MANAGE,

@@ -111,9 +111,9 @@ class Pushes:
             self._counters.refused(error, f"a job from {session.name}: {error}")
         known: list[list[Any]] = []
         if existing:
-            sees = session.caller.may(Action.READ, name)
+            may_read = session.caller.may(Action.READ, name)
             known = [
                 [positions[at] for at in existing],
-                [(sees and state) or None for state in existing.values()],
+                [(may_read and state) or None for state in existing.values()],
             ]
         session.send(wire.OK, number, listed(problems), *known)

@@ -129,9 +129,9 @@ class SessionDoor:
             session.beat(self.now())
 
     @property
-    def stood_still(self) -> bool:
+    def was_frozen(self) -> bool:
         """True if this process did not run for a while, so that no client is to blame for silence."""
-        return self._pulse.stood_still
+        return self._pulse.was_frozen
 
     def verb(self, name: bytes) -> SessionVerb | AdminVerb:
         """Return a verb by its name; raises BadVerb for one that neither queues nor parts have."""
@@ -287,7 +287,7 @@ class Session:
         if self.superseded:
             return
         # What the client sent may lie unread, or still come behind a large message.
-        if self.lane.gave_sign_of_life() or self.door.stood_still:
+        if self.lane.gave_sign_of_life() or self.door.was_frozen:
             self._received_at = now
         quiet = now - self._received_at
         if quiet > settings.silence:
@@ -356,7 +356,7 @@ class Session:
         self._superseded = self.superseded  # it is not asked later what it has heard
         self.disconnected = True
         self.door.sessions.discard(self)
-        died = not self.door.stood_still  # else it left because this broker was silent
+        died = not self.door.was_frozen  # else it left because this broker was silent
         self.assignments.leave(died=died, seen=self._silence or self.lane.cut_for)
         self.results.forget()
         for state in self._states.values():
@@ -368,7 +368,7 @@ class Session:
     def hello(self, number: int, fields: Fields) -> None:
         """Note who the client is; answer how to behave."""
         (about,) = take(fields, dict)
-        self.name = _named(about, self.lane.peer)
+        self.name = _client_name(about, self.lane.peer)
         self.concurrency = _concurrency(about)
         self.moves = about.get("moves") is True
         if self._connection is None:
@@ -453,14 +453,14 @@ VERBS: Final[Verbs] = {
 _PIDS: Final = 2**31  # no process id is as large
 
 
-def _named(about: dict[str, Any], peer: str) -> str:
+def _client_name(about: dict[str, Any], peer: str) -> str:
     """Return a client's name, as ``mailer web-1:4711``: its name or kind, host and pid, or address."""
-    called = [name[:100] for key in ("name", "client") if isinstance(name := about.get(key), str) and name]
+    names = [name[:100] for key in ("name", "client") if isinstance(name := about.get(key), str) and name]
     host, pid = about.get("host"), about.get("pid")
     place = (
         f"{host[:100]}:{pid}" if isinstance(host, str) and isinstance(pid, int) and abs(pid) < _PIDS else peer
     )
-    return f"{called[0]} {place}" if called else place
+    return f"{names[0]} {place}" if names else place
 
 
 def _concurrency(about: dict[str, Any]) -> float:

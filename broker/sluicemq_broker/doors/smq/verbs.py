@@ -71,15 +71,15 @@ class AdminVerb(NamedTuple):
 
     def is_act(self, fields: Fields) -> bool:
         """Return whether a request is an administrative act."""
-        looks = bool(self.actions) and bool(fields) and fields[0] in wire.ONLY_LOOK
-        return self.needs.is_act(fields) and not self.reads and not looks
+        only_looks = bool(self.actions) and bool(fields) and fields[0] in wire.ONLY_LOOK
+        return self.needs.is_act(fields) and not self.reads and not only_looks
 
-    def called(self, name: bytes, fields: Fields) -> str:
+    def audit_name(self, name: bytes, fields: Fields) -> str:
         """Return how the audit names an act: ``purge``, ``users add``."""
         words = [word for word in fields[:1] if isinstance(word, str) and word in self.actions]
         return " ".join([name.decode().lower(), *words])
 
-    def said(self, fields: Fields) -> dict[str, Any]:
+    def arguments(self, fields: Fields) -> dict[str, Any]:
         """Return the fields of a request but its subject, by the names that its method has for them."""
         named = 0 if self.actions else self.needs.name
         parameters = enumerate(zip(_parameters(self.method), fields, strict=False))
