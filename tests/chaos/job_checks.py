@@ -25,6 +25,8 @@ _MOST_IN_WINDOW: Final = features.RATE * _WINDOW + 2 * features.BURST + 3 * max(
 #: Codes with which a push or a question may be refused while brokers die: the caller knows.
 _MOST_OF_A_KIND: Final = 50
 _REFUSALS: Final = ("UNAVAILABLE", "UNCERTAIN", "TIMEOUT")
+#: Refusals that are promised: of what was there, and of a stream without a bound while a disk is full.
+_MEANT: Final = {(features.DEDUPED, "DUPLICATE"), *((each, "QUEUE_FULL") for each in features.STREAMS)}
 
 
 def job_checks(ledger: Ledger) -> Iterator[Breach]:
@@ -251,7 +253,7 @@ def done_twice(ledger: Ledger) -> Iterator[Breach]:
 def refused(ledger: Ledger) -> Iterator[Breach]:
     """Yield refusals that no fault explains, and that are not meant to be."""
     for fact in ledger.facts:
-        meant = fact.queue == features.DEDUPED and fact.about.get("code") == "DUPLICATE"
+        meant = (fact.queue, fact.about.get("code")) in _MEANT
         if fact.what == books.REFUSED and not meant and fact.about["code"] not in _REFUSALS:
             text = f"{fact.id} of {fact.queue} was refused: {fact.about['code']}"
             yield Breach("refused", text, ledger.story((fact.queue, fact.id)))
