@@ -25,6 +25,9 @@ from support.long_forms import first_of
 from support.ports import tcp
 from support.waiting import wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 Measured = Callable[..., dict[str, Any]]
 
 MOMENT = 7_000 * SECOND

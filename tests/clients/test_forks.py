@@ -17,6 +17,9 @@ from sluicemq.protocol import wire
 from support.ports import free_port
 from support.waiting import wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 BEGINNING = """
 import sys
 if "gevent" in sys.argv:

@@ -10,6 +10,9 @@ import pytest
 from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
 from sluicemq.protocol import wire
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 PATCHED = """
 from gevent import monkey
 monkey.patch_all()

@@ -14,6 +14,9 @@ from sluicemq import Client, Producer, SluiceError
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 
 class Rig(NamedTuple):
     proxy: CuttingProxy

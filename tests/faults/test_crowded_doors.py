@@ -17,6 +17,9 @@ from support.ports import tcp
 from support.raw_sockets import receive
 from support.waiting import wait_until
 
+#: Takes many connections and seconds each: by default test_bounds and the unit tests of rates see the rule.
+pytestmark = pytest.mark.full
+
 MANY = 12_000  # questions, more than the high-water mark of a device
 #: Questions that wait of one asker alone, before it is read no more: a part of what they leave free, 990.
 ITS_SHARE = int(MOST_WAITING * WAITING_PART / (1 + WAITING_PART))

@@ -35,6 +35,9 @@ from support.own_mongod import a_mongod
 from support.ports import free_port, tcp
 from support.waiting import TIMEOUT, wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 GIB: Final = 1 << 30
 #: A machine that lacks nothing.
 FINE: Final = Host(None, None, None, 8 * GIB, 4 * GIB, 65_536)

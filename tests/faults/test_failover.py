@@ -15,6 +15,9 @@ from sluicemq import Batch, Client, Job, Producer, Publisher, Reader, Subscripti
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 #: A frozen broker is noticed by its silence.
 SETTINGS = {"broker": {"lease": 3.0, "heartbeat": 0.3, "silence": 2.0}}
 QUEUE = "work"

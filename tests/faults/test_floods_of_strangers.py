@@ -22,6 +22,9 @@ from support.floods import FLOODS, PASSWORD, PROCESSES, Target, serving
 from support.raw_sockets import Smq
 from support.waiting import TIMEOUT, wait_until
 
+#: Takes many connections and seconds each: by default test_bounds and the unit tests of rates see the rule.
+pytestmark = pytest.mark.full
+
 MOST = 300  # unfinished handshakes
 FEW = 40  # files that a broker may open beside connections
 MIB = 1 << 20

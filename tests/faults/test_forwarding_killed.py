@@ -17,6 +17,9 @@ from sluicemq import Client, Producer, SluiceError
 from sluicemq.protocol import wire
 from support.waiting import wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 NEXT = "next"
 #: A transaction that a killed broker has left open keeps its jobs for so long.
 SECONDS = 2

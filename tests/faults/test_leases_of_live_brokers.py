@@ -18,6 +18,9 @@ from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.waiting import wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 LEASE = 4.0
 BEATS = 5  # in one lease
 CONNECTIONS = 63  # of the client that all queues share, but the one on which the event bus waits

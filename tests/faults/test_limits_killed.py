@@ -12,6 +12,9 @@ from sluicemq import Producer
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 MOST, JOBS = 3, 12
 CONFIG = {
     "broker": {"lease": 2.0, "poll": 0.2, "silence": 60},

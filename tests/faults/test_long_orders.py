@@ -15,6 +15,9 @@ from sluicemq_broker.queues.tasks import AT_ONCE
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
 
+#: Takes many connections and seconds each: by default test_bounds and the unit tests of rates see the rule.
+pytestmark = pytest.mark.full
+
 JOBS = 1800
 #: Removed pages take so long that an order has several after its first half second.
 SLOWLY = 0.3

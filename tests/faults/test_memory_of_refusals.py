@@ -13,6 +13,9 @@ from sluicemq.protocol import wire
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.raw_sockets import code, receive, shake_hands
 
+#: Takes many connections and seconds each: by default test_bounds and the unit tests of rates see the rule.
+pytestmark = pytest.mark.full
+
 MIB = 2**20
 CLIENTS, EACH = 3, 50  # so many MiB are sent, and may not be kept; one that errs 100 times is cut
 MANY = CLIENTS * EACH

@@ -20,6 +20,9 @@ from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.waiting import wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 MIB = 2**20
 HWM, PAYLOAD = 5_000, 1_000
 #: What the mark lets in is held as Python objects and in MongoDB's messages; and TCP's buffers are full.

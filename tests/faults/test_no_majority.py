@@ -13,6 +13,9 @@ from support.broker_process import BrokerProcess
 from support.http_reader import Web
 from support.waiting import wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 SAYS = "MongoDB answers, but no majority of its members has confirmed a write for"
 
 

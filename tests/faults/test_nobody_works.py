@@ -11,6 +11,9 @@ from support.broker_process import BrokerProcess
 from support.long_forms import long
 from support.waiting import TIMEOUT, wait_until
 
+#: Takes many connections and seconds each: by default test_bounds and the unit tests of rates see the rule.
+pytestmark = pytest.mark.full
+
 MIB = 2**20
 
 

@@ -18,6 +18,9 @@ from support.ports import tcp
 from support.raw_sockets import shake_hands
 from support.waiting import TIMEOUT, wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 STREAM = "orders"
 _STORED = (f"stream.{STREAM}", "queue.mail")
 KILLS = 2

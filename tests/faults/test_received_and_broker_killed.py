@@ -11,6 +11,9 @@ from sluicemq import Producer
 from support.pull_peer import pull_peer
 from support.waiting import wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 GONE = None
 
 

@@ -19,6 +19,9 @@ from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, READY_INDEX
 from support.long_forms import long
 from support.waiting import TIMEOUT, wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 #: Where a killed broker's lease is to end; elsewhere none does, however slow the machine is.
 LEASE = 5.0
 

@@ -16,6 +16,9 @@ from faults.proxied import ProxiedBroker, SharedQueue, proxied_brokers
 from faults.replica_set import ReplicaSet
 from support.waiting import wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 full = pytest.mark.full
 JOBS = [b"%d" % number for number in range(20)]
 #: Codes of write-concern errors: WriteConcernFailed; ShutdownInProgress, which the driver retries.

@@ -17,6 +17,9 @@ from sluicemq_broker.embedded.mongod import why_it_ended
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
 
+#: Takes many connections and seconds each: by default test_bounds and the unit tests of rates see the rule.
+pytestmark = pytest.mark.full
+
 #: What mongod 6 wrote as it ended on a full disk, and when its limit of open files was reached.
 FULL = ("E", "WiredTiger error message", {"error": 28, "message": {"msg": "handle-write: pwrite: failed"}})
 FEW_FILES = ("E", "WiredTiger error message", {"error": 24, "message": {"msg": "directory-list: opendir"}})

@@ -21,6 +21,9 @@ from support.long_forms import long
 from support.ports import tcp
 from support.waiting import wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 
 def refusal(broker: BrokerProcess, code: int = 1) -> list[str]:
     """Start a broker that can't, and return the lines of its log from the first warning on."""

@@ -19,6 +19,9 @@ from sluicemq import Client, Job, Producer, Worker
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 CONFIG = {"broker": {"stop_timeout": 4.0}}
 PATIENT = {"broker": {"stop_timeout": 1000.0}}
 

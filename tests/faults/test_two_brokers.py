@@ -23,6 +23,9 @@ from support.long_forms import long
 from support.raw_sockets import shake_hands
 from support.waiting import TIMEOUT, wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 full = pytest.mark.full
 LARGE, JOBS, DEAF = 48 * 2**10, 600, 2
 MOST = 100_000

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import pytest
 import zmq
 
 from support.broker_process import BrokerProcess
+
+#: Takes many connections and seconds each: by default test_bounds and the unit tests of rates see the rule.
+pytestmark = pytest.mark.full
 
 
 class Unheard(BrokerProcess):

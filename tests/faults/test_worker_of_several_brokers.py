@@ -17,6 +17,9 @@ from support.broker_process import BrokerProcess
 from support.ports import free_port
 from support.waiting import TIMEOUT, wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 PREFETCH = 6
 JOBS = 120
 Fault = Callable[[BrokerProcess], None]

@@ -16,6 +16,9 @@ from support.broker_process import BrokerProcess
 from support.broker_under_test import ANY_PORT
 from support.waiting import TIMEOUT, wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 KINDS = ["rep", "pull", "library"]
 BEATS = {"heartbeat": 0.5, "silence": 3.0}
 #: So long that a test which waits for it fails.

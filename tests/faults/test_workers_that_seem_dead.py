@@ -24,6 +24,9 @@ from support.broker_under_test import serving
 from support.keyed_broker import keyed_broker
 from support.waiting import wait_until
 
+#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
+pytestmark = pytest.mark.full
+
 SILENCE = 1.0
 
 WORKER = """

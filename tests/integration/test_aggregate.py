@@ -19,6 +19,9 @@ from sluicemq import Client
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
 
+#: Explores at random: by default test_model_brokers and the unit models do, for a shorter time.
+pytestmark = pytest.mark.full
+
 PROGRAM = Path(__file__).parents[2] / "examples" / "aggregate" / "aggregate.py"
 #: How many documents and tags; changes are a tenth of the documents.
 SIZES = [

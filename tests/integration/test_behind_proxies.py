@@ -20,6 +20,9 @@ from support.own_queue import TOKEN
 from support.ports import free_port
 from support.samples import block
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 ID = "a/b c%2Fd"
 IN_PATH = "a%2Fb%20c%252Fd"
 KEPT = "proxy_set_header Host $http_host;"

@@ -16,6 +16,9 @@ from support.broker_process import BrokerProcess
 from support.http_reader import Web
 from support.waiting import TIMEOUT, wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 BROKER = {"poll": 0.2, "lease": 60.0, "http": "127.0.0.1:0", "history": True}
 FILES: tuple[dict[str, Any], ...] = (
     {"broker": BROKER, "queues": {"mail": {"max_running": 5, "ttl": 60}}},

@@ -17,6 +17,9 @@ from support.ports import free_ports
 from support.terminal import Terminal
 from support.waiting import TIMEOUT, wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).resolve().parents[2]
 BLOCKS = re.compile(r"^```sh\n(.*?)^```", re.DOTALL | re.MULTILINE)
 BEGINNING, *_OTHERS = BLOCKS.findall((ROOT / "README.md").read_text())

@@ -18,6 +18,9 @@ from support.faulty_mongo import Fault, FaultyDatabase, Kind, Line
 from support.jobs import NOW, ChangesAtOnce, a_job, finished
 from support.long_forms import short_where
 
+#: Explores at random: by default test_model_brokers and the unit models do, for a shorter time.
+pytestmark = pytest.mark.full
+
 #: No verb has more statements.
 MOST = 12
 #: The jobs of the group before each verb, in their order.

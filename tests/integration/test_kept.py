@@ -34,6 +34,9 @@ from support.http_reader import Web
 from support.jobs import NOW, some_jobs
 from support.waiting import TIMEOUT, wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/retention.md").read_text()
 DAY = 86_400.0

@@ -16,6 +16,9 @@ from support.http_reader import Answer, Web
 from support.own_queue import TOKEN
 from support.waiting import wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 ME, LOGIN, LOGOUT = (f"{BASE}/{name}" for name in ("me", "login", "logout"))
 
 

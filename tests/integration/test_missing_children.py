@@ -33,6 +33,9 @@ from support.jobs import NOW, a_job, everything
 from support.own_queue import SECONDS, OwnQueue
 from support.waiting import wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 LATER = NOW + 10
 #: Of this process alone: the search looks into the databases of other processes that run these tests, too.
 OWNER = token_hex(6)

@@ -16,6 +16,9 @@ from integration.model_runs import check
 from integration.test_model_brokers import TwoBrokers, two_brokers
 from sluicemq_broker.job import Job
 
+#: Explores at random: by default test_model_brokers and the unit models do, for a shorter time.
+pytestmark = pytest.mark.full
+
 __all__ = ["two_brokers"]  # a fixture
 
 

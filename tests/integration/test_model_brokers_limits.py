@@ -21,6 +21,9 @@ from integration.test_model_brokers import TwoBrokers, two_brokers
 from sluicemq_broker.queue import Delivery
 from sluicemq_broker.store import LimitStore
 
+#: Explores at random: by default test_model_brokers and the unit models do, for a shorter time.
+pytestmark = pytest.mark.full
+
 __all__ = ["two_brokers"]  # a fixture
 
 MAX_RUNNING = 2

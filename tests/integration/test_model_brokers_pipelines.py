@@ -32,6 +32,9 @@ from support.long_forms import short_where
 from support.small_broker import BEAT, SmallBroker
 from support.virtual_time import come_to_rest
 
+#: Explores at random: by default test_model_brokers and the unit models do, for a shorter time.
+pytestmark = pytest.mark.full
+
 #: Seconds for which jobs are kept when they are done: for ever.
 KEPT: Final = 10.0**6
 _MOVES: Final = (wire.FORWARD, wire.FAN_OUT)

@@ -10,9 +10,14 @@ import textwrap
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.waiting import wait_until
+
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
 
 #: All addresses of this machine.
 EVERYWHERE = "*"

@@ -39,6 +39,9 @@ from support.tls_mongodb import PASSWORD, tls_mongodb
 from support.traces import traced
 from support.waiting import TIMEOUT, wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 DATABASE = "planted"
 REFUSED = zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_DISCONNECTED
 OPEN = "push=open read=open create=open work=open"

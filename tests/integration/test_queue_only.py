@@ -16,6 +16,9 @@ from support.broker_process import BrokerProcess
 from support.http_reader import Web
 from support.waiting import TIMEOUT, wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 OF_PARTS = ("sluicemq_broker.parts", "sluicemq_broker.streams", "sluicemq_broker.history")
 
 

@@ -18,6 +18,9 @@ from support.broker_process import BrokerProcess
 from support.service_manager import ServiceManager
 from support.waiting import TIMEOUT, wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def manager(tmp_path: Path) -> Iterator[ServiceManager]:

@@ -20,6 +20,9 @@ from support.certificates import Authority, Certificate
 from support.tls_mongodb import PASSWORD, TlsMongoDB, tls_mongodb
 from support.waiting import TIMEOUT, wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 DATABASE = "sluicemq_tls"
 
 

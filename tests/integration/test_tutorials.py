@@ -12,6 +12,9 @@ import pytest
 from support.ports import free_ports
 from support.typed_page import blocks, type_page
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 TUTORIALS = [page.name for page in sorted(DOCS.glob("tutorial-*.md"))]
 #: Pages of which the reader has a broker, with the configuration that the page shows if it shows one.

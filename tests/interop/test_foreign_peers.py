@@ -22,6 +22,9 @@ from support.ports import free_port
 from support.raw_sockets import GREETING, dial, hung_up, shake_hands
 from support.waiting import wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 HERE = Path(__file__).parent
 VENV = HERE.parents[1] / ".venv-test"
 ENVIRONMENT = {"NODE_PATH": str(VENV / "node" / "node_modules"), **os.environ}

@@ -22,6 +22,9 @@ from support.raw_sockets import receive
 from support.samples import block
 from support.waiting import TIMEOUT, wait_until
 
+#: Takes many processes, or minutes, for what seldom changes.
+pytestmark = pytest.mark.full
+
 CLIENTS = Path(__file__).parents[2] / "clients"
 LANGUAGES = ["Python", "C", "Node"]
 BLOCKS = {
