@@ -37,7 +37,6 @@ def test_very_many_old_dead_letters_go_in_turns_and_on_after_a_kill(mongo_uri: s
         for first in range(0, count, AT_ONCE):
             ids = range(first, min(count, first + AT_ONCE))
             queue.insert_many([{"_id": f"{count}-{each}", **letter} for each in ids], ordered=False)
-    documents["meta"].insert_one({"_id": "retention", "since": now - timedelta(days=200)})
 
     def left() -> int:
         return queue.estimated_document_count()

@@ -39,7 +39,6 @@ from sluicemq_broker.store import (
     QueueRecord,
     QueueRecordStore,
     Removing,
-    RetentionStore,
     Schedule,
     ScheduleStore,
     SchemaStore,
@@ -78,7 +77,6 @@ SECONDS: Final = 30.0
 def make_some(documents: Documents) -> None:
     """Store a document of each collection, as brokers do."""
     SchemaStore(documents).open()
-    RetentionStore(documents).begin(NOW)
     schedules = ScheduleStore(documents)
     schedules.put(
         Schedule(name="report", queue="mail", payload=b"x", timetable=Timetable(every=60.0), next_at=PAST)
@@ -371,10 +369,6 @@ def of_schedules(documents: Documents) -> None:
     store.remove("report")
 
 
-def of_retention(documents: Documents) -> None:
-    assert RetentionStore(documents).begin(NOW + 5) in (NOW, NOW + 5)
-
-
 def of_schema(documents: Documents) -> None:
     with suppress(SetAside):
         SchemaStore(documents).read()
@@ -417,7 +411,6 @@ CERTAIN: Final[list[tuple[str, Any, Callable[[Documents], None]]]] = [
     ("queues", "", of_records),
     ("queues", "removing", of_records),
     ("schedules", "report", of_schedules),
-    ("meta", "retention", of_retention),
     ("meta", "schema", of_schema),
     ("owners", "owner-that-lives", of_lease),
     ("stream.prices", 0, of_stream),

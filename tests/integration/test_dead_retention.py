@@ -112,34 +112,6 @@ def test_a_dead_letter_is_removed_when_its_retention_is_over_and_counted(rig: Ri
     assert broker.counters.values[Count.DEAD_REMOVED] == 1
 
 
-def test_after_an_upgrade_old_dead_letters_stay_for_a_whole_retention_from_then_on(rig: Rig) -> None:
-    # Given a store of an older version: letters without an end, many more than a queue may have
-    rig.bury(*[NOW - 400 * DAY] * (MOST + 100))
-    rig.broker()
-    # When
-    rig.sweep()
-    rig.time.passes(KEPT / 2)
-    rig.sweep()
-    # Then
-    assert (len(rig.left()), rig.removed()) == (MOST + 100, 0)
-    # When
-    rig.time.passes(KEPT / 2 + 10)
-    rig.sweep()
-    # Then
-    assert (rig.left(), rig.removed()) == ([], MOST + 100)
-
-
-def test_a_restart_does_not_begin_the_retention_anew(rig: Rig) -> None:
-    rig.broker().tasks.stop()
-    rig.bury(NOW - DAY)
-    rig.time.passes(KEPT - 10)
-    rig.sweep(rig.broker())
-    assert len(rig.left()) == 1
-    rig.time.passes(20)
-    rig.sweep(rig.broker())
-    assert rig.left() == []
-
-
 def test_of_too_many_dead_letters_the_newest_stay(rig: Rig) -> None:
     # Given
     rig.broker()
@@ -163,18 +135,6 @@ def test_of_many_that_died_at_one_moment_no_more_than_too_many_are_removed(rig: 
     rig.time.passes(DAY)
     rig.sweep()
     assert (len(rig.left()), rig.removed()) == (MOST, 50)
-
-
-def test_what_was_there_before_an_upgrade_pushes_out_no_new_dead_letter(rig: Rig) -> None:
-    # Given
-    rig.bury(*[NOW - DAY] * (2 * MOST))
-    rig.broker()
-    rig.bury(*(NOW + place for place in range(10)))
-    # When
-    rig.time.passes(DAY)
-    rig.sweep()
-    # Then
-    assert len(rig.left()) == 2 * MOST + 10
 
 
 def test_two_brokers_that_sweep_at_once_remove_no_more_than_one(rig: Rig) -> None:

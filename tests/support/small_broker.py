@@ -97,9 +97,7 @@ class SmallBroker:
         )
         self.tasks = tasks = Tasks(self.queues, context, lambda _name: database)
         self.census = census = Census(self.queues, context)
-        self.dead_retention = DeadRetention(
-            self.queues, lambda _name: database, clock.now, census.dead, tasks.retire
-        )
+        self.dead_retention = DeadRetention(self.queues, clock.now, census.dead, tasks.retire)
         self.sweeper = Sweeper(self.queues, context, tasks.expire, self.queues.survey)
         self.schedules = Schedules(ScheduleStore(database), self.queues, context, maker.make)
         self.on_dead = OnDead(self.queues, context)
@@ -107,7 +105,6 @@ class SmallBroker:
         self.dead_letters = DeadLetterAdmin(self.queues, census, tasks, context)
         self.queue = self.queues.open("mail")
         self.owners.use()
-        self.dead_retention.prepare()
         self.sweeper.sweep()
 
     @property

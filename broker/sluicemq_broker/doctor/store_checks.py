@@ -20,7 +20,6 @@ from sluicemq_broker.store import (
     Inspector,
     LeaseStore,
     NewerSchema,
-    RetentionStore,
     SchemaStore,
     SetAside,
     StreamStore,
@@ -110,17 +109,10 @@ def retention(subject: Subject) -> Iterator[Finding]:
 
 def _dead_letters(config: Config, database: Documents, now: float) -> Iterator[Finding]:
     """Judge the oldest dead letter of each queue, by the configuration; stored settings may say otherwise."""
-    began = RetentionStore(database).read()
     for name, died in oldest_deaths(database, Inspector(database).names()).items():
         kept = config.queue(name).dead_retention if is_queue_name(name) else 0.0
-        left = max(died, now if began is None else began) + kept - now
-        if began is None:
-            yield info(
-                f"queue {name} has dead letters that older versions keep without an end",
-                f"from the first start of this version on they stay for {of_time(kept)}: dead_retention",
-                f"look what they are: sluicemq dead list {name}",
-            )
-        elif left < (1 - NEARLY_USED) * kept:
+        left = died + kept - now
+        if left < (1 - NEARLY_USED) * kept:
             yield warning(
                 f"the oldest dead letters of queue {name} are removed in {max(0.0, left) / 86_400:.1f} days",
                 f"dead_retention is {of_time(kept)}",

@@ -64,7 +64,7 @@ class Jobs:
         self._on_dead = OnDead(self.queues, context)
         self._missing_children = MissingChildren(self.queues, context)
         self.dead_retention = DeadRetention(
-            self.queues, ground.database, context.clock.now, self.census.dead, self.tasks.retire
+            self.queues, context.clock.now, self.census.dead, self.tasks.retire
         )
         self._sweeper = Sweeper(self.queues, context, self.tasks.expire, self.queues.survey)
         self._deaths: Batcher[Seen] = Batcher(self._take_over_jobs, size=_DEATHS)
@@ -84,7 +84,6 @@ class Jobs:
         retried(self.queues.discover)
         retried(self.queues.records.prepare)
         retried(self.disagreements.prepare)
-        retried(self.dead_retention.prepare)
         retried(self.queues.follow_records)
         ground.begin_lease()
 

@@ -231,14 +231,10 @@ class Retire(Discard):
 
     def pages(self) -> Pages:
         """Remove them, the oldest first; those that still matter to a parent or a ``dedupe_id`` stay."""
-        until, most, since = self._bounds
-        if until is not None:
-            yield from self._paging(DeadLetters(until=until, free_at=self.now))
-        count, last = self._removals.excess(self.queue.name, most, since)
+        yield from self._paging(DeadLetters(until=self._bounds.until, free_at=self.now))
+        count, last = self._removals.excess(self.queue.name, self._bounds.most)
         if count:
-            yield from self._paging(
-                DeadLetters(limit=count, since=since, until=last + _MILLISECOND, free_at=self.now)
-            )
+            yield from self._paging(DeadLetters(limit=count, until=last + _MILLISECOND, free_at=self.now))
 
     def _count(self, removed: int) -> None:
         self.queue.counters.add(self.counted, removed)  # of the broker, too

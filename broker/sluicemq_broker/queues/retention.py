@@ -1,9 +1,4 @@
-"""Retention of dead letters: how long, and how many, each queue keeps.
-
-Those that were there before a broker of this version count as if they had died when it began
-(:mod:`~sluicemq_broker.store.cluster.retention`): after an upgrade nothing goes before ``dead_retention`` has
-passed, and the bound in number is for those that died since.
-"""
+"""Retention of dead letters: how long, and how many, each queue keeps."""
 
 from __future__ import annotations
 
@@ -15,7 +10,7 @@ from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Documents, RetentionStore, oldest_deaths
+from sluicemq_broker.store import oldest_deaths
 
 #: Seconds for which a dead letter stays at least that moves on into another queue: it may have to wait for
 #: that, as for a waiter at another broker, or for MongoDB.
@@ -25,13 +20,11 @@ MOVING: Final = 24 * 3600.0
 class DeadBounds(NamedTuple):
     """Bounds of a queue's dead letters now.
 
-    ``until``: those that died before then are too old; None: none is. ``most``: of those that died from
-    ``since`` on, how many are kept.
+    ``until``: those that died before then are too old. ``most``: how many are kept.
     """
 
-    until: float | None
+    until: float
     most: int
-    since: float
 
 
 class Used(NamedTuple):
@@ -57,23 +50,15 @@ class DeadRetention:
     def __init__(
         self,
         queues: Queues,
-        database: Callable[[str], Documents],
         now: Callable[[], float],
         dead: Callable[[str], int | None],
         retire: Callable[[str, DeadBounds], None],
     ) -> None:
         self._queues = queues
-        self._database = database
         self._now = now
         self._dead = dead
         self._retire = retire
-        self._since: dict[str, float] = {}
         self._oldest: dict[str, float] = {}
-
-    def prepare(self) -> None:
-        """Note in each database that dead letters have a retention from now on."""
-        for name in self._queues.databases:
-            self._since[name] = RetentionStore(self._database(name)).begin(self._now())
 
     def sweep(self) -> None:
         """Look at all queues with dead letters, and have those beyond their bounds removed.
@@ -90,8 +75,7 @@ class DeadRetention:
 
     def _look(self, queue: Queue) -> None:
         bounds, died = self.bounds(queue), self._oldest.get(queue.name)
-        too_old = bounds.until is not None and died is not None and died < bounds.until
-        if too_old or (self._dead(queue.name) or 0) > bounds.most:
+        if (died is not None and died < bounds.until) or (self._dead(queue.name) or 0) > bounds.most:
             self._retire(queue.name, bounds)
 
     def _failed(self, queue: Queue, error: Exception) -> None:
@@ -100,21 +84,16 @@ class DeadRetention:
 
     def bounds(self, queue: Queue) -> DeadBounds:
         """Return the bounds of a queue's dead letters now."""
-        began, until = self._began(queue), self._now() - _kept(queue)
-        most = queue.settings.max_dead
-        return DeadBounds(None, most, began) if until < began else DeadBounds(until, most, 0.0)
+        return DeadBounds(self._now() - _kept(queue), queue.settings.max_dead)
 
     def used(self) -> Iterator[Used]:
         """Yield how far each queue with dead letters has used its bounds."""
         for queue in self._queues:
             if dead := self._dead(queue.name):
                 oldest = self._oldest.get(queue.name)
-                age = 0.0 if oldest is None else self._now() - max(oldest, self._began(queue))
+                age = 0.0 if oldest is None else self._now() - oldest
                 number = dead / queue.settings.max_dead
                 yield Used(queue.name, dead, oldest, age / (_kept(queue) or 1.0), number)
-
-    def _began(self, queue: Queue) -> float:
-        return self._since.get(self._queues.database_name(queue.name), self._now())
 
 
 def _kept(queue: Queue) -> float:

@@ -38,7 +38,6 @@ from sluicemq_broker.store.cluster.configurations import ConfigurationStore, Sai
 from sluicemq_broker.store.cluster.event_ring import EventRing
 from sluicemq_broker.store.cluster.leases import LeaseStore, Seen
 from sluicemq_broker.store.cluster.limits import LimitStore
-from sluicemq_broker.store.cluster.retention import RetentionStore
 from sluicemq_broker.store.cluster.schema import (
     READS,
     SCHEMA,
@@ -186,7 +185,6 @@ __all__ = [
     "Removals",
     "Removing",
     "RestoredDatabase",
-    "RetentionStore",
     "Revised",
     "RolledBack",
     "RouteStore",

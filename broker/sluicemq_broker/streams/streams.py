@@ -13,7 +13,7 @@ from sluicemq_broker.bus import BusEvent, Channel, silent
 from sluicemq_broker.config import Config
 from sluicemq_broker.runtime import Count, Kept
 from sluicemq_broker.security import Caller, authorize
-from sluicemq_broker.store import Disk, Documents, RetentionStore, StreamStore, stream_names
+from sluicemq_broker.store import Disk, Documents, StreamStore, stream_names
 from sluicemq_broker.streams.carried import read_carried
 from sluicemq_broker.streams.retention import Retention
 from sluicemq_broker.streams.services import StreamServices
@@ -63,10 +63,6 @@ class Streams:
     def database_name(self, name: str) -> str:
         """Return the name of the database of a stream, made or not; raises :class:`BadStream`."""
         return self._config.stream(check_stream(name)).database or self._config.broker.database
-
-    def retention(self, database: str) -> RetentionStore:
-        """Return what says since when a database has a retention."""
-        return RetentionStore(self._database(database))
 
     def open(self, name: str) -> Stream:
         """Return the stream of this name, made or not: for configured streams, and those in MongoDB."""

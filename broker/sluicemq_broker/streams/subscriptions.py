@@ -58,7 +58,6 @@ class Subscriptions:
         store: Callable[[Stream], SubscriptionStore],
     ) -> None:
         self._streams = streams
-        self._begun: dict[str, float] = {}
         self._context = context
         self._owners = owners
         self.store = store
@@ -186,20 +185,11 @@ class Subscriptions:
         return min(awaited, default=None)
 
     def _is_awaited(self, stream: Stream, subscription: Subscription, idle: float) -> bool:
-        """Return True if a subscription is held, or was made or used after ``idle``.
-
-        What older versions have kept counts as used when the first broker of this version began.
-        """
-        if subscription.last_used >= idle or self._began(stream) >= idle:
+        """Return True if a subscription is held, or was made or used after ``idle``."""
+        if subscription.last_used >= idle:
             return True
         holder = subscription.holder
         return holder is not None and not self._lost(stream.settings.database, holder)
-
-    def _began(self, stream: Stream) -> float:
-        database = self._streams.database_name(stream.name)
-        if database not in self._begun:
-            self._begun[database] = self._streams.retention(database).begin(self._context.clock.now())
-        return self._begun[database]
 
     def _may_make(self, stream: Stream, name: str, peer: str | None) -> None:
         what = f"subscription {name!r} of stream {stream.name!r}"

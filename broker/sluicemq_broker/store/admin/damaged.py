@@ -18,7 +18,6 @@ from sluicemq_broker.store.admin.tasks import read_task
 from sluicemq_broker.store.cluster.configurations import read_tables
 from sluicemq_broker.store.cluster.leases import read_broker
 from sluicemq_broker.store.cluster.limits import read_limits
-from sluicemq_broker.store.cluster.retention import read_since
 from sluicemq_broker.store.cluster.schema import read_numbers
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import translated
@@ -38,12 +37,7 @@ _AT_ONCE: Final = 100
 
 
 def _meta(stored: Document) -> object:
-    match stored["_id"]:
-        case "schema":
-            return read_numbers(stored)
-        case "retention":
-            return read_since(stored)
-    return None
+    return read_numbers(stored) if stored["_id"] == "schema" else None
 
 
 def _revised(read: Reader[object]) -> Reader[object]:

@@ -141,13 +141,12 @@ class Removals(Operations):
                 if not room:
                     return
 
-    def excess(self, queue: str, most: int, since: float) -> tuple[int, float]:
+    def excess(self, queue: str, most: int) -> tuple[int, float]:
         """Return how many dead letters there are beyond the newest ``most``, and when the last of these died.
 
-        Only those that died from ``since`` on count. Reads one key for each of them: a million take MongoDB
-        half a second.
+        Reads one key for each of them: a million take MongoDB half a second.
         """
-        died = {"state": State.DEAD, "ended_at": {"$gte": date(since)}}
+        died = {"state": State.DEAD, "ended_at": {"$gte": date(0)}}
         with translated():
             jobs = self._jobs(queue)
             count = jobs.count_documents(died, hint=ENDED_INDEX) - most
