@@ -340,16 +340,23 @@ def lookups() -> Lookups:
     return Lookups()
 
 
+def results_of(
+    queues: object, reply: Callable[[int, Any], None], lookups: Lookups, later: object = None
+) -> Results:
+    """The requests of a session that has no connection."""
+    session: Any = SimpleNamespace(
+        door=SimpleNamespace(queues=queues, lookups=lookups, now=time.monotonic),
+        requests=SimpleNamespace(later=later),
+        send_result=reply,
+        resume_reading=lambda: None,
+    )
+    return Results(session)
+
+
 @pytest.fixture
 def results(rig: WaitersRig, lookups: Lookups, replies: list[tuple[int, Any]]) -> Iterator[Results]:
-    queues: Any = Queues(rig)
-    nobody: Any = None
-    results = Results(
-        queues,
-        nobody,
-        lambda number, outcome: replies.append((number, told(outcome))),
-        time.monotonic,
-        lookups,
+    results = results_of(
+        Queues(rig), lambda number, outcome: replies.append((number, told(outcome))), lookups
     )
     yield results
     results.forget()
@@ -375,13 +382,12 @@ def test_sessions_that_ask_thousands_leave_room_in_the_next_look_up_for_another(
     rig: WaitersRig, results: Results, lookups: Lookups, replies: list[tuple[int, Any]]
 ) -> None:
     # Given sessions with thousands of questions about jobs that nobody knows, and another with one
-    queues: Any = Queues(rig)
-    nobody: Any = None
+    queues = Queues(rig)
     of_crowd: list[int] = []
     told_other: list[int] = []
 
     def session(reply: Callable[[int, Any], None]) -> Results:
-        return Results(queues, nobody, reply, time.monotonic, lookups)
+        return results_of(queues, reply, lookups)
 
     crowd = [session(lambda number, _outcome: of_crowd.append(number)) for _ in range(20)]
     other = session(lambda _number, _outcome: told_other.append(len(of_crowd)))
@@ -408,14 +414,11 @@ def test_who_may_no_longer_push_when_a_job_of_its_own_is_found_does_not_hear_its
         principal.change(Permissions.read("work"))
         return True
 
-    queues: Any = SimpleNamespace(
+    queues = SimpleNamespace(
         known=lambda _name: SimpleNamespace(name="mail", results=rig.waiters, is_pushed_by=is_pushed_by)
     )
     heard: list[Any] = []
-    later: Any = Later()
-    results = Results(
-        queues, later, lambda _number, outcome: heard.append(outcome), time.monotonic, Lookups()
-    )
+    results = results_of(queues, lambda _number, outcome: heard.append(outcome), Lookups(), Later())
     # When it asks for its result
     results.ask(1, "mail", "job", 60, Caller(principal))
     # Then it is refused, and waits for nothing

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 
@@ -14,10 +13,11 @@ from sluicemq.protocol.errors import NotFound, QueueFull, Timeout
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.queue import Outcome, Queue
-from sluicemq_broker.queues import Queues
-from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.security import Caller, authorize
-from sluicemq_devices.hub import NEXT_TURN, nothing
+from sluicemq_devices.hub import NEXT_TURN
+
+if TYPE_CHECKING:
+    from sluicemq_broker.doors.smq.sessions import Session
 
 #: Results that one session may wait for.
 MOST_REQUESTS: Final = 10_000
@@ -41,28 +41,14 @@ class Lookups:
 
 
 class Results:
-    """The requests for results of one session. ``reply`` is called once with a request's number and outcome.
+    """The requests for results of one session: a few are looked up at one time, the others after them."""
 
-    ``later`` runs steps that ask MongoDB for a queue; ``now``: monotonic seconds. A few requests are looked
-    up at one time, the others after them.
-    """
-
-    def __init__(
-        self,
-        queues: Queues,
-        later: Batcher[Callable[[], None]],
-        reply: Callable[[int, Outcome], None],
-        now: Callable[[], float],
-        lookups: Lookups,
-        idle: Callable[[], None] = nothing,
-    ) -> None:
-        """``idle`` is called when all requests are looked up."""
-        self._queues = queues
-        self._later = later
-        self._reply = reply
-        self._now = now
-        self._lookups = lookups
-        self._idle = idle
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._queues = session.door.queues
+        self._lookups = session.door.lookups
+        self._now = session.door.now
+        self._later = session.requests.later
         self._closed = False
         self._requests: set[_Request] = set()
         self._unknown_queues: list[str] = []  # queues that MongoDB is asked for
@@ -121,7 +107,7 @@ class Results:
         request.stop_timer()
         self._requests.discard(request)
         self._lookup_done(request)
-        self._reply(request.number, outcome)
+        self._session.send_result(request.number, outcome)
 
     def pending(self, request: _Request) -> None:
         """Wait for a job that has not ended, until the deadline."""
@@ -150,7 +136,7 @@ class Results:
         while self._queued and len(self._in_lookup) < self._lookups.per_session:
             self._start_lookup(self._queued.popleft())
         if not self._in_lookup:
-            self._idle()
+            self._session.resume_reading()
 
     def _ask_unknown(self, number: int, name: str, job_id: str, until: float) -> None:
         """Another broker may have made the queue."""
@@ -159,7 +145,7 @@ class Results:
             if not self._closed:
                 self._ask(number, queue, job_id, until)
         except Exception as error:  # noqa: BLE001 - the client must have an answer
-            self._reply(number, refusal(error))
+            self._session.send_result(number, refusal(error))
         finally:
             self._unknown_queues.remove(name)
 
@@ -176,10 +162,10 @@ class Results:
             authorize(pusher, Action.READ, name)
             self.ask(number, name, job_id, max(0.0, until - self._now()))  # it may read by now
         except Exception as error:  # noqa: BLE001 - the client must have an answer
-            self._reply(number, refusal(error))
+            self._session.send_result(number, refusal(error))
         finally:
             if not len(self._later):
-                self._idle()
+                self._session.resume_reading()
 
 
 class _Request:

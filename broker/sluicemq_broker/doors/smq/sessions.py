@@ -167,9 +167,7 @@ class Session:
         self._patience, self._clients = door.patience, door.clients
         self._reading_paused = False
         self.requests = AdminRequests(self)
-        self.results = Results(
-            door.queues, self.requests.later, self.send_result, door.now, door.lookups, self.resume_reading
-        )
+        self.results = Results(self)
         self.assignments = Assignments(self)
         self.verdicts = Verdicts(self)
         self._states = {extension: extension.join(self) for extension in door.extensions}
