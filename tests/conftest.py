@@ -78,12 +78,25 @@ def pytest_unconfigure() -> None:
     _FOR_ALL.close()
 
 
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    _sample(items)
     if "PYTEST_XDIST_WORKER" in os.environ and config.cache:
         durations.longest_first(items, config.cache.get(durations.KEY, {}))
     for option in ("full", "hours"):
         if not config.getoption(f"--{option}"):
             _skip(items, option)
+
+
+def _sample(items: list[pytest.Item]) -> None:
+    """Leave all but one in so many cases of a test, and those named ``always``, to ``--full``."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        if mark := item.get_closest_marker("one_in"):
+            test, _, case = item.nodeid.rstrip("]").partition("[")
+            if seen[test] % mark.args[0] and case not in mark.kwargs.get("always", ()):
+                item.add_marker("full")
+            seen[test] += 1
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

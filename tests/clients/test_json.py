@@ -104,6 +104,7 @@ def _with_the_flag() -> Iterator[Any]:
         yield after(call, arguments, "after", id=f"{call}-after")
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(("call", "arguments", "place"), list(_with_the_flag()))
 def test_every_command_prints_one_json_object_on_stdout(
     broker: BrokerProcess, mongo_uri: str, tmp_path: Path, call: str, arguments: list[str], place: str

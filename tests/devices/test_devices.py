@@ -89,6 +89,7 @@ def join(
     return first, second
 
 
+@pytest.mark.one_in(4)
 @ENDS
 def test_a_streamer_alone_relays_from_push_to_pull(alone: Run, clients: Clients, connecting: str) -> None:
     push, pull = join(alone, clients, "streamer", connecting, zmq.PUSH, zmq.PULL)
@@ -97,6 +98,7 @@ def test_a_streamer_alone_relays_from_push_to_pull(alone: Run, clients: Clients,
     assert [receive(pull) for _ in range(100)] == [[b"%d" % n, b"", b"part"] for n in range(100)]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("host", ["[::1]", "localhost", "lo"])
 def test_a_device_alone_listens_and_dials_at_any_host_of_this_machine(
     alone: Run, clients: Clients, host: str
@@ -409,6 +411,7 @@ def test_topics_beyond_what_memory_allows_are_refused_and_counted_and_the_others
     assert forwarder.fan_out.subscriptions.weight == (50 if of > 1 else 0) * weight_of(b"t0000")
 
 
+@pytest.mark.full
 def test_a_hundred_thousand_topics_of_ten_subscribers_are_served_and_given_up_in_many_turns(
     board: Switchboard, started: Started, clients: Clients, notices: Notices
 ) -> None:

@@ -234,6 +234,7 @@ PATHS = [
 ]  # fmt: skip
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("path", PATHS)
 def test_no_question_is_a_failure(broker: BrokerUnderTest, web: Web, path: str) -> None:
     for query in QUERIES:

@@ -37,6 +37,7 @@ def test_the_counters_are_told_while_mongodb_does_not_answer(shared: SharedQueue
 # ------------------------------------------------------------------ an id that is used again
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("verdict", VERDICTS)
 @pytest.mark.parametrize("rounds", [3, pytest.param(100, marks=[full, pytest.mark.timeout(600)])])
 def test_a_repeated_verdict_leaves_a_later_job_of_the_same_id_alone(

@@ -20,7 +20,7 @@ from fuzz.mutations import mutated
 
 ALL = targets.load()
 #: Cases of each target beyond its corpus.
-CASES = 150
+CASES = 50
 #: Bytes of all corpora.
 MOST_BYTES = 300_000
 
@@ -79,6 +79,7 @@ def test_a_foreseen_error_is_none() -> None:
     assert attempt_all(Target("it", _raises, (ValueError,)), [b"x"]) == []
 
 
+@pytest.mark.full
 def test_a_run_by_hand_counts_its_cases_and_replays_one(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fuzz.run", "--target", "keys"]
     here = Path(__file__).parents[1]

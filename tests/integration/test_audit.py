@@ -131,6 +131,7 @@ def needs_of(verb: bytes) -> Needs:
     return NEEDS[verb] if verb in NEEDS else (ADMIN_VERBS.get(verb) or OF_SESSIONS[verb]).needs
 
 
+@pytest.mark.one_in(4, always=["PURGE"])
 @pytest.mark.parametrize("verb", VERBS, ids=bytes.decode)
 def test_each_verb_that_changes_something_is_recorded_and_no_other(
     client: Client, smq: Smq, verb: bytes
@@ -170,6 +171,7 @@ def test_a_list_is_not_recorded(client: Client, smq: Smq, verb: bytes) -> None:
 PATHS = {path: needs for path, needs in all_needs().items() if needs is not None}
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("path", PATHS)
 def test_each_path_that_changes_something_is_recorded_and_no_other(
     client: Client, web: Web, path: str

@@ -419,6 +419,7 @@ CERTAIN: Final[list[tuple[str, Any, Callable[[Documents], None]]]] = [
 ]
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(("name", "key", "use"), CERTAIN, ids=[f"{each[0]}-{each[1]}" for each in CERTAIN])
 def test_one_certain_document_may_be_damaged_in_any_way(
     filled: Documents, name: str, key: Any, use: Callable[[Documents], None]

@@ -140,6 +140,7 @@ WITH_ACTION = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("path", WITH_ACTION)
 def test_who_may_everything_but_that_gets_403_and_who_may_only_that_does_not(web: Web, path: str) -> None:
     needs = all_needs()[path]

@@ -85,6 +85,7 @@ def test_http_is_read_and_takes_orders(six: BrokerProcess) -> None:
     assert (answer.status, json.loads(answer.body)) == (200, {"answer": ["delivery"]})
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("host", ["::1", "[::1]", "localhost", "lo", "::ffff:127.0.0.1"])
 def test_the_default_doors_are_at_the_host(mongo_uri: str, host: str) -> None:
     """The doors are bound as far as ports are free: the answer of --check-config names them."""

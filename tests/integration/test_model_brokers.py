@@ -371,6 +371,7 @@ ALONE |= {
 }
 
 
+@pytest.mark.one_in(4, always=["sweep"])
 @pytest.mark.parametrize("step", ALONE)
 def test_one_verb_interrupted(two_brokers: type[TwoBrokers], step: str) -> None:
     run_alone(two_brokers, ALONE[step])

@@ -41,6 +41,7 @@ def make(users: Database[dict[str, Any]], password: str) -> None:
     users.command("createUser", USER, pwd=password, roles=roles)
 
 
+@pytest.mark.full
 def test_a_user_that_is_dropped_and_made_again_is_logged_in_again_and_a_new_password_is_read_by_sighup(
     mongo: TlsMongoDB, users: Database[dict[str, Any]], tmp_path: Path
 ) -> None:

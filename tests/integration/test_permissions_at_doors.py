@@ -216,6 +216,7 @@ def test_a_verb_without_needs_can_not_be_made() -> None:
         AdminVerb(lambda _: None, lambda _: None)  # type: ignore[call-arg]
 
 
+@pytest.mark.one_in(3, always=["PUSH"])
 @pytest.mark.parametrize("verb", [each for each in VERBS if each not in LISTS], ids=bytes.decode)
 def test_a_verb_is_forbidden_without_its_action_and_needs_no_other(
     many: Many, filled: Many, verb: bytes
@@ -267,6 +268,7 @@ WALKED = [
 ]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("verb", "action"), WALKED, ids=lambda each: each.decode() if isinstance(each, bytes) else each
 )
@@ -284,6 +286,7 @@ def test_an_act_needs_a_permission_for_each_of_its_effects(
     many.operator.ask(wire.UNSET, "victim", ["on_dead"])
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("verb", "fields"),
     [
@@ -759,6 +762,7 @@ PLAIN_DOORS = [
 ]
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("number", "end", "kind", "action"),
     [each[1:] for each in PLAIN_DOORS],

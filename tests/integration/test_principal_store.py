@@ -206,6 +206,7 @@ def test_a_document_that_no_principal_can_be_keeps_no_other_from_being_read(
     assert known.records() == []
 
 
+@pytest.mark.full
 def test_a_look_with_ten_thousand_principals_reads_no_key_and_no_document(mongo_uri: str) -> None:
     """Each broker looks each second; all of them are read once, at its start, in turns of the hub."""
     explainer, name = Explainer(mongo_uri), f"test_{token_hex(6)}"

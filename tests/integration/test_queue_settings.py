@@ -114,6 +114,7 @@ def test_a_limit_that_is_set_holds_for_jobs_that_wait(pair: Pair) -> None:
         assert len(one) + len(other) == 1
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("settings", "why"),
     [

@@ -153,6 +153,7 @@ def behind(client: Client, subscription: str) -> int:
     return int(found.get(subscription, -1))  # -1: the route has not begun yet
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kills", [2, pytest.param(12, marks=pytest.mark.full)])
 def test_brokers_are_killed_while_they_route_and_each_message_is_one_job_in_its_place(
     mongo_uri: str, kills: int

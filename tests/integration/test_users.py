@@ -65,6 +65,7 @@ def operator(mongo_uri: str, database: str) -> Iterator[Operator]:
         yield operator
 
 
+@pytest.mark.one_in(2)
 def test_a_change_at_one_broker_is_known_at_the_other(pair: tuple[Operator, Operator]) -> None:
     one, other = pair
 
@@ -102,6 +103,7 @@ def test_keys_are_rotated_with_both_in_use_for_a_while(operator: Operator) -> No
     )
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     ("action", "fields", "code"),
     [
@@ -171,6 +173,7 @@ def test_principals_outlast_a_restart_and_changes_without_a_broker_are_followed(
             wait_until(lambda: operator.names == ["mailer", "rescue"], what="what was added to the store")
 
 
+@pytest.mark.full
 def test_ten_thousand_principals_are_read_at_the_start(mongo_uri: str, database: str) -> None:
     with MongoClient[dict[str, Any]](mongo_uri) as mongo:
         users.act(mongo_uri, database, "add", {"name": "first", "permissions": "operate"})

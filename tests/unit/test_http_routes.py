@@ -152,6 +152,7 @@ def test_who_may_everything_but_that_is_refused_and_who_may_only_that_is_not(doo
         assert door.status(path, Permissions({wanted: ("mails", "mai", "sms.*")})) == 403
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("path", WANTED)
 def test_nobody_gets_in_where_anonymous_clients_may_nothing(door: Door, path: str) -> None:
     door.security.anonymous.change(Permissions())
@@ -164,6 +165,7 @@ def test_whoever_got_in_may_ask_for_what_it_may_see(door: Door, path: str) -> No
     assert door.status(path, Permissions()) not in (401, 403)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("path", [path for path, action in WANTED.items() if action])
 def test_nobody_is_asked_for_a_token_where_somebody_would_be_refused(door: Door, path: str) -> None:
     door.security.anonymous.change(everything_but(*filter(None, [WANTED[path]])))

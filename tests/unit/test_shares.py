@@ -93,6 +93,7 @@ class Part:
                 self.shares.changed()
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize("seed", range(300))
 def test_no_order_of_events_brings_more_jobs_than_the_prefetch(seed: int) -> None:
     rng = Random(seed)
