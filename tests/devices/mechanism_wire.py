@@ -6,10 +6,7 @@ import hashlib
 import socket
 from typing import Any, Final
 
-from sluicemq_devices.zmtp import LONG, MORE, encode
-from sluicemq_devices.zmtp.frames import COMMAND
-from sluicemq_devices.zmtp.greeting import ready_property
-from sluicemq_devices.zmtp.mechanism import Mechanism
+from sluicemq_devices.zmtp import COMMAND, LONG, MORE, Mechanism, encode, ready_property
 from support.waiting import TIMEOUT
 
 DEALER: Final = ready_property(b"Socket-Type", b"DEALER") + ready_property(b"Identity", b"")

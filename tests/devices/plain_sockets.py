@@ -15,14 +15,12 @@ import psutil
 import zmq
 from gevent import socket as sockets
 
-from sluicemq_devices.sockets import Endpoint, LaneDoor, Switchboard, host_and_port
-from sluicemq_devices.sockets.doors import Lane
-from sluicemq_devices.sockets.endpoints import parse
+from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard, host_and_port, parse_endpoint
 from sluicemq_devices.zmtp import Message
 from support.raw_zmtp import hear_handshake
 from support.waiting import TIMEOUT
 
-ANY_PORT = parse("tcp://127.0.0.1:0")
+ANY_PORT = parse_endpoint("tcp://127.0.0.1:0")
 
 
 class Notices(list[tuple[str, str]]):

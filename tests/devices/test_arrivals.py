@@ -27,8 +27,7 @@ from devices.plain_sockets import (
     shake_hands,
 )
 from devices.test_signs_of_life import BEATS, AnsweringPeer, heard, lane_of, vanish
-from sluicemq_devices.sockets import Switchboard
-from sluicemq_devices.sockets.endpoints import parse
+from sluicemq_devices.sockets import Switchboard, parse_endpoint
 
 Started = Callable[[Any], Any]
 
@@ -169,7 +168,7 @@ def test_on_a_unix_socket_arrived_is_what_one_of_zmtp_3_0_has_read(
     board: Switchboard, recorder: LaneRecorder, started: Started, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "door")
-    started(lane_door(board, recorder, "PUSH", parse(f"ipc://{path}")))
+    started(lane_door(board, recorder, "PUSH", parse_endpoint(f"ipc://{path}")))
     older = sockets.socket(plain.AF_UNIX)
     older.connect(path)
     older.sendall(GREETING + ready(b"PULL"))

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from devices.curve_recordings import CLIENT, GOLDEN, SERVER
 from devices.mechanism_wire import DEALER, ROUTER, FixedRandom, body_of, frames_of, shake_hands
-from sluicemq_devices.zmtp import CURVE, LARGE, MORE, Credentials, encode, ping
+from sluicemq_devices.zmtp import COMMAND, CURVE, LARGE, MORE, Credentials, command, encode, ping
 from sluicemq_devices.zmtp.curve import curve_client, curve_server
 from sluicemq_devices.zmtp.curve.client import CurveClient
 from sluicemq_devices.zmtp.curve.server import CurveServer
 from sluicemq_devices.zmtp.curve.sodium import public_of, seal, shared_key, unseal
 from sluicemq_devices.zmtp.curve.traffic import FROM_CLIENT, CurveTraffic
-from sluicemq_devices.zmtp.frames import COMMAND, command
 from sluicemq_devices.zmtp.mechanism import REFUSAL
 
 S, C = bytes(range(32)), bytes(range(32, 64))  # permanent secret keys of server and client

@@ -25,9 +25,7 @@ from devices.plain_sockets import (
     send,
     shake_hands,
 )
-from sluicemq_devices.sockets import Endpoint, LaneDoor, Switchboard
-from sluicemq_devices.sockets.doors import Lane
-from sluicemq_devices.sockets.endpoints import parse
+from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard, parse_endpoint
 from sluicemq_devices.zmtp import Message
 
 Started = Callable[[Any], Any]
@@ -423,7 +421,7 @@ def test_a_door_that_connects_is_dialled_until_somebody_answers_and_again_after_
 def test_unix_sockets_are_doors_too(
     board: Switchboard, inbox: Inbox, started: Started, clients: Clients, tmp_path: Path, mark: str
 ) -> None:
-    end = parse(f"{mark}ipc://{tmp_path}/door")
+    end = parse_endpoint(f"{mark}ipc://{tmp_path}/door")
     other = clients.context.socket(zmq.PUSH)
     other.linger = 0
     if mark == ">":
@@ -442,7 +440,7 @@ def test_a_socket_file_left_by_a_killed_process_is_replaced_but_not_that_of_a_li
 ) -> None:
     with sockets.socket(sockets.AF_UNIX) as killed:
         killed.bind(str(tmp_path / "door"))
-    end = parse(f"ipc://{tmp_path}/door")
+    end = parse_endpoint(f"ipc://{tmp_path}/door")
     started(door_of(board, inbox, at=end))
     with pytest.raises(OSError, match="can't be bound: Address already in use"):
         door_of(board, inbox, at=end).start()
@@ -452,7 +450,7 @@ def test_an_address_in_use_is_named_and_nothing_is_left_open(
     board: Switchboard, inbox: Inbox, started: Started
 ) -> None:
     first = started(door_of(board, inbox))
-    second = door_of(board, inbox, at=parse(first.address))
+    second = door_of(board, inbox, at=parse_endpoint(first.address))
     with pytest.raises(OSError, match=f"{first.address} can't be bound: Address already in use"):
         second.start()
     second.stop()

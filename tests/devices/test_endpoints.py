@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_devices.sockets import Endpoint, host_and_port, tcp_address, unix_path
-from sluicemq_devices.sockets.endpoints import parse, source_of
+from sluicemq_devices.sockets import Endpoint, host_and_port, parse_endpoint, tcp_address, unix_path
+from sluicemq_devices.sockets.endpoints import source_of
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from sluicemq_devices.sockets.endpoints import parse, source_of
     ],
 )
 def test_an_endpoint_binds_unless_it_is_marked_to_connect(text: str, endpoint: Endpoint) -> None:
-    assert parse(text) == endpoint
+    assert parse_endpoint(text) == endpoint
 
 
 @pytest.mark.parametrize(
@@ -66,14 +66,14 @@ def test_an_endpoint_binds_unless_it_is_marked_to_connect(text: str, endpoint: E
 )
 def test_a_wrong_endpoint_is_refused_with_what_is_wrong_and_what_to_write(text: str, what: str) -> None:
     with pytest.raises(ValueError, match="write tcp://HOST:PORT") as refused:
-        parse(text)
+        parse_endpoint(text)
     assert what in str(refused.value)
     assert repr(text) in str(refused.value)
 
 
 def test_an_endpoint_is_shown_with_its_mark() -> None:
-    assert str(parse("tcp://127.0.0.1:1")) == "@tcp://127.0.0.1:1"
-    assert str(parse(">ipc:///a")) == ">ipc:///a"
+    assert str(parse_endpoint("tcp://127.0.0.1:1")) == "@tcp://127.0.0.1:1"
+    assert str(parse_endpoint(">ipc:///a")) == ">ipc:///a"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_hosts_and_ports_come_apart_and_together_again(address: str, place: tupl
     ],
 )
 def test_an_end_that_binds_anywhere_is_known(text: str, *, is_any: bool) -> None:
-    assert parse(text).is_any == is_any
+    assert parse_endpoint(text).is_any == is_any
 
 
 def test_where_a_connection_comes_from_is_before_where_it_goes() -> None:
@@ -131,4 +131,4 @@ def test_the_name_of_an_abstract_socket_begins_with_a_zero() -> None:
     ],
 )
 def test_an_end_that_other_machines_can_reach_is_known(text: str, *, is_exposed: bool) -> None:
-    assert parse(text).is_exposed == is_exposed
+    assert parse_endpoint(text).is_exposed == is_exposed

@@ -13,9 +13,8 @@ import pytest
 
 from devices.plain_sockets import LaneRecorder, Notices, eventually, lane_door, shake_hands
 from sluicemq_devices.hub import Line, SpareTime, Standing
-from sluicemq_devices.sockets import Switchboard
+from sluicemq_devices.sockets import Lane, Switchboard
 from sluicemq_devices.sockets.conduct import MOST_MALFORMED, MOST_UNHEARD, WITHIN, Conduct
-from sluicemq_devices.sockets.doors import Lane
 from support.virtual_time import VirtualTime
 
 Started = Callable[[Any], Any]

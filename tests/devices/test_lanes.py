@@ -24,8 +24,7 @@ from devices.plain_sockets import (
     send,
     shake_hands,
 )
-from sluicemq_devices.sockets import LaneDoor, Switchboard
-from sluicemq_devices.sockets.doors import Lane
+from sluicemq_devices.sockets import Lane, LaneDoor, Switchboard
 
 Started = Callable[[Any], Any]
 Python = Callable[..., subprocess.Popen]

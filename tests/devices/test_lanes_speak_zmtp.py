@@ -30,9 +30,7 @@ from devices.plain_sockets import (
     send,
     shake_hands,
 )
-from sluicemq_devices.sockets import Switchboard
-from sluicemq_devices.sockets.doors import Lane
-from sluicemq_devices.sockets.endpoints import parse
+from sluicemq_devices.sockets import Lane, Switchboard, parse_endpoint
 from sluicemq_devices.sockets.liveness import Life
 
 Started = Callable[[Any], Any]
@@ -234,7 +232,7 @@ def test_what_was_sent_to_one_whose_own_words_are_unread_still_comes_when_its_la
 def test_unix_sockets_have_lanes_too(
     board: Switchboard, recorder: LaneRecorder, started: Started, clients: Clients, tmp_path: Path, mark: str
 ) -> None:
-    end = parse(f"{mark}ipc://{tmp_path}/door")
+    end = parse_endpoint(f"{mark}ipc://{tmp_path}/door")
     worker = clients.context.socket(zmq.REP)
     worker.linger = 0
     if mark == ">":

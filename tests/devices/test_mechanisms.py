@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_devices.zmtp import NULL, Credentials
-from sluicemq_devices.zmtp.greeting import ready_property
+from sluicemq_devices.zmtp import NULL, Credentials, ready_property
 from sluicemq_devices.zmtp.null import Null
 
 DEALER = ready_property(b"Socket-Type", b"DEALER")

@@ -14,13 +14,20 @@ from zmq.utils.monitor import recv_monitor_message
 
 from devices.mechanism_wire import DEALER, ROUTER, Wire
 from sluicemq.protocol.keys import encode as z85
-from sluicemq_devices.zmtp import MORE, Credentials, encode, ping
+from sluicemq_devices.zmtp import (
+    COMMAND,
+    MORE,
+    Credentials,
+    Mechanism,
+    PlainClient,
+    PlainServer,
+    command,
+    encode,
+    ping,
+    ready_property,
+)
 from sluicemq_devices.zmtp.curve import curve_client, curve_server
 from sluicemq_devices.zmtp.curve.sodium import public_of
-from sluicemq_devices.zmtp.frames import COMMAND, command
-from sluicemq_devices.zmtp.greeting import ready_property
-from sluicemq_devices.zmtp.mechanism import Mechanism
-from sluicemq_devices.zmtp.plain import PlainClient, PlainServer
 from support.waiting import TIMEOUT
 
 S, C = bytes(range(32)), bytes(range(32, 64))  # permanent secret keys of server and client

@@ -21,8 +21,7 @@ from gevent import socket as sockets
 
 from devices.plain_sockets import ANY_PORT, Clients, eventually, receive, send, shake_hands
 from sluicemq_devices.relays import Streamer
-from sluicemq_devices.sockets import Endpoint, RawDoor, Switchboard, host_and_port
-from sluicemq_devices.sockets.endpoints import parse
+from sluicemq_devices.sockets import Endpoint, RawDoor, Switchboard, host_and_port, parse_endpoint
 from sluicemq_devices.sockets.resolving import listen, remove_left_over
 
 Started = Callable[[Any], Any]
@@ -56,7 +55,7 @@ def test_a_door_is_where_it_says_it_is(
     monkeypatch.chdir(tmp_path)
     if "[" in wanted and not _has_ipv6():
         pytest.skip("this machine has no IPv6")
-    streamer = started(Streamer(board, parse(wanted.replace("NEW", token_hex(8))), ANY_PORT))
+    streamer = started(Streamer(board, parse_endpoint(wanted.replace("NEW", token_hex(8))), ANY_PORT))
     front, back = streamer.addresses
     assert re.fullmatch(real, front)
     # When
@@ -95,7 +94,7 @@ def test_folders_that_killed_processes_have_left_for_temporary_files_are_removed
 
 
 def test_an_interface_that_is_not_there_is_taken_for_a_host_name(board: Switchboard) -> None:
-    streamer = Streamer(board, parse("tcp://no-such-interface.invalid:*"), ANY_PORT)
+    streamer = Streamer(board, parse_endpoint("tcp://no-such-interface.invalid:*"), ANY_PORT)
     with pytest.raises(OSError, match=r"tcp://no-such-interface.invalid:\* can't be bound"):
         streamer.start()
 
@@ -117,7 +116,7 @@ def test_an_ipv6_address_is_dialled(board: Switchboard, started: Started, wanted
         pytest.skip("this machine has no IPv6")
     listener, there = listen("tcp://[::1]:0")
     began = gevent.spawn(listener.accept)
-    endpoint = parse(f">tcp://{wanted}:{host_and_port(there)[1]}")
+    endpoint = parse_endpoint(f">tcp://{wanted}:{host_and_port(there)[1]}")
     started(RawDoor(board, endpoint, "PULL", lambda lane: None, max_frame=1000))
     accepted, place = began.get(timeout=60)
     accepted.close()
@@ -137,7 +136,7 @@ def test_an_address_of_a_link_is_listened_at_and_dialled_with_its_zone(
     listener, there = listen(f"tcp://{host}:0")
     assert there.startswith(f"tcp://{host}:")
     began = gevent.spawn(listener.accept)
-    started(RawDoor(board, parse(f">{there}"), "PULL", lambda lane: None, max_frame=1000))
+    started(RawDoor(board, parse_endpoint(f">{there}"), "PULL", lambda lane: None, max_frame=1000))
     began.get(timeout=60)[0].close()
     listener.close()
 
@@ -181,7 +180,7 @@ def test_a_connection_comes_from_where_it_is_told_to(
     came_from, port = source.format(port=host_and_port(port_of_it)[1]).split(":")
     wanted = f">tcp://{came_from}:{port};{there.removeprefix('tcp://')}"
     began = gevent.spawn(listener.accept)
-    started(RawDoor(board, parse(wanted), "PULL", lambda lane: None, max_frame=1000))
+    started(RawDoor(board, parse_endpoint(wanted), "PULL", lambda lane: None, max_frame=1000))
     accepted, place = began.get(timeout=60)
     accepted.close()
     listener.close()
@@ -190,7 +189,9 @@ def test_a_connection_comes_from_where_it_is_told_to(
 
 
 def test_two_doors_anywhere_are_two_doors(board: Switchboard, started: Started) -> None:
-    first, second = (started(Streamer(board, parse("ipc://*"), parse("tcp://lo:*"))) for _ in range(2))
+    first, second = (
+        started(Streamer(board, parse_endpoint("ipc://*"), parse_endpoint("tcp://lo:*"))) for _ in range(2)
+    )
     assert len({*first.addresses, *second.addresses}) == 4
     for each in (first, second):
         path = Path(each.addresses[0].removeprefix("ipc://"))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from devices.mechanism_wire import DEALER, ROUTER, body_of, shake_hands
-from sluicemq_devices.zmtp import PLAIN, Credentials
+from sluicemq_devices.zmtp import PLAIN, Credentials, PlainClient, PlainServer
 from sluicemq_devices.zmtp.mechanism import REFUSAL
-from sluicemq_devices.zmtp.plain import PlainClient, PlainServer
 
 HELLO = b"\x05HELLO\x04anna\x06secret"
 

@@ -43,8 +43,7 @@ from devices.plain_sockets import (
 )
 from sluicemq.protocol.keys import key_id
 from sluicemq_devices.relays import Forwarder, Queue, Streamer
-from sluicemq_devices.sockets import Endpoint, Guard, Switchboard
-from sluicemq_devices.sockets.endpoints import parse
+from sluicemq_devices.sockets import Endpoint, Guard, Switchboard, parse_endpoint
 from sluicemq_devices.zmtp import encode
 from sluicemq_devices.zmtp.greeting import VERSION, choice
 
@@ -383,7 +382,7 @@ def test_no_more_than_a_read_is_kept_of_who_is_not_decided_about(
     board: Switchboard, recorder: LaneRecorder, started: Started, tmp_path: Path
 ) -> None:
     guard = LateGuard()
-    door = started(lane_door(board, recorder, "PULL", parse(f"ipc://{tmp_path}/door"), guard=guard))
+    door = started(lane_door(board, recorder, "PULL", parse_endpoint(f"ipc://{tmp_path}/door"), guard=guard))
     client = KeyedPeer(door.address, "PUSH")
     client.hear(lambda: client.zmtp.offered and b"INITIATE" in b"".join(client.sent))
     eventually(lambda: guard.asked)

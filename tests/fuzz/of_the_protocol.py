@@ -37,8 +37,8 @@ from sluicemq_broker.store import QueueDefaults
 from sluicemq_broker.store.jobs.documents import document
 from sluicemq_broker.store.jobs.documents import job as job_of
 from sluicemq_broker.streams import Topics
-from sluicemq_devices.sockets import host_and_port, unix_path
-from sluicemq_devices.sockets.endpoints import parse, source_of
+from sluicemq_devices.sockets import host_and_port, parse_endpoint, unix_path
+from sluicemq_devices.sockets.endpoints import source_of
 from sluicemq_devices.zmtp import encode
 from support.fakes import Clock
 from support.jobs import NOW
@@ -201,11 +201,11 @@ def places(data: bytes) -> None:
     """Endpoints of the configuration: what is taken names a place, and is written as it was read."""
     text = data.decode("utf-8", "surrogateescape")
     try:
-        end = parse(text)
+        end = parse_endpoint(text)
     except ValueError:
         endpoints.checked(text)
         return
-    assert parse(str(end)) == end
+    assert parse_endpoint(str(end)) == end
     if end.address.startswith("tcp://"):
         host, port = host_and_port(end.address)
         assert 0 <= port <= 65_535

@@ -11,6 +11,7 @@ from fuzz.choices import Choices
 from sluicemq_devices.relays.bounds import TopicBounds
 from sluicemq_devices.relays.topics import Topics
 from sluicemq_devices.zmtp import (
+    COMMAND,
     CURVE,
     LARGE,
     LONG,
@@ -18,21 +19,23 @@ from sluicemq_devices.zmtp import (
     NULL,
     PLAIN,
     FramePeer,
+    Mechanism,
     Peer,
+    PlainClient,
+    PlainServer,
     RawPeer,
     Terms,
+    command,
     encode,
     greeting,
+    ready_property,
 )
 from sluicemq_devices.zmtp.curve.client import CurveClient
 from sluicemq_devices.zmtp.curve.server import CurveServer
 from sluicemq_devices.zmtp.curve.sodium import public_of, seal, shared_key, unseal
 from sluicemq_devices.zmtp.curve.traffic import FROM_CLIENT, FROM_SERVER, CurveTraffic
-from sluicemq_devices.zmtp.frames import COMMAND, command
-from sluicemq_devices.zmtp.greeting import ready_property, split
-from sluicemq_devices.zmtp.mechanism import Mechanism
+from sluicemq_devices.zmtp.greeting import split
 from sluicemq_devices.zmtp.null import Null
-from sluicemq_devices.zmtp.plain import PlainClient, PlainServer
 
 MOST: Final = 1 << 20
 SERVER, CLIENT, PASSING = bytes(range(32)), bytes(range(32, 64)), bytes(range(64, 96))

@@ -11,8 +11,8 @@ from pymongo.database import Database
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
 from integration.test_fair_claims import FAIR, claimed, push, turns
-from sluicemq_broker.store import QueueStore, RolledBack, collection
-from sluicemq_broker.store.jobs.fair_order import FairOrder, FairPage
+from sluicemq_broker.store import FairOrder, QueueStore, RolledBack, collection
+from sluicemq_broker.store.jobs.fair_order import FairPage
 from sluicemq_broker.store.jobs.read_ahead import AHEAD, FEW_JOBS
 from support.between import after, before
 from support.jobs import NOW, a_job, ids

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from sluicemq_devices.zmtp import MORE
-from sluicemq_devices.zmtp.frames import COMMAND
+from sluicemq_devices.zmtp import COMMAND, MORE
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, Doors, serving, spare
 from support.raw_sockets import code, message, receive, shake_hands
 from support.waiting import wait_until

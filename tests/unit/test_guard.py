@@ -23,8 +23,7 @@ from sluicemq_broker.config import (
 )
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import Caller, DoorGuard, Passwords, Security
-from sluicemq_devices.sockets import Endpoint
-from sluicemq_devices.sockets.endpoints import parse
+from sluicemq_devices.sockets import Endpoint, parse_endpoint
 from sluicemq_devices.zmtp import CURVE, NULL, PLAIN, Credentials
 
 KEY, STRANGE = bytes(range(32)), bytes(range(32, 64))
@@ -37,7 +36,7 @@ RIGHT = Credentials(PLAIN, user="mailer", password="right")  # noqa: S106 - of a
 SETTINGS = SecuritySettings(
     mechanism=("null", "plain", "curve"), secret_key_file=KEYS, anonymous=Permissions.all()
 )
-END = parse("tcp://127.0.0.1:5550")
+END = parse_endpoint("tcp://127.0.0.1:5550")
 HERE, ELSEWHERE = "tcp://127.0.0.1:40000", "tcp://192.0.2.7:40000"
 
 

@@ -3,22 +3,27 @@
 from sluicemq_devices.zmtp.credentials import CURVE, NULL, PLAIN, Credentials
 from sluicemq_devices.zmtp.curve import load as load_curve
 from sluicemq_devices.zmtp.frames import (
+    COMMAND,
     LARGE,
     LONG,
     MORE,
     PING,
     Message,
+    command,
     encode,
     encode_large,
     first_frame,
     ping,
 )
-from sluicemq_devices.zmtp.mechanism import Traffic
+from sluicemq_devices.zmtp.greeting import ready_property
+from sluicemq_devices.zmtp.mechanism import Mechanism, Traffic
 from sluicemq_devices.zmtp.messages import FramePeer, RawPeer
 from sluicemq_devices.zmtp.peer import M, Peer
+from sluicemq_devices.zmtp.plain import PlainClient, PlainServer
 from sluicemq_devices.zmtp.terms import NULL_TERMS, Terms
 
 __all__ = [
+    "COMMAND",
     "CURVE",
     "LARGE",
     "LONG",
@@ -30,14 +35,19 @@ __all__ = [
     "Credentials",
     "FramePeer",
     "M",
+    "Mechanism",
     "Message",
     "Peer",
+    "PlainClient",
+    "PlainServer",
     "RawPeer",
     "Terms",
     "Traffic",
+    "command",
     "encode",
     "encode_large",
     "first_frame",
     "load_curve",
     "ping",
+    "ready_property",
 ]
