@@ -42,9 +42,9 @@ class Connection:
         self.paused_by.discard(by)
 
 
-def held(rig: CapacityRig, *, hears: bool = False) -> Connection:
+def held(rig: CapacityRig, *, answered: bool = False) -> Connection:
     connection = Connection()
-    rig.capacity.hold(connection, hears=hears)
+    rig.capacity.pause_if_full(connection, answered=answered)
     return connection
 
 
@@ -127,15 +127,15 @@ def test_the_refusal_names_what_is_full() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overflow", "hears", "waits"),
+    ("overflow", "answered", "waits"),
     [("refuse", True, False), ("refuse", False, True), ("hold", True, True), ("hold", False, True)],
 )
 def test_who_can_hear_is_refused_or_waits_and_who_can_not_waits(
-    overflow: str, *, hears: bool, waits: bool
+    overflow: str, *, answered: bool, waits: bool
 ) -> None:
     rig = CapacityRig(max_ready=1, overflow=overflow)
     rig.comes(1)
-    assert bool(held(rig, hears=hears).paused_by) == waits
+    assert bool(held(rig, answered=answered).paused_by) == waits
     assert (rig.capacity.room > 0) == (overflow == "hold")
 
 

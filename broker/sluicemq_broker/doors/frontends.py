@@ -169,7 +169,7 @@ class PushFrontend(Frontend):
             else:
                 batches.setdefault(queue, []).append(job)
         for queue, jobs in batches.items():
-            self._inflow.push(queue, jobs, lane, self._stored, hears=False)
+            self._inflow.push(queue, jobs, lane, self._stored, answered=False)
 
     def _read_push(self, caller: Caller, frames: list[bytes], *, may_push: bool) -> tuple[Queue, Job]:
         queue, job, headers = self._read(caller, frames, may_push=may_push)

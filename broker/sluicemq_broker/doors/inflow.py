@@ -37,11 +37,11 @@ class Inflow:
         on_stored: Stored,
         *,
         by: Pusher | None = None,
-        hears: bool = True,
+        answered: bool = True,
     ) -> None:
         """Push jobs of one connection, and charge its principal for them.
 
-        ``hears``: it hears of refusals, so it is read although the queue is full.
+        ``answered``: it hears of refusals, so it is read although the queue is full, unless that holds all.
         """
         count, size = len(jobs), sum([job.size for job in jobs])
 
@@ -54,4 +54,4 @@ class Inflow:
         self._fillers.take(queue, lane, count, size)
         queue.push(Push(jobs, stored, by))
         charge(lane, count, size, self._counters)
-        queue.capacity.hold(lane, hears=hears)
+        queue.capacity.pause_if_full(lane, answered=answered)

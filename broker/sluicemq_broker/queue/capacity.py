@@ -150,14 +150,14 @@ class Capacity:
         why = [text for text, most in ((ready, self._max_ready), (size, self._max_bytes)) if most is not None]
         return QueueFull(f"queue {self._name!r} is full ({'; '.join(why)}): push again later")
 
-    def hold(self, who: Pausable, *, hears: bool) -> None:
+    def pause_if_full(self, connection: Pausable, *, answered: bool) -> None:
         """Stop reading a connection that has pushed, if the queue is full now, until there is room.
 
-        ``hears``: it gets answers, so it is refused instead, except where the queue holds all its producers.
+        ``answered``: it gets answers, so it is refused instead, unless the queue holds all its producers.
         """
-        if self.bounded and (self._holds or not hears) and self.full:
-            self._held.add(who)
-            who.pause(self)
+        if self.bounded and (self._holds or not answered) and self.full:
+            self._held.add(connection)
+            connection.pause(self)
 
     def look(self) -> None:
         """Read held connections again if there is room: jobs have left, or were counted."""
