@@ -29,8 +29,11 @@ from sluicemq.cli.app import app
 from sluicemq.protocol.keys import KeyPair, decode, write_key_file
 from sluicemq_broker.config import MongoUri
 from sluicemq_broker.doctor import Consultation, Host
+from sluicemq_broker.job import Parent
+from sluicemq_broker.store import Child, FanOut, QueueStore, fan_out
 from sluicemq_broker.store.jobs.index_models import INDEXES
 from support.broker_process import BrokerProcess
+from support.jobs import NOW, a_job
 from support.own_mongod import a_mongod
 from support.ports import free_port, tcp
 from support.waiting import TIMEOUT, wait_until
@@ -304,6 +307,22 @@ def test_brokers_without_an_event_bus_are_named(mongo_uri: str, database: str) -
     with brokers(mongo_uri, database, off, off) as [broker, _other]:
         found = doctor("--config", broker.folder / "broker.toml")
     assert "the event bus is off, and 2 brokers share the database" in found.said("warning", "brokers")
+
+
+def test_a_job_that_waits_for_removed_children_is_named(mongo_uri: str, database: str, of_store: Any) -> None:
+    # Given a parent whose child somebody has removed
+    mail = QueueStore(of_store, "queue.mail")
+    mail.prepare()
+    mail.push([a_job("book")], NOW)
+    [parent] = mail.reserve(1, NOW, "me", 1).jobs
+    page = a_job("book.1")
+    page.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
+    assert fan_out(mail, [FanOut(parent, (Child(mail, page, inherits=False),), b"all")], NOW) == {}
+    assert "no job waits for children" in look(mongo_uri, database).said("ok", "store")
+    mail.jobs.delete_one({"_id": "book.1"})
+    # When, Then
+    said = look(mongo_uri, database).said("error", "store")
+    assert "job book of queue mail waits for 1 children that are dead letters, or in no queue" in said
 
 
 def test_a_bus_that_is_no_ring_is_named(mongo_uri: str, database: str, of_store: Any) -> None:

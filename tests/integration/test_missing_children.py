@@ -1,4 +1,4 @@
-"""A parent whose children are in no queue any more does not wait for them for ever."""
+"""Parents whose children are in no queue any more are found."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pymongo import MongoClient
 from pymongo.database import Database
 
 from integration.explained_plans import Explainer
-from sluicemq import Dead, FanOut, Forward, Worker
 from sluicemq_broker.job import Job, Parent
 from sluicemq_broker.store import (
     Child,
@@ -30,8 +29,7 @@ from sluicemq_broker.store import (
 from sluicemq_broker.store import FanOut as StoredFanOut
 from sluicemq_broker.store import Forward as StoredForward
 from support.jobs import NOW, a_job, everything
-from support.own_queue import SECONDS, OwnQueue
-from support.waiting import wait_until
+from support.own_queue import SECONDS
 
 #: Takes many processes, or minutes, for what seldom changes.
 pytestmark = pytest.mark.full
@@ -210,20 +208,3 @@ def test_a_parent_with_many_children_has_a_page_for_itself(store: QueueStore, pa
     assert first.after is not None
     second = waiting_parents(store, first.after)
     assert [[each.parent.id for each in page.parents] for page in (first, second)] == [["a", "b"], ["c"]]
-
-
-def test_whoever_waits_for_such_a_parent_hears_that_it_is_a_dead_letter(
-    jobs: OwnQueue,
-) -> None:
-    # Given
-    pages = f"{jobs.queue}-pages"
-    family = FanOut(Forward(pages, delay=1000), Forward(pages, delay=1000))
-    with Worker(jobs.endpoint, jobs.queue, lambda _job: family):
-        reply = jobs.producer.submit(jobs.queue, b"book", id="book")
-        wait_until(lambda: jobs.client.peek(jobs.queue, "waiting"))
-    # When: somebody removes its children behind the broker's back
-    jobs.broker.collection(pages).delete_many({})
-    # Then
-    with pytest.raises(Dead, match="2 of its children are dead letters, or in no queue any more"):
-        reply.result(SECONDS)
-    wait_until(lambda: jobs.broker.counter("children_lost"), what="the count of lost children")

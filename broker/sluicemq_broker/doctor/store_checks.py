@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -11,6 +11,7 @@ from sluicemq.protocol.wire import TaskField
 from sluicemq_broker.config import Config
 from sluicemq_broker.doctor.finding import Finding, error, info, ok, warning
 from sluicemq_broker.doctor.subject import Subject
+from sluicemq_broker.job import Parent
 from sluicemq_broker.runtime import NEARLY_USED, of_time
 from sluicemq_broker.store import (
     READS,
@@ -20,16 +21,20 @@ from sluicemq_broker.store import (
     Inspector,
     LeaseStore,
     NewerSchema,
+    QueueStore,
     SchemaStore,
     SetAside,
     StreamStore,
     TaskStore,
+    collection,
+    count_missing_children,
     damaged_documents,
     disk_of,
     missing_indexes,
     oldest_deaths,
     seconds,
     stream_names,
+    waiting_parents,
 )
 from sluicemq_broker.streams import MUCH_OF_A_DISK
 
@@ -38,6 +43,8 @@ from sluicemq_broker.streams import MUCH_OF_A_DISK
 _STUCK: Final = 120.0
 #: Queues that are named in one finding.
 _MOST_NAMED: Final = 10
+#: Pages of parents of one queue that are looked at.
+_MOST_PAGES: Final = 20
 
 
 def schema(subject: Subject) -> Iterator[Finding]:
@@ -89,6 +96,39 @@ def indexes(subject: Subject) -> Iterator[Finding]:
         yield error(f"{len(missing) - _MOST_NAMED} more queues lack indexes")
     if not missing:
         yield ok("all queues have their indexes")
+
+
+def families(subject: Subject) -> Iterator[Finding]:
+    """Name parents that wait for children which somebody has removed by hand."""
+    databases = subject.store.databases
+    lost = {
+        (queue, parent.id): count
+        for database in databases
+        for queue in Inspector(database).names()
+        for parent, count in _lost_children(QueueStore(database, collection(queue)), databases)
+    }
+    for (queue, job), count in list(lost.items())[:_MOST_NAMED]:
+        yield error(
+            f"job {job} of queue {queue} waits for {count} children that are dead letters, or in no queue",
+            "somebody has removed them from MongoDB, or their collection",
+            f"sluicemq cancel {queue} {job}",
+        )
+    if len(lost) > _MOST_NAMED:
+        yield error(f"{len(lost) - _MOST_NAMED} more jobs wait for children that are in no queue")
+    if databases and not lost:
+        yield ok("no job waits for children that are in no queue")
+
+
+def _lost_children(store: QueueStore, databases: Sequence[Documents]) -> Iterator[tuple[Parent, int]]:
+    """Yield the first parents of a queue that have lost children, and how many each."""
+    after = 0
+    for _ in range(_MOST_PAGES):
+        page = waiting_parents(store, after)
+        if page.parents:
+            yield from count_missing_children(store, page.parents, databases).items()
+        if page.after is None:
+            return
+        after = page.after
 
 
 def retention(subject: Subject) -> Iterator[Finding]:
@@ -187,4 +227,4 @@ def _when(task: dict[str, Any], now: float) -> float:
     return seconds(at) if isinstance(at, datetime) else now
 
 
-CHECKS = (schema, indexes, retention, tasks, documents)
+CHECKS = (schema, indexes, families, retention, tasks, documents)

@@ -18,7 +18,6 @@ from sluicemq_broker.queues import (
     Census,
     DeadRetention,
     Disagreements,
-    MissingChildren,
     OnDead,
     Queues,
     Schedules,
@@ -62,7 +61,6 @@ class Jobs:
             ScheduleStore(ground.database(database)), self.queues, context, maker.make, caller
         )
         self._on_dead = OnDead(self.queues, context)
-        self._missing_children = MissingChildren(self.queues, context)
         self.dead_retention = DeadRetention(
             self.queues, context.clock.now, self.census.dead, self.tasks.retire
         )
@@ -118,7 +116,6 @@ class Jobs:
         yield Duty("counts of the queues, one after the other", poll_every, self.census.tick)
         yield Duty("dead letters: parents, and queues with on_dead", poll_every, self._on_dead.tick)
         yield Duty("dead letters of other brokers", lease, partial(self._on_dead.round, lease))
-        yield poll("parents whose children are in no queue", poll_every, self._missing_children.tick)
         differ = self.disagreements
         yield Duty("what brokers' files say differently", differ.every, differ.tick)
         yield Duty("recurring jobs", poll_every, self.schedules.tick)

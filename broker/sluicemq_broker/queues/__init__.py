@@ -9,7 +9,6 @@ from sluicemq_broker.queues.disagreements import (
     differences_of_brokers,
 )
 from sluicemq_broker.queues.failed_parents import FailedParents
-from sluicemq_broker.queues.missing_children import MissingChildren
 from sluicemq_broker.queues.on_dead import OnDead
 from sluicemq_broker.queues.queues import Queues, check_name
 from sluicemq_broker.queues.retention import DeadRetention, Used
@@ -25,7 +24,6 @@ __all__ = [
     "Disagreements",
     "Discard",
     "FailedParents",
-    "MissingChildren",
     "OnDead",
     "Purge",
     "Queues",

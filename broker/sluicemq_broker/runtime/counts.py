@@ -102,7 +102,6 @@ class Count(Metric):
     DEDUPE_IDS_SHARED = "dedupe_ids_shared", "dedupe_ids that several jobs had", "ids", _BY_QUEUE
     STORE_UNAVAILABLE = "store_unavailable", "duties put off because MongoDB did not answer", "times"
     AUDIT_LOST = "audit_lost", "records of the audit that MongoDB did not take: only the log has them", "acts"
-    CHILDREN_LOST = "children_lost", "jobs made dead letters: their children are in no queue", "jobs"
     TRANSACTIONS_ABORTED = (
         "transactions_aborted",
         "transactions that MongoDB ended for their age or size: the next ones have half as many jobs",

@@ -1,9 +1,10 @@
 """Search for parents that wait for children which are in no queue any more.
 
 No statement of a broker leaves such a parent behind. It comes of somebody who removes a collection or
-documents by hand, or of a former version. All collections are read as they are at one moment, so a child that
-moves from one queue into another meanwhile is seen once. Children are inserted together with their parent's
-wait, never later: a child that is missing at one moment is missing for ever.
+documents by hand, so ``sluicemq doctor`` looks for it, and no broker does. All collections are read as they
+are at one moment, so a child that moves from one queue into another meanwhile is seen once. Children are
+inserted together with their parent's wait, never later: a child that is missing at one moment is missing for
+ever.
 
 The moment is that of a transaction, which writes nothing. MongoDB keeps it for as long as the transaction
 lasts. A moment of a session (``snapshot=True``) is kept for ``minSnapshotHistoryWindowInSeconds``, which is
