@@ -44,7 +44,7 @@ from sluicemq_broker.http.authorization import HEADER
 from sluicemq_broker.http.connections import Connections
 from sluicemq_broker.http.door import Server
 from sluicemq_broker.http.handler import MOST_BODY_BYTES, Handler
-from sluicemq_broker.http.queries import cursor, cursor_text, dead_letters
+from sluicemq_broker.http.requests import cursor, cursor_text, dead_letters
 from sluicemq_broker.parts import PARTS
 from sluicemq_broker.parts.streams import replay
 from sluicemq_broker.parts.streams.sessions import StreamSessions

@@ -5,7 +5,6 @@ from sluicemq_broker.config.device_settings import ONLY, Ack, DeviceSettings, En
 from sluicemq_broker.config.display import as_json, as_toml, describe
 from sluicemq_broker.config.door_settings import Door, DoorSettings
 from sluicemq_broker.config.exposure import exposed, http_exposure, is_reachable, problems_of_exposure
-from sluicemq_broker.config.key_file import KeyFile
 from sluicemq_broker.config.loading import Config, default_devices, load, problems_of_doors
 from sluicemq_broker.config.mongo_uri import MongoUri
 from sluicemq_broker.config.problems import (
@@ -14,10 +13,9 @@ from sluicemq_broker.config.problems import (
     circle_of_dead_letters,
     problems_of_queue,
 )
-from sluicemq_broker.config.redis_url import RedisUrl
 from sluicemq_broker.config.reloading import Change, changes, taken_over
 from sluicemq_broker.config.rules import BusForm
-from sluicemq_broker.config.secret import Secret
+from sluicemq_broker.config.secrets import KeyFile, RedisUrl, Secret
 from sluicemq_broker.config.security_settings import (
     DoorRule,
     PrincipalSettings,

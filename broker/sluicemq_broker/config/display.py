@@ -11,11 +11,9 @@ from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.device_settings import applies
 from sluicemq_broker.config.door_settings import Door, given
-from sluicemq_broker.config.key_file import KeyFile
 from sluicemq_broker.config.loading import Config
 from sluicemq_broker.config.mongo_uri import MongoUri
-from sluicemq_broker.config.redis_url import RedisUrl
-from sluicemq_broker.config.secret import Secret
+from sluicemq_broker.config.secrets import KeyFile, RedisUrl, Secret
 from sluicemq_broker.config.sections import SECTIONS
 from sluicemq_devices.sockets import Endpoint
 

@@ -22,9 +22,7 @@ from sluicemq.protocol.options import OPTIONS, SCHEDULE_OPTIONS
 from sluicemq.protocol.permissions import Permissions
 from sluicemq.protocol.rules import Rule, duration, kept, number, whole
 from sluicemq_broker.config import mongo_uri as uris
-from sluicemq_broker.config import redis_url
-from sluicemq_broker.config.key_file import KeyFile
-from sluicemq_broker.config.secret import Secret
+from sluicemq_broker.config.secrets import REDIS_URL, KeyFile, RedisUrl, Secret
 from sluicemq_devices.sockets import Endpoint, parse_endpoint
 
 #: Rules of the library that settings use, too.
@@ -275,15 +273,15 @@ def mongodb_uri(value: Any) -> uris.MongoUri:
     return uris.MongoUri.read(value)
 
 
-@_rule(f"one of {', '.join(BusForm)}, or {redis_url.EXPECTED}")
-def event_bus(value: Any) -> BusForm | redis_url.RedisUrl:
+@_rule(f"one of {', '.join(BusForm)}, or {REDIS_URL}")
+def event_bus(value: Any) -> BusForm | RedisUrl:
     """Read the transport of events."""
-    if isinstance(value, redis_url.RedisUrl):
+    if isinstance(value, RedisUrl):
         return value
     if value in list(BusForm):
         return BusForm(value)
     if isinstance(value, str) and value.startswith("redis"):
-        return redis_url.RedisUrl.read(value)
+        return RedisUrl.read(value)
     hint = _hint(value, BusForm)
     raise ValueError(event_bus.expected + hint if hint else "")
 

@@ -13,8 +13,7 @@ from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import flag, live
 from sluicemq_broker.config.device_settings import DeviceSettings
 from sluicemq_broker.config.door_settings import own_settings
-from sluicemq_broker.config.key_file import KeyFile
-from sluicemq_broker.config.secret import Secret
+from sluicemq_broker.config.secrets import KeyFile, Secret
 from sluicemq_devices.sockets import Endpoint
 
 

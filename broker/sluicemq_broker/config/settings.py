@@ -27,8 +27,7 @@ from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import MIB, file_of, flag, live, option, setting
 from sluicemq_broker.config.door_settings import bound_door
 from sluicemq_broker.config.mongo_uri import MongoUri
-from sluicemq_broker.config.redis_url import RedisUrl
-from sluicemq_broker.config.secret import Secret
+from sluicemq_broker.config.secrets import RedisUrl, Secret
 from sluicemq_broker.job import BOUNDS, KINDS, Backoff, Misfire, OnExpiry, Timetable
 from sluicemq_broker.runtime import of_time
 from sluicemq_devices.sockets import Endpoint, tcp_address

@@ -5,8 +5,7 @@ from sluicemq_broker.http.api import Answer
 from sluicemq_broker.http.door import HttpDoor, limited_connections
 from sluicemq_broker.http.fair_turns import HubPace
 from sluicemq_broker.http.metrics import Metrics
-from sluicemq_broker.http.paths import BASE
-from sluicemq_broker.http.queries import Query, view
+from sluicemq_broker.http.requests import BASE, Query, view
 from sluicemq_broker.http.routes import Site
 from sluicemq_broker.http.tls import Tls
 

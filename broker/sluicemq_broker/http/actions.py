@@ -1,7 +1,7 @@
 """``/api/v1``: changes. Each is a POST with JSON, which :mod:`authorization` must allow first and reads.
 
 Each calls a method of :class:`~sluicemq_broker.admin.Admin`, as the verbs of SMQ/1 do, and is an act of the
-audit (:mod:`recorded`). A long operation on many jobs is answered with its task.
+audit (:mod:`authorization`). A long operation on many jobs is answered with its task.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.wire import TaskField
 from sluicemq_broker.admin import CHOICE, OF_ON_DEAD, OF_REDRIVE, Admin, redrive_needs
 from sluicemq_broker.http.answers import write
-from sluicemq_broker.http.bodies import text_of
-from sluicemq_broker.http.paths import BASE, Routes
+from sluicemq_broker.http.requests import BASE, Routes, text_of
 from sluicemq_broker.queues import Task
 from sluicemq_broker.security import NOTHING, Need, Needs, plain
 

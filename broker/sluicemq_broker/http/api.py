@@ -22,8 +22,7 @@ from sluicemq_broker.http.answer_memory import AnswerMemory
 from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.fair_turns import FairTurns
 from sluicemq_broker.http.handler import CONNECTION
-from sluicemq_broker.http.paths import BASE, Routes
-from sluicemq_broker.http.queries import cursor, cursor_text, dead_letters, view
+from sluicemq_broker.http.requests import BASE, Routes, cursor, cursor_text, dead_letters, view
 from sluicemq_broker.job import State
 from sluicemq_broker.security import NOTHING, Caller, Needs, visible
 from sluicemq_broker.store import JobPage

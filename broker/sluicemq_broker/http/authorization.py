@@ -1,25 +1,29 @@
 """The rule for requests: each path says what it needs, and that is asked before its resource.
 
-A change must come from no page but the dashboard, and from somebody: anonymous clients only read.
+A change must come from no page but the dashboard, and from somebody: anonymous clients only read. Each POST
+whose path needs ``manage`` or ``operate`` is recorded as an act in the audit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import falcon
 
 from sluicemq.protocol.permissions import Action
-from sluicemq_broker.http.bodies import read_body
 from sluicemq_broker.http.callers import Callers, unauthorized
 from sluicemq_broker.http.host_names import HostNames
-from sluicemq_broker.security import Caller, Needs
+from sluicemq_broker.http.requests import read_body
+from sluicemq_broker.queues import Task
+from sluicemq_broker.security import Audit, Caller, Door, Needs
 
 #: A header of every request that changes something. Forms of other sites can't set it; scripts of other sites
 #: must ask the door first (CORS), and are refused.
 HEADER: Final = "X-SluiceMQ-Action"
+#: Answers from this status on are refusals.
+_REFUSED: Final = 400
 
 
 class Authorization:
@@ -83,3 +87,44 @@ class Authorization:
         if origin is None or self._names.is_own_page(origin, request.get_header("Host") or ""):
             return ""
         return "its Origin is not the Host that it asks, nor a name of [broker] http_hosts"
+
+
+class Recorded:
+    """Records changes when they are answered; ``needs``: of all paths."""
+
+    def __init__(self, audit: Audit, needs: Mapping[str, Needs | None]) -> None:
+        self._audit = audit
+        self._needs = needs
+
+    def answered(self, request: falcon.Request, response: falcon.Response, resource: object) -> None:
+        """Record a change before its answer goes out; waits for MongoDB.
+
+        A request whose caller is not known is none: a wrong token is counted as a login.
+        """
+        path, context = request.uri_template, request.context
+        needs = self._needs.get(path) if path else None
+        changes = request.method == "POST" and hasattr(resource, "on_post")
+        if not (changes and needs and needs.administers and hasattr(context, "caller")):
+            return
+        parameters: dict[str, str] = context.parameters
+        queue = parameters.get("queue")
+        act = self._audit.act(
+            context.caller,
+            Door.HTTP,
+            getattr(resource, "action", str(path)),
+            queue if queue is not None else parameters.get("name", ""),
+            {**getattr(context, "body", {}), **parameters},
+            queue,
+        )
+        outcome = getattr(context, "answer", None)
+        if response.status_code >= _REFUSED:
+            act.refused(_code_of(response))
+        elif isinstance(outcome, Task):
+            act.begun(outcome.id, outcome.outcome)
+        else:
+            act.done(outcome)
+
+
+def _code_of(response: falcon.Response) -> str:
+    media: Any = response.media
+    return str(media["code"]) if isinstance(media, dict) and "code" in media else str(response.status_code)

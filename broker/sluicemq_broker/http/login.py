@@ -7,9 +7,8 @@ from typing import Any
 import falcon
 
 from sluicemq_broker.http.answers import write
-from sluicemq_broker.http.bodies import read_body
 from sluicemq_broker.http.callers import Callers
-from sluicemq_broker.http.paths import BASE, Routes
+from sluicemq_broker.http.requests import BASE, Routes, read_body
 from sluicemq_broker.security import NOTHING, Caller
 
 

@@ -15,7 +15,7 @@ from sluicemq_broker.admin import Admin, Snapshots
 from sluicemq_broker.config import BrokerSettings
 from sluicemq_broker.http import actions, api, login
 from sluicemq_broker.http.answer_memory import AnswerMemory
-from sluicemq_broker.http.authorization import Authorization
+from sluicemq_broker.http.authorization import Authorization, Recorded
 from sluicemq_broker.http.callers import Callers, unauthorized
 from sluicemq_broker.http.connections import Connections
 from sluicemq_broker.http.fair_turns import FairTurns
@@ -23,8 +23,7 @@ from sluicemq_broker.http.health import PATHS as HEALTH
 from sluicemq_broker.http.health import Live, Ready
 from sluicemq_broker.http.host_names import HostNames
 from sluicemq_broker.http.metrics import Metrics
-from sluicemq_broker.http.paths import BASE
-from sluicemq_broker.http.recorded import Recorded
+from sluicemq_broker.http.requests import BASE
 from sluicemq_broker.runtime import Count, Counters, Timer
 from sluicemq_broker.security import NOTHING, Caller, Needs, Security, told
 from sluicemq_devices.sockets import Outgoing

@@ -1,17 +1,23 @@
-"""Query parameters, read into the broker's values; a wrong one raises BadFrames."""
+"""Paths, query parameters and bodies of the API, read as values; a wrong one raises BadFrames."""
 
 from __future__ import annotations
 
 import json
 import math
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import falcon
 
 from sluicemq.protocol.errors import BadFrames
 from sluicemq_broker.admin import CHOICE, View
 from sluicemq_broker.runtime import read_json
+from sluicemq_broker.security import Needs
 from sluicemq_broker.store import DeadLetters
+
+BASE: Final = "/api/v1"
+
+#: Paths of the API: each with the resource that answers it, and the permission that it needs.
+Routes = dict[str, tuple[object, Needs]]
 
 
 class Query(Protocol):
@@ -61,6 +67,26 @@ def cursor(text: str | None) -> list[Any] | None:
 def cursor_text(place: list[Any] | None) -> str | None:
     """Write the cursor of the next page; None behind the last one."""
     return None if place is None else json.dumps(place, separators=(",", ":"))
+
+
+def read_body(request: falcon.Request) -> dict[str, Any]:
+    """Read the body of a request; raises BadFrames."""
+    content = request.bounded_stream.read()
+    try:
+        body = read_json(content) if content else {}
+    except ValueError as error:
+        raise BadFrames(f"a request that changes something needs a JSON object: {error}") from error
+    if not isinstance(body, dict):
+        raise BadFrames("a request that changes something needs a JSON object")
+    return body
+
+
+def text_of(body: dict[str, Any], name: str) -> str:
+    """Return a field of a body that must be a string."""
+    value = body.get(name)
+    if not isinstance(value, str):
+        raise BadFrames(f"{name} is a string")
+    return value
 
 
 def _is_of_a_cursor(value: Any) -> bool:
