@@ -119,7 +119,7 @@ def test_the_first_commands_of_the_readme_work_as_they_are_typed(
         assert os.access(checkout / test, os.X_OK)
         if downloads:
             with Terminal(checkout, environ) as third:
-                third.type(f"{test} tests/unit/test_names.py tests/integration/test_deploy.py", 600)
+                third.type(f"{test} tests/unit/test_state_names.py tests/integration/test_deploy.py", 600)
         first.leave()
         assert "broker: stopped" in first.shown()
 
