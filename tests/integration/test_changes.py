@@ -24,7 +24,7 @@ from sluicemq_broker.store import (
 )
 from sluicemq_broker.store.admin import changes as store_changes
 from sluicemq_broker.store.admin import redrives
-from sluicemq_broker.store.admin.batches import batches
+from sluicemq_broker.store.halving import batches
 from sluicemq_broker.store.jobs.transactions import Overtaken
 from support.between import after, before
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished, ids, some_jobs, stored

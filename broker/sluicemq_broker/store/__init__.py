@@ -75,6 +75,7 @@ from sluicemq_broker.store.jobs.failed_children import (
 from sluicemq_broker.store.jobs.fair_order import FairOrder
 from sluicemq_broker.store.jobs.forwards import Forward, forward
 from sluicemq_broker.store.jobs.groups import Promoted
+from sluicemq_broker.store.jobs.many_queues import Surveyed, oldest_deaths, survey_queues
 from sluicemq_broker.store.jobs.missing_children import (
     WaitingParents,
     count_missing_children,
@@ -86,7 +87,6 @@ from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.priority_order import PriorityOrder, StagedByPriority
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.schedules import Schedule, ScheduleStore
-from sluicemq_broker.store.jobs.survey import Surveyed, oldest_deaths, survey_queues
 from sluicemq_broker.store.jobs.transactions import Aborted
 from sluicemq_broker.store.logins import log_in_again
 from sluicemq_broker.store.no_primary import why_no_primary

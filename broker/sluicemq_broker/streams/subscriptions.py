@@ -268,3 +268,22 @@ def _who_holds(found: Subscription) -> str:
         f"{what}, by one that has gone without releasing it: another of that kind may go on, or "
         f"release it with: sluicemq stream release {found.stream} {found.name}"
     )
+
+
+class Lags:
+    """The lags of all subscriptions.
+
+    ``rows``: as :meth:`Subscriptions.known` returns them; empty while MongoDB does not answer.
+    """
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._subscriptions = subscriptions
+
+    def look(self) -> None:
+        """Read the lags from MongoDB; called once a lease."""
+        try:
+            self.rows = self._subscriptions.known()
+        except SluiceError:
+            self.rows = []  # no figure is better than an old one
+            raise

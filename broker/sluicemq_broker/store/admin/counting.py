@@ -23,9 +23,8 @@ from sluicemq_broker.store.jobs.index_models import (
     RESERVED_INDEX,
 )
 from sluicemq_broker.store.jobs.indexes import has_lines, may_have
-from sluicemq_broker.store.jobs.many_queues import ask_together
+from sluicemq_broker.store.jobs.many_queues import Branch, ask_together, union
 from sluicemq_broker.store.jobs.outcomes import EXPIRED
-from sluicemq_broker.store.jobs.unions import Branch, union
 from sluicemq_broker.store.values import Document, Jobs, date
 
 #: Jobs of a state that are counted one by one, at most; above, the figure is an estimate.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 from sluicemq_broker.job import State
-from sluicemq_broker.store.admin.batches import BatchSize
+from sluicemq_broker.store.halving import BatchSize
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 

@@ -18,7 +18,6 @@ from pymongo.client_session import ClientSession
 
 from sluicemq.protocol.errors import BadFrames, SluiceError
 from sluicemq_broker.job import State
-from sluicemq_broker.store.admin.batches import READ_AT_ONCE, BatchSize, batches
 from sluicemq_broker.store.admin.changes import WAITS, Operations, refusal
 from sluicemq_broker.store.admin.dead_letters import (
     Chosen,
@@ -30,6 +29,7 @@ from sluicemq_broker.store.admin.dead_letters import (
     look_through,
 )
 from sluicemq_broker.store.errors import Refused, translated
+from sluicemq_broker.store.halving import READ_AT_ONCE, BatchSize, batches
 from sluicemq_broker.store.jobs.documents import FOR_CHILDREN, PASSED_KEPT, queue_of
 from sluicemq_broker.store.jobs.groups import GroupStore
 from sluicemq_broker.store.jobs.indexes import has_lines

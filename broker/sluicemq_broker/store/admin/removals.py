@@ -17,12 +17,12 @@ from typing import Final
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import State
-from sluicemq_broker.store.admin.batches import READ_AT_ONCE, BatchSize, batches
 from sluicemq_broker.store.admin.changes import WAITS, Operations, not_waiting
 from sluicemq_broker.store.admin.dead_letters import DeadLetters, Looked, look_through
 from sluicemq_broker.store.admin.job_view import selects, stored_state
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.halving import READ_AT_ONCE, BatchSize, batches
 from sluicemq_broker.store.jobs.documents import collection
 from sluicemq_broker.store.jobs.failed_children import (
     NOT_AWAITED,

@@ -23,11 +23,11 @@ from sluicemq_broker.job import Job, RoundRobin, State
 from sluicemq_broker.store.jobs.claim_order import ClaimOrder, ClaimPage, ClaimRequest
 from sluicemq_broker.store.jobs.documents import HANDED_OUT_FAIRLY, ORDER, QueueDefaults
 from sluicemq_broker.store.jobs.indexes import Notice, index_name
+from sluicemq_broker.store.jobs.many_queues import Branch, union
 from sluicemq_broker.store.jobs.priority_order import StagedByPriority
 from sluicemq_broker.store.jobs.read_ahead import ReadAhead
 from sluicemq_broker.store.jobs.reply_sizes import replies
 from sluicemq_broker.store.jobs.tenant_limits import Allowance, TenantLimits
-from sluicemq_broker.store.jobs.unions import Branch, union
 from sluicemq_broker.store.values import BY_ID, Document, Jobs
 
 #: True of ready jobs, in a form that only the index of fair queues is known to cover: else MongoDB would try
