@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -51,9 +52,15 @@ class DeadlineOrder(PriorityOrder):
 
 
 @pytest.fixture
-def store(documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> QueueStore:
+def third_order() -> Iterator[None]:
+    ORDERS.insert(0, DeadlineOrder)
+    yield
+    ORDERS.remove(DeadlineOrder)
+
+
+@pytest.fixture
+def store(documents: Database[dict[str, Any]], third_order: None) -> QueueStore:
     """A queue in the third order, with three jobs: the last one has the nearest deadline."""
-    monkeypatch.setattr("sluicemq_broker.store.jobs.orders.ORDERS", [DeadlineOrder, *ORDERS])
     mail = QueueStore(documents, collection("mail"), SETTINGS)
     mail.prepare()
     mail.push([a_job(f"{seconds}", expires_at=NOW + seconds) for seconds in (300, 200, 100)], NOW)
