@@ -162,7 +162,7 @@ class SmallBroker:
         self.owners.beat()
         if self.owners.sure and not sure:
             for queue in self.queues:
-                queue.go_on()
+                queue.dispatch()
 
     def _tick(self) -> None:
         for queue in self.queues:

@@ -10,10 +10,10 @@ from sluicemq_broker.context import Memory
 from sluicemq_broker.job import Job, Reservation
 from sluicemq_broker.queue import Delivery, Queue
 from sluicemq_broker.queue import pace as pace_module
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.ledger import Arrival
 from sluicemq_broker.queue.plans import Conditions
 from sluicemq_broker.queue.scheduler import Scheduler
-from sluicemq_broker.queue.surroundings import Surroundings
 from sluicemq_broker.runtime import Counters, Timer
 from sluicemq_broker.store import ServerClock
 from support.fakes import Clock, FakeOwners, FakeStore, FakeWorker, Held, a_context, go_on
@@ -54,7 +54,7 @@ class DispatchRig:
         self.counters: Counters = self.queue.counters
         self.outgoing = self.memory.outgoing
         self.now = given.timer.now
-        self._surroundings = Surroundings(given, self.queue.go_on)
+        self._core = QueueCore("mail", fake, given, self.queue.scheduler, self.queue.dispatch)
         self._slow = Held()
         if slow:
             self.store.before_release = self._slow
@@ -66,7 +66,7 @@ class DispatchRig:
     @property
     def conditions(self) -> Conditions:
         """How things stand."""
-        return self._surroundings.now()
+        return self._core.conditions()
 
     def set_clock(self, now: float) -> None:
         """The server's clock shows another time."""
@@ -105,7 +105,7 @@ class DispatchRig:
     def arrived(self, arrival: Arrival, durable: list[Job]) -> None:
         """It was written."""
         self.scheduler.arrived(arrival, durable)
-        self.queue.go_on()
+        self.queue.dispatch()
         go_on()
 
     @property
@@ -155,7 +155,7 @@ class DispatchRig:
     def leave(self, worker: FakeWorker) -> list[Delivery]:
         """The worker has gone; returns what it leaves, and nothing becomes of that."""
         left = self.scheduler.hand_out.leave(worker)
-        self.queue.go_on()
+        self.queue.dispatch()
         go_on()
         return left
 
@@ -171,13 +171,13 @@ class DispatchRig:
     def settle(self, receipt: bytes) -> Delivery | None:
         delivery = self.scheduler.hand_out.settle(receipt, self.now())
         if delivery is None:  # the worker of a late verdict takes more
-            self.queue.go_on()
+            self.queue.dispatch()
         return delivery
 
     def time_out(self) -> list[Delivery]:
         """End the deliveries whose time is up; nothing becomes of their jobs."""
         late = self.scheduler.hand_out.time_out(self.now())
-        self.queue.go_on()
+        self.queue.dispatch()
         go_on()
         return late
 

@@ -116,7 +116,7 @@ def test_what_is_held_grows_with_the_pace_of_the_workers_and_shrinks_with_it(rig
 
 def test_a_queue_found_empty_is_not_asked_again_until_something_may_be_there(empty: DispatchRig) -> None:
     asked = len(empty.store.claims)
-    empty.queue.go_on()
+    empty.queue.dispatch()
     go_on()
     assert len(empty.store.claims) == asked
     empty.queue.jobs_ready(priority=0)
@@ -214,7 +214,7 @@ def test_nothing_is_claimed_or_handed_out_while_the_lease_is_not_sure(rig: Dispa
     unsure = (list(rig.store.claims), list(worker.jobs))
     # When
     rig.owners.sure = True
-    rig.queue.go_on()
+    rig.queue.dispatch()
     go_on()
     # Then
     assert unsure == ([], [])

@@ -206,7 +206,7 @@ def test_a_clock_that_is_set_is_followed_within_a_second(jump: float, late: floa
     # Given a job that waits, as somebody waits for its result
     hands = Hands()
     hands.queue.scheduler.expiries.watch_one("a", NOW + 40)
-    hands.queue.go_on()
+    hands.queue.dispatch()
     # When
     hands.server.ahead += jump
     told = 0.0

@@ -218,7 +218,7 @@ def test_what_lies_ready_now_and_may_be_old_is_told_to_claims(come: Callable[[Lo
     looking.queue.jobs_ready(1, 0)
     assert told == [False]
     come(looking)
-    looking.queue.go_on()
+    looking.queue.dispatch()
     assert told == [False, True]
     come_to_rest()
 

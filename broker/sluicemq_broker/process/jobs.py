@@ -190,4 +190,4 @@ class Jobs:
         owners.beat()
         if owners.sure and not sure:
             for queue in self.queues:
-                queue.go_on()
+                queue.dispatch()

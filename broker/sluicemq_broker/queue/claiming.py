@@ -8,16 +8,14 @@ import gevent
 from gevent.event import Event
 
 from sluicemq.protocol.errors import SluiceError, Unavailable
-from sluicemq_broker.context import Context
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.endings import Endings
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.ledger import HIGHEST, Claiming
 from sluicemq_broker.queue.permits import Permits
 from sluicemq_broker.queue.plans import ClaimPlan
-from sluicemq_broker.queue.scheduler import Scheduler
-from sluicemq_broker.queue.surroundings import Surroundings
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Claim, QueueStore
+from sluicemq_broker.store import Claim
 
 
 class Claims:
@@ -26,29 +24,11 @@ class Claims:
     ``kill -9`` at any moment: what a claim has reserved is given back when the lease has run out.
     """
 
-    def __init__(
-        self,
-        store: QueueStore,
-        context: Context,
-        scheduler: Scheduler,
-        surroundings: Surroundings,
-        permits: Permits,
-        groups: Groups,
-        endings: Endings,
-        go_on: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._scheduler = scheduler
-        self._surroundings = surroundings
+    def __init__(self, core: QueueCore, permits: Permits, groups: Groups, endings: Endings) -> None:
+        self._core = core
         self._permits = permits
         self._groups = groups
         self._endings = endings
-        self._go_on = go_on
-        self._owners = context.owners
-        self._clock = context.clock
-        self._timer = context.timer
-        self._retry = context.retry
-        self._counters = context.counters
         self._unanswered: set[tuple[str, int]] = set()  # owner and number of claims whose answer was lost
         self._idle = Event()
         self._idle.set()
@@ -60,39 +40,39 @@ class Claims:
 
     def search(self, enough: Callable[[], bool], timeout: float) -> None:
         """Claim all ready jobs, known or not; blocks until they are staged, or there is enough."""
-        end = self._timer.now() + timeout
-        ledger = self._scheduler.ledger
+        end = self._core.timer.now() + timeout
+        ledger = self._core.scheduler.ledger
         ledger.some_ready(HIGHEST, 0)
-        self._go_on()
-        while ledger.claimers() and not enough() and (left := end - self._timer.now()) > 0:
-            self._timer.wait(self._idle, left)
+        self._core.dispatch()
+        while ledger.claimers() and not enough() and (left := end - self._core.timer.now()) > 0:
+            self._core.timer.wait(self._idle, left)
 
     def at_rest(self, timeout: float) -> bool:
         """Wait until no claim is under way; False if time ran out before."""
         return bool(self._idle.wait(timeout))
 
     def _run(self, claiming: Claiming) -> None:
-        ledger = self._scheduler.ledger
+        ledger = self._core.scheduler.ledger
         try:
             self._claim_while_wanted(claiming)
         except Unavailable:
             pass  # nothing is tried again: the broker stops, and what may be claimed is swept
         except SluiceError as error:
-            self._counters.notice(Count.CLAIMS_REFUSED, f"MongoDB refuses to hand out jobs: {error}")
+            self._core.counters.notice(Count.CLAIMS_REFUSED, f"MongoDB refuses to hand out jobs: {error}")
         finally:
             ledger.end(claiming)
             if not ledger.claimers():
                 self._idle.set()
-        self._go_on()
+        self._core.dispatch()
 
     def _claim_while_wanted(self, claiming: Claiming) -> None:
-        scheduler = self._scheduler
-        while wanted := scheduler.wanted(claiming, self._surroundings.now()):
+        scheduler = self._core.scheduler
+        while wanted := scheduler.wanted(claiming, self._core.conditions()):
             limit = self._permits.grant(wanted)
             if not limit:
                 return
-            number = self._owners.new_reservation()
-            plan = scheduler.plan(claiming, limit, number, self._surroundings.now())
+            number = self._core.owners.new_reservation()
+            plan = scheduler.plan(claiming, limit, number, self._core.conditions())
             self._claim(plan)
             if not claiming.catches_up:
                 return
@@ -100,43 +80,43 @@ class Claims:
 
     def _claim(self, plan: ClaimPlan) -> None:
         """Make one claim, until its outcome is known."""
-        brought, began = 0, self._timer.now()
+        brought, began = 0, self._core.timer.now()
         try:
-            claim = self._retry.run(lambda: self._reserve(plan))
-            self._scheduler.pace.claim_took(self._timer.now() - began)
+            claim = self._core.retry.run(lambda: self._reserve(plan))
+            self._core.scheduler.pace.claim_took(self._core.timer.now() - began)
             brought = len(claim.jobs)
             self._take_in(claim, plan)
         finally:
-            self._scheduler.answered(plan, brought)
+            self._core.scheduler.answered(plan, brought)
             self._unanswered = {each for each in self._unanswered if each[1] != plan.number}
 
     def _take_in(self, claim: Claim, plan: ClaimPlan) -> None:
-        self._counters.add(Count.CLAIMED, len(claim.jobs))
-        self._counters.add(Count.CLAIMS_LOST, claim.lost)
-        conditions = self._surroundings.now()
+        self._core.counters.add(Count.CLAIMED, len(claim.jobs))
+        self._core.counters.add(Count.CLAIMS_LOST, claim.lost)
+        conditions = self._core.conditions()
         if claim.owner != conditions.owner:
             return  # declared dead meanwhile: others have these jobs
         for job_id in claim.died:
             text = f"job {job_id} is dead: no attempt is left"
-            self._counters.notice(Count.DEAD, text, about={"job": job_id})
+            self._core.counters.notice(Count.DEAD, text, about={"job": job_id})
         self._groups.freed(claim.freed)
         self._endings.died(claim.died)
-        self._scheduler.claimed(plan, claim.jobs, claim.held, conditions, more=claim.more)
-        self._go_on()
+        self._core.scheduler.claimed(plan, claim.jobs, claim.held, conditions, more=claim.more)
+        self._core.dispatch()
 
     def _reserve(self, plan: ClaimPlan) -> Claim:
         """Claim; after an error, when it may have been applied, take what lies under its number."""
-        self._store.prepare()
-        owner = self._owners.use()
+        self._core.store.prepare()
+        owner = self._core.owners.use()
         if (owner, plan.number) in self._unanswered:
-            return Claim(self._store.claimed(owner, plan.number), owner, more=True)
-        self._scheduler.limits.use(owner)
-        if not self._scheduler.limits.cover(self._scheduler.reserved):
+            return Claim(self._core.store.claimed(owner, plan.number), owner, more=True)
+        self._core.scheduler.limits.use(owner)
+        if not self._core.scheduler.limits.cover(self._core.scheduler.reserved):
             return Claim([], owner, more=True)  # the permits were those of a former id
         try:
-            return self._store.reserve(
+            return self._core.store.reserve(
                 plan.limit,
-                max(self._clock.now(), plan.due),
+                max(self._core.clock.now(), plan.due),
                 owner,
                 plan.number,
                 before=plan.bound.before,

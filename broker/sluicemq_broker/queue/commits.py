@@ -9,13 +9,13 @@ from typing import Final
 from gevent.lock import BoundedSemaphore
 
 from sluicemq.protocol.errors import SluiceError
-from sluicemq_broker.context import Context
 from sluicemq_broker.job import RESULT_WANTED_FOR, Job
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.decisions import Commit, Settled
 from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.pending_writes import by_owner, weigh, write_held, write_in_portions
 from sluicemq_broker.queue.result_waiters import ResultWaiters
-from sluicemq_broker.store import Completed, Portions, QueueStore, end_children
+from sluicemq_broker.store import Completed, Portions, end_children
 
 #: Commits in one statement, at most, and bytes of their results.
 COMMIT: Final = 1000
@@ -27,14 +27,11 @@ _CHILDREN: Final = 1000
 class Commits:
     """Writes the commits of one queue."""
 
-    def __init__(
-        self, store: QueueStore, context: Context, waiters: ResultWaiters, others: OtherQueues
-    ) -> None:
-        self._store = store
-        self._context = context
+    def __init__(self, core: QueueCore, waiters: ResultWaiters, others: OtherQueues) -> None:
+        self._core = core
         self._waiters = waiters
         self._others = others
-        self._portions = Portions(_CHILDREN, context.counters.notice)
+        self._portions = Portions(_CHILDREN, core.counters.notice)
         #: Children of one parent that end here in two transactions at once would be in conflict.
         self._one_at_a_time = BoundedSemaphore()
 
@@ -49,7 +46,7 @@ class Commits:
         removed: list[Job] = []
         kept: list[Completed] = []
         children: list[Completed] = []
-        began = now - self._context.timer.now()  # the server's time when this process's was 0
+        began = now - self._core.timer.now()  # the server's time when this process's was 0
         for each in batch:
             delivery = each.delivery
             job = delivery.job
@@ -68,23 +65,23 @@ class Commits:
     def _remove(self, jobs: list[Job]) -> dict[str, SluiceError]:
         problems: dict[str, SluiceError] = {}
         for owner, these in by_owner(jobs).items():
-            problems |= write_held(self._context, owner, partial(self._store.commit, these))
+            problems |= write_held(self._core, owner, partial(self._core.store.commit, these))
         return problems
 
     def _complete(self, completed: list[Completed]) -> dict[str, SluiceError]:
         if not completed:
             return {}
-        return self._context.retry.run(lambda: self._store.complete(completed, self._context.clock.now()))
+        return self._core.retry.run(lambda: self._core.store.complete(completed, self._core.clock.now()))
 
     def _end_children(self, completed: list[Completed]) -> dict[str, SluiceError]:
         """End these and count them at their parents; a parent whose last child has ended is done as well."""
         with self._one_at_a_time:
-            return write_in_portions(self._context, self._portions, completed, _parent, self._end)
+            return write_in_portions(self._core, self._portions, completed, _parent, self._end)
 
     def _end(self, completed: Sequence[Completed]) -> dict[str, SluiceError]:
-        now = self._context.clock.now()
+        now = self._core.clock.now()
         problems, parents = end_children(
-            self._store, completed, now, lambda name: self._others.open(name).store
+            self._core.store, completed, now, lambda name: self._others.open(name).store
         )
         for each in parents:
             queue = self._others.open(each.queue)

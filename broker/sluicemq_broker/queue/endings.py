@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from sluicemq.protocol.errors import Dead, SluiceError
 from sluicemq_broker.bus import BusKind
-from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.decisions import AwaitChildren, Commit, PassOn, Settled
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.runtime import Batcher, Count, shielded
-from sluicemq_broker.store import ExpiredJobs, QueueStore, RolledBack
+from sluicemq_broker.store import ExpiredJobs, RolledBack
 
 #: Jobs whose time is over, in one statement.
 _AT_ONCE: Final = 1000
@@ -26,15 +26,8 @@ _AT_ONCE: Final = 1000
 class Endings:
     """The ends of the jobs of one queue."""
 
-    def __init__(
-        self, store: QueueStore, context: Context, waiters: ResultWaiters, groups: Groups, others: OtherQueues
-    ) -> None:
-        self._store = store
-        self._clock = context.clock
-        self._retry = context.retry
-        self._notify_brokers = context.notify_brokers
-        self._counters = context.counters
-        self._events = context.events
+    def __init__(self, core: QueueCore, waiters: ResultWaiters, groups: Groups, others: OtherQueues) -> None:
+        self._core = core
         self._waiters = waiters
         self._groups = groups
         self._others = others
@@ -50,13 +43,13 @@ class Endings:
 
     def ended(self, count: Count, settled: Sequence[Settled[Any]], now: float) -> None:
         """Workers have ended jobs: they are done, were forwarded, or wait for children, as ``count`` says."""
-        self._counters.add(count, len(settled))
-        if self._events.wanted:
-            self._events.emit(count, now, map(_about, settled))
+        self._core.counters.add(count, len(settled))
+        if self._core.events.wanted:
+            self._core.events.emit(count, now, map(_about, settled))
         if count is Count.FANNED_OUT:
             return  # the job goes on when its children are done
         jobs = [each.delivery.job for each in settled]
-        self._groups.may_go_on(jobs)
+        self._groups.may_advance(jobs)
         self._notify_if_wanted(jobs)
         for each in settled if self._waiters else ():
             self._tell_waiters(each)
@@ -64,8 +57,8 @@ class Endings:
     def not_ended(self, settled: Settled[Any], problem: SluiceError) -> None:
         """A verdict was not written: another broker has the job by now, or nobody knows what became of it."""
         job = settled.delivery.job
-        self._counters.notice(Count.UNCOMMITTED, str(problem))
-        self._groups.may_go_on([job])
+        self._core.counters.notice(Count.UNCOMMITTED, str(problem))
+        self._groups.may_advance([job])
         if isinstance(settled.decision, Commit):
             shielded(self._waiters.failed, job.id, problem)
         else:
@@ -73,20 +66,20 @@ class Endings:
 
     def became_dead(self, entries: Sequence[RolledBack], now: float) -> None:
         """Jobs were rejected, or have failed for the last time."""
-        if self._events.wanted:
-            self._events.emit(Count.DEAD, now, map(about_return, entries))
+        if self._core.events.wanted:
+            self._core.events.emit(Count.DEAD, now, map(about_return, entries))
         for entry in entries:
             job_id = entry.job.id
             text = f"job {job_id} is dead after {entry.reason!r}"
-            self._counters.notice(Count.DEAD, text, about=about_return(entry))
+            self._core.counters.notice(Count.DEAD, text, about=about_return(entry))
             shielded(self._waiters.failed, job_id, Dead(f"job {job_id} is dead: {entry.reason}"))
         jobs = [entry.job for entry in entries]
         self._notify_if_wanted(jobs)
-        self._groups.may_go_on(jobs)
+        self._groups.may_advance(jobs)
 
     def _notify_if_wanted(self, jobs: Sequence[Job]) -> None:
         if any(self._waiters.wanted_by_others(job) for job in jobs if job.result_wanted):
-            self._notify_brokers(BusKind.ENDED, 0)
+            self._core.notify_brokers(BusKind.ENDED, 0)
 
     def _tell_waiters(self, settled: Settled[Any]) -> None:
         job_id, decision = settled.delivery.job.id, settled.decision
@@ -102,21 +95,21 @@ class Endings:
     def died(self, ids: Iterable[str]) -> None:
         """Jobs became dead letters when they were claimed: they had no attempt left."""
         dead = list(ids)
-        self._events.emit(Count.DEAD, self._clock.now(), ({"job": each} for each in dead))
+        self._core.events.emit(Count.DEAD, self._core.clock.now(), ({"job": each} for each in dead))
         self._waiters.check(dead)
 
     def parent_ended(self, job_id: str, outcome: bytes | SluiceError) -> None:
         """A parent has ended: the last child is done, or one is a dead letter."""
         if isinstance(outcome, bytes):
             self._waiters.committed(job_id, outcome)
-            self._notify_brokers(BusKind.ENDED, 0)
+            self._core.notify_brokers(BusKind.ENDED, 0)
             return
-        self._counters.notice(Count.DEAD, f"job {job_id} is dead: {outcome}")
+        self._core.counters.notice(Count.DEAD, f"job {job_id} is dead: {outcome}")
         self._waiters.failed(job_id, outcome)
 
     def take_deaths(self) -> bool:
         """Return True if jobs may have become dead letters here since the last call."""
-        counted = self._counters.values
+        counted = self._core.counters.values
         before, self._deaths = self._deaths, counted[Count.DEAD] + counted[Count.EXPIRED]
         return self._deaths > before
 
@@ -127,21 +120,21 @@ class Endings:
     def sweep(self, limit: int) -> int:
         """End jobs that were not taken in time, ``limit`` at most; returns how many."""
         with self._waiters.ending():
-            expired = self._store.expire(self._clock.now(), limit)
+            expired = self._core.store.expire(self._core.clock.now(), limit)
             self._have_expired(expired)
         return len(expired.ids)
 
     def _expire(self, ids: list[str]) -> None:
         """``kill -9`` before or between its statements, or no answer: the sweep ends what is left."""
         with self._waiters.ending():
-            expired = self._retry.run(lambda: self._store.expire(self._clock.now(), ids=ids))
+            expired = self._core.retry.run(lambda: self._core.store.expire(self._core.clock.now(), ids=ids))
             self._have_expired(expired)
         if len(expired.ids) < len(ids):  # another broker, or one without an answer, may have ended them
             self._waiters.check(set(ids).difference(expired.ids))
 
     def _have_expired(self, expired: ExpiredJobs) -> None:
-        self._counters.add(Count.EXPIRED, len(expired.ids))
-        self._events.emit(Count.EXPIRED, self._clock.now(), ({"job": each} for each in expired.ids))
+        self._core.counters.add(Count.EXPIRED, len(expired.ids))
+        self._core.events.emit(Count.EXPIRED, self._core.clock.now(), ({"job": each} for each in expired.ids))
         self._waiters.expired(expired.ids)
         self._groups.freed(expired.groups)
 

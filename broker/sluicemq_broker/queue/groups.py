@@ -3,7 +3,7 @@
 A push takes its places before it is written, while the one before it may be, and one push of a queue with
 groups is written here at a time. So jobs that this broker has confirmed stand before those that come later,
 here or elsewhere. A part that has written something by which a line may go on says so
-(:meth:`Groups.may_go_on`), and the next job is promoted, in batches: ``kill -9`` before that leaves a group
+(:meth:`Groups.may_advance`), and the next job is promoted, in batches: ``kill -9`` before that leaves a group
 without a first job, which :meth:`Groups.look` finds, in every broker's sweep: at once if a broker has gone,
 else each minute.
 """
@@ -11,15 +11,13 @@ else each minute.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.scheduler import Scheduler
-from sluicemq_broker.queue.surroundings import Surroundings
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.runtime import Batcher
-from sluicemq_broker.store import Promoted, QueueStore
+from sluicemq_broker.store import Promoted
 
 #: Groups whose next jobs are promoted in one statement, at most.
 PROMOTE: Final = 1000
@@ -32,21 +30,8 @@ LOOK: Final = 60.0
 class Groups:
     """The lines of all groups: the first job of each may be claimed."""
 
-    def __init__(
-        self,
-        store: QueueStore,
-        context: Context,
-        scheduler: Scheduler,
-        surroundings: Surroundings,
-        go_on: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._scheduler = scheduler
-        self._surroundings = surroundings
-        self._go_on = go_on
-        self._clock = context.clock
-        self._timer = context.timer
-        self._retry = context.retry
+    def __init__(self, core: QueueCore) -> None:
+        self._core = core
         self._looked = -math.inf
         self._freed: Batcher[str] = Batcher(self._promote, size=PROMOTE, in_flight=_AT_ONCE)
 
@@ -59,11 +44,11 @@ class Groups:
         """Give each job of a group its place, behind all that have one; blocks."""
         new = [job for job in jobs if job.group is not None and job.place is None]
         if new:
-            first = self._retry.run(lambda: self._store.groups.places(len(new)))
+            first = self._core.retry.run(lambda: self._core.store.groups.places(len(new)))
             for place, job in enumerate(new, first):
                 job.line_up(place)
 
-    def may_go_on(self, jobs: Iterable[Job]) -> None:
+    def may_advance(self, jobs: Iterable[Job]) -> None:
         """Jobs have come into the lines of their groups, or have ended."""
         groups = {job.group for job in jobs}
         self.freed([group for group in groups if group is not None])
@@ -74,23 +59,25 @@ class Groups:
 
     def look(self, *, now: bool) -> None:
         """Promote where nobody did: ``now``, or if that is long ago. Raises as every statement does."""
-        if now or self._timer.now() - self._looked >= LOOK:
-            self._looked = self._timer.now()
-            for groups in self._store.groups.headless():
-                self._tell(self._store.groups.promote(groups, self._clock.now()))
+        if now or self._core.timer.now() - self._looked >= LOOK:
+            self._looked = self._core.timer.now()
+            for groups in self._core.store.groups.headless():
+                self._tell(self._core.store.groups.promote(groups, self._core.clock.now()))
 
     def _promote(self, freed: list[str]) -> None:
         """A broker that stops before it has an answer leaves it to the next look."""
         groups = set(freed)
-        self._tell(self._retry.run(lambda: self._store.groups.promote(groups, self._clock.now())))
+        self._tell(
+            self._core.retry.run(lambda: self._core.store.groups.promote(groups, self._core.clock.now()))
+        )
 
     def _tell(self, promoted: Promoted) -> None:
-        conditions = self._surroundings.now()
+        conditions = self._core.conditions()
         now = conditions.server
         due = [each for each in promoted.ready if each.due <= now]
         if due:
             highest, last = max(each.priority for each in due), max(each.seq for each in due)
-            self._scheduler.promoted(highest, len(due), last, conditions)
-        self._scheduler.due_times.add((each.due for each in promoted.ready if each.due > now), now)
-        self._scheduler.expire(promoted.expired)
-        self._go_on()
+            self._core.scheduler.promoted(highest, len(due), last, conditions)
+        self._core.scheduler.due_times.add((each.due for each in promoted.ready if each.due > now), now)
+        self._core.scheduler.expire(promoted.expired)
+        self._core.dispatch()

@@ -13,14 +13,12 @@ from gevent.event import Event
 
 from sluicemq.protocol.errors import Duplicate, SluiceError, Unavailable
 from sluicemq_broker.bus import BusKind
-from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.ledger import HIGHEST, NOTHING, Arrival
-from sluicemq_broker.queue.scheduler import Scheduler
-from sluicemq_broker.queue.surroundings import Surroundings
 from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
-from sluicemq_broker.store import Pushed, QueueStore, Refused, by_bytes, in_halves
+from sluicemq_broker.store import Pushed, Refused, by_bytes, in_halves
 
 #: Jobs in one insert, at most, and inserts at once: 1000 x 2 reach 116k/s but hold the hub for 13 ms.
 INSERT: Final = 500
@@ -75,29 +73,11 @@ class Intake:
     is promoted: the sweep does that.
     """
 
-    def __init__(
-        self,
-        store: QueueStore,
-        context: Context,
-        scheduler: Scheduler,
-        surroundings: Surroundings,
-        groups: Groups,
-        go_on: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._scheduler = scheduler
-        self._surroundings = surroundings
+    def __init__(self, core: QueueCore, groups: Groups) -> None:
+        self._core = core
         self._groups = groups
-        self._go_on = go_on
         self._changed = Event()
-        self._owners = context.owners
-        self._notify_brokers = context.notify_brokers
-        self._on_their_way = context.memory.pushes
-        self._clock = context.clock
-        self._timer = context.timer
-        self._retry = context.retry
-        self._counters = context.counters
-        self._events = context.events
+        self._on_their_way = core.memory.pushes
         self.waiting = self.waiting_bytes = 0
         """Jobs that are not written yet, and their bytes."""
         self.taken_bytes = 0
@@ -131,7 +111,7 @@ class Intake:
 
     def push(self, push: Push) -> None:
         """Take jobs in; ``push.on_stored`` is called when all of them are durable or refused."""
-        push.began = self._timer.now()
+        push.began = self._core.timer.now()
         self._on_their_way.take(len(push.jobs), push.size)
         self.waiting += len(push.jobs)
         self.waiting_bytes += push.size
@@ -143,8 +123,8 @@ class Intake:
 
         ``seq`` starts from the clock, so that it rises over restarts, and about so between brokers.
         """
-        now = self._last_now = max(self._last_now, self._clock.now())
-        seq = max(self._last_seq, self._scheduler.ledger.last_seq, int(now * 1e6))
+        now = self._last_now = max(self._last_now, self._core.clock.now())
+        seq = max(self._last_seq, self._core.scheduler.ledger.last_seq, int(now * 1e6))
         for job in jobs:
             seq += 1
             job.accept(seq, now)
@@ -153,17 +133,17 @@ class Intake:
 
     def stored_elsewhere(self, jobs: Sequence[Job], existing: int) -> None:
         """Another statement has stored these, and found others there: count them, and have them claimed."""
-        now = self._clock.now()
-        self._counters.add(Count.PUSHED, len(jobs))
-        self._counters.add(Count.REPEATED, existing)
-        self._events.emit(Count.PUSHED, now, ({"job": job.id} for job in jobs))
+        now = self._core.clock.now()
+        self._core.counters.add(Count.PUSHED, len(jobs))
+        self._core.counters.add(Count.REPEATED, existing)
+        self._core.events.emit(Count.PUSHED, now, ({"job": job.id} for job in jobs))
         plain = [job for job in jobs if job.group is None]
-        scheduler = self._scheduler
+        scheduler = self._core.scheduler
         scheduler.some_ready(HIGHEST, sum(job.eligible_at <= now for job in plain))
         scheduler.due_times.add([job.eligible_at for job in plain if job.eligible_at > now], now)
         scheduler.expiries.watch(jobs, now)
-        self._groups.may_go_on(jobs)
-        self._go_on()
+        self._groups.may_advance(jobs)
+        self._core.dispatch()
 
     def look_for_room(self) -> None:
         """Workers may have room for a push that waits for them."""
@@ -185,7 +165,7 @@ class Intake:
     def _refuse(self, pushes: list[Push], count: Count, why: str = _UNCLEAR) -> None:
         """Tell that these could not be stored, or that nobody knows."""
         for push in pushes:
-            self._counters.add(count, len(push.jobs))
+            self._core.counters.add(count, len(push.jobs))
             error = Unavailable(why)
             shielded(push.on_stored, dict.fromkeys(range(len(push.jobs)), error), {})
 
@@ -232,18 +212,18 @@ class Intake:
         except Unavailable:
             self._failed(pushes)
         finally:
-            self._scheduler.arrived(arrival, staged)
-            self._go_on()  # workers first: nothing else is done with a job sooner
+            self._core.scheduler.arrived(arrival, staged)
+            self._core.dispatch()  # workers first: nothing else is done with a job sooner
         if pushed:
             self._wake(jobs)
             states = self._states(jobs, pushed.existing) if pushed.existing else {}
             self._count(jobs, pushed)  # in one turn with the answers, or the counters would not add up
-            if self._events.wanted:
+            if self._core.events.wanted:
                 absent = {*pushed.existing, *pushed.refused}
                 new = ({"job": job.id} for at, job in enumerate(jobs) if at not in absent)
-                self._events.emit(Count.PUSHED, now, new)
-            durable = self._timer.now()
-            self._counters.took(Timing.PUSH_CONFIRMATION, [durable - push.began for push in pushes])
+                self._core.events.emit(Count.PUSHED, now, new)
+            durable = self._core.timer.now()
+            self._core.counters.took(Timing.PUSH_CONFIRMATION, [durable - push.began for push in pushes])
             _tell(pushes, pushed, states)
 
     def _states(self, jobs: list[Job], existing: Sequence[int]) -> dict[int, str]:
@@ -251,22 +231,22 @@ class Intake:
         ids = {at: jobs[at].id for at in existing}
         found: dict[str, str] = {}
         with suppress(Unavailable):
-            found = self._store.states(list(ids.values()), self._clock.now())
+            found = self._core.store.states(list(ids.values()), self._core.clock.now())
         return {at: found.get(job_id, "") for at, job_id in ids.items()}
 
     def _admit(self, jobs: list[Job], now: float) -> Arrival:
-        number = self._owners.new_reservation()
-        arrival = self._scheduler.admit(jobs, number, now, self._surroundings.now())
+        number = self._core.owners.new_reservation()
+        arrival = self._core.scheduler.admit(jobs, number, now, self._core.conditions())
         if arrival.ready > NOTHING:
-            self._notify_brokers(BusKind.COMING, self._scheduler.ledger.last_seq)
+            self._core.notify_brokers(BusKind.COMING, self._core.scheduler.ledger.last_seq)
         return arrival
 
     def _count(self, jobs: list[Job], pushed: Pushed) -> None:
-        self._counters.add(Count.PUSHED, len(jobs) - len(pushed.existing) - len(pushed.refused))
+        self._core.counters.add(Count.PUSHED, len(jobs) - len(pushed.existing) - len(pushed.refused))
         duplicates = sum(isinstance(error, Duplicate) for error in pushed.refused.values())
-        self._counters.add(Count.DUPLICATES, duplicates)
-        self._counters.add(Count.REPEATED, len(pushed.existing))
-        self._counters.add(Count.REFUSED, len(pushed.refused) - duplicates)
+        self._core.counters.add(Count.DUPLICATES, duplicates)
+        self._core.counters.add(Count.REPEATED, len(pushed.existing))
+        self._core.counters.add(Count.REFUSED, len(pushed.refused) - duplicates)
 
     def _gather(self, waiting: int) -> None:
         """Wait for workers that will have room for the jobs in a moment.
@@ -275,12 +255,12 @@ class Intake:
         claim between them, which doubles that. So pushes wait for workers that are about to have room: both
         together do 45k jobs a second instead of 20k.
         """
-        count, began, patience = min(INSERT, waiting), self._timer.now(), math.inf
-        while seconds := self._scheduler.patience(count, self._surroundings.now()):
+        count, began, patience = min(INSERT, waiting), self._core.timer.now(), math.inf
+        while seconds := self._core.scheduler.patience(count, self._core.conditions()):
             patience = min(patience, seconds)
-            left = began + patience - self._timer.now()
+            left = began + patience - self._core.timer.now()
             self._changed.clear()
-            if left <= 0 or not self._timer.wait(self._changed, left):
+            if left <= 0 or not self._core.timer.wait(self._changed, left):
                 return
 
     def _insert(self, jobs: list[Job], now: float) -> Pushed:
@@ -297,20 +277,20 @@ class Intake:
         return pushed
 
     def _insert_part(self, jobs: Sequence[Job], now: float) -> Pushed:
-        insertion = self._store.insertion(jobs, now)
+        insertion = self._core.store.insertion(jobs, now)
 
         def statement() -> Pushed:
-            self._store.prepare(again=True)
-            pushed = insertion.send(self._clock.now())
-            if self._store.removed:  # in between, and made again by this, without indexes
-                self._store.mend()
+            self._core.store.prepare(again=True)
+            pushed = insertion.send(self._core.clock.now())
+            if self._core.store.removed:  # in between, and made again by this, without indexes
+                self._core.store.mend()
             return pushed
 
-        return self._retry.run(statement)
+        return self._core.retry.run(statement)
 
     def _wake(self, jobs: list[Job]) -> None:
         """Note what can be claimed of the jobs that are stored now, or later."""
-        now, scheduler = self._clock.now(), self._scheduler
+        now, scheduler = self._core.clock.now(), self._core.scheduler
         groups = {job.group for job in jobs} != _NO_GROUP
         plain = [job for job in jobs if job.group is None] if groups else jobs
         ready = [job.priority for job in plain if not job.owner and job.eligible_at <= now]
@@ -321,9 +301,9 @@ class Intake:
         scheduler.due_times.add(later, now)
         scheduler.expiries.watch(mortal, now)
         if groups:
-            self._groups.may_go_on(jobs)
+            self._groups.may_advance(jobs)
         if ready or later or mortal:
-            self._go_on()
+            self._core.dispatch()
 
 
 def _stored(arrival: Arrival, jobs: list[Job], pushed: Pushed) -> list[Job]:

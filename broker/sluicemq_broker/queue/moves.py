@@ -15,15 +15,15 @@ from sluicemq.protocol.errors import BadFrames, BadHeaders, SluiceError, TooLarg
 from sluicemq.protocol.options import MOVE_OPTIONS
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rules import LONGEST_ID
-from sluicemq_broker.context import Context
 from sluicemq_broker.job import RESULT_WANTED_FOR, Job, Parent
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.decisions import AwaitChildren, PassOn, Settled
 from sluicemq_broker.queue.other_queues import OtherQueue, OtherQueues
 from sluicemq_broker.queue.pending_writes import weigh, write_in_portions
 from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.verdict import MOST_CHILDREN, Onward
 from sluicemq_broker.security import authorize
-from sluicemq_broker.store import Child, FanOut, Forward, Portions, QueueStore, fan_out, forward
+from sluicemq_broker.store import Child, FanOut, Forward, Portions, fan_out, forward
 from sluicemq_devices.hub import in_pieces
 
 #: Jobs that are forwarded in one transaction, at most.
@@ -59,11 +59,10 @@ class Move(NamedTuple):
 class Moves(Generic[Moving]):
     """Moves of one kind from one queue: see :class:`Forwards` and :class:`FanOuts`."""
 
-    def __init__(self, store: QueueStore, context: Context, others: OtherQueues, most: int) -> None:
-        self._store = store
-        self._context = context
+    def __init__(self, core: QueueCore, others: OtherQueues, most: int) -> None:
+        self._core = core
         self._others = others
-        self._portions = Portions(most, context.counters.notice)
+        self._portions = Portions(most, core.counters.notice)
 
     def write(self, batch: Sequence[Settled[Moving]], now: float) -> tuple[dict[str, SluiceError], NewJobs]:
         """Move these; returns problems by the ids of jobs that were not moved, and the others' new jobs."""
@@ -76,7 +75,7 @@ class Moves(Generic[Moving]):
                 problems[each.delivery.job.id] = error
         for queue, jobs in _new_jobs(moves).items():
             queue.accept(jobs)
-        problems |= write_in_portions(self._context, self._portions, moves, _first_queue, self._statement)
+        problems |= write_in_portions(self._core, self._portions, moves, _first_queue, self._statement)
         return problems, _new_jobs(each for each in moves if each.job.id not in problems)
 
     def _prepare(self, settled: Settled[Moving], now: float) -> Move:
@@ -106,10 +105,8 @@ class Moves(Generic[Moving]):
 class Forwards(Moves[PassOn]):
     """Jobs of one queue that go on to another queue."""
 
-    def __init__(
-        self, store: QueueStore, context: Context, others: OtherQueues, waiters: ResultWaiters
-    ) -> None:
-        super().__init__(store, context, others, FORWARDS)
+    def __init__(self, core: QueueCore, others: OtherQueues, waiters: ResultWaiters) -> None:
+        super().__init__(core, others, FORWARDS)
         self._waiters = waiters
 
     @staticmethod
@@ -127,21 +124,20 @@ class Forwards(Moves[PassOn]):
             job.keep_result(RESULT_WANTED_FOR)
         own = {"payload"} if onward.payload is not None else set()
         own |= {"tenant"} if settled.caller.tenant is not None else set()
-        began = now - self._context.timer.now() + delivery.handed_at
+        began = now - self._core.timer.now() + delivery.handed_at
         said = frozenset(onward.options) | own
         entry = Forward(job, queue.store, on, said, delivery.worker.name, began, job.kept_until(now))
         return Move(entry, {queue: [on]})
 
     def _statement(self, moves: Sequence[Move]) -> dict[str, SluiceError]:
-        return forward(self._store, [each.entry for each in moves], self._context.clock.now())
+        return forward(self._core.store, [each.entry for each in moves], self._core.clock.now())
 
 
 class FanOuts(Moves[AwaitChildren]):
     """Jobs of one queue that wait for children, which their workers name."""
 
-    def __init__(self, name: str, store: QueueStore, context: Context, others: OtherQueues) -> None:
-        super().__init__(store, context, others, CHILDREN)
-        self._name = name
+    def __init__(self, core: QueueCore, others: OtherQueues) -> None:
+        super().__init__(core, others, CHILDREN)
 
     @staticmethod
     def weigh(settled: Settled[AwaitChildren]) -> int:
@@ -153,7 +149,7 @@ class FanOuts(Moves[AwaitChildren]):
     def _prepare(self, settled: Settled[AwaitChildren], now: float) -> Move:  # noqa: ARG002 - times are those of the statement
         job, (onwards, result) = settled.delivery.job, settled.decision
         _check(job, onwards)
-        parent = Parent(self._name, job.id, job.seq, job.under)
+        parent = Parent(self._core.name, job.id, job.seq, job.under)
         new: NewJobs = defaultdict(list)
         children = []
         for number, onward in enumerate(in_pieces(onwards), 1):
@@ -167,7 +163,7 @@ class FanOuts(Moves[AwaitChildren]):
         return Move(FanOut(job, tuple(children), result), new)
 
     def _statement(self, moves: Sequence[Move]) -> dict[str, SluiceError]:
-        return fan_out(self._store, [each.entry for each in moves], self._context.clock.now())
+        return fan_out(self._core.store, [each.entry for each in moves], self._core.clock.now())
 
 
 def _check(job: Job, children: Sequence[Onward]) -> None:

@@ -8,8 +8,8 @@ from operator import attrgetter
 from typing import Any, Generic, Protocol, TypeVar
 
 from sluicemq.protocol.errors import DifferentStore, SluiceError, Uncertain
-from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import Portions, Refused
 
@@ -28,20 +28,19 @@ Entry = TypeVar("Entry", bound=OfJob)
 class PendingWrites(Generic[Item]):
     """Items of one queue that wait for their statement, counted in ``Memory.verdicts`` until it is answered.
 
-    ``go_on`` is the queue's, which hands out nothing while its share of that is full. ``bytes_of`` gives the
+    The queue hands out nothing while its share of that is full. ``bytes_of`` gives the
     bytes that items hold; ``batches`` are the options of a :class:`Batcher`.
     """
 
     def __init__(
         self,
-        context: Context,
-        go_on: Callable[[], None],
+        core: QueueCore,
         write: Callable[[list[Item]], object],
         bytes_of: Callable[[Sequence[Item]], int] = lambda _items: 0,
         **batches: Any,
     ) -> None:
-        self._verdicts = context.memory.verdicts
-        self._go_on = go_on
+        self._verdicts = core.memory.verdicts
+        self._queue = core.dispatch
         self._statement = write
         self._bytes_of = bytes_of
         self.batcher: Batcher[Item] = Batcher(self._write, **batches)
@@ -49,7 +48,7 @@ class PendingWrites(Generic[Item]):
     def add(self, items: Sequence[Item]) -> None:
         """Write these soon; never blocks."""
         if items:
-            self._verdicts.take(self._go_on, len(items), self._bytes_of(items))
+            self._verdicts.take(self._queue, len(items), self._bytes_of(items))
             self.batcher.extend(items)
 
     def _write(self, items: list[Item]) -> None:
@@ -57,7 +56,7 @@ class PendingWrites(Generic[Item]):
         try:
             self._statement(items)
         finally:
-            self._verdicts.give(self._go_on, len(items), size)
+            self._verdicts.give(self._queue, len(items), size)
 
 
 def weigh(count: int, size: int, most: int, most_bytes: int) -> int:
@@ -76,21 +75,21 @@ def by_owner(
 
 
 def write_held(
-    context: Context, owner: str, statement: Callable[[], dict[str, SluiceError]]
+    core: QueueCore, owner: str, statement: Callable[[], dict[str, SluiceError]]
 ) -> dict[str, SluiceError]:
     """Send a statement about jobs of one owner until it is answered; returns its problems by job id.
 
     A job that is gone after a lost reply was written by us, if nobody else can have had it.
     """
     doubts: list[bool] = []
-    problems = context.retry.run(statement, lambda: doubts.append(True))
-    if doubts and problems and context.retry.run(lambda: context.owners.keeps(owner)):
+    problems = core.retry.run(statement, lambda: doubts.append(True))
+    if doubts and problems and core.retry.run(lambda: core.owners.keeps(owner)):
         return {each: why for each, why in problems.items() if not isinstance(why, Uncertain)}
     return problems
 
 
 def write_in_portions(
-    context: Context,
+    core: QueueCore,
     portions: Portions,
     entries: Iterable[Entry],
     place: Callable[[Entry], Any],
@@ -100,7 +99,7 @@ def write_in_portions(
 
     def write(part: Sequence[Entry]) -> dict[str, SluiceError]:
         try:
-            return write_held(context, part[0].job.owner, lambda: statement(part))
+            return write_held(core, part[0].job.owner, lambda: statement(part))
         except DifferentStore as error:
             return {each.job.id: error for each in part}
 

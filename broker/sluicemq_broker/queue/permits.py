@@ -16,8 +16,7 @@ from gevent.lock import BoundedSemaphore
 
 from sluicemq.protocol.errors import SluiceError, Unavailable
 from sluicemq_broker.bus import BusKind
-from sluicemq_broker.context import Context
-from sluicemq_broker.queue.scheduler import Scheduler
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.store import LimitStore
 
 #: Seconds of ``rate`` whose tokens are taken at once, at most; or one token.
@@ -27,15 +26,11 @@ BLOCK: Final = 0.25
 class Permits:
     """Asks MongoDB for what the scheduler's :class:`Limits` count. Only its public methods may block."""
 
-    def __init__(self, store: LimitStore, context: Context, scheduler: Scheduler) -> None:
+    def __init__(self, core: QueueCore, store: LimitStore) -> None:
+        self._core = core
         self._store = store
-        self._scheduler = scheduler
-        self._limits = scheduler.limits
-        self._owners = context.owners
-        self._clock = context.clock
-        self._notify_brokers = context.notify_brokers
-        self._retry = context.retry
-        self._now = context.timer.now
+        self._limits = core.scheduler.limits
+        self._now = core.timer.now
         self._asking = BoundedSemaphore()  # so that the last answer is what MongoDB has
         self._gives_back = False
 
@@ -47,16 +42,16 @@ class Permits:
     @property
     def held(self) -> int:
         """How many permits this broker has, as MongoDB knows it."""
-        self._limits.use(self._owners.current)
+        self._limits.use(self._core.owners.current)
         return self._limits.permits
 
     def grant(self, wanted: int) -> int:
         """Return how many of ``wanted`` jobs may be reserved at once; asks MongoDB if more are needed."""
         limits = self._limits
-        limits.use(self._owners.current)
-        if limits.free(self._scheduler.reserved) < wanted and limits.asks(self._now()):
+        limits.use(self._core.owners.current)
+        if limits.free(self._core.scheduler.reserved) < wanted and limits.asks(self._now()):
             self._ask(wanted)
-        granted = int(min(wanted, limits.free(self._scheduler.reserved)))
+        granted = int(min(wanted, limits.free(self._core.scheduler.reserved)))
         if granted < wanted:
             limits.await_more()
         return granted
@@ -66,7 +61,7 @@ class Permits:
         limits = self._limits
         if self._gives_back or (limits.most is None and not limits.permits):
             return
-        if limits.has_spare(self._scheduler.reserved, self._owners.others):
+        if limits.has_spare(self._core.scheduler.reserved, self._core.owners.others):
             limits.give_back_later(self._now())
         if limits.take_give_back(self._now()):
             self._gives_back = True
@@ -81,7 +76,7 @@ class Permits:
         if self._limits.most is not None:
             self._store.forget(owner)
             self._limits.ask_at_once()
-            self._notify_brokers(BusKind.FREED, 0)
+            self._core.notify_brokers(BusKind.FREED, 0)
 
     # ------------------------------------------------------------------- helpers
 
@@ -89,7 +84,7 @@ class Permits:
         with self._asking:
             try:
                 self._ask_for_permits(wanted)
-                self._ask_for_tokens(min(wanted, self._limits.permitted(self._scheduler.reserved)))
+                self._ask_for_tokens(min(wanted, self._limits.permitted(self._core.scheduler.reserved)))
             except SluiceError:
                 self._limits.got_no_answer(self._now())
                 raise
@@ -98,15 +93,15 @@ class Permits:
         limits = self._limits
         if limits.most is None:
             return
-        needed = min(limits.most, self._scheduler.reserved + wanted)
+        needed = min(limits.most, self._core.scheduler.reserved + wanted)
         if limits.permits < needed:
             self._have(needed, limits.most)
             limits.got_permits(needed, self._now())
 
     def _have(self, permits: int, most: int) -> None:
         """Tell MongoDB how many permits to have; one order number, however often it is repeated."""
-        owner, order = self._owners.use(), self._owners.new_reservation()
-        mine = self._retry.run(lambda: self._store.permit(owner, permits, most, order))
+        owner, order = self._core.owners.use(), self._core.owners.new_reservation()
+        mine = self._core.retry.run(lambda: self._store.permit(owner, permits, most, order))
         self._limits.use(owner)
         self._limits.permits = mine
 
@@ -116,18 +111,20 @@ class Permits:
         if limits.rate is None or missing <= 0:
             return
         rate, block = limits.rate, int(min(missing, max(1, limits.rate * BLOCK)))
-        tokens = self._retry.run(lambda: self._store.take(block, rate, limits.burst, self._clock.now()))
+        tokens = self._core.retry.run(
+            lambda: self._store.take(block, rate, limits.burst, self._core.clock.now())
+        )
         limits.got_tokens(tokens.taken, self._now(), tokens.wait if tokens.taken < block else 0.0)
 
     def _give_back(self) -> None:
-        limits, scheduler = self._limits, self._scheduler
+        limits, scheduler = self._limits, self._core.scheduler
         try:
             with self._asking:
-                if limits.has_spare(scheduler.reserved, self._owners.others):
+                if limits.has_spare(scheduler.reserved, self._core.owners.others):
                     # The rest is not ours from now on, whatever becomes of the statement.
                     limits.permits = 0 if limits.most is None else scheduler.reserved
                     self._have(limits.permits, limits.permits)
-                    self._notify_brokers(BusKind.FREED, 0)
+                    self._core.notify_brokers(BusKind.FREED, 0)
         except Unavailable:
             pass  # the broker stops, and gives back all
         finally:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluicemq_broker.context import Context
-from sluicemq_broker.queue.deliveries import Deliveries
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.worker import Worker
 from sluicemq_broker.runtime import Batcher
-from sluicemq_broker.store import Progressed, QueueStore
+from sluicemq_broker.store import Progressed
 
 #: Seconds from one statement to the next, for all jobs of a queue together.
 _EVERY: Final = 1.0
@@ -21,33 +20,29 @@ _MOST: Final = 1000  # jobs in a statement
 class JobsProgress:
     """The progress of the jobs of one queue; workers that report none cost nothing."""
 
-    def __init__(self, store: QueueStore, context: Context, deliveries: Deliveries) -> None:
-        self._store = store
-        self._deliveries = deliveries
-        self._clock = context.clock
-        self._timer = context.timer
-        self._retry = context.retry
+    def __init__(self, core: QueueCore) -> None:
+        self._core = core
         self._written = 0.0
         self._newest: dict[bytes, Progressed] = {}
         self._batcher: Batcher[bytes] = Batcher(self._write, size=_MOST, gather=self._gather)
 
     def report(self, receipt: bytes, worker: Worker, done: float, total: float | None, note: str) -> bool:
         """Note how far the job of a delivery is; False if this worker does not have the job (any more)."""
-        delivery = self._deliveries.at(receipt, worker)
+        delivery = self._core.scheduler.deliveries.at(receipt, worker)
         if delivery is None:
             return False
         waits = receipt in self._newest
-        self._newest[receipt] = Progressed(delivery.job, done, total, note, self._clock.now())
+        self._newest[receipt] = Progressed(delivery.job, done, total, note, self._core.clock.now())
         if not waits:
             self._batcher.add(receipt)
         return True
 
     def _gather(self, _waiting: int) -> None:
-        if (early := self._written + _EVERY - self._timer.now()) > 0:
-            self._timer.sleep(early)
+        if (early := self._written + _EVERY - self._core.timer.now()) > 0:
+            self._core.timer.sleep(early)
 
     def _write(self, receipts: list[bytes]) -> None:
-        self._written = self._timer.now()
+        self._written = self._core.timer.now()
         newest = [self._newest.pop(each) for each in receipts]
-        if not self._retry.over:  # a broker that stops has more important things to write
-            self._retry.run(lambda: self._store.note_progress(newest))
+        if not self._core.retry.over:  # a broker that stops has more important things to write
+            self._core.retry.run(lambda: self._core.store.note_progress(newest))

@@ -20,6 +20,7 @@ from sluicemq_broker.job import Job
 from sluicemq_broker.queue.admission import Admission
 from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.claiming import Claims
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.endings import Endings
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.intake import Intake, Push
@@ -33,7 +34,6 @@ from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.queue.sending import Sender
 from sluicemq_broker.queue.settler import Settler
-from sluicemq_broker.queue.surroundings import Surroundings
 from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Worker
@@ -56,7 +56,7 @@ _LAST_TICKS = 3
 class Queue:
     """One queue and its verbs: ``store`` is its collection in MongoDB, ``results`` has who waits for one.
 
-    ``scheduler`` decides, and :meth:`go_on` does what it has decided; nothing else does.
+    ``scheduler`` decides, and :meth:`dispatch` does what it has decided; nothing else does.
     """
 
     def __init__(
@@ -80,12 +80,12 @@ class Queue:
         self._notify_brokers = mine.notify_brokers
         memory, order = mine.memory, order_of(defaults).staged(defaults)
         self.scheduler = scheduler = Scheduler(Limits(settings), order, memory.staged, memory.expiries)
-        self._surroundings = around = Surroundings(mine, self.go_on)
-        self._alarm = Alarm(mine.timer, self.go_on)
+        self._core = core = QueueCore(name, self.store, mine, scheduler, self.dispatch)
+        self._alarm = Alarm(mine.timer, self.dispatch)
         self.capacity = Capacity(name, settings, self._flow)
         self._admission = Admission(name, self.capacity)
-        self.permits = Permits(LimitStore(database, name), mine, scheduler)
-        self._groups = groups = Groups(self.store, mine, scheduler, around, self.go_on)
+        self.permits = Permits(core, LimitStore(database, name))
+        self._groups = groups = Groups(core)
         self.results = ResultWaiters(
             self.store,
             mine.retry,
@@ -93,35 +93,21 @@ class Queue:
             watch_expiry=self._watch_expiry,
             others=lambda name: others.open(name).results,
         )
-        self._endings = Endings(self.store, mine, self.results, groups, others)
-        self._intake = Intake(self.store, mine, scheduler, around, groups, self.go_on)
-        self._claims = Claims(
-            self.store, mine, scheduler, around, self.permits, groups, self._endings, self.go_on
-        )
-        self._settler = Settler(
-            name,
-            self.store,
-            mine,
-            scheduler,
-            groups,
-            self.results,
-            self._endings,
-            others,
-            go_on=self.go_on,
-            backoff=settings.retries,
-            max_unanswered=settings.max_unanswered,
-        )
-        self._sender = Sender(mine, scheduler, self._settler, self._alarm, self.go_on)
-        self._progress = JobsProgress(self.store, mine, scheduler.deliveries)
-        self._unreadable = UnreadableMessages(self.store, mine)
+        self._endings = Endings(core, self.results, groups, others)
+        self._intake = Intake(core, groups)
+        self._claims = Claims(core, self.permits, groups, self._endings)
+        self._settler = Settler(core, groups, self.results, self._endings, others, settings)
+        self._sender = Sender(core, self._settler, self._alarm)
+        self._progress = JobsProgress(core)
+        self._unreadable = UnreadableMessages(core)
         self._ticks_at_rest = 0
 
-    def go_on(self) -> None:
+    def dispatch(self) -> None:
         """Do what the scheduler decides: give back, hand out, notify other brokers, claim, set the alarm.
 
         Every part calls this after it has changed what the scheduler knows.
         """
-        conditions = self._surroundings.now()
+        conditions = self._core.conditions()
         self.scheduler.wake(conditions)
         self._hand_out(conditions)
         self.permits.share()
@@ -129,7 +115,7 @@ class Queue:
         self._alarm.set(self.scheduler.next_time(conditions))
 
     def _hand_out(self, conditions: Conditions) -> None:
-        """Do what follows when a worker may have room: the rest of :meth:`go_on` costs each job 4 us."""
+        """Do what follows when a worker may have room: the rest of :meth:`dispatch` costs each job 4 us."""
         scheduler = self.scheduler
         if unwanted := scheduler.unwanted(conditions):
             self._settler.release(unwanted)
@@ -149,7 +135,7 @@ class Queue:
         order_changes = is_another_order(QueueDefaults.of(self.settings), defaults)
         self.settings = settings
         self.store.reconfigure(defaults)
-        self._settler.reconfigure(settings.retries, settings.max_unanswered)
+        self._settler.reconfigure(settings)
         self.capacity.reconfigure(settings)
         # Of what is held ahead, not limited so far, less may begin; or it was claimed in another order.
         if settings.max_running or settings.rate or order_changes:
@@ -158,7 +144,7 @@ class Queue:
         if order_changes:
             self.scheduler.staging.follow(order_of(defaults).staged(defaults))
             self.scheduler.some_ready(count=0)  # those that were held back, too
-        self.go_on()
+        self.dispatch()
 
     def prepare(self, *, again: bool = False) -> None:
         """Make what it needs in MongoDB; one that was removed only ``again``."""
@@ -207,22 +193,22 @@ class Queue:
     def jobs_ready(self, count: float = math.inf, priority: int = HIGHEST) -> None:
         """``count`` jobs (by default an unknown number) of this priority or below may be ready."""
         self.scheduler.some_ready(priority, count)
-        self.go_on()
+        self.dispatch()
 
     def on_ready(self, seq: int) -> None:
         """Another broker has ready jobs, none of a higher number than this (0: unknown)."""
-        self.scheduler.on_ready(seq, self._surroundings.now())
-        self.go_on()
+        self.scheduler.on_ready(seq, self._core.conditions())
+        self.dispatch()
 
     def on_freed(self) -> None:
         """Another broker has fewer jobs running: jobs that the limits hold back here may begin."""
         self.scheduler.on_freed()
-        self.go_on()
+        self.dispatch()
 
     def jobs_due(self, times: Iterable[float]) -> None:
         """Jobs become ready at these times of the server's clock."""
         self.scheduler.due_times.add(times, self._clock.now())
-        self.go_on()
+        self.dispatch()
 
     def freed(self, groups: Iterable[str]) -> None:
         """The first job of each of these groups may have gone: the next may follow."""
@@ -269,7 +255,7 @@ class Queue:
         if reads is not None:
             worker.reads = reads
         self.scheduler.hand_out.offer(worker)
-        self._hand_out(self._surroundings.now())
+        self._hand_out(self._core.conditions())
 
     def stalled(self, worker: Worker) -> None:
         """The connection of a worker takes nothing more: nothing is held for it until it is offered again."""
@@ -292,7 +278,7 @@ class Queue:
     def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
         """End the deliveries that these verdicts name; each void receipt is refused and counted."""
         self._settler.settle(verdicts, settlement)
-        self._hand_out(self._surroundings.now())
+        self._hand_out(self._core.conditions())
 
     def has_receipt(self, receipt: bytes) -> bool:
         """Return whether a delivery has this receipt, in time or not: only then its verdict is of use."""
@@ -371,7 +357,7 @@ class Queue:
         holds = removing or wire.DELIVERY in paused
         if holds != self.scheduler.paused:
             self.scheduler.paused = holds
-            self.go_on()
+            self.dispatch()
         self._admission.pause(paused=wire.INTAKE in paused)
 
     # --------------------------------------------------- duties from time to time
@@ -410,8 +396,8 @@ class Queue:
         self._settler.time_out()
         self.results.poll_others(self._clock.now(), alone=not self._owners.others)
         self.store.tick(self._clock.now())
-        self.scheduler.tick(self._surroundings.now())
-        self.go_on()
+        self.scheduler.tick(self._core.conditions())
+        self.dispatch()
 
     @property
     def changes(self) -> int:
@@ -430,7 +416,7 @@ class Queue:
         """Forget the jobs reserved under an owner id that was declared dead, and void their receipts."""
         taken = self.scheduler.drop(owner, self._timer.now())
         self.counters.add(Count.TAKEN_AWAY, len(taken))
-        self.go_on()
+        self.dispatch()
 
     def now(self) -> float:
         """The server's time, by which its jobs were accepted."""
@@ -445,7 +431,7 @@ class Queue:
     def stop_granting(self, timeout: float) -> bool:
         """Hand out and claim no more; False if a claim is still under way after ``timeout`` seconds."""
         self.scheduler.stopping = True
-        self.go_on()
+        self.dispatch()
         return self._claims.at_rest(timeout)
 
     def release_all(self) -> None:
@@ -480,7 +466,7 @@ class Queue:
     def _watch_expiry(self, job_id: str, expires_at: float) -> None:
         """Note a job that expires, and whose result somebody waits for."""
         self.scheduler.expiries.watch_one(job_id, expires_at)
-        self.go_on()
+        self.dispatch()
 
     def _flow(self) -> Flow:
         intake = self._intake

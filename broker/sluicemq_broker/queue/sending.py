@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 from typing import Final
 
-from sluicemq_broker.context import Context
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.plans import Message
-from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.queue.settler import Settler
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Alarm, Count, Timing
@@ -20,29 +19,17 @@ TURN_BYTES: Final = 2 * 2**20
 class Sender:
     """Hands out jobs, as long as workers take them and there is room for what they have not read."""
 
-    def __init__(
-        self,
-        context: Context,
-        scheduler: Scheduler,
-        settler: Settler,
-        alarm: Alarm,
-        go_on: Callable[[], None],
-    ) -> None:
-        self._clock = context.clock
-        self._timer = context.timer
-        self._counters = context.counters
-        self._events = context.events
-        self._scheduler = scheduler
+    def __init__(self, core: QueueCore, settler: Settler, alarm: Alarm) -> None:
+        self._core = core
         self._settler = settler
         self._alarm = alarm
-        self._go_on = go_on
-        self._outgoing = context.memory.outgoing
+        self._outgoing = core.memory.outgoing
         self._sent = self._outgoing.ration(None)
         self._waits_for_room = False
 
     def hand_out(self, now: float) -> None:
         """Send what is staged to the workers that are free."""
-        scheduler, staging = self._scheduler, self._scheduler.staging
+        scheduler, staging = self._core.scheduler, self._core.scheduler.staging
         while staging.isolated and self._room() and (message := scheduler.hand_out.next_isolated(now)):
             self._send(message)
         turn = TURN_BYTES
@@ -62,22 +49,22 @@ class Sender:
         self._count(message)
         if worker.pops:
             self._sent.take(message.size)
-            self._scheduler.pace.ended(len(deliveries), self._timer.now())
+            self._core.scheduler.pace.ended(len(deliveries), self._core.timer.now())
             self._settler.pop(deliveries, partial(self._popped, worker, message))
         else:
             worker.deliver(deliveries)
             for each in deliveries:
                 each.job.drop_payload()
-        self._scheduler.hand_out.sent(message)
+        self._core.scheduler.hand_out.sent(message)
 
     def _count(self, message: Message) -> None:
-        deliveries, now = message.deliveries, self._clock.now()
-        self._counters.add(Count.DELIVERED, len(deliveries))
-        self._counters.took(Timing.TIME_IN_QUEUE, [now - each.job.seq / 1e6 for each in deliveries])
-        if self._events.wanted:
+        deliveries, now = message.deliveries, self._core.clock.now()
+        self._core.counters.add(Count.DELIVERED, len(deliveries))
+        self._core.counters.took(Timing.TIME_IN_QUEUE, [now - each.job.seq / 1e6 for each in deliveries])
+        if self._core.events.wanted:
             name = message.worker.name
             told = ({"job": each.job.id, "attempt": each.job.attempts, "worker": name} for each in deliveries)
-            self._events.emit(Count.DELIVERED, now, told)
+            self._core.events.emit(Count.DELIVERED, now, told)
 
     def _popped(self, worker: Worker, message: Message, gone: Collection[Delivery]) -> None:
         """Send popped jobs, which are out of the queue now, but for those that were not ours any more."""
@@ -86,16 +73,16 @@ class Sender:
             worker.deliver([each for each in deliveries if each not in gone] if gone else deliveries)
         finally:
             self._sent.release(message.size)
-            self._scheduler.deliveries.removed(worker, deliveries)
+            self._core.scheduler.deliveries.removed(worker, deliveries)
             if not worker.gone:
-                self._scheduler.hand_out.offer(worker)
-                self._go_on()
+                self._core.scheduler.hand_out.offer(worker)
+                self._core.dispatch()
 
     def _room(self) -> int:
         """Return the bytes that may go out beside what lies unread; 0: the next job waits for room."""
         if self._waits_for_room:
             return 0
-        staging, room = self._scheduler.staging, self._outgoing.room
+        staging, room = self._core.scheduler.staging, self._outgoing.room
         if staging.bytes <= room or self._sent.fits(staging.first.size):
             return room
         self._waits_for_room = True
@@ -106,4 +93,4 @@ class Sender:
     def _room_came(self, size: int) -> None:
         self._waits_for_room = False
         self._sent.release(size)
-        self._go_on()
+        self._core.dispatch()

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from sluicemq.protocol.errors import BadHeaders, LeaseLost, SluiceError, TooLarge, Uncertain
 from sluicemq_broker.config import QueueSettings
-from sluicemq_broker.context import Context
-from sluicemq_broker.job import Backoff, Job
+from sluicemq_broker.job import Job
 from sluicemq_broker.queue.commits import COMMIT, Commits
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.decisions import (
     NO_RESULT,
     AwaitChildren,
@@ -39,11 +39,10 @@ from sluicemq_broker.queue.moves import CHILDREN, FORWARDS, FanOuts, Forwards, M
 from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.pending_writes import PendingWrites, by_owner
 from sluicemq_broker.queue.result_waiters import ResultWaiters
-from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.queue.verdict import Settlement, Verdict, not_durable
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
-from sluicemq_broker.store import QueueStore, RolledBack
+from sluicemq_broker.store import RolledBack
 
 #: Returns, or releases, in one statement at most; and statements of commits, or of forwards, at once.
 RETURN: Final = 1000
@@ -54,7 +53,6 @@ GATHER: Final = 0.001
 #: Called once popped jobs are out of the queue, with the deliveries whose jobs were not ours any more.
 Popped = Callable[[Collection[Delivery]], None]
 _Pop = tuple[list[Delivery], Popped]
-_DEFAULTS: Final = QueueSettings()
 
 
 class Settler:
@@ -66,35 +64,22 @@ class Settler:
 
     def __init__(
         self,
-        name: str,
-        store: QueueStore,
-        context: Context,
-        scheduler: Scheduler,
+        core: QueueCore,
         groups: Groups,
         waiters: ResultWaiters,
         endings: Endings,
         others: OtherQueues,
-        *,
-        go_on: Callable[[], None],
-        backoff: Backoff = _DEFAULTS.retries,
-        max_unanswered: int = _DEFAULTS.max_unanswered,
+        settings: QueueSettings,
     ) -> None:
-        self._store = store
-        self._scheduler = scheduler
+        self._core = core
         self._groups = groups
-        self._go_on = go_on
         self._endings = endings
-        self.reconfigure(backoff, max_unanswered)
-        self._clock = context.clock
-        self._timer = context.timer
-        self._retry = context.retry
-        self._counters = context.counters
-        self._events = context.events
+        self.reconfigure(settings)
         self.under_way = 0
         """Commits, pops and moves that are neither written nor counted as failed."""
-        self._commits = Commits(store, context, waiters, others)
-        self._forwards = Forwards(store, context, others, waiters)
-        self._fan_outs = FanOuts(name, store, context, others)
+        self._commits = Commits(core, waiters, others)
+        self._forwards = Forwards(core, others, waiters)
+        self._fan_outs = FanOuts(core, others)
         self._pops: Batcher[_Pop] = Batcher(
             self._write_pops,
             size=COMMIT,
@@ -104,11 +89,11 @@ class Settler:
         )
         self._unsent: Batcher[Job] = Batcher(self._undo_pops, size=COMMIT, failed=self._undo_failed)
         self._releases: PendingWrites[Job] = PendingWrites(
-            context, go_on, self._write_releases, size=RETURN, failed=self._releases_failed
+            core, self._write_releases, size=RETURN, failed=self._releases_failed
         )
 
         def pending(write: Any, size: int, **batches: Any) -> PendingWrites[Settled[Any]]:
-            return PendingWrites(context, go_on, write, bytes_of, size=size, failed=self._failed, **batches)
+            return PendingWrites(core, write, bytes_of, size=size, failed=self._failed, **batches)
 
         self._pending: dict[type[Decision], PendingWrites[Settled[Any]]] = {
             Commit: pending(
@@ -119,10 +104,10 @@ class Settler:
             Return: pending(self._write_returns, RETURN),
         }
 
-    def reconfigure(self, backoff: Backoff, max_unanswered: int) -> None:
+    def reconfigure(self, settings: QueueSettings) -> None:
         """Let jobs that fail from now on wait, or die, as this says."""
-        self._backoff = backoff
-        self._max_unanswered = max_unanswered
+        self._backoff = settings.retries
+        self._max_unanswered = settings.max_unanswered
 
     @property
     def busy(self) -> bool:
@@ -144,11 +129,11 @@ class Settler:
         """
         settlement.expect(len(verdicts))
         settled: list[Settled[Any]] = []
-        now, at = self._clock.now(), self._timer.now()
+        now, at = self._core.clock.now(), self._core.timer.now()
         for position, verdict in enumerate(verdicts):
-            delivery = self._scheduler.hand_out.settle(verdict.receipt, at)
+            delivery = self._core.scheduler.hand_out.settle(verdict.receipt, at)
             if delivery is None:
-                self._counters.add(Count.LATE_VERDICTS)
+                self._core.counters.add(Count.LATE_VERDICTS)
                 settlement.settled(position, LeaseLost("this receipt is void: the delivery has ended"))
                 continue
             try:
@@ -157,22 +142,22 @@ class Settler:
                 decision = self._refuse(delivery, problem, settlement, position)
             settled.append(Settled(delivery, decision, settlement, position))
         self._carry_out(settled)
-        self._scheduler.pace.ended(len(settled), at)
-        self._counters.took(Timing.TIME_AT_WORKER, [at - each.delivery.handed_at for each in settled])
+        self._core.scheduler.pace.ended(len(settled), at)
+        self._core.counters.took(Timing.TIME_AT_WORKER, [at - each.delivery.handed_at for each in settled])
         settlement.close()
         for each in settled:
             each.delivery.worker.settled_at = at
-        self._scheduler.hand_out.offer_workers_of([each.delivery for each in settled])
+        self._core.scheduler.hand_out.offer_workers_of([each.delivery for each in settled])
 
     def worker_gone(self, worker: Worker, *, died: bool = True, seen: str = "") -> None:
         """A worker has left: its jobs go to others at once, one job at a time if it died.
 
         ``seen``: why it is taken for dead, if its connection had not ended by itself.
         """
-        worker.note_begun(self._timer.now())
-        left = self._scheduler.hand_out.leave(worker)
+        worker.note_begun(self._core.timer.now())
+        left = self._core.scheduler.hand_out.leave(worker)
         if died:
-            now, backoff, arrives = self._clock.now(), self._backoff, not worker.commits_on_arrival
+            now, backoff, arrives = self._core.clock.now(), self._backoff, not worker.commits_on_arrival
 
             def end(each: Delivery) -> Settled[Return]:
                 reason = reason_of_death(begun=each.begun, arrived=arrives, seen=seen)
@@ -182,17 +167,17 @@ class Settler:
             self._carry_out(map(end, left))
         else:
             self.withdraw(left)
-        self._go_on()
+        self._core.dispatch()
 
     def time_out(self) -> None:
         """End the deliveries whose visibility timeout has passed."""
-        at = self._timer.now()
-        for each in self._scheduler.deliveries.never_answered(at):
+        at = self._core.timer.now()
+        for each in self._core.scheduler.deliveries.never_answered(at):
             self._hang_up(each)
-        late = self._scheduler.hand_out.time_out(at)
+        late = self._core.scheduler.hand_out.time_out(at)
         if late:
-            now = self._clock.now()
-            self._counters.add(Count.TIMED_OUT, len(late))
+            now = self._core.clock.now()
+            self._core.counters.add(Count.TIMED_OUT, len(late))
             time_out = partial(
                 on_time_out, backoff=self._backoff, now=now, max_unanswered=self._max_unanswered
             )
@@ -205,12 +190,12 @@ class Settler:
         job, worker = delivery.job, delivery.worker.name
         about = {"job": job.id, "worker": worker, "attempt": job.attempts}
         text = f"worker {worker} never answered job {job.id}"
-        self._counters.notice(Count.WORKERS_HUNG_UP, text, about=about)
+        self._core.counters.notice(Count.WORKERS_HUNG_UP, text, about=about)
         delivery.worker.hang_up()
 
     def withdraw(self, deliveries: Sequence[Delivery]) -> None:
         """End these without a verdict; their attempts are not counted."""
-        self._counters.add(Count.RETURNED, len(deliveries))
+        self._core.counters.add(Count.RETURNED, len(deliveries))
         self.release([each.job for each in deliveries])
 
     def release(self, jobs: Iterable[Job]) -> None:
@@ -219,7 +204,7 @@ class Settler:
         for job in going:
             job.drop_payload()  # it may be long on its way
         if going:
-            self._scheduler.ledger.returning(len(going), self._timer.now())
+            self._core.scheduler.ledger.returning(len(going), self._core.timer.now())
             self._releases.add(going)
 
     def await_releases(self, timeout: float) -> None:
@@ -244,9 +229,9 @@ class Settler:
         if settlement:
             settlement.refuse(at, problem)
         job, worker = delivery.job, delivery.worker.name
-        decision = on_refusal(problem, job, worker, self._backoff, self._clock.now())
+        decision = on_refusal(problem, job, worker, self._backoff, self._core.clock.now())
         about = {"job": job.id, "worker": worker, "reason": decision.entry.reason}
-        self._counters.refused(problem, f"job {job.id} is rolled back: {problem}", about)
+        self._core.counters.refused(problem, f"job {job.id} is rolled back: {problem}", about)
         return decision
 
     def _carry_out(self, settled: Iterable[Settled[Any]]) -> None:
@@ -266,20 +251,20 @@ class Settler:
             self._pending[kind].add(these)
 
     def _count_returns(self, settled: Sequence[Settled[Return]]) -> None:
-        self._scheduler.ledger.returning(_awaited(settled), self._timer.now())
+        self._core.scheduler.ledger.returning(_awaited(settled), self._core.timer.now())
         for count, number in Counter([each.decision.counts_as for each in settled]).items():
-            self._counters.add(count, number)
+            self._core.counters.add(count, number)
             if count is Count.RETURNED:
-                self._counters.add(Count.RELEASED, number)
+                self._core.counters.add(Count.RELEASED, number)
 
     # ------------------------------------------------------------------- written
 
     def _gather(self, waiting: int) -> None:
         if waiting < COMMIT:
-            self._timer.sleep(GATHER)
+            self._core.timer.sleep(GATHER)
 
     def _write_commits(self, batch: Sequence[Settled[Commit]]) -> dict[str, SluiceError]:
-        now = self._clock.now()
+        now = self._core.clock.now()
         problems = self._commits.write(batch, now)
         self._ended(Count.COMMITTED, batch, problems, now)
         return problems
@@ -288,10 +273,10 @@ class Settler:
         self._move(self._forwards, Count.FORWARDED, batch)
 
     def _write_fan_outs(self, batch: list[Settled[AwaitChildren]]) -> None:
-        self._counters.add(Count.CHILDREN, self._move(self._fan_outs, Count.FANNED_OUT, batch))
+        self._core.counters.add(Count.CHILDREN, self._move(self._fan_outs, Count.FANNED_OUT, batch))
 
     def _move(self, moves: Moves[Moving], count: Count, batch: list[Settled[Moving]]) -> int:
-        now = self._clock.now()
+        now = self._core.clock.now()
         problems, new = moves.write(batch, now)
         self._ended(count, batch, problems, now)
         for queue, jobs in new.items():
@@ -300,26 +285,26 @@ class Settler:
 
     def _write_returns(self, batch: list[Settled[Return]]) -> None:
         entries = [each.decision.entry for each in batch]
-        now = self._clock.now()
-        ours = self._retry.run(lambda: self._store.roll_back(entries, now))
+        now = self._core.clock.now()
+        ours = self._core.retry.run(lambda: self._core.store.roll_back(entries, now))
         if ours < len(entries):
-            self._counters.add(Count.GIVEN_BACK_BY_OTHERS, len(entries) - ours)
-        self._scheduler.ended([each.job for each in entries])
-        self._scheduler.ledger.returned(_awaited(batch))
+            self._core.counters.add(Count.GIVEN_BACK_BY_OTHERS, len(entries) - ours)
+        self._core.scheduler.ended([each.job for each in entries])
+        self._core.scheduler.ledger.returned(_awaited(batch))
         _answer(batch)
         self._endings.became_dead([each for each in entries if each.dead], now)
         self._have_returned([each for each in entries if not each.dead], now)
 
     def _write_releases(self, jobs: list[Job]) -> None:
         for these in by_owner(jobs).values():
-            self._retry.run(partial(self._store.release, these))
-        self._scheduler.ended(jobs)
-        self._scheduler.ledger.returned(len(jobs))
-        self._counters.add(Count.RELEASED, len(jobs))
-        self._events.emit(Count.RELEASED, self._clock.now(), ({"job": job.id} for job in jobs))
-        self._scheduler.some_ready(count=len(jobs))
-        self._scheduler.expiries.watch(jobs, self._clock.now())
-        self._go_on()
+            self._core.retry.run(partial(self._core.store.release, these))
+        self._core.scheduler.ended(jobs)
+        self._core.scheduler.ledger.returned(len(jobs))
+        self._core.counters.add(Count.RELEASED, len(jobs))
+        self._core.events.emit(Count.RELEASED, self._core.clock.now(), ({"job": job.id} for job in jobs))
+        self._core.scheduler.some_ready(count=len(jobs))
+        self._core.scheduler.expiries.watch(jobs, self._core.clock.now())
+        self._core.dispatch()
 
     def _write_pops(self, pops: list[_Pop]) -> None:
         """Remove jobs (or keep them as done), durably, and only then send them."""
@@ -329,10 +314,10 @@ class Settler:
             shielded(popped, {each for each in deliveries if each.job.id in problems})
 
     def _undo_pops(self, jobs: list[Job]) -> None:
-        self._retry.run(lambda: self._store.undo_pop(jobs))
-        self._groups.may_go_on(jobs)
-        self._scheduler.some_ready(count=len(jobs))
-        self._go_on()
+        self._core.retry.run(lambda: self._core.store.undo_pop(jobs))
+        self._groups.may_advance(jobs)
+        self._core.scheduler.some_ready(count=len(jobs))
+        self._core.dispatch()
 
     def _ended(
         self, count: Count, batch: Sequence[Settled[Any]], problems: Mapping[str, SluiceError], now: float
@@ -343,9 +328,9 @@ class Settler:
             done = [each for each in batch if each.delivery.job.id not in problems]
             over = [each for each in batch if not _goes_back(each, problems.get(each.delivery.job.id))]
         self.under_way -= len(batch)
-        self._scheduler.ended([each.delivery.job for each in over])
-        if not self._scheduler.limits.holds_ahead:  # others may begin
-            self._go_on()
+        self._core.scheduler.ended([each.delivery.job for each in over])
+        if not self._core.scheduler.limits.holds_ahead:  # others may begin
+            self._core.dispatch()
         self._endings.ended(count, done, now)
         _answer(done)
         for each in batch if problems else ():
@@ -362,32 +347,32 @@ class Settler:
             self._endings.not_ended(settled, problem)
 
     def _have_returned(self, entries: Sequence[RolledBack], now: float) -> None:
-        for each in entries if self._events.wanted else ():
+        for each in entries if self._core.events.wanted else ():
             count = Count.ROLLED_BACK if each.reason else Count.RELEASED
-            self._events.emit(count, now, [about_return(each)])
+            self._core.events.emit(count, now, [about_return(each)])
         at_once = [each.job.priority for each in entries if not each.due or each.due <= now]
         if at_once:
-            self._scheduler.some_ready(max(at_once), len(at_once))
-        self._scheduler.due_times.add([each.due for each in entries if each.due and each.due > now], now)
-        self._scheduler.expiries.watch([each.job for each in entries], now)
-        self._go_on()
+            self._core.scheduler.some_ready(max(at_once), len(at_once))
+        self._core.scheduler.due_times.add([each.due for each in entries if each.due and each.due > now], now)
+        self._core.scheduler.expiries.watch([each.job for each in entries], now)
+        self._core.dispatch()
 
     # ------------------------- not answered by MongoDB before the broker stops
 
     def _failed(self, batch: list[Settled[Any]]) -> None:
         """Forget these jobs: the audit finds those that are still reserved, and they are delivered again."""
         returns = [each for each in batch if isinstance(each.decision, Return)]
-        self._scheduler.ledger.returned(_awaited(returns))
+        self._core.scheduler.ledger.returned(_awaited(returns))
         self.under_way -= len(batch) - len(returns)
-        self._counters.add(Count.UNCOMMITTED, len(batch) - len(returns))
-        self._scheduler.ended([each.delivery.job for each in batch])
+        self._core.counters.add(Count.UNCOMMITTED, len(batch) - len(returns))
+        self._core.scheduler.ended([each.delivery.job for each in batch])
         _answer(batch, not_durable())
-        self._go_on()
+        self._core.dispatch()
 
     def _releases_failed(self, jobs: list[Job]) -> None:
-        self._scheduler.ended(jobs)
-        self._scheduler.ledger.returned(len(jobs))
-        self._go_on()
+        self._core.scheduler.ended(jobs)
+        self._core.scheduler.ledger.returned(len(jobs))
+        self._core.dispatch()
 
     def _pops_failed(self, pops: list[_Pop]) -> None:
         for deliveries, popped in pops:
@@ -395,7 +380,7 @@ class Settler:
             shielded(popped, set(deliveries))
 
     def _undo_failed(self, jobs: list[Job]) -> None:
-        self._counters.notice(Count.POPPED_LOST, f"{len(jobs)} popped jobs could not be stored again")
+        self._core.counters.notice(Count.POPPED_LOST, f"{len(jobs)} popped jobs could not be stored again")
 
 
 def _answer(settled: Sequence[Settled[Any]], problem: SluiceError | None = None) -> None:

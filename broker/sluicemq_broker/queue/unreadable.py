@@ -6,9 +6,8 @@ import logging
 from typing import Any, Final, NamedTuple
 
 from sluicemq.protocol.errors import SluiceError
-from sluicemq_broker.context import Context
+from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.runtime import Batcher
-from sluicemq_broker.store import QueueStore
 from sluicemq_devices.hub import Watermark
 
 log = logging.getLogger("broker.queue")
@@ -30,9 +29,8 @@ class _Unreadable(NamedTuple):
 class UnreadableMessages:
     """The unreadable messages of one queue."""
 
-    def __init__(self, store: QueueStore, context: Context) -> None:
-        self._store = store
-        self._clock, self._retry = context.clock, context.retry
+    def __init__(self, core: QueueCore) -> None:
+        self._core = core
         self._seen = 0
         self._batcher: Batcher[_Unreadable] = Batcher(self._write, size=_KEPT_AT_ONCE)
 
@@ -53,11 +51,11 @@ class UnreadableMessages:
 
     def _write(self, batch: list[_Unreadable]) -> None:
         def statement() -> None:
-            self._store.prepare(again=True)
-            self._store.keep_unreadable([each.message for each in batch], self._clock.now())
+            self._core.store.prepare(again=True)
+            self._core.store.keep_unreadable([each.message for each in batch], self._core.clock.now())
 
         try:
-            self._retry.run(statement)
+            self._core.retry.run(statement)
         except SluiceError:
             log.exception("%d unreadable messages are not kept", len(batch))
         finally:

@@ -1,0 +1,46 @@
+"""What the parts of one queue share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sluicemq_broker.context import Context
+from sluicemq_broker.queue.plans import Conditions
+from sluicemq_broker.queue.scheduler import Scheduler
+from sluicemq_broker.store import QueueStore
+
+
+class QueueCore:
+    """One queue as its parts have it: its name, its collection, its scheduler, and the broker around it.
+
+    ``dispatch`` does what the scheduler decides: a part calls it after it has changed what the scheduler
+    knows. It also names the queue where its verdicts count that are not written yet.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        store: QueueStore,
+        context: Context,
+        scheduler: Scheduler,
+        dispatch: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.store = store
+        self.scheduler = scheduler
+        self.dispatch = dispatch
+        self.clock = context.clock
+        self.timer = context.timer
+        self.owners = context.owners
+        self.memory = context.memory
+        self.retry = context.retry
+        self.counters = context.counters
+        self.events = context.events
+        self.notify_brokers = context.notify_brokers
+
+    def conditions(self) -> Conditions:
+        """Return how things stand at this moment: an argument of each question to the scheduler."""
+        owners = self.owners
+        may_hand_out = owners.sure and not self.memory.verdicts.is_full(self.dispatch)
+        brokers = (owners.others, owners.place)
+        return Conditions(self.timer.now(), self.clock.now(), owners.current, *brokers, may_hand_out)
