@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 from weakref import WeakSet
 
-from sluicemq.protocol.errors import QueueFull
+from sluicemq.protocol.errors import Paused, QueueFull
 from sluicemq_broker.config import Overflow, QueueSettings
 from sluicemq_broker.runtime import Count
 from sluicemq_devices.hub import Pausable
@@ -183,3 +183,42 @@ class Capacity:
 
 def _lower(most: int | None) -> int | None:
     return None if most is None else most - max(1, most // _PART) + 1
+
+
+class Admission:
+    """Admits jobs into one queue, as far as its intake is not paused and its ``capacity`` has room."""
+
+    def __init__(self, name: str, capacity: Capacity) -> None:
+        self._name = name
+        self._capacity = capacity
+        self._paused = False
+        self._followers: list[Callable[[], None]] = []
+
+    @property
+    def open(self) -> bool:
+        """Return True if jobs may come; False: scheduled runs are postponed."""
+        return not self._paused and not self._capacity.full
+
+    def check(self, before: int) -> None:
+        """Raise :class:`Paused` if intake is paused, QueueFull if there is no room for one more job.
+
+        ``before`` other jobs will be pushed before it.
+        """
+        if self._paused:
+            raise Paused(
+                f"queue {self._name!r} takes no jobs: its intake is paused; "
+                f"resume it with: sluicemq resume {self._name} --intake"
+            )
+        if self._capacity.room <= before:
+            raise self._capacity.refusal()
+
+    def follow(self, follower: Callable[[], None]) -> None:
+        """Call this whenever intake is paused or resumed."""
+        self._followers.append(follower)
+
+    def pause(self, *, paused: bool) -> None:
+        """Pause intake, or resume it; a repetition is harmless."""
+        if paused != self._paused:
+            self._paused = paused
+            for follower in self._followers:
+                follower()

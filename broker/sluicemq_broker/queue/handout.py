@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from sluicemq_broker.job import Job
@@ -9,7 +10,6 @@ from sluicemq_broker.queue.deliveries import Deliveries
 from sluicemq_broker.queue.pace import Pace
 from sluicemq_broker.queue.plans import Message
 from sluicemq_broker.queue.staging import Staging
-from sluicemq_broker.queue.takers import Takers
 from sluicemq_broker.queue.times import Expiries
 from sluicemq_broker.queue.worker import Delivery, Worker
 
@@ -134,4 +134,49 @@ class HandOut:
         candidates = [each for each in workers if each.in_flight and each.prefetch > len(each.overdue)]
         if candidates and not any(each.alone for each in candidates):
             self.deliveries.isolate(min(candidates, key=lambda each: len(each.in_flight)))
+        return None
+
+
+class Takers:
+    """The line of workers that can take more: those that have answered before come first, in turn."""
+
+    def __init__(self) -> None:
+        self._proven: deque[Worker] = deque()
+        self._new: deque[Worker] = deque()
+        self._lines = (self._proven, self._new)
+
+    def __len__(self) -> int:
+        return len(self._proven) + len(self._new)
+
+    def add(self, worker: Worker) -> None:
+        """Put a worker at the end, unless it stands in the line."""
+        if not worker.waiting:
+            worker.waiting = True
+            (self._proven if worker.proven else self._new).append(worker)
+
+    def remove(self, worker: Worker) -> None:
+        """Take a worker out of the line."""
+        if worker.waiting:  # in either line: it may have been proven since
+            for line in self._lines:
+                if worker in line:
+                    line.remove(worker)
+            worker.waiting = False
+
+    def next(self) -> Worker | None:
+        """Take out the first."""
+        for line in self._lines:
+            if line:
+                worker = line.popleft()
+                worker.waiting = False
+                return worker
+        return None
+
+    def next_idle(self) -> Worker | None:
+        """Take out the first that is free and has nothing in flight."""
+        for line in self._lines:
+            for worker in line:
+                if worker.free and not worker.in_flight:
+                    line.remove(worker)
+                    worker.waiting = False
+                    return worker
         return None

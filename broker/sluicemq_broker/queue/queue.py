@@ -17,8 +17,7 @@ from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue.admission import Admission
-from sluicemq_broker.queue.capacity import Capacity, Flow
+from sluicemq_broker.queue.capacity import Admission, Capacity, Flow
 from sluicemq_broker.queue.claiming import Claims
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.endings import Endings
