@@ -21,8 +21,8 @@ from sluicemq.protocol.readable import said
 from sluicemq.stop_signals import StopSignals
 from sluicemq.transport import exits
 from sluicemq.transport.access import Access, Broker
-from sluicemq.transport.apart import Apart
 from sluicemq.transport.assignment import Assignment, JobVerdict, not_begun
+from sluicemq.transport.candidates import TakenEndpoints
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.credentials import AccessOptions
 from sluicemq.transport.endpoints import most_brokers
@@ -136,7 +136,7 @@ class Worker:
         self._failed = 0
         self._failure: Exception | None = None
         self._inbox: deque[Job] = deque()
-        self._apart, self._shares = Apart(), Shares(self._prefetch, self._at_work)
+        self._taken, self._shares = TakenEndpoints(), Shares(self._prefetch, self._at_work)
         count = min(MOST_CONNECTIONS, most_brokers(self._access.endpoints))
         self._assignments = [self._assigned() for _ in range(count)]
         self._verdicts = Verdicts(
@@ -156,7 +156,7 @@ class Worker:
             wait_for_queue=self._wait_for_queue,
         )
         about = {"concurrency": self._concurrency, **({} if self._name is None else {"name": self._name})}
-        assignment.attach(Connection(self._access, assignment, about=about, apart=self._apart))
+        assignment.attach(Connection(self._access, assignment, about=about, taken=self._taken))
         return assignment
 
     def _forked(self) -> None:

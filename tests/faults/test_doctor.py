@@ -28,7 +28,7 @@ from sluicemq import Producer, Worker
 from sluicemq.cli.app import app
 from sluicemq.protocol.keys import KeyPair, decode, write_key_file
 from sluicemq_broker.config import MongoUri
-from sluicemq_broker.doctor import Consultation, Host
+from sluicemq_broker.doctor import Examination, Host
 from sluicemq_broker.job import Parent
 from sluicemq_broker.store import Child, FanOut, QueueStore, fan_out
 from sluicemq_broker.store.jobs.index_models import INDEXES
@@ -77,10 +77,10 @@ def of_output(text: str, exit_code: int) -> Findings:
 
 def look(uri: str, database: str, host: Host = FINE, ahead: float = 0.0) -> Findings:
     """Look at a store without a broker; this machine and its clock are handed in."""
-    consultation = Consultation(
+    examination = Examination(
         None, MongoUri.read(uri), database, {}, lambda: time.time() + ahead, lambda *_: host
     )
-    answer = consultation.look("", {})
+    answer = examination.run("", {})
     found = Findings(answer["findings"])
     found.exit_code = answer["exit_code"]
     return found

@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.transport.apart import Apart
-from sluicemq.transport.candidates import Candidate, Candidates
+from sluicemq.transport.candidates import Candidate, Candidates, TakenEndpoints
 from sluicemq.transport.names import Address, Names
 from support.waiting import wait_until
 
@@ -254,8 +253,8 @@ class TestNames:
 
 
 def test_connections_that_are_kept_apart_have_each_another_endpoint() -> None:
-    apart = Apart()
-    two = [Candidates(ENDPOINTS[:2], Lookups(), Random(seed), apart=apart) for seed in range(3)]
+    taken = TakenEndpoints()
+    two = [Candidates(ENDPOINTS[:2], Lookups(), Random(seed), taken=taken) for seed in range(3)]
     found = [each.next(0.0) for each in two]
     assert sorted(each.endpoint for each in found if each) == ENDPOINTS[:2]
     # The third has none, and looks again after a while; that is no round in vain
@@ -270,8 +269,8 @@ def test_connections_that_are_kept_apart_have_each_another_endpoint() -> None:
 
 
 def test_a_broker_that_is_down_is_tried_again_soon_by_the_connection_that_has_none() -> None:
-    apart = Apart()
-    one, other = (Candidates(ENDPOINTS[:2], Lookups(), Random(seed), apart=apart) for seed in range(2))
+    taken = TakenEndpoints()
+    one, other = (Candidates(ENDPOINTS[:2], Lookups(), Random(seed), taken=taken) for seed in range(2))
     assert one.next(0.0)
     assert other.next(0.0)
     other.failed(0.0)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from sluicemq_broker.config import Config, load
-from sluicemq_broker.doctor import Answers, Finding, Host, Level, Store, Subject, examined, worst
+from sluicemq_broker.doctor import Answers, Finding, Host, Level, Store, Subject, findings_of, worst
 from sluicemq_broker.store import ServerFacts
 from sluicemq_broker.store.admin.server_facts import Member, Oplog
 from support.certificates import Authority
@@ -50,7 +50,7 @@ def found(
     now: float = 1e9,
 ) -> dict[str, list[Finding]]:
     """Examine a set-up of which only these are known."""
-    return examined(
+    return findings_of(
         Subject(
             file=None,
             config=config,

@@ -4,21 +4,20 @@ Each check is a function from the :class:`Subject` to findings, in the file of w
 with what there is: a broker that runs, its MongoDB alone, or a configuration file alone.
 """
 
-from sluicemq_broker.doctor.consultation import Consultation, Doubt, consult
-from sluicemq_broker.doctor.examination import examined
+from sluicemq_broker.doctor.examination import Examination, UnusableFile, examine, findings_of
 from sluicemq_broker.doctor.finding import Finding, Level, worst
 from sluicemq_broker.doctor.subject import Answers, Host, Store, Subject
 
 __all__ = [
     "Answers",
-    "Consultation",
-    "Doubt",
+    "Examination",
     "Finding",
     "Host",
     "Level",
     "Store",
     "Subject",
-    "consult",
-    "examined",
+    "UnusableFile",
+    "examine",
+    "findings_of",
     "worst",
 ]

@@ -53,13 +53,13 @@ def doctor(
     invocation: Invocation = ctx.obj
     module = _of_broker()
     try:
-        consultation = module.consult(config, uri_file, database)
+        examination = module.examine(config, uri_file, database)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
-    _name_the_broker(invocation, consultation.endpoint)
+    _name_the_broker(invocation, examination.endpoint)
     answers, code, message = _asked(invocation)
     try:
-        found = consultation.look(invocation.endpoint, answers, code, message, report, log)
+        found = examination.run(invocation.endpoint, answers, code, message, report, log)
     except OSError as error:
         raise click.UsageError(f"{error.filename}: {error.strerror}") from None
     if invocation.as_json:

@@ -19,7 +19,6 @@ from math import inf
 from random import Random
 from typing import Final, NamedTuple
 
-from sluicemq.transport.apart import Apart
 from sluicemq.transport.endpoints import Place, place
 from sluicemq.transport.names import Address, Names
 
@@ -52,6 +51,29 @@ class Candidate(NamedTuple):
     ipv6: bool
 
 
+class TakenEndpoints:
+    """Endpoints that the connections of one worker have taken, so that each leads to another broker.
+
+    Used by several I/O threads: every operation is one on a dict, which is atomic.
+    """
+
+    def __init__(self) -> None:
+        self._takers: dict[str, object] = {}
+
+    def take(self, endpoint: str, taker: object) -> bool:
+        """Take an endpoint; False if another has it."""
+        return self._takers.setdefault(endpoint, taker) is taker
+
+    def leave(self, endpoint: str, taker: object) -> None:
+        """Let others take an endpoint."""
+        if self._takers.get(endpoint) is taker:
+            del self._takers[endpoint]
+
+    def free(self, endpoints: Sequence[str]) -> list[str]:
+        """Return the endpoints that nobody has taken."""
+        return [each for each in endpoints if each not in self._takers]
+
+
 class Candidates:
     """The addresses of all endpoints, in turn. It knows no socket and no clock."""
 
@@ -61,7 +83,7 @@ class Candidates:
         names: Names,
         rng: Random | None = None,
         *,
-        apart: Apart | None = None,
+        taken: TakenEndpoints | None = None,
         stays: tuple[float, float] = (inf, inf),
     ) -> None:
         """``apart``: shared with other connections; a candidate that one of them has is passed over.
@@ -72,7 +94,7 @@ class Candidates:
         self._leave_at = inf
         self.passed_over = False
         """Another connection has a candidate of this round, or the last."""
-        self._apart = apart or Apart()
+        self._taken = taken or TakenEndpoints()
         self._tried = False
         self._look_at = self._in_name_at = 0.0
         self.rounds = 0
@@ -128,7 +150,7 @@ class Candidates:
         self._add_new()
         while self._left:
             candidate = self._left.popleft()
-            if self._apart.take(candidate.endpoint, self):
+            if self._taken.take(candidate.endpoint, self):
                 self._dialled, self._tried = candidate, True
                 self._until = now + _LOOK_UP_WITHIN
                 return candidate
@@ -165,7 +187,7 @@ class Candidates:
     def failed(self, now: float) -> None:
         """Note that the last candidate did not greet, or that its connection was lost."""
         if self._dialled:
-            self._apart.leave(self._dialled.endpoint, self)
+            self._taken.leave(self._dialled.endpoint, self)
         greeted_at, self._greeted_at = self._greeted_at, None
         if greeted_at is not None and now - greeted_at >= _STEADY_AFTER:
             self.rounds = 0

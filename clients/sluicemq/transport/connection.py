@@ -37,8 +37,7 @@ from sluicemq.protocol.errors import Forked, NotAdmitted, SluiceError, TooLarge,
 from sluicemq.protocol.readable import escaped
 from sluicemq.transport import endpoints, native
 from sluicemq.transport.access import Access, Broker
-from sluicemq.transport.apart import Apart
-from sluicemq.transport.candidates import LONGEST_PAUSE, Candidate, Candidates
+from sluicemq.transport.candidates import LONGEST_PAUSE, Candidate, Candidates, TakenEndpoints
 from sluicemq.transport.entry import CANT_ENTER, explained
 from sluicemq.transport.link import Link
 from sluicemq.transport.names import Names
@@ -88,7 +87,7 @@ class Connection:
         *,
         patient: bool = True,
         about: dict[str, Any] | None = None,
-        apart: Apart | None = None,
+        taken: TakenEndpoints | None = None,
         repeats: bool = False,
         stays: tuple[float, float] = (inf, inf),
     ) -> None:
@@ -134,8 +133,8 @@ class Connection:
         self._wakeup = native.Wakeup()
         self._ring = self._wakeup.ring
         names = Names(self._wakeup.ring, self._access.resolve)
-        self._candidates = Candidates(self._access.endpoints, names, apart=apart, stays=stays)
-        self._apart = apart
+        self._candidates = Candidates(self._access.endpoints, names, taken=taken, stays=stays)
+        self._taken = taken
         self._candidate: Candidate | None = None
         self._rounds, self._outcomes = 0, list[_Outcome]()
         """Outcomes of this round's tries."""
@@ -537,7 +536,7 @@ class Connection:
     def _warn_unreachable(self) -> None:
         if monotonic() >= self._warn_at:
             self._warn_at = monotonic() + _WARN_EACH
-            free = self._apart.free(self._access.endpoints) if self._apart else self._access.endpoints
+            free = self._taken.free(self._access.endpoints) if self._taken else self._access.endpoints
             why = self._obstacle or f"can't reach {endpoints.shown(free)}: is a broker running there?"
             self.post(log.warning, "%s", why)
 
