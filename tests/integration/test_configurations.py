@@ -61,7 +61,7 @@ def queues(documents: Database[dict[str, Any]]) -> Queues:
 
 def say(documents: Database[dict[str, Any]], broker: str, texts: list[str]) -> None:
     LeaseStore(documents).begin(broker, broker, 60.0, NOW)
-    ConfigurationStore(documents).say([broker], f"digest of {broker}", texts, NOW)
+    ConfigurationStore(documents).put([broker], f"digest of {broker}", texts, NOW)
 
 
 def pieces(ttl: float) -> list[str]:

@@ -134,7 +134,7 @@ def make_some(documents: Documents) -> None:
     LeaseStore(documents).begin("owner-that-died", "elsewhere:2", 15.0, NOW)
     LeaseStore(documents).end("owner-that-died", NOW, silent=True)
     texts = [json.dumps({"*": {"max_attempts": 3}})]
-    ConfigurationStore(documents).say(["owner-that-lives"], "0123456789abcdef", texts, NOW)
+    ConfigurationStore(documents).put(["owner-that-lives"], "0123456789abcdef", texts, NOW)
     limits = LimitStore(documents, "limited")
     limits.permit("owner", 1, 5, 1)
     limits.take(1, 5.0, 5, NOW)

@@ -152,7 +152,7 @@ class Year:
             self.tasks.end(f"{number}-{each}", "b", self.now, {"state": TaskState.DONE})
             self.leases.begin(f"{number}-{each}", "other", 15.0, self.now)
             self.leases.end(f"{number}-{each}", self.now)
-        self.configurations.say([], f"digest-{number}", ["{}"], self.now)
+        self.configurations.put([], f"digest-{number}", ["{}"], self.now)
 
     def _duties(self) -> None:
         self.broker.beat()

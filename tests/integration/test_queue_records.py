@@ -102,8 +102,8 @@ def test_a_removal_is_known_by_its_revision_also_behind_later_orders(store: Queu
 
 def test_brokers_that_hear_of_a_removal_say_how_many_workers_they_have(store: QueueRecordStore) -> None:
     store.change("a", lambda record: replace(record, removing=Removing("t1", "me", NOW)), NOW)
-    store.hear("a", "t1", {"x": 2, "y": 0})
-    store.hear("a", "other", {"z": 1})
+    store.note_workers("a", "t1", {"x": 2, "y": 0})
+    store.note_workers("a", "other", {"z": 1})
     assert store.one("a").removing == Removing("t1", "me", NOW, {"x": 2, "y": 0})
 
 

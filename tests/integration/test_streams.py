@@ -542,7 +542,7 @@ class TestReading:
         woken: list[int] = []
         two[0].stream.wait("me", 1, lambda: woken.append(1))
         two[1].publish("a")
-        two[0].stream.look()
+        two[0].stream.read_newer()
 
         eventually(lambda: bool(woken))
         assert two[0].read() == numbered("a")
@@ -553,7 +553,7 @@ class TestReading:
         woken: list[int] = []
         two[1].publish("a")
         two[0].stream.wait("me", 2, lambda: woken.append(1))
-        two[0].stream.look()  # where it ends
+        two[0].stream.read_newer()  # where it ends
         eventually(lambda: two[0].stream.newest == 1)
         woken.clear()
         two[0].stream.wait("me", 2, lambda: woken.append(1))

@@ -91,7 +91,7 @@ def leases(subject: Subject) -> Iterator[Finding]:
     if store.database is None or store.facts is None:
         return
     now = subject.now + store.facts.ahead
-    spans = {each.broker: each.lease for each in ConfigurationStore(store.database).said()}
+    spans = {each.broker: each.lease for each in ConfigurationStore(store.database).live()}
     brokers = LeaseStore(store.database).brokers()
     for each in brokers:
         if each.ended is not None:
@@ -116,7 +116,7 @@ def leases(subject: Subject) -> Iterator[Finding]:
 def bus(subject: Subject) -> Iterator[Finding]:
     """Say whether brokers beside each other hear of each other's jobs at once."""
     config, database = subject.config, subject.store.database
-    others = [] if database is None else ConfigurationStore(database).said()
+    others = [] if database is None else ConfigurationStore(database).live()
     form = None if config is None else config.broker.event_bus
     if config is not None and form in (BusForm.OFF, BusForm.LOCAL) and len(others) > 1:
         yield warning(
@@ -140,7 +140,7 @@ def agreement(subject: Subject) -> Iterator[Finding]:
     if database is None:
         return
     store = ConfigurationStore(database)
-    brokers = store.said()
+    brokers = store.live()
     known = store.read({each.digest for each in brokers if each.digest})
     files = {each.broker: known[each.digest] for each in brokers if each.digest in known}
     stored = _stored(database)

@@ -138,7 +138,7 @@ class Incidents:
         self._look_at_bounds()
         self._watched = {queue.name: self._watch(queue) for queue in self._queues}
         for place, each in enumerate(list(self._watched.values())):
-            each.look(now)
+            each.note_new(now)
             if place % _A_TURN == _A_TURN - 1:
                 let_others_run()
         if self._context.timer.now() - self._flushed >= FLUSH:
@@ -305,9 +305,9 @@ def merged(incidents: Iterable[Incident]) -> list[dict[str, Any]]:
             brokers[key].add(each.broker)
             continue
         if before is not None:
-            done.append(_told(before, brokers[key]))
+            done.append(_as_row(before, brokers[key]))
         latest[key], brokers[key] = each, {each.broker}
-    done += [_told(each, brokers[key]) for key, each in latest.items()]
+    done += [_as_row(each, brokers[key]) for key, each in latest.items()]
     return sorted(done, key=lambda each: each["at"], reverse=True)
 
 
@@ -332,7 +332,7 @@ def _together(one: Incident, other: Incident) -> Incident:
     return one._replace(at=min(one.at, other.at), until=max(one.until, other.until), figures=figures)
 
 
-def _told(incident: Incident, brokers: set[str]) -> dict[str, Any]:
+def _as_row(incident: Incident, brokers: set[str]) -> dict[str, Any]:
     told = {name: getattr(incident, name) for name in ("kind", "queue", "at", "until")}
     return {**told, "brokers": sorted(brokers), "figures": dict(incident.figures)}
 
@@ -349,7 +349,7 @@ class _Watched:
         self._paused = frozenset(queue.paused)
         self._pushes = FloodDetector()
 
-    def look(self, now: float) -> None:
+    def note_new(self, now: float) -> None:
         """Note incidents since the last look."""
         queue = self.queue
         if queue.paused != self._paused:

@@ -103,11 +103,11 @@ class Disagreements:
         if saying == self._said and now - self._said_at < _AGAIN:
             return
         for store in self._stores.values():
-            store.say(self._owners.mine(), self._digest, self._texts, self._clock.now())
+            store.put(self._owners.mine(), self._digest, self._texts, self._clock.now())
         self._said, self._said_at = saying, now
 
     def _compare(self, database: str, store: ConfigurationStore) -> Iterator[Difference]:
-        brokers = store.said()
+        brokers = store.live()
         yield from differences_of_brokers(brokers)
         for number, each in enumerate(self._files[database].differences(brokers), 1):
             if not self._is_stored(database, each):

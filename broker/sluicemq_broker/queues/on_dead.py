@@ -71,7 +71,7 @@ class OnDead:
 
         Called every second or so.
         """
-        for queue in self._each():
+        for queue in self._until_stopped():
             died, to = queue.take_deaths(), _goes_to(queue)
             if died:
                 self._try(queue, self._clock.now() - _MARGIN, self._notify_parents)
@@ -91,7 +91,7 @@ class OnDead:
         self._rounds += 1
         self._forget_those_gone()
         self._resume_drops()
-        for number, queue in enumerate(self._each()):
+        for number, queue in enumerate(self._until_stopped()):
             if (number + self._rounds) % self._seldom == 0:
                 self._try(queue, self._places.get(queue.name, 0.0), self._walk)
             if queue.in_use:
@@ -107,14 +107,14 @@ class OnDead:
 
         Called when a broker was found dead: it may have been killed right after such a death.
         """
-        for queue in self._each():
+        for queue in self._until_stopped():
             self._try(queue, since - _MARGIN, self._notify_parents)
 
     def stop(self) -> None:
         """Begin no other page."""
         self._stopping = True
 
-    def _each(self) -> Iterator[Queue]:
+    def _until_stopped(self) -> Iterator[Queue]:
         """Yield all queues, until the broker stops."""
         return takewhile(lambda _queue: not self._stopping, self._queues)
 

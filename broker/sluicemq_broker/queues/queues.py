@@ -355,7 +355,7 @@ class Queues:
                 self.let_go_removed()
         if record.removing and (mine := self.context.owners.mine()):
             workers = dict.fromkeys(mine, 0) | {mine[0]: queue.workers if queue else 0}
-            self.records.store(database).hear(name, record.removing.token, workers)
+            self.records.store(database).note_workers(name, record.removing.token, workers)
 
     def _use_all_settings(self) -> None:
         for each in self:

@@ -71,9 +71,9 @@ class DeadRetention:
             oldest |= oldest_deaths(database, names)
         self._oldest = oldest
         for queue in some:
-            attempt(partial(self._look, queue), partial(self._failed, queue))
+            attempt(partial(self._enforce, queue), partial(self._failed, queue))
 
-    def _look(self, queue: Queue) -> None:
+    def _enforce(self, queue: Queue) -> None:
         bounds, died = self.bounds(queue), self._oldest.get(queue.name)
         if (died is not None and died < bounds.until) or (self._dead(queue.name) or 0) > bounds.most:
             self._retire(queue.name, bounds)

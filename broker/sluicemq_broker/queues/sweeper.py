@@ -80,7 +80,7 @@ class Sweeper:
             elif gone:
                 queue.look_for_headless(now=True)
 
-        self._each(sweep, self._queues)
+        self._for_each(sweep, self._queues)
 
     def audit(self) -> None:
         """Make jobs ready that are reserved under our id in MongoDB, but unknown here.
@@ -96,13 +96,13 @@ class Sweeper:
             if found is None or found.owners & mine:
                 missing.update(self.missing(queue))
 
-        self._each(look, self._queues)
+        self._for_each(look, self._queues)
         orphans = missing & self._doubtful
         if orphans:
-            self._each(lambda queue: self._free(queue, orphans), self._queues)
+            self._for_each(lambda queue: self._free(queue, orphans), self._queues)
         self._doubtful = missing
 
-    def _each(self, duty: Callable[[Queue], None], queues: Iterable[Queue]) -> None:
+    def _for_each(self, duty: Callable[[Queue], None], queues: Iterable[Queue]) -> None:
         for queue in queues:
             attempt(partial(duty, queue), partial(self._failed, queue))
 

@@ -367,9 +367,9 @@ class Tasks:
             "changed_at": date(self._clock.now()),
         }
         if self._stopping.is_set():
-            self._store(task).go_on(task.id, task.owner, {**progress, "owner": ""})
+            self._store(task).note_progress(task.id, task.owner, {**progress, "owner": ""})
             return False
-        cancelled = self._store(task).go_on(task.id, task.owner, progress)
+        cancelled = self._store(task).note_progress(task.id, task.owner, progress)
         if cancelled:
             self._end(task, TaskState.CANCELLED)
             return False

@@ -2,7 +2,7 @@
 
 One of them keeps no other from being read. It is set aside: left as it is in MongoDB, passed over, counted
 and logged once, until somebody has corrected or removed it. (A job becomes a dead letter besides; see
-``jobs/strange_documents.py``.) What a collection's documents must have is said by its reader, which takes
+``jobs/malformed.py``.) What a collection's documents must have is said by its reader, which takes
 each field by :func:`field`::
 
     schedules = readable(collection, collection.find(...), _read)    passes over what _read can't read

@@ -83,7 +83,7 @@ class Stream:
         self._recent = Recent()
         self._waiting: dict[object, Woken] = {}
         self._channel = channel
-        self._looking = self._look_again = False
+        self._looking = self._read_again = False
         self._seen_by = 0  # the channel's epoch in which all segments of other brokers were read
         self.kept = StreamKept(0, 0, None)
         """How much is kept, as of the last look."""
@@ -232,7 +232,7 @@ class Stream:
             return
         self._waiting[key] = woken
         if self._seen_by != self._channel.epoch:
-            self.look()  # events before this wait were ignored
+            self.read_newer()  # events before this wait were ignored
 
     def forget(self, key: object) -> None:
         """Undo :meth:`wait` for this key."""
@@ -242,28 +242,28 @@ class Stream:
         """Give readers no messages before this number any more."""
         self._recent.forget(first)
 
-    def hear(self, segment: Segment) -> None:
+    def take_carried(self, segment: Segment) -> None:
         """Give waiting readers a segment from an event of another broker, if it is the next one."""
         if self._waiting and segment.first == self._recent.next:
             self._recent.add(segment)
             self._wake()
 
-    def look(self, first: int = 0) -> None:
+    def read_newer(self, first: int = 0) -> None:
         """Look for a segment of another broker, which may begin with this number; never blocks."""
         if 0 < first < self._recent.next or (first and first == self._writer.place):
             return  # known, or one of ours
         if not self._waiting:
             self._seen_by = 0
             return
-        self._look_again = True
+        self._read_again = True
         if not self._looking:
             self._looking = True
-            gevent.spawn(self._look)
+            gevent.spawn(self._read_newer)
 
-    def _look(self) -> None:
+    def _read_newer(self) -> None:
         try:
-            while self._look_again:
-                self._look_again = False
+            while self._read_again:
+                self._read_again = False
                 self._seen_by = self._channel.epoch
                 self._find_newer()
         except SluiceError as error:

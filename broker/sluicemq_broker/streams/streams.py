@@ -148,7 +148,7 @@ class Streams:
         """Look for messages of other brokers in streams with waiting readers; called every second or so."""
         for stream in self:
             if stream.awaited:
-                stream.look()
+                stream.read_newer()
         if self._looks_again:
             self._looks_again = False
             self.discover()
@@ -158,14 +158,14 @@ class Streams:
         if not event.name:
             self.look()
         elif stream := self._open.get(event.name):
-            stream.look(event.number)
+            stream.read_newer(event.number)
 
     def on_segment(self, event: BusEvent) -> None:
         """Use a segment that another broker has sent whole."""
         stream = self._open.get(event.name)
         segment = read_carried(event.number, event.data)
         if stream and segment:
-            stream.hear(segment)
+            stream.take_carried(segment)
 
     def remove(self, name: str) -> int:
         """Remove all messages of a stream; the next one published gets the next number.

@@ -60,7 +60,7 @@ class Chosen(NamedTuple):
     in_part: bool
 
 
-def look_through(
+def search_windows(
     jobs: Jobs, choice: DeadLetters, now: float, size: BatchSize, looked: Looked
 ) -> Iterator[list[Chosen]]:
     """Yield the dead letters of a choice, the oldest first, window by window; ignores its limit.

@@ -129,7 +129,7 @@ class QueueRecordStore:
 
         return self._revisions.change(name, apply)
 
-    def hear(self, name: str, token: str, workers: Mapping[str, int]) -> None:
+    def note_workers(self, name: str, token: str, workers: Mapping[str, int]) -> None:
         """Note that a broker knows of a removal, and its workers by owner id; nothing if it has ended."""
         heard = {f"removing.heard.{owner}": count for owner, count in workers.items()}
         with translated():

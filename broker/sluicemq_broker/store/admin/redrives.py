@@ -26,7 +26,7 @@ from sluicemq_broker.store.admin.dead_letters import (
     chosen,
     index_of,
     is_a,
-    look_through,
+    search_windows,
 )
 from sluicemq_broker.store.errors import Refused, translated
 from sluicemq_broker.store.halving import READ_AT_ONCE, BatchSize, batches
@@ -97,7 +97,7 @@ class Redrives(Operations):
             if to is not None:
                 portions = Portions(READ_AT_ONCE, self._notice)
                 step = IntoQueue(jobs, to.jobs, now, portions, by_setting=by_setting)
-            windows = _Windows(choice, redriven, look_through(jobs, choice, now, size, looked))
+            windows = _Windows(choice, redriven, search_windows(jobs, choice, now, size, looked))
             for ids in batches(windows.redrivable(), size):
                 before = redriven.moved
                 if ids:

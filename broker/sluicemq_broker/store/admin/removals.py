@@ -18,7 +18,7 @@ from typing import Final
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.changes import WAITS, Operations, not_waiting
-from sluicemq_broker.store.admin.dead_letters import DeadLetters, Looked, look_through
+from sluicemq_broker.store.admin.dead_letters import DeadLetters, Looked, search_windows
 from sluicemq_broker.store.admin.job_view import selects, stored_state
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import translated
@@ -132,7 +132,7 @@ class Removals(Operations):
         jobs = self._jobs(queue)
         room = sys.maxsize if choice.limit is None else choice.limit
         with translated():
-            for window in look_through(jobs, choice, now, size, looked):
+            for window in search_windows(jobs, choice, now, size, looked):
                 ids = [each.id for each in window[:room]]
                 room -= len(ids)
                 dead = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": {"$lte": date(now)}}

@@ -56,7 +56,7 @@ class TaskStore:
             # failpoint tasks.begin
             self._tasks.update_one({"_id": task_id}, {"$setOnInsert": task}, upsert=True)
 
-    def go_on(self, task_id: str, owner: str, progress: Document) -> bool | None:
+    def note_progress(self, task_id: str, owner: str, progress: Document) -> bool | None:
         """Note the progress; return whether the task was cancelled, None if another broker has it by now."""
         mine = {"_id": task_id, "owner": owner, "state": TaskState.RUNNING}
         with translated():

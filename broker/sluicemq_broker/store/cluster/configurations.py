@@ -59,7 +59,7 @@ class ConfigurationStore:
                 **by_majority(self._configurations),
             )
 
-    def say(self, owners: Iterable[str], digest: str, texts: Sequence[str], now: float) -> None:
+    def put(self, owners: Iterable[str], digest: str, texts: Sequence[str], now: float) -> None:
         """Store the settings of a broker with these owner ids; ``texts``: its tables as JSON, in pieces."""
         fits = sum(map(len, texts)) <= _MOST
         used = {"queues": list(texts) if fits else None, "used_at": date(now)}
@@ -69,7 +69,7 @@ class ConfigurationStore:
             # failpoint configurations.note_owners
             self._leases.update_many({"_id": {"$in": list(owners)}}, {"$set": {"settings": digest}})
 
-    def said(self) -> list[Said]:
+    def live(self) -> list[Said]:
         """Return all live brokers, by name; of several leases of one the latest."""
         with translated():
             found = self._leases.find({"state": "live"}).sort("started_at", 1)

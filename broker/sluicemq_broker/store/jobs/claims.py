@@ -19,10 +19,10 @@ from sluicemq_broker.store.jobs.documents import (
     QueueDefaults,
 )
 from sluicemq_broker.store.jobs.indexes import Notice
+from sluicemq_broker.store.jobs.malformed import Malformed, read
 from sluicemq_broker.store.jobs.orders import order_of
 from sluicemq_broker.store.jobs.outcomes import RELEASE, death
 from sluicemq_broker.store.jobs.reply_sizes import MEASURED, ReplySizes
-from sluicemq_broker.store.jobs.strange_documents import Strange, read
 from sluicemq_broker.store.jobs.tenant_limits import Allowance
 from sluicemq_broker.store.values import BY_ID, Document, Jobs, date
 from sluicemq_broker.store.write_results import refusals
@@ -67,7 +67,7 @@ class Claims:
         self,
         jobs: Jobs,
         defaults: QueueDefaults,
-        set_aside: Callable[[list[Strange], float], int],
+        set_aside: Callable[[list[Malformed], float], int],
         notice: Notice,
     ) -> None:
         self.jobs = jobs
@@ -184,25 +184,25 @@ class Claims:
 
         A document that is no job is set aside: it takes a place in this claim, and in no later one.
         """
-        found, strange, last = self._read(page.replies(at_once), room)
+        found, malformed, last = self._read(page.replies(at_once), room)
         # A job that returned between two reads has moved others on: they were read twice.
         found = list({each.id: each for each in found}.values())
         if last is not None:
             page.stop_at(last)
-        moved = self._set_aside(strange, now)
+        moved = self._set_aside(malformed, now)
         return found, last is not None or page.more(progress=bool(found or moved))
 
     def _read(
         self, replies: Iterable[list[Document]], room: int
-    ) -> tuple[list[Job], list[Strange], Document | None]:
+    ) -> tuple[list[Job], list[Malformed], Document | None]:
         """Return jobs, documents that are none, and the last one if there is no room behind it."""
         found: list[Job] = []
-        strange: list[Strange] = []
+        malformed: list[Malformed] = []
         last: Document | None = None
         for stored in (each for reply in replies for each in reply):
             each = read(stored, self._defaults)
-            if isinstance(each, Strange):
-                strange.append(each)
+            if isinstance(each, Malformed):
+                malformed.append(each)
                 continue
             found.append(each)
             room -= each.size
@@ -210,7 +210,7 @@ class Claims:
                 last = stored
                 break
         self.reply_sizes.claimed(found)
-        return found, strange, last
+        return found, malformed, last
 
     def _largest(self, due: Document) -> int:
         """Return the bytes of the largest of the first jobs: a reply full of such jobs would take 16 MiB."""
@@ -236,9 +236,9 @@ class Claims:
         with applied():
             mine = {"_id": {"$in": [each.id for each in wanted]}, **ours}
             won = {each["_id"] for each in self.jobs.find(mine, {"_id": 1}, hint=BY_ID)}
-            strange = {**due, **_these(wanted), "$nor": [HISTORY_IS_A_LIST]}
-            without = self.jobs.find(strange, {"_id": 1}, hint=BY_ID)
-            self._set_aside([Strange(each["_id"], "its errors are no array") for each in without], now)
+            malformed = {**due, **_these(wanted), "$nor": [HISTORY_IS_A_LIST]}
+            without = self.jobs.find(malformed, {"_id": 1}, hint=BY_ID)
+            self._set_aside([Malformed(each["_id"], "its errors are no array") for each in without], now)
         return [each for each in wanted if each.id in won]
 
     def _reserve_with_slots(self, slotted: Sequence[_Slotted], due: Document, reserved: Document) -> int:

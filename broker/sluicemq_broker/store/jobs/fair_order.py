@@ -58,10 +58,10 @@ class _Tenant(NamedTuple):
 class _Tenants(NamedTuple):
     """Tenants with jobs that are due; ``all_there``: there are no others.
 
-    ``strange``: ids of documents whose tenant is no name.
+    ``malformed``: ids of documents whose tenant is no name.
     """
 
-    strange: list[Any]
+    malformed: list[Any]
     found: list[_Tenant]
     all_there: bool
 
@@ -69,14 +69,14 @@ class _Tenants(NamedTuple):
 class FairPlan(NamedTuple):
     """The jobs that a claim reads: ``shares`` jobs of each tenant, behind ``skips`` others; ``limit`` in all.
 
-    ``firsts``: the ids of their first jobs. ``strange``: ids of documents that are no jobs. ``left_out``:
+    ``firsts``: the ids of their first jobs. ``malformed``: ids of documents that are no jobs. ``left_out``:
     there are tenants without a share that might have one.
     """
 
     shares: Mapping[str, int]
     skips: Mapping[str, int]
     firsts: Mapping[str, Any]
-    strange: Sequence[Any]
+    malformed: Sequence[Any]
     left_out: bool
     limit: int
     now: float
@@ -149,7 +149,7 @@ class FairOrder(ClaimOrder):
         while True:
             alone = brokers == 1 and not allowance.limited
             known = self._known(most, now) if alone else None
-            tenants = known or self._look(due, most, now)
+            tenants = known or self._read_tenants(due, most, now)
             names = allowance.open([each.name for each in tenants.found])
             if len(names) > FEW:
                 limit = self._part(names, limit, brokers)
@@ -159,12 +159,12 @@ class FairOrder(ClaimOrder):
             most = 4 * max(most, FEW)  # of all these none may begin
         may_have_share = [each for each in names if each in shares or each not in allowance.held]
         self._served = tuple(shares)
-        left_out = not tenants.all_there or len(shares) < len(may_have_share) or bool(tenants.strange)
+        left_out = not tenants.all_there or len(shares) < len(may_have_share) or bool(tenants.malformed)
         skips = self._skips(shares, brokers)
         firsts = {each.name: each.first for each in tenants.found}
         if brokers > 1:
             self.ahead = ReadAhead()  # others claim what is known here
-        plan = FairPlan(shares, skips, firsts, tenants.strange, left_out=left_out, limit=limit, now=now)
+        plan = FairPlan(shares, skips, firsts, tenants.malformed, left_out=left_out, limit=limit, now=now)
         return FairPage(self._jobs, due, self._rounds, plan, allowance, self.ahead)
 
     def as_claimed(self, jobs: list[Job]) -> list[Job]:
@@ -200,11 +200,11 @@ class FairOrder(ClaimOrder):
             return None
         return _Tenants([], [_Tenant(each, self.ahead.first(each)) for each in names], all_there=True)
 
-    def _look(self, due: Document, limit: int, now: float) -> _Tenants:
+    def _read_tenants(self, due: Document, limit: int, now: float) -> _Tenants:
         """Read the tenants; note them if these are all, and none can have come meanwhile."""
         self._names, changes = None, self._changes
         tenants = self._read(due, limit)
-        complete = tenants.all_there and not tenants.strange and len(tenants.found) <= FEW
+        complete = tenants.all_there and not tenants.malformed and len(tenants.found) <= FEW
         if complete and changes == self._changes:
             self._names, self._looked = [each.name for each in tenants.found], now
         return tenants
@@ -221,11 +221,11 @@ class FairOrder(ClaimOrder):
         found = self._scan(due, {"tenant": {"$gte": at}}, most)
         if len(found) == most:
             return _Tenants(*_sorted(found), all_there=False)
-        strange, ahead = _sorted(found)
+        malformed, ahead = _sorted(found)
         found = self._scan(due, {"tenant": {"$not": {"$gte": at}}}, most - len(ahead))
-        more_strange, behind = _sorted(found)
+        more_malformed, behind = _sorted(found)
         self._many = len(found) == most - len(ahead)
-        return _Tenants(strange + more_strange, [*ahead, *behind], all_there=not self._many)
+        return _Tenants(malformed + more_malformed, [*ahead, *behind], all_there=not self._many)
 
     def _scan(self, due: Document, which: Document, most: int) -> list[Document]:
         # By keys alone, so a tenant whose first job has expired is among them. MongoDB reads on to 4 MiB of
@@ -292,7 +292,7 @@ class FairPage(ClaimPage):
         yield from self._of(several, at_once, skips)
         if not self._count and any(skips.values()):
             yield from self._of(several, at_once, {})
-        yield from self._these(known, self._plan.strange, at_once)
+        yield from self._these(known, self._plan.malformed, at_once)
         # A tenant whose first job has expired, or is another broker's by now, may have a second one.
         yield from self._of([each for each in known if not self._count[each]][:FEW], at_once, {})
         if len(self.shares) <= FEW and not any(skips.values()):
@@ -314,10 +314,10 @@ class FairPage(ClaimPage):
         return known
 
     def _these(
-        self, known: Mapping[str, Sequence[Any]], strange: Sequence[Any], at_once: int
+        self, known: Mapping[str, Sequence[Any]], malformed: Sequence[Any], at_once: int
     ) -> Iterator[list[Document]]:
         """Read the jobs of these ids, in this order."""
-        ids = [*chain.from_iterable(known.values()), *strange]
+        ids = [*chain.from_iterable(known.values()), *malformed]
         for at in range(0, len(ids), at_once):
             part = ids[at : at + at_once]
             named = {**self._due, "_id": {"$in": part}}
@@ -384,9 +384,9 @@ def _name(stored: Document) -> str:
 
 def _sorted(found: Sequence[Document]) -> tuple[list[Any], list[_Tenant]]:
     """Return the first documents of tenants that are no names, and the tenants by their names."""
-    strange = [each["first"] for each in found if not isinstance(each["_id"], str | None)]
+    malformed = [each["first"] for each in found if not isinstance(each["_id"], str | None)]
     tenants = {each["_id"] or "": each["first"] for each in found if isinstance(each["_id"], str | None)}
-    return strange, [_Tenant(name, tenants[name]) for name in sorted(tenants)]
+    return malformed, [_Tenant(name, tenants[name]) for name in sorted(tenants)]
 
 
 class StagedFairly:

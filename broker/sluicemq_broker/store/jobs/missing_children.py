@@ -147,7 +147,7 @@ def _missing(
         for each in _collections(client, known, search.likely()):
             if not search.missing:
                 break
-            search.look(each)
+            search.search_in(each)
         return dict(search.missing)
 
     try:
@@ -170,7 +170,7 @@ class _Search:
         """Return the collections that got the children."""
         return {collection(name) for each in self._waiting.values() for name in each.queues}
 
-    def look(self, jobs: Jobs) -> None:
+    def search_in(self, jobs: Jobs) -> None:
         """Look into one collection for the children that are missing still."""
         ids = [job_id for parent in self.missing for job_id in self._waiting[parent].ids()]
         for at in range(0, len(ids), _CHILDREN):

@@ -31,6 +31,7 @@ from sluicemq_broker.store.jobs.groups import GroupStore
 from sluicemq_broker.store.jobs.index_models import ENDED_INDEX
 from sluicemq_broker.store.jobs.indexes import Notice, ignore, make_indexes, mend_indexes
 from sluicemq_broker.store.jobs.inserts import Insertion
+from sluicemq_broker.store.jobs.malformed import Malformed, set_aside, set_ownerless_aside
 from sluicemq_broker.store.jobs.numbered_inserts import Insert, sessions_of
 from sluicemq_broker.store.jobs.orders import indexes_of_other_orders, order_of
 from sluicemq_broker.store.jobs.outcomes import (
@@ -54,7 +55,6 @@ from sluicemq_broker.store.jobs.outcomes import (
     taken_over,
     uncertain,
 )
-from sluicemq_broker.store.jobs.strange_documents import Strange, set_aside, set_ownerless_aside
 from sluicemq_broker.store.values import BY_ID, Document, date
 from sluicemq_broker.store.write_results import Pushed, outcome, refusals
 
@@ -369,8 +369,8 @@ class QueueStore:
 
     # ------------------------------------------------------ owners and sweeps
 
-    def _set_aside(self, strange: list[Strange], now: float) -> int:
-        moved = set_aside(self.jobs, strange, now)
+    def _set_aside(self, malformed: list[Malformed], now: float) -> int:
+        moved = set_aside(self.jobs, malformed, now)
         for each in moved:
             self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
         return len(moved)
@@ -384,8 +384,8 @@ class QueueStore:
     def mend_ownerless(self, now: float) -> None:
         """Set documents aside that are reserved by nobody: no broker wrote them so."""
         with translated():
-            strange = set_ownerless_aside(self.jobs, now)
-        for each in strange:
+            malformed = set_ownerless_aside(self.jobs, now)
+        for each in malformed:
             self._notice(Count.UNREADABLE_DOCUMENTS, str(each))
 
     def reclaim(self, owner: str, max_losses: int, now: float) -> tuple[int, int]:

@@ -77,7 +77,7 @@ class Schedule:
     @property
     def described(self) -> Document:
         """All that somebody has said of it: not its next run, and what became of the former ones."""
-        return {**self.times, **_said(self)}
+        return {**self.times, **_without_times(self)}
 
     @property
     def times(self) -> Document:
@@ -251,7 +251,7 @@ def _planned(schedule: Schedule) -> Document:
     return {"begins_at": date(schedule.timetable.begins_at), "next_at": date(schedule.next_at)}
 
 
-def _said(schedule: Schedule) -> Document:
+def _without_times(schedule: Schedule) -> Document:
     """Return the fields of a schedule that don't say when it runs."""
     return {
         "queue": schedule.queue,

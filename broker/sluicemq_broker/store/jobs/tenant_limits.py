@@ -100,7 +100,7 @@ class TenantLimits:
                 del self._buckets[each]
         return TenantAllowance(self, reservation, now, brokers)
 
-    def look(self, tenants: Iterable[str], now: float) -> None:
+    def read_tokens(self, tenants: Iterable[str], now: float) -> None:
         """Read the tokens of tenants, if they are many: else each claim would find out about a few."""
         known = {each for each, bucket in self._buckets.items() if now - bucket.at < _FRESH}
         unknown = [each for each in tenants if each not in known]
@@ -180,7 +180,7 @@ class TenantAllowance(Allowance):
     def open(self, tenants: Sequence[str]) -> Sequence[str]:
         """Return the tenants with a token and a free slot."""
         new = [each for each in tenants if each not in self._room]
-        self._limits.look((each for each in new if self._tokens(each)), self._now)
+        self._limits.read_tokens((each for each in new if self._tokens(each)), self._now)
         for each in new:
             self._room[each] = self._tokens(each)
         with_tokens = [each for each in new if self._room[each]]

@@ -21,7 +21,7 @@ _OWNERLESS: Final[Document] = {"state": State.RESERVED, "owner": {"$not": {"$gte
 _AT_ONCE: Final = 1000
 
 
-class Strange(NamedTuple):
+class Malformed(NamedTuple):
     """A document that is no job: its id, of any type, and the reason."""
 
     id: Any
@@ -31,24 +31,24 @@ class Strange(NamedTuple):
         return f"document {str(self.id)[:128]!r} is no job and is set aside: {self.reason}"
 
 
-def read(stored: Document, defaults: QueueDefaults) -> Job | Strange:
+def read(stored: Document, defaults: QueueDefaults) -> Job | Malformed:
     """Read the job in a document, or the reason why it is none."""
     try:
         return job(stored, defaults)
     except Unreadable as error:
-        return Strange(stored["_id"], str(error)[:1000])
+        return Malformed(stored["_id"], str(error)[:1000])
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
-        return Strange(stored["_id"], f"{type(error).__name__}: {error}"[:1000])
+        return Malformed(stored["_id"], f"{type(error).__name__}: {error}"[:1000])
 
 
-def set_aside(collection: Jobs, strange: Iterable[Strange], now: float) -> list[Strange]:
+def set_aside(collection: Jobs, malformed: Iterable[Malformed], now: float) -> list[Malformed]:
     """Make dead letters of ``ready`` documents; return those that no other broker has set aside before.
 
     One statement each, as each has its own reason; there are few. Repeating it changes nothing.
     """
     return [
         each
-        for each in strange
+        for each in malformed
         # failpoint jobs.set_aside
         if collection.update_one(
             {"_id": {"$in": [each.id]}, "state": State.READY}, _aside(each.reason, now), hint=BY_ID
@@ -56,16 +56,16 @@ def set_aside(collection: Jobs, strange: Iterable[Strange], now: float) -> list[
     ]
 
 
-def set_ownerless_aside(collection: Jobs, now: float) -> list[Strange]:
+def set_ownerless_aside(collection: Jobs, now: float) -> list[Malformed]:
     """Make dead letters of documents that are reserved by nobody: no lease of theirs will ever end."""
     reason = "reserved, and its owner is no string"
     found = collection.find(_OWNERLESS, {"_id": 1}).limit(_AT_ONCE)
-    strange = [Strange(each["_id"], reason) for each in found]
-    these = {"_id": {"$in": [each.id for each in strange]}, **_OWNERLESS}
-    if strange:
+    malformed = [Malformed(each["_id"], reason) for each in found]
+    these = {"_id": {"$in": [each.id for each in malformed]}, **_OWNERLESS}
+    if malformed:
         # failpoint jobs.set_ownerless_aside
         collection.update_many(these, _aside(reason, now), hint=BY_ID)
-    return strange
+    return malformed
 
 
 def _aside(reason: str, now: float) -> list[Document]:
