@@ -10,27 +10,3 @@ from sluicemq_broker.admin.principals import PrincipalAdmin, at_broker, at_store
 from sluicemq_broker.admin.queues import OF_ON_DEAD, OF_REDRIVE, QueueAdmin, redrive_needs
 from sluicemq_broker.admin.schedules import ScheduleAdmin
 from sluicemq_broker.admin.snapshots import Snapshot, Snapshots, View, visible_in_turns
-
-__all__ = [
-    "CHOICE",
-    "OF_ON_DEAD",
-    "OF_REDRIVE",
-    "READ_PACKED_SENT",
-    "Admin",
-    "BrokerAdmin",
-    "DeadLetterAdmin",
-    "Device",
-    "DeviceAdmin",
-    "Figures",
-    "JobAdmin",
-    "PrincipalAdmin",
-    "QueueAdmin",
-    "ScheduleAdmin",
-    "Snapshot",
-    "Snapshots",
-    "View",
-    "at_broker",
-    "at_store",
-    "redrive_needs",
-    "visible_in_turns",
-]

@@ -4,11 +4,3 @@ from sluicemq_broker.backup.reach import Place, place_of
 from sluicemq_broker.backup.refusal import Refusal
 from sluicemq_broker.backup.restoring import restore
 from sluicemq_broker.backup.saving import back_up
-
-__all__ = [
-    "Place",
-    "Refusal",
-    "back_up",
-    "place_of",
-    "restore",
-]

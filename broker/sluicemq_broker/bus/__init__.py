@@ -5,15 +5,3 @@ from sluicemq_broker.bus.event import BusEvent, BusKind
 from sluicemq_broker.bus.local import LocalTransport
 from sluicemq_broker.bus.redis import RedisTransport
 from sluicemq_broker.bus.transport import Feed, Transport
-
-__all__ = [
-    "BusEvent",
-    "BusKind",
-    "Channel",
-    "EventBus",
-    "Feed",
-    "LocalTransport",
-    "RedisTransport",
-    "Transport",
-    "silent",
-]

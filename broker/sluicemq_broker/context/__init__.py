@@ -6,15 +6,3 @@ from sluicemq_broker.context.new_names import NewNames
 from sluicemq_broker.context.owners import Owners
 from sluicemq_broker.context.retry import Retry
 from sluicemq_broker.context.schema import Schema, can_read
-
-__all__ = [
-    "Context",
-    "Memory",
-    "NewNames",
-    "NotifyBrokers",
-    "Owners",
-    "Retry",
-    "Schema",
-    "can_read",
-    "no_other_broker",
-]

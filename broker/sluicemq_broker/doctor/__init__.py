@@ -7,17 +7,3 @@ with what there is: a broker that runs, its MongoDB alone, or a configuration fi
 from sluicemq_broker.doctor.examination import Examination, UnusableFile, examine, findings_of
 from sluicemq_broker.doctor.finding import Finding, Level, worst
 from sluicemq_broker.doctor.subject import Answers, Host, Store, Subject
-
-__all__ = [
-    "Answers",
-    "Examination",
-    "Finding",
-    "Host",
-    "Level",
-    "Store",
-    "Subject",
-    "UnusableFile",
-    "examine",
-    "findings_of",
-    "worst",
-]

@@ -2,8 +2,3 @@
 
 from sluicemq_broker.embedded.data_folder import uri_of_running
 from sluicemq_broker.embedded.life import EmbeddedMongo
-
-__all__ = [
-    "EmbeddedMongo",
-    "uri_of_running",
-]

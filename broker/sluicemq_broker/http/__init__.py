@@ -8,17 +8,3 @@ from sluicemq_broker.http.metrics import Metrics
 from sluicemq_broker.http.requests import BASE, Query, view
 from sluicemq_broker.http.routes import Site
 from sluicemq_broker.http.tls import Tls
-
-__all__ = [
-    "BASE",
-    "Answer",
-    "Endless",
-    "HttpDoor",
-    "HubPace",
-    "Metrics",
-    "Query",
-    "Site",
-    "Tls",
-    "limited_connections",
-    "view",
-]

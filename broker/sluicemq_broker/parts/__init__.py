@@ -10,5 +10,3 @@ from sluicemq_broker.parts.streams import StreamsPart
 PARTS = (StreamsPart, HistoryPart, AuditPart, KeptPart, DashboardPart)
 #: Permissions that the verbs of parts need.
 NEEDS = {**audit.NEEDS, **history.NEEDS, **streams.NEEDS}
-
-__all__ = ["NEEDS", "PARTS", "AuditPart", "DashboardPart", "HistoryPart", "KeptPart", "StreamsPart"]

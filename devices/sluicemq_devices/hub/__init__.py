@@ -13,35 +13,3 @@ from sluicemq_devices.hub.turn_time import TurnTime
 from sluicemq_devices.hub.turns import NEXT_TURN, in_pieces, in_turns, let_others_run
 from sluicemq_devices.hub.watchers import switch
 from sluicemq_devices.hub.watermarks import Fillers, Pausable, Shares, Watermark, boundless
-
-__all__ = [
-    "HEAVY",
-    "LONGEST_TRACEBACK",
-    "NEXT_TURN",
-    "About",
-    "DeviceCount",
-    "Fillers",
-    "Line",
-    "Metric",
-    "Mishap",
-    "Notices",
-    "OneLine",
-    "Pausable",
-    "Shares",
-    "SpareTime",
-    "Standing",
-    "StrangersTime",
-    "TurnTime",
-    "Watermark",
-    "boundless",
-    "give_back_large_memory",
-    "in_pieces",
-    "in_turns",
-    "let_others_run",
-    "look_for_cycles",
-    "nothing",
-    "shielded",
-    "shortened",
-    "switch",
-    "unblock_stderr",
-]

@@ -7,16 +7,3 @@ from sluicemq_devices.relays.queue import Queue
 from sluicemq_devices.relays.streamer import Streamer
 from sluicemq_devices.relays.subscriber import Subscriber
 from sluicemq_devices.relays.upstream import Upstream
-
-__all__ = [
-    "HWM",
-    "HWM_BYTES",
-    "Device",
-    "FanOut",
-    "Forwarder",
-    "Kind",
-    "Queue",
-    "Streamer",
-    "Subscriber",
-    "Upstream",
-]

@@ -10,28 +10,3 @@ from sluicemq_devices.sockets.lane import Lane, RawLane
 from sluicemq_devices.sockets.outgoing_budget import SMALL, Outgoing, Ration
 from sluicemq_devices.sockets.resolving import resolved
 from sluicemq_devices.sockets.switchboard import Switchboard
-
-__all__ = [
-    "OPEN",
-    "SMALL",
-    "AllowList",
-    "Decide",
-    "Dialling",
-    "Endpoint",
-    "Guard",
-    "Guards",
-    "Lane",
-    "LaneDoor",
-    "Outgoing",
-    "Ration",
-    "RawDoor",
-    "RawLane",
-    "Switchboard",
-    "host_and_port",
-    "open_to_all",
-    "owner_of",
-    "parse_endpoint",
-    "resolved",
-    "tcp_address",
-    "unix_path",
-]

@@ -21,33 +21,3 @@ from sluicemq_devices.zmtp.messages import FramePeer, RawPeer
 from sluicemq_devices.zmtp.peer import M, Peer
 from sluicemq_devices.zmtp.plain import PlainClient, PlainServer
 from sluicemq_devices.zmtp.terms import NULL_TERMS, Terms
-
-__all__ = [
-    "COMMAND",
-    "CURVE",
-    "LARGE",
-    "LONG",
-    "MORE",
-    "NULL",
-    "NULL_TERMS",
-    "PING",
-    "PLAIN",
-    "Credentials",
-    "FramePeer",
-    "M",
-    "Mechanism",
-    "Message",
-    "Peer",
-    "PlainClient",
-    "PlainServer",
-    "RawPeer",
-    "Terms",
-    "Traffic",
-    "command",
-    "encode",
-    "encode_large",
-    "first_frame",
-    "load_curve",
-    "ping",
-    "ready_property",
-]

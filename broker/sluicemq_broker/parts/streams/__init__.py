@@ -2,5 +2,3 @@
 
 from sluicemq_broker.parts.streams.part import StreamsPart
 from sluicemq_broker.parts.streams.sessions import NEEDS
-
-__all__ = ["NEEDS", "StreamsPart"]

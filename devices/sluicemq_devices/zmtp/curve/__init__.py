@@ -21,7 +21,7 @@ from sluicemq_devices.zmtp.mechanism import Mechanism
 
 def load() -> None:
     """Import PyNaCl, which takes some ten milliseconds; raises Unavailable if it is not installed."""
-    from sluicemq_devices.zmtp.curve import sodium  # noqa: F401, PLC0415 - an extra
+    from sluicemq_devices.zmtp.curve import sodium  # noqa: PLC0415 - an extra
 
 
 def curve_server(metadata: bytes, most_bytes: int, secret_key: bytes) -> Mechanism:
