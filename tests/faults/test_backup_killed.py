@@ -47,7 +47,7 @@ def replica_set() -> Iterator[ReplicaSet]:
 
 
 @pytest.fixture
-def client(replica_set: ReplicaSet) -> Iterator[MongoClient[dict[str, Any]]]:
+def mongo(replica_set: ReplicaSet) -> Iterator[MongoClient[dict[str, Any]]]:
     replica_set.primary()
     with MongoClient[dict[str, Any]](replica_set.uri) as client:
         yield client
@@ -89,7 +89,7 @@ def require_whole(file: Path, jobs: int = MANY) -> None:
 
 @pytest.mark.parametrize("size", [0, 5_000_000])
 def test_a_backup_that_is_killed_leaves_a_part_which_the_next_one_removes(
-    client: MongoClient[dict[str, Any]], options: Sequence[str], tmp_path: Path, size: int
+    mongo: MongoClient[dict[str, Any]], options: Sequence[str], tmp_path: Path, size: int
 ) -> None:
     out = tmp_path / "out"
     backup = started("backup", *options, "--database", SOURCE, "--out", out)
@@ -129,49 +129,49 @@ def test_a_backup_begins_again_when_its_primary_is_killed(
 
 
 @pytest.fixture
-def file(client: MongoClient[dict[str, Any]], options: Sequence[str], tmp_path: Path) -> Path:
+def file(mongo: MongoClient[dict[str, Any]], options: Sequence[str], tmp_path: Path) -> Path:
     """A backup of the many jobs."""
     ended(started("backup", *options, "--database", SOURCE, "--out", tmp_path / "out"))
     return next((tmp_path / "out").iterdir())
 
 
 def test_a_step_down_does_not_disturb_a_backup(
-    client: MongoClient[dict[str, Any]], options: Sequence[str], tmp_path: Path
+    mongo: MongoClient[dict[str, Any]], options: Sequence[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     backup = started("backup", *options, "--database", SOURCE, "--out", out)
     wait_until(lambda: any(each.stat().st_size > 1_000_000 for each in parts(out)), what="a part")
-    client.admin.command({"replSetStepDown": 10, "force": True})
+    mongo.admin.command({"replSetStepDown": 10, "force": True})
     ended(backup)
     [file] = out.iterdir()
     require_whole(file)
 
 
-def same(client: MongoClient[dict[str, Any]]) -> bool:
+def same(mongo: MongoClient[dict[str, Any]]) -> bool:
     """Return True if the two databases have the same jobs."""
     found, wanted = (
-        list(client[name][QUEUE].aggregate([{"$sort": {"_id": 1}}], allowDiskUse=True))
+        list(mongo[name][QUEUE].aggregate([{"$sort": {"_id": 1}}], allowDiskUse=True))
         for name in (TARGET, SOURCE)
     )
-    return found == wanted and "payload" in client[TARGET][QUEUE].index_information()
+    return found == wanted and "payload" in mongo[TARGET][QUEUE].index_information()
 
 
 @pytest.mark.parametrize("documents", [1, MANY // 2, MANY])
 def test_a_restore_that_is_killed_is_known_and_begins_again(
     replica_set: ReplicaSet,
-    client: MongoClient[dict[str, Any]],
+    mongo: MongoClient[dict[str, Any]],
     options: Sequence[str],
     file: Path,
     documents: int,
 ) -> None:
     words = ["restore", str(file), *options, "--database", TARGET, "--yes"]
     restore = started(*words)
-    copied = client[TARGET][QUEUE]
+    copied = mongo[TARGET][QUEUE]
     wait_until(lambda: copied.estimated_document_count() >= documents, 5 * TIMEOUT, "documents")
     kill(restore)
     # Then no broker starts
     with pytest.raises(HalfRestored):
-        SchemaStore(client[TARGET]).open()
+        SchemaStore(mongo[TARGET]).open()
     broker = BrokerProcess(replica_set.uri, TARGET, config={"devices": []})
     with pytest.raises(AssertionError, match="is half restored: the restore of"):
         broker.start()
@@ -180,37 +180,37 @@ def test_a_restore_that_is_killed_is_known_and_begins_again(
     said = ended(started(*words))
     # Then
     assert "half restored" in said
-    assert same(client)
-    assert SchemaStore(client[TARGET]).open() == SchemaStore(client[SOURCE]).read()
+    assert same(mongo)
+    assert SchemaStore(mongo[TARGET]).open() == SchemaStore(mongo[SOURCE]).read()
 
 
 def test_of_two_restores_at_once_the_later_one_wins(
-    client: MongoClient[dict[str, Any]], options: Sequence[str], file: Path
+    mongo: MongoClient[dict[str, Any]], options: Sequence[str], file: Path
 ) -> None:
     words = ["restore", str(file), *options, "--database", TARGET, "--yes"]
     first = started(*words)
-    wait_until(lambda: client[TARGET][QUEUE].estimated_document_count() > 0, 5 * TIMEOUT, "documents")
+    wait_until(lambda: mongo[TARGET][QUEUE].estimated_document_count() > 0, 5 * TIMEOUT, "documents")
     second = started(*words)
     said = ended(first, 1)
     assert "half restored" in said
     if second.wait(10 * TIMEOUT):  # what the first one wrote at the end was in its way
         second = started(*words)
     ended(second)
-    assert same(client)
+    assert same(mongo)
 
 
 def test_a_restore_that_loses_its_primary_is_repeated(
-    client: MongoClient[dict[str, Any]], options: Sequence[str], file: Path
+    mongo: MongoClient[dict[str, Any]], options: Sequence[str], file: Path
 ) -> None:
     words = ["restore", str(file), *options, "--database", TARGET, "--yes"]
     restore = started(*words)
-    wait_until(lambda: client[TARGET][QUEUE].estimated_document_count() > 0, 5 * TIMEOUT, "documents")
-    client.admin.command({"replSetStepDown": 10, "force": True})
+    wait_until(lambda: mongo[TARGET][QUEUE].estimated_document_count() > 0, 5 * TIMEOUT, "documents")
+    mongo.admin.command({"replSetStepDown": 10, "force": True})
     said = restore.communicate(timeout=10 * TIMEOUT)[0]
     if restore.returncode:
         assert "is half restored now: repeat sluicemq restore" in said
         ended(started(*words))
-    assert same(client)
+    assert same(mongo)
 
 
 def documents_of(file: Path, collection: str) -> list[dict[str, Any]]:

@@ -74,7 +74,7 @@ class CensusRig:
 
 
 @pytest.fixture
-def broker(documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> CensusRig:
+def rig(documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> CensusRig:
     for name in documents.list_collection_names(filter={"name": {"$regex": "^queue"}}):
         documents.drop_collection(name)
     return CensusRig(documents, monkeypatch)
@@ -84,12 +84,12 @@ def counts(row: dict[str, Any]) -> dict[str, int]:
     return {state: row[state] for state in ALL if row[state]}
 
 
-def test_who_asks_for_one_queue_has_it_counted_and_no_other(broker: CensusRig) -> None:
-    mail, *_ = broker.open("mail", "a", "b")
+def test_who_asks_for_one_queue_has_it_counted_and_no_other(rig: CensusRig) -> None:
+    mail, *_ = rig.open("mail", "a", "b")
     mail.store.push(some_jobs(3), NOW)
-    row = broker.census.one("mail")
+    row = rig.census.one("mail")
     assert (counts(row), row["exact"], row["estimates"]) == ({"ready": 3}, True, [])
-    assert broker.counted == ["mail"]
+    assert rig.counted == ["mail"]
 
 
 def test_queues_with_few_jobs_are_counted_together(
@@ -118,197 +118,197 @@ def test_queues_with_few_jobs_are_counted_together(
     assert (rows["queue-01"]["oldest_ready_age"], rows["queue-00"]["oldest_ready_age"]) == (0.0, None)
 
 
-def test_a_queue_that_is_not_there_is_refused(broker: CensusRig) -> None:
+def test_a_queue_that_is_not_there_is_refused(rig: CensusRig) -> None:
     with pytest.raises(NotFound):
-        broker.census.one("nosuch")
+        rig.census.one("nosuch")
 
 
 def test_who_asks_for_all_has_those_counted_that_have_changed_first_and_then_the_oldest_counts(
-    broker: CensusRig,
+    rig: CensusRig,
 ) -> None:
     # Given: two that were counted one after the other, then something happened in the second
-    _first, second = broker.open("first", "second")
+    _first, second = rig.open("first", "second")
     for name in ("first", "second"):
-        broker.census.one(name)
-        broker.later(1.0)
-    broker.push(second, a_job())
-    broker.open("third")
+        rig.census.one(name)
+        rig.later(1.0)
+    rig.push(second, a_job())
+    rig.open("third")
     # Then
-    broker.asked_for_all()
-    assert broker.counted == ["third", "second", "first"]
+    rig.asked_for_all()
+    assert rig.counted == ["third", "second", "first"]
 
 
 def test_what_there_is_no_time_to_count_is_told_as_it_was_counted_with_what_happened_here_since(
-    broker: CensusRig,
+    rig: CensusRig,
 ) -> None:
     # Given
-    (mail,) = broker.open("mail")
+    (mail,) = rig.open("mail")
     mail.store.push(some_jobs(5) + some_jobs(2, eligible_at=NOW + 60), NOW)
-    broker.census.one("mail")
-    broker.later(7.0)
-    broker.push(mail, *some_jobs(3))
+    rig.census.one("mail")
+    rig.later(7.0)
+    rig.push(mail, *some_jobs(3))
     # When
-    (row,) = broker.census.kept()
+    (row,) = rig.census.kept()
     # Then
     assert counts(row) == {"ready": 8, "scheduled": 2}
     assert (row["exact"], row["estimates"], row["counted_ago"]) == (False, ALL, 7.0)
 
 
 @pytest.mark.parametrize("counted_before", [False, True])
-def test_jobs_that_come_during_a_count_are_estimated_once(broker: CensusRig, *, counted_before: bool) -> None:
+def test_jobs_that_come_during_a_count_are_estimated_once(rig: CensusRig, *, counted_before: bool) -> None:
     # Given: a count that begins before three jobs come, and finds them
-    (mail,) = broker.open("mail")
-    broker.push(mail, a_job())
+    (mail,) = rig.open("mail")
+    rig.push(mail, a_job())
     if counted_before:
-        broker.census.one("mail")
-    broker.meanwhile = lambda: broker.push(mail, *some_jobs(3))
-    broker.census.one("mail")
+        rig.census.one("mail")
+    rig.meanwhile = lambda: rig.push(mail, *some_jobs(3))
+    rig.census.one("mail")
     # When
-    (row,) = broker.census.kept()
+    (row,) = rig.census.kept()
     # Then
     assert (counts(row), row["exact"]) == ({"ready": 4}, False)
 
 
-def test_a_count_that_jobs_which_come_meanwhile_do_not_explain_is_believed(broker: CensusRig) -> None:
+def test_a_count_that_jobs_which_come_meanwhile_do_not_explain_is_believed(rig: CensusRig) -> None:
     # Given: five jobs that this broker has not pushed, and one that comes while they are counted
-    (mail,) = broker.open("mail")
-    broker.census.one("mail")
+    (mail,) = rig.open("mail")
+    rig.census.one("mail")
     mail.store.push(some_jobs(5), NOW)
-    broker.meanwhile = lambda: broker.push(mail, a_job())
-    broker.census.one("mail")
+    rig.meanwhile = lambda: rig.push(mail, a_job())
+    rig.census.one("mail")
     # When
-    (row,) = broker.census.kept()
+    (row,) = rig.census.kept()
     # Then
     assert counts(row) == {"ready": 6}
 
 
-def test_jobs_that_went_to_workers_are_reserved_in_an_estimate(broker: CensusRig) -> None:
+def test_jobs_that_went_to_workers_are_reserved_in_an_estimate(rig: CensusRig) -> None:
     # Given
-    (mail,) = broker.open("mail")
-    broker.census.one("mail")
+    (mail,) = rig.open("mail")
+    rig.census.one("mail")
     mail.attach(FakeWorker(3))
     # When
-    broker.push(mail, *some_jobs(4))
+    rig.push(mail, *some_jobs(4))
     wait_until(lambda: come_to_rest() or mail.in_flight == 3, what="the delivery")
     # Then
-    (row,) = broker.census.kept()
+    (row,) = rig.census.kept()
     assert row["reserved"] == mail.held >= 3
     assert row["ready"] + row["reserved"] == 4
 
 
-def test_asking_for_all_begins_no_more_counts_than_there_is_time_for(broker: CensusRig) -> None:
-    broker.open(*(f"q{number}" for number in range(10)))
-    broker.cost = census_module.QUESTION_TIME / 2.5
-    rows = broker.asked_for_all()
-    assert len(broker.counted) == 3
+def test_asking_for_all_begins_no_more_counts_than_there_is_time_for(rig: CensusRig) -> None:
+    rig.open(*(f"q{number}" for number in range(10)))
+    rig.cost = census_module.QUESTION_TIME / 2.5
+    rows = rig.asked_for_all()
+    assert len(rig.counted) == 3
     assert sum(row["exact"] for row in rows.values()) == 3
     assert [row["counted_ago"] for row in rows.values()].count(None) == 7
 
 
 def test_a_queue_in_which_nothing_happened_is_no_estimate_while_no_other_broker_is_there(
-    broker: CensusRig,
+    rig: CensusRig,
 ) -> None:
     # Given
-    (mail,) = broker.open("mail")
+    (mail,) = rig.open("mail")
     mail.store.push(some_jobs(5), NOW)
-    broker.census.one("mail")
-    broker.later(30.0)
+    rig.census.one("mail")
+    rig.later(30.0)
     # Then
-    assert broker.census.kept()[0]["exact"]
-    broker.owners.others = 1
-    assert broker.census.kept()[0]["estimates"] == ALL
+    assert rig.census.kept()[0]["exact"]
+    rig.owners.others = 1
+    assert rig.census.kept()[0]["estimates"] == ALL
 
 
-def test_what_time_alone_changes_is_an_estimate(broker: CensusRig) -> None:
-    (mail,) = broker.open("mail")
+def test_what_time_alone_changes_is_an_estimate(rig: CensusRig) -> None:
+    (mail,) = rig.open("mail")
     mail.store.push(some_jobs(5, eligible_at=NOW + 60), NOW)
-    broker.census.one("mail")
-    broker.later(30.0)
-    assert broker.census.kept()[0]["estimates"] == ["ready", "scheduled"]
+    rig.census.one("mail")
+    rig.later(30.0)
+    assert rig.census.kept()[0]["estimates"] == ["ready", "scheduled"]
 
 
-def test_what_other_brokers_do_is_found_in_the_background(broker: CensusRig) -> None:
+def test_what_other_brokers_do_is_found_in_the_background(rig: CensusRig) -> None:
     # Given
-    (mail,) = broker.open("mail")
-    broker.census.tick()
+    (mail,) = rig.open("mail")
+    rig.census.tick()
     mail.store.push(some_jobs(4), NOW)
     # When
-    broker.later(30.0)
-    broker.census.tick()
-    before = broker.census.kept()[0]["ready"]
-    broker.later(31.0)
-    broker.census.tick()
+    rig.later(30.0)
+    rig.census.tick()
+    before = rig.census.kept()[0]["ready"]
+    rig.later(31.0)
+    rig.census.tick()
     # Then
-    assert (before, broker.census.kept()[0]["ready"]) == (0, 4)
+    assert (before, rig.census.kept()[0]["ready"]) == (0, 4)
 
 
-def test_a_queue_in_which_something_happens_is_counted_again_sooner(broker: CensusRig) -> None:
+def test_a_queue_in_which_something_happens_is_counted_again_sooner(rig: CensusRig) -> None:
     # Given
-    mail, _quiet = broker.open("mail", "quiet")
-    broker.census.tick()
-    broker.push(mail, a_job())
-    broker.counted.clear()
+    mail, _quiet = rig.open("mail", "quiet")
+    rig.census.tick()
+    rig.push(mail, a_job())
+    rig.counted.clear()
     # When
-    broker.later(6.0)
-    broker.census.tick()
+    rig.later(6.0)
+    rig.census.tick()
     # Then
-    assert broker.counted == ["mail"]
+    assert rig.counted == ["mail"]
 
 
 def test_the_background_takes_a_small_part_of_the_time_however_many_queues_there_are(
-    broker: CensusRig,
+    rig: CensusRig,
 ) -> None:
     # Given
-    broker.open(*(f"q{number}" for number in range(30)))
-    while len(broker.counted) < 30:
-        broker.census.tick()
+    rig.open(*(f"q{number}" for number in range(30)))
+    while len(rig.counted) < 30:
+        rig.census.tick()
     # When
-    broker.later(100.0)
-    broker.counted.clear()
-    broker.cost = 0.02
-    broker.census.tick()
+    rig.later(100.0)
+    rig.counted.clear()
+    rig.cost = 0.02
+    rig.census.tick()
     # Then
-    assert len(broker.counted) == 3
+    assert len(rig.counted) == 3
 
 
-def test_an_order_that_changes_jobs_makes_what_was_counted_void(broker: CensusRig) -> None:
-    (mail,) = broker.open("mail")
-    broker.census.one("mail")
-    broker.census.recount(mail)
-    assert broker.census.kept()[0]["estimates"] == ALL
+def test_an_order_that_changes_jobs_makes_what_was_counted_void(rig: CensusRig) -> None:
+    (mail,) = rig.open("mail")
+    rig.census.one("mail")
+    rig.census.recount(mail)
+    assert rig.census.kept()[0]["estimates"] == ALL
 
 
-def test_while_mongodb_is_away_who_asks_is_told_so_and_what_is_known_can_be_had(broker: CensusRig) -> None:
-    (mail,) = broker.open("mail")
+def test_while_mongodb_is_away_who_asks_is_told_so_and_what_is_known_can_be_had(rig: CensusRig) -> None:
+    (mail,) = rig.open("mail")
     mail.store.push(some_jobs(5), NOW)
-    broker.census.one("mail")
-    broker.later(3.0)
-    broker.away = Unavailable("no primary")
+    rig.census.one("mail")
+    rig.later(3.0)
+    rig.away = Unavailable("no primary")
     with pytest.raises(Unavailable):
-        broker.census.all()
-    assert broker.census.kept()[0]["ready"] == 5
+        rig.census.all()
+    assert rig.census.kept()[0]["ready"] == 5
 
 
 def test_a_mongodb_that_does_not_answer_keeps_nobody_waiting(
-    broker: CensusRig, monkeypatch: pytest.MonkeyPatch
+    rig: CensusRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broker.open("mail")
-    monkeypatch.setattr(Inspector, "counts", lambda *_: broker.time.sleep(1000.0))
+    rig.open("mail")
+    monkeypatch.setattr(Inspector, "counts", lambda *_: rig.time.sleep(1000.0))
     with pytest.raises(Unavailable, match="has not answered"):
-        Census(broker.queues, broker.queues.context, wait=0.01).all()
+        Census(rig.queues, rig.queues.context, wait=0.01).all()
 
 
-def test_while_mongodb_is_known_not_to_answer_it_is_not_asked(broker: CensusRig) -> None:
-    broker.open("mail")
-    census = Census(broker.queues, broker.queues.context, trusted=lambda: False)
+def test_while_mongodb_is_known_not_to_answer_it_is_not_asked(rig: CensusRig) -> None:
+    rig.open("mail")
+    census = Census(rig.queues, rig.queues.context, trusted=lambda: False)
     with pytest.raises(Unavailable):
         census.all()
-    assert broker.counted == []
+    assert rig.counted == []
 
 
-def test_a_queue_that_can_not_be_counted_says_why_until_it_can_be(broker: CensusRig) -> None:
-    broker.open("mail")
-    broker.away = Unclear("cut")
-    assert "queue 'mail' can't be counted" in broker.census.one("mail")["error"]
-    broker.away = None
-    assert "error" not in broker.census.one("mail")
+def test_a_queue_that_can_not_be_counted_says_why_until_it_can_be(rig: CensusRig) -> None:
+    rig.open("mail")
+    rig.away = Unclear("cut")
+    assert "queue 'mail' can't be counted" in rig.census.one("mail")["error"]
+    rig.away = None
+    assert "error" not in rig.census.one("mail")

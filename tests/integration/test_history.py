@@ -78,7 +78,7 @@ def store(documents: Database[dict[str, Any]]) -> HistoryStore:
 
 
 @pytest.fixture
-def broker(documents: Database[dict[str, Any]]) -> HistoryRig:
+def rig(documents: Database[dict[str, Any]]) -> HistoryRig:
     return HistoryRig(documents)
 
 
@@ -93,44 +93,44 @@ def at(minute: int) -> str:
 # ------------------------------------------------------------------------- writing
 
 
-def test_what_is_counted_stands_in_its_minute_its_hour_and_its_day(broker: HistoryRig) -> None:
+def test_what_is_counted_stands_in_its_minute_its_hour_and_its_day(rig: HistoryRig) -> None:
     # Given
-    broker.count(Count.PUSHED, 3)
-    broker.later(60)
-    broker.count(Count.PUSHED, 2)
-    broker.count(Count.EXPIRED)
+    rig.count(Count.PUSHED, 3)
+    rig.later(60)
+    rig.count(Count.PUSHED, 2)
+    rig.count(Count.EXPIRED)
     # When
-    broker.later(FLUSH)
+    rig.later(FLUSH)
     # Then
-    assert broker.by_time() == {at(MINUTE): {"pushed": 3}, at(MINUTE + 1): {"pushed": 2, "expired": 1}}
-    assert list(broker.by_time("hour").values()) == [{"pushed": 5, "expired": 1}]
-    assert list(broker.by_time("day").values()) == [{"pushed": 5, "expired": 1}]
-    assert broker.total() == {"pushed": 5, "expired": 1}
+    assert rig.by_time() == {at(MINUTE): {"pushed": 3}, at(MINUTE + 1): {"pushed": 2, "expired": 1}}
+    assert list(rig.by_time("hour").values()) == [{"pushed": 5, "expired": 1}]
+    assert list(rig.by_time("day").values()) == [{"pushed": 5, "expired": 1}]
+    assert rig.total() == {"pushed": 5, "expired": 1}
 
 
-def test_what_several_brokers_count_adds_up(broker: HistoryRig, documents: Database[dict[str, Any]]) -> None:
+def test_what_several_brokers_count_adds_up(rig: HistoryRig, documents: Database[dict[str, Any]]) -> None:
     other = HistoryRig(documents, "other")
-    for each in (broker, other):
+    for each in (rig, other):
         each.count(Count.COMMITTED, 7)
         each.later(FLUSH)
-    assert broker.total() == {"committed": 14}
-    assert broker.history.read("broker", ALL, None, "day")["total"] == {"committed": 14}
-    assert broker.history.read("broker", "other", None, "day")["total"] == {"committed": 7}
+    assert rig.total() == {"committed": 14}
+    assert rig.history.read("broker", ALL, None, "day")["total"] == {"committed": 14}
+    assert rig.history.read("broker", "other", None, "day")["total"] == {"committed": 7}
 
 
 def test_a_broker_that_was_killed_is_missing_with_what_it_counted_since_its_last_flush(
-    broker: HistoryRig, documents: Database[dict[str, Any]]
+    rig: HistoryRig, documents: Database[dict[str, Any]]
 ) -> None:
     killed, written = HistoryRig(documents), 0
     for _ in range(5):
         killed.count(times=10)
-        broker.count(times=10)
+        rig.count(times=10)
         killed.later(FLUSH)
         written += 10
     killed.count(times=10)
     killed.later(FLUSH - 1)  # and no more
-    broker.later(FLUSH)
-    assert broker.total() == {"pushed": 50 + written}
+    rig.later(FLUSH)
+    assert rig.total() == {"pushed": 50 + written}
 
 
 def test_a_flush_that_is_sent_again_is_added_once(store: HistoryStore) -> None:
@@ -143,7 +143,7 @@ def test_a_flush_that_is_sent_again_is_added_once(store: HistoryStore) -> None:
 
 
 def test_while_mongodb_is_away_what_is_counted_waits_and_comes_to_its_own_minute(
-    broker: HistoryRig, monkeypatch: pytest.MonkeyPatch
+    rig: HistoryRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given: one flush that was carried out and not answered, and a while without any
     add = HistoryStore.add
@@ -154,46 +154,46 @@ def test_while_mongodb_is_away_what_is_counted_waits_and_comes_to_its_own_minute
 
     monkeypatch.setattr(HistoryStore, "add", lost)
     for _ in range(3):
-        broker.count(times=4)
+        rig.count(times=4)
         for _ in range(60):
             try:
-                broker.later(1)
+                rig.later(1)
             except Unavailable:
                 monkeypatch.setattr(HistoryStore, "add", _away)
     # When
     monkeypatch.setattr(HistoryStore, "add", add)
-    broker.later(2 * FLUSH)
+    rig.later(2 * FLUSH)
     # Then
-    assert [each["pushed"] for each in broker.by_time().values()] == [4, 4, 4]
+    assert [each["pushed"] for each in rig.by_time().values()] == [4, 4, 4]
 
 
 def _away(*_: Any) -> None:
     raise Unavailable("no primary")
 
 
-def test_a_day_ends_at_midnight_whenever_it_is_written(broker: HistoryRig) -> None:
+def test_a_day_ends_at_midnight_whenever_it_is_written(rig: HistoryRig) -> None:
     # Given: five seconds before midnight
-    broker.clock.time = DAY.replace(tzinfo=UTC).timestamp() + 86400 - 5
-    broker.history.minute = int(broker.clock.time // 60)
-    broker.count(times=2)
+    rig.clock.time = DAY.replace(tzinfo=UTC).timestamp() + 86400 - 5
+    rig.history.minute = int(rig.clock.time // 60)
+    rig.count(times=2)
     # When
-    broker.later(6)
-    broker.count(times=3)
-    broker.later(FLUSH)
+    rig.later(6)
+    rig.count(times=3)
+    rig.later(FLUSH)
     # Then
-    days = broker.history.read("queue", "mail", None, "day")["points"]
+    days = rig.history.read("queue", "mail", None, "day")["points"]
     assert [each["counted"] for each in days] == [{"pushed": 2}, {"pushed": 3}]
-    assert list(broker.by_time(day=f"{DAY:%Y-%m-%d}")) == [f"{DAY:%d} 23:59"]
+    assert list(rig.by_time(day=f"{DAY:%Y-%m-%d}")) == [f"{DAY:%d} 23:59"]
 
 
-def test_a_queue_that_is_made_again_counts_on(broker: HistoryRig) -> None:
-    broker.count(times=5)
-    broker.later(FLUSH)
-    broker.queues._open.clear()
-    broker.mail = broker.queues.open("mail")
-    broker.count(times=2)
-    broker.later(FLUSH)
-    assert broker.total() == {"pushed": 7}
+def test_a_queue_that_is_made_again_counts_on(rig: HistoryRig) -> None:
+    rig.count(times=5)
+    rig.later(FLUSH)
+    rig.queues._open.clear()
+    rig.mail = rig.queues.open("mail")
+    rig.count(times=2)
+    rig.later(FLUSH)
+    assert rig.total() == {"pushed": 7}
 
 
 def test_the_largest_backlog_of_each_minute_is_kept(store: HistoryStore) -> None:
@@ -204,9 +204,9 @@ def test_the_largest_backlog_of_each_minute_is_kept(store: HistoryStore) -> None
 
 
 def test_nothing_is_written_for_a_queue_in_which_nothing_happens(
-    broker: HistoryRig, documents: Database[dict[str, Any]]
+    rig: HistoryRig, documents: Database[dict[str, Any]]
 ) -> None:
-    broker.later(3 * FLUSH)
+    rig.later(3 * FLUSH)
     assert documents["history"].count_documents({}) == 0
 
 
@@ -229,29 +229,29 @@ def test_hours_stand_in_their_order_whenever_something_is_counted_first(
 
 
 def test_tomorrows_document_is_made_ahead_by_a_share_of_todays_writes(
-    broker: HistoryRig, documents: Database[dict[str, Any]]
+    rig: HistoryRig, documents: Database[dict[str, Any]]
 ) -> None:
     # Given
     tomorrow = {"_id": f"queue/mail/{DAY + timedelta(days=1):%Y-%m-%d}"}
-    broker.count()
-    broker.later(FLUSH)
+    rig.count()
+    rig.later(FLUSH)
     assert documents["history"].find_one(tomorrow) is None
     # When chance has it
-    broker.chance.value = 0.0
-    broker.count()
-    broker.later(FLUSH)
+    rig.chance.value = 0.0
+    rig.count()
+    rig.later(FLUSH)
     # Then
     assert documents["history"].find_one(tomorrow)
-    assert broker.total("day", f"{DAY + timedelta(days=1):%Y-%m-%d}") == {"pushed": 2}
+    assert rig.total("day", f"{DAY + timedelta(days=1):%Y-%m-%d}") == {"pushed": 2}
 
 
 def test_at_the_end_of_a_day_it_is_made_whatever_chance_has(
-    broker: HistoryRig, documents: Database[dict[str, Any]]
+    rig: HistoryRig, documents: Database[dict[str, Any]]
 ) -> None:
-    broker.chance.value = 0.999
-    broker.clock.time = DAY.replace(tzinfo=UTC).timestamp() + 86400 - 30
-    broker.count()
-    broker.later(FLUSH)
+    rig.chance.value = 0.999
+    rig.clock.time = DAY.replace(tzinfo=UTC).timestamp() + 86400 - 30
+    rig.count()
+    rig.later(FLUSH)
     assert documents["history"].count_documents({"name": "mail"}) == 2
 
 
@@ -292,17 +292,17 @@ def test_a_day_is_removed_in_time(store: HistoryStore, documents: Database[dict[
 
 
 def test_months_are_made_wherever_a_history_lies(
-    broker: HistoryRig, documents: Database[dict[str, Any]]
+    rig: HistoryRig, documents: Database[dict[str, Any]]
 ) -> None:
     """That of brokers and devices lies in the broker's own database, whether or not a queue does."""
     # Given: what is counted is two days old
-    broker.count()
-    broker.later(FLUSH)
-    broker.clock.time += 3 * 86400
+    rig.count()
+    rig.later(FLUSH)
+    rig.clock.time += 3 * 86400
     rolled: list[str] = []
-    broker.history._database = lambda name: rolled.append(name) or documents
+    rig.history._database = lambda name: rolled.append(name) or documents
     # When
-    broker.history.roll_up()
+    rig.history.roll_up()
     # Then
     assert "own" in rolled
     assert documents["history_months"].count_documents({"subject": "broker"}) >= 1
@@ -314,9 +314,9 @@ def test_months_are_made_wherever_a_history_lies(
 @pytest.mark.parametrize(
     ("kind", "day", "span"), [("plant", None, "day"), ("queue", "soon", "day"), ("queue", None, "week")]
 )
-def test_what_can_not_be_asked_is_refused(broker: HistoryRig, kind: str, day: str | None, span: str) -> None:
+def test_what_can_not_be_asked_is_refused(rig: HistoryRig, kind: str, day: str | None, span: str) -> None:
     with pytest.raises(BadFrames):
-        broker.history.read(kind, "mail", day, span)
+        rig.history.read(kind, "mail", day, span)
 
 
 def test_the_library_and_the_api_tell_the_same(jobs: OwnQueue, shared_broker: BrokerUnderTest) -> None:

@@ -60,20 +60,20 @@ class IncidentsRig:
 
 
 @pytest.fixture
-def broker(documents: Database[dict[str, Any]]) -> IncidentsRig:
+def rig(documents: Database[dict[str, Any]]) -> IncidentsRig:
     return IncidentsRig(documents)
 
 
-def test_a_flood_is_told_with_its_beginning_its_end_and_what_is_usual(broker: IncidentsRig) -> None:
+def test_a_flood_is_told_with_its_beginning_its_end_and_what_is_usual(rig: IncidentsRig) -> None:
     # Given twenty minutes of 60 jobs each
-    broker.later(1200, pushed=5)
-    assert broker.told() == []
+    rig.later(1200, pushed=5)
+    assert rig.told() == []
     # When
-    began = broker.clock.time
-    broker.later(300, pushed=200)
-    broker.later(1200, pushed=5)
+    began = rig.clock.time
+    rig.later(300, pushed=200)
+    rig.later(1200, pushed=5)
     # Then
-    flood = broker.one()
+    flood = rig.one()
     assert (flood["kind"], flood["queue"]) == ("flood", "mail")
     assert began <= flood["at"] < began + 60
     assert began + 240 < flood["until"] <= began + 360
@@ -81,13 +81,13 @@ def test_a_flood_is_told_with_its_beginning_its_end_and_what_is_usual(broker: In
     assert flood["figures"]["usual"] == pytest.approx(60, abs=20)
 
 
-def test_what_a_queue_begins_with_is_no_flood(broker: IncidentsRig) -> None:
-    broker.later(500, pushed=1000)
-    assert broker.told() == []
+def test_what_a_queue_begins_with_is_no_flood(rig: IncidentsRig) -> None:
+    rig.later(500, pushed=1000)
+    assert rig.told() == []
 
 
 def test_dead_letters_of_some_minutes_are_one_incident_with_the_reason_of_the_latest(
-    broker: IncidentsRig, documents: Database[dict[str, Any]]
+    rig: IncidentsRig, documents: Database[dict[str, Any]]
 ) -> None:
     # Given
     died = datetime.fromtimestamp(NOW, UTC)
@@ -95,53 +95,53 @@ def test_dead_letters_of_some_minutes_are_one_incident_with_the_reason_of_the_la
         {"_id": "a", "state": "dead", "ended_at": died, "errors": [{"at": died, "reason": "no such address"}]}
     )
     # When
-    broker.later(60, dead=2)
-    dying = broker.incidents.dying()
-    broker.later(GAP + 5)
-    broker.later(60, dead=1)
+    rig.later(60, dead=2)
+    dying = rig.incidents.dying()
+    rig.later(GAP + 5)
+    rig.later(60, dead=1)
     # Then
     assert dying == {"mail": 24}
-    counts = [(each["kind"], each["figures"]["count"], each["figures"]["reason"]) for each in broker.told()]
+    counts = [(each["kind"], each["figures"]["count"], each["figures"]["reason"]) for each in rig.told()]
     assert counts == [("dead_letters", 12, "no such address"), ("dead_letters", 24, "no such address")]
 
 
-def test_what_happens_in_a_queue_before_the_first_look_at_it_is_told(broker: IncidentsRig) -> None:
-    broker.queues.open("new").counters.add("dead", 3)
-    broker.incidents.tick()
-    assert broker.incidents.dying() == {"new": 3}
+def test_what_happens_in_a_queue_before_the_first_look_at_it_is_told(rig: IncidentsRig) -> None:
+    rig.queues.open("new").counters.add("dead", 3)
+    rig.incidents.tick()
+    assert rig.incidents.dying() == {"new": 3}
 
 
-def test_jobs_that_wait_for_long_are_told_since_when_they_do(broker: IncidentsRig) -> None:
-    broker.waits.now = (7, LONG - 1)
-    broker.later(60)
-    assert broker.told() == []
-    broker.waits.now = (400, LONG + 60)
-    broker.later(5, pushed=3, committed=2)
-    told = broker.one()
-    assert (told["kind"], told["at"]) == ("backlog", broker.clock.time - LONG - 60)
+def test_jobs_that_wait_for_long_are_told_since_when_they_do(rig: IncidentsRig) -> None:
+    rig.waits.now = (7, LONG - 1)
+    rig.later(60)
+    assert rig.told() == []
+    rig.waits.now = (400, LONG + 60)
+    rig.later(5, pushed=3, committed=2)
+    told = rig.one()
+    assert (told["kind"], told["at"]) == ("backlog", rig.clock.time - LONG - 60)
     assert told["figures"] == {"ready": 400, "longest": LONG + 60, "pushed": 3, "committed": 2}
 
 
-def test_a_pause_and_its_end_are_told(broker: IncidentsRig) -> None:
-    broker.mail.pause(frozenset({"delivery"}))
-    broker.later(60)
-    broker.mail.pause(frozenset())
-    broker.later(60)
-    assert [(each["kind"], each["figures"]) for each in broker.told()] == [
+def test_a_pause_and_its_end_are_told(rig: IncidentsRig) -> None:
+    rig.mail.pause(frozenset({"delivery"}))
+    rig.later(60)
+    rig.mail.pause(frozenset())
+    rig.later(60)
+    assert [(each["kind"], each["figures"]) for each in rig.told()] == [
         ("resumed", {"what": "delivery"}),
         ("paused", {"what": "delivery"}),
     ]
 
 
 def test_what_several_brokers_have_noticed_is_told_as_one(
-    broker: IncidentsRig, documents: Database[dict[str, Any]]
+    rig: IncidentsRig, documents: Database[dict[str, Any]]
 ) -> None:
     other = IncidentsRig(documents, "b:2")
-    for each, count in ((broker, 3), (other, 4)):
+    for each, count in ((rig, 3), (other, 4)):
         each.later(FLUSH, step=FLUSH, timed_out=count)
         each.incidents.store_returned(100.0)
         each.incidents.flush()
-    away, timed_out = sorted(broker.told(), key=lambda each: str(each["kind"]))
+    away, timed_out = sorted(rig.told(), key=lambda each: str(each["kind"]))
     assert (timed_out["kind"], timed_out["figures"], timed_out["brokers"]) == (
         "timed_out", {"count": 7}, ["a:1", "b:2"],
     )  # fmt: skip
@@ -153,23 +153,23 @@ def test_what_several_brokers_have_noticed_is_told_as_one(
 
 
 def test_a_broker_hears_of_the_deaths_that_others_count(
-    broker: IncidentsRig, documents: Database[dict[str, Any]]
+    rig: IncidentsRig, documents: Database[dict[str, Any]]
 ) -> None:
     other = IncidentsRig(documents, "b:2")
-    broker.owners.others = 1
+    rig.owners.others = 1
     other.later(FLUSH, step=FLUSH, dead=4)
-    broker.later(FLUSH, step=FLUSH, dead=1)
-    assert broker.incidents.dying() == {"mail": 5}
+    rig.later(FLUSH, step=FLUSH, dead=1)
+    assert rig.incidents.dying() == {"mail": 5}
 
 
-def test_each_broker_that_comes_goes_or_dies_is_told_by_its_name(broker: IncidentsRig) -> None:
-    broker.incidents.prepare()
+def test_each_broker_that_comes_goes_or_dies_is_told_by_its_name(rig: IncidentsRig) -> None:
+    rig.incidents.prepare()
     for name in ("b:2", "c:3"):
-        broker.incidents.found_dead(Seen(name, NOW - 900, NOW - 60, NOW))
-    broker.incidents.lease_lost()
-    broker.incidents.clock_set(-2_592_000.04)
-    broker.incidents.close()
-    told = {(each["kind"], each["brokers"][0]): each for each in broker.told()}
+        rig.incidents.found_dead(Seen(name, NOW - 900, NOW - 60, NOW))
+    rig.incidents.lease_lost()
+    rig.incidents.clock_set(-2_592_000.04)
+    rig.incidents.close()
+    told = {(each["kind"], each["brokers"][0]): each for each in rig.told()}
     assert set(told) == {
         ("started", "a:1"), ("died", "b:2"), ("died", "c:3"), ("lease_lost", "a:1"), ("stopped", "a:1"),
         ("clock_set", "a:1"),
@@ -179,36 +179,36 @@ def test_each_broker_that_comes_goes_or_dies_is_told_by_its_name(broker: Inciden
 
 
 def test_a_broker_that_could_not_start_writes_nothing_at_its_end(
-    broker: IncidentsRig, documents: Database[dict[str, Any]]
+    rig: IncidentsRig, documents: Database[dict[str, Any]]
 ) -> None:
-    broker.incidents.close()
+    rig.incidents.close()
     assert documents["incidents"].count_documents({}) == 0
 
 
 def test_what_cannot_be_written_is_told_and_written_later(
-    broker: IncidentsRig, documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    rig: IncidentsRig, documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> None:
         raise Unavailable("MongoDB is away")
 
     with monkeypatch.context() as patched:
         patched.setattr(IncidentStore, "write", away)
-        broker.later(5, dead=1)
+        rig.later(5, dead=1)
         with pytest.raises(Unavailable):
-            broker.later(FLUSH, dead=1)
-    assert broker.one()["figures"]["count"] == 2
-    broker.later(2 * FLUSH, dead=1)
+            rig.later(FLUSH, dead=1)
+    assert rig.one()["figures"]["count"] == 2
+    rig.later(2 * FLUSH, dead=1)
     (stored,) = documents["incidents"].find()
     assert stored["figures"]["count"] >= 3
 
 
-def test_a_queue_is_told_what_is_its_own_and_what_all_of_them_feel(broker: IncidentsRig) -> None:
-    broker.later(5, dead=1)
-    broker.incidents.store_returned(5.0)
-    assert {each["kind"] for each in broker.told(queue="mail")} == {"dead_letters", "store_away"}
-    assert {each["kind"] for each in broker.told(queue="other")} == {"store_away"}
+def test_a_queue_is_told_what_is_its_own_and_what_all_of_them_feel(rig: IncidentsRig) -> None:
+    rig.later(5, dead=1)
+    rig.incidents.store_returned(5.0)
+    assert {each["kind"] for each in rig.told(queue="mail")} == {"dead_letters", "store_away"}
+    assert {each["kind"] for each in rig.told(queue="other")} == {"store_away"}
 
 
-def test_what_cannot_be_asked_is_refused(broker: IncidentsRig) -> None:
+def test_what_cannot_be_asked_is_refused(rig: IncidentsRig) -> None:
     with pytest.raises(BadFrames):
-        broker.incidents.read("week")
+        rig.incidents.read("week")

@@ -122,7 +122,7 @@ def brokers(documents: Database[dict[str, Any]], time: StreamsTime) -> Callable[
 
 
 @pytest.fixture
-def broker(brokers: Callable[..., StreamsRig]) -> StreamsRig:
+def rig(brokers: Callable[..., StreamsRig]) -> StreamsRig:
     return brokers()
 
 
@@ -146,16 +146,16 @@ def numbered(*topics: str, first: int = 1) -> list[tuple[int, str]]:
 
 
 class TestPublishing:
-    def test_messages_are_numbered_from_1_in_the_order_of_their_batches(self, broker: StreamsRig) -> None:
-        answers = [broker.publish("a", "b"), broker.publish("c"), broker.publish("d", "e")]
+    def test_messages_are_numbered_from_1_in_the_order_of_their_batches(self, rig: StreamsRig) -> None:
+        answers = [rig.publish("a", "b"), rig.publish("c"), rig.publish("d", "e")]
 
         assert answers == [Stored(1), Stored(3), Stored(4)]
-        assert broker.read() == numbered("a", "b", "c", "d", "e")
+        assert rig.read() == numbered("a", "b", "c", "d", "e")
 
     def test_what_comes_while_an_insert_is_under_way_makes_one_segment(
-        self, broker: StreamsRig, documents: Database[dict[str, Any]]
+        self, rig: StreamsRig, documents: Database[dict[str, Any]]
     ) -> None:
-        answers = [broker.begin("a"), *(broker.begin("b") for _ in range(50))]
+        answers = [rig.begin("a"), *(rig.begin("b") for _ in range(50))]
         eventually(lambda: all(answers))
 
         assert [answer[0] for answer in answers] == [Stored(number) for number in range(1, 52)]
@@ -169,12 +169,12 @@ class TestPublishing:
         assert two[0].read() == two[1].read() == numbered(*names)
 
     @pytest.mark.parametrize("kind", [Kind.CUT, Kind.LOST_REPLY, Kind.AWAY])
-    def test_an_insert_without_an_answer_is_stored_once(self, broker: StreamsRig, kind: Kind) -> None:
-        broker.publish("a")
-        broker.fails(kind, "insert", times=2)
+    def test_an_insert_without_an_answer_is_stored_once(self, rig: StreamsRig, kind: Kind) -> None:
+        rig.publish("a")
+        rig.fails(kind, "insert", times=2)
 
-        assert broker.publish("b") == Stored(2)
-        assert broker.read() == numbered("a", "b")
+        assert rig.publish("b") == Stored(2)
+        assert rig.read() == numbered("a", "b")
 
     def test_an_insert_that_lands_late_finds_its_place_taken(
         self, two: tuple[StreamsRig, StreamsRig]
@@ -190,19 +190,19 @@ class TestPublishing:
         assert answer == Stored(2)
         assert one.read() == numbered("a", "b", "c")
 
-    def test_messages_that_are_broken_are_refused(self, broker: StreamsRig) -> None:
+    def test_messages_that_are_broken_are_refused(self, rig: StreamsRig) -> None:
         with pytest.raises(SluiceError, match="not whole"):
             read_batch(b"\x01\x05ab", lambda _outcome: None)
 
 
 class TestIds:
-    def test_a_batch_that_comes_again_is_stored_once(self, broker: StreamsRig) -> None:
-        first = broker.publish("a", "b", id="p/1")
+    def test_a_batch_that_comes_again_is_stored_once(self, rig: StreamsRig) -> None:
+        first = rig.publish("a", "b", id="p/1")
 
-        again = broker.publish("a", "b", id="p/1", repeated=True)
+        again = rig.publish("a", "b", id="p/1", repeated=True)
 
         assert (first, again) == (Stored(1), Stored(0, {0: 1, 1: 2}))
-        assert broker.read() == numbered("a", "b")
+        assert rig.read() == numbered("a", "b")
 
     def test_it_is_known_at_another_broker_and_after_a_restart(
         self, two: tuple[StreamsRig, StreamsRig]
@@ -243,21 +243,21 @@ class TestIds:
         assert one.publish("b", id="p/1", repeated=True) == Stored(0, {0: 2})
         assert one.read() == numbered("a", "b")
 
-    def test_the_same_batch_twice_in_one_segment_is_stored_once(self, broker: StreamsRig) -> None:
-        answers = [broker.begin("a"), broker.begin("b", id="p/1"), broker.begin("b", id="p/1", repeated=True)]
+    def test_the_same_batch_twice_in_one_segment_is_stored_once(self, rig: StreamsRig) -> None:
+        answers = [rig.begin("a"), rig.begin("b", id="p/1"), rig.begin("b", id="p/1", repeated=True)]
         eventually(lambda: all(answers))
 
         assert [answer[0] for answer in answers] == [Stored(1), Stored(2), Stored(0, {0: 2})]
-        assert broker.read() == numbered("a", "b")
+        assert rig.read() == numbered("a", "b")
 
-    def test_a_second_copy_hears_of_the_first_once_that_is_durable(self, broker: StreamsRig) -> None:
-        broker.publish("a")
+    def test_a_second_copy_hears_of_the_first_once_that_is_durable(self, rig: StreamsRig) -> None:
+        rig.publish("a")
         heard: list[list[Stored | SluiceError]] = []
-        broker.line.inside = lambda: heard.extend([*copy] for copy in copies)
-        broker.fails(Kind.INSIDE_BEFORE, "insert")
+        rig.line.inside = lambda: heard.extend([*copy] for copy in copies)
+        rig.fails(Kind.INSIDE_BEFORE, "insert")
 
-        copies = [broker.begin("b"), *(broker.begin("c", id="p/1", ids={"=x": 0}) for _ in range(2))]
-        copies.append(broker.begin("c", "d", ids={"=x": 0}))
+        copies = [rig.begin("b"), *(rig.begin("c", id="p/1", ids={"=x": 0}) for _ in range(2))]
+        copies.append(rig.begin("c", "d", ids={"=x": 0}))
         eventually(lambda: all(copies))
 
         assert heard == [[]] * 4
@@ -307,24 +307,22 @@ class TestIds:
         assert isinstance(second[0], Conflict)
         assert second[0].last == 3
 
-    def test_a_batch_of_which_a_part_was_there_hears_its_own_numbers_again(self, broker: StreamsRig) -> None:
-        broker.publish("a", ids={"=x": 0})
-        assert broker.publish("b", "a", "c", id="p/1", ids={"=x": 1}) == Stored(2, {1: 1})
+    def test_a_batch_of_which_a_part_was_there_hears_its_own_numbers_again(self, rig: StreamsRig) -> None:
+        rig.publish("a", ids={"=x": 0})
+        assert rig.publish("b", "a", "c", id="p/1", ids={"=x": 1}) == Stored(2, {1: 1})
 
-        again = broker.publish("b", "a", "c", id="p/1", ids={"=x": 1}, repeated=True)
+        again = rig.publish("b", "a", "c", id="p/1", ids={"=x": 1}, repeated=True)
 
         assert again == Stored(0, {0: 2, 1: 1, 2: 3})
 
-    def test_a_message_with_an_id_is_stored_once_and_those_beside_it_are_new(
-        self, broker: StreamsRig
-    ) -> None:
-        broker.publish("a", "b", ids={"=x": 0})
+    def test_a_message_with_an_id_is_stored_once_and_those_beside_it_are_new(self, rig: StreamsRig) -> None:
+        rig.publish("a", "b", ids={"=x": 0})
 
-        again = broker.publish("c", "a", "d", ids={"=x": 1, "=y": 2})
+        again = rig.publish("c", "a", "d", ids={"=x": 1, "=y": 2})
 
         assert again == Stored(3, {1: 1})
-        assert broker.read() == numbered("a", "b", "c", "d")
-        assert broker.publish("d", ids={"=y": 0}) == Stored(0, {0: 4})
+        assert rig.read() == numbered("a", "b", "c", "d")
+        assert rig.publish("d", ids={"=y": 0}) == Stored(0, {0: 4})
 
     def test_an_id_is_free_again_after_its_window(
         self, brokers: Callable[..., StreamsRig], time: StreamsTime
@@ -339,13 +337,13 @@ class TestIds:
 class TestLateCopies:
     """Batches of a publisher that numbers them, sent again elsewhere before their first copies came."""
 
-    def test_a_first_copy_that_comes_after_its_repeat_is_not_stored_again(self, broker: StreamsRig) -> None:
-        broker.publish("a", **batch(1, again=True))
-        broker.publish("b", **batch(2))
+    def test_a_first_copy_that_comes_after_its_repeat_is_not_stored_again(self, rig: StreamsRig) -> None:
+        rig.publish("a", **batch(1, again=True))
+        rig.publish("b", **batch(2))
 
-        assert broker.publish("a", **batch(1)) == Stored(0, {0: 1})
-        assert broker.publish("c", **batch(3)) == Stored(3)
-        assert broker.read() == numbered("a", "b", "c")
+        assert rig.publish("a", **batch(1)) == Stored(0, {0: 1})
+        assert rig.publish("c", **batch(3)) == Stored(3)
+        assert rig.read() == numbered("a", "b", "c")
 
     @pytest.mark.parametrize("wrote_before", [False, True])
     def test_nor_is_it_at_a_broker_that_stood_still_meanwhile(
@@ -403,14 +401,14 @@ class TestLateCopies:
 
         assert isinstance(one.publish("b", **batch(4)), Unavailable)
 
-    def test_batches_of_a_known_publisher_are_not_looked_up(self, broker: StreamsRig) -> None:
-        broker.publish("a", **batch(1))
-        broker.fails(Kind.AWAY, "find", times=1000)
+    def test_batches_of_a_known_publisher_are_not_looked_up(self, rig: StreamsRig) -> None:
+        rig.publish("a", **batch(1))
+        rig.fails(Kind.AWAY, "find", times=1000)
 
-        answers = [broker.begin("b", **batch(at)) for at in range(2, 10)]
+        answers = [rig.begin("b", **batch(at)) for at in range(2, 10)]
         eventually(lambda: all(answers))
-        assert broker.publish("c", **batch(11)) == Stored(10)
-        assert broker.line.fired == 0
+        assert rig.publish("c", **batch(11)) == Stored(10)
+        assert rig.line.fired == 0
 
     def test_a_batch_without_a_number_is_looked_up_whenever_it_comes(
         self, two: tuple[StreamsRig, StreamsRig]
@@ -421,20 +419,20 @@ class TestLateCopies:
 
 
 class TestExpectations:
-    def test_it_is_stored_if_the_stream_ends_there(self, broker: StreamsRig) -> None:
-        assert broker.publish("a", expected=Expected(0)) == Stored(1)
-        assert broker.publish("b", "c", expected=Expected(1)) == Stored(2)
-        assert broker.publish("d", expected=Expected(3)) == Stored(4)
+    def test_it_is_stored_if_the_stream_ends_there(self, rig: StreamsRig) -> None:
+        assert rig.publish("a", expected=Expected(0)) == Stored(1)
+        assert rig.publish("b", "c", expected=Expected(1)) == Stored(2)
+        assert rig.publish("d", expected=Expected(3)) == Stored(4)
 
     @pytest.mark.parametrize("last", [0, 1, 3, 99])
-    def test_else_it_is_refused_and_told_where_it_ends(self, broker: StreamsRig, last: int) -> None:
-        broker.publish("a", "b")
+    def test_else_it_is_refused_and_told_where_it_ends(self, rig: StreamsRig, last: int) -> None:
+        rig.publish("a", "b")
 
-        answer = broker.publish("c", expected=Expected(last))
+        answer = rig.publish("c", expected=Expected(last))
 
         assert isinstance(answer, Conflict)
         assert answer.last == 2
-        assert broker.read() == numbered("a", "b")
+        assert rig.read() == numbered("a", "b")
 
     def test_what_another_broker_has_stored_counts(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         two[0].publish("a")
@@ -455,23 +453,23 @@ class TestExpectations:
         assert answers[0] == Stored(2)
         assert isinstance(answers[1], Conflict)
 
-    def test_a_topic_ends_with_its_own_last_message(self, broker: StreamsRig) -> None:
-        broker.publish("x", "y", "x", "y")
+    def test_a_topic_ends_with_its_own_last_message(self, rig: StreamsRig) -> None:
+        rig.publish("x", "y", "x", "y")
 
-        assert broker.publish("x", expected=Expected(3, b"x")) == Stored(5)
-        assert broker.publish("new", expected=Expected(0, b"new")) == Stored(6)
-        assert isinstance(broker.publish("y", expected=Expected(3, b"y")), Conflict)
-        answers = [broker.begin("y", expected=Expected(last, b"y")) for last in (4, 7, 7)]
+        assert rig.publish("x", expected=Expected(3, b"x")) == Stored(5)
+        assert rig.publish("new", expected=Expected(0, b"new")) == Stored(6)
+        assert isinstance(rig.publish("y", expected=Expected(3, b"y")), Conflict)
+        answers = [rig.begin("y", expected=Expected(last, b"y")) for last in (4, 7, 7)]
         eventually(lambda: all(answers))
         assert [type(each[0]) for each in answers] == [Stored, Stored, Conflict]
 
 
 class TestReading:
     @pytest.fixture
-    def filled(self, broker: StreamsRig) -> StreamsRig:
+    def filled(self, rig: StreamsRig) -> StreamsRig:
         for topics in (("a.x", "b"), ("a.y", "a"), ("b.x.z", "c")):
-            broker.publish(*topics)
-        return broker
+            rig.publish(*topics)
+        return rig
 
     @pytest.mark.parametrize(
         ("wanted", "numbers"),
@@ -498,15 +496,15 @@ class TestReading:
         with pytest.raises(BadTopic):
             Topics([topic])
 
-    def test_of_segments_with_very_many_topics_few_are_read_at_once(self, broker: StreamsRig) -> None:
+    def test_of_segments_with_very_many_topics_few_are_read_at_once(self, rig: StreamsRig) -> None:
         topics = [f"t{at}" for at in range(4096)]
         for _ in range(20):
-            broker.publish(*topics)
+            rig.publish(*topics)
 
-        broker.stream.store.read(1, 4 << 20)
+        rig.stream.store.read(1, 4 << 20)
 
-        assert len(broker.stream.store.read(1, 4 << 20).segments) == 8
-        assert len(broker.read(1, most=10**6)) == 20 * 4096
+        assert len(rig.stream.store.read(1, 4 << 20).segments) == 8
+        assert len(rig.read(1, most=10**6)) == 20 * 4096
 
     def test_reading_can_begin_and_end_inside_a_segment(self, filled: StreamsRig) -> None:
         assert filled.read(2, most=3) == [(2, "b"), (3, "a.y"), (4, "a")]
@@ -520,19 +518,19 @@ class TestReading:
         assert filled.stream.read_recent(Wanted(1, Topics(), 10, 1000)) is not None
         assert other.stream.read_recent(Wanted(1, Topics(), 10, 1000)) is None
 
-    def test_who_waits_is_woken_by_this_broker(self, broker: StreamsRig) -> None:
+    def test_who_waits_is_woken_by_this_broker(self, rig: StreamsRig) -> None:
         woken: list[int] = []
-        broker.stream.wait("me", 1, lambda: woken.append(1))
-        broker.publish("a")
+        rig.stream.wait("me", 1, lambda: woken.append(1))
+        rig.publish("a")
 
         eventually(lambda: bool(woken))
-        broker.publish("b")
+        rig.publish("b")
         assert woken == [1]
 
-    def test_who_waits_for_what_is_there_is_woken_at_once(self, broker: StreamsRig) -> None:
-        broker.publish("a")
+    def test_who_waits_for_what_is_there_is_woken_at_once(self, rig: StreamsRig) -> None:
+        rig.publish("a")
         woken: list[int] = []
-        broker.stream.wait("me", 1, lambda: woken.append(1))
+        rig.stream.wait("me", 1, lambda: woken.append(1))
 
         eventually(lambda: bool(woken))
 
@@ -684,21 +682,21 @@ class TestRetention:
         broker.streams.sweep()
         assert broker.stream.store.head().first == 9
 
-    def test_a_stream_that_was_deleted_goes_on_with_its_numbers(self, broker: StreamsRig) -> None:
-        broker.publish("a", "b")
+    def test_a_stream_that_was_deleted_goes_on_with_its_numbers(self, rig: StreamsRig) -> None:
+        rig.publish("a", "b")
 
-        assert broker.streams.remove("orders") == 2
-        assert broker.publish("c") == Stored(3)
-        assert broker.read(3) == [(3, "c")]
+        assert rig.streams.remove("orders") == 2
+        assert rig.publish("c") == Stored(3)
+        assert rig.read(3) == [(3, "c")]
 
 
-def test_who_reads_from_the_oldest_gets_what_came_after_all_was_erased(broker: StreamsRig) -> None:
+def test_who_reads_from_the_oldest_gets_what_came_after_all_was_erased(rig: StreamsRig) -> None:
     for _ in range(300):
-        broker.publish("old")
-    broker.streams.remove("orders")
-    broker.publish("new")
+        rig.publish("old")
+    rig.streams.remove("orders")
+    rig.publish("new")
 
-    assert broker.read() == [(301, "new")]
+    assert rig.read() == [(301, "new")]
 
 
 class TestClocks:
@@ -739,10 +737,10 @@ class TestClocks:
         assert broker.read() == [(2, "young")]
 
 
-def test_a_segment_scanned_is_what_was_published(broker: StreamsRig) -> None:
-    broker.publish("a", "b")
+def test_a_segment_scanned_is_what_was_published(rig: StreamsRig) -> None:
+    rig.publish("a", "b")
 
-    segments, _first = broker.stream.segments(1)
+    segments, _first = rig.stream.segments(1)
 
     assert [scan(each.packed)[1] for each in segments] == [[b"a", b"b"]]
 
@@ -767,8 +765,8 @@ def test_a_stream_that_a_forwarder_has_may_be_made_without_auto_create(
 class Connected:
     """A connection of a publisher to one broker: what it has sent arrives in order, and perhaps late."""
 
-    def __init__(self, broker: StreamsRig) -> None:
-        self.broker = broker
+    def __init__(self, rig: StreamsRig) -> None:
+        self.broker = rig
         self.sent: deque[tuple[int, bool]] = deque()
         self.answers: dict[int, list[Stored | SluiceError]] = {}
 

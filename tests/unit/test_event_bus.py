@@ -73,55 +73,55 @@ class BusRig:
 
 
 @pytest.fixture
-def broker() -> BusRig:
+def rig() -> BusRig:
     return BusRig()
 
 
 # ------------------------------------------------------------------ told
 
 
-def test_an_event_after_a_quiet_time_is_told_at_once(broker: BusRig) -> None:
-    broker.announce(MAIL)
-    assert broker.sent == ["ready mail 7"]
+def test_an_event_after_a_quiet_time_is_told_at_once(rig: BusRig) -> None:
+    rig.announce(MAIL)
+    assert rig.sent == ["ready mail 7"]
 
 
-def test_what_comes_in_its_window_is_told_once_at_the_end_as_it_is_then(broker: BusRig) -> None:
-    broker.announce(MAIL, *(MAIL._replace(number=number) for number in range(8, 100)))
-    broker.time.passes(WINDOW * 0.9)
-    assert broker.sent == ["ready mail 7"]
-    broker.time.passes(WINDOW * 0.2)
-    assert broker.sent == ["ready mail 7", "ready mail 99"]
+def test_what_comes_in_its_window_is_told_once_at_the_end_as_it_is_then(rig: BusRig) -> None:
+    rig.announce(MAIL, *(MAIL._replace(number=number) for number in range(8, 100)))
+    rig.time.passes(WINDOW * 0.9)
+    assert rig.sent == ["ready mail 7"]
+    rig.time.passes(WINDOW * 0.2)
+    assert rig.sent == ["ready mail 7", "ready mail 99"]
 
 
-def test_the_last_event_has_a_window_too(broker: BusRig) -> None:
-    broker.announce(MAIL, MAIL)
-    broker.time.passes(WINDOW)
-    broker.announce(MAIL)
-    assert len(broker.sent) == 2
-    broker.time.passes(WINDOW)
-    assert len(broker.sent) == 3
-    broker.time.passes(10 * WINDOW)
-    assert len(broker.sent) == 3
+def test_the_last_event_has_a_window_too(rig: BusRig) -> None:
+    rig.announce(MAIL, MAIL)
+    rig.time.passes(WINDOW)
+    rig.announce(MAIL)
+    assert len(rig.sent) == 2
+    rig.time.passes(WINDOW)
+    assert len(rig.sent) == 3
+    rig.time.passes(10 * WINDOW)
+    assert len(rig.sent) == 3
 
 
-def test_after_a_window_in_which_nothing_came_an_event_goes_at_once_again(broker: BusRig) -> None:
-    broker.announce(MAIL)
-    broker.time.passes(WINDOW)
-    broker.announce(MAIL)
-    assert len(broker.sent) == 2
+def test_after_a_window_in_which_nothing_came_an_event_goes_at_once_again(rig: BusRig) -> None:
+    rig.announce(MAIL)
+    rig.time.passes(WINDOW)
+    rig.announce(MAIL)
+    assert len(rig.sent) == 2
 
 
-def test_a_flood_makes_an_event_for_each_window(broker: BusRig) -> None:
+def test_a_flood_makes_an_event_for_each_window(rig: BusRig) -> None:
     for _ in range(1000):
-        broker.announce(MAIL)
-        broker.time.passes(WINDOW / 100)
-    assert len(broker.sent) == 1 + 10 - 1
+        rig.announce(MAIL)
+        rig.time.passes(WINDOW / 100)
+    assert len(rig.sent) == 1 + 10 - 1
 
 
-def test_queues_do_not_wait_for_each_other(broker: BusRig) -> None:
+def test_queues_do_not_wait_for_each_other(rig: BusRig) -> None:
     other = MAIL._replace(name="other")
-    broker.announce(MAIL, other, MAIL, other)
-    assert broker.sent == ["ready mail 7", "ready other 7"]
+    rig.announce(MAIL, other, MAIL, other)
+    assert rig.sent == ["ready mail 7", "ready other 7"]
 
 
 def test_nothing_is_told_where_nobody_else_is() -> None:
@@ -139,119 +139,119 @@ def test_who_was_heard_is_told_before_the_leases_know_of_it() -> None:
     assert alone.sent == ["ready mail 7"]
 
 
-def test_what_could_not_be_told_is_counted_and_the_next_is_tried(broker: BusRig) -> None:
-    broker.transport.broken = True
-    broker.announce(MAIL)
-    assert broker.counters.values[Count.BUS_UNTOLD] == 1
-    broker.transport.broken = False
-    broker.time.passes(WINDOW)
-    broker.announce(MAIL)
-    assert broker.sent == ["ready mail 7"]
-    assert broker.counters.values[Count.BUS_TOLD] == 1
+def test_what_could_not_be_told_is_counted_and_the_next_is_tried(rig: BusRig) -> None:
+    rig.transport.broken = True
+    rig.announce(MAIL)
+    assert rig.counters.values[Count.BUS_UNTOLD] == 1
+    rig.transport.broken = False
+    rig.time.passes(WINDOW)
+    rig.announce(MAIL)
+    assert rig.sent == ["ready mail 7"]
+    assert rig.counters.values[Count.BUS_TOLD] == 1
 
 
-def test_a_stop_tells_what_waits_for_its_windows_end(broker: BusRig) -> None:
-    broker.announce(MAIL, MAIL._replace(number=8))
-    broker.bus.stop()
-    assert broker.sent == ["ready mail 7", "ready mail 8"]
+def test_a_stop_tells_what_waits_for_its_windows_end(rig: BusRig) -> None:
+    rig.announce(MAIL, MAIL._replace(number=8))
+    rig.bus.stop()
+    assert rig.sent == ["ready mail 7", "ready mail 8"]
 
 
-def test_a_segment_goes_before_the_event_that_says_where_it_is(broker: BusRig) -> None:
-    broker.announce(BusEvent(BusKind.STREAM, "prices", 12, "1 2 3 a:1 AAE="))
-    assert broker.sent == ["segment prices 12 1 2 3 a:1 AAE=", "stream prices 12"]
+def test_a_segment_goes_before_the_event_that_says_where_it_is(rig: BusRig) -> None:
+    rig.announce(BusEvent(BusKind.STREAM, "prices", 12, "1 2 3 a:1 AAE="))
+    assert rig.sent == ["segment prices 12 1 2 3 a:1 AAE=", "stream prices 12"]
 
 
-def test_what_is_told_of_several_segments_at_the_end_of_a_window_has_none_of_them(broker: BusRig) -> None:
-    broker.announce(*(BusEvent(BusKind.STREAM, "prices", number, "data") for number in range(12, 15)))
-    broker.time.passes(BusKind.STREAM.window)
-    assert broker.sent == ["segment prices 12 data", "stream prices 12", "stream prices 14"]
+def test_what_is_told_of_several_segments_at_the_end_of_a_window_has_none_of_them(rig: BusRig) -> None:
+    rig.announce(*(BusEvent(BusKind.STREAM, "prices", number, "data") for number in range(12, 15)))
+    rig.time.passes(BusKind.STREAM.window)
+    assert rig.sent == ["segment prices 12 data", "stream prices 12", "stream prices 14"]
 
 
-def test_the_only_segment_within_a_window_is_told_at_its_end(broker: BusRig) -> None:
-    broker.announce(*(BusEvent(BusKind.STREAM, "prices", number, "data") for number in (12, 13)))
-    broker.time.passes(BusKind.STREAM.window)
-    assert broker.sent[2:] == ["segment prices 13 data", "stream prices 13"]
+def test_the_only_segment_within_a_window_is_told_at_its_end(rig: BusRig) -> None:
+    rig.announce(*(BusEvent(BusKind.STREAM, "prices", number, "data") for number in (12, 13)))
+    rig.time.passes(BusKind.STREAM.window)
+    assert rig.sent[2:] == ["segment prices 13 data", "stream prices 13"]
 
 
 # ------------------------------------------------------------------ heard
 
 
-def test_a_segment_is_heard_with_its_data_and_counts_with_its_event(broker: BusRig) -> None:
-    broker.bus.on(BusKind.SEGMENT, broker.heard.append)
-    broker.bus.start(["sluicemq"])
+def test_a_segment_is_heard_with_its_data_and_counts_with_its_event(rig: BusRig) -> None:
+    rig.bus.on(BusKind.SEGMENT, rig.heard.append)
+    rig.bus.start(["sluicemq"])
     come_to_rest()
-    broker.heard.clear()
-    broker.hears(["segment prices 12 1 2 3 a:1 AAE=", "stream prices 12"])
-    assert broker.heard == [
+    rig.heard.clear()
+    rig.hears(["segment prices 12 1 2 3 a:1 AAE=", "stream prices 12"])
+    assert rig.heard == [
         BusEvent(BusKind.SEGMENT, "prices", 12, "1 2 3 a:1 AAE="),
         BusEvent(BusKind.STREAM, "prices", 12),
     ]
-    assert broker.counters.values[Count.BUS_HEARD] == 1
+    assert rig.counters.values[Count.BUS_HEARD] == 1
 
 
-def test_a_segment_goes_and_comes_through_the_store_alone(broker: BusRig) -> None:
+def test_a_segment_goes_and_comes_through_the_store_alone(rig: BusRig) -> None:
     # Given a Redis, where another system may have a stream of this name
-    broker.transport.in_store = False
-    broker.bus.on(BusKind.SEGMENT, broker.heard.append)
-    broker.bus.start(["sluicemq"])
+    rig.transport.in_store = False
+    rig.bus.on(BusKind.SEGMENT, rig.heard.append)
+    rig.bus.start(["sluicemq"])
     come_to_rest()
-    broker.heard.clear()
+    rig.heard.clear()
     # When
-    broker.hears(["segment prices 12 1 2 3 a:1 AAE=", "stream prices 12"])
-    broker.announce(BusEvent(BusKind.STREAM, "orders", 7, "data"))
+    rig.hears(["segment prices 12 1 2 3 a:1 AAE=", "stream prices 12"])
+    rig.announce(BusEvent(BusKind.STREAM, "orders", 7, "data"))
     # Then
-    assert broker.heard == [BusEvent(BusKind.STREAM, "prices", 12)]
-    assert broker.sent == ["stream orders 7"]
+    assert rig.heard == [BusEvent(BusKind.STREAM, "prices", 12)]
+    assert rig.sent == ["stream orders 7"]
 
 
-def test_what_others_tell_is_done(broker: BusRig) -> None:
-    broker.bus.start(["sluicemq"])
+def test_what_others_tell_is_done(rig: BusRig) -> None:
+    rig.bus.start(["sluicemq"])
     come_to_rest()
-    assert broker.transport.greetings == [["hello  0"]]
-    broker.heard.clear()
-    broker.hears(["ready mail 7", "stream prices 12"])
-    assert broker.heard == [MAIL, BusEvent(BusKind.STREAM, "prices", 12)]
-    assert broker.counters.values[Count.BUS_HEARD] == 2
+    assert rig.transport.greetings == [["hello  0"]]
+    rig.heard.clear()
+    rig.hears(["ready mail 7", "stream prices 12"])
+    assert rig.heard == [MAIL, BusEvent(BusKind.STREAM, "prices", 12)]
+    assert rig.counters.values[Count.BUS_HEARD] == 2
 
 
 @pytest.mark.parametrize(
     "line", ["", "ready", "ready mail x", "of a later version", "later mail 1", "a b c d"]
 )
-def test_what_this_version_does_not_know_is_passed_over(broker: BusRig, line: str) -> None:
-    broker.bus.start(["sluicemq"])
+def test_what_this_version_does_not_know_is_passed_over(rig: BusRig, line: str) -> None:
+    rig.bus.start(["sluicemq"])
     come_to_rest()
-    broker.heard.clear()
-    broker.hears([line, "ready mail 7"])
-    assert broker.heard == [MAIL]
+    rig.heard.clear()
+    rig.hears([line, "ready mail 7"])
+    assert rig.heard == [MAIL]
 
 
-def test_who_begins_to_listen_looks_at_everything(broker: BusRig) -> None:
-    assert broker.channel.epoch == 0
-    broker.bus.start(["sluicemq"])
+def test_who_begins_to_listen_looks_at_everything(rig: BusRig) -> None:
+    assert rig.channel.epoch == 0
+    rig.bus.start(["sluicemq"])
     come_to_rest()
-    assert broker.heard == [BusEvent(BusKind.READY), BusEvent(BusKind.STREAM)]
-    assert broker.channel.epoch == 1
+    assert rig.heard == [BusEvent(BusKind.READY), BusEvent(BusKind.STREAM)]
+    assert rig.channel.epoch == 1
 
 
-def test_who_may_have_missed_something_says_so_and_looks_at_everything(broker: BusRig) -> None:
-    broker.bus.start(["sluicemq"])
+def test_who_may_have_missed_something_says_so_and_looks_at_everything(rig: BusRig) -> None:
+    rig.bus.start(["sluicemq"])
     come_to_rest()
-    broker.heard.clear()
-    broker.hears(Unavailable("the cursor is lost"))
-    assert broker.counters.values[Count.BUS_LOST] == 1
-    while broker.channel.epoch != 2:
+    rig.heard.clear()
+    rig.hears(Unavailable("the cursor is lost"))
+    assert rig.counters.values[Count.BUS_LOST] == 1
+    while rig.channel.epoch != 2:
         come_to_rest()
-    assert broker.heard == [BusEvent(BusKind.READY), BusEvent(BusKind.STREAM)]
+    assert rig.heard == [BusEvent(BusKind.READY), BusEvent(BusKind.STREAM)]
 
 
-def test_a_handler_that_fails_costs_the_others_nothing(broker: BusRig) -> None:
+def test_a_handler_that_fails_costs_the_others_nothing(rig: BusRig) -> None:
     def fail(_event: BusEvent) -> None:
         raise ValueError
 
-    broker.bus.on(BusKind.READY, fail)
-    broker.bus.start(["sluicemq"])
-    broker.hears(["ready mail 7", "stream prices 12"])
-    assert broker.heard[-1] == BusEvent(BusKind.STREAM, "prices", 12)
+    rig.bus.on(BusKind.READY, fail)
+    rig.bus.start(["sluicemq"])
+    rig.hears(["ready mail 7", "stream prices 12"])
+    assert rig.heard[-1] == BusEvent(BusKind.STREAM, "prices", 12)
 
 
 def test_a_silent_channel_is_deaf_too() -> None:

@@ -41,33 +41,33 @@ class IdleQueue(DispatchRig):
 
 
 @pytest.fixture
-def broker() -> IdleQueue:
+def idle_queue() -> IdleQueue:
     return IdleQueue()
 
 
-def test_it_looks_and_finds_them(broker: IdleQueue) -> None:
-    (job,) = broker.elsewhere()
-    assert broker.has == {job.id}
+def test_it_looks_and_finds_them(idle_queue: IdleQueue) -> None:
+    (job,) = idle_queue.elsewhere()
+    assert idle_queue.has == {job.id}
 
 
-def test_many_are_claimed_to_the_last(broker: IdleQueue) -> None:
-    broker.resize(broker.hand, 500)
-    jobs = broker.elsewhere(300)
-    assert broker.has == {job.id for job in jobs}
+def test_many_are_claimed_to_the_last(idle_queue: IdleQueue) -> None:
+    idle_queue.resize(idle_queue.hand, 500)
+    jobs = idle_queue.elsewhere(300)
+    assert idle_queue.has == {job.id for job in jobs}
 
 
-def test_what_is_told_while_it_looks_is_looked_for_afterwards(broker: IdleQueue) -> None:
+def test_what_is_told_while_it_looks_is_looked_for_afterwards(idle_queue: IdleQueue) -> None:
     # Given: a look whose read is through, as it may be when the job is stored elsewhere
-    broker.store.after_claim = held = Held()
-    broker.queue.on_ready(0)
+    idle_queue.store.after_claim = held = Held()
+    idle_queue.queue.on_ready(0)
     go_on()
     # When
-    (job,) = broker.elsewhere()
-    assert broker.has == set()
+    (job,) = idle_queue.elsewhere()
+    assert idle_queue.has == set()
     held.set()
     go_on()
     # Then
-    assert broker.has == {job.id}
+    assert idle_queue.has == {job.id}
 
 
 def test_who_has_no_room_looks_as_soon_as_there_is_some() -> None:
@@ -83,46 +83,46 @@ def test_who_has_no_room_looks_as_soon_as_there_is_some() -> None:
     assert broker.has == {second.id}
 
 
-def test_who_is_paused_looks_when_that_is_over(broker: IdleQueue) -> None:
-    broker.pause(paused=True)
-    (job,) = broker.elsewhere()
-    assert broker.store.claims == []
-    broker.pause(paused=False)
+def test_who_is_paused_looks_when_that_is_over(idle_queue: IdleQueue) -> None:
+    idle_queue.pause(paused=True)
+    (job,) = idle_queue.elsewhere()
+    assert idle_queue.store.claims == []
+    idle_queue.pause(paused=False)
     go_on()
-    assert broker.has == {job.id}
+    assert idle_queue.has == {job.id}
 
 
 @pytest.mark.parametrize("ahead", [0.003, 0.5])
-def test_a_clock_elsewhere_that_is_ahead_hides_no_job(broker: IdleQueue, ahead: float) -> None:
-    (job,) = broker.elsewhere(ahead=ahead)
-    assert broker.has == {job.id}
+def test_a_clock_elsewhere_that_is_ahead_hides_no_job(idle_queue: IdleQueue, ahead: float) -> None:
+    (job,) = idle_queue.elsewhere(ahead=ahead)
+    assert idle_queue.has == {job.id}
 
 
-def test_and_what_is_accepted_here_from_then_on_comes_after_it(broker: IdleQueue) -> None:
-    (job,) = broker.elsewhere(ahead=0.5)
-    assert broker.scheduler.ledger.last_seq >= job.seq
+def test_and_what_is_accepted_here_from_then_on_comes_after_it(idle_queue: IdleQueue) -> None:
+    (job,) = idle_queue.elsewhere(ahead=0.5)
+    assert idle_queue.scheduler.ledger.last_seq >= job.seq
 
 
-def test_a_number_far_ahead_of_all_clocks_changes_no_order(broker: IdleQueue) -> None:
-    before = broker.scheduler.ledger.last_seq
-    broker.queue.on_ready(int((NOW + 3600) * 1e6))
-    assert broker.scheduler.ledger.last_seq == before
+def test_a_number_far_ahead_of_all_clocks_changes_no_order(idle_queue: IdleQueue) -> None:
+    before = idle_queue.scheduler.ledger.last_seq
+    idle_queue.queue.on_ready(int((NOW + 3600) * 1e6))
+    assert idle_queue.scheduler.ledger.last_seq == before
 
 
-def test_one_look_is_enough_for_all_that_was_told_until_then(broker: IdleQueue) -> None:
+def test_one_look_is_enough_for_all_that_was_told_until_then(idle_queue: IdleQueue) -> None:
     for _ in range(5):
-        broker.queue.on_ready(0)
+        idle_queue.queue.on_ready(0)
     go_on()
-    assert len(broker.store.claims) == 1
+    assert len(idle_queue.store.claims) == 1
 
 
-def test_others_are_told_what_lies_ready_here_and_not_what_they_have_told(broker: IdleQueue) -> None:
-    broker.elsewhere()
-    assert broker.told == []
-    broker.queue.jobs_ready()
-    ((kind, number),) = broker.told
+def test_others_are_told_what_lies_ready_here_and_not_what_they_have_told(idle_queue: IdleQueue) -> None:
+    idle_queue.elsewhere()
+    assert idle_queue.told == []
+    idle_queue.queue.jobs_ready()
+    ((kind, number),) = idle_queue.told
     assert kind is BusKind.READY
-    assert number >= broker.scheduler.ledger.last_seq
+    assert number >= idle_queue.scheduler.ledger.last_seq
 
 
 def test_others_are_told_of_what_no_worker_here_can_take_before_it_is_written() -> None:
@@ -142,6 +142,6 @@ def test_others_are_told_of_what_no_worker_here_can_take_before_it_is_written() 
     assert broker.told[0] == (BusKind.COMING, jobs[2].seq)
 
 
-def test_nor_is_anything_told_by_who_just_looks(broker: IdleQueue) -> None:
-    broker.queue.search(lambda: True, 0.0)
-    assert broker.told == []
+def test_nor_is_anything_told_by_who_just_looks(idle_queue: IdleQueue) -> None:
+    idle_queue.queue.search(lambda: True, 0.0)
+    assert idle_queue.told == []
