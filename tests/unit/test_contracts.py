@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tools.contracts import Stair, across, behind_the_door, upwards, without_step
+from contracts import Stair, across, behind_the_door, upwards, without_step
 
 STAIR = Stair.read("house: attic, bath | kitchen, cellar")
 

@@ -11,7 +11,7 @@ import pytest
 
 from mutants.planting import ROOT, DoesNotFit, file_of, planted
 
-FAULTS: list[dict[str, Any]] = tomllib.loads((ROOT / "tests/mutants/faults.toml").read_text())["fault"]
+FAULTS: list[dict[str, Any]] = tomllib.loads((ROOT / "tools/mutants/faults.toml").read_text())["fault"]
 
 
 def test_each_fault_changes_one_place_and_names_tests_that_exist() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 import pytest
+
 from size import Size, code_lines, compare, constants
 
 SOURCE = '''"""A docstring

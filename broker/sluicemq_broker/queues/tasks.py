@@ -46,7 +46,7 @@ _LEAST: Final = 50
 #: Jobs from push to commit that must pass, for each job of a page, before the next page. Removing one takes
 #: broker and mongod 0.6 times as long as a job takes from push to commit, ending an expired one 0.9, and
 #: redriving one 1.0 (78, 119, 129 us of processor time, and 131). So jobs beside keep nine tenths of their
-#: rate: 0.91, 0.99 and 0.94 were measured (``tests/bench/orders.py``), with six 0.88 beside a purge.
+#: rate: 0.91, 0.99 and 0.94 were measured (``benchmarks/orders.py``), with six 0.88 beside a purge.
 FAIR: Final = 12
 #: With fewer jobs here, or jobs at other brokers, the pause takes this many times as long as the page, up to
 #: ``_LONGEST`` seconds. While no broker works on jobs it takes as long as the page.

@@ -10,7 +10,7 @@
 
 Minutes are nested under hours, since an update searches a field from the first one on: past 23 hours and 59
 minutes at most, not past 1,439. So the last minute of a day costs about as much as the first, instead of
-twice as much (``tests/bench/history.py``). A document is made with its hours, in their order; minutes and
+twice as much (``benchmarks/history.py``). A document is made with its hours, in their order; minutes and
 counters are added when something is counted. Making all minutes ahead, at 0, would take 100 KB for each queue
 that is used once a day, and would make no minute cheaper.
 

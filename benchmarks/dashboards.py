@@ -1,0 +1,319 @@
+"""What the dashboard costs: ``python benchmarks/dashboards.py [--queues N] [--dead N] [--part flow]``.
+
+A broker with an embedded MongoDB has so many queues that hold a job each, and so many dead letters in one.
+First each page's questions are asked 10 times: what one takes, in milliseconds, and how many bytes come; and
+the same again when broker and MongoDB have been started anew, with nothing in their caches. Beside it the
+processor time of broker and mongod for a whole page: where others use the machine that tells more. Then
+jobs go from push to done with nobody looking and with a scrape a second and ten dashboards open, in turn:
+jobs a second, and the processor time that broker and mongod take for 1,000 jobs. Last, a broker that does
+nothing else is scraped and looked at: the share of a processor that this costs. What is promised is that
+share, of what push to done takes when nobody looks: with a thousand queues at rest a rate that falls, as the
+programs that watch share the processors, makes each job dearer by itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import http.client
+import json
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pymongo import MongoClient
+
+sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
+
+from benchmarks.seeing import cpu_seconds
+
+from sluicemq import Client, Producer, Worker
+from support.broker_process import BrokerProcess
+
+TIMES, DASHBOARDS, ROUNDS = 10, 10, 3
+PARTS = ("pages", "flow", "idle")
+#: What is promised: milliseconds for a page, kilobytes that it moves, and the share of a processor.
+MILLISECONDS, KILOBYTES, SHARE = 300, 64, 0.02
+V1 = "/api/v1"
+_DEAD = f"{V1}/queues/letters/dead"
+_FIFTY = ",".join(f"q-{number:04}" for number in range(50))
+#: The questions of each page, as the dashboard asks them.
+PAGES = {
+    "overview": [f"{V1}/overview?sort=in&limit=8", f"{V1}/series/broker/*?span=month", f"{V1}/brokers"],
+    "queues": [f"{V1}/overview?sort=ready&limit=50", f"{V1}/recent?queue={_FIFTY}"],
+    "queue": [f"{V1}/overview?only=letters&limit=1", f"{V1}/queues/letters/jobs?state=dead&limit=25"],
+    "job": [f"{V1}/queues/letters/jobs/d-0001500?payload=65536"],
+    "find by id": [f"{V1}/queues/letters/jobs?id=d-00&limit=50"],
+    "dead": [f"{_DEAD}?limit=25", f"{_DEAD}/count", f"{_DEAD}/reasons"],
+    "dead, far behind": [f"{_DEAD}?limit=25&until=1000000100"],
+    "dead by reason": [f"{_DEAD}?limit=25&reason=rare", f"{_DEAD}/count?reason=rare"],
+    "workers": [f"{V1}/workers"],
+    "streams": [f"{V1}/streams"],
+    "the page itself": ["/", "/dashboard/app.js", "/dashboard/style.css", "/dashboard/uplot.min.js"],
+}  # fmt: skip
+
+
+def main() -> int:
+    """Measure, print, and return 1 if a page is above its bounds."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--queues", type=int, default=1000)
+    parser.add_argument("--dead", type=int, default=1_000_000)
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--part", choices=PARTS, action="append", help="by default all three")
+    parser.add_argument("--folder", type=Path, help="where all of it is kept, and found again the next time")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--watch", help=argparse.SUPPRESS)
+    parser.add_argument("--dashboards", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--scrapes", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.watch:
+        _watch(options.watch, options.dashboards, scrapes=options.scrapes)
+    config = {
+        "broker": {"max_queues": options.queues + 10, "log_level": "warning", "http": "127.0.0.1:0"},
+        "queues": {f"q-{number:04}": {} for number in range(options.queues)},  # pushes make ten a second
+    }
+    folder: Path | None = options.folder
+    is_filled = folder is not None and folder.exists()
+    if folder:
+        folder.mkdir(parents=True, exist_ok=True)
+    with BrokerProcess(config=config, folder=folder) as broker:
+        if not is_filled:
+            _fill(broker, options.queues, options.dead)
+        parts: dict[str, Callable[[], dict[str, Any]]] = {
+            "pages": lambda: _pages(broker),
+            "flow": lambda: _flow(broker, options.seconds),
+            "idle": lambda: _idle(broker, options.seconds),
+        }
+        found = {name: part() for name, part in parts.items() if name in (options.part or PARTS)}
+    _show(found, as_json=options.json)
+    slow = [
+        name
+        for name, each in found.get("pages", {}).items()
+        if each["most_ms"] > MILLISECONDS or ("the page itself" not in name and each["kb"] > KILOBYTES)
+    ]
+    for name in slow:
+        print(f"MISSED: {name}: {MILLISECONDS} ms and {KILOBYTES} KB are promised")
+    return int(bool(slow) or _costs_too_much(found))
+
+
+def _costs_too_much(found: dict[str, Any]) -> bool:
+    """What watching takes of a processor, of what broker and mongod take for push to done."""
+    if not {"flow", "idle"} <= found.keys():
+        return False
+    alone = found["flow"]["alone"]
+    whole = alone["jobs_s"] * (alone["broker_ms_1000"] + alone["mongod_ms_1000"]) / 1e6
+    lost = found["idle"]["share"] / whole
+    print(
+        f"verdict: {'kept' if lost <= SHARE else 'MISSED'}: {lost:.2%} of push to done, promised {SHARE:.0%}"
+    )
+    return bool(lost > SHARE)
+
+
+def _fill(broker: BrokerProcess, queues: int, dead: int) -> None:
+    endpoint = broker.doors["smq"]
+    with Producer(endpoint) as producer, Client(endpoint, timeout=60) as client:
+        for number in range(queues):
+            producer.push(f"q-{number:04}", b"one")
+        producer.push("letters", b"one")
+        producer.flush(600)
+        _kill(broker, dead)
+        while any(row["counted_ago"] is None for row in client.queues()):
+            time.sleep(0.5)
+
+
+def _kill(broker: BrokerProcess, dead: int) -> None:
+    """As they lie after so many deaths; a thousand of them have a reason of their own, far behind."""
+    client: MongoClient[dict[str, Any]] = MongoClient(broker.embedded_uri)
+    jobs, began = client["sluicemq"]["queue.letters"], datetime.fromtimestamp(1_000_000_000, UTC)
+    for first in range(0, dead, 5000):
+        jobs.insert_many(
+            [_letter(number, began) for number in range(first, min(first + 5000, dead))], ordered=False
+        )
+    client.close()
+
+
+def _letter(number: int, began: datetime) -> dict[str, Any]:
+    at = began + timedelta(milliseconds=number // 3)
+    reason = "a rare one" if number < 1000 else f"error {number % 7}"
+    return {
+        "_id": f"d-{number:07}", "state": "dead", "priority": 0, "eligible_at": at, "seq": number,
+        "attempts": 5, "created_at": at, "payload": b"x" * 200, "ended_at": at,
+        "errors": [{"at": at, "attempt": 5, "reason": reason, "worker": "one host:1"}],
+    }  # fmt: skip
+
+
+def _pages(broker: BrokerProcess) -> dict[str, dict[str, float]]:
+    """The dead letters are asked for first when all has been started anew."""
+    running = {name: _page(broker, paths) for name, paths in PAGES.items()}
+    broker.terminate()
+    broker.restart()
+    anew = sorted(PAGES.items(), key=lambda each: "dead" not in each[0])
+    return {**running, **{f"{name}, anew": _page(broker, paths) for name, paths in anew}}
+
+
+def _page(broker: BrokerProcess, paths: list[str]) -> dict[str, float]:
+    """The worst and the median of its slowest question; what all of them move, and take of processors."""
+    slowest: list[float] = []
+    used: list[list[float]] = []
+    pids = (broker.pid, broker.mongod_pid)
+    for _ in range(TIMES):
+        before = cpu_seconds(pids)
+        took, moved = zip(*(_ask(broker.http, path) for path in paths), strict=True)
+        used.append([b - a for a, b in zip(before, cpu_seconds(pids), strict=True)])
+        slowest.append(max(took) * 1000)
+    ours, mongod = (1000 * statistics.median(each) for each in zip(*used, strict=True))
+    return {
+        "median_ms": round(statistics.median(slowest), 1),
+        "most_ms": round(max(slowest), 1),
+        "broker_cpu_ms": round(ours, 1),
+        "mongod_cpu_ms": round(mongod, 1),
+        "most_cpu_ms": round(1000 * max(map(sum, used)), 1),
+        "kb": round(sum(moved) / 1024, 1),
+    }
+
+
+def _ask(address: str, path: str) -> tuple[float, int]:
+    connection = http.client.HTTPConnection(address, timeout=60)
+    began = time.monotonic()
+    connection.request("GET", path)
+    response = connection.getresponse()
+    size = len(text := response.read())
+    assert response.status == 200, (path, text[:500])
+    connection.close()
+    return time.monotonic() - began, size
+
+
+class Rate(NamedTuple):
+    """Jobs a second from push to done; processor time of broker and mongod for each second of them."""
+
+    jobs: float
+    broker: float
+    mongod: float
+
+
+def _flow(broker: BrokerProcess, seconds: float) -> dict[str, Any]:
+    """Push to done with nobody looking and with all of them, in turn: A B A B."""
+    rates: dict[str, list[Rate]] = {"alone": [], "watched": []}
+    for _ in range(ROUNDS):
+        rates["alone"].append(_push_to_done(broker, seconds))
+        with _watchers(broker.http):
+            rates["watched"].append(_push_to_done(broker, seconds))
+    found: dict[str, Any] = {name: _medians(each) for name, each in rates.items()}
+    return found
+
+
+def _medians(rates: list[Rate]) -> dict[str, float]:
+    return {
+        "jobs_s": round(statistics.median(each.jobs for each in rates)),
+        "broker_ms_1000": round(statistics.median(each.broker / each.jobs * 1e6 for each in rates), 2),
+        "mongod_ms_1000": round(statistics.median(each.mongod / each.jobs * 1e6 for each in rates), 2),
+    }
+
+
+def _push_to_done(broker: BrokerProcess, seconds: float) -> Rate:
+    done = 0
+
+    def handler(_job: object) -> None:
+        nonlocal done
+        done += 1
+
+    endpoint, pids = broker.doors["smq"], (broker.pid, broker.mongod_pid)
+    with Producer(endpoint) as producer, Worker(endpoint, "flow", handler, prefetch=1000):
+        _push_for(producer, 1.0)
+        began, before, cpu = time.monotonic(), done, cpu_seconds(pids)
+        _push_for(producer, seconds)
+        took, count = time.monotonic() - began, done - before
+        used = [(b - a) / took for a, b in zip(cpu, cpu_seconds(pids), strict=True)]
+        producer.flush(60)
+    return Rate(count / took, *used)
+
+
+def _push_for(producer: Producer, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        producer.push_many("flow", [b"x" * 200] * 256)
+
+
+def _idle(broker: BrokerProcess, seconds: float) -> dict[str, float]:
+    """Of one processor, what the broker takes for a scrape a second, and for ten dashboards."""
+
+    def share() -> float:
+        (before,), began = cpu_seconds((broker.pid,)), time.monotonic()
+        time.sleep(seconds)
+        return (cpu_seconds((broker.pid,))[0] - before) / (time.monotonic() - began)
+
+    time.sleep(10)  # until what the load has left is done
+    scraped, watched = [], []
+    for _ in range(2 * ROUNDS):
+        with _watchers(broker.http, dashboards=0):
+            scraped.append(share())
+        rest = share()
+        with _watchers(broker.http, scrapes=False):
+            watched.append(share() - rest)
+        scraped[-1] -= rest
+    scrapes, dashboards = statistics.median(scraped), statistics.median(watched)
+    return {
+        "scrapes": round(scrapes, 4),
+        "dashboards": round(dashboards, 4),
+        "share": round(scrapes + dashboards, 4),
+    }
+
+
+@contextmanager
+def _watchers(address: str, *, scrapes: bool = True, dashboards: int = DASHBOARDS) -> Iterator[None]:
+    """A scrape a second, and ten dashboards, in a process of their own."""
+    command = [sys.executable, __file__, "--watch", address, "--dashboards", str(dashboards)]
+    command += ["--scrapes"] if scrapes else []
+    with subprocess.Popen(command) as process:
+        time.sleep(3)
+        try:
+            yield
+        finally:
+            process.terminate()
+
+
+def _watch(address: str, dashboards: int, *, scrapes: bool) -> None:
+    """Half of them look at the overview, half at a page of queues."""
+    views = ["sort=in&limit=8", "sort=ready&limit=50"] * (dashboards // 2)
+    for view in views:
+        threading.Thread(target=_look, args=(address, view), daemon=True).start()
+    while True:
+        time.sleep(1.0)
+        if scrapes:
+            _ask(address, "/metrics")
+
+
+def _look(address: str, view: str) -> None:
+    connection = http.client.HTTPConnection(address, timeout=60)
+    connection.request("GET", f"{V1}/live?{view}")
+    response = connection.getresponse()
+    while response.readline():
+        pass
+
+
+def _show(found: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found))
+        return
+    for name, each in found.get("pages", {}).items():
+        times = f"median {each['median_ms']:7.1f}  most {each['most_ms']:7.1f}"
+        of = f"broker {each['broker_cpu_ms']:5.1f}, mongod {each['mongod_cpu_ms']:5.1f}"
+        print(f"{name:24} ms: {times}  CPU: {of}, most {each['most_cpu_ms']:6.1f}  KB {each['kb']:5.1f}")
+    for name in ("alone", "watched") if "flow" in found else ():
+        each = found["flow"][name]
+        cpu = f"broker {each['broker_ms_1000']:6.2f} ms, mongod {each['mongod_ms_1000']:6.2f} ms"
+        print(f"push to done, {name:8} {each['jobs_s']:7} jobs/s   CPU of 1,000: {cpu}")
+    if "idle" in found:
+        idle = {name: f"{each * 100:.2f} %" for name, each in found["idle"].items()}
+        each = f"a scrape a second {idle['scrapes']}, dashboards {idle['dashboards']}"
+        print(f"of a processor: {each}, both {idle['share']}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
