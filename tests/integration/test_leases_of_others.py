@@ -91,14 +91,14 @@ def test_between_heartbeats_a_lease_is_looked_at_so_that_it_ends_when_it_should(
     silent.beat()
     dead: list[str] = []
     watcher.on_dead(lambda seen: dead.append(seen.name))
-    watcher.look()
+    watcher.watch_others()
     # When
     beats(time, watcher, count=4)
     time.passes(BEAT - 0.01)
-    watcher.look()
+    watcher.watch_others()
     assert not dead
     time.passes(0.01)
-    watcher.look()
+    watcher.watch_others()
     # Then
     assert dead == ["silent"]
 
@@ -112,7 +112,7 @@ def test_looks_count_no_time_in_which_the_watchers_own_heartbeats_fail(
         away.setattr(leases, "beat", refused)
         for _ in range(100):
             time.passes(BEAT)
-            watcher.look()
+            watcher.watch_others()
     assert silent.current in leases.live()
 
 

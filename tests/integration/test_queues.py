@@ -45,7 +45,7 @@ def server() -> Iterator[Server]:
     """A broker that is not started."""
     server = Server(Config.default(), "mongodb://127.0.0.1:9", alone=False)
     yield server
-    server._ground.close()
+    server._foundation.close()
 
 
 def test_who_waits_for_a_job_of_a_removed_queue_is_told_and_nothing_of_it_is_held(queues: Queues) -> None:
@@ -395,9 +395,9 @@ def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its
 
 def test_no_large_message_is_read_on_while_jobs_on_their_way_take_all_memory(server: Server) -> None:
     size = server.config.broker.hwm_bytes
-    server._ground.memory.pushes.take(1, size)
+    server._foundation.memory.pushes.take(1, size)
     closed = server._listeners._board.unfinished.closed
-    server._ground.memory.pushes.give(1, size)
+    server._foundation.memory.pushes.give(1, size)
     assert (closed, server._listeners._board.unfinished.closed) == (True, False)
 
 
@@ -421,11 +421,11 @@ def test_unreadable_messages_count_at_the_mark_of_their_door_until_they_are_kept
 def test_a_lease_lies_in_all_databases_with_queues_and_has_a_client_of_its_own() -> None:
     queues = {"here": QueueSettings(), "elsewhere": QueueSettings(database="other")}
     server = Server(replace(Config.default(), queues=queues), "mongodb://127.0.0.1:9", alone=False)
-    databases = [store._leases.database for store in server._ground.owners._stores()]
+    databases = [store._leases.database for store in server._foundation.owners._stores()]
     assert {each.name for each in databases} == {server.config.broker.database, "other"}
-    assert {id(each.client) for each in databases} == {id(server._ground._mongo_for_leases)}
-    assert server._ground._mongo is not server._ground._mongo_for_leases
-    server._ground.close()
+    assert {id(each.client) for each in databases} == {id(server._foundation._mongo_for_leases)}
+    assert server._foundation._mongo is not server._foundation._mongo_for_leases
+    server._foundation.close()
 
 
 # ------------------------------------------------------------------ made by accident

@@ -8,7 +8,7 @@ import pytest
 
 from sluicemq.protocol.errors import BadFrames, SluiceError
 from sluicemq_broker.admin import PrincipalAdmin
-from sluicemq_broker.admin.principals import Surroundings
+from sluicemq_broker.admin.principals import KnownPrincipals
 from sluicemq_broker.store import PrincipalRecord
 
 _ALICE = PrincipalRecord(name="alice")
@@ -23,8 +23,8 @@ def hashed() -> list[str]:
 
 
 @pytest.fixture
-def around(hashed: list[str]) -> Surroundings:
-    """What is around principals, alice among them, and bob in the configuration file."""
+def known(hashed: list[str]) -> KnownPrincipals:
+    """Known principals, alice among them, and bob in the configuration file."""
 
     def hash_it(password: str) -> str:
         hashed.append(password)
@@ -35,7 +35,7 @@ def around(hashed: list[str]) -> Surroundings:
         changed: PrincipalRecord | None = change(_ALICE if name == "alice" else None)
         return changed
 
-    return Surroundings(
+    return KnownPrincipals(
         record=lambda name: _ALICE if name == "alice" else None,
         records=lambda _after, _most: [_ALICE],
         of_file=lambda name: name == "bob",
@@ -59,20 +59,20 @@ def around(hashed: list[str]) -> Surroundings:
     ],
 )
 def test_an_order_that_is_refused_hashes_no_password(
-    around: Surroundings, hashed: list[str], action: str, about: dict[str, Any]
+    known: KnownPrincipals, hashed: list[str], action: str, about: dict[str, Any]
 ) -> None:
     with pytest.raises(SluiceError):
-        PrincipalAdmin(around).do(action, about)
+        PrincipalAdmin(known).do(action, about)
     assert hashed == []
 
 
-def test_one_that_another_broker_has_added_meanwhile_is_refused(around: Surroundings) -> None:
-    late = PrincipalAdmin(around._replace(record=lambda _name: None))
+def test_one_that_another_broker_has_added_meanwhile_is_refused(known: KnownPrincipals) -> None:
+    late = PrincipalAdmin(known._replace(record=lambda _name: None))
     with pytest.raises(BadFrames, match="there is a principal alice already"):
         late.do("add", {"name": "alice", **_PASSWORD, **_PERMISSIONS})
 
 
-def test_one_that_is_new_gets_its_password(around: Surroundings, hashed: list[str]) -> None:
-    made = PrincipalAdmin(around).do("add", {"name": "carol", **_PASSWORD, **_PERMISSIONS})
+def test_one_that_is_new_gets_its_password(known: KnownPrincipals, hashed: list[str]) -> None:
+    made = PrincipalAdmin(known).do("add", {"name": "carol", **_PASSWORD, **_PERMISSIONS})
     assert [key["kind"] for key in made["keys"]] == ["password"]
     assert hashed == [_PASSWORD["password"]]

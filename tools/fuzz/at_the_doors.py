@@ -34,7 +34,7 @@ from sluicemq.protocol.errors import (
 )
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
 from sluicemq_broker.admin import CHOICE, DeadLetterAdmin, JobAdmin, PrincipalAdmin, QueueAdmin, ScheduleAdmin
-from sluicemq_broker.admin.principals import Change, Surroundings
+from sluicemq_broker.admin.principals import Change, KnownPrincipals
 from sluicemq_broker.config import BrokerSettings, Config, QueueSettings, Secret
 from sluicemq_broker.context import Context, Retry
 from sluicemq_broker.doors import Services, Session, SessionDoor
@@ -252,7 +252,7 @@ class _Principals:
 
     def __init__(self) -> None:
         self.records: dict[str, PrincipalRecord] = {}
-        self.around = Surroundings(
+        self.known = KnownPrincipals(
             record=self.records.get,
             records=lambda after, most: [self.records[name] for name in sorted(self.records) if name > after][
                 :most
@@ -281,7 +281,7 @@ class _Principals:
 def principal_requests(data: bytes) -> None:
     """Principals are added and changed, with fields that are nearly right."""
     given = Choices(data)
-    admin = PrincipalAdmin(_Principals().around)
+    admin = PrincipalAdmin(_Principals().known)
     while given.left:
         action = given.one_of((*("add", "add", "rotate", "permit", "remove", "list", "show"), given.text()))
         about = {given.one_of(_WORDS): given.value(_WORDS) for _ in range(given.byte() % 4)}
@@ -319,7 +319,7 @@ def _administration(queues: Any, context: Context) -> Any:
         "jobs": JobAdmin(queues, NO_MONGO, context),
         "dead_letters": DeadLetterAdmin(queues, NO_MONGO, NO_MONGO, context),
         "schedules": ScheduleAdmin(Schedules(NO_MONGO, queues, context, _MAKER.make)),
-        "principals": PrincipalAdmin(_Principals().around),
+        "principals": PrincipalAdmin(_Principals().known),
     }
     return _Admin(subjects)
 

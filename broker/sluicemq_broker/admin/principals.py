@@ -38,7 +38,7 @@ _NO_TOKEN: Final[dict[str, str]] = {}
 Change = Callable[[PrincipalRecord | None], PrincipalRecord | None]
 
 
-class Surroundings(NamedTuple):
+class KnownPrincipals(NamedTuple):
     """Principals as a broker has them, or the store alone.
 
     ``record``, ``records(after, most)``: what is known. ``of_file(name)``: whether the configuration file has
@@ -63,8 +63,8 @@ class PrincipalAdmin:
     actions: ClassVar[frozenset[str]]
     """Names of what :meth:`do` can."""
 
-    def __init__(self, around: Surroundings) -> None:
-        self._around = around
+    def __init__(self, known: KnownPrincipals) -> None:
+        self._known = known
 
     def do(self, action: str, about: dict[str, Any]) -> Any:
         """Carry out one action of the verb USERS; waits for MongoDB.
@@ -78,15 +78,15 @@ class PrincipalAdmin:
 
     def rows(self, read: dict[str, Any]) -> list[dict[str, Any]]:
         """Return principals by name: those behind ``after``, ``limit`` of them at most."""
-        around = self._around
+        known = self._known
         return [
-            self._row(each) for each in around.records(read.get("after", ""), read.get("limit", MOST_LISTED))
+            self._row(each) for each in known.records(read.get("after", ""), read.get("limit", MOST_LISTED))
         ]
 
     def show(self, read: dict[str, Any]) -> dict[str, Any]:
         """Return one principal."""
         name = _name(read)
-        record = self._around.record(name)
+        record = self._known.record(name)
         if record is None:
             raise _not_found(name)
         return self._row(record)
@@ -97,7 +97,7 @@ class PrincipalAdmin:
         if "permissions" not in read:
             raise BadFrames("a new principal needs permissions")
         new = _with_settings(PrincipalRecord(name=name, keys=()), read)
-        _refuse_another(self._around.record(name))  # before the password takes a tenth of a second
+        _refuse_another(self._known.record(name))  # before the password takes a tenth of a second
         keys, token = self._new_keys(read)
 
         def change(before: PrincipalRecord | None) -> PrincipalRecord:
@@ -122,7 +122,7 @@ class PrincipalAdmin:
         if (kind is None) == (dropped is None):
             raise BadFrames("rotate needs the kind of the new key, or the id of a key that ends")
         wanted = {} if kind is None else _wanted(kind, read)
-        if self._around.record(name) is None:
+        if self._known.record(name) is None:
             raise _not_found(name)
         keys, token = ((), {}) if kind is None else self._new_keys({**read, **wanted})
         ends_others = bool(read.get("drop")) or kind == KeyKind.PASSWORD
@@ -175,12 +175,12 @@ class PrincipalAdmin:
         return Unchanged(row) if record == before else row
 
     def _store(self, name: str, change: Change, *, force: bool) -> PrincipalRecord | None:
-        return self._around.change(name, change, not force)
+        return self._known.change(name, change, not force)
 
     def _changeable(self, read: dict[str, Any]) -> str:
         """Return the name of a principal; raises BadFrames for one that can't be changed here."""
         name = _name(read)
-        if self._around.of_file(name):
+        if self._known.of_file(name):
             raise BadFrames(
                 f"principal {name} is one of the configuration file: change it there, then SIGHUP"
             )
@@ -188,17 +188,17 @@ class PrincipalAdmin:
 
     def _new_keys(self, read: Mapping[str, Any]) -> tuple[tuple[PrincipalKey, ...], dict[str, str]]:
         """Return the keys that were given, and the token that was asked for, which nobody sees again."""
-        now, note = self._around.now(), read.get("note", "")
+        now, note = self._known.now(), read.get("note", "")
         keys, made = [], {}
         if "key" in read:
             keys.append(public_key_of(read["key"], now, note))
         if "password" in read:
-            keys.append(password_of(self._around.hash(read["password"]), now, note))
+            keys.append(password_of(self._known.hash(read["password"]), now, note))
         if read.get("token"):
             made["token"] = new_token()
             keys.append(token_of(made["token"], now, note))
         for each in keys:
-            if other := self._around.taken(each.value):
+            if other := self._known.taken(each.value):
                 raise BadFrames(f"principal {other} of the configuration file has this key")
         return tuple(keys), made
 
@@ -210,9 +210,9 @@ class PrincipalAdmin:
             "permissions": record.permissions.plain(),
             "tenant": record.tenant,
             "limits": {key: value for key, value in limits.items() if value is not None},
-            "throttled": self._around.throttled(record.name),
+            "throttled": self._known.throttled(record.name),
             "changed_at": record.changed_at,
-            "from_configuration": self._around.of_file(record.name),
+            "from_configuration": self._known.of_file(record.name),
         }
 
 
@@ -225,7 +225,7 @@ def at_broker(security: Security, shared: SharedPrincipals, now: Callable[[], fl
         return shared.change(name, change, _stored(now), keep_operator=must_keep)
 
     return PrincipalAdmin(
-        Surroundings(
+        KnownPrincipals(
             record=known.record,
             records=known.records,
             of_file=known.is_of_file,
@@ -249,7 +249,7 @@ def at_store(store: PrincipalStore, hash_password: Callable[[str], str]) -> Prin
         return store.change(name, change, _stored(time.time), keep_operator=keep_operator)
 
     return PrincipalAdmin(
-        Surroundings(
+        KnownPrincipals(
             record=store.one,
             records=records,
             of_file=lambda _name: False,

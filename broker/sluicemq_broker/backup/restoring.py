@@ -208,7 +208,7 @@ class _Restore:
             self._say_sometimes(
                 f"{each.name}: {self._documents} documents, {self._bytes // _MB} MB in all so far"
             )
-            self._look(target)
+            self._require_last_restore(target)
         wanted = self._reader.files[documents_file(each.database, each.name)].documents
         if (count := target.count(each.name)) != wanted:
             raise Refusal(
@@ -227,7 +227,7 @@ class _Restore:
         if batch:
             yield batch
 
-    def _look(self, target: RestoredDatabase) -> None:
+    def _require_last_restore(self, target: RestoredDatabase) -> None:
         if time.monotonic() - self._looked > _LOOK:
             self._looked = time.monotonic()
             if not target.is_mine():

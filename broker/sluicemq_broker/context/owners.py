@@ -187,7 +187,7 @@ class Owners:
         with self._watching:
             self._look_at_work(self._watch())
 
-    def look(self) -> None:
+    def watch_others(self) -> None:
         """Read the leases of other brokers between two heartbeats; a broker that is alone reads nothing.
 
         So a killed broker is declared dead soon after its lease, not at the second heartbeat after it.

@@ -39,10 +39,12 @@ class AuditPart(Part):
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
-        ground = core.ground
-        self._store = AuditStore(ground.database(ground.settings.database))
+        foundation = core.foundation
+        self._store = AuditStore(foundation.database(foundation.settings.database))
         self._audit = core.services.security.audit
-        self._audit.begin(self._store, ground.name, ground.clock.now, ground.settings.audit_retention)
+        self._audit.begin(
+            self._store, foundation.name, foundation.clock.now, foundation.settings.audit_retention
+        )
         self._there = False
         self.verbs = {
             wire.AUDIT: AdminVerb(lambda _: self, AuditPart.read, NEEDS[wire.AUDIT], (dict,), reads=True)

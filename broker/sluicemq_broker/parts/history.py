@@ -35,15 +35,15 @@ class HistoryPart(Part):
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
-        ground, queues, census = core.ground, core.jobs.queues, core.jobs.census
-        self._ground = ground
-        self._on = ground.settings.history
-        stored = (ground.database, ground.settings.database)
-        self._history = History(queues, census, ground.context, core.subjects, *stored, ground.host)
+        foundation, queues, census = core.foundation, core.jobs.queues, core.jobs.census
+        self._foundation = foundation
+        self._on = foundation.settings.history
+        stored = (foundation.database, foundation.settings.database)
+        self._history = History(queues, census, foundation.context, core.subjects, *stored, foundation.host)
         self._series = Series(self._history)
         self._incidents = Incidents(
-            *(queues, census, ground.context),
-            *(*stored, ground.name),
+            *(queues, census, foundation.context),
+            *(*stored, foundation.name),
             lambda: core.jobs.disagreements.found,
             core.kept,
         )
@@ -56,7 +56,7 @@ class HistoryPart(Part):
                 reads=True,
             )
         }
-        ground.owners.on_lost(lambda _owner: self._incidents.lease_lost())
+        foundation.owners.on_lost(lambda _owner: self._incidents.lease_lost())
 
     def add_paths(self, site: Site) -> None:
         """Add history, curves and incidents."""
@@ -83,14 +83,14 @@ class HistoryPart(Part):
         if self._on:
             retried(self._history.prepare)
             retried(self._incidents.prepare)
-            self._ground.store.on_return(self._incidents.store_returned)
-            self._ground.clock.on_jump(self._incidents.clock_set)
-            self._ground.owners.on_dead(self._incidents.found_dead)
+            self._foundation.store.on_return(self._incidents.store_returned)
+            self._foundation.clock.on_jump(self._incidents.clock_set)
+            self._foundation.owners.on_dead(self._incidents.found_dead)
 
     def duties(self) -> Iterator[Duty]:
         """Return what writes the history and looks for incidents."""
         if self._on:
-            poll = self._ground.settings.poll
+            poll = self._foundation.settings.poll
             yield Duty("history of every minute", poll, self._history.tick)
             yield Duty("months and old minutes of the history", _ROLL_UP, self._history.roll_up)
             yield Duty("incidents", poll, self._incidents.tick)
@@ -109,8 +109,8 @@ class HistoryPart(Part):
 
     def _curves(self, request: Query, subject: str, name: str) -> object:
         span = request.get_param("span") or "hour"
-        return self._series.of(subject, name, span, self._ground.clock.now())
+        return self._series.of(subject, name, span, self._foundation.clock.now())
 
     def _recent_curves(self, request: Query) -> object:
         names = [each for each in (request.get_param("queue") or "").split(",") if each]
-        return self._series.recent(names, self._ground.clock.now())
+        return self._series.recent(names, self._foundation.clock.now())

@@ -58,20 +58,20 @@ class KeptPart(Part):
         """Return the looks at collections and disks."""
         settings = self.core.config.broker
         yield Duty("room on disks of MongoDB that have little", settings.lease, self._look_if_scarce)
-        yield Duty("what is kept", min(_MEASURED, 4 * settings.lease), self._look)
+        yield Duty("what is kept", min(_MEASURED, 4 * settings.lease), self._measure)
 
     def _answer(self) -> dict[str, Any]:
         if self._looked_at is None:
-            self._look()
+            self._measure()
         return {"at": self._looked_at, "kept": [each._asdict() for each in self.core.kept]}
 
-    def _look(self) -> None:
-        ground = self.core.ground
+    def _measure(self) -> None:
+        foundation = self.core.foundation
         self._collections = [
-            _row(each) for name in self._databases for each in measure(ground.database(name))
+            _row(each) for name in self._databases for each in measure(foundation.database(name))
         ]
         self._look_at_disks()
-        self._looked_at = ground.clock.now()
+        self._looked_at = foundation.clock.now()
 
     def _look_if_scarce(self) -> None:
         """Look at disks with little room: with a thousand queues that takes MongoDB a third of a second."""
@@ -83,7 +83,7 @@ class KeptPart(Part):
         """Note the room on each disk; a MongoDB that does not say it is left out."""
         for name in self._databases:
             try:
-                self.core.disks[name] = disk_of(self.core.ground.database(name))
+                self.core.disks[name] = disk_of(self.core.foundation.database(name))
             except (SluiceError, KeyError, TypeError):
                 self.core.disks.pop(name, None)
         self.core.kept[:] = [each for keeper in self.core.keepers for each in keeper()]

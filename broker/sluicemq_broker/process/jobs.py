@@ -41,24 +41,24 @@ class Jobs:
     def __init__(
         self,
         config: Config,
-        ground: Foundation,
+        foundation: Foundation,
         maker: JobMaker,
         duties: Duties,
         caller: Callable[[str], Caller],
     ) -> None:
         """``caller``: returns the caller for a principal, by its name."""
-        context, database = ground.context, ground.settings.database
-        self.queues = Queues(config, context, ground.database, maker.make, ground.bus.channel)
-        ground.bus.on(BusKind.READY, self.queues.on_ready)
-        ground.bus.on(BusKind.COMING, self.queues.on_coming)
-        ground.bus.on(BusKind.ENDED, self.queues.on_ended)
-        ground.bus.on(BusKind.FREED, self.queues.on_freed)
-        ground.bus.on(BusKind.RECORDS, self.queues.on_records)
-        self.tasks = Tasks(self.queues, context, ground.database)
+        context, database = foundation.context, foundation.settings.database
+        self.queues = Queues(config, context, foundation.database, maker.make, foundation.bus.channel)
+        foundation.bus.on(BusKind.READY, self.queues.on_ready)
+        foundation.bus.on(BusKind.COMING, self.queues.on_coming)
+        foundation.bus.on(BusKind.ENDED, self.queues.on_ended)
+        foundation.bus.on(BusKind.FREED, self.queues.on_freed)
+        foundation.bus.on(BusKind.RECORDS, self.queues.on_records)
+        self.tasks = Tasks(self.queues, context, foundation.database)
         self.disagreements = Disagreements(self.queues, context)
-        self.census = Census(self.queues, context, trusted=lambda: ground.store.reachable)
+        self.census = Census(self.queues, context, trusted=lambda: foundation.store.reachable)
         self.schedules = Schedules(
-            ScheduleStore(ground.database(database)), self.queues, context, maker.make, caller
+            ScheduleStore(foundation.database(database)), self.queues, context, maker.make, caller
         )
         self._on_dead = OnDead(self.queues, context)
         self.dead_retention = DeadRetention(
@@ -66,32 +66,32 @@ class Jobs:
         )
         self._sweeper = Sweeper(self.queues, context, self.tasks.expire, self.queues.survey)
         self._deaths: Batcher[Seen] = Batcher(self._take_over_jobs, size=_DEATHS)
-        ground.owners.on_dead(self._deaths.add)
-        ground.owners.on_lost(self.queues.drop_owner)
+        foundation.owners.on_dead(self._deaths.add)
+        foundation.owners.on_lost(self.queues.drop_owner)
         self._config = config
-        self._ground = ground
+        self._foundation = foundation
         self._duties = duties
 
     def prepare(self) -> None:
         """Check the databases, find the queues, take a lease."""
-        ground = self._ground
-        retried(ground.schema.open)
+        foundation = self._foundation
+        retried(foundation.schema.open)
         for each in self.queues.databases:
-            retried(LeaseStore(ground.database(each)).prepare)
+            retried(LeaseStore(foundation.database(each)).prepare)
         self.queues.open_configured()
         retried(self.queues.discover)
         retried(self.queues.records.prepare)
         retried(self.disagreements.prepare)
         retried(self.queues.follow_records)
-        ground.begin_lease()
+        foundation.begin_lease()
 
     def take_over(self, *, alone: bool) -> None:
         """Take over the jobs and tasks of dead brokers. ``alone``: all other leases are void."""
-        ground = self._ground
+        foundation = self._foundation
         if alone:
-            ground.end_other_leases()
+            foundation.end_other_leases()
         else:
-            self._duties.attempt("a look for other brokers", ground.owners.beat)
+            self._duties.attempt("a look for other brokers", foundation.owners.beat)
         retried(lambda: self.schedules.configure(self._config.schedules))
         retried(self._sweeper.sweep)  # it reads leases first
         retried(self.census.count_bounded)
@@ -100,11 +100,11 @@ class Jobs:
 
     def duties(self) -> Iterator[Duty]:
         """Return what is repeated for the queues."""
-        settings = self._ground.settings
+        settings = self._foundation.settings
         lease, poll_every = settings.lease, settings.poll
-        yield Duty("heartbeat of the lease", self._ground.owners.pause, self._beat)
-        owners = self._ground.owners
-        yield Duty("leases of other brokers", owners.look_pause, owners.look)
+        yield Duty("heartbeat of the lease", self._foundation.owners.pause, self._beat)
+        owners = self._foundation.owners
+        yield Duty("leases of other brokers", owners.look_pause, owners.watch_others)
         yield Duty("sweep of dead owners and expired jobs", lease, self._sweeper.sweep)
         yield Duty("old dead letters, and too many", lease, self.dead_retention.sweep)
         yield Duty("audit of our reservations against memory", lease, self._sweeper.audit)
@@ -126,13 +126,13 @@ class Jobs:
             settings = self.queues.get(queue).settings
             bound = f"{of_time(settings.dead_retention)}, {settings.max_dead:,}"
             yield Kept(DEAD_LETTERS, queue, bound, dead, oldest=oldest, used=max(time, number))
-        rows, most = self.census.kept(), self._ground.settings.max_queues
+        rows, most = self.census.kept(), self._foundation.settings.max_queues
         yield Kept("done jobs", ALL, "keep_done, remember", sum(row[State.DONE] for row in rows))
         yield Kept("queues", ALL, f"max_queues: {most:,}", len(rows), used=len(rows) / most)
 
     def tick(self) -> None:
         """Take a turn of every queue; an error of one leaves the others theirs."""
-        self._ground.context.events.tick()
+        self._foundation.context.events.tick()
         for queue in self.queues:
             self._duties.attempt(f"time-outs, results, other brokers' jobs of queue {queue.name}", queue.tick)
 
@@ -185,7 +185,7 @@ class Jobs:
         self._duties.attempt("parents behind a dead broker", partial(self._on_dead.behind, since))
 
     def _beat(self) -> None:
-        owners = self._ground.owners
+        owners = self._foundation.owners
         sure = owners.sure
         owners.beat()
         if owners.sure and not sure:

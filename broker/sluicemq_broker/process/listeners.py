@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from sluicemq_broker.http import HttpDoor
 
 
-def switchboard(ground: Foundation) -> Switchboard:
+def switchboard(foundation: Foundation) -> Switchboard:
     """Return what counts and bounds the connections of all doors."""
-    settings, counters, memory = ground.settings, ground.counters, ground.memory
+    settings, counters, memory = foundation.settings, foundation.counters, foundation.memory
     board = Switchboard(
         notice=counters.notice,
         count=counters.add,
@@ -74,8 +74,8 @@ class Listeners:
         core.subjects.append(Subjects("device", self._counters, lambda _name: settings.database))
         admin = self._admin(principals, is_open)
         self._sessions = SessionDoor(core.services, admin, parts)
-        self._sessions.clients.channel = lambda: core.ground.bus.channel(settings.database)
-        core.ground.bus.on(BusKind.CLIENT, self._sessions.clients.on_event)
+        self._sessions.clients.channel = lambda: core.foundation.bus.channel(settings.database)
+        core.foundation.bus.on(BusKind.CLIENT, self._sessions.clients.on_event)
         self._http = self._http_door(admin) if settings.http else None
 
     def start_http(self) -> None:
@@ -134,7 +134,7 @@ class Listeners:
     @property
     def taking_in(self) -> bool:
         """True while something that came in is not stored, and may hold the devices' doors back."""
-        return self._core.ground.memory.takes_no_more or any(device.taking_in for device in self._devices)
+        return self._core.foundation.memory.takes_no_more or any(device.taking_in for device in self._devices)
 
     def close_gates(self) -> None:
         """Let nothing new in; returns when what had come is passed on."""
@@ -170,10 +170,10 @@ class Listeners:
         return counted.items()
 
     def _admin(self, principals: PrincipalAdmin, is_open: Callable[[], bool]) -> Admin:
-        jobs, ground = self._core.jobs, self._core.ground
-        context = ground.context
+        jobs, foundation = self._core.jobs, self._core.foundation
+        context = foundation.context
         return Admin(
-            BrokerAdmin(context, jobs.queues, ground.store, ground.turns, self._board, is_open),
+            BrokerAdmin(context, jobs.queues, foundation.store, foundation.turns, self._board, is_open),
             QueueAdmin(jobs.queues, jobs.census, jobs.tasks, jobs.disagreements.of),
             JobAdmin(jobs.queues, jobs.census, context),
             DeadLetterAdmin(jobs.queues, jobs.census, jobs.tasks, context),
@@ -190,20 +190,26 @@ class Listeners:
     def _http_door(self, admin: Admin) -> HttpDoor:
         from sluicemq_broker import http  # noqa: PLC0415 - 7 MB and 0.1 s that a broker without it need not have
 
-        ground, core, outgoing = self._core.ground, self._core, self._board.outgoing
-        tls = http.Tls(ground.settings)
+        foundation, core, outgoing = self._core.foundation, self._core, self._board.outgoing
+        tls = http.Tls(foundation.settings)
         figures = Figures(
-            *(admin, ground.counters, core.jobs.queues, core.subjects),
-            *(ground.store, ground.turns, self._labelled, lambda: tls.left),
+            *(admin, foundation.counters, core.jobs.queues, core.subjects),
+            *(foundation.store, foundation.turns, self._labelled, lambda: tls.left),
         )
-        connections = http.limited_connections(ground.counters, outgoing)
+        connections = http.limited_connections(foundation.counters, outgoing)
         metrics = http.Metrics(figures)
         site = http.Site(
-            ground.settings, ground.counters, connections, admin, metrics, outgoing, core.services.security
+            foundation.settings,
+            foundation.counters,
+            connections,
+            admin,
+            metrics,
+            outgoing,
+            core.services.security,
         )
         for part in self._parts:
             part.add_paths(site)
-        return http.HttpDoor(ground.settings, site, ground.counters, connections, tls)
+        return http.HttpDoor(foundation.settings, site, foundation.counters, connections, tls)
 
     def _labelled(self) -> Iterator[LabelledGauge]:
         return (each for part in self._parts for each in part.gauges())

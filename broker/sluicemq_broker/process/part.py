@@ -28,7 +28,7 @@ class Core(NamedTuple):
     """
 
     config: Config
-    ground: Foundation
+    foundation: Foundation
     jobs: Jobs
     services: Services
     subjects: list[Subjects]

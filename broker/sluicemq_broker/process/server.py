@@ -67,24 +67,24 @@ class Server:
         self.config = config
         self._alone = alone
         self._give_up = give_up
-        self._ground = ground = Foundation(config, uri, alone=alone, why=why)
-        self.counters = ground.counters
+        self._foundation = foundation = Foundation(config, uri, alone=alone, why=why)
+        self.counters = foundation.counters
         self._duties = Duties(self.counters)
-        maker = JobMaker(ground.clock, config.broker.max_job_bytes)
+        maker = JobMaker(foundation.clock, config.broker.max_job_bytes)
         security = self._security = Security(
-            ground.counters, config.security, config.principals, ground.clock.now
+            foundation.counters, config.security, config.principals, foundation.clock.now
         )
-        self._jobs = jobs = Jobs(config, ground, maker, self._duties, security.principals.caller_of)
-        timer, board = ground.context.timer, switchboard(ground)
+        self._jobs = jobs = Jobs(config, foundation, maker, self._duties, security.principals.caller_of)
+        timer, board = foundation.context.timer, switchboard(foundation)
         services = Services(
-            config.broker, ground.counters, board, jobs.queues, maker, timer, security, ground.name
+            config.broker, foundation.counters, board, jobs.queues, maker, timer, security, foundation.name
         )
-        core = Core(config, ground, jobs, services, [jobs.queues.subjects], [jobs.kept], [], {})
+        core = Core(config, foundation, jobs, services, [jobs.queues.subjects], [jobs.kept], [], {})
         self._parts = [part(core) for part in parts]
         core.subjects.extend(each for part in self._parts for each in part.subjects)
         self._principals = self._shared_principals(board)
         self._followed: list[Shared[Any]] = [self._principals, *self._shared_logins()]
-        administered = at_broker(security, self._principals, ground.clock.now)
+        administered = at_broker(security, self._principals, foundation.clock.now)
         self._listeners = Listeners(core, self._parts, administered, lambda: self._open)
         self._deadline = Deadline()
         self._started = self._open = self._given_up = False
@@ -96,8 +96,8 @@ class Server:
         """
         self._started = True
         self._listeners.start_http()
-        self._duties.start(self._ground.watching())
-        self._ground.prepare()
+        self._duties.start(self._foundation.watching())
+        self._foundation.prepare()
         self._jobs.prepare()
         for shared in self._followed:
             retried(shared.prepare)
@@ -106,16 +106,16 @@ class Server:
         self._jobs.take_over(alone=self._alone)
         if self._given_up:
             return
-        self._ground.bus.start(self._jobs.queues.databases)
+        self._foundation.bus.start(self._jobs.queues.databases)
         self._listeners.start()
         for part in self._parts:
             part.start()
         following = [poll(each.what, self.config.broker.poll, each.follow) for each in self._followed]
-        duties = [self._ground.duties(), self._jobs.duties(), self._listeners.duties(), following]
+        duties = [self._foundation.duties(), self._jobs.duties(), self._listeners.duties(), following]
         self._duties.start(chain(*duties, *(part.duties() for part in self._parts)))
-        self._ground.turns.start()  # no greenlet: the hub itself measures its turns
+        self._foundation.turns.start()  # no greenlet: the hub itself measures its turns
         self._open = True
-        self._ground.schema.on_newer = self._give_up
+        self._foundation.schema.on_newer = self._give_up
         self._security.announce()
 
     def give_up_start(self) -> None:
@@ -150,7 +150,7 @@ class Server:
         queues = list(self._jobs.queues)
         workers = sum(queue.workers for queue in queues)
         figures = f"{len(queues)} queues, {workers} workers, {self._jobs.running} jobs running"
-        return "; ".join(filter(None, (self._ground.store.problem, figures)))
+        return "; ".join(filter(None, (self._foundation.store.problem, figures)))
 
     def stop(self) -> None:
         """Stop without losing what was received; returns when stopped. Harmless before start, or twice.
@@ -178,7 +178,7 @@ class Server:
         self._await_workers(self._deadline.left - timeout * _WRITING_SHARE)
         self._deadline.until(lambda: self._listeners.quiet, within=_LEAVING)
         self._release_all()
-        self._ground.bus.stop()  # after sending events about jobs that were given back
+        self._foundation.bus.stop()  # after sending events about jobs that were given back
         self._duties.stop()
         self._deadline.until(lambda: self._duties.ended, at_least=_LAST_WRITES)
         if was_open:
@@ -188,32 +188,32 @@ class Server:
     def hurry(self) -> None:
         """End all waits: a second signal came."""
         self._deadline.hurry()
-        self._ground.context.retry.give_up()
+        self._foundation.context.retry.give_up()
 
     def _shared_principals(self, board: Switchboard) -> SharedPrincipals:
         """Return what follows the principals in MongoDB, and ends connections of those that are removed."""
-        ground, database = self._ground, self.config.broker.database
+        foundation, database = self._foundation, self.config.broker.database
         principals = SharedPrincipals(
-            PrincipalStore(ground.database(database)),
+            PrincipalStore(foundation.database(database)),
             self._security.principals,
-            lambda: ground.bus.channel(database),
-            ground.counters,
+            lambda: foundation.bus.channel(database),
+            foundation.counters,
         )
         principals.on_change = lambda: board.cut_if(lambda caller: not caller.is_known, _UNKNOWN)
-        ground.bus.on(principals.kind, principals.on_event)
+        foundation.bus.on(principals.kind, principals.on_event)
         return principals
 
     def _shared_logins(self) -> Iterator[SharedLogins]:
         """Yield what follows the logins in MongoDB, where there is an HTTP door."""
-        ground, settings = self._ground, self.config.broker
+        foundation, settings = self._foundation, self.config.broker
         if settings.http:
             logins = SharedLogins(
-                LoginStore(ground.database(settings.database)),
+                LoginStore(foundation.database(settings.database)),
                 self._security.logins,
-                lambda: ground.bus.channel(settings.database),
-                ground.counters,
+                lambda: foundation.bus.channel(settings.database),
+                foundation.counters,
             )
-            ground.bus.on(logins.kind, logins.on_event)
+            foundation.bus.on(logins.kind, logins.on_event)
             yield logins
 
     # ----------------------------------------------------------- steps of a stop
@@ -252,7 +252,7 @@ class Server:
         self._listeners.stop()
         # Closing a door may push jobs: those that were popped for a worker and not sent.
         self._deadline.until(lambda: not self._jobs.busy, at_least=_LAST_WRITES)
-        self._ground.context.retry.give_up()
+        self._foundation.context.retry.give_up()
 
     def _log_counters(self) -> None:
         """Log jobs that came in with their outcomes, and deliveries with theirs."""
@@ -267,14 +267,14 @@ class Server:
         leaving = gevent.spawn(self._leave)
         self._deadline.until(lambda: bool(leaving.ready()), at_least=_LEAVING)
         self._listeners.stop_http()
-        self._ground.turns.stop()
+        self._foundation.turns.stop()
 
     def _leave(self) -> None:
         self._jobs.leave()
         for part in self._parts:
             with suppress(SluiceError):
                 part.leave()
-        self._ground.leave()
+        self._foundation.leave()
 
 
 def _require_parts(config: Config, parts: Iterable[type[Part]]) -> None:

@@ -56,7 +56,7 @@ class Rates:
         self._limits = NO_LIMITS
         self._buckets: list[Bucket | None] = [None, None]  # of jobs, and of their bytes
         self._senders: WeakSet[Sender] = WeakSet()
-        self._looks = False
+        self._check_pending = False
         self._open = False
 
     def use(self, limits: Limits) -> None:
@@ -85,7 +85,7 @@ class Rates:
             self.held += 1
             self._senders.add(sender)
             sender.pause(self)
-            self._look_later()
+            self._check_later()
         return True
 
     def pay(self, count: int) -> bool:
@@ -107,15 +107,15 @@ class Rates:
         now = self._now()
         return max(bucket.wait(now) if bucket else 0.0 for bucket in self._buckets)
 
-    def _look_later(self) -> None:
-        if not self._looks:
-            self._looks = True
-            self._after(max(_SHORTEST, self._wait), self._look)
+    def _check_later(self) -> None:
+        if not self._check_pending:
+            self._check_pending = True
+            self._after(max(_SHORTEST, self._wait), self._check)
 
-    def _look(self) -> None:
-        self._looks = False
+    def _check(self) -> None:
+        self._check_pending = False
         if self._senders and self._wait and not self._open:
-            self._look_later()
+            self._check_later()
         else:
             self._read_on()
 

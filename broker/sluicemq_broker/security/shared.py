@@ -65,7 +65,7 @@ class Shared(Generic[Record]):
         self._counters = counters
         self._changes = Follower(store, now)
         self._reading = BoundedSemaphore()  # or an older answer would come behind a newer one
-        self._events: Batcher[None] = Batcher(lambda _batch: self._look(), size=_EVENTS)
+        self._events: Batcher[None] = Batcher(lambda _batch: self._try_to_follow(), size=_EVENTS)
         self.on_change: Callable[[], None] = nothing
         """Function that is called when something has changed: some connections may have to end."""
 
@@ -89,7 +89,7 @@ class Shared(Generic[Record]):
     def _announce(self) -> None:
         self._channel().announce(BusEvent(self.kind))
 
-    def _look(self) -> None:
+    def _try_to_follow(self) -> None:
         try:
             self.follow()
         except Unavailable as error:
@@ -132,7 +132,7 @@ class SharedPrincipals(Shared[PrincipalRecord]):
         new token.
         """
         changed = self._store.change(name, change, now, keep_operator=keep_operator)
-        self._look()
+        self._try_to_follow()
         self._announce()
         return changed
 

@@ -41,34 +41,34 @@ class StreamsPart(Part):
 
     def __init__(self, core: Core) -> None:
         super().__init__(core)
-        config, ground = core.config, core.ground
-        context = ground.context
+        config, foundation = core.config, core.foundation
+        context = foundation.context
         services = StreamServices(
-            ground.clock, ground.counters, context.retry, timer=context.timer, names=context.names
+            foundation.clock, foundation.counters, context.retry, timer=context.timer, names=context.names
         )
-        self._streams = Streams(config, services, ground.database, ground.bus.channel)
-        subscriptions = Subscriptions(self._streams, services, ground.owners, self._subscriptions_of)
+        self._streams = Streams(config, services, foundation.database, foundation.bus.channel)
+        subscriptions = Subscriptions(self._streams, services, foundation.owners, self._subscriptions_of)
         self._streams.keep(subscriptions.unread)
         self._streams.bound_by(core.disks.get)
         core.keepers.append(self._streams.kept)
         self._lags = Lags(subscriptions)
         self._admin = StreamAdmin(self._streams, subscriptions, config.routes)
         self._sessions = StreamSessions(
-            config.broker, self._streams, subscriptions, self._admin, ground.counters
+            config.broker, self._streams, subscriptions, self._admin, foundation.counters
         )
         self._routes = [
             Route(
                 each,
                 self._streams.open(each.stream),
                 core.jobs.queues.open(each.queue),
-                *(subscriptions, core.services.maker, services, ground.name),
+                *(subscriptions, core.services.maker, services, foundation.name),
             )
             for each in config.routes
         ]
         self.verbs = self._sessions.verbs(self)
         self.subjects = [Subjects("stream", self._counters, self._streams.database_name)]
-        ground.bus.on(BusKind.SEGMENT, self._streams.on_segment)
-        ground.bus.on(BusKind.STREAM, self._streams.on_stored)
+        foundation.bus.on(BusKind.SEGMENT, self._streams.on_segment)
+        foundation.bus.on(BusKind.STREAM, self._streams.on_stored)
 
     def join(self, session: Session) -> StreamSession:
         """Return what a session holds and reads."""
@@ -126,8 +126,10 @@ class StreamsPart(Part):
         return ((each.name, each.counters.values) for each in self._streams)
 
     def _subscriptions_of(self, stream: Stream) -> SubscriptionStore:
-        ground = self.core.ground
-        return SubscriptionStore(ground.database(stream.settings.database or ground.settings.database))
+        foundation = self.core.foundation
+        return SubscriptionStore(
+            foundation.database(stream.settings.database or foundation.settings.database)
+        )
 
 
 def _value(key: str, row: Mapping[str, object]) -> float:
