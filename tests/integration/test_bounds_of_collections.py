@@ -27,7 +27,7 @@ from sluicemq_broker.store import (
     disk_of,
     measure,
 )
-from sluicemq_broker.store.admin.kept import LEFT, PREFIXES
+from sluicemq_broker.store.admin.collections import LEFT, PREFIXES
 from sluicemq_broker.store.jobs.groups import GroupStore
 from support.broker_process import BrokerProcess
 from support.http_reader import Web

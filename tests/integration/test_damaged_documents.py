@@ -18,6 +18,7 @@ from sluicemq import Batch, Client, Producer, Publisher, Subscription
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.job import Misfire, Timetable
 from sluicemq_broker.store import (
+    COLLECTIONS,
     Appended,
     AuditChoice,
     AuditKind,
@@ -53,7 +54,6 @@ from sluicemq_broker.store import (
     date,
     day_of,
 )
-from sluicemq_broker.store.admin.damaged import READERS
 from support.broker_process import BrokerProcess
 from support.jobs import NOW
 from support.waiting import wait_until
@@ -69,7 +69,8 @@ ODD: Final[list[Any]] = [
     *(DatetimeMS(2**61), date(NOW)),
 ]
 #: Collections of which each document is one of many, and no broker can do without a certain one.
-MANY: Final = sorted(READERS.keys() - {"meta", "places"})
+READERS: Final = {name for name, each in COLLECTIONS.items() if each.read}
+MANY: Final = sorted(READERS - {"meta", "places"})
 ALL: Final = [*MANY, "stream.prices"]
 SECONDS: Final = 30.0
 

@@ -19,6 +19,7 @@ from sluicemq_broker.backup.archive import Reader, documents_file, metadata_file
 from sluicemq_broker.backup.reach import Place, reached
 from sluicemq_broker.backup.refusal import Refusal
 from sluicemq_broker.store import (
+    COLLECTIONS,
     SCHEMA,
     Description,
     Documents,
@@ -131,8 +132,9 @@ class _Restore:
 
     def _require_empty(self) -> list[str]:
         """Raise Refusal if a database has something, or a broker; returns owners of leases that are dead."""
+        at_start = {name for name, collection in COLLECTIONS.items() if collection.at_start}
         for each in self._targets.values():
-            if not each.is_half_restored() and (found := each.content()):
+            if not each.is_half_restored() and (found := each.content(at_start)):
                 raise Refusal(
                     f"database {each.name!r} of {self._place} is not empty: it has {', '.join(found[:3])}"
                     f"{' and more' if len(found) > 3 else ''}. Restore into another one, or remove it first"

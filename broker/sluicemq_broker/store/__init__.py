@@ -2,6 +2,7 @@
 
 from sluicemq_broker.store.admin.audit import MOST_AUDITED, AuditChoice, AuditKind, AuditRecord, AuditStore
 from sluicemq_broker.store.admin.changes import Changes
+from sluicemq_broker.store.admin.collections import COLLECTIONS
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.admin.damaged import damaged_documents
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
@@ -9,7 +10,7 @@ from sluicemq_broker.store.admin.history import HistoryStore, MinuteCounts, Subj
 from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
 from sluicemq_broker.store.admin.inspector import MOST_CUT, Inspector
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
-from sluicemq_broker.store.admin.kept import COLLECTIONS, Disk, Measured, disk_of, measure
+from sluicemq_broker.store.admin.kept import Disk, Measured, disk_of, measure
 from sluicemq_broker.store.admin.listing import JobPage, Listing
 from sluicemq_broker.store.admin.logins import RENEWED as SECRET_RENEWED
 from sluicemq_broker.store.admin.logins import LoginRecord, LoginStore, SigningSecret

@@ -8,7 +8,7 @@ again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Final
 
 import bson
@@ -24,11 +24,6 @@ from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document
 
 _META: Final = "meta"
-#: Collections that a broker writes by itself when it is started on a new database, and from its file.
-_OF_A_START: Final = frozenset({
-    *(_META, "owners", "bus", "configurations", "audit", "history", "history_months", "incidents"),
-    *("schedules", "subscriptions", "places", "limits", "logins"),
-})  # fmt: skip
 #: The id of the document that counts the changes of a collection.
 _COUNTER: Final = ""
 #: Seconds between two looks at the leases of others.
@@ -56,12 +51,13 @@ class RestoredDatabase:
             return False
         return False
 
-    def content(self) -> list[str]:
+    def content(self, at_start: Container[str]) -> list[str]:
         """Return the collections with something that a restore would destroy; the first ones.
 
-        What a broker writes when it starts on a new database does not count, nor do empty queues.
+        Those ``at_start``, which a broker writes when it starts on a new database, do not count, nor do empty
+        queues.
         """
-        return [name for name in self._collections() if name not in _OF_A_START and self._has_documents(name)]
+        return [name for name in self._collections() if name not in at_start and self._has_documents(name)]
 
     def live_brokers(self, *, dead: Sequence[str] = ()) -> dict[str, str]:
         """Return the names of brokers with a live lease, by owner id, but for these owners."""
