@@ -30,6 +30,13 @@ _ALLOWED: Final = re.compile(
 #: Characters of a docstring's first sentence, at most.
 LONGEST_SENTENCE: Final = 120
 
+#: Names that say nothing of what they name: each has a word of the field (dispatch, expired, measure).
+DIALECT: Final = frozenset(
+    {"go_on", "look", "hear", "heard", "behind", "kept", "told", "asked", "suspect", "hold", "shown", "came"}
+    | {"born", "mine", "around", "ground", "apart", "everywhere", "Apart", "Way", "Standing", "Strange"}
+    | {"Surroundings", "Consultation", "Doubt"}
+)
+
 _WORD: Final = re.compile(r"[\s,:;.]")
 _SENTENCE: Final = re.compile(r"(?<=[.:;])\s+(?=[A-Z`:])")
 
@@ -39,6 +46,15 @@ class Problem(NamedTuple):
 
     line: int
     what: str
+
+
+def dialect_of(source: str) -> list[str]:
+    """Return the names of :data:`DIALECT` that functions, classes and arguments of a Python source have."""
+    definitions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    nodes = list(ast.walk(ast.parse(source)))
+    names = [node.name for node in nodes if isinstance(node, definitions)]
+    names += [node.arg for node in nodes if isinstance(node, ast.arg)]
+    return [name for name in names if name.strip("_") in DIALECT]
 
 
 def problems_of(source: str) -> list[Problem]:

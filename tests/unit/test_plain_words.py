@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from support.plain_words import LONGEST_SENTENCE, problems_of
+from support.plain_words import LONGEST_SENTENCE, dialect_of, problems_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("bench/sluicemq_bench", "broker", "clients/sluicemq", "devices", "examples")
 FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py"))
+#: Definitions with a name of the dialect, at most: this number only falls.
+MOST_OF_THE_DIALECT = 109
 
 
 def name(path: Path) -> str:
@@ -41,3 +43,11 @@ def test_what_is_not_in_plain_words_is_found(source: str) -> None:
 def test_plain_words_pass() -> None:
     source = '"""Jobs that wait."""\n\nLETTER = "letter"  # of the dead letters\n'
     assert problems_of(source) == []
+
+
+def test_names_of_the_dialect_become_fewer() -> None:
+    assert sum(len(dialect_of(path.read_text())) for path in FILES) <= MOST_OF_THE_DIALECT
+
+
+def test_a_name_of_the_dialect_is_found_in_functions_classes_and_arguments() -> None:
+    assert dialect_of("def _look(told):\n    pass\nclass Way:\n    pass\n") == ["_look", "Way", "told"]
