@@ -37,9 +37,9 @@ def looked(phase, about):
 
 gc.callbacks.append(looked)
 topics = Topics()
-for number in range(200_000):
+for number in range(100_000):
     topics.add(b"%08d" % (number * 997 % 1_000_003), "a")
-more = [[] for _ in range(2_000_000)]
+more = [[] for _ in range(600_000)]
 print(most[0])
 """
 
