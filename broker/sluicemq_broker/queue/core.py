@@ -1,4 +1,4 @@
-"""What the parts of one queue share."""
+"""The core of one queue, which its parts share."""
 
 from __future__ import annotations
 

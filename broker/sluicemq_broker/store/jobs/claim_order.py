@@ -1,4 +1,4 @@
-"""What a claim order is: in which order the ready jobs of a queue go out.
+"""A claim order: in which order the ready jobs of a queue go out.
 
 An order is one class in a file of its own, named in ``orders.ORDERS``. It says in which order jobs are
 claimed and listed in MongoDB, by which index, and in which order reserved jobs wait in memory. A claim asks
