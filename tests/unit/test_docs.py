@@ -37,6 +37,9 @@ def read(name: str) -> str:
 
 
 # ------------------------------------------------------------------------ links
+# Those from a page of docs/ to another are followed by the strict build of the site, ./deploy/docs.
+
+DOCS = ROOT / "docs"
 
 
 def links(page: Path) -> list[str]:
@@ -46,13 +49,14 @@ def links(page: Path) -> list[str]:
 
 
 def target(page: Path, link: str) -> tuple[Path, str] | None:
-    """The file of this project that a link means, and the heading in it; None: it is elsewhere."""
+    """The file of this project that a link means, and the heading in it; None: elsewhere, or the build's."""
     path, _, heading = link.partition("#")
     if path.startswith(BASE):
         return ROOT / path.removeprefix(BASE), heading
     if "://" in path:
         return None
-    return (page.parent / path if path else page).resolve(), heading
+    file = (page.parent / path if path else page).resolve()
+    return None if page.parent == file.parent == DOCS else (file, heading)
 
 
 def anchors(page: Path) -> set[str]:
@@ -97,6 +101,7 @@ def test_a_release_changes_one_line_of_the_documents_and_one_of_the_code() -> No
 
 
 def test_the_index_has_every_page() -> None:
+    """The navigation of the site is held to all pages by its build."""
     listed = set(re.findall(r"^- \[[\w.-]+\]\(([\w-]+\.md)\)", read("docs/README.md"), re.MULTILINE))
     there = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert listed == there
