@@ -30,6 +30,9 @@ from sluicemq.protocol.keys import key_id, read_key
 from support.keyed_broker import new_key
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 Guarded = Callable[[str], GuardedBroker]
 
 

@@ -20,6 +20,9 @@ from sluicemq import BadQueue
 from sluicemq.protocol import wire
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 
 def start_work(
     broker: ScriptedBroker, *arguments: str, files: Sequence[int] = ()

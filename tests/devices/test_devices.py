@@ -27,6 +27,9 @@ from sluicemq_devices.relays.subscriber import weight_of
 from sluicemq_devices.sockets import Endpoint, Switchboard
 from sluicemq_devices.zmtp import encode
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 Started = Callable[[Any], Any]
 
 

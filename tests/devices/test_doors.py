@@ -28,6 +28,9 @@ from devices.plain_sockets import (
 from sluicemq_devices.sockets import Endpoint, Lane, LaneDoor, Switchboard, parse_endpoint
 from sluicemq_devices.zmtp import Message
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 Started = Callable[[Any], Any]
 Python = Callable[..., subprocess.Popen]
 MAX_FRAME = 1 << 20

@@ -33,6 +33,9 @@ from devices.plain_sockets import (
 from sluicemq_devices.sockets import Lane, Switchboard, parse_endpoint
 from sluicemq_devices.sockets.liveness import Life
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 Started = Callable[[Any], Any]
 Python = Callable[..., subprocess.Popen]
 

@@ -22,6 +22,9 @@ from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving, spare
 from support.raw_sockets import GREETING, dial, hung_up, receive, shake_hands
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 LIMIT = 64 * 1024
 
 FORWARDER = {"kind": "forwarder", "frontend": ANY_PORT, "backend": ANY_PORT}

@@ -24,6 +24,9 @@ from support.http_reader import Web, all_of
 from support.own_queue import TOKEN
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 V1 = BASE
 MIB = 1 << 20
 BIG = b"\x01" * (11 * MIB)  # which JSON writes with six times as many

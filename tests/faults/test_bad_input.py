@@ -20,6 +20,9 @@ from support.broker_under_test import BrokerUnderTest, Doors, serving, spare
 from support.raw_sockets import code, message, receive
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 LIMIT = 64 * 1024
 MIB = 2**20
 

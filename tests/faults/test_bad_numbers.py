@@ -19,6 +19,9 @@ from support.own_queue import TOKEN
 from support.raw_sockets import Smq, receive
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 QUEUE, STREAM = "numbers", "numbered"
 #: No place of a number takes one of these, whatever its bounds are.
 NEVER: list[Any] = [math.nan, math.inf, -math.inf, 1e308, 2**64 - 1, True, False, "5", b"5", [], {}]

@@ -16,6 +16,9 @@ from support.broker_under_test import AT_ONCE, BrokerUnderTest, Doors, serving, 
 from support.raw_sockets import Smq, code, message, receive
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 MIB = 2**20
 
 

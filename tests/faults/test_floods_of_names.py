@@ -17,7 +17,7 @@ from support.raw_sockets import Smq, code, receive
 
 FLOOD = 1000
 #: Names that one peer makes at once, and those that come into being while a slow machine makes these.
-MADE = range(50, 700)
+MADE = range(50, FLOOD - 50)
 
 Tried = list[str]
 #: Makes so many new names of one kind; what became of each: OK, or the code of its refusal.

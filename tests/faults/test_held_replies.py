@@ -13,6 +13,9 @@ from sluicemq import Client
 from sluicemq.protocol import wire
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 full = pytest.mark.full
 
 #: A verdict, what its statement is, the state that it leaves a job in, and headers that make it so.

@@ -20,6 +20,9 @@ from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 #: Longer than a busy machine keeps a broker from its heartbeat: one that is not sure of its lease inserts no
 #: job reserved.
 LEASE = 30.0

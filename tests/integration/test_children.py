@@ -40,6 +40,9 @@ from support.own_queue import SECONDS, working
 from support.raw_sockets import receive
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 LATER = NOW + 10
 
 

@@ -58,6 +58,9 @@ from support.broker_process import BrokerProcess
 from support.jobs import NOW
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 Documents = Database[dict[str, Any]]
 
 #: NOW lies ahead.

@@ -138,6 +138,8 @@ def set_up_tests(checkout: Path, broken: int = 0) -> dict[str, str]:
     (checkout / ".venv").rename(checkout / ".venv-test")
     venv = checkout / ".venv-test"
     (venv / "wanted.stamp").write_text((venv / "wanted.stamp").read_text().replace("embedded", "dev ./bench"))
+    (checkout / "tools").mkdir()
+    (checkout / "tools" / "size.py").touch()  # played, too
     second_try = "tests/support/second_try.py"
     (checkout / second_try).parent.mkdir(parents=True)
     shutil.copy(ROOT / second_try, checkout / second_try)

@@ -28,7 +28,7 @@ from sluicemq_broker.store import (
 )
 from sluicemq_broker.store.admin.counting import _counting, _over
 from sluicemq_broker.store.admin.job_view import selects
-from sluicemq_broker.store.jobs import survey
+from sluicemq_broker.store.jobs import many_queues
 from sluicemq_broker.store.jobs.documents import document
 from sluicemq_broker.store.jobs.index_models import INDEXES, REMOVAL_INDEX
 from support.jobs import NOW, ChangesAtOnce, a_job, finished
@@ -168,7 +168,7 @@ def test_the_owners_of_all_reserved_jobs_cost_one_step_each(
 def test_a_survey_reads_a_key_for_each_owner_and_one_for_the_first_expiry(
     crowded: QueueStore, explainer: Explainer
 ) -> None:
-    for branch, steps in ((survey.OWNERS, len(OWNERS) + 2), (survey.FIRST_EXPIRY, 2)):
+    for branch, steps in ((many_queues.OWNERS, len(OWNERS) + 2), (many_queues.FIRST_EXPIRY, 2)):
         with explainer.plans() as plans:
             list(crowded.jobs.aggregate(branch))
         assert plans[0].keys <= steps

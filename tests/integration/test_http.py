@@ -18,6 +18,9 @@ from support.http_site import all_needs
 from support.own_queue import TOKEN, OwnQueue
 from support.waiting import TIMEOUT, wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 DOCUMENT = api.document()
 V1 = BASE
 

@@ -17,6 +17,9 @@ from support.http_reader import Web, all_of
 from support.own_queue import OwnQueue
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 DOCUMENT = api.document()
 V1 = BASE
 

@@ -25,6 +25,9 @@ from support.http_reader import Answer, Web
 from support.http_site import all_needs
 from support.waiting import TIMEOUT, wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 DOCUMENT = document()
 PASSWORD = "correct horse battery"  # noqa: S105 - of a broker of tests
 #: Seconds within which a live stream ends when its caller may no longer have it; and what a machine may add.

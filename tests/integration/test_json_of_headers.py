@@ -23,6 +23,9 @@ from support.own_queue import TOKEN, OwnQueue
 from support.raw_sockets import receive
 from support.waiting import TIMEOUT
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 #: What a producer gives, and how it stands in JSON.
 OWN: dict[str, Any] = {
     "nan": math.nan,

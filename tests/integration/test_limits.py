@@ -19,6 +19,9 @@ from support.jobs import some_jobs
 from support.small_broker import BEAT, LEASE, SmallBroker, VirtualClock
 from support.virtual_time import VirtualTime, come_to_rest
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 Setting = dict[str, Any]
 
 

@@ -29,6 +29,9 @@ from support.http_reader import Web
 from support.own_queue import OwnQueue
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 

@@ -13,6 +13,9 @@ from sluicemq import BadFrames, Client, NotFound, Producer
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 FILES = ({"*": {"max_attempts": 7}, "named": {"ttl": 60}}, {"*": {"max_attempts": 7}, "named": {"ttl": 60}})
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -98,6 +99,15 @@ def test_the_example_of_the_library_runs_to_its_end(broker: BrokerProcess, clien
         return next(queue for queue in client.queues() if queue["name"] == "numbers")
 
     wait_until(lambda: numbers()["ready"] == numbers()["reserved"] == 0, what="an empty queue")
+
+
+def test_the_first_page_pushes_and_works(broker: BrokerProcess) -> None:
+    process = program(broker, "first page")
+    try:
+        assert line(process) == "b'hello'"
+    finally:
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
 
 
 def test_the_example_of_results_claims_and_pops_prints_what_it_says(broker: BrokerProcess) -> None:

@@ -20,6 +20,9 @@ from support.broker_process import BrokerProcess
 from support.http_reader import Web
 from support.waiting import TIMEOUT
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 PAGE = (ROOT / "docs" / "runbook.md").read_text()
 #: The text of each section by its heading.
 SECTIONS = dict(each.split("\n\n", 1) for each in PAGE.split("\n## ")[1:])

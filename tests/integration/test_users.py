@@ -17,6 +17,9 @@ from support.broker_process import BrokerProcess
 from support.raw_sockets import Smq
 from support.waiting import wait_until
 
+#: Cases of one test differ in a name or a value.
+pytestmark = pytest.mark.one_in(4)
+
 
 class Operator:
     """A client of a broker's library door that changes principals."""
