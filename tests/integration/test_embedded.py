@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -501,3 +502,29 @@ def alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+#: Takes the lock, says so, and dies; its child has the lock until its input ends.
+LEAVES_A_CHILD = """
+import fcntl, os, sys
+lock = open(sys.argv[1] + "/lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+lock.write(str(os.getpid()))
+lock.flush()
+if os.fork() == 0:
+    sys.stdin.read()
+os._exit(0)
+"""
+
+
+def test_a_lock_that_the_child_of_a_killed_owner_still_has_is_waited_for(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", LEAVES_A_CHILD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as owner:
+        owner.wait()
+        assert owner.stdin
+        later = threading.Timer(0.3, owner.stdin.close)
+        later.start()
+        folder = DataFolder(tmp_path)
+        folder.take()
+        later.join()
+    folder.release()

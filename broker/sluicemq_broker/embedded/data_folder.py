@@ -21,6 +21,7 @@ import re
 import socket
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -37,6 +38,9 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_./+-]+")
 _SOCKET: Final = "mongodb-27017.sock"
 _PRIVATE_FILE: Final = 0o600
 _PRIVATE_FOLDER: Final = 0o700
+#: Looks at the lock of an owner that has died, and seconds between them.
+_TRIES: Final = 100
+_PAUSE: Final = 0.05
 _OURS: Final = re.compile(r"lock|mongo|mongod\..+|mongodb\.uri")
 
 
@@ -111,22 +115,40 @@ def uri_of_running(path: Path) -> str | None:
 
 
 def _locked(folder: Path) -> TextIO:
-    """Lock the folder for this process. Python's files are not inherited, so mongod never has the lock."""
+    """Lock the folder for this process. Python's files are not inherited, so mongod never has the lock.
+
+    But the child of an owner that was killed has it until it becomes mongod: that is waited for.
+    """
     lock = open(folder / "lock", "a+", encoding="utf-8", opener=private)  # noqa: SIM115
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        owner = lock.read().strip() or "unknown"
-        lock.close()
-        raise Unavailable(
-            f"the data folder {folder} is in use by another broker (pid {owner}); stop it, or start this "
-            "one with a folder and doors of its own: --data-dir FOLDER --ports 6550"
-        ) from None
+    for left in reversed(range(_TRIES)):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            lock.seek(0)
+            owner = lock.read().strip() or "unknown"
+            if left and _has_died(owner):
+                time.sleep(_PAUSE)
+                continue
+            lock.close()
+            raise Unavailable(
+                f"the data folder {folder} is in use by another broker (pid {owner}); stop it, or start this "
+                "one with a folder and doors of its own: --data-dir FOLDER --ports 6550"
+            ) from None
     lock.truncate(0)
     lock.write(str(os.getpid()))
     lock.flush()
     return lock
+
+
+def _has_died(owner: str) -> bool:
+    try:
+        os.kill(int(owner), 0)
+    except ProcessLookupError:
+        return True
+    except (ValueError, PermissionError):
+        pass  # not written yet, or another user's
+    return False
 
 
 def _socket_of(data: Path) -> Path:
