@@ -116,6 +116,7 @@ def test_what_a_killed_broker_was_not_told_of_comes_again(
                 producer.push("default", b"%d" % number)
         worker = fleet.start("taker.py", broker.doors["pull"], 10, TAKEN)
         worker.wait_said("full")
+        wait_until(lambda: "reserved" in stored.distinct("state"), what="a job on its way")
 
         broker.kill()
         worker.end()
