@@ -1,0 +1,58 @@
+"""What all rows have in common: how they come from the wire, and how they go onto it.
+
+Fields without a default have been there since version 0.3, so they are always written. A field with a default
+is left out where it has that value. A field that came later has a default: an older broker does not send it.
+Unknown fields, of a newer broker, are ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from sluicemq.protocol.errors import BadFrames
+
+R = TypeVar("R", bound=msgspec.Struct)
+T = TypeVar("T")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One answer, or a part of it: its fields are as on the wire. Times are Unix seconds."""
+
+
+def from_wire(type_: type[T], value: object) -> T:
+    """Return an answer as this type, such as ``list[QueueRow]``; raises BadFrames if it is none."""
+    try:
+        return msgspec.convert(value, type_)
+    except msgspec.ValidationError as error:
+        raise BadFrames(f"the answer is not as this version expects: {error}") from None
+
+
+def from_document(type_: type[R], document: Mapping[str, Any]) -> R:
+    """Return a document of MongoDB as a row, without the fields that have values of a wrong type.
+
+    What is not there and has no default is the zero of its type.
+    """
+    try:
+        return msgspec.convert(document, type_)
+    except msgspec.ValidationError:
+        return type_(**{each.name: _field(each, document) for each in msgspec.structs.fields(type_)})
+
+
+def plain(value: Any) -> Any:
+    """Return rows as the maps and arrays that MessagePack and JSON have; bytes stay bytes."""
+    return msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True)
+
+
+def _field(field: msgspec.structs.FieldInfo, document: Mapping[str, Any]) -> Any:
+    if field.encode_name in document:
+        try:
+            return msgspec.convert(document[field.encode_name], field.type)
+        except msgspec.ValidationError:
+            pass
+    return _ZEROS.get(field.type) if field.required else field.default
+
+
+_ZEROS: dict[Any, Any] = {str: "", int: 0, float: 0.0, bool: False}

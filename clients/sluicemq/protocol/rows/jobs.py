@@ -1,0 +1,173 @@
+"""Rows of jobs, of what became of them, and of orders on dead letters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sluicemq.protocol.rows.base import Row
+
+
+class AttemptRow(Row, frozen=True, kw_only=True):
+    """One attempt that failed: when, the how manieth, why, and at which worker."""
+
+    at: float | None = None
+    attempt: int | None = None
+    reason: str = ""
+    worker: str | None = None
+
+
+class ProgressRow(Row, frozen=True, kw_only=True):
+    """How far a job is, as its worker said last in this ``attempt``; ``total`` None: not known."""
+
+    done: float
+    total: float | None = None
+    note: str | None = None
+    at: float | None = None
+    attempt: int | None = None
+
+
+class ChildrenRow(Row, frozen=True, kw_only=True):
+    """The children of a parent: how many, and how many of them have not ended."""
+
+    total: int
+    left: int = 0
+    queues: tuple[str, ...] = ()
+
+
+class ParentRow(Row, frozen=True, kw_only=True):
+    """The job that waits for a child."""
+
+    queue: str
+    id: str
+
+
+class PassedRow(Row, frozen=True, kw_only=True):
+    """A queue that a job came from: when it was accepted there, and left it."""
+
+    queue: str
+    accepted_at: float | None = None
+    at: float | None = None
+    attempts: int | None = None
+    worker: str | None = None
+
+
+class JobRow(Row, frozen=True, kw_only=True):
+    """A job. What is None does not apply to it, or its answer leaves it out.
+
+    ``payload_bytes``, ``result_bytes``: how long they are, where only a beginning or nothing of them is
+    there. ``eligible_at``: when it is, or was, due. ``head``: the group whose first job it is. ``losses``,
+    ``unanswered``: attempts that ended without a word of the worker. ``errors``: its last failures.
+    ``unreadable``: why the document is no job.
+    """
+
+    id: str
+    state: str
+    payload: bytes | None = None
+    payload_bytes: int | None = None
+    result: bytes | None = None
+    result_bytes: int | None = None
+    priority: int | None = None
+    attempts: int | None = None
+    max_attempts: int | None = None
+    visibility_timeout: float | None = None
+    created_at: float | None = None
+    eligible_at: float | None = None
+    expires_at: float | None = None
+    reserved_at: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    remove_at: float | None = None
+    keep_done: float | None = None
+    worker: str | None = None
+    done_by: str | None = None
+    group: str | None = None
+    head: str | None = None
+    tenant: str | None = None
+    dedupe_id: str | None = None
+    dedupe_until: float | None = None
+    pushed_by: str | None = None
+    headers: dict[str, Any] | None = None
+    backoff: dict[str, Any] | None = None
+    progress: ProgressRow | None = None
+    errors: tuple[AttemptRow, ...] | None = None
+    losses: int | None = None
+    unanswered: int | None = None
+    wait: dict[str, Any] | None = None
+    parent: ParentRow | None = None
+    children: ChildrenRow | None = None
+    passed: tuple[PassedRow, ...] | None = None
+    forwarded_to: str | None = None
+    unreadable: str | None = None
+
+
+class JobPage(Row, frozen=True, kw_only=True):
+    """Some jobs; ``next``: ``after`` of the next page, None: this is the last one."""
+
+    jobs: tuple[JobRow, ...]
+    next: str | None
+
+
+class CountRow(Row, frozen=True, kw_only=True):
+    """How many there are; ``exact``: it is no estimate."""
+
+    count: int
+    exact: bool
+
+
+class ReasonRow(Row, frozen=True, kw_only=True):
+    """Why jobs died, and how many did."""
+
+    reason: str
+    count: int
+
+
+class ReasonsRow(Row, frozen=True, kw_only=True):
+    """Why the latest dead letters died, the most frequent reasons first."""
+
+    reasons: tuple[ReasonRow, ...]
+
+
+class RefusedRow(Row, frozen=True, array_like=True):
+    """A job that an order could not change: its id, and the error's code and text."""
+
+    id: str
+    code: str
+    text: str
+
+
+class RedriveRow(Row, frozen=True, kw_only=True):
+    """What a redrive did: jobs that were moved, that match and are left, and some that can't be moved."""
+
+    moved: int
+    left: int
+    refused: tuple[RefusedRow, ...]
+
+
+class EventRow(Row, frozen=True, kw_only=True, rename={"source": "from"}):
+    """What happened to a job, or to so many ``jobs`` of a ``state``.
+
+    ``source``, on the wire ``from``: the queue from which they came; ``to``: the one to which a job went.
+    ``due_at``: when it may be delivered again. ``children``: for how many it waits.
+    """
+
+    at: float
+    event: str
+    queue: str
+    job: str | None = None
+    jobs: int | None = None
+    state: str | None = None
+    attempt: int | None = None
+    worker: str | None = None
+    reason: str | None = None
+    source: str | None = None
+    to: str | None = None
+    due_at: float | None = None
+    children: int | None = None
+
+
+class EventsRow(Row, frozen=True, kw_only=True):
+    """Events behind a number, ``after`` of the next read, and how many of all queues were ``missed``."""
+
+    events: tuple[EventRow, ...]
+    after: int
+    missed: int

@@ -1,0 +1,129 @@
+"""Rows of queues, of their settings, and of the workers on them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sluicemq.protocol.rows.base import Row
+
+
+class RatesRow(Row, frozen=True, kw_only=True):
+    """Jobs a second at this broker in the last minute."""
+
+    pushed: float
+    delivered: float
+    committed: float
+
+
+class QueueRow(Row, frozen=True, kw_only=True):
+    """A queue and its counts by state; ``exact``: none of them is an estimate.
+
+    ``estimates``: states whose counts are estimates. ``counted_ago``: seconds since it was counted; None: not
+    yet. ``oldest_ready_age``: seconds. ``paused``: of ``delivery`` and ``intake``. ``permits``: of
+    ``max_running``, that this broker has. ``held_back``: tenants at their limit, whose jobs wait. ``full``: 1
+    while it takes no jobs, because of ``max_ready`` or ``max_bytes``. ``error``: why it can't be counted.
+    """
+
+    name: str
+    ready: int
+    scheduled: int
+    waiting: int
+    reserved: int
+    done: int
+    dead: int
+    exact: bool
+    estimates: tuple[str, ...]
+    counted_ago: float | None
+    oldest_ready_age: float | None
+    workers: int
+    in_flight: int
+    rates: RatesRow
+    paused: tuple[str, ...]
+    permits: int
+    held_back: int
+    full: int
+    error: str | None = None
+
+
+class QueuePage(Row, frozen=True, kw_only=True):
+    """Queues; of a page ``matching`` says how many there are in all."""
+
+    queues: tuple[QueueRow, ...]
+    matching: int | None = None
+
+
+class TotalsRow(Row, frozen=True, kw_only=True):
+    """Sums over all queues, as in :class:`QueueRow`; ``queues``: how many; ``paused``: how many of them."""
+
+    ready: int
+    scheduled: int
+    waiting: int
+    reserved: int
+    done: int
+    dead: int
+    workers: int
+    in_flight: int
+    queues: int
+    paused: int
+    rates: RatesRow
+    oldest_ready_age: float | None
+    exact: bool
+
+
+class SettingRow(Row, frozen=True, kw_only=True):
+    """One setting of a queue. ``source``: ``default``, ``file``, ``mongodb``, or ``mongodb *``.
+
+    ``file``: what this broker's file says, where that is another value.
+    """
+
+    key: str
+    value: Any
+    source: str
+    file: Any = None
+
+
+class DifferenceRow(Row, frozen=True, kw_only=True):
+    """A setting that brokers' files say differently; ``values``: by broker."""
+
+    queue: str
+    key: str
+    values: dict[str, Any]
+
+
+class SettingsRow(Row, frozen=True, kw_only=True):
+    """The settings of a queue, and what brokers' files say differently."""
+
+    settings: tuple[SettingRow, ...]
+    differs: tuple[DifferenceRow, ...]
+
+
+class WorkerJobRow(Row, frozen=True, kw_only=True):
+    """A job that a worker has; ``seconds``: how long it has it."""
+
+    id: str
+    attempt: int
+    seconds: float
+
+
+class WorkerRow(Row, frozen=True, kw_only=True):
+    """A worker. ``name``: its own, or its kind, with host and pid; of a plain socket its address.
+
+    ``door``: ``library``, ``REP`` or ``PULL``. ``connected``: seconds. ``overdue``: jobs whose time is up.
+    ``jobs``: the first 20 that it has. ``broker``: the name of its broker.
+    """
+
+    queue: str
+    name: str
+    door: str
+    connected: float
+    prefetch: int
+    in_flight: int
+    overdue: int
+    jobs: tuple[WorkerJobRow, ...]
+    broker: str = ""
+
+
+class WorkersRow(Row, frozen=True, kw_only=True):
+    """The workers at this broker, 1,000 at most."""
+
+    workers: tuple[WorkerRow, ...]
