@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from sluicemq_broker.command.reference import paths
+from reference import paths
 from sluicemq_broker.security import Needs
 
 

@@ -1,7 +1,7 @@
 """The broker's counters, gauges and durations by name, with their meanings.
 
-Counters of connections are in :class:`sluicemq_devices.hub.counts.Mishap`. ``docs/counters.md`` is made of
-these tables. A test finds a figure that is used by a literal, or declared and never used.
+Counters of connections are in :class:`sluicemq_devices.hub.counts.Mishap`. The page ``docs/counters.md`` gets
+its tables from both. A test finds a figure that is used by a literal, or declared and never used.
 """
 
 from __future__ import annotations

@@ -1,0 +1,197 @@
+"""Tables of the documentation, made from what the code declares: settings, job options, figures, rights.
+
+A page asks for one in a line ``::: reference NAME``; the build of the site puts it there.
+``python tools/reference.py NAME`` prints one, without a name all.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import MISSING, Field
+from typing import Any, Final, cast
+
+from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.options import OPTIONS, Option
+from sluicemq_broker.command.serve import serve
+from sluicemq_broker.config import (
+    ENVIRONMENT,
+    ONLY,
+    BrokerSettings,
+    Config,
+    DeviceSettings,
+    DoorSettings,
+    PrincipalSettings,
+    QueueSettings,
+    RouteSettings,
+    ScheduleSettings,
+    SecuritySettings,
+    StreamSettings,
+    as_toml,
+    settings_of,
+)
+from sluicemq_broker.doors import ADMIN_VERBS, VERBS
+from sluicemq_broker.http import Site
+from sluicemq_broker.parts import NEEDS, PARTS
+from sluicemq_broker.runtime import BALANCES, Count, Counters, Gauge, Timing
+from sluicemq_broker.security import Needs, Security
+from sluicemq_devices.hub import DeviceCount, Metric, Mishap
+
+_Row = dict[str, str]
+
+
+def verbs() -> dict[bytes, Needs]:
+    """Return what each verb of SMQ/1 needs."""
+    own = {name: each.needs for name, each in {**VERBS, **ADMIN_VERBS}.items()}
+    return {**own, **NEEDS}
+
+
+def paths() -> dict[str, Needs | None]:
+    """Return what each path of the HTTP door needs, without a broker behind it."""
+    counters, nothing = Counters(), cast("Any", _Nothing())
+    of_site = (Config.default().broker, counters, nothing, nothing, nothing, nothing)
+    site = Site(*of_site, Security(counters))
+    for part in PARTS:
+        part.add_paths(nothing, site)
+    return site.needs
+
+
+class _Nothing:
+    """Stands for the parts of a broker whose paths are listed, and not answered."""
+
+    def __getattr__(self, _name: str) -> _Nothing:
+        return self
+
+    def __call__(self, *_arguments: Any) -> _Nothing:
+        return self
+
+
+def _table(rows: Iterable[_Row]) -> str:
+    """Return a table; the rows have equal keys."""
+    listed = list(rows)
+    lines = [list(listed[0]), ["---"] * len(listed[0]), *(list(each.values()) for each in listed)]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
+
+
+def _setting(key: str, setting: Field[Any], more: _Row, *, live: bool) -> _Row:
+    rule = setting.metadata["rule"]
+    return {
+        "key": f"`{key}`",
+        "default": _default(setting),
+        "unit": rule.unit,
+        "may be": rule.expected,
+        "meaning": setting.metadata["doc"],
+        **({"SIGHUP": _on_sighup(setting)} if live else {}),
+        **more,
+    }
+
+
+def _on_sighup(setting: Field[Any]) -> str:
+    live = setting.metadata["live"]
+    return "its login" if callable(live) else "yes" if live else "restart"
+
+
+def _default(setting: Field[Any]) -> str:
+    if setting.default is MISSING:
+        return "must be given"
+    return "-" if setting.default in (None, ()) else f"`{as_toml(setting.default)}`"
+
+
+def _ways(key: str) -> _Row:
+    """Return the variable and the flag of a setting of [broker]."""
+    flags = {str(each.name): each.opts[0] for each in serve.params}
+    return {
+        "variable": f"`{ENVIRONMENT}{key.upper()}`",
+        "flag": f"`{flags[key]}`" if key in flags else "",
+    }
+
+
+def _kinds(key: str) -> _Row:
+    return {"only of a": _either(ONLY.get(key, ()))}
+
+
+def _option(option: Option) -> _Row:
+    without = "" if option.default is None else f"`{_json(option.default)}`"
+    mark = "*" if option.unless_default else ""
+    return {
+        "option": f"`{option.name}`",
+        "may be": option.rule.expected,
+        "unit": option.unit,
+        "default": without or "-",
+        "queue's setting": f"`{option.setting}`" if option.setting else "",
+        "flag": f"`--{option.name.replace('_', '-')} {option.metavar}`" if option.metavar else "",
+        "stored as": ", ".join(f"`{field}`{mark}" for field in option.stored),
+        "example": f"`{_json(option.example)}`",
+        "meaning": option.doc,
+    }
+
+
+def _act(name: str, kind: str, needs: Needs) -> _Row:
+    on = [
+        "what it names" if needs.name is not None else "",
+        "what its content names" if needs.more and needs.name is None else "",
+        "each row" if needs.shows else "",
+        "not for its own" if needs.own else "",
+    ]
+    where = ", ".join(filter(None, on)) or "the pattern `*`"
+    return {
+        kind: f"`{name}`",
+        "action": f"`{needs.action}`" if needs.action else "-",
+        "on": where if needs.action else "",
+        "and": "; ".join(f"`{action}` on {on}" for action, on in needs.also),
+    }
+
+
+def _figure(figure: Metric) -> _Row:
+    return {
+        "name": f"`{figure}`",
+        "type": figure.kind,
+        "unit": figure.unit,
+        "labels": ", ".join(figure.labels),
+        "meaning": figure.text,
+    }
+
+
+def _either(words: Iterable[str]) -> str:
+    return " or ".join(words)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value)
+
+
+def _settings(kind: type, more: Callable[[str], _Row] = lambda _key: {}, *, live: bool = True) -> str:
+    return _table(_setting(key, each, more(key), live=live) for key, each in settings_of(kind).items())
+
+
+def _error(kind: type[SluiceError]) -> _Row:
+    return {"code": f"`{kind.code}`", "meaning": inspect.getdoc(kind) or ""}
+
+
+#: What makes each table, by the name that a page gives it.
+TABLES: Final[dict[str, Callable[[], str]]] = {
+    "broker": lambda: _settings(BrokerSettings, _ways),
+    "queues": lambda: _settings(QueueSettings),
+    "streams": lambda: _settings(StreamSettings),
+    "routes": lambda: _settings(RouteSettings, live=False),
+    "schedules": lambda: _settings(ScheduleSettings, live=False),
+    "devices": lambda: _settings(DeviceSettings, _kinds, live=False),
+    "doors": lambda: _settings(DoorSettings, live=False),
+    "security": lambda: _settings(SecuritySettings),
+    "principals": lambda: _settings(PrincipalSettings),
+    "job-options": lambda: _table(map(_option, OPTIONS.values())),
+    "counts": lambda: _table(map(_figure, Count)),
+    "balances": lambda: "\n".join(f"- {balance}" for balance in BALANCES),
+    "mishaps": lambda: _table(map(_figure, Mishap)),
+    "device-counts": lambda: _table(map(_figure, DeviceCount)),
+    "gauges": lambda: _table(map(_figure, Gauge)),
+    "timings": lambda: _table(map(_figure, Timing)),
+    "verbs": lambda: _table(_act(name.decode(), "verb", needs) for name, needs in verbs().items()),
+    "paths": lambda: _table(_act(path, "path", needs) for path, needs in sorted(paths().items()) if needs),
+    "errors": lambda: _table(map(_error, SluiceError.__subclasses__())),
+}
+
+if __name__ == "__main__":
+    print("\n\n".join(TABLES[name]() for name in sys.argv[1:] or TABLES))
