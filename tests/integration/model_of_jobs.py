@@ -120,7 +120,7 @@ class Lives(Fate):
                     self._expect(self.births[job.id] > before[job.id], f"{job.id} was not stored")
                     self.confirmed[job.id, job.seq] = next(self.moments)
 
-        broker.queue.push(Push(jobs, told))
+        broker.queue.intake.push(Push(jobs, told))
 
     def born(self, collection: str, documents: list[dict[str, Any]], stored: set[int]) -> None:
         """An insert was applied, known to its broker or not; ``stored``: numbers of what it stored before."""
@@ -219,7 +219,7 @@ class Lives(Fate):
 
         detail = b"result" if kind == wire.COMMIT else "why"
         verdicts = [Verdict(hand.receipt, kind, detail, delay) for hand in hands]
-        broker.queue.settle(verdicts, Settlement(told))
+        broker.queue.settling.settle(verdicts, Settlement(told))
 
     def _hear(self, hand: LifeHand, valid: bool, kind: str, problem: SluiceError | None) -> None:  # noqa: FBT001
         broker, life = hand.broker, hand.life

@@ -78,7 +78,7 @@ class ModelWorker(FakeWorker):
 
     def leave(self, *, died: bool) -> None:
         """Leave: it works there no more."""
-        self.broker.queues.open(self.queue).worker_gone(self, died=died)
+        self.broker.queues.open(self.queue).settling.worker_gone(self, died=died)
 
 
 class Fate(RuleBasedStateMachine):

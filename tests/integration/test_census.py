@@ -61,7 +61,7 @@ class CensusRig:
     def push(self, queue: Queue, *jobs: Job) -> None:
         """As a door does."""
         stored: list[Any] = []
-        queue.push(Push(list(jobs), lambda *told: stored.append(told)))
+        queue.intake.push(Push(list(jobs), lambda *told: stored.append(told)))
         wait_until(lambda: come_to_rest() or stored, what="the push")
 
     def asked_for_all(self) -> dict[str, dict[str, Any]]:

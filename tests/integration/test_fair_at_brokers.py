@@ -25,7 +25,7 @@ class FairRig(LimitsRig):
         jobs = some_jobs(count, tenant=name, eligible_at=self.clock.now(), **options)
         for number, job in enumerate(jobs):
             job.payload = f"{name} {number}".encode()
-        broker.queue.push(Push(jobs, lambda *_told: None))
+        broker.queue.intake.push(Push(jobs, lambda *_told: None))
         come_to_rest()
         self.time.passes(0.01)
 

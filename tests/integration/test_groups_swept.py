@@ -11,7 +11,7 @@ from pymongo.database import Database
 
 from sluicemq.protocol import wire
 from sluicemq_broker.queue import Push, Settlement, Verdict
-from sluicemq_broker.queue.groups import LOOK
+from sluicemq_broker.queue.groups import HEADLESS_EVERY
 from sluicemq_broker.store import QueueStore
 from support.fakes import FakeWorker
 from support.faulty_mongo import Fault, Kind, Line
@@ -38,7 +38,7 @@ class SweptGroupsRig:
 
     def push(self, *names: str) -> None:
         jobs = [a_job(name, group="g", eligible_at=self.clock.now()) for name in names]
-        self.first.queue.push(Push(jobs, lambda _refused, _existing: None))
+        self.first.queue.intake.push(Push(jobs, lambda _refused, _existing: None))
         come_to_rest()
 
     def heads(self) -> list[str]:
@@ -93,7 +93,7 @@ def test_a_group_of_a_broker_that_is_killed_behind_a_verdict_goes_on_elsewhere(
     assert worker.jobs == ["a"]
     rig.first.line.fault = Fault(Kind.KILLED_AFTER, statement)
     settlement = Settlement(lambda _problems: None)
-    rig.first.queue.settle([Verdict(worker.deliveries[0].receipt, verdict)], settlement)
+    rig.first.queue.settling.settle([Verdict(worker.deliveries[0].receipt, verdict)], settlement)
     come_to_rest()
     rig.time.passes(0.01)
     assert (rig.first.line.dead, rig.heads()) == (True, [])
@@ -111,5 +111,5 @@ def test_what_is_left_behind_without_a_death_is_found_in_a_minute(rig: SweptGrou
     rig.store.jobs.delete_one({"_id": "a"})
     rig.second.sweep()
     assert rig.heads() == []
-    rig.goes_by(LOOK)
+    rig.goes_by(HEADLESS_EVERY)
     assert rig.heads() == ["b"]

@@ -119,7 +119,7 @@ class Year:
         """Make queues that come and go, with groups, limits and tenants."""
         name = f"temporary-{number}"
         queue = self.broker.queues.open(name)
-        queue.prepare()
+        queue.store.prepare()
         queue.counters.add("pushed")
         GroupStore(queue.store.jobs).places(1)
         limits = LimitStore(self.documents, name)

@@ -49,7 +49,7 @@ class LimitsRig:
 
     def push(self, broker: SmallBroker, count: int) -> None:
         now = self.clock.now()
-        broker.queue.push(Push(some_jobs(count, eligible_at=now), lambda *_told: None))
+        broker.queue.intake.push(Push(some_jobs(count, eligible_at=now), lambda *_told: None))
         come_to_rest()
         self.time.passes(0.01)  # what is accepted in a moment is claimed after it
 
@@ -64,7 +64,7 @@ class LimitsRig:
     ) -> None:
         receipts = list(worker.in_flight)[:count]
         assert len(receipts) == count
-        broker.queue.settle([Verdict(each, kind, b"") for each in receipts], Settlement())
+        broker.queue.settling.settle([Verdict(each, kind, b"") for each in receipts], Settlement())
         come_to_rest()
         self.time.passes(0.1)  # without a tick
 
@@ -472,7 +472,7 @@ def test_what_was_not_stored_takes_nothing_of_the_rate(rig: LimitsRig) -> None:
     worker = rig.worker(broker)
     jobs = some_jobs(3, eligible_at=rig.clock.now())
     for _ in range(3):
-        broker.queue.push(Push(jobs, lambda *_told: None))
+        broker.queue.intake.push(Push(jobs, lambda *_told: None))
         come_to_rest()
     rig.passes(0.4)
     assert len(worker.jobs) == 3

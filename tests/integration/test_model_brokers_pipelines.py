@@ -186,7 +186,7 @@ class TwoBrokersWithPipelines(Stories):
                 stored = [each for at, each in enumerate(ids) if at not in refused]
                 self.confirmed |= dict.fromkeys(stored, next(self.moments))
 
-        broker.queue.push(Push(jobs, told))
+        broker.queue.intake.push(Push(jobs, told))
 
     # ----------------------------------------------------------------- deliveries
 
@@ -207,7 +207,7 @@ class TwoBrokersWithPipelines(Stories):
             onward = _onward(kind, to)
             detail = b"result" if kind in (wire.COMMIT, wire.FAN_OUT) else "why"
             said = [Verdict(hand.receipt, kind, detail, 0.0, onward) for hand in these]
-            broker.queues.open(queue).settle(said, Settlement(self._hearing(these, kind)))
+            broker.queues.open(queue).settling.settle(said, Settlement(self._hearing(these, kind)))
 
     # ------------------------------------------------------------------- brokers
 

@@ -72,7 +72,7 @@ def test_a_job_that_came_while_its_queue_was_removed_is_held_until_its_worker_ha
     # Given: it was stored after the collection was removed, and before that was known here
     queue, worker, told, deadline = queues.open("mail"), FakeWorker(1), list[Any](), Deadline()
     queue.attach(worker)
-    queue.push(Push([a_job("a"), a_job("b")], lambda *_: None))
+    queue.intake.push(Push([a_job("a"), a_job("b")], lambda *_: None))
     deadline.begin(60.0)
     assert deadline.until(lambda: bool(worker.jobs) and not queue.busy)
     # When
@@ -81,7 +81,7 @@ def test_a_job_that_came_while_its_queue_was_removed_is_held_until_its_worker_ha
     # Then no audit gives it to another
     [delivery] = worker.deliveries
     assert queue.scheduler.reservations.knows(delivery.job.id, delivery.job.reservation.number)
-    queue.settle([Verdict(delivery.receipt, wire.COMMIT)], Settlement(told.append))
+    queue.settling.settle([Verdict(delivery.receipt, wire.COMMIT)], Settlement(told.append))
     assert deadline.until(lambda: bool(told))
     assert told == [{}]
     assert deadline.until(lambda: worker.jobs == ["a", "b"])
@@ -94,13 +94,13 @@ def test_a_queue_that_was_removed_beside_a_verdict_is_known_until_that_is_durabl
     queue, worker, told, deadline = queues.open("mail"), FakeWorker(1), list[Any](), Deadline()
     held = Held()
     queue.attach(worker)
-    queue.push(Push([a_job("a")], lambda *_: None))
+    queue.intake.push(Push([a_job("a")], lambda *_: None))
     deadline.begin(60.0)
     assert deadline.until(lambda: bool(worker.jobs) and not queue.busy)
     monkeypatch.setattr(queue.store, "commit", lambda *_jobs: held() or {})
-    queue.settle([Verdict(worker.deliveries[0].receipt, wire.COMMIT)], Settlement(told.append))
+    queue.settling.settle([Verdict(worker.deliveries[0].receipt, wire.COMMIT)], Settlement(told.append))
     go_on()
-    queue.worker_gone(worker)
+    queue.settling.worker_gone(worker)
     queue.store.jobs.drop()
     # When
     queues.removed(queue)
@@ -119,7 +119,7 @@ def test_a_queue_that_was_removed_and_pushed_to_is_known_still(queues: Queues) -
     queue, stored, deadline = queues.open("mail"), list[Any](), Deadline()
     queue.store.jobs.drop()
     queues.removed(queue)
-    queue.push(Push([a_job("a")], lambda *told: stored.append(told)))
+    queue.intake.push(Push([a_job("a")], lambda *told: stored.append(told)))
     deadline.begin(60.0)
     assert deadline.until(lambda: bool(stored) and not queue.busy)
     # When
@@ -156,7 +156,7 @@ def test_a_deletion_whose_end_has_failed_spares_what_was_pushed_since(
         patch.setattr(Removal, "end", failing)
         with pytest.raises(Unavailable):
             next(deletion.pages())
-    queue.push(Push([a_job("a")], lambda *told: stored.append(told)))
+    queue.intake.push(Push([a_job("a")], lambda *told: stored.append(told)))
     deadline.begin(60.0)
     assert deadline.until(lambda: bool(stored))
     # When it is gone on with
@@ -204,7 +204,7 @@ def test_an_insert_that_lands_after_the_removal_has_its_indexes_at_once(queues: 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Insertion, "send", removed_meanwhile)
-        queue.push(Push([a_job("a")], lambda *told: stored.append(told)))
+        queue.intake.push(Push([a_job("a")], lambda *told: stored.append(told)))
         deadline.begin(60.0)
         assert deadline.until(lambda: bool(stored))
     # Then
@@ -250,7 +250,7 @@ def test_a_search_waits_for_what_is_on_its_way_back(queues: Queues, monkeypatch:
     # Given a release that has no answer yet
     queue, held = queues.open("mail"), Held()
     monkeypatch.setattr(queue.store, "release", held)
-    queue._settler.release([a_job("a", owner="owner-1")])
+    queue.settling.release([a_job("a", owner="owner-1")])
     # When
     searching = gevent.spawn(queue.search, lambda: False, 60.0)
     go_on()
@@ -341,7 +341,7 @@ def test_what_was_popped_and_could_not_be_sent_is_ready_again_also_where_it_is_k
     )
     worker = PopWorker(backend, LaneThatFills(counters))  # type: ignore[arg-type]
     queue.attach(worker)
-    queue.push(Push([a_job("a", b"payload", **settings)], lambda *_: None))
+    queue.intake.push(Push([a_job("a", b"payload", **settings)], lambda *_: None))
     deadline.begin(60.0)
     assert deadline.until(lambda: bool(worker._popped))
     # When
@@ -363,10 +363,10 @@ def test_what_a_pop_that_ends_late_pushes_anew_is_waited_for(
 
     def pushes_anew(_pops: object) -> None:
         ending()
-        queue.push(Push([a_job("again")], lambda *_: None))
+        queue.intake.push(Push([a_job("again")], lambda *_: None))
 
-    monkeypatch.setattr(queue._settler._pops, "_write", pushes_anew)
-    queue._settler._pops.add(([], lambda _gone: None))
+    monkeypatch.setattr(queue.settling._pops, "_write", pushes_anew)
+    queue.settling._pops.add(([], lambda _gone: None))
     # When
     gevent.spawn_later(0.05, ending.set)
     deadline.begin(60.0)
@@ -386,7 +386,7 @@ def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its
     # Then
     assert queues.open("mail").paused == {"intake"}
     with pytest.raises(Paused):
-        queues.for_push("mail", by="a test", caller=ANYBODY).admit()
+        queues.for_push("mail", by="a test", caller=ANYBODY).capacity.admit()
     assert queues.open("other").paused == frozenset()
 
 
@@ -406,7 +406,7 @@ def test_unreadable_messages_count_at_the_mark_of_their_door_until_they_are_kept
 ) -> None:
     queue, mark, deadline = queues.open("mail"), boundless(), Deadline()
     letter = {"_id": "x", "payload": b"", "size": 1, "raw_headers": b"", "reason": "BAD_FRAMES: no"}
-    queue.keep_unreadable(letter, mark, 128 * 1024)
+    queue.unreadable.keep(letter, mark, 128 * 1024)
     counted = (mark.count, mark.bytes)
     deadline.begin(60.0)
     assert deadline.until(lambda: not queue.busy)

@@ -283,7 +283,7 @@ def test_a_redrive_goes_on_though_its_target_is_paused_or_full_by_then(rig: Task
     # Given: both brokers know the other queue, and it was open when the order was given
     rig.bury()
     for broker in (rig.first, rig.second):
-        broker.queues.open("other").prepare(again=True)
+        broker.queues.open("other").store.prepare(again=True)
     task = rig.first.tasks.begin("redrive", "mail", to="other")
     come_to_rest()
     rig.first.tasks.stop()

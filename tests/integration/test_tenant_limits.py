@@ -318,7 +318,7 @@ def test_where_nobody_asks_for_jobs_nobody_is_held_back(rig: TenantRig) -> None:
     rig.tenant(broker, "flood", 5)
     worker = rig.worker(broker)
     assert broker.queue.held_back == 1
-    broker.queue.worker_gone(worker)
+    broker.queue.settling.worker_gone(worker)
     rig.passes(3.0)
     assert broker.queue.held_back == 0
 

@@ -135,7 +135,7 @@ class SmallBroker:
             queue.stop_granting(0.0)
         come_to_rest()
         for queue in self.queues:
-            queue.refuse_waiting()
+            queue.intake.refuse_waiting()
             queue.release_all()
         self.time.passes(_LAST_WRITES)
 

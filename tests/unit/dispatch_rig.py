@@ -54,7 +54,7 @@ class DispatchRig:
         self.counters: Counters = self.queue.counters
         self.outgoing = self.memory.outgoing
         self.now = given.timer.now
-        self._core = QueueCore("mail", fake, given, self.queue.scheduler, self.queue.dispatch)
+        self._core = QueueCore("mail", fake, given, self.queue.scheduler, self.queue)
         self._slow = Held()
         if slow:
             self.store.before_release = self._slow

@@ -19,11 +19,11 @@ class IntakeRig(DispatchRig):
     def __init__(self, *, hwm_bytes: int = 1 << 30, timer: Timer | None = None) -> None:
         self.retry = Retry(0.001)
         super().__init__(timer, memory=Memory(hwm_bytes=hwm_bytes), retry=self.retry)
-        self.intake = self.queue._intake
+        self.intake = self.queue.intake
 
     def push(self, *jobs: Job) -> Told:
         told = Told()
-        self.queue.push(Push(list(jobs), told))
+        self.queue.intake.push(Push(list(jobs), told))
         return told
 
     def drain(self) -> None:

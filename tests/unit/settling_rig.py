@@ -86,7 +86,7 @@ class SettlingRig(DispatchRig):
         delay: float | None = None,
     ) -> None:
         receipts = [each.receipt for each in self.hand.deliveries]
-        self.queue.settle(
+        self.queue.settling.settle(
             [Verdict(each, kind, detail, delay) for each in receipts], Settlement(told or self.heard.append)
         )
         self.wait()

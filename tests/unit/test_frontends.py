@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import Paused, Unavailable
+from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.config import BrokerSettings, DeviceSettings, QueueSettings
 from sluicemq_broker.doors import DoorGroup, Services
 from sluicemq_broker.doors.frontends import PushFrontend
@@ -27,32 +27,24 @@ class KeepingQueue:
 
     name = "mail"
     settings = QueueSettings()
-    capacity = Capacity(name, settings, Flow)
 
     def __init__(self) -> None:
-        self.gates: list[Callable[[], None]] = []
         self.paused: frozenset[str] = frozenset()
         self.pushes: list[Push] = []
-        self.unreadable: list[dict[str, Any]] = []
+        self.kept: list[dict[str, Any]] = []
         self.waiting: dict[str, Callable[..., None]] = {}
-
-    def admit(self, before: int) -> None:
-        if wire.INTAKE in self.paused:
-            raise Paused("paused")
+        self.capacity = Capacity(self.name, self.settings, Flow)
+        self.intake = self.unreadable = self
 
     def pause(self, *paused: str) -> None:
         self.paused = frozenset(paused)
-        for follow in self.gates:
-            follow()
-
-    def at_pause(self, follow: Callable[[], None]) -> None:
-        self.gates.append(follow)
+        self.capacity.pause_intake(paused=wire.INTAKE in paused)
 
     def push(self, push: Push) -> None:
         self.pushes.append(push)
 
-    def keep_unreadable(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
-        self.unreadable.append(unreadable)
+    def keep(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
+        self.kept.append(unreadable)
         mark.take(1, size)
 
     @property
@@ -172,7 +164,7 @@ def test_a_push_on_which_the_broker_fails_takes_no_other_with_it(caplog: pytest.
     frontend._receive(PUSHER, [[b"first"], [b"broken", b"second"], [b"third"]])
 
     assert rig.queue.payloads == [b"first", b"third"]
-    (letter,) = rig.queue.unreadable
+    (letter,) = rig.queue.kept
     assert (letter["payload"], letter["reason"][:11]) == (b"second", "UNAVAILABLE")
     assert rig.counters.values["unreadable"] == 1
     assert "nobody foresaw this" in caplog.text
@@ -189,7 +181,7 @@ def test_unreadable_messages_on_their_way_close_the_gates_as_jobs_do() -> None:
     frontend._receive(PUSHER, [unreadable])
 
     assert frontend.is_shut  # each keeps its last frame, and its headers
-    assert len(rig.queue.unreadable) == 10
+    assert len(rig.queue.kept) == 10
 
 
 def test_a_probe_is_neither_a_question_nor_counted_as_received() -> None:

@@ -245,7 +245,7 @@ def test_jobs_that_are_repeated_elsewhere_are_refused_and_not_stored(rig: Intake
         Push([a_job("b")], told[1], stays),
         Push([a_job("c", group="g")], told[2], left),
     ):
-        rig.queue.push(push)
+        rig.queue.intake.push(push)
     rig.drain()
 
     assert [each.times for each in told] == [1, 1, 1]

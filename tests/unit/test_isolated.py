@@ -98,13 +98,13 @@ def test_a_delivery_is_given_more_time_by_the_worker_that_has_it_only(rig: Dispa
     holder, stranger = (worker, other) if worker.jobs else (other, worker)
     delivery.overdue_at = 0.0
     # When
-    by_stranger = rig.queue.extend(delivery.receipt, stranger, 60.0)
-    by_holder = rig.queue.extend(delivery.receipt, holder, 60.0)
+    by_stranger = rig.queue.settling.extend(delivery.receipt, stranger, 60.0)
+    by_holder = rig.queue.settling.extend(delivery.receipt, holder, 60.0)
     # Then
     assert (by_stranger, by_holder) == (False, True)
     assert rig.time_out() == []
     rig.commit(holder)
-    assert not rig.queue.extend(delivery.receipt, holder, 60.0)
+    assert not rig.queue.settling.extend(delivery.receipt, holder, 60.0)
 
 
 def test_what_was_held_under_a_lost_owner_is_forgotten_and_its_workers_get_other_jobs(

@@ -132,11 +132,11 @@ def test_others_are_told_of_what_no_worker_here_can_take_before_it_is_written() 
     for at, job in enumerate(jobs, 1):
         job.accept(int(NOW * 1e6) + at, NOW)
     # Given those that a worker here can take, which are inserted reserved
-    broker.queue.push(Push(jobs[:2], lambda *_: None))
+    broker.queue.intake.push(Push(jobs[:2], lambda *_: None))
     go_on()
     assert broker.told == []
     # When one comes that none can
-    broker.queue.push(Push(jobs[2:], lambda *_: None))
+    broker.queue.intake.push(Push(jobs[2:], lambda *_: None))
     wait_until(lambda: go_on() or broker.told)
     # Then
     assert broker.told[0] == (BusKind.COMING, jobs[2].seq)

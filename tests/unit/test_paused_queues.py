@@ -92,14 +92,14 @@ def queue() -> Queue:
 def test_a_queue_refuses_jobs_while_its_intake_is_paused_and_says_how_to_resume_it(queue: Queue) -> None:
     # Given
     told: list[bool] = []
-    queue.at_pause(lambda: told.append(wire.INTAKE in queue.paused))
-    queue.admit()
+    queue.capacity.watch_pauses(lambda: told.append(wire.INTAKE in queue.paused))
+    queue.capacity.admit()
     # When
     queue.pause(frozenset({wire.INTAKE}))
     queue.pause(frozenset({wire.INTAKE}))
     # Then
     with pytest.raises(Paused, match="sluicemq resume mail --intake"):
-        queue.admit()
+        queue.capacity.admit()
     queue.pause(frozenset({wire.DELIVERY}))
-    queue.admit()
+    queue.capacity.admit()
     assert (told, queue.scheduler.paused) == ([True, False], True)

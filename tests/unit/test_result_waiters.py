@@ -415,7 +415,9 @@ def test_who_may_no_longer_push_when_a_job_of_its_own_is_found_does_not_hear_its
         return True
 
     queues = SimpleNamespace(
-        known=lambda _name: SimpleNamespace(name="mail", results=rig.waiters, is_pushed_by=is_pushed_by)
+        known=lambda _name: SimpleNamespace(
+            name="mail", results=rig.waiters, store=SimpleNamespace(is_pushed_by=is_pushed_by)
+        )
     )
     heard: list[Any] = []
     results = results_of(queues, lambda _number, outcome: heard.append(outcome), Lookups(), Later())

@@ -23,7 +23,7 @@ from sluicemq_broker.queue.worker import DeliveryState
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import ANYBODY, Caller, Principal, Security
 from sluicemq_devices.sockets import Outgoing, Switchboard
-from support.fakes import Clock
+from support.fakes import NOW, Clock
 from support.virtual_time import VirtualTime, come_to_rest
 
 LARGE_RESULT = 1 << 20
@@ -99,14 +99,10 @@ class NotingQueue:
     name = "mail"
     settings = QueueSettings()
     capacity = Capacity(name, settings, Flow)
-
-    def admit(self) -> None:
-        """It takes all."""
-
-    def now(self) -> float:
-        return 17e8
+    clock = Clock()
 
     def __init__(self) -> None:
+        self.intake = self.settling = self
         self.calls: list[str] = []
         self.pushes: list[Push] = []
 
@@ -267,7 +263,7 @@ def test_a_delivery_tells_of_its_job_what_a_handler_may_want_to_know(
     worker.deliver([Delivery(job, b"r", worker, 0.0, DeliveryState.IN_FLIGHT)])
     # Then
     row = [b"r", "id1", b"pay", {"a": 1}, 0, 9, 17e8 - 60, 0, 1800.0]
-    assert lane.sent[0].fields == ["mail", [row], 17e8]
+    assert lane.sent[0].fields == ["mail", [row], NOW]
 
 
 def test_a_worker_whose_client_does_not_read_takes_nothing(session: Session, queue: Any, lane: Lane) -> None:

@@ -28,7 +28,7 @@ def test_nothing_is_handed_out_while_too_many_verdicts_have_no_answer() -> None:
     rig.store.before_commit = held = Held()
     # When
     receipts = [each.receipt for each in rig.hand.deliveries]
-    rig.queue.settle([Verdict(each, wire.COMMIT) for each in receipts], Settlement(rig.heard.append))
+    rig.queue.settling.settle([Verdict(each, wire.COMMIT) for each in receipts], Settlement(rig.heard.append))
     full = rig.granting
     held.set()
     rig.wait()
@@ -68,8 +68,8 @@ def test_verdicts_of_every_kind_count_until_they_are_written(kind: str) -> None:
     rig.hire()
     rig.store.before_commit = held = Held()
     # When
-    receipts = [each.receipt for each in rig.hand.deliveries]
-    rig.queue.settle([Verdict(each, kind, b"why") for each in receipts], Settlement(rig.heard.append))
+    verdicts = [Verdict(each.receipt, kind, b"why") for each in rig.hand.deliveries]
+    rig.queue.settling.settle(verdicts, Settlement(rig.heard.append))
     count = memory.verdicts.mark.count
     held.set()
     rig.wait()
@@ -81,7 +81,7 @@ def test_jobs_of_workers_that_have_gone_count_until_they_are_given_back() -> Non
     memory = Memory()
     rig = SettlingRig(3, memory=memory)
     rig.hire()
-    rig.queue.worker_gone(rig.hand)
+    rig.queue.settling.worker_gone(rig.hand)
     count = memory.verdicts.mark.count
     rig.wait()
     assert (count, memory.verdicts.mark.count, memory.verdicts.mark.bytes) == (3, 0, 0)
@@ -93,8 +93,8 @@ def test_a_queue_whose_verdicts_are_not_written_leaves_room_for_those_of_others(
     sick, well = SettlingRig(50, memory=memory), SettlingRig(3, memory=memory)
     sick.hire()
     sick.store.before_commit = held = Held()
-    receipts = [each.receipt for each in sick.hand.deliveries]
-    sick.queue.settle([Verdict(each, wire.COMMIT) for each in receipts], Settlement(sick.heard.append))
+    verdicts = [Verdict(each.receipt, wire.COMMIT) for each in sick.hand.deliveries]
+    sick.queue.settling.settle(verdicts, Settlement(sick.heard.append))
     # When
     well.hire()
     well.verdict(wire.COMMIT)
@@ -113,7 +113,7 @@ def test_large_results_that_are_not_written_yet_leave_no_memory_for_large_messag
     rig.hire()
     rig.store.before_commit = held = Held()
     [delivery] = rig.hand.deliveries
-    rig.queue.settle([Verdict(delivery.receipt, wire.COMMIT, bytes(1000))], Settlement())
+    rig.queue.settling.settle([Verdict(delivery.receipt, wire.COMMIT, bytes(1000))], Settlement())
     assert memory.takes_no_more
     held.set()
     rig.wait()
@@ -174,7 +174,7 @@ def test_a_new_job_does_not_overtake_those_that_a_worker_gives_back(monkeypatch:
     rig.hire()
     monkeypatch.setattr(rig.store, "release", Held())
     [delivery] = rig.hand.deliveries
-    rig.queue.settle([Verdict(delivery.receipt, wire.RELEASE, delay=0.0)], Settlement())
+    rig.queue.settling.settle([Verdict(delivery.receipt, wire.RELEASE, delay=0.0)], Settlement())
     # When
     arrival = rig.admit(*some_jobs(1))
     # Then

@@ -65,7 +65,7 @@ def test_a_job_whose_worker_died_comes_again_at_once_and_if_another_dies_with_ba
     rig = SettlingRig(1, max_attempts=0, attempts=attempts - 1, queue=LINEAR)
     rig.store.ready[0].isolated = isolated
     rig.hire()
-    rig.queue.worker_gone(rig.hand)
+    rig.queue.settling.worker_gone(rig.hand)
     rig.wait()
     assert failed(rig) == [(DIED, wait, False)]
     assert rig.store.rolled_back[0].isolated
@@ -79,7 +79,7 @@ def test_a_job_on_its_way_when_its_connection_ended_is_charged_with_it_the_secon
     rig.store.ready[0].isolated = isolated
     rig.hand.commits_on_arrival = True
     rig.hire()
-    rig.queue.worker_gone(rig.hand)
+    rig.queue.settling.worker_gone(rig.hand)
     rig.wait()
     assert failed(rig) == [(NOT_ARRIVED, wait, dead)]
     [entry] = rig.store.rolled_back
@@ -103,7 +103,7 @@ def test_a_worker_that_dies_at_once_is_charged_with_what_it_may_have_begun_unles
     rig = SettlingRig(2, max_attempts=max_attempts, queue=LINEAR)
     rig.hand.concurrency = 1
     rig.hire()
-    rig.queue.worker_gone(rig.hand)
+    rig.queue.settling.worker_gone(rig.hand)
     rig.wait()
     assert [each.counted for each in rig.store.rolled_back] == [True, counted]
     assert [each.dead for each in rig.store.rolled_back] == [max_attempts == 1, False]
@@ -117,7 +117,7 @@ def test_a_worker_that_dies_is_charged_with_what_it_had_begun() -> None:
     for delivery in rig.hand.in_flight.values():
         delivery.handed_at -= 1
     # When
-    rig.queue.worker_gone(rig.hand)
+    rig.queue.settling.worker_gone(rig.hand)
     rig.wait()
     # Then
     assert failed(rig) == [(DIED, None, False), (NOT_BEGUN, None, False), (NOT_BEGUN, None, False)]

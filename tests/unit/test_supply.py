@@ -48,7 +48,7 @@ class SupplyRig(DispatchRig):
 
     def push(self, count: int) -> list[Job]:
         jobs = some_jobs(count)
-        self.queue.push(Push(jobs, lambda *_: None))
+        self.queue.intake.push(Push(jobs, lambda *_: None))
         go_on()
         return jobs
 

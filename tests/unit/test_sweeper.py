@@ -70,15 +70,13 @@ def a_queue(name: str) -> Any:
     return SimpleNamespace(
         name=name,
         store=store,
-        prepare=store.prepare,
-        held=held,
-        knows=held.knows,
+        scheduler=SimpleNamespace(reservations=held),
         jobs_ready=go_on,
         settings=settings,
         permits=SimpleNamespace(limited=False, holders=set, forget=lambda _owner: None),
-        expire=lambda _limit: 0,
+        endings=SimpleNamespace(expire=lambda _limit: 0),
         looks=(looks := list[bool]()),
-        look_for_headless=lambda *, now: looks.append(now),
+        groups=SimpleNamespace(promote_headless=lambda *, now: looks.append(now)),
         counters=Counters(),
         capacity=SimpleNamespace(recount=go_on),
         in_use=False,
@@ -171,7 +169,7 @@ def test_a_job_that_is_in_no_memory_is_freed_at_the_second_audit_unless_it_came_
 ) -> None:
     rig.sweeper.audit()
     first = rig.given_back()
-    rig.queues[1].held.begin(7)
+    rig.queues[1].scheduler.reservations.begin(7)
     rig.sweeper.audit()
     assert first == [[], [], []]
     assert rig.given_back() == [[LOST], [], [LOST]]
@@ -194,7 +192,7 @@ def test_what_came_into_memory_after_the_audit_has_read_stays(
 
     def then_staged(each: Any) -> Any:
         found = missing(each)
-        each.held.begin(7)
+        each.scheduler.reservations.begin(7)
         return found
 
     monkeypatch.setattr(rig.sweeper, "missing", then_staged)

@@ -61,7 +61,7 @@ class JobAdmin:
         queue = self._queues.get(name)
         shown = self._inspector(queue).show(name, job_id, self._clock.now())
         defaults = {key: getattr(queue.settings, key) for key in ("max_attempts", "visibility_timeout")}
-        worker = queue.worker_with(job_id)
+        worker = queue.deliveries.worker_with(job_id)
         return {**defaults, **shown, **({"worker": worker.name} if worker else {})}
 
     def page(self, name: str, state: str, limit: int, after: list[Any] | None) -> JobPage:
@@ -130,7 +130,7 @@ class JobAdmin:
             self.cancel(name, job_id)
 
     def _inspector(self, queue: Queue) -> Inspector:
-        queue.prepare()
+        queue.store.prepare()
         return Inspector(self._queues.database_of(queue))
 
     def _removals(self, queue: Queue) -> Removals:
@@ -138,7 +138,7 @@ class JobAdmin:
 
     def _changed(self, queue: Queue) -> Documents:
         """Return the database of jobs that are about to change."""
-        queue.prepare()
+        queue.store.prepare()
         self._census.recount(queue)
         return self._queues.database_of(queue)
 
@@ -146,7 +146,7 @@ class JobAdmin:
 def listing(queues: Queues, name: str) -> Listing:
     """Return what lists the jobs of a queue; raises NotFound for an unknown one."""
     queue = queues.get(name)
-    queue.prepare()
+    queue.store.prepare()
     return Listing(queues.database_of(queue))
 
 

@@ -114,7 +114,7 @@ class QueueAdmin:
         self._of_queues(name)
         for to in _on_dead(name, settings):
             by = f"on_dead of queue {name}"
-            self._queues.for_push(to, by=by, peer=caller.maker, caller=caller).prepare(again=True)
+            self._queues.for_push(to, by=by, peer=caller.maker, caller=caller).store.prepare(again=True)
         return self._change_settings(name, values)
 
     def unset_settings(self, name: str, keys: list[Any]) -> list[dict[str, Any]] | Unchanged:
@@ -137,7 +137,7 @@ class QueueAdmin:
         self._require_values(values)
         queue = self._of_queues(name)
         if queue:
-            queue.prepare(again=True)  # a queue without a collection is forgotten by a restart
+            queue.store.prepare(again=True)  # a queue without a collection is forgotten by a restart
         changed = self._queues.set_settings(name, values)
         now = [each for each in self._queues.settings.explain(name) if each["key"] in values]
         return _answer(now, changed=changed)
@@ -154,7 +154,7 @@ class QueueAdmin:
         if what not in (wire.DELIVERY, wire.INTAKE):
             raise BadFrames(f"{what!r} can't be paused, only {wire.DELIVERY} or {wire.INTAKE}")
         queue = self._queues.get(name)
-        queue.prepare(again=True)  # a queue without a collection is forgotten by a restart
+        queue.store.prepare(again=True)  # a queue without a collection is forgotten by a restart
         return queue
 
 

@@ -143,18 +143,18 @@ class PullBackend(Backend):
     def _verdicts(self, lane: Lane, messages: list[list[bytes]]) -> None:
         read = (verdict for frames in messages if (verdict := self._verdict(lane, frames)))
         verdicts = [verdict for verdict in read if self._commits_here(lane, verdict.receipt)]
-        if verdicts and not any(self.queue.has_receipt(verdict.receipt) for verdict in verdicts):
+        if verdicts and not any(self.queue.deliveries.has_receipt(verdict.receipt) for verdict in verdicts):
             lane.blame(malformed=False)
         size = sum(verdict.size for verdict in verdicts)
         self._mark.take(len(verdicts), size)
         charge_jobs(lane.who, verdicts)
         durable = Settlement(lambda _: self._mark.give(len(verdicts), size), lane.who)
-        self.queue.settle(verdicts, durable)
+        self.queue.settling.settle(verdicts, durable)
 
     def _verdict(self, lane: Lane, frames: list[bytes]) -> Verdict | None:
         """Read a verdict; an unreadable one with a receipt rolls that job back."""
         try:
-            return commit_frames(frames, self.queue.has_receipt)
+            return commit_frames(frames, self.queue.deliveries.has_receipt)
         except SluiceError as error:
             lane.blame()
             self.counters.notice(
@@ -164,7 +164,7 @@ class PullBackend(Backend):
 
     def _commits_here(self, lane: Lane, receipt: bytes) -> bool:
         """Return False for the receipt of a worker that answers on its own connection: it is made up."""
-        worker = self.queue.worker_of(receipt)
+        worker = self.queue.deliveries.worker_of(receipt)
         if worker is None or isinstance(worker, PullWorker):
             return True
         lane.blame()

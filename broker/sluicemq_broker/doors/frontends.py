@@ -116,7 +116,7 @@ class PushFrontend(Frontend):
     def start(self) -> None:
         """Open the doors; they are not read while intake is paused."""
         super().start()
-        self._queue.at_pause(self._follow_pause)
+        self._queue.capacity.watch_pauses(self._follow_pause)
         self._follow_pause()
 
     def read_all(self) -> None:
@@ -202,4 +202,4 @@ class PushFrontend(Frontend):
             "reason": f"{error.code}: {error}",
             "pushed_by": caller.name,
         }
-        self._queue.keep_unreadable(dead_letter, self.mark, len(payload) + len(headers))
+        self._queue.unreadable.keep(dead_letter, self.mark, len(payload) + len(headers))

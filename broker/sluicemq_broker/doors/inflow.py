@@ -52,6 +52,6 @@ class Inflow:
                 self._fillers.give(queue, lane, count, size)
 
         self._fillers.take(queue, lane, count, size)
-        queue.push(Push(jobs, stored, by))
+        queue.intake.push(Push(jobs, stored, by))
         charge(lane, count, size, self._counters)
         queue.capacity.pause_if_full(lane, answered=answered)

@@ -64,7 +64,7 @@ class LaneWorker(Worker):
         """Ignore messages: a PULL socket sends none."""
 
     def _closed(self) -> None:
-        self._queue.worker_gone(self, seen=self._lane.cut_for)
+        self._queue.settling.worker_gone(self, seen=self._lane.cut_for)
 
 
 class RepWorker(LaneWorker):
@@ -99,7 +99,7 @@ class RepWorker(LaneWorker):
             verdict = self._answer(receipt, frames[2:] if receipt else frames[1:])
             if verdict is not None:
                 charge_jobs(self._lane.who, [verdict])
-                self._queue.settle([verdict], Settlement())
+                self._queue.settling.settle([verdict], Settlement())
 
     def _answer(self, receipt: bytes, frames: list[bytes]) -> Verdict | None:
         """Return the verdict in an answer; None where no job of this worker is meant."""
@@ -169,7 +169,7 @@ class ArrivalWorker(LaneWorker):
     def _arrived(self, receipts: list[bytes], in_transit: int, sent: float) -> None:
         self._window.arrived(in_transit, self._backend.now() - sent)
         self.prefetch = self._window.size
-        self._queue.settle([Verdict(receipt, wire.COMMIT) for receipt in receipts], Settlement())
+        self._queue.settling.settle([Verdict(receipt, wire.COMMIT) for receipt in receipts], Settlement())
 
 
 class Window:

@@ -24,9 +24,9 @@ def push_again(queue: Queue, deliveries: Sequence[Delivery], counters: Counters)
     removed_jobs = [delivery.job for delivery in deliveries if not delivery.kept]
     if stored_jobs:
         counters.add(Count.POPS_UNDONE, len(stored_jobs))
-        queue.undo_pop(stored_jobs)
+        queue.settling.undo_pop(stored_jobs)
     if removed_jobs:
         counters.add(Count.PUSHED_ANEW, len(removed_jobs))
         for job in removed_jobs:
             job.reset()
-        queue.push(Push(removed_jobs, stored))
+        queue.intake.push(Push(removed_jobs, stored))

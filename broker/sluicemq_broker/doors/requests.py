@@ -71,7 +71,7 @@ class RequestFrontend(Frontend):
             request = Request(self, requester, frames)
             try:
                 queue, job = request.read(reader)
-                queue.admit(len(batches.get(queue, ())))
+                queue.capacity.admit(len(batches.get(queue, ())))
                 self._count_waiting(request)
             except (Paused, QueueFull, Forbidden) as error:
                 self._counters.add(Count.REFUSED)

@@ -248,7 +248,7 @@ class Incidents:
         """Return why the latest dead letter died; empty if that is not known."""
         with suppress(SluiceError):
             queue = self._queues.get(name)
-            queue.prepare()
+            queue.store.prepare()
             listing = Listing(self._queues.database_of(queue))
             page = listing.ended(name, State.DEAD, DeadLetters(), 1, None, self._clock.now())
             errors = page.jobs[0].get("errors") if page.jobs else None

@@ -153,7 +153,7 @@ class Jobs:
     @property
     def storing(self) -> bool:
         """True if a push is not stored yet."""
-        return any(queue.storing for queue in self.queues)
+        return any(queue.intake.busy for queue in self.queues)
 
     @property
     def working(self) -> bool:

@@ -238,7 +238,7 @@ class Server:
     def _write_what_came(self, seconds: float) -> None:
         if not self._deadline.until(lambda: not self._storing, within=seconds):
             for queue in self._jobs.queues:
-                queue.refuse_waiting()
+                queue.intake.refuse_waiting()
 
     def _await_workers(self, seconds: float) -> None:
         running = self._jobs.running

@@ -74,6 +74,8 @@ class Capacity:
         self._counts_again = -math.inf
         self._held: WeakSet[Pausable] = WeakSet()
         self._open = False
+        self._paused = False
+        self._pause_watchers: list[Callable[[], None]] = []
         self.reconfigure(settings)
 
     def reconfigure(self, settings: QueueSettings) -> None:
@@ -143,6 +145,35 @@ class Capacity:
             return math.inf
         return max(0, self._room(self._max_ready, self._max_bytes))
 
+    @property
+    def admits(self) -> bool:
+        """Return True if jobs may come; False: scheduled runs are postponed."""
+        return not self._paused and not self.full
+
+    def admit(self, before: int = 0) -> None:
+        """Raise :class:`Paused` if intake is paused, QueueFull if there is no room for one more job.
+
+        ``before`` other jobs will be pushed before it.
+        """
+        if self._paused:
+            raise Paused(
+                f"queue {self._name!r} takes no jobs: its intake is paused; "
+                f"resume it with: sluicemq resume {self._name} --intake"
+            )
+        if self.room <= before:
+            raise self.refusal()
+
+    def watch_pauses(self, watcher: Callable[[], None]) -> None:
+        """Call this whenever intake is paused or resumed."""
+        self._pause_watchers.append(watcher)
+
+    def pause_intake(self, *, paused: bool) -> None:
+        """Pause intake, or resume it; a repetition is harmless."""
+        if paused != self._paused:
+            self._paused = paused
+            for watcher in self._pause_watchers:
+                watcher()
+
     def refusal(self) -> QueueFull:
         """Return the error for pushes that find no room."""
         ready = f"{self.waiting} jobs wait, max_ready = {self._max_ready}"
@@ -183,42 +214,3 @@ class Capacity:
 
 def _lower(most: int | None) -> int | None:
     return None if most is None else most - max(1, most // _PART) + 1
-
-
-class Admission:
-    """Admits jobs into one queue, as far as its intake is not paused and its ``capacity`` has room."""
-
-    def __init__(self, name: str, capacity: Capacity) -> None:
-        self._name = name
-        self._capacity = capacity
-        self._paused = False
-        self._followers: list[Callable[[], None]] = []
-
-    @property
-    def open(self) -> bool:
-        """Return True if jobs may come; False: scheduled runs are postponed."""
-        return not self._paused and not self._capacity.full
-
-    def check(self, before: int) -> None:
-        """Raise :class:`Paused` if intake is paused, QueueFull if there is no room for one more job.
-
-        ``before`` other jobs will be pushed before it.
-        """
-        if self._paused:
-            raise Paused(
-                f"queue {self._name!r} takes no jobs: its intake is paused; "
-                f"resume it with: sluicemq resume {self._name} --intake"
-            )
-        if self._capacity.room <= before:
-            raise self._capacity.refusal()
-
-    def follow(self, follower: Callable[[], None]) -> None:
-        """Call this whenever intake is paused or resumed."""
-        self._followers.append(follower)
-
-    def pause(self, *, paused: bool) -> None:
-        """Pause intake, or resume it; a repetition is harmless."""
-        if paused != self._paused:
-            self._paused = paused
-            for follower in self._followers:
-                follower()

@@ -85,8 +85,8 @@ class Commits:
         )
         for each in parents:
             queue = self._others.open(each.queue)
-            queue.parent_ended(each.id, each.result)
-            queue.freed([each.group] if each.group else [])
+            queue.endings.parent_ended(each.id, each.result)
+            queue.groups.freed([each.group] if each.group else [])
         return problems
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue.plans import Conditions
+from sluicemq_broker.queue.ports import Dispatcher
 from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.store import QueueStore
 
@@ -13,8 +12,8 @@ from sluicemq_broker.store import QueueStore
 class QueueCore:
     """One queue as its parts have it: its name, its collection, its scheduler, and the broker around it.
 
-    ``dispatch`` does what the scheduler decides: a part calls it after it has changed what the scheduler
-    knows. It also names the queue where its verdicts count that are not written yet.
+    A part that has changed what the scheduler knows calls ``dispatch``, or ``hand_out`` if that was only the
+    room of workers. ``dispatch`` also names the queue where its verdicts count that are not written yet.
     """
 
     def __init__(
@@ -23,12 +22,12 @@ class QueueCore:
         store: QueueStore,
         context: Context,
         scheduler: Scheduler,
-        dispatch: Callable[[], None],
+        dispatcher: Dispatcher,
     ) -> None:
         self.name = name
         self.store = store
         self.scheduler = scheduler
-        self.dispatch = dispatch
+        self.dispatch, self.hand_out = dispatcher.dispatch, dispatcher.hand_out
         self.clock = context.clock
         self.timer = context.timer
         self.owners = context.owners

@@ -117,7 +117,7 @@ class Endings:
         """The time to live of these jobs is over: end those that are ready."""
         self._over.extend(ids)
 
-    def sweep(self, limit: int) -> int:
+    def expire(self, limit: int) -> int:
         """End jobs that were not taken in time, ``limit`` at most; returns how many."""
         with self._waiters.ending():
             expired = self._core.store.expire(self._core.clock.now(), limit)

@@ -4,8 +4,8 @@ A push takes its places before it is written, while the one before it may be, an
 groups is written here at a time. So jobs that this broker has confirmed stand before those that come later,
 here or elsewhere. A part that has written something by which a line may go on says so
 (:meth:`Groups.may_advance`), and the next job is promoted, in batches: ``kill -9`` before that leaves a group
-without a first job, which :meth:`Groups.look` finds, in every broker's sweep: at once if a broker has gone,
-else each minute.
+without a first job, which :meth:`Groups.promote_headless` finds, in every broker's sweep: at once if a
+broker has gone, else each minute.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from sluicemq_broker.store import Promoted
 PROMOTE: Final = 1000
 #: Statements at once.
 _AT_ONCE: Final = 2
-#: Seconds between two looks for groups without a head, where no broker has gone.
-LOOK: Final = 60.0
+#: Seconds between two searches for groups without a first job, where no broker has gone.
+HEADLESS_EVERY: Final = 60.0
 
 
 class Groups:
@@ -32,7 +32,7 @@ class Groups:
 
     def __init__(self, core: QueueCore) -> None:
         self._core = core
-        self._looked = -math.inf
+        self._promoted_at = -math.inf
         self._freed: Batcher[str] = Batcher(self._promote, size=PROMOTE, in_flight=_AT_ONCE)
 
     @property
@@ -57,15 +57,15 @@ class Groups:
         """One that was the first of these groups may have ended, or one may have come."""
         self._freed.extend(groups)
 
-    def look(self, *, now: bool) -> None:
+    def promote_headless(self, *, now: bool) -> None:
         """Promote where nobody did: ``now``, or if that is long ago. Raises as every statement does."""
-        if now or self._core.timer.now() - self._looked >= LOOK:
-            self._looked = self._core.timer.now()
+        if now or self._core.timer.now() - self._promoted_at >= HEADLESS_EVERY:
+            self._promoted_at = self._core.timer.now()
             for groups in self._core.store.groups.headless():
                 self._tell(self._core.store.groups.promote(groups, self._core.clock.now()))
 
     def _promote(self, freed: list[str]) -> None:
-        """A broker that stops before it has an answer leaves it to the next look."""
+        """A broker that stops before it has an answer leaves it to :meth:`promote_headless`."""
         groups = set(freed)
         self._tell(
             self._core.retry.run(lambda: self._core.store.groups.promote(groups, self._core.clock.now()))

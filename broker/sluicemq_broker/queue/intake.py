@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from gevent.event import Event
 
-from sluicemq.protocol.errors import Duplicate, SluiceError, Unavailable
+from sluicemq.protocol.errors import Duplicate, Unavailable
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.ledger import HIGHEST, NOTHING, Arrival
+from sluicemq_broker.queue.ports import Pusher, Stored
 from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
 from sluicemq_broker.store import Pushed, Refused, by_bytes, in_halves
 
@@ -34,18 +35,6 @@ _SIZE: Final = attrgetter("size")
 _UNCLEAR: Final = (
     "the broker stops, or MongoDB can't be reached: it may be stored, or not; push it again with the same id"
 )
-
-#: Called when every job of a push is durable or refused: with refusals by position, and the states of the
-#: jobs that were there before by position (empty: not known).
-Stored = Callable[[dict[int, SluiceError], Mapping[int, str]], None]
-
-
-class Pusher(Protocol):
-    """Sender of jobs that may repeat them elsewhere."""
-
-    @property
-    def superseded(self) -> bool:
-        """Return True once it does: what it has sent here is not stored."""
 
 
 class Push:
@@ -119,6 +108,11 @@ class Intake:
         (self._grouped if push.grouped else self._pushes).add(push)
 
     def accept(self, jobs: list[Job]) -> float:
+        """Number jobs that another statement than a push will store; returns when they were accepted."""
+        self._groups.line_up(jobs)
+        return self._number(jobs)
+
+    def _number(self, jobs: list[Job]) -> float:
         """Number jobs in the order of acceptance, which is FIFO; times relative to the server's now.
 
         ``seq`` starts from the clock, so that it rises over restarts, and about so between brokers.
@@ -131,8 +125,8 @@ class Intake:
         self._last_seq = seq
         return now
 
-    def stored_elsewhere(self, jobs: Sequence[Job], existing: int) -> None:
-        """Another statement has stored these, and found others there: count them, and have them claimed."""
+    def stored(self, jobs: Sequence[Job], existing: int) -> None:
+        """Count jobs that another statement has stored, so that they are claimed; ``existing`` were there."""
         now = self._core.clock.now()
         self._core.counters.add(Count.PUSHED, len(jobs))
         self._core.counters.add(Count.REPEATED, existing)
@@ -202,7 +196,7 @@ class Intake:
 
     def _write(self, pushes: list[Push]) -> None:
         jobs = pushes[0].jobs if len(pushes) == 1 else [job for push in pushes for job in push.jobs]
-        now = self.accept(jobs)
+        now = self._number(jobs)
         arrival = self._admit(jobs, now)
         pushed: Pushed | None = None
         staged: list[Job] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
 from sluicemq.protocol.errors import BadFrames, BadHeaders, SluiceError, TooLarge
 from sluicemq.protocol.options import MOVE_OPTIONS
@@ -18,13 +18,16 @@ from sluicemq.protocol.rules import LONGEST_ID
 from sluicemq_broker.job import RESULT_WANTED_FOR, Job, Parent
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.decisions import AwaitChildren, PassOn, Settled
-from sluicemq_broker.queue.other_queues import OtherQueue, OtherQueues
+from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.pending_writes import weigh, write_in_portions
 from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.verdict import MOST_CHILDREN, Onward
 from sluicemq_broker.security import authorize
 from sluicemq_broker.store import Child, FanOut, Forward, Portions, fan_out, forward
 from sluicemq_devices.hub import in_pieces
+
+if TYPE_CHECKING:
+    from sluicemq_broker.queue.queue import Queue
 
 #: Jobs that are forwarded in one transaction, at most.
 FORWARDS: Final = 250
@@ -40,7 +43,7 @@ _MOST_INHERITED: Final = 64 * 2**20
 
 Moving = TypeVar("Moving", PassOn, AwaitChildren)
 #: New jobs by the queue into which they go.
-NewJobs = dict[OtherQueue, list[Job]]
+NewJobs = dict["Queue", list[Job]]
 
 
 class Move(NamedTuple):
@@ -74,7 +77,7 @@ class Moves(Generic[Moving]):
             except SluiceError as error:
                 problems[each.delivery.job.id] = error
         for queue, jobs in _new_jobs(moves).items():
-            queue.accept(jobs)
+            queue.intake.accept(jobs)
         problems |= write_in_portions(self._core, self._portions, moves, _first_queue, self._statement)
         return problems, _new_jobs(each for each in moves if each.job.id not in problems)
 
@@ -86,9 +89,7 @@ class Moves(Generic[Moving]):
         """Write these; returns the ids of those that were not moved, and why."""
         raise NotImplementedError
 
-    def _make(
-        self, settled: Settled[Moving], onward: Onward, job_id: str, what: str
-    ) -> tuple[OtherQueue, Job]:
+    def _make(self, settled: Settled[Moving], onward: Onward, job_id: str, what: str) -> tuple[Queue, Job]:
         """Make the new job that a worker asks for, and find its queue."""
         onward = onward.read()
         if unknown := onward.options.keys() - MOVE_OPTIONS:

@@ -1,28 +1,27 @@
 """One queue at this broker: its verbs, and the one place that acts on what its scheduler decides.
 
 A job's way: ``intake`` writes it, ``scheduler`` decides which worker gets it, ``claiming`` claims what lies
-ready, ``sending`` sends it, ``settler`` writes what became of it. Doors know the verbs here and ``capacity``.
+ready, ``sending`` sends it, ``settler`` writes what became of it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import NotFound, SluiceError, Unavailable
+from sluicemq.protocol.errors import NotFound, Unavailable
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context
-from sluicemq_broker.job import Job
-from sluicemq_broker.queue.capacity import Admission, Capacity, Flow
+from sluicemq_broker.queue.capacity import Capacity, Flow
 from sluicemq_broker.queue.claiming import Claims
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.endings import Endings
 from sluicemq_broker.queue.groups import Groups
-from sluicemq_broker.queue.intake import Intake, Push
+from sluicemq_broker.queue.intake import Intake
 from sluicemq_broker.queue.ledger import HIGHEST
 from sluicemq_broker.queue.limits import Limits
 from sluicemq_broker.queue.other_queues import OtherQueues
@@ -34,7 +33,6 @@ from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.queue.sending import Sender
 from sluicemq_broker.queue.settler import Settler
 from sluicemq_broker.queue.unreadable import UnreadableMessages
-from sluicemq_broker.queue.verdict import Settlement, Verdict
 from sluicemq_broker.queue.worker import Worker
 from sluicemq_broker.runtime import Alarm, Count, QueueCounters
 from sluicemq_broker.store import (
@@ -46,16 +44,17 @@ from sluicemq_broker.store import (
     is_another_order,
     order_of,
 )
-from sluicemq_devices.hub import Watermark
 
 #: Ticks of a queue that has come to rest: the pace of its workers is forgotten within them.
 _LAST_TICKS = 3
 
 
 class Queue:
-    """One queue and its verbs: ``store`` is its collection in MongoDB, ``results`` has who waits for one.
+    """One queue: ``scheduler`` decides, and :meth:`dispatch` does what it has decided; nothing else does.
 
-    ``scheduler`` decides, and :meth:`dispatch` does what it has decided; nothing else does.
+    Others use its parts: ``store`` (its collection in MongoDB), ``capacity``, ``intake``, ``unreadable``,
+    ``deliveries``, ``settling``, ``progress``, ``groups``, ``endings``, ``permits``, and ``results``, which
+    has who waits for one.
     """
 
     def __init__(
@@ -74,31 +73,31 @@ class Queue:
         self.store = store or QueueStore(database, collection(name), defaults, self.counters.notice)
         self.paused: frozenset[str] = frozenset()
         self.events = context.events.of(name)
-        mine = replace(context, counters=self.counters, events=self.events)
-        self._clock, self._timer, self._owners = mine.clock, mine.timer, mine.owners
-        self._notify_brokers = mine.notify_brokers
-        memory, order = mine.memory, order_of(defaults).staged(defaults)
+        own = replace(context, counters=self.counters, events=self.events)
+        self.clock, self._timer, self._owners = own.clock, own.timer, own.owners
+        self._notify_brokers = own.notify_brokers
+        memory, order = own.memory, order_of(defaults).staged(defaults)
         self.scheduler = scheduler = Scheduler(Limits(settings), order, memory.staged, memory.expiries)
-        self._core = core = QueueCore(name, self.store, mine, scheduler, self.dispatch)
-        self._alarm = Alarm(mine.timer, self.dispatch)
+        self.deliveries = scheduler.deliveries
+        self._core = core = QueueCore(name, self.store, own, scheduler, self)
+        self._alarm = Alarm(own.timer, self.dispatch)
         self.capacity = Capacity(name, settings, self._flow)
-        self._admission = Admission(name, self.capacity)
         self.permits = Permits(core, LimitStore(database, name))
-        self._groups = groups = Groups(core)
+        self.groups = groups = Groups(core)
         self.results = ResultWaiters(
             self.store,
-            mine.retry,
+            own.retry,
             scheduler.reservations,
             watch_expiry=self._watch_expiry,
             others=lambda name: others.open(name).results,
         )
-        self._endings = Endings(core, self.results, groups, others)
-        self._intake = Intake(core, groups)
-        self._claims = Claims(core, self.permits, groups, self._endings)
-        self._settler = Settler(core, groups, self.results, self._endings, others, settings)
-        self._sender = Sender(core, self._settler, self._alarm)
-        self._progress = JobsProgress(core)
-        self._unreadable = UnreadableMessages(core)
+        self.endings = Endings(core, self.results, groups, others)
+        self.intake = Intake(core, groups)
+        self._claims = Claims(core, self.permits, groups, self.endings)
+        self.settling = Settler(core, groups, self.results, self.endings, others, settings)
+        self._sender = Sender(core, self.settling, self._alarm)
+        self.progress = JobsProgress(core)
+        self.unreadable = UnreadableMessages(core)
         self._ticks_at_rest = 0
 
     def dispatch(self) -> None:
@@ -108,25 +107,28 @@ class Queue:
         """
         conditions = self._core.conditions()
         self.scheduler.wake(conditions)
-        self._hand_out(conditions)
+        self._carry_out(conditions)
         self.permits.share()
         self.capacity.look()
         self._alarm.set(self.scheduler.next_time(conditions))
 
-    def _hand_out(self, conditions: Conditions) -> None:
+    def hand_out(self) -> None:
         """Do what follows when a worker may have room: the rest of :meth:`dispatch` costs each job 4 us."""
+        self._carry_out(self._core.conditions())
+
+    def _carry_out(self, conditions: Conditions) -> None:
         scheduler = self.scheduler
         if unwanted := scheduler.unwanted(conditions):
-            self._settler.release(unwanted)
+            self.settling.release(unwanted)
         if expired := scheduler.take_expired():
-            self._endings.time_is_over(expired)
+            self.endings.time_is_over(expired)
         if scheduler.open(conditions):
             self._sender.hand_out(conditions.now)
         if news := scheduler.take_news():
             self._tell_others(news)
         if claiming := scheduler.next_claiming(conditions):
             self._claims.start(claiming)
-        self._intake.look_for_room()
+        self.intake.look_for_room()
 
     def reconfigure(self, settings: QueueSettings) -> None:
         """Take other settings, but for ``database``: for jobs to come, and as the next reading of others."""
@@ -134,60 +136,18 @@ class Queue:
         order_changes = is_another_order(QueueDefaults.of(self.settings), defaults)
         self.settings = settings
         self.store.reconfigure(defaults)
-        self._settler.reconfigure(settings)
+        self.settling.reconfigure(settings)
         self.capacity.reconfigure(settings)
         # Of what is held ahead, not limited so far, less may begin; or it was claimed in another order.
         if settings.max_running or settings.rate or order_changes:
-            self._settler.release(self.scheduler.staging.clear())
+            self.settling.release(self.scheduler.staging.clear())
         self.scheduler.limits.reconfigure(settings)
         if order_changes:
             self.scheduler.staging.follow(order_of(defaults).staged(defaults))
             self.scheduler.some_ready(count=0)  # those that were held back, too
         self.dispatch()
 
-    def prepare(self, *, again: bool = False) -> None:
-        """Make what it needs in MongoDB; one that was removed only ``again``."""
-        self.store.prepare(again=again)
-
-    # ---------------------------------------------------------------- intake
-
-    def push(self, push: Push) -> None:
-        """Take jobs in."""
-        self._intake.push(push)
-
-    def accept(self, jobs: list[Job]) -> float:
-        """Number jobs that another statement than a push will store; returns when they were accepted."""
-        self._groups.line_up(jobs)
-        return self._intake.accept(jobs)
-
-    def stored(self, jobs: Sequence[Job], existing: int) -> None:
-        """Count jobs that another statement has stored, so that they are claimed; ``existing`` were there."""
-        self._intake.stored_elsewhere(jobs, existing)
-
-    def routed(self, count: int, stored: Sequence[Job]) -> None:
-        """A route has made jobs of ``count`` messages: these were stored, the others were there."""
-        self.counters.add(Count.ROUTED, count)
-        self.stored(stored, existing=count - len(stored))
-
-    def keep_unreadable(self, unreadable: dict[str, Any], mark: Watermark, size: int) -> None:
-        """Keep a message that never became a job among the dead letters; its size counts at the mark."""
-        self._unreadable.keep(unreadable, mark, size)
-
-    def admit(self, before: int = 0) -> None:
-        """Raises :class:`Paused` if jobs are not taken in, QueueFull if there is no room for one more.
-
-        ``before``: how many jobs will be pushed before it.
-        """
-        self._admission.check(before)
-
-    @property
-    def takes_jobs(self) -> bool:
-        """False: scheduled runs are postponed, for intake is paused or the queue full."""
-        return self._admission.open
-
-    def refuse_waiting(self) -> None:
-        """Give up pushes that are not being written yet; producers get an answer where their door has one."""
-        self._intake.refuse_waiting()
+    # ---------------------------------------------------------- jobs that are ready
 
     def jobs_ready(self, count: float = math.inf, priority: int = HIGHEST) -> None:
         """``count`` jobs (by default an unknown number) of this priority or below may be ready."""
@@ -206,33 +166,20 @@ class Queue:
 
     def jobs_due(self, times: Iterable[float]) -> None:
         """Jobs become ready at these times of the server's clock."""
-        self.scheduler.due_times.add(times, self._clock.now())
+        self.scheduler.due_times.add(times, self.clock.now())
         self.dispatch()
-
-    def freed(self, groups: Iterable[str]) -> None:
-        """The first job of each of these groups may have gone: the next may follow."""
-        self._groups.freed(groups)
-
-    def look_for_headless(self, *, now: bool) -> None:
-        """Let every group go on whose first job has gone: ``now``, or a minute after the last look."""
-        self._groups.look(now=now)
 
     # --------------------------------------------------------------- workers
 
     @property
     def workers(self) -> int:
         """How many workers it has here."""
-        return len(self.scheduler.deliveries.workers)
+        return len(self.deliveries.workers)
 
     @property
     def in_flight(self) -> int:
         """How many jobs are at workers here."""
-        return len(self.scheduler.deliveries.in_flight)
-
-    @property
-    def committing(self) -> int:
-        """How many commits, pops and forwards are being written."""
-        return self._settler.under_way
+        return len(self.deliveries.in_flight)
 
     @property
     def held(self) -> int:
@@ -246,7 +193,7 @@ class Queue:
 
     def attach(self, worker: Worker) -> None:
         """A worker has come."""
-        self.scheduler.deliveries.attach(worker, self._timer.now())
+        self.deliveries.attach(worker, self._timer.now())
         self.offer(worker)
 
     def offer(self, worker: Worker, *, reads: bool | None = None) -> None:
@@ -254,96 +201,41 @@ class Queue:
         if reads is not None:
             worker.reads = reads
         self.scheduler.hand_out.offer(worker)
-        self._hand_out(self._core.conditions())
+        self.hand_out()
 
     def stalled(self, worker: Worker) -> None:
         """The connection of a worker takes nothing more: nothing is held for it until it is offered again."""
         worker.reads = False
-        self.scheduler.deliveries.recount(worker)
+        self.deliveries.recount(worker)
 
     def resize(self, worker: Worker, prefetch: int) -> None:
         """A worker has changed how much it takes."""
         worker.prefetch = prefetch
         self.offer(worker)
 
-    def worker_gone(self, worker: Worker, *, died: bool = True, seen: str = "") -> None:
-        """A worker has left: its jobs go to others at once, one job at a time if it died.
-
-        One that pops has nothing that could go to others. ``seen``: why it is taken for dead, if its
-        connection had not ended by itself.
-        """
-        self._settler.worker_gone(worker, died=died, seen=seen)
-
-    def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
-        """End the deliveries that these verdicts name; each void receipt is refused and counted."""
-        self._settler.settle(verdicts, settlement)
-        self._hand_out(self._core.conditions())
-
-    def has_receipt(self, receipt: bytes) -> bool:
-        """Return whether a delivery has this receipt, in time or not: only then its verdict is of use."""
-        return self.scheduler.deliveries.has_receipt(receipt)
-
-    def is_pushed_by(self, principal: str, job_id: str) -> bool:
-        """Return whether a principal has pushed this job; raises NotFound if there is none. Asks MongoDB."""
-        return self.store.is_pushed_by(principal, job_id)
-
-    def extend(self, receipt: bytes, worker: Worker, seconds: float) -> bool:
-        """Give a delivery more time, from now; False if this worker does not have it (any more)."""
-        return self.scheduler.deliveries.extend(receipt, worker, self._timer.now() + seconds)
-
-    def tell_progress(
-        self, receipt: bytes, worker: Worker, done: float, total: float | None, note: str
-    ) -> bool:
-        """The job of this delivery is so far; False if this worker does not have it (any more)."""
-        return self._progress.report(receipt, worker, done, total, note)
-
     def search(self, enough: Callable[[], bool], timeout: float) -> None:
         """Block until all ready jobs have been claimed and given to workers, or there is enough.
 
         Jobs on their way back, claimed beyond the credit of a worker that has left, are waited for.
         """
-        self._settler.await_releases(timeout)
+        self.settling.await_releases(timeout)
         self._claims.search(enough, timeout)
-
-    def worker_of(self, receipt: bytes) -> Worker | None:
-        """Return the worker here that has this delivery, in time or not."""
-        return self.scheduler.deliveries.worker_of(receipt)
-
-    def worker_with(self, job_id: str) -> Worker | None:
-        """Return the worker here that has this job, if one has."""
-        return self.scheduler.deliveries.worker_with(job_id)
 
     def worker_list(self, most_jobs: int) -> list[dict[str, Any]]:
         """Describe its workers here, the seconds since each came, and their first jobs."""
         now = self._timer.now()
-        return [
-            {"queue": self.name, **each.listed(now, most_jobs)} for each in self.scheduler.deliveries.workers
-        ]
-
-    # ------------------------------------------- jobs that don't just go to a worker
-
-    def undo_pop(self, jobs: Iterable[Job]) -> None:
-        """Popped jobs that are kept as done, and could not be sent, are ready again."""
-        self._settler.undo_pop(jobs)
+        return [{"queue": self.name, **each.listed(now, most_jobs)} for each in self.deliveries.workers]
 
     # ---------------------------------------------------------------- results
 
     def cancelled(self, job_id: str, group: str | None) -> None:
         """A job that waited was removed, the first of this group if it had one: answer its waiters."""
         if group is not None:
-            self.freed([group])
-        self.events.emit(Count.CANCELLED, self.now(), [{"job": job_id}])
+            self.groups.freed([group])
+        self.events.emit(Count.CANCELLED, self.clock.now(), [{"job": job_id}])
         self.results.failed(job_id, NotFound(f"job {job_id!r} was cancelled"))
 
-    def parent_ended(self, job_id: str, outcome: bytes | SluiceError) -> None:
-        """All children of this job are done, and so is it; or one is a dead letter, and it is one, too."""
-        self._endings.parent_ended(job_id, outcome)
-
     # ----------------------------------------------------------------- pauses
-
-    def at_pause(self, follow: Callable[[], None]) -> None:
-        """Call this whenever intake is paused or resumed."""
-        self._admission.follow(follow)
 
     def pause(self, paused: frozenset[str], *, removing: bool = False) -> None:
         """Pause these, of ``delivery`` and ``intake``, and resume the others; again is harmless.
@@ -357,7 +249,7 @@ class Queue:
         if holds != self.scheduler.paused:
             self.scheduler.paused = holds
             self.dispatch()
-        self._admission.pause(paused=wire.INTAKE in paused)
+        self.capacity.pause_intake(paused=wire.INTAKE in paused)
 
     # --------------------------------------------------- duties from time to time
 
@@ -369,22 +261,13 @@ class Queue:
     @property
     def busy(self) -> bool:
         """True if anything is on its way to MongoDB."""
-        parts = (self._intake, self._settler, self._groups, self._unreadable, self._endings)
+        parts = (self.intake, self.settling, self.groups, self.unreadable, self.endings)
         return any(each.busy for each in parts)
-
-    @property
-    def storing(self) -> bool:
-        """True if pushes are on their way to MongoDB."""
-        return self._intake.busy
 
     @property
     def working(self) -> bool:
         """True if jobs are at workers, or what became of them is not durable yet."""
-        return self.in_flight > 0 or self._settler.busy
-
-    def take_deaths(self) -> bool:
-        """True if jobs may have become dead letters here since somebody asked last."""
-        return self._endings.take_deaths()
+        return self.in_flight > 0 or self.settling.busy
 
     def tick(self) -> None:
         """Every second or so: time-outs, results and jobs of other brokers; costs nothing out of use."""
@@ -392,9 +275,9 @@ class Queue:
         self._ticks_at_rest = 0 if self._has_work else self._ticks_at_rest + 1
         if self._ticks_at_rest > _LAST_TICKS:
             return
-        self._settler.time_out()
-        self.results.poll_others(self._clock.now(), alone=not self._owners.others)
-        self.store.tick(self._clock.now())
+        self.settling.time_out()
+        self.results.poll_others(self.clock.now(), alone=not self._owners.others)
+        self.store.tick(self.clock.now())
         self.scheduler.tick(self._core.conditions())
         self.dispatch()
 
@@ -403,27 +286,11 @@ class Queue:
         """A number that changes with everything that happens to its jobs here."""
         return sum(self.counters.values.values())
 
-    def expire(self, limit: int) -> int:
-        """End what was not taken in time, ``limit`` jobs at most, and tell who waits; returns how many."""
-        return self._endings.sweep(limit)
-
-    def knows(self, job_id: str, hold: int) -> bool:
-        """True if this reservation is in the table of reservations, or may be in a moment."""
-        return self.scheduler.reservations.knows(job_id, hold)
-
     def drop(self, owner: str) -> None:
         """Forget the jobs reserved under an owner id that was declared dead, and void their receipts."""
         taken = self.scheduler.drop(owner, self._timer.now())
         self.counters.add(Count.TAKEN_AWAY, len(taken))
         self.dispatch()
-
-    def now(self) -> float:
-        """The server's time, by which its jobs were accepted."""
-        return self._clock.now()
-
-    def rates(self) -> dict[str, float]:
-        """Jobs pushed, delivered and committed here per second of the last minute."""
-        return self.counters.rates(self._timer.now())
 
     # -------------------------------------------------------------- its end
 
@@ -435,8 +302,8 @@ class Queue:
 
     def release_all(self) -> None:
         """The broker stops: give back all that is held, uncharged; refuse those who wait for results."""
-        self._settler.release(self.scheduler.staging.clear())
-        self._settler.withdraw(self.scheduler.deliveries.withdraw(self._timer.now()))
+        self.settling.release(self.scheduler.staging.clear())
+        self.settling.withdraw(self.deliveries.withdraw(self._timer.now()))
         self.results.end_all(Unavailable("the broker stops; ask again with the same id"))
 
     def removed(self, timeout: float) -> None:
@@ -446,8 +313,8 @@ class Queue:
         waited for, and what is at workers ends with their verdicts.
         """
         self.store.dropped()
-        self._settler.release(self.scheduler.staging.clear())
-        self._settler.await_releases(timeout)
+        self.settling.release(self.scheduler.staging.clear())
+        self.settling.await_releases(timeout)
         self.results.end_removed(NotFound("the queue was removed with all its jobs"))
 
     # ---------------------------------------------------------------- helpers
@@ -457,7 +324,7 @@ class Queue:
         if news.ready:
             self.store.on_ready(anywhere=news.anywhere)
             self._notify_brokers(
-                BusKind.READY, max(self.scheduler.ledger.last_seq, int(self._clock.now() * 1e6))
+                BusKind.READY, max(self.scheduler.ledger.last_seq, int(self.clock.now() * 1e6))
             )
         if news.freed:
             self._notify_brokers(BusKind.FREED, 0)
@@ -468,7 +335,7 @@ class Queue:
         self.dispatch()
 
     def _flow(self) -> Flow:
-        intake = self._intake
+        intake = self.intake
         storing = (intake.waiting, intake.waiting_bytes)
         return Flow.counted(self.counters.values, intake.taken_bytes, self.held, *storing)
 

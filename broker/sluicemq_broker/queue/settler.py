@@ -8,7 +8,7 @@ again, and hears that the receipt is void. Popped jobs that were removed and not
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -38,6 +38,7 @@ from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.moves import CHILDREN, FORWARDS, FanOuts, Forwards, Moves, Moving
 from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.pending_writes import PendingWrites, by_owner
+from sluicemq_broker.queue.ports import Popped
 from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.verdict import Settlement, Verdict, not_durable
 from sluicemq_broker.queue.worker import Delivery, Worker
@@ -50,8 +51,6 @@ AT_ONCE: Final = 2
 #: Seconds for which commits that come one by one are merged; no worker's next job waits for them.
 GATHER: Final = 0.001
 
-#: Called once popped jobs are out of the queue, with the deliveries whose jobs were not ours any more.
-Popped = Callable[[Collection[Delivery]], None]
 _Pop = tuple[list[Delivery], Popped]
 
 
@@ -88,20 +87,16 @@ class Settler:
             failed=self._pops_failed,
         )
         self._unsent: Batcher[Job] = Batcher(self._undo_pops, size=COMMIT, failed=self._undo_failed)
-        self._releases: PendingWrites[Job] = PendingWrites(
-            core, self._write_releases, size=RETURN, failed=self._releases_failed
-        )
-
-        def pending(write: Any, size: int, **batches: Any) -> PendingWrites[Settled[Any]]:
-            return PendingWrites(core, write, bytes_of, size=size, failed=self._failed, **batches)
-
-        self._pending: dict[type[Decision], PendingWrites[Settled[Any]]] = {
-            Commit: pending(
-                self._write_commits, COMMIT, in_flight=AT_ONCE, gather=self._gather, weigh=Commits.weigh
+        verdict = partial(PendingWrites[Any], core, bytes_of=bytes_of, failed=self._failed)
+        commits, forwards, fan_outs = self._write_commits, self._write_forwards, self._write_fan_outs
+        self._writes: dict[type[Decision], PendingWrites[Any]] = {
+            Commit: verdict(
+                commits, size=COMMIT, in_flight=AT_ONCE, weigh=Commits.weigh, gather=self._gather
             ),
-            PassOn: pending(self._write_forwards, FORWARDS, in_flight=AT_ONCE, weigh=Forwards.weigh),
-            AwaitChildren: pending(self._write_fan_outs, CHILDREN, weigh=FanOuts.weigh),
-            Return: pending(self._write_returns, RETURN),
+            PassOn: verdict(forwards, size=FORWARDS, in_flight=AT_ONCE, weigh=Forwards.weigh),
+            AwaitChildren: verdict(fan_outs, size=CHILDREN, weigh=FanOuts.weigh),
+            Return: verdict(self._write_returns, size=RETURN),
+            Release: PendingWrites(core, self._write_releases, size=RETURN, failed=self._releases_failed),
         }
 
     def reconfigure(self, settings: QueueSettings) -> None:
@@ -117,16 +112,12 @@ class Settler:
     @property
     def batchers(self) -> tuple[Batcher[Any], ...]:
         """Return all batches on their way to MongoDB."""
-        pending = [each.batcher for each in self._pending.values()]
-        return (self._pops, self._unsent, self._releases.batcher, *pending)
+        return (self._pops, self._unsent, *[each.batcher for each in self._writes.values()])
 
     # -------------------------------------------------------- ways a delivery ends
 
     def settle(self, verdicts: Sequence[Verdict], settlement: Settlement) -> None:
-        """End the deliveries that these verdicts name; each void receipt is refused and counted.
-
-        Their workers are offered to the scheduler: hand out then.
-        """
+        """End the deliveries that these verdicts name; each void receipt is refused and counted."""
         settlement.expect(len(verdicts))
         settled: list[Settled[Any]] = []
         now, at = self._core.clock.now(), self._core.timer.now()
@@ -148,11 +139,18 @@ class Settler:
         for each in settled:
             each.delivery.worker.settled_at = at
         self._core.scheduler.hand_out.offer_workers_of([each.delivery for each in settled])
+        self._core.hand_out()
+
+    def extend(self, receipt: bytes, worker: Worker, seconds: float) -> bool:
+        """Give a delivery more time, from now; False if this worker does not have it (any more)."""
+        until = self._core.timer.now() + seconds
+        return self._core.scheduler.deliveries.extend(receipt, worker, until)
 
     def worker_gone(self, worker: Worker, *, died: bool = True, seen: str = "") -> None:
         """A worker has left: its jobs go to others at once, one job at a time if it died.
 
-        ``seen``: why it is taken for dead, if its connection had not ended by itself.
+        One that pops has nothing that could go to others. ``seen``: why it is taken for dead, if its
+        connection had not ended by itself.
         """
         worker.note_begun(self._core.timer.now())
         left = self._core.scheduler.hand_out.leave(worker)
@@ -205,11 +203,11 @@ class Settler:
             job.drop_payload()  # it may be long on its way
         if going:
             self._core.scheduler.ledger.returning(len(going), self._core.timer.now())
-            self._releases.add(going)
+            self._writes[Release].add(going)
 
     def await_releases(self, timeout: float) -> None:
         """Block until jobs that are given back unstarted can be claimed again."""
-        self._releases.batcher.drain(timeout)
+        self._writes[Release].batcher.drain(timeout)
 
     def pop(self, deliveries: list[Delivery], popped: Popped) -> None:
         """Remove these durably, then call ``popped``, which sends them: at most once."""
@@ -248,7 +246,7 @@ class Settler:
                 self._count_returns(these)
             else:
                 self.under_way += len(these)
-            self._pending[kind].add(these)
+            self._writes[kind].add(these)
 
     def _count_returns(self, settled: Sequence[Settled[Return]]) -> None:
         self._core.scheduler.ledger.returning(_awaited(settled), self._core.timer.now())
@@ -280,7 +278,7 @@ class Settler:
         problems, new = moves.write(batch, now)
         self._ended(count, batch, problems, now)
         for queue, jobs in new.items():
-            queue.stored(jobs, existing=0)
+            queue.intake.stored(jobs, existing=0)
         return sum(len(jobs) for jobs in new.values())
 
     def _write_returns(self, batch: list[Settled[Return]]) -> None:

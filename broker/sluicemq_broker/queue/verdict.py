@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sluicemq.protocol import job_headers, wire
 from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
+from sluicemq_broker.queue.ports import Durable
 from sluicemq_broker.runtime import shielded
 from sluicemq_broker.security import Caller
 
@@ -64,7 +65,7 @@ class Settlement:
 
     def __init__(
         self,
-        on_durable: Callable[[dict[int, SluiceError]], None] | None = None,
+        on_durable: Durable | None = None,
         caller: Caller | None = None,
     ) -> None:
         self.caller = caller

@@ -37,7 +37,7 @@ class BulkOperation:
     state: str | None = None
 
     def __init__(self, queues: Queues, context: Context, queue: Queue, now: float) -> None:
-        queue.prepare()
+        queue.store.prepare()
         self.queue = queue
         self.now = now
         self.done = 0
@@ -89,7 +89,7 @@ class Purge(BulkOperation):
                 self.queue.capacity.recount()
                 self.queue.events.emit(Count.PURGED, self.now, [{"jobs": removed, "state": self._state}])
                 yield removed
-            self.queue.look_for_headless(now=True)  # after a cancelled purge the sweep does it
+            self.queue.groups.promote_headless(now=True)  # after a cancelled purge the sweep does it
         finally:
             self.queue.results.check()
 
@@ -165,7 +165,7 @@ class Redrive(_OfDeadLetters):
     def admit(self) -> None:
         """Raise Paused or QueueFull if another queue takes no jobs; their own queue always takes them."""
         if self._to is not None:
-            self._target.admit()
+            self._target.capacity.admit()
 
     def _paging(self, letters: DeadLetters) -> Pages:
         self._redriven.moved = self.done
@@ -185,7 +185,7 @@ class Redrive(_OfDeadLetters):
             for each in (self.queue, self._target):
                 each.capacity.recount()
             self._target.events.emit(Count.REDRIVEN, self.now, [{"jobs": moved, "from": self.queue.name}])
-            self._target.freed(self._redriven.groups)
+            self._target.groups.freed(self._redriven.groups)
             self._target.jobs_ready(moved)
             yield moved
 
@@ -287,7 +287,7 @@ class Expire(BulkOperation):
 
     def pages(self) -> Pages:
         """End them until there are none; clients that wait for their results are answered."""
-        while expired := self.queue.expire(self.page):
+        while expired := self.queue.endings.expire(self.page):
             yield expired
 
 
@@ -301,5 +301,5 @@ def _target(queues: Queues, queue: Queue, to: str) -> Queue:
     if to == queue.name:
         raise BadQueue(f"{to!r} is the queue of these dead letters: redrive them without naming a queue")
     target = queues.get(to)
-    target.prepare(again=True)
+    target.store.prepare(again=True)
     return target

@@ -260,7 +260,7 @@ class Census:
         self._tallies[queue.name] = tally
 
     def _counted(self, queue: Queue) -> dict[str, Any]:
-        queue.prepare()
+        queue.store.prepare()
         flow = queue.capacity.flow()
         inspector = Inspector(self._queues.database_of(queue))
         counts = inspector.counts(queue.name, self._clock.now())
@@ -330,7 +330,7 @@ def _changing(queue: Queue, begun: Mark) -> int:
     reserved = max(0, queue.scheduler.reserved - begun.held)  # with claims that MongoDB may have carried out
     moved = queue.counters.values[Count.DELIVERED] - begun.delivered + reserved
     known = sum(_marks(queue)) - sum(begun.marks)
-    return known + moved + queue.capacity.flow().storing + queue.committing
+    return known + moved + queue.capacity.flow().storing + queue.settling.under_way
 
 
 def _live(tally: Tally, marks: tuple[int, int, int]) -> int:

@@ -27,5 +27,5 @@ class FailedParents:
         """Answer clients that wait for these parents, and let their groups go on."""
         for each in parents:
             queue = self._queues.open(each.queue)
-            queue.freed(each.groups)
-            queue.parent_ended(each.id, Dead(f"its {each.reason}"))
+            queue.groups.freed(each.groups)
+            queue.endings.parent_ended(each.id, Dead(f"its {each.reason}"))

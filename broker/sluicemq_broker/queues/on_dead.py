@@ -72,7 +72,7 @@ class OnDead:
         Called every second or so.
         """
         for queue in self._until_stopped():
-            died, to = queue.take_deaths(), _goes_to(queue)
+            died, to = queue.endings.take_deaths(), _goes_to(queue)
             if died:
                 self._try(queue, self._clock.now() - _MARGIN, self._notify_parents)
             if to and (queue.name, to) not in self._begun:
@@ -194,7 +194,7 @@ class OnDead:
     def _move(self, queue: Queue, since: float, until: float | None = None) -> None:
         """Move the dead letters that died from ``since`` on and before ``until``."""
         target = self._queues.for_dead_letters(queue, _goes_to(queue))
-        target.prepare(again=True)
+        target.store.prepare(again=True)
         now = self._clock.now()
         dead_letters = DeadLetters(since=since, until=until, unasked=now - RESULT_WANTED_FOR)
         redrives = Redrives(self._queues.database_of(queue), self._counters.notice)
@@ -207,7 +207,7 @@ class OnDead:
                 for each in (queue, target):
                     each.capacity.recount()
                 target.events.emit(Count.DEAD_MOVED, now, [{"jobs": moved, "from": queue.name}])
-                target.freed(redriven.groups)
+                target.groups.freed(redriven.groups)
                 target.jobs_ready(moved)
             if self._stopping:
                 break

@@ -271,7 +271,7 @@ class Queues:
         closed = False
         for queue in list(self._removed):
             if queue.workers or queue.name in self.config.queue_names:
-                queue.prepare(again=True)
+                queue.store.prepare(again=True)
             elif queue.store.removed:
                 if queue.in_use:
                     continue
@@ -440,7 +440,7 @@ class Queues:
         return {
             Gauge.STORING: self.context.memory.pushes.count,
             Gauge.IN_FLIGHT: sum(queue.in_flight for queue in self),
-            Gauge.COMMITTING: sum(queue.committing for queue in self),
+            Gauge.COMMITTING: sum(queue.settling.under_way for queue in self),
         }
 
     def summary(self, queue: Queue, counts: dict[str, Any]) -> dict[str, Any]:
@@ -448,7 +448,7 @@ class Queues:
         here = {
             Gauge.WORKERS: queue.workers,
             Gauge.IN_FLIGHT: queue.in_flight,
-            "rates": queue.rates(),
+            "rates": queue.counters.rates(self.context.timer.now()),
             "paused": sorted(queue.paused),
             Gauge.PERMITS: queue.permits.held,
             Gauge.HELD_BACK: queue.held_back,

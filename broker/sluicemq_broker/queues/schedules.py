@@ -83,7 +83,7 @@ class Schedules:
     def _run(self, name: str) -> None:
         schedule = self._store.one(name)
         queue = self._queue_of(schedule)
-        if schedule.paused or not queue.takes_jobs:
+        if schedule.paused or not queue.capacity.admits:
             return  # it stays due
         planned = plan(
             _usable(schedule), schedule.next_at, self._clock.now(), schedule.misfire, self._portions.size
@@ -93,7 +93,7 @@ class Schedules:
             self._make(by, queue.settings, schedule.payload, schedule.headers, run_id(name, when))
             for when in planned.runs
         ]
-        now = queue.accept(jobs) if jobs else self._clock.now()
+        now = queue.intake.accept(jobs) if jobs else self._clock.now()
         next_at = min(planned.next_at, now + _FAR)
         try:
             pushed = self._store.push(schedule, next_at, jobs, queue.store, now, planned.skipped)
@@ -104,7 +104,7 @@ class Schedules:
         if pushed is not None:
             self._counters.add(Count.RECURRED, len(jobs))
             self._counters.add(Count.RUNS_SKIPPED, planned.skipped)
-            queue.stored(pushed, existing=len(jobs) - len(pushed))
+            queue.intake.stored(pushed, existing=len(jobs) - len(pushed))
 
     # ------------------------------------------------------------ administration
 
@@ -186,13 +186,13 @@ class Schedules:
         """Push one job of a schedule now; returns the job's id."""
         schedule = self._store.one(name)
         queue = self._queue_of(schedule)
-        queue.admit()
+        queue.capacity.admit()
         job_id = f"{run_id(name, self._clock.now())}+now"
         by = named(schedule.added_by)
         job = self._make(by, queue.settings, schedule.payload, schedule.headers, job_id)
         outcome: AsyncResult[SluiceError | None] = AsyncResult()
         self._counters.add(Count.RECURRED)
-        queue.push(Push([job], lambda refused, _existing: outcome.set(refused.get(0))))
+        queue.intake.push(Push([job], lambda refused, _existing: outcome.set(refused.get(0))))
         try:
             error = outcome.get(timeout=_WAIT)
         except gevent.Timeout:

@@ -78,7 +78,7 @@ class Sweeper:
             if queue.name in turn or needs_care(queue):
                 self._sweep(queue, gone=gone)
             elif gone:
-                queue.look_for_headless(now=True)
+                queue.groups.promote_headless(now=True)
 
         self._for_each(sweep, self._queues)
 
@@ -111,7 +111,7 @@ class Sweeper:
 
     def _sweep(self, queue: Queue, *, gone: bool) -> None:
         """Sweep one queue; ``gone``: a dead broker may have left a group without a head."""
-        queue.prepare()
+        queue.store.prepare()
         queue.store.mend()
         queue.store.mend_ownerless(self._clock.now())
         # The jobs' owners first, then the leases: a lease is written before its first job. Both may come
@@ -121,8 +121,8 @@ class Sweeper:
             if not self._owners.is_live(owner, database):
                 self._reclaim(queue, owner)
                 gone = True
-        queue.look_for_headless(now=gone)
-        if queue.expire(PAGE) == PAGE:
+        queue.groups.promote_headless(now=gone)
+        if queue.endings.expire(PAGE) == PAGE:
             self._expire(queue.name)
         self._swept.keep(queue, wanted=queue.store.will_expire())
 
@@ -132,12 +132,12 @@ class Sweeper:
             (queue.name, owner, job_id, hold)
             for owner in self._owners.mine()
             for job_id, hold in queue.store.reservations(owner)
-            if not queue.knows(job_id, hold)
+            if not queue.scheduler.reservations.knows(job_id, hold)
         }
 
     def _free(self, queue: Queue, orphans: set[_Missing]) -> None:
         for name, owner, job_id, hold in orphans:
-            if name == queue.name and not queue.knows(job_id, hold):
+            if name == queue.name and not queue.scheduler.reservations.knows(job_id, hold):
                 self._counters.add(Count.ORPHANS, queue.store.free(job_id, owner, hold))
                 queue.jobs_ready()
 

@@ -132,7 +132,7 @@ class Route:
         at = marked = held.watermark
         self._wait_until_after(held.marked_at)
         while not self._stopping.is_set():
-            if not self._queue.takes_jobs:
+            if not self._queue.capacity.admits:
                 self._stopping.wait(_LOOK)
                 continue
             self._more.clear()
@@ -155,7 +155,7 @@ class Route:
 
     def _route(self, held: Subscription, at: int, jobs: list[Job]) -> None:
         """Route a page, in several transactions if need be: the last one raises the watermark to ``at``."""
-        now = self._queue.accept(jobs)
+        now = self._queue.intake.accept(jobs)
         if not jobs:
             self._store.route(held, at, jobs, now)
 
@@ -166,7 +166,8 @@ class Route:
         for part, routed in self._portions.carry_out(jobs, route):
             if isinstance(routed, Refused):
                 raise routed
-            self._queue.routed(len(part), routed)
+            self._queue.counters.add(Count.ROUTED, len(part))
+            self._queue.intake.stored(routed, existing=len(part) - len(routed))
 
     def _wait(self, first: int) -> None:
         """Wait until there is a message with this number, or may be."""

@@ -81,7 +81,7 @@ class Assignments:
     def leave(self, *, died: bool, seen: str = "") -> None:
         """Take all workers off their queues; ``died``: their client did not say so, but ``seen`` was."""
         for worker in self.workers.values():
-            worker.queue.worker_gone(worker, died=died, seen=seen)
+            worker.queue.settling.worker_gone(worker, died=died, seen=seen)
         self.workers.clear()
         for name in self._missing:
             self._queues.stop_waiting_for(name, self._created)

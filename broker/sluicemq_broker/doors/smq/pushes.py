@@ -58,7 +58,7 @@ class Pushes:
             raise Unavailable("the broker stops: push again when it is back")
         check_count(entries, "a PUSH", "jobs")
         queue = self._queues.for_push(name, by=session.name, peer=session.caller.maker, caller=session.caller)
-        queue.admit()
+        queue.capacity.admit()
         return queue
 
     def _jobs(

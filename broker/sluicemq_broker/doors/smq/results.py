@@ -155,7 +155,7 @@ class Results:
             with suppress(NotFound):
                 queue = self._queues.known(name) or self._queues.get(name)
                 # The permission to push may have gone while MongoDB was asked.
-                if queue.is_pushed_by(pusher.name, job_id) and pusher.may(Action.PUSH, name):
+                if queue.store.is_pushed_by(pusher.name, job_id) and pusher.may(Action.PUSH, name):
                     if not self._closed:
                         self._ask(number, queue, job_id, until, own=True)
                     return

@@ -48,7 +48,7 @@ class Verdicts:
             charge_jobs(self._session.caller, verdicts.values())
             whole.expect(1)
             part = Settlement(partial(whole.join, list(verdicts)))
-            queue.settle(list(verdicts.values()), part)
+            queue.settling.settle(list(verdicts.values()), part)
         whole.close()
 
     def extend(self, number: int, fields: Fields) -> None:
@@ -63,7 +63,7 @@ class Verdicts:
         problems: Problems = {}
         for at, receipt in enumerate(receipts):
             worker = workers.get(receipt)
-            if not (worker and worker.queue.extend(receipt, worker, seconds)):
+            if not (worker and worker.queue.settling.extend(receipt, worker, seconds)):
                 problems[at] = _void()
         self._answer(number, problems)
 
@@ -76,7 +76,7 @@ class Verdicts:
         problems: Problems = {}
         for at, (receipt, done, total, note) in enumerate(reports):
             worker = workers.get(receipt)
-            if not (worker and worker.queue.tell_progress(receipt, worker, done, total, note)):
+            if not (worker and worker.queue.progress.report(receipt, worker, done, total, note)):
                 problems[at] = _void()
         self._answer(number, problems)
 

@@ -56,7 +56,8 @@ class SessionWorker(Worker):
                 for job in (delivery.job,)
             ]  # fmt: skip
             alone = (True,) if part[0].job.isolated else ()  # nothing else is in its message
-            self._session.send(wire.DELIVER, self._number, self.queue.name, jobs, self.queue.now(), *alone)
+            now = self.queue.clock.now()
+            self._session.send(wire.DELIVER, self._number, self.queue.name, jobs, now, *alone)
 
     def hang_up(self) -> None:
         """Close its session."""
