@@ -19,6 +19,7 @@ from pymongo import MongoClient
 from sluicemq import Client, Subscription
 from support import durations, ports
 from support.long_forms import longer
+from support.processes import Processes
 from support.redis_server import RedisServer
 from support.session_mongodb import GIVEN, session_mongodb
 from support.waiting import TIMEOUT
@@ -28,12 +29,15 @@ if TYPE_CHECKING:
 
 #: What the process that has others run the tests keeps open.
 _FOR_ALL = ExitStack()
+#: How many tests of a mark were left out.
+_LEFT_OUT = pytest.StashKey[dict[str, int]]()
 _UNITS = Path(__file__).parent / "unit"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="run the long tests too: about an hour")
     parser.addoption("--hours", action="store_true", help="run all tests, explorations ten times as long")
+    parser.addoption("--processes", type=int, default=0, help="run the tests in so many processes")
     parser.addoption("--first-example", action="store_true", help="show a failing example as it was found")
 
 
@@ -44,8 +48,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("--hours"):
         config.option.full = True
-    if "PYTEST_XDIST_WORKER" not in os.environ and config.cache:
-        config.pluginmanager.register(durations.Recorder(config.cache))
+    if cache := getattr(config, "cache", None):  # None with -p no:cacheprovider
+        config.pluginmanager.register(durations.Recorder(cache))
+    if count := config.getoption("--processes"):
+        config.pluginmanager.register(Processes(count))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in the background of a script
         signal.signal(signal.SIGINT, signal.default_int_handler)  # else no program of a test hears Ctrl-C
     for kind in (Client, Subscription):  # a machine may stand still for longer than users want to wait
@@ -69,7 +75,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """
     config = session.config
     units = all(Path(each).resolve() == _UNITS for each in config.args)
-    if config.getoption("numprocesses", None) and not config.getoption("full") and not units:
+    if config.getoption("processes") and not config.getoption("full") and not units:
         os.environ[GIVEN] = _FOR_ALL.enter_context(session_mongodb())
 
 
@@ -81,11 +87,11 @@ def pytest_unconfigure() -> None:
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _sample(items)
-    if "PYTEST_XDIST_WORKER" in os.environ and config.cache:
-        durations.longest_first(items, config.cache.get(durations.KEY, {}))
+    if config.getoption("processes") and (cache := getattr(config, "cache", None)):
+        durations.longest_first(items, cache.get(durations.KEY, {}))
     for option in ("full", "hours"):
         if not config.getoption(f"--{option}"):
-            _skip(items, option)
+            _leave_out(config, items, option)
 
 
 def _sample(items: list[pytest.Item]) -> None:
@@ -99,22 +105,27 @@ def _sample(items: list[pytest.Item]) -> None:
             seen[test] += 1
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Say what was skipped, and why, a line for each reason."""
+def _leave_out(config: pytest.Config, items: list[pytest.Item], option: str) -> None:
+    """Leave out the tests of this mark: that they are skipped one by one would take them all a second."""
+    chosen = [each for each in items if not each.get_closest_marker(option)]
+    if left_out := [each for each in items if each.get_closest_marker(option)]:
+        config.stash.setdefault(_LEFT_OUT, {})[option] = len(left_out)
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = chosen
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Say what was skipped or left out, and why, a line for each reason."""
     skipped = terminalreporter.stats.get("skipped", [])
     for reason, count in Counter(_reason(each) for each in skipped).most_common():
         terminalreporter.write_line(f"skipped {count}: {reason}")
+    for option, count in config.stash.get(_LEFT_OUT, {}).items():
+        terminalreporter.write_line(f"left out {count}: long; run with --{option}")
 
 
 def _reason(report: Any) -> str:
     where = report.longrepr
     return str(where[2] if isinstance(where, tuple) else where).removeprefix("Skipped: ")
-
-
-def _skip(items: list[pytest.Item], option: str) -> None:
-    for item in items:
-        if item.get_closest_marker(option):
-            item.add_marker(pytest.mark.skip(reason=f"long; runs with --{option}"))
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ ROOT = Path(__file__).parent.parent
 ENVIRONMENT = {"NODE_PATH": str(ROOT / ".venv-test" / "node" / "node_modules"), **os.environ}
 
 #: As ``deploy/test`` runs them.
-ARGUMENTS = ("-n", "8", "--dist", "loadfile", "--no-loadscope-reorder")
+ARGUMENTS = ("--processes", "8")
 
 # Its stdin is a pipe of this process: when this one ends, however it ends, the pipe closes.
 _BUSY = """
