@@ -46,7 +46,7 @@ def test_tests_run_at_each_change_and_before_a_release() -> None:
 
 
 def test_they_run_in_order() -> None:
-    order = ["tag", "test", "build", "debian", "publish", "github"]
+    order = ["tag", "test", "build", "debian", "publish", "github", "site"]
     assert list(RELEASE) == order
     assert [job.get("needs") for job in RELEASE.values()] == [None, *order[:-1]]
 
@@ -58,7 +58,9 @@ def test_nothing_is_allowed_but_what_a_job_needs_and_there_is_no_secret() -> Non
     assert allowed == {
         "publish": {"id-token": "write"},
         "github": {"contents": "write", "id-token": "write", "attestations": "write"},
+        "site": {"contents": "write"},
     }
+    assert LOADED["site"]["jobs"]["site"]["permissions"] == {"contents": "write"}
     assert not any("permissions" in job for job in CI.values())
     texts = "".join(each.read_text() for each in FILES)
     assert not re.search(r"secrets\.|password|pull_request_target", texts)
