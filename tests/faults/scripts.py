@@ -286,6 +286,23 @@ def pausing(hand: Hand) -> None:
     hand.client.resume("mail")
 
 
+def auditing(hand: Hand) -> None:
+    """What was answered is recorded."""
+    queue, answered = hand.name("audited"), list[str]()
+
+    def each_is_recorded() -> None:
+        with Client(hand.lane.b.doors["smq"]) as client:
+            recorded = [each["action"] for each in client.audit(name=queue)[0]]
+        assert set(answered) <= set(recorded), (answered, recorded)
+
+    hand.book.checks.append(each_is_recorded)
+    hand.book.at_b.append(lambda client: client.resume(queue))
+    hand.push(queue, "a")
+    for change in (hand.client.pause, hand.client.resume):
+        change(queue)
+        answered.append(change.__name__)
+
+
 def scheduling(hand: Hand) -> None:
     name = hand.name("pulse")
     hand.book.at_b.append(lambda client: client.remove_schedule(name))
@@ -756,7 +773,8 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "redriving": Scenario(redriving),
     "deleting_children": Scenario(deleting_children, alone=True),
     "pausing": Scenario(pausing),
-    "scheduling": Scenario(scheduling),
+    "auditing": Scenario(auditing),
+    "scheduling": Scenario(scheduling, alone=True),
     "expiring": Scenario(expiring, alone=True),
     "strange": Scenario(strange, strange_before, alone=True),
     "orphans": Scenario(orphans, orphans_before, alone=True),

@@ -6,7 +6,7 @@ import signal
 import threading
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from pymongo import MongoClient
 from faults.fleet import Fleet
 from sluicemq import Client, Job, Producer, Worker
 from support.broker_process import BrokerProcess
-from support.long_forms import long
 from support.waiting import wait_until
 
 QUEUED, RUNNING = 20_000, 50  # 20,000 take the library longer to push than a kill takes to come
@@ -24,43 +23,6 @@ SETTINGS = {"poll": 0.2, "silence": 60}
 #: Where a broker's lease is to end soon, and others look for it often; and where it is to be kept, however
 #: slow the machine is.
 LOSING, KEEPING = ({"broker": {**SETTINGS, "lease": lease}} for lease in (4.0, 120.0))
-
-
-@pytest.fixture(params=["embedded", "external"])
-def broker(request: pytest.FixtureRequest) -> Iterator[BrokerProcess]:
-    if request.param == "embedded":
-        broker = BrokerProcess(config=LOSING)
-    else:
-        names = (request.getfixturevalue("mongo_uri"), request.getfixturevalue("database"))
-        broker = BrokerProcess(*names, config=LOSING)
-    with broker:
-        yield broker
-
-
-@pytest.mark.parametrize("queued", [4_000, long(20_000)])
-def test_queued_and_running_jobs_survive_and_no_attempt_is_charged(
-    broker: BrokerProcess, queued: int
-) -> None:
-    handler = GatedHandler()
-    with Worker(broker.doors["smq"], "default", handler, prefetch=500, concurrency=RUNNING):
-        everything = push(broker, queued + RUNNING)
-        wait_until(lambda: len(handler.running) == RUNNING, what="the running jobs")
-        interrupted = set(handler.running)
-
-        broker.kill()
-        handler.opened.set()
-        broker.restart()
-        wait_until(lambda: len(handler.handled) == len(everything), what="delivery of all jobs")
-        wait_until(lambda: waiting_and_reserved(broker) == (0, 0), what="commit of all jobs")
-
-    assert set(handler.handled) == everything
-    assert all(handler.handled[job] == 2 for job in interrupted)
-    assert handler.attempts == {1}
-
-
-def test_confirmed_pushes_survive_a_kill_in_the_middle_of_pushing(mongo_uri: str, database: str) -> None:
-    with BrokerProcess(mongo_uri, database, config=KEEPING) as broker:
-        kill_while_pushing(broker)
 
 
 @pytest.mark.full
@@ -128,25 +90,6 @@ def test_a_broker_that_wakes_after_its_jobs_were_taken_over_changes_nothing(
         handler.opened.set()
         wait_until(lambda: stored(mongo_uri, database) == 0, what="commit of all jobs")
         wait_until(lambda: len(push_one_more(first, late)) > 5, what="the first broker's going on")
-
-
-def test_two_brokers_deliver_nothing_twice(mongo_uri: str, database: str) -> None:
-    handlers = [GatedHandler(), GatedHandler()]
-    with two_brokers(mongo_uri, database, KEEPING) as brokers, ExitStack() as stack:
-        for handler, broker in zip(handlers, brokers, strict=True):
-            handler.opened.set()
-            stack.enter_context(Worker(broker.doors["smq"], "default", handler, prefetch=100))
-        pushing = [threading.Thread(target=push, args=(broker, 3000)) for broker in brokers]
-        for each in pushing:
-            each.start()
-
-        wait_until(lambda: sum(each.handled.total() for each in handlers) >= 6000, what="all deliveries")
-        wait_until(lambda: stored(mongo_uri, database) == 0, what="commit of all jobs")
-
-    together = handlers[0].handled + handlers[1].handled
-    assert len(together) == 6000
-    assert set(together.values()) == {1}
-    assert all(handler.handled for handler in handlers)
 
 
 def kill_while_pushing(broker: BrokerProcess) -> None:

@@ -1,128 +1,25 @@
-"""``kill -9`` of brokers while thousands of messages a second are published: what was confirmed is there."""
+"""Brokers that stop store first what their doors have read."""
 
 from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
-from faults.replica_set import ReplicaSet
-from sluicemq import Client, Message, Producer, Published, Publisher, Reader
+from sluicemq import Client, Message, Producer, Reader
 from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.raw_sockets import shake_hands
 from support.waiting import TIMEOUT, wait_until
 
-#: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
 pytestmark = pytest.mark.full
 
 STREAM = "orders"
 _STORED = (f"stream.{STREAM}", "queue.mail")
-KILLS = 2
 SETTINGS = {"broker": {"poll": 0.2}}
-
-
-class Flood:
-    """Publishes without a pause, beside the test; ``receipts`` are in the order of the calls."""
-
-    def __init__(self, publisher: Publisher) -> None:
-        self.receipts: list[Published] = []
-        self._publisher = publisher
-        self._over = threading.Event()
-
-    @property
-    def confirmed(self) -> int:
-        """How many are, so far; they are confirmed in order."""
-        return sum(each.sequence is not None for each in self.receipts[:])
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        thread = threading.Thread(target=self._run)
-        thread.start()
-        try:
-            yield
-        finally:
-            self._over.set()
-            thread.join()
-            self._publisher.flush(TIMEOUT)
-
-    def _run(self) -> None:
-        number = 0
-        while not self._over.is_set():
-            if number >= 2000:  # so far ahead, and no further: a quick machine would publish millions
-                self.receipts[number - 2000].wait(TIMEOUT)
-            self.receipts.append(self._publisher.publish(STREAM, "a", b"%d" % number))
-            number += 1
-
-
-def test_confirmed_messages_are_there_once_in_order_and_without_a_hole(mongo_uri: str, database: str) -> None:
-    with BrokerProcess(mongo_uri, database, config=SETTINGS) as broker:
-        with publisher(broker) as publishing:
-            flood = Flood(publishing)
-            with flood.running():
-                for _ in range(KILLS):
-                    before = flood.confirmed
-                    wait_until(lambda before=before: flood.confirmed > before + 3000, what="confirmations")  # type: ignore[misc]
-                    broker.kill()
-                    broker.restart()
-        found = all_of(broker)
-
-    assert [each.sequence for each in found] == list(range(1, len(found) + 1))
-    assert [each.payload for each in found] == [b"%d" % number for number in range(len(flood.receipts))]
-    assert [each.sequence for each in flood.receipts] == [each.sequence for each in found]
-
-
-@pytest.mark.full
-def test_two_brokers_one_of_them_killed_make_one_order(mongo_uri: str, database: str) -> None:
-    with (
-        BrokerProcess(mongo_uri, database, config=SETTINGS) as one,
-        BrokerProcess(mongo_uri, database, config=SETTINGS) as other,
-    ):
-        with publisher(one) as here, publisher(other) as there:
-            floods = Flood(here), Flood(there)
-            with floods[0].running(), floods[1].running():
-                wait_until(lambda: min(each.confirmed for each in floods) > 2000, what="messages of both")
-                one.kill()
-                before = floods[1].confirmed
-                wait_until(lambda: floods[1].confirmed > before + 2000, what="confirmations of the other")
-                one.restart()
-        found = all_of(other)
-
-    numbers = [each.sequence for flood in floods for each in flood.receipts]
-    assert [each.sequence for each in found] == list(range(1, len(found) + 1))
-    assert sorted(number or 0 for number in numbers) == list(range(1, len(found) + 1))
-    for flood in floods:
-        mine = [each.sequence or 0 for each in flood.receipts]
-        assert mine == sorted(mine)
-        assert [found[number - 1].payload for number in mine] == [b"%d" % at for at in range(len(mine))]
-
-
-@pytest.mark.full
-@pytest.mark.timeout(300)
-def test_mongodbs_primary_is_killed_and_what_was_confirmed_is_there_without_a_hole(database: str) -> None:
-    with ReplicaSet(3) as replica_set, BrokerProcess(replica_set.uri, database, config=SETTINGS) as broker:
-        with publisher(broker) as publishing:
-            flood = Flood(publishing)
-            with flood.running():
-                for _ in range(KILLS):
-                    before = flood.confirmed
-                    wait_until(lambda before=before: flood.confirmed > before + 2000, what="confirmations")  # type: ignore[misc]
-                    gone = replica_set.primary()
-                    replica_set.kill(gone)
-                    before = flood.confirmed
-                    wait_until(lambda before=before: flood.confirmed > before + 500, what="a new primary")  # type: ignore[misc]
-                    replica_set.launch(gone)
-                    replica_set.wait_member(gone)
-        found = all_of(broker)
-
-    assert [each.sequence for each in found] == list(range(1, len(found) + 1))
-    assert [each.payload for each in found] == [b"%d" % number for number in range(len(flood.receipts))]
-    assert [each.sequence for each in flood.receipts] == [each.sequence for each in found]
 
 
 def test_what_a_pub_socket_has_handed_to_the_kernel_is_stored_by_a_broker_that_stops(
@@ -208,11 +105,6 @@ def test_a_stopping_broker_reads_on_when_what_others_sent_has_left_memory_for_la
 
 def _is_large(command: Command) -> bool:
     return command.name == "insert" and command.collection == "queue.large"
-
-
-def publisher(broker: BrokerProcess) -> Publisher:
-    """One with some thousand messages under way."""
-    return Publisher(broker.doors["smq"], window=5000)
 
 
 def all_of(broker: BrokerProcess) -> list[Message]:
