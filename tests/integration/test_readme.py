@@ -88,21 +88,9 @@ def test_the_life_of_a_job_is_drawn_as_the_code_has_it() -> None:
 # ------------------------------------------------------------------ the library
 
 
-def test_the_example_of_the_library_runs_to_its_end(broker: BrokerProcess, client: Client) -> None:
-    # When it is run as it stands
-    output, _ = program(broker, "library").communicate(timeout=60)
-    # Then every job was worked on, the delayed one last, and the queue is empty
-    assert "my-id b'last' 1" in output
-    assert output.count("b'") == 1001
-
-    def numbers() -> dict[str, object]:
-        return next(queue for queue in client.queues() if queue["name"] == "numbers")
-
-    wait_until(lambda: numbers()["ready"] == numbers()["reserved"] == 0, what="an empty queue")
-
-
-def test_the_first_page_pushes_and_works(broker: BrokerProcess) -> None:
-    process = program(broker, "first page")
+@pytest.mark.parametrize("name", ["readme", "first page"])
+def test_the_first_page_pushes_and_works(broker: BrokerProcess, name: str) -> None:
+    process = program(broker, name)
     try:
         assert line(process) == "b'hello'"
     finally:
