@@ -6,22 +6,27 @@ A value that MessagePack can't hold must not reach the I/O thread of a connectio
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import wraps
-from typing import Any, Final, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, Union, get_args, get_origin
 
-from sluicemq.protocol.durations import check_span
 from sluicemq.protocol.readable import MOST_REASON, brief, escaped, is_utf8
 from sluicemq.protocol.rules import FARTHEST
 
 _C = TypeVar("_C")
 
+#: Checks an argument's value, by its name; raises TypeError or ValueError.
+Check: TypeAlias = Callable[[str, object], None]
+
 
 def checked(*, skip: Collection[str] = ()) -> Callable[[type[_C]], type[_C]]:
-    """Check the arguments of a class's public methods and ``__init__`` against their annotations.
+    """Check the arguments of a class's public methods and ``__init__`` by their types.
 
-    ``skip`` names methods that are called too often for that, and check by themselves. Raises TypeError or
-    ValueError, which name the argument.
+    A type has its check in :data:`_CHECKS`, or declares it: ``Annotated[str, queue_name]`` names a function
+    of an argument's name and value. A parameter of a plain type that has no check is an error, at import.
+    ``skip`` names methods that are called too often for that, and check by themselves. The checks raise
+    TypeError or ValueError, which name the argument.
     """
 
     def check_all(owner: type[_C]) -> type[_C]:
@@ -32,6 +37,10 @@ def checked(*, skip: Collection[str] = ()) -> Callable[[type[_C]], type[_C]]:
         return owner
 
     return check_all
+
+
+def elsewhere(_name: str, _value: object) -> None:
+    """Declare that a value is checked where it is used."""
 
 
 def text(name: str, value: object) -> None:
@@ -91,32 +100,44 @@ def words(name: str, value: object, most: int = MOST_REASON) -> str:
     return escaped(value, most)
 
 
-#: The check of each annotation, with or without ``| None``.
-_CHECKS: Final[dict[str, Callable[[str, object], None]]] = {
-    "str": text,
-    "int": whole,
-    "float": number,
-    "Seconds": check_span,
-    "bytes": binary,
-    "Sequence[str]": texts,
-    "Iterable[str | bytes]": texts,
+#: The check of each type, with or without ``| None``.
+_CHECKS: Final[dict[Any, Check]] = {
+    str: text,
+    int: whole,
+    float: number,
+    bytes: binary,
+    Sequence[str]: texts,
+    Iterable[str | bytes]: texts,
 }
-_OR_NONE: Final = " | None"
+
+
+def check_of(annotation: Any) -> tuple[Check, bool] | None:
+    """Return the check of a type, and whether None passes; None for a type whose values are not checked.
+
+    Raises TypeError for a plain type, or one of several, that needs a check and has none.
+    """
+    if (found := _CHECKS.get(annotation)) is not None:
+        return found, False
+    if get_origin(annotation) is Annotated:
+        return next(each for each in annotation.__metadata__ if callable(each)), False
+    if get_origin(annotation) in (Union, UnionType):
+        others = [each for each in get_args(annotation) if each is not NoneType]
+        if len(others) == 1:
+            inner = check_of(others[0])
+            return None if inner is None else (inner[0], True)
+        if any(each in _CHECKS for each in others):
+            raise TypeError(f"values of {annotation} need a check: declare it, as Annotated[..., check]")
+    return None
 
 
 def _checking(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with its arguments checked; itself if there is none to check."""
-    annotations = function.__annotations__
-    checks = {
-        name: (check, str(annotation).endswith(_OR_NONE))
-        for name, annotation in annotations.items()
-        if name != "return" and (check := _CHECKS.get(str(annotation).removesuffix(_OR_NONE)))
-    }
+    places = inspect.signature(function).parameters
+    found = {name: _check_of_parameter(function, each) for name, each in places.items()}
+    checks = {name: check for name, check in found.items() if check is not None}
     if not checks:
         return function
-    code = function.__code__
-    names = code.co_varnames[: code.co_argcount]
-    positional = [(at, name, *checks[name]) for at, name in enumerate(names) if name in checks]
+    positional = [(at, name, *checks[name]) for at, name in enumerate(places) if name in checks]
 
     @wraps(function)
     def call(*args: Any, **keywords: Any) -> Any:
@@ -134,3 +155,12 @@ def _checking(function: Callable[..., Any]) -> Callable[..., Any]:
     checking: Any = call
     checking.__kwdefaults__ = function.__kwdefaults__  # for readers; the function has its own
     return call
+
+
+def _check_of_parameter(function: Callable[..., Any], each: inspect.Parameter) -> tuple[Check, bool] | None:
+    """Return the check of one parameter, whose type is evaluated where the function stands."""
+    if each.annotation is each.empty or each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):
+        return None
+    if not isinstance(each.annotation, str):
+        return check_of(each.annotation)
+    return check_of(eval(each.annotation, function.__globals__))  # noqa: S307 - our own text

@@ -16,7 +16,7 @@ from sluicemq.forward import Forward
 from sluicemq.headers import as_bytes
 from sluicemq.job import PROGRESS_EACH, Job
 from sluicemq.protocol import wire
-from sluicemq.protocol.durations import check_span, delay_of, in_seconds
+from sluicemq.protocol.durations import Duration, check_span, delay_of, in_seconds
 from sluicemq.protocol.errors import (
     Forked,
     LeaseLost,
@@ -25,7 +25,7 @@ from sluicemq.protocol.errors import (
     Unavailable,
     from_code,
 )
-from sluicemq.protocol.options import JobOptions, Seconds
+from sluicemq.protocol.options import JobOptions
 from sluicemq.protocol.readable import said
 from sluicemq.transport import exits
 from sluicemq.transport.access import Access
@@ -55,7 +55,7 @@ class ClaimedJob(Job):
         """Mark the job as done, with this result."""
         self._claim.settle([self], wire.COMMIT, None if result is None else as_bytes(result))
 
-    def rollback(self, reason: str = "", delay: Seconds | None = None) -> None:
+    def rollback(self, reason: str = "", delay: Duration | None = None) -> None:
         """Give the job back, for a delivery after ``delay`` (None: its back-off; a negative one: at once)."""
         why, wait = arguments.words("reason", reason), delay_of("delay", delay)
         self._claim.settle([self], wire.ROLLBACK, why, wait)
@@ -112,7 +112,7 @@ class Claim:
         self._close_if_settled()
         return self
 
-    def extend(self, seconds: Seconds) -> None:
+    def extend(self, seconds: Duration) -> None:
         """Extend the time of the unsettled jobs to ``seconds`` from now, with one message for all.
 
         Raises :class:`~sluicemq.LeaseLost` with the ids of jobs that are no longer the claim's. The others

@@ -9,8 +9,8 @@ from typing import Any, Final, Self
 
 from sluicemq import arguments
 from sluicemq.protocol import wire
-from sluicemq.protocol.durations import check_span, in_seconds
-from sluicemq.protocol.options import OPTIONS, Seconds
+from sluicemq.protocol.durations import Duration, check_span, in_seconds
+from sluicemq.protocol.options import OPTIONS
 
 #: Sends ``[done, total, note]`` of a job.
 SendProgress = Callable[[Any, list[Any]], None]
@@ -61,7 +61,7 @@ class Job:
         attempt: int = 1,
         priority: int = OPTIONS["priority"].default,
         max_attempts: int = OPTIONS["max_attempts"].default,
-        age: Seconds = 0.0,
+        age: Duration = 0.0,
     ) -> None:
         self.payload = payload
         self.id = id
@@ -136,7 +136,7 @@ class Job:
         """Count its time from now: the broker extends it."""
         self.came = monotonic()
 
-    def extend(self, seconds: Seconds) -> None:
+    def extend(self, seconds: Duration) -> None:
         """Extend the job's time to ``seconds`` from now; from its handler.
 
         Raises :class:`~sluicemq.LeaseLost` if the job is no longer this worker's.
@@ -178,7 +178,7 @@ BEGUN_LATE: Final = 0.02
 #: Share of a job's visibility timeout after which :meth:`Job.keep_extending` extends it.
 EXTENDED_AFTER: Final = 1 / 3
 
-#: Seconds between two messages about one job's progress.
+#: Duration between two messages about one job's progress.
 PROGRESS_EACH: Final = 1.0
 
 _ROW: Final = 9  # elements of a complete row

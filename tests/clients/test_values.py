@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, get_type_hints
 from uuid import UUID
 
 import msgpack
@@ -35,36 +35,36 @@ from sluicemq import (
     Subscription,
     TooLarge,
     Worker,
+    arguments,
 )
 from sluicemq.protocol import wire
+from sluicemq.protocol.durations import Duration, check_span
 from sluicemq.protocol.readable import MOST_REASON
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
 
 SURROGATE = "a\udcff"
+Minutes = Duration
 UUID_ = UUID(int=7)
 DAY = date(2030, 1, 31)
 NAN, INF = float("nan"), float("inf")
 
-#: What no argument of this annotation may be.
-HOSTILE: dict[str, list[Any]] = {
-    "str": [SURROGATE, "\ud800", 7, UUID_, DAY, b"bytes"],
-    "int": [2**64, -(2**70), "7", 1.5, UUID_, True],
-    "float": [NAN, INF, -INF, 10**400, "1", Decimal(1), UUID_, DAY],
-    "Seconds": [NAN, INF, 1e12, 10**400, "1", "soon", Decimal(1), UUID_, DAY],
-    "bytes": ["text", 7, UUID_],
-    "Sequence[str]": ["text", 7],
-    "Iterable[str | bytes]": ["text", b"bytes", 7],
+#: What no argument may be that has this check.
+HOSTILE: dict[Any, list[Any]] = {
+    arguments.text: [SURROGATE, "\ud800", 7, UUID_, DAY, b"bytes"],
+    arguments.whole: [2**64, -(2**70), "7", 1.5, UUID_, True],
+    arguments.number: [NAN, INF, -INF, 10**400, "1", Decimal(1), UUID_, DAY],
+    check_span: [NAN, INF, 1e12, 10**400, "1", "soon", Decimal(1), UUID_, DAY],
+    arguments.binary: ["text", 7, UUID_],
+    arguments.texts: ["text", 7],
 }
-#: What an argument is, to be right.
-GOOD: dict[str, Any] = {
-    "str": "name",
-    "int": 1,
-    "float": 1.0,
-    "Seconds": 1.0,
-    "bytes": b"",
-    "Handler": lambda _job: None,
-    "Callable[[Batch], Any]": lambda _batch: None,
+#: What an argument is, to be right; others are functions.
+GOOD: dict[Any, Any] = {
+    arguments.text: "name",
+    arguments.whole: 1,
+    arguments.number: 1.0,
+    check_span: 1.0,
+    arguments.binary: b"",
 }
 #: They check by themselves, which other tests show: too often called to be checked by their annotations.
 APART = {Producer: {"push", "push_many", "submit", "call"}, Publisher: {"publish"}, Reader: {"read"}}
@@ -79,8 +79,16 @@ def _silence() -> Iterator[None]:
     logger.disabled = False
 
 
-def plain(annotation: object) -> str:
-    return str(annotation).removesuffix(" | None")
+def checks_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """The check of each parameter; None: it has none. Names of types are found where the function stands."""
+    types = get_type_hints(function, include_extras=True)
+    parameters = inspect.signature(function).parameters.values()
+    found = {
+        each.name: arguments.check_of(types.get(each.name))
+        for each in parameters
+        if each.kind != each.VAR_KEYWORD
+    }
+    return {name: None if check is None else check[0] for name, check in found.items()}
 
 
 def hostile_arguments() -> list[tuple[type, str, str, Any]]:
@@ -90,21 +98,38 @@ def hostile_arguments() -> list[tuple[type, str, str, Any]]:
         for method, function in inspect.getmembers(owner, inspect.isfunction):
             if (method != "__init__" and method.startswith("_")) or method in APART.get(owner, ()):
                 continue
-            for name, parameter in inspect.signature(function).parameters.items():
-                if parameter.kind is not parameter.VAR_KEYWORD:
-                    values = HOSTILE.get(plain(parameter.annotation), [])
-                    found.extend((owner, method, name, value) for value in values)
+            for name, check in checks_of(function).items():
+                found.extend((owner, method, name, value) for value in HOSTILE.get(check, ()))
     return found
 
 
 def with_one_bad(function: Callable[..., Any], name: str, value: Any) -> dict[str, Any]:
     """All that a function needs, and one argument that it must refuse."""
+    called = vars(function)["__init__"] if isinstance(function, type) else function
+    checks = checks_of(called)
     needed = {
-        each: GOOD.get(plain(parameter.annotation))
+        each: GOOD.get(checks[each], lambda _given: None)
         for each, parameter in inspect.signature(function).parameters.items()
         if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
     }
     return {**needed, name: value}
+
+
+def test_a_plain_type_without_a_check_is_an_error_when_the_class_is_made() -> None:
+    class Oven:
+        def bake(self, degrees: int | str) -> None: ...
+
+    with pytest.raises(TypeError, match="declare it, as Annotated"):
+        arguments.checked()(Oven)
+
+
+def test_a_check_stays_when_its_type_has_another_name() -> None:
+    @arguments.checked()
+    class Oven:
+        def bake(self, duration: Minutes) -> None: ...
+
+    with pytest.raises(ValueError, match="duration is 'soon'"):
+        Oven().bake("soon")
 
 
 def test_every_argument_of_every_method_is_checked_in_the_callers_thread(broker: ScriptedBroker) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
 from sluicemq.protocol.readable import brief
 
@@ -49,7 +49,11 @@ def check_span(name: str, value: object) -> None:
         raise ValueError(f"{name} is {brief(value)}: give seconds, at most ten years of them")
 
 
-def delay_of(name: str, value: float | timedelta | str | None) -> float | None:
+#: A span of time: seconds, a ``timedelta``, or a text such as 90s or 1h30m.
+Duration: TypeAlias = Annotated[float | timedelta | str, check_span]
+
+
+def delay_of(name: str, value: Duration | None) -> float | None:
     """Return a delay in seconds, 0 for a negative one; raises as :func:`check_span` does."""
     if value is None:
         return None

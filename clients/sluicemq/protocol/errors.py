@@ -6,9 +6,7 @@ side (:func:`from_code`).
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-from sluicemq.protocol.durations import delay_of
+from sluicemq.protocol.durations import Duration, delay_of
 
 
 class SluiceError(Exception):
@@ -246,7 +244,7 @@ class Rollback(Exception):
     any other value.
     """
 
-    def __init__(self, reason: str = "", delay: float | timedelta | str | None = None) -> None:
+    def __init__(self, reason: str = "", delay: Duration | None = None) -> None:
         super().__init__(reason)
         self.delay = delay_of("delay", delay)
 
@@ -260,7 +258,7 @@ class Release(Exception):
     other value.
     """
 
-    def __init__(self, reason: str = "", delay: float | timedelta | str | None = None) -> None:
+    def __init__(self, reason: str = "", delay: Duration | None = None) -> None:
         super().__init__(reason)
         self.delay = delay_of("delay", delay)
 

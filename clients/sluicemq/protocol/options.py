@@ -9,11 +9,11 @@ the code that acts on it. The check of headers, the keywords of :meth:`~sluicemq
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Required, TypedDict
 
 from sluicemq.protocol import rules
-from sluicemq.protocol.durations import TEN_YEARS
+from sluicemq.protocol.durations import TEN_YEARS, Duration
 from sluicemq.protocol.rules import Rule
 
 #: Values of ``reply``.
@@ -50,23 +50,23 @@ class Option:
     for_moves: bool = True
 
 
-#: A span of time: seconds, a ``timedelta``, or a text such as 90s or 1h30m.
-Seconds = float | timedelta | str
+#: The name of 0.3.
+Seconds = Duration
 
 
 class JobOptions(TypedDict, total=False):
     """Options of a push by keyword; None means the queue's setting. ``id`` is apart."""
 
     priority: int | None
-    delay: Seconds | None
+    delay: Duration | None
     not_before: float | str | datetime | None
-    ttl: Seconds | None
+    ttl: Duration | None
     max_attempts: int | None
-    visibility_timeout: Seconds | None
+    visibility_timeout: Duration | None
     dedupe_id: str | None
-    dedupe_window: Seconds | None
+    dedupe_window: Duration | None
     backoff: str | dict[str, Any] | None
-    keep_done: Seconds | None
+    keep_done: Duration | None
     group: str | None
     tenant: str | None
     reply: str | None

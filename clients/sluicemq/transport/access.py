@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import zmq
 
+from sluicemq.arguments import elsewhere
 from sluicemq.protocol.keys import KeyPair, encode
 from sluicemq.transport import endpoints
 from sluicemq.transport.credentials import AccessOptions, checked, credentials
@@ -80,4 +81,4 @@ class Access:
 
 
 #: Where brokers are: endpoints in a text or a list, or a whole access; None: as environment and profile say.
-Broker: TypeAlias = str | Iterable[str] | Access | None
+Broker: TypeAlias = Annotated[str | Iterable[str] | Access | None, elsewhere]
