@@ -49,7 +49,7 @@ class LibrarySource:
         self._queues = cycle(task.site.queues(task.plan))
         self._sent = 0
         self._headers = task.plan.headers
-        self._producer = Producer(task.site.endpoint, window=task.plan.window)
+        self._producer = Producer(window=task.plan.window, endpoint=task.site.endpoint)
 
     def send(self, payload: bytes, stamp: int) -> None:  # noqa: ARG002 - the worker times it
         """Push; the library makes batches."""

@@ -39,7 +39,7 @@ _CASTS = {
 def run(plan: Plan, site: Site, watch: Watch) -> Outcome:
     """Measure a broker. The queues must be empty before, and are gone after."""
     queues = site.queues(plan)
-    with Client(site.endpoint, timeout=30) as client:
+    with Client(timeout=30, endpoint=site.endpoint) as client:
         _make_sure_they_are_empty(client, queues)
         try:
             watch.phase("making queues", None)
@@ -54,7 +54,7 @@ def run(plan: Plan, site: Site, watch: Watch) -> Outcome:
 def make(client: Client, endpoint: str, queues: list[str]) -> None:
     """Make their collections and indexes, which takes MongoDB some time."""
     left = queues
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         while left:  # a broker makes some at once, and the others over time
             pushed = [(queue, producer.push(queue, b"")) for queue in left]
             left = [queue for queue, receipt in pushed if _is_refused(receipt)]

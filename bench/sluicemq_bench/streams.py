@@ -131,21 +131,21 @@ class _Run:
 
     def publish(self) -> float:
         began = time.perf_counter()
-        with Publisher(self._site.endpoint) as publisher:
+        with Publisher(endpoint=self._site.endpoint) as publisher:
             for _ in range(self._messages):
                 publisher.publish(_STREAM, _TOPIC, self._payload)
         return self._messages / (time.perf_counter() - began)
 
     def push(self) -> float:
         began = time.perf_counter()
-        with Producer(self._site.endpoint) as producer:
+        with Producer(endpoint=self._site.endpoint) as producer:
             for _ in range(self._jobs):
                 producer.push(_QUEUE, self._payload)
         return self._jobs / (time.perf_counter() - began)
 
     def replay(self) -> float:
         began = time.perf_counter()
-        with Reader(self._site.endpoint, _STREAM) as reader:
+        with Reader(_STREAM, endpoint=self._site.endpoint) as reader:
             read = sum(1 for _ in reader)
         if read != self._messages:
             raise BenchFailed(f"{read} of {self._messages} messages were read")
@@ -160,7 +160,7 @@ class _Run:
                 over.set()
 
         began = time.perf_counter()
-        with Worker(self._site.endpoint, _QUEUE, handler, prefetch=1000):
+        with Worker(_QUEUE, handler, prefetch=1000, endpoint=self._site.endpoint):
             if not over.wait(_TIMEOUT + self._jobs / 1000):
                 raise BenchFailed(f"{left[0]} jobs are left")
         return self._jobs / (time.perf_counter() - began)

@@ -115,7 +115,9 @@ def _take_and_commit(task: Task, counts: SharedCounts, tally: Tally, await_go: A
 def _library_workers(task: Task, handler: Callable[[Any], None]) -> list[Worker]:
     queues = task.site.queues(task.plan)
     return [
-        Worker(task.site.endpoint, queues[number % len(queues)], handler, prefetch=task.plan.prefetch)
+        Worker(
+            queues[number % len(queues)], handler, prefetch=task.plan.prefetch, endpoint=task.site.endpoint
+        )
         for number in task.worker_numbers
     ]
 

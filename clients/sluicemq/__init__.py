@@ -1,9 +1,9 @@
 """SluiceMQ's client library: push jobs, work on them, look at the queues.
 
 >>> from sluicemq import Producer, Worker
->>> with Producer("tcp://127.0.0.1:5550") as producer:
+>>> with Producer() as producer:
 ...     producer.push("thumbnails", b"cat.jpg")
->>> Worker("tcp://127.0.0.1:5550", "thumbnails", lambda job: resize(job.payload)).run()
+>>> Worker("thumbnails", lambda job: resize(job.payload)).run()
 
 It works with threads and with gevent's greenlets. See :class:`Producer`, :class:`Worker` and :class:`Client`.
 """
@@ -52,6 +52,7 @@ from sluicemq.publisher import Publisher
 from sluicemq.reader import Reader
 from sluicemq.receipt import Receipt
 from sluicemq.reply import Reply
+from sluicemq.start import Start
 from sluicemq.subscription import Batch, Subscription
 from sluicemq.transport.access import Access
 from sluicemq.worker import Worker
@@ -101,6 +102,7 @@ __all__ = [
     "Rollback",
     "Seconds",
     "SluiceError",
+    "Start",
     "Subscription",
     "Timeout",
     "TooLarge",

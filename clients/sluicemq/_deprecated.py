@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Mapping
 from functools import wraps
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
+
+from sluicemq.transport.access import Access
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -76,12 +79,14 @@ class Moved:
 class Keyword(NamedTuple):
     """What an old keyword argument is now: the argument ``new``, with the old value converted.
 
-    ``write``: what to write instead, if that is not the new name.
+    ``write``: what to write instead, if that is not the new name. A value that is converted to None is left
+    out. ``of``: the type of old values, where only these are old and not the name.
     """
 
     new: str
     write: str = ""
     convert: Callable[[Any], Any] = lambda value: value
+    of: type = object
 
 
 def renamed_keywords(of: str, **old: Keyword) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
@@ -89,20 +94,81 @@ def renamed_keywords(of: str, **old: Keyword) -> Callable[[Callable[_P, _T]], Ca
 
     Raises TypeError where both the old and the new argument are given.
     """
-    for name, keyword in old.items():
-        register(f"{of}({name}=)", keyword.write or f"{of}({keyword.new}=)")
+    _register_keywords(of, old)
 
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
         @wraps(function)
         def call(*args: _P.args, **given: _P.kwargs) -> _T:
-            for name in old.keys() & given.keys():
-                warn(f"{of}({name}=)")
-                new, _, convert = old[name]
-                if new in given:
-                    raise TypeError(f"{of} got {new!r}, and {name!r}, which is its old name: leave that out")
-                given[new] = convert(given.pop(name))
+            _rename(of, old, given)
             return function(*args, **given)
 
         return call
 
     return decorate
+
+
+def _register_keywords(of: str, old: Mapping[str, Keyword]) -> None:
+    for name, keyword in old.items():
+        register(f"{of}({name}=)", keyword.write or f"{of}({keyword.new}=)")
+
+
+def _rename(of: str, old: Mapping[str, Keyword], given: dict[str, Any]) -> None:
+    for name in old.keys() & given.keys():
+        new, _, convert, kind = old[name]
+        if not isinstance(given[name], kind):
+            continue
+        warn(f"{of}({name}=)")
+        value = convert(given.pop(name))
+        if value is not None:
+            if new in given:
+                raise TypeError(f"{of} got {new!r}, and {name!r}, which is its old name: leave that out")
+            given[new] = value
+
+
+def endpoint_first(*behind: str, **old: Keyword) -> Callable[[type[_T]], type[_T]]:
+    """Let a class take its endpoint as the first argument, and ``behind`` it those of these names.
+
+    To be applied above other decorators. ``old``: keyword arguments of ``__init__`` that have other names
+    now. The old form is told by its first argument, which is no name, or by too many.
+    """
+
+    def decorate(owner: type[_T]) -> type[_T]:
+        of, init = owner.__name__, vars(owner)["__init__"]
+        count = _positional(init)
+        form = f"{of}({', '.join(['endpoint', *behind])})"
+        register(form, f"{of}({', '.join([*behind[:count], 'endpoint=endpoint'])})")
+        _register_keywords(of, old)
+
+        @wraps(init)
+        def call(self: Any, *args: Any, **given: Any) -> None:
+            if args and (len(args) > count or _is_endpoint(args[0])):
+                warn(form)
+                for name, value in zip(("endpoint", *behind), args, strict=False):
+                    if name in given:
+                        raise TypeError(f"{of} got {name!r} twice: give it as a keyword")
+                    given[name] = value
+                args = args[len(behind) + 1 :]
+            _rename(of, old, given)
+            init(self, *args, **given)
+
+        old_or_new: Any = call
+        old_or_new.__kwdefaults__ = init.__kwdefaults__  # for readers, as of other checks
+        owner.__init__ = old_or_new  # type: ignore[method-assign]
+        return owner
+
+    return decorate
+
+
+def _positional(init: Callable[..., Any]) -> int:
+    """Return how many arguments besides ``self`` have a place."""
+    places = inspect.signature(init).parameters.values()
+    return sum(each.kind is each.POSITIONAL_OR_KEYWORD for each in places) - 1
+
+
+def _is_endpoint(value: object) -> bool:
+    """Return whether a first argument is where brokers are, which no name of a queue or a stream is."""
+    if isinstance(value, str):
+        return "://" in value
+    if isinstance(value, list | tuple | set | frozenset):
+        return bool(value) and all(isinstance(each, str) and "://" in each for each in value)
+    return value is None or isinstance(value, Access)

@@ -7,6 +7,7 @@ from time import monotonic, sleep
 from typing import Any, Final, Self, Unpack
 
 from sluicemq import forks
+from sluicemq._deprecated import Keyword, endpoint_first
 from sluicemq.arguments import checked
 from sluicemq.claim import Claim
 from sluicemq.dead_letters import DeadLetters, described
@@ -29,33 +30,35 @@ _LOOK: Final = 0.25
 _ON_ITS_WAY: Final = 1.0
 
 
+@endpoint_first(patient=Keyword("wait"))
 @checked()
 class Client:
     """A connection for questions and administration; for any number of threads or greenlets.
 
-    ``endpoint``: where the broker is; None means ``SLUICEMQ_ENDPOINT``, or ``tcp://127.0.0.1:5550``.
+    ``endpoint``: where the broker is; None means ``SLUICEMQ_ENDPOINT``, else the profile's, else
+    ``tcp://127.0.0.1:5550``.
 
     It connects by itself and stays connected. Every method waits up to ``timeout`` seconds. It raises
     :class:`~sluicemq.Timeout` if no broker has answered by then, and the broker's error if it refuses. After
     a lost connection, reads, ``pause`` and ``resume`` are sent again. A method that changes jobs raises
     :class:`~sluicemq.Unavailable` instead, since the change may have been made or not.
 
-    With ``patient=False`` every method raises :class:`~sluicemq.Unavailable` at once if nothing listens at
+    With ``wait=False`` every method raises :class:`~sluicemq.Unavailable` at once if nothing listens at
     ``endpoint``, instead of waiting for a broker. In the child of a fork the client connects again at its
     first use.
     """
 
     def __init__(
         self,
-        endpoint: Broker = None,
         *,
         timeout: float = 10.0,
-        patient: bool = True,
+        wait: bool = True,
+        endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
         self.timeout = timeout
         self._access = Access.chosen(endpoint, access)
-        self._patient = patient
+        self._patient = wait
         self._closed = False
         self._begin()
         self._connection.start()

@@ -9,6 +9,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 
 from sluicemq import tracing
+from sluicemq._deprecated import endpoint_first
 from sluicemq.arguments import checked, number, plain_text
 from sluicemq.confirmation import late
 from sluicemq.confirming import Confirming
@@ -33,11 +34,13 @@ _JOB_OVERHEAD = 64  # bytes that a job counts beside its payload, so that empty 
 _R = TypeVar("_R", bound=Receipt)
 
 
+@endpoint_first()
 @checked(skip={"push", "push_many", "submit", "call"})
 class Producer(Confirming[Receipt]):
     """Pushes jobs to one broker; for any number of threads or greenlets.
 
-    ``endpoint``: where the broker is; None means ``SLUICEMQ_ENDPOINT``, or ``tcp://127.0.0.1:5550``.
+    ``endpoint``: where the broker is; None means ``SLUICEMQ_ENDPOINT``, else the profile's, else
+    ``tcp://127.0.0.1:5550``.
 
     ``push`` returns at once. A native I/O thread sends the collected jobs, several messages in flight. After
     a reconnect it repeats unconfirmed jobs, by their ids. The order of the pushes to a queue is kept, also
@@ -65,7 +68,6 @@ class Producer(Confirming[Receipt]):
 
     def __init__(
         self,
-        endpoint: Broker = None,
         *,
         window: int = 20_000,
         window_bytes: int = 64 << 20,
@@ -73,6 +75,7 @@ class Producer(Confirming[Receipt]):
         close_timeout: float = 60.0,
         on_refused: Callable[[Receipt, SluiceError], None] | None = None,
         now: Callable[[], int] = time_ns,
+        endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
         self._now = now

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final, Unpack
 
 from sluicemq import arguments
+from sluicemq._deprecated import endpoint_first
 from sluicemq.confirming import Confirming
 from sluicemq.headers import as_bytes, checked_id
 from sluicemq.message import Published
@@ -21,6 +22,7 @@ from sluicemq.transport.publishing import PublishBatch, Publishing
 _BESIDE: Final = 32
 
 
+@endpoint_first()
 @arguments.checked(skip={"publish"})
 class Publisher(Confirming[Published]):
     """Publishes to any streams of one broker; for any number of threads or greenlets.
@@ -36,20 +38,21 @@ class Publisher(Confirming[Published]):
     called for each one, in a thread for callbacks: it may wait, also for this publisher. A refused message
     counts as unconfirmed until it returns. The next ``flush`` or ``close`` raises a refusal that neither has
     seen. Leaving the ``with`` block waits for all confirmations, up to
-    ``close_timeout`` seconds. In the child of a fork the publisher starts empty.
+    ``close_timeout`` seconds. In the child of a fork the publisher starts empty. ``endpoint``: as for a
+    :class:`~sluicemq.Producer`.
     """
 
     _things, _verb, _who = "messages", "publish", "publisher"
 
     def __init__(
         self,
-        endpoint: Broker = None,
         *,
         window: int = 50_000,
         window_bytes: int = 64 << 20,
         publish_timeout: float | None = None,
         close_timeout: float = 60.0,
         on_refused: Callable[[Published, SluiceError], None] | None = None,
+        endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
         self._names: set[str] = set()

@@ -9,12 +9,14 @@ from time import monotonic
 from typing import Any, Final, Self, Unpack
 
 from sluicemq import forks
+from sluicemq._deprecated import Keyword, endpoint_first
 from sluicemq.arguments import checked
 from sluicemq.headers import as_bytes
 from sluicemq.message import Message
 from sluicemq.protocol.errors import BadStream, Forked, Gap, SluiceError
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.packed import topic_bytes, unpack
+from sluicemq.start import OLDEST, Start, StartArgument, options_of_read, watermark_of
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.credentials import AccessOptions
@@ -24,15 +26,27 @@ from sluicemq.transport.reading import Page, Reading
 _WAIT: Final = 25.0
 
 
+@endpoint_first(
+    "stream",
+    "after",
+    after=Keyword(
+        "start", "Reader(start=Start.at(after + 1))", lambda after: Start.at(after + 1) if after else None
+    ),
+    since=Keyword(
+        "start",
+        "Reader(start=Start.since(since))",
+        lambda since: None if since is None else Start.since(since),
+    ),
+    new=Keyword("start", "Reader(start=Start.new())", lambda new: Start.new() if new else None),
+)
 @checked(skip={"read"})
 class Reader:
     """Iterates over the messages of a stream, in their order, from one thread or greenlet.
 
-    ``after``: begin behind this number (0: with the oldest message that is kept). ``since``: with the first
-    message that is not older (Unix seconds). ``new``: with what is published from now on. ``topics``: only
-    messages whose topic begins like this (``orders``), matches this pattern (``orders.*.paid``, ``orders.>``)
-    or equals it (``=orders.17``); the broker sends no others. ``follow``: wait for more messages at the end,
-    for ever; otherwise the iteration ends there.
+    ``start``: where it begins, a :class:`~sluicemq.Start`; by default with the oldest message that is kept.
+    ``topics``: only messages whose topic begins like this (``orders``), matches this pattern
+    (``orders.*.paid``, ``orders.>``) or equals it (``=orders.17``); the broker sends no others. ``follow``:
+    wait for more messages at the end, for ever; otherwise the iteration ends there.
 
     The reader has two pages of about ``page_bytes`` in advance, no more, so a slow reader costs nobody else
     anything. After a lost connection, or with another broker, it goes on behind the last message.
@@ -40,25 +54,24 @@ class Reader:
     If messages were removed before this reader had them, the iteration raises :class:`~sluicemq.Gap` once,
     and then goes on behind them. With ``on_gap``, that is called with the Gap instead. In the child of a fork
     it raises :class:`~sluicemq.Forked`. If the broker does not let it in, it raises
-    :class:`~sluicemq.NotAdmitted`. ``endpoint``: None as for a client.
+    :class:`~sluicemq.NotAdmitted`. ``endpoint``: as for a :class:`~sluicemq.Client`.
     """
 
     def __init__(
         self,
-        endpoint: Broker,
         stream: str,
-        after: int = 0,
         *,
-        since: float | None = None,
-        new: bool = False,
+        start: StartArgument = OLDEST,
         topics: Iterable[str | bytes] = (),
         follow: bool = False,
         on_gap: Callable[[Gap], None] | None = None,
         page_bytes: int = 1 << 20,
+        endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
         if not is_queue_name(stream):
             raise BadStream(f"{stream!r} is no name of a stream: {QUEUE_NAME_RULE}")
+        after = max(0, watermark_of(start, _nobody_knows))
         self.position = after
         """The number of the last message that was returned; 0: none yet."""
         self.newest = 0
@@ -72,7 +85,7 @@ class Reader:
         self._gap: Gap | None = None
         self._ended: SluiceError | bool = False
         self._closed = False
-        options = _options(after, since, new=new, topics=topics, page_bytes=page_bytes)
+        options = _options(start, topics, page_bytes)
         self._follows = follow
         if follow:
             options["wait"] = _WAIT
@@ -203,23 +216,18 @@ class Reader:
                 raise
 
 
-def _options(
-    after: int, since: float | None, *, new: bool, topics: Iterable[str | bytes], page_bytes: int
-) -> dict[str, Any]:
+def _nobody_knows(_start: Start) -> int:
+    """Return that no message is known to be before the time."""
+    return 0
+
+
+def _options(start: Start, topics: Iterable[str | bytes], page_bytes: int) -> dict[str, Any]:
     if isinstance(topics, str | bytes):
         raise TypeError('topics is a list: write ["orders"]')
-    if not isinstance(after, int) or isinstance(after, bool) or after < 0:
-        raise ValueError(f"after is the number of a message, or 0, not {after!r}")
-    options: dict[str, Any] = {"bytes": page_bytes}
+    options: dict[str, Any] = {"bytes": page_bytes, **options_of_read(start)}
     wanted = [topic_bytes(each) if isinstance(each, str) else as_bytes(each) for each in topics]
     if wanted:
         options["topics"] = wanted
-    if new:
-        options["new"] = True
-    elif since is not None:
-        options["since"] = since
-    else:
-        options["after"] = after
     return options
 
 

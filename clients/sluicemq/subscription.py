@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Self, Unpack, cast, overload
 
+from sluicemq._deprecated import Keyword, endpoint_first
 from sluicemq.arguments import checked
 from sluicemq.complaints import complain, log
 from sluicemq.handlers import check
@@ -24,6 +25,7 @@ from sluicemq.protocol.errors import (
 from sluicemq.protocol.names import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue_name
 from sluicemq.protocol.readable import said
 from sluicemq.reader import Reader
+from sluicemq.start import OLDEST, Start, StartArgument, behind, watermark_of
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.credentials import AccessOptions
@@ -32,8 +34,6 @@ from sluicemq.transport.questions import Questions
 #: The kind of a worker that follows a stream; other words are kinds of their own.
 UPDATE: Final = "update"
 REBUILD: Final = "rebuild"
-#: Instead of a number: the present end of the stream.
-NEWEST: Final = -1
 
 #: Seconds between two tries to get a subscription that another has; first and longest pause after a failure.
 _STANDBY: Final = 0.5
@@ -86,6 +86,15 @@ class Batch(Sequence[Message]):
         return len(self._messages)
 
 
+@endpoint_first(
+    "stream",
+    "name",
+    "handler",
+    after=Keyword("restart", "Subscription(restart=Start.at(after + 1))", behind),
+    start=Keyword("start", "Subscription(start=Start.at(start + 1))", behind, of=int),
+    begin=Keyword("on_restart"),
+    watermark=Keyword("position"),
+)
 @checked()
 class Subscription:
     """Gives the messages of a stream to ``handler(batch)``, one batch after the other, at least once each.
@@ -101,23 +110,24 @@ class Subscription:
     over, is refused, and this subscription starts again. If a handler raises, it gets the batch again, after
     a pause that grows to 30 seconds, until it succeeds. For exactly-once effects let the handler store
     ``batch.last`` (and refuse a smaller ``batch.fence``) in one transaction with its data, and return the
-    stored number from ``watermark``.
+    stored number from ``position``.
 
-    * ``start``: the watermark of a new name (0: all that is kept; ``NEWEST``: what comes next).
-    * ``after``: begin behind this number instead of the stored watermark, for a rebuild; a hold of this kind
-      that was broken off goes on where it was.
-    * ``begin(fence)``: called before the first message of a hold that is not yet beyond ``after``, to make
-      room; it may be called again.
+    * ``start``: where a new name begins, a :class:`~sluicemq.Start`; by default with all that is kept.
+    * ``restart``: a :class:`~sluicemq.Start` that counts instead of the stored watermark, for a rebuild; a
+      hold of this kind that was broken off goes on where it was.
+    * ``on_restart(fence)``: called before the first message of a hold that stands where ``restart`` says, to
+      make room; it may be called again.
+    * ``position()``: returns the number of the last message that your data has.
     * ``follow=False``: end, and release the hold, after the newest message.
     * ``on_gap(gap)``: called for messages that were removed before they were read; without it :meth:`run`
       raises :class:`~sluicemq.Gap`.
 
-    ``endpoint``: None as for a client. Each process makes its own subscriptions: none survives a fork.
+    ``endpoint``: as for a :class:`~sluicemq.Client`. Each process makes its own subscriptions: none survives
+    a fork.
     """
 
     def __init__(
         self,
-        endpoint: Broker,
         stream: str,
         name: str,
         handler: Callable[[Batch], Any],
@@ -125,14 +135,15 @@ class Subscription:
         kind: str = UPDATE,
         batch: int = 100,
         topics: Iterable[str | bytes] = (),
-        start: int = 0,
-        after: int | None = None,
-        begin: Callable[[int], Any] | None = None,
-        watermark: Callable[[], int] | None = None,
+        start: StartArgument = OLDEST,
+        restart: StartArgument | None = None,
+        on_restart: Callable[[int], Any] | None = None,
+        position: Callable[[], int] | None = None,
         follow: bool = True,
         wait: bool = True,
         on_gap: Callable[[Gap], None] | None = None,
         timeout: float = 10.0,
+        endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
         check(cast("Any", handler))
@@ -152,10 +163,9 @@ class Subscription:
         self._handler = handler
         self._batch = batch
         self._topics = list(topics)
-        self._options = {"born": start} | ({} if after is None else {"after": after})
-        self._after = after
-        self._begin = begin
-        self._watermark = watermark
+        self._start, self._restart = start, restart
+        self._on_restart = on_restart
+        self._position = position
         self._follows = follow
         self._waits = wait
         self._on_gap = on_gap
@@ -163,6 +173,8 @@ class Subscription:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
+        self._restart_at: int | None = None
+        """The watermark that ``restart`` stands for."""
         self._questions: Questions
         self._connection: Connection
 
@@ -254,7 +266,7 @@ class Subscription:
         missed = False
         while not self._stop.is_set():
             try:
-                found = self._ask(wire.HOLD, self.stream, self.name, self.kind, self._options)
+                found = self._ask(wire.HOLD, self.stream, self.name, self.kind, self._options())
                 self.position = found["watermark"]
                 self._questions.held = True
                 return Hold(found["fence"], found["watermark"])
@@ -275,6 +287,19 @@ class Subscription:
                 self._stop.wait(_STANDBY)
         return None
 
+    def _options(self) -> dict[str, int]:
+        """Return the options of a HOLD."""
+        options = {"born": watermark_of(self._start, self._number_since)}
+        if self._restart is not None:
+            self._restart_at = options["after"] = watermark_of(self._restart, self._number_since)
+        return options
+
+    def _number_since(self, start: Start) -> int:
+        """Return the number before the first message since a time."""
+        with Reader(self.stream, start=start, endpoint=self._access) as reader:
+            message = reader.read(self._timeout)
+            return message.sequence - 1 if message else reader.newest
+
     def _resumed(self, hold: Hold, epoch: int) -> Hold:
         """Return where a hold begins: behind what was handled under its predecessor, if that is ours.
 
@@ -289,11 +314,16 @@ class Subscription:
 
     def _work(self, hold: Hold, epoch: int) -> bool:
         """Work under a hold; True: at the end; False: stopped, or the broker stops, or the hold has ended."""
-        if self._begin is not None and self._after is not None and hold.watermark == self._after:
-            self._again(self._begin, hold.fence)
-        at = hold.watermark if self._watermark is None else self._again(self._watermark)
+        if self._on_restart is not None and hold.watermark == self._restart_at:
+            self._again(self._on_restart, hold.fence)
+        at = hold.watermark if self._position is None else self._again(self._position)
         with Reader(
-            self._access, self.stream, at, topics=self._topics, follow=self._follows, on_gap=self._on_gap
+            self.stream,
+            start=Start.at(at + 1),
+            topics=self._topics,
+            follow=self._follows,
+            on_gap=self._on_gap,
+            endpoint=self._access,
         ) as reader:
             while not self._stop.is_set() and self._connection.takes_more and self._connection.epoch == epoch:
                 messages = reader.read_batch(self._batch, _LOOK)

@@ -11,6 +11,7 @@ from typing import Final, Self, Unpack
 from weakref import WeakSet
 
 from sluicemq import forks, handlers
+from sluicemq._deprecated import Keyword, endpoint_first
 from sluicemq.arguments import checked
 from sluicemq.complaints import complain, log
 from sluicemq.handlers import Handler
@@ -41,13 +42,15 @@ _started: WeakSet[Worker] = WeakSet()
 """Workers of this process that were started: a signal is for all of them."""
 
 
+@endpoint_first("queue", "handler", wait_for_queue=Keyword("wait"))
 @checked()
 class Worker:
     """Takes jobs of one queue and gives each to ``handler``, in ``concurrency`` threads.
 
-    ``endpoint``: where the broker is; None means ``SLUICEMQ_ENDPOINT``, or ``tcp://127.0.0.1:5550``. With
-    several endpoints it works for several brokers at once, by one connection to each, or to four of many,
-    chosen at random. They share its ``prefetch``. When one is lost the others get its share.
+    ``endpoint``: where the broker is; None means ``SLUICEMQ_ENDPOINT``, else the profile's, else
+    ``tcp://127.0.0.1:5550``. With several endpoints it works for several brokers at once, by one connection
+    to each, or to four of many, chosen at random. They share its ``prefetch``. When one is lost the others
+    get its share.
 
     The handler's end settles the job:
 
@@ -73,7 +76,7 @@ class Worker:
     the process dies. ``stop`` first works off the jobs that have come.
 
     A queue is made by its first push, or by the configuration. The worker waits for a queue that does not
-    exist, with a warning in the log that names the most similar queue; with ``wait_for_queue=False``,
+    exist, with a warning in the log that names the most similar queue; with ``wait=False``,
     ``run()`` raises :class:`~sluicemq.NotFound`.
 
     ``name`` is the worker's name in the broker's log and in the history of jobs, beside host and pid.
@@ -90,7 +93,6 @@ class Worker:
 
     def __init__(
         self,
-        endpoint: Broker,
         queue: str,
         handler: Handler,
         *,
@@ -98,9 +100,10 @@ class Worker:
         concurrency: int = 1,
         stop_timeout: float = STOP_TIMEOUT,
         pop: bool = False,
-        wait_for_queue: bool = True,
+        wait: bool = True,
         on_stop: Callable[[], None] | None = None,
         name: str | None = None,
+        endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
         if prefetch < 1 or concurrency < 1:
@@ -115,7 +118,7 @@ class Worker:
         self._on_stop = on_stop
         self._name = name
         self._pop = pop
-        self._wait_for_queue = wait_for_queue
+        self._wait_for_queue = wait
         self._started_in: int | None = None
         self._begin()
         forks.on_fork(self, Worker._forked)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from sluicemq import _deprecated
+from sluicemq import Access, Client, Producer, Publisher, Reader, Subscription, Worker, _deprecated
 from sluicemq._deprecated import OLD_NAMES, Keyword, Moved, module_names, renamed_keywords
 
 
@@ -69,3 +71,100 @@ def test_an_old_name_of_a_module_is_the_new_one(monkeypatch: pytest.MonkeyPatch)
         assert kitchen.Stove is Kitchen
     with pytest.raises(AttributeError, match="module 'kitchen' has no attribute 'Spoon'"):
         _ = kitchen.Spoon
+
+
+ENDPOINT = "tcp://127.0.0.1:1"
+
+OLD_CONSTRUCTORS: list[tuple[type, tuple[Any, ...], dict[str, Any], str]] = [
+    (Producer, (ENDPOINT,), {}, "Producer(endpoint) is now Producer(endpoint=endpoint)"),
+    (Publisher, ([ENDPOINT],), {}, "Publisher(endpoint) is now Publisher(endpoint=endpoint)"),
+    (Client, (None,), {"timeout": 1}, "Client(endpoint) is now Client(endpoint=endpoint)"),
+    (Client, (), {"patient": False, "endpoint": ENDPOINT}, "Client(patient=) is now Client(wait=)"),
+    (
+        Worker,
+        (ENDPOINT, "mail", print),
+        {},
+        "Worker(endpoint, queue, handler) is now Worker(queue, handler, endpoint=endpoint)",
+    ),
+    (
+        Worker,
+        (Access((ENDPOINT,)), "mail"),
+        {"handler": print},
+        "Worker(endpoint, queue, handler) is now Worker(queue, handler, endpoint=endpoint)",
+    ),
+    (Worker, ("mail", print), {"wait_for_queue": False}, "Worker(wait_for_queue=) is now Worker(wait=)"),
+    (
+        Reader,
+        (ENDPOINT, "prices", 7),
+        {},
+        "Reader(endpoint, stream, after) is now Reader(stream, endpoint=endpoint)",
+    ),
+    (Reader, ("prices",), {"after": 7}, "Reader(after=) is now Reader(start=Start.at(after + 1))"),
+    (Reader, ("prices",), {"since": 7.0}, "Reader(since=) is now Reader(start=Start.since(since))"),
+    (Reader, ("prices",), {"new": True, "after": 0}, "Reader(new=) is now Reader(start=Start.new())"),
+    (
+        Subscription,
+        (ENDPOINT, "prices", "billing", print),
+        {},
+        (
+            "Subscription(endpoint, stream, name, handler) is now "
+            "Subscription(stream, name, handler, endpoint=endpoint)"
+        ),
+    ),
+    (
+        Subscription,
+        ("prices", "billing", print),
+        {"after": 0},
+        "Subscription(after=) is now Subscription(restart=Start.at(after + 1))",
+    ),
+    (
+        Subscription,
+        ("prices", "billing", print),
+        {"start": -1},
+        "Subscription(start=) is now Subscription(start=Start.at(start + 1))",
+    ),
+    (
+        Subscription,
+        ("prices", "billing", print),
+        {"begin": print},
+        "Subscription(begin=) is now Subscription(on_restart=)",
+    ),
+    (
+        Subscription,
+        ("prices", "billing", print),
+        {"watermark": lambda: 0},
+        "Subscription(watermark=) is now Subscription(position=)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "args", "keywords", "text"), OLD_CONSTRUCTORS)
+def test_a_constructor_of_0_3_works_and_says_what_to_write(
+    kind: type, args: tuple[Any, ...], keywords: dict[str, Any], text: str
+) -> None:
+    with pytest.warns(DeprecationWarning, match=f"^{re.escape(text)}$") as seen:
+        made = kind(*args, **keywords)
+    assert seen[0].filename == __file__
+    if not isinstance(made, Worker | Subscription):  # which were not started
+        made.close(0) if isinstance(made, Producer | Publisher) else made.close()
+
+
+def test_every_old_constructor_stands_in_the_table_above() -> None:
+    told = {text.partition(" is now ")[0] for *_, text in OLD_CONSTRUCTORS}
+    classes = ("Producer(", "Publisher(", "Client(", "Worker(", "Reader(", "Subscription(")
+    assert told == {old for old in OLD_NAMES if old.startswith(classes)}
+
+
+@pytest.mark.parametrize("kind", [Producer, Publisher, Client, Worker, Reader, Subscription])
+def test_the_endpoint_is_the_last_keyword_of_every_class(kind: type) -> None:
+    named = [
+        each.name for each in inspect.signature(kind).parameters.values() if each.kind is not each.VAR_KEYWORD
+    ]
+    assert named[-1] == "endpoint"
+    assert inspect.signature(kind).parameters["endpoint"].default is None
+
+
+def test_an_endpoint_that_is_given_twice_is_an_error() -> None:
+    twice: Any = Producer
+    with pytest.warns(match="is now"), pytest.raises(TypeError, match="Producer got 'endpoint' twice"):
+        twice(ENDPOINT, endpoint=ENDPOINT)

@@ -36,7 +36,7 @@ class QueueName(click.ParamType[str]):
     ) -> list[CompletionItem]:
         """Return the queues that begin with the text; none if no broker answers at once."""
         try:
-            with Client(_access(ctx), timeout=_SECONDS, patient=False) as client:
+            with Client(timeout=_SECONDS, wait=False, endpoint=_access(ctx)) as client:
                 names = [str(row["name"]) for row in client.queues()]
         except (SluiceError, ValueError):
             return []

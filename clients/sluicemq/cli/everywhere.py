@@ -38,7 +38,7 @@ def at_each(invocation: Invocation, ask: Callable[[Client], Any]) -> list[Answer
     def asked(endpoint: str) -> Answer:
         there = replace(access, endpoints=(endpoint,))
         try:
-            with Client(there, timeout=invocation.timeout, patient=False) as client:
+            with Client(timeout=invocation.timeout, wait=False, endpoint=there) as client:
                 return Answer(endpoint, ask(client))
         except SluiceError as error:
             return Answer(endpoint, error=error)

@@ -105,7 +105,7 @@ class ManyPushes:
 
     def run(self) -> None:
         """Push all, or what there is time for until Ctrl-C; exits with 1 if not all is stored."""
-        producer = Producer(self._invocation.access, push_timeout=_A_LOOK, on_refused=self._note)
+        producer = Producer(push_timeout=_A_LOOK, on_refused=self._note, endpoint=self._invocation.access)
         try:
             with self._stop.caught():
                 self._push_all(producer)

@@ -79,7 +79,7 @@ class Invocation:
 
     def client(self, *, patient: bool = False) -> Client:
         """Return a client of the broker; ``patient``: it waits for a broker that does not run yet."""
-        return Client(self.access, timeout=self.timeout, patient=patient)
+        return Client(timeout=self.timeout, wait=patient, endpoint=self.access)
 
     def result(self, text: str, **values: Any) -> None:
         """Show one sentence, or with ``--json`` the values."""

@@ -60,7 +60,7 @@ def push(
 
 
 def _push_one(invocation: Invocation, queue: str, payload: bytes, options: dict[str, Any]) -> None:
-    with Producer(invocation.access, close_timeout=invocation.timeout) as producer:
+    with Producer(close_timeout=invocation.timeout, endpoint=invocation.access) as producer:
         receipt = producer.push(queue, payload, **options)
         try:
             receipt.wait(invocation.timeout)

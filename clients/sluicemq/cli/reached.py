@@ -28,7 +28,9 @@ def reached(invocation: Invocation, error: NotAdmitted | Timeout | Unavailable) 
     if NOBODY_ANSWERS in str(error):
         return NO_BROKER, _START_ONE
     try:
-        with Client(invocation.access, timeout=min(invocation.timeout, _ASKED_FOR), patient=False) as client:
+        with Client(
+            timeout=min(invocation.timeout, _ASKED_FOR), wait=False, endpoint=invocation.access
+        ) as client:
             health = client.health()
     except NotAdmitted as refusal:
         return NOT_ADMITTED, str(refusal)

@@ -51,7 +51,7 @@ def call(invocation: Invocation, /, queue: str, payload: str, **options: Any) ->
     job = sys.stdin.buffer.read() if payload == "-" else payload.encode(errors="surrogateescape")
     with invocation.client() as client:
         client.ping()
-        with Producer(invocation.access, close_timeout=invocation.timeout) as producer:
+        with Producer(close_timeout=invocation.timeout, endpoint=invocation.access) as producer:
             reply = producer.submit(queue, job, **options)
             try:
                 outcome = reply.result(invocation.timeout)

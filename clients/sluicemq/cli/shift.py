@@ -40,8 +40,8 @@ class Shift:
         self._counts: Counter[str] = Counter()
         self._was_busy = False
         self._worker = Worker(
-            invocation.access, queue, self._handle, prefetch=prefetch, concurrency=concurrency, pop=pop,
-            wait_for_queue=wait_for_queue, on_stop=on_stop,
+            queue, self._handle, prefetch=prefetch, concurrency=concurrency, pop=pop,
+            wait=wait_for_queue, on_stop=on_stop, endpoint=invocation.access,
         )  # fmt: skip
 
     @property

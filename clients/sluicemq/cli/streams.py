@@ -16,6 +16,7 @@ from sluicemq.protocol.errors import Gap
 from sluicemq.protocol.permissions import Action
 from sluicemq.publisher import Publisher
 from sluicemq.reader import Reader
+from sluicemq.start import Start
 
 _topics = click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="A beginning, a pattern such as orders.*.paid or orders.>, or =TOPIC; may be given again.")  # noqa: E501 # fmt: skip
 _yes = click.option("--yes", is_flag=True, help="Don't ask.")
@@ -75,7 +76,7 @@ def publish(
     """
     if lines == (payload is not None):
         raise click.UsageError("give one of PAYLOAD and --lines")
-    with Publisher(invocation.access, close_timeout=invocation.timeout) as publisher:
+    with Publisher(close_timeout=invocation.timeout, endpoint=invocation.access) as publisher:
         if lines:
             receipts = [publisher.publish(stream, topic, each.rstrip(b"\n")) for each in sys.stdin.buffer]
         else:
@@ -104,10 +105,10 @@ def read(
     """Read messages of STREAM: number, time, size, topic, payload."""
     if after is not None and since is not None:
         raise click.UsageError("give one of --after and --since")
-    begin = None if since is None else time() - since
+    start = Start.at((after or 0) + 1) if since is None else Start.since(time() - since)
     found: list[Message] = []
-    chosen: dict[str, Any] = {"since": begin, "topics": topics, "on_gap": _on_gap(invocation)}
-    with Reader(invocation.access, stream, after or 0, **chosen) as reader:
+    on_gap = _on_gap(invocation)
+    with Reader(stream, start=start, topics=topics, on_gap=on_gap, endpoint=invocation.access) as reader:
         while len(found) < limit and (message := reader.read(invocation.timeout)):
             found.append(message)
     if invocation.as_json:
@@ -123,8 +124,10 @@ def read(
 @click.pass_obj
 def tail(invocation: Invocation, /, stream: str, *, topics: tuple[str, ...]) -> None:
     """Print what is published to STREAM from now on, until Ctrl-C."""
-    chosen: dict[str, Any] = {"new": True, "follow": True, "topics": topics, "on_gap": _on_gap(invocation)}
-    with Reader(invocation.access, stream, **chosen) as reader:
+    on_gap = _on_gap(invocation)
+    with Reader(
+        stream, start=Start.new(), topics=topics, follow=True, on_gap=on_gap, endpoint=invocation.access
+    ) as reader:
         for each in reader:
             if invocation.as_json:
                 invocation.json(_row(each))
