@@ -14,8 +14,6 @@ from sluicemq import Client, Job, Producer, Reject, Worker
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
 
-HERE = f"{socket.gethostname()}:{os.getpid()}"
-
 
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
@@ -37,7 +35,10 @@ def test_a_worker_is_named_by_its_own_name_host_and_pid(
         job.wait(TIMEOUT)
         with Worker(endpoint, queue, refuse, name=name):
             wait_until(lambda: client.show(queue, job.id)["state"] == "dead")
-        assert client.show(queue, job.id)["errors"][-1]["worker"] == f"{called} {HERE}"
+        assert (
+            client.show(queue, job.id)["errors"][-1]["worker"]
+            == f"{called} {socket.gethostname()}:{os.getpid()}"
+        )
 
 
 def test_a_line_about_a_queue_has_it_as_a_field(broker: BrokerProcess) -> None:

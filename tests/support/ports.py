@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections import deque
-from random import Random
+from random import SystemRandom
 
 _given: deque[int] = deque(maxlen=500)
-_random = Random(os.getpid())
+_random = SystemRandom()  # not as that of another process
+
+#: Below those of outgoing connections (32768), so that none takes one before its door does.
+_ALL = range(10_000, 32_000)
+_ports = _ALL
 
 
-def _ports() -> range:
-    """Below those of outgoing connections (32768), so that none takes one before its door does.
-
-    Each of the processes that run the tests has some of its own: what one of them has found free another one
-    would, too.
-    """
-    all_of_them = range(10_000, 32_000)
-    count = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
-    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
-    return all_of_them[number % count :: count]
+def take_share(number: int, count: int) -> None:
+    """From now on give only ports of this share: what one process has found free another one would, too."""
+    global _ports  # noqa: PLW0603 - of this process
+    _ports = _ALL[number::count]
 
 
 def free_port() -> int:
     """A port on 127.0.0.1 that is free, another one at each call for a while."""
     while True:
-        port = _random.choice(_ports())
+        port = _random.choice(_ports)
         if port not in _given and is_free(port):
             _given.append(port)
             return port

@@ -24,6 +24,8 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
+from support import ports
+
 _FORK = multiprocessing.get_context("fork")
 
 
@@ -58,11 +60,13 @@ class Processes:
         return True
 
     def _fork(self, session: pytest.Session, files: deque[range]) -> None:
+        number = min(set(range(self._count)) - {child.number for child in self._at_work.values()})
         ours, theirs = _FORK.Pipe()
-        process = _FORK.Process(target=_run, args=(session, theirs, [ours, *self._at_work]))
+        others = [ours, *self._at_work]
+        process = _FORK.Process(target=_run, args=(session, theirs, others, number, self._count))
         process.start()
         theirs.close()
-        self._at_work[ours] = _Child(process, ours)
+        self._at_work[ours] = _Child(process, ours, number)
 
     def _hear(self, session: pytest.Session, child: _Child, files: deque[range]) -> None:
         try:
@@ -99,8 +103,9 @@ class Processes:
 class _Child:
     """A process, the test at which it is, and which it has still to run of a file."""
 
-    def __init__(self, process: Any, pipe: Connection) -> None:
+    def __init__(self, process: Any, pipe: Connection, number: int) -> None:
         self.process = process
+        self.number = number
         self.pipe = pipe
         self.test: pytest.Item | None = None
         self.left = range(0)
@@ -129,10 +134,13 @@ def _files(items: list[pytest.Item]) -> Iterator[range]:
         begin = end
 
 
-def _run(session: pytest.Session, pipe: Connection, others: list[Connection]) -> None:
+def _run(
+    session: pytest.Session, pipe: Connection, others: list[Connection], number: int, count: int
+) -> None:
     """Run file after file, until there is none, or the pipe is closed."""
     for each in others:
         each.close()
+    ports.take_share(number, count)
     capture: Any = session.config.pluginmanager.getplugin("capturemanager")
     capture.stop_global_capturing()  # the files to which that goes are those of the process above
     capture.start_global_capturing()
@@ -143,7 +151,7 @@ def _run(session: pytest.Session, pipe: Connection, others: list[Connection]) ->
     except (BrokenPipeError, ConnectionResetError, EOFError, KeyboardInterrupt):
         pass
     finally:
-        session._setupstate.teardown_exact(None)  # noqa: SLF001 - ends what lasts for the session
+        _end_all_but_what_is_of(session, None)
         capture.stop_global_capturing()
 
 
@@ -155,6 +163,7 @@ def _next(pipe: Connection) -> range:
 
 def _run_file(session: pytest.Session, pipe: Connection, tests: range) -> None:
     items = session.items
+    _end_all_but_what_is_of(session, items[tests[0]])
     for number in tests:
         if pipe.poll():  # it was closed
             raise EOFError
@@ -162,3 +171,7 @@ def _run_file(session: pytest.Session, pipe: Connection, tests: range) -> None:
         # Behind the last test of a file comes one of another file, so that what lasts for the session stays.
         item, following = items[number], items[(number + 1) % len(items)]
         item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+
+
+def _end_all_but_what_is_of(session: pytest.Session, item: pytest.Item | None) -> None:
+    session._setupstate.teardown_exact(item)  # noqa: SLF001 - pytest has no other way

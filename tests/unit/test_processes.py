@@ -47,12 +47,17 @@ def test_d(of_the_session):
 def test_e():
     pytest.skip("no e")
 """
+LAST = """
+def test_f(of_the_session):
+    pass
+"""
 
 
 def run(folder: Path, *arguments: str) -> str:
     (folder / "conftest.py").write_text(CONFTEST)
-    (folder / "test_one.py").write_text(ONE)
-    (folder / "test_other.py").write_text(OTHER)
+    for name, text in (("one", ONE), ("other", OTHER), ("last", LAST)):
+        (folder / name).mkdir()
+        (folder / name / f"test_{name}.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rA", *arguments, str(folder)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(SUPPORT), *sys.path))}
     done = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=False)
@@ -63,10 +68,10 @@ def run(folder: Path, *arguments: str) -> str:
 def test_each_file_is_run_whole_by_one_process_and_one_that_ends_fails_its_test(tmp_path: Path) -> None:
     told = run(tmp_path)
 
-    assert "1 failed, 2 passed, 1 skipped, 1 error" in told
+    assert "1 failed, 3 passed, 1 skipped, 1 error" in told
     assert "what b says" in told
     assert "what test_a printed" in told
-    assert re.search(r"ERROR test_other.py::test_c.*the process that ran this ended with code 3", told)
+    assert re.search(r"ERROR other/test_other.py::test_c.*the process that ran this ended with code 3", told)
     assert (tmp_path / "ended").read_text() == "xx"  # the process that ended so ends nothing
 
 
