@@ -28,7 +28,6 @@ from pymongo.database import Database
 
 from sluicemq import Client, Job, Producer, SluiceError, Worker
 from sluicemq.claim import ClaimedJob
-from sluicemq_broker.store import FAILPOINTS
 from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.waiting import TIMEOUT, wait_until
@@ -58,9 +57,7 @@ class FatedBroker(BrokerProcess):
     def __init__(
         self, uri: str, database: str, config: Mapping[str, Any], failpoints: str, start_timeout: float
     ) -> None:
-        super().__init__(uri, database, config=config, start_timeout=start_timeout)
-        if failpoints:
-            self._env[FAILPOINTS] = failpoints
+        super().__init__(uri, database, config=config, start_timeout=start_timeout, failpoints=failpoints)
 
     @property
     def dead(self) -> bool:

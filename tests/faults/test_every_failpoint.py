@@ -21,7 +21,7 @@ from pymongo import MongoClient
 from faults.killed_at import Lane, NotMet
 from faults.replica_set import ReplicaSet
 from faults.scripts import CONFIG, SCENARIOS
-from sluicemq_broker.store.failpoints import comments
+from support.failpoints import comments
 
 #: Kills at one time: nearly all of each is waiting for a lease to end.
 LANES = 6

@@ -11,7 +11,6 @@ import pytest
 from pymongo import MongoClient
 
 from sluicemq import Client, Producer, SluiceError
-from sluicemq_broker.store import FAILPOINTS
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT
 
@@ -20,7 +19,7 @@ COMMIT = "jobs.commit"
 
 
 def broker(mongo_uri: str, database: str, failpoints: str) -> BrokerProcess:
-    return BrokerProcess(mongo_uri, database, env={FAILPOINTS: failpoints})
+    return BrokerProcess(mongo_uri, database, failpoints=failpoints)
 
 
 def stored(mongo_uri: str, database: str) -> int:
@@ -70,17 +69,3 @@ def test_a_trace_names_what_was_met_once_each(mongo_uri: str, database: str, tmp
             producer.push("mail", b"job").wait(TIMEOUT)
         assert "dies or waits where a test wants it to" in traced.log_text()
     assert file.read_text().splitlines().count(INSERT) == 1
-
-
-@pytest.mark.parametrize("failpoints", ["nonsense", "jobs.lose.before=die"])
-def test_failpoints_that_cannot_be_read_are_refused_by_name(
-    mongo_uri: str, database: str, failpoints: str
-) -> None:
-    refused = broker(mongo_uri, database, failpoints)
-    try:
-        refused.launch()
-        assert refused.process.wait(TIMEOUT) == 2
-        assert FAILPOINTS in refused.log_text()
-        assert failpoints in refused.log_text()
-    finally:
-        refused.close()

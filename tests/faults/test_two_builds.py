@@ -301,10 +301,10 @@ def read(reader: Reader) -> bytes:
 def test_an_upgrade_whose_broker_is_killed_half_way_is_repeated(
     mongo_uri: str, database: str, build: Path, killed: str, before: int
 ) -> None:
-    dies = {"SLUICEMQ_FAILPOINTS": f"schema.{killed}=die"}
+    dies = f"schema.{killed}=die"
     with MongoClient[dict[str, Any]](mongo_uri) as mongo, ExitStack() as stack:
         mongo[database]["meta"].insert_one({"_id": "schema", "number": LAST})
-        broker = stack.enter_context(BrokerProcess(mongo_uri, database, config=CONFIG, env=dies))
+        broker = stack.enter_context(BrokerProcess(mongo_uri, database, config=CONFIG, failpoints=dies))
         with Client(broker.doors["smq"]) as client, pytest.raises(Unavailable):
             client.upgrade()
         assert broker.process.wait(TIMEOUT) != 0

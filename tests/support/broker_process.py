@@ -46,7 +46,7 @@ class BrokerProcess:
 
     ``config`` is written as its TOML file; ``[[devices]]`` left out are the three default ones, on
     free ports. ``mongodb_uri=None`` gives it an embedded MongoDB in :attr:`folder`. ``rlimits`` maps
-    ``resource.RLIMIT_*`` to a value (soft and hard).
+    ``resource.RLIMIT_*`` to a value (soft and hard). ``failpoints``: :mod:`support.failpoints`.
     """
 
     #: The arguments of Python.
@@ -63,12 +63,15 @@ class BrokerProcess:
         rlimits: Mapping[int, int] | None = None,
         folder: Path | None = None,
         start_timeout: float = 2 * TIMEOUT,
+        failpoints: str = "",
     ) -> None:
         self._own_folder = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="sluicemq-test-"))
         self.config = _complete(config or {}, mongodb_uri, database, self.folder)
         self._args = list(args)
         self._env = {**_clean_environment(), **(env or {})}
+        if failpoints:
+            self._env["SLUICEMQ_FAILPOINTS"] = failpoints
         self._rlimits = dict(rlimits or {})
         self._start_timeout = start_timeout
         self._forked = not (args or env or rlimits or folder) and self.program == BrokerProcess.program

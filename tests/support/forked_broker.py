@@ -29,7 +29,7 @@ from pathlib import Path
 _NURSERY = """
 from sluicemq_broker.__main__ import main  # patched by gevent, then loaded: as each broker begins
 
-import gc, json, os, signal, sys
+import gc, json, os, runpy, signal, sys
 from socket import recv_fds
 from _socket import socket
 from gevent.monkey import get_original
@@ -44,6 +44,8 @@ def begin(order):
         os.dup2(file, number)
     os.environ.clear()
     os.environ.update(order["environment"])
+    if wanted := os.environ.pop("SLUICEMQ_FAILPOINTS", ""):
+        runpy.run_path(order["failpoints"])["arm_failpoints"](wanted)
     sys.exit(main(order["arguments"]))
 
 orders = socket(fileno=int(sys.argv[1]))
@@ -82,6 +84,7 @@ class ForkedBroker:
             "folder": str(folder),
             "log": str(log),
             "environment": dict(environment),
+            "failpoints": str(Path(__file__).with_name("failpoints.py")),
         }
         told, end = socket.socketpair()
         with told, end:

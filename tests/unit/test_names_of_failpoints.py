@@ -11,12 +11,10 @@ from typing import Final
 
 import pytest
 
-from sluicemq_broker.store import arm_failpoints, failpoints
-from sluicemq_broker.store.failpoints import comments
+from sluicemq_broker import store
+from support.failpoints import arm_failpoints, comments
 
-SOURCES: Final = [
-    each for each in Path(failpoints.__file__).parent.rglob("*.py") if each.name != "failpoints.py"
-]
+SOURCES: Final = list(Path(store.__file__).parent.rglob("*.py"))
 #: Methods of the driver that write, or may; no pipeline of an ``aggregate`` here has a stage that does.
 WRITES: Final = re.compile(
     r"(insert|update|delete)_(one|many)|replace_one|bulk_write|find_one_and_\w+|rename|drop|drop_(index|indexes|collection)"
@@ -29,7 +27,7 @@ READS: Final = {
 }
 MISSING: Final = """has no failpoint. Write one in the line above it, with a name of its own:
     # failpoint jobs.commit
-(for a statement that verbs share: broker/sluicemq_broker/store/failpoints.py). Have a script of
+(for a statement that verbs share: tests/support/failpoints.py). Have a script of
 tests/faults/scripts.py meet it: pytest --full tests/faults/test_every_failpoint.py -k met_by"""
 
 
@@ -59,7 +57,9 @@ def test_no_pipeline_writes_for_none_has_a_failpoint() -> None:
     assert not [each.name for each in SOURCES if re.search(r"\$(merge|out)\b", each.read_text())]
 
 
-@pytest.mark.parametrize("text", ["", "x", "jobs.commit=die", "a.b.before=die", "*.before=die"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "jobs.commit=die", "a.b.before=die", "*.before=die", "jobs.lose.before=die"]
+)
 def test_what_can_not_be_read_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"failpoint|no statement"):
         arm_failpoints(text)

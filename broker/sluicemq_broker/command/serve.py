@@ -42,7 +42,7 @@ from sluicemq_broker.embedded import EmbeddedMongo
 from sluicemq_broker.parts import PARTS
 from sluicemq_broker.process import systemd
 from sluicemq_broker.process.server import Server
-from sluicemq_broker.store import FAILPOINTS, arm_failpoints, fixed_until
+from sluicemq_broker.store import fixed_until
 from sluicemq_devices.hub import give_back_large_memory, look_for_cycles
 
 log = logging.getLogger("broker")
@@ -109,12 +109,6 @@ def serve(
         )
         return 0
     logs.set_up(config.broker.log_level, config.broker.log_format)
-    if wanted := environ.get(FAILPOINTS):
-        try:
-            arm_failpoints(wanted)
-        except ValueError as error:
-            _refuse(ConfigError([Problem(FAILPOINTS, str(error))]), as_json=False)
-            return USAGE
     look_for_cycles(_NEW_OBJECTS, _NEW_BLOCKS)
     give_back_large_memory()
     for name in systemd.VARIABLES:

@@ -18,8 +18,6 @@ from sluicemq.protocol.environment import OF_CLIENTS, PREFIX, given
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.problems import Problem
 
-#: Variables that are no settings: failpoints of tests.
-_OTHERS: Final = frozenset({f"{PREFIX}FAILPOINTS"})
 #: ``SLUICEMQ_PORT=tcp://10.0.0.1:5550``, ``SLUICEMQ_MONGODB_SERVICE_HOST=10.0.0.1``,
 #: ``SLUICEMQ_0_PORT_5550_TCP_ADDR=10.0.0.1``, ...
 _OF_KUBERNETES: Final = re.compile(
@@ -46,7 +44,7 @@ def variables(environ: Mapping[str, str], known: Iterable[str]) -> Variables:
         link = _OF_KUBERNETES.fullmatch(f"{key}={environ[name]}")
         if key.lower() in known:
             found.settings[key.lower()] = given(name, environ)
-        elif link or name in _OTHERS or name in OF_CLIENTS.values():
+        elif link or name in OF_CLIENTS.values():
             continue
         elif "did you mean" in (complaint := rules.unknown(key.lower(), known)):
             found.problems.append(Problem(name, complaint))

@@ -60,7 +60,6 @@ from sluicemq_broker.store.copies.history_window import Disturbed, HistoryWindow
 from sluicemq_broker.store.copies.loading import RestoredDatabase
 from sluicemq_broker.store.copies.snapshot import LeftOut, Snapshot
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, UnsafeStore
-from sluicemq_broker.store.failpoints import FAILPOINTS, arm_failpoints
 from sluicemq_broker.store.halving import by_bytes, in_halves
 from sluicemq_broker.store.jobs.children import Child, FanOut, end_children, fan_out
 from sluicemq_broker.store.jobs.claims import Claim
@@ -111,7 +110,6 @@ __all__ = [
     "CONFIRMED_EVERY",
     "COUNTED_EXACTLY",
     "EVERY",
-    "FAILPOINTS",
     "GUARD",
     "MOST_AUDITED",
     "MOST_CUT",
@@ -215,7 +213,6 @@ __all__ = [
     "Unclear",
     "UnsafeStore",
     "WaitingParents",
-    "arm_failpoints",
     "by_bytes",
     "collection",
     "confirm",

@@ -1,6 +1,6 @@
-"""Failpoints: a test makes this broker die, or wait, just before or after a statement that writes.
+"""Failpoints: a test makes a broker die, or wait, just before or after a statement that writes.
 
-The variable ``SLUICEMQ_FAILPOINTS`` arms them; without it nothing here runs::
+The variable ``SLUICEMQ_FAILPOINTS`` arms them in a :mod:`forked broker <support.forked_broker>`::
 
     SLUICEMQ_FAILPOINTS="jobs.commit.before=die@3,trace:/tmp/met"
 
@@ -42,6 +42,8 @@ from typing import Final
 
 from pymongo import monitoring
 
+from sluicemq_broker import store
+
 log = logging.getLogger("broker.store")
 
 #: Variable of the environment that arms them.
@@ -60,11 +62,10 @@ Comments = Mapping[tuple[str, int], str]
 
 
 def comments() -> Comments:
-    """Read all comments that name failpoints, from the sources of this package."""
+    """Read all comments that name failpoints, from the sources of the store."""
     return {
         (str(file), number + 1): comment[1]
-        for file in Path(__file__).parent.rglob("*.py")
-        if file != Path(__file__)
+        for file in Path(store.__file__).parent.rglob("*.py")
         for number, line in enumerate(file.read_text().splitlines(keepends=True), start=1)
         if (comment := _COMMENT.fullmatch(line))
     }
