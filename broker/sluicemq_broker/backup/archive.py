@@ -35,8 +35,6 @@ _DOCUMENTS: Final = ".bson.gz"
 _METADATA: Final = ".metadata.json.gz"
 #: Characters that mongodump leaves in the name of a file.
 _PLAIN: Final = "-_.~$&+=:@"
-#: The fastest level of zlib: three times as fast as its default, for a tenth more of bytes.
-_LEVEL: Final = 1
 #: Threads that compress, and batches of up to 16 MB that wait for them.
 _THREADS: Final = 2
 _WAITING: Final = 3
@@ -243,7 +241,8 @@ def _length(head: bytes) -> int:
 
 
 def _compressed(data: bytes) -> bytes:
-    return gzip.compress(data, _LEVEL, mtime=0)
+    # The fastest level of zlib: three times as fast as its default, for a tenth more of bytes.
+    return gzip.compress(data, 1, mtime=0)
 
 
 def _sum_of(manifest: Mapping[str, Any]) -> str:

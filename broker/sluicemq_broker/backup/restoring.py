@@ -34,8 +34,6 @@ from sluicemq_broker.store import (
 #: Seconds between two lines of progress, and two looks whether another restore has begun.
 _PROGRESS: Final = 5.0
 _LOOK: Final = 1.0
-#: Tries to make the indexes of a collection.
-_TRIES: Final = 5
 #: Documents, and bytes, of one insert.
 _MOST: Final = 2000
 _MOST_BYTES: Final = 8 << 20
@@ -185,7 +183,8 @@ class _Restore:
 
     def _make_indexes(self, each: Description) -> None:
         """Make the indexes of a collection; where an election has broken that off, once more."""
-        for left in reversed(range(_TRIES)):
+        # Tries to make the indexes of a collection.
+        for left in reversed(range(5)):
             try:
                 self._targets[each.database].make_indexes(each)
                 break

@@ -19,8 +19,6 @@ from sluicemq_broker.backup.reach import Place, reached
 from sluicemq_broker.backup.refusal import Refusal
 from sluicemq_broker.store import Description, Disturbed, HistoryWindow, LeftOut, SchemaStore, Snapshot
 
-#: Copies that are begun, where an election or the like disturbs them.
-_TRIES: Final = 3
 #: Seconds between two lines of progress.
 _PROGRESS: Final = 5.0
 _MB: Final = 1_000_000
@@ -39,7 +37,8 @@ def back_up(place: Place, out: Path, keep: int | None, say: Say) -> dict[str, An
     folder.require_room()
     with reached(place, running=True) as client:
         schemas = _schemas(client, place)
-        for left in reversed(range(_TRIES)):
+        # Copies that are begun, where an election or the like disturbs them.
+        for left in reversed(range(3)):
             try:
                 done = _Copy(client, place, folder, say, schemas).make()
                 break

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final
 
 import gevent
 from gevent.event import Event
@@ -22,14 +21,6 @@ from sluicemq_devices.hub import let_others_run
 
 log = logging.getLogger("broker.events")
 
-#: Events in one statement, at most.
-_AT_ONCE: Final = 500
-#: Seconds between two tries to listen again.
-_PAUSE: Final = 0.5
-#: Seconds for which a broker whose event was received counts as present, whatever the leases say.
-_HEARD: Final = 30.0
-#: Seconds for sending the last events when the broker stops.
-_LAST_SENDS: Final = 0.5
 
 #: Handles an event; must not block.
 Handler = Callable[[BusEvent], None]
@@ -59,7 +50,7 @@ class Channel:
         self._heard_until = 0.0
         #: The windows that are open, and the event to send at the end of each.
         self._later: dict[tuple[BusKind, str], BusEvent | None] = {}
-        self._outgoing: Batcher[BusEvent] = Batcher(self._send, size=_AT_ONCE)
+        self._outgoing: Batcher[BusEvent] = Batcher(self._send, size=500)  # events in one statement, at most
         self._over = Event()
 
     @property
@@ -93,7 +84,7 @@ class Channel:
         self._over.set()
         self._outgoing.extend([event for event in self._later.values() if event])
         self._later.clear()
-        self._outgoing.drain(_LAST_SENDS)
+        self._outgoing.drain(0.5)  # seconds for sending the last events when the broker stops
 
     # ------------------------------------------------------------------ send
 
@@ -131,7 +122,7 @@ class Channel:
                 self._lost(error)
             except Exception:
                 log.exception("listening to other brokers failed")
-            self._over.wait(_PAUSE)
+            self._over.wait(0.5)  # seconds between two tries to listen again
 
     def _follow(self, transport: Transport) -> None:
         """Receive events until the broker stops, or until some may have been missed."""
@@ -155,7 +146,8 @@ class Channel:
             self._listening = False
 
     def _hear(self, line: str, *, in_store: bool) -> None:
-        self._heard_until = self._timer.now() + _HEARD
+        # Seconds for which a broker whose event was received counts as present, whatever the leases say.
+        self._heard_until = self._timer.now() + 30.0
         event = BusEvent.read(line)
         carries = event is not None and event.kind is BusKind.SEGMENT
         if not carries:

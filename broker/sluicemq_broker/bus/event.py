@@ -6,12 +6,7 @@ A missed event costs time and never a job: brokers poll as well. An event too ma
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final, NamedTuple, Self
-
-#: Seconds between two events of one kind about one queue.
-_WINDOW: Final = 0.05
-#: Seconds between two events about one stream, whose readers want each segment: one or two inserts.
-_STREAM_WINDOW: Final = 0.005
+from typing import NamedTuple, Self
 
 
 class BusKind(StrEnum):
@@ -44,7 +39,9 @@ class BusKind(StrEnum):
     @property
     def window(self) -> float:
         """Seconds in which one event about a queue or stream is sent; a second one follows at their end."""
-        return _STREAM_WINDOW if self is BusKind.STREAM else _WINDOW
+        # Seconds between two events of one kind about one queue.
+        # Seconds between two events about one stream, whose readers want each segment: one or two inserts.
+        return 0.005 if self is BusKind.STREAM else 0.05
 
 
 class BusEvent(NamedTuple):

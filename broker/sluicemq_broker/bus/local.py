@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final
 
 from gevent.queue import Empty, Queue
-
-#: Seconds after which a feed returns no lines.
-_AWAIT: Final = 1.0
 
 #: The listeners by the name of the place.
 _places: defaultdict[str, set[LocalFeed]] = defaultdict(set)
@@ -25,7 +21,7 @@ class LocalFeed:
     def next(self) -> Sequence[str]:
         """See :meth:`Feed.next`."""
         try:
-            first = self.lines.get(timeout=_AWAIT)
+            first = self.lines.get(timeout=1.0)  # seconds after which a feed returns no lines
         except Empty:
             return ()
         return [first, *(self.lines.get_nowait() for _ in range(self.lines.qsize()))]

@@ -12,8 +12,6 @@ import gevent
 from sluicemq.protocol.json_values import dumps
 from sluicemq_devices.hub import LONGEST_TRACEBACK, Mishap, Notices, OneLine, shortened, unblock_stderr
 
-#: Characters of the name of a failed greenlet.
-_CONTEXT: Final = 200
 #: Fields of a record given as ``extra``; in JSON each is a key.
 FIELDS: Final = ("queue", "job", "worker", "attempt", "reason")
 
@@ -30,7 +28,8 @@ def set_up(level: str, form: str) -> None:
     notices = Notices(logging.getLogger("broker"))
 
     def failed(context: object, _kind: object, error: BaseException, _trace: object) -> None:
-        notices.notice(Mishap.CALLBACKS_FAILED, f"{context}"[:_CONTEXT], error)
+        # Characters of the name of a failed greenlet.
+        notices.notice(Mishap.CALLBACKS_FAILED, f"{context}"[:200], error)
 
     gevent.get_hub().print_exception = failed  # gevent's would print past the log
 

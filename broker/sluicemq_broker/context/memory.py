@@ -10,10 +10,6 @@ from sluicemq_broker.runtime import Budget
 from sluicemq_devices.hub import Shares, Watermark
 from sluicemq_devices.sockets import Outgoing
 
-#: One queue alone may have four fifths of all verdicts: 5,000 are under way at once at full speed, and a stop
-#: there would cost each job that comes meanwhile a claim.
-_VERDICTS_PART: Final = 4.0
-
 #: Jobs whose expiry is timed, of about 200 bytes each: 20 MB. The sweep ends all beyond.
 MOST_EXPIRIES: Final = 100_000
 
@@ -43,7 +39,9 @@ class Memory:
         self.expiries = Budget(MOST_EXPIRIES)
         self.pushes = Watermark(sys.maxsize, hwm_bytes, self._changed, self._changed)
         mark = Watermark(hwm, hwm_bytes, self._changed, self._changed)
-        self.verdicts: Shares[Callable[[], None]] = Shares(mark, lambda go_on: go_on(), _VERDICTS_PART)
+        # One queue alone may have four fifths of all verdicts: 5,000 are under way at once at full speed,
+        # and a stop there would cost each job that comes meanwhile a claim.
+        self.verdicts: Shares[Callable[[], None]] = Shares(mark, lambda go_on: go_on(), 4.0)
         self._followers: list[Callable[[], None]] = []
 
     def follow(self, changed: Callable[[], None]) -> None:

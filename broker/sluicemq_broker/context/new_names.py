@@ -16,8 +16,6 @@ _EACH_SECOND_OF_ALL: Final = 20.0
 _AT_ONCE_OF_ALL: Final = 200.0
 _LEFT: Final = 50.0
 _FEW: Final = 10
-#: A tenth of all names that there may be is left to peers of the library that have made few.
-_KEPT_PART: Final = 10
 #: Peers that are remembered: those that made a name last.
 _REMEMBERED: Final = 10_000
 
@@ -45,7 +43,8 @@ class NewNames:
         """
         known = self.peers.get(peer) if peer else None
         few = known is None or known.made < _FEW
-        if there >= (most if few and not plain else most - most // _KEPT_PART):
+        # A tenth of all names that there may be is left to peers of the library that have made few.
+        if there >= (most if few and not plain else most - most // 10):
             self._refuse(f"{what} can't be made: there are {there} already, and max_queues = {most}")
         if peer is None:
             return

@@ -29,12 +29,6 @@ log = logging.getLogger("broker.owners")
 
 #: Heartbeats in one lease; a broker hands out nothing after 2/3 of a lease without one.
 _BEATS_PER_LEASE = 5
-#: Seconds between two looks at the leases of other brokers, at most: a killed broker is declared dead within
-#: twice that after its lease.
-_LOOK: Final = 0.4
-#: A heartbeat that is not answered is sent again at once: it may have been applied, and so may this one.
-#: The driver gives each try a fifth of a lease, so one lost answer still leaves time before those 2/3.
-_TRIES: Final = 2
 
 Result = TypeVar("Result")
 _TIMER: Final = Timer()
@@ -104,7 +98,9 @@ class Owners:
     @property
     def look_pause(self) -> float:
         """Seconds between two looks at the leases of others."""
-        return min(self.pause, _LOOK)
+        # Seconds between two looks at the leases of other brokers, at most: a killed broker is declared
+        # dead within twice that after its lease.
+        return min(self.pause, 0.4)
 
     @property
     def sure(self) -> bool:
@@ -272,7 +268,10 @@ class Owners:
 
     def _beat_surely(self, store: LeaseStore, mine: list[str]) -> tuple[float, int]:
         """Send a heartbeat, again if it gets no answer; return when it was sent, and the answer."""
-        for left in reversed(range(_TRIES)):
+        # A heartbeat that is not answered is sent again at once: it may have been applied, and so may this
+        # one. The driver gives each try a fifth of a lease, so one lost answer still leaves time before
+        # those 2/3.
+        for left in reversed(range(2)):
             sent = self._now()
             try:
                 return sent, store.beat(mine, self._clock.now(), self._worked())

@@ -5,15 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from sluicemq.protocol.errors import OldBroker, Unavailable
 from sluicemq_broker.store import SCHEMA, NewerSchema, SchemaNumbers, SchemaStore, Seen
 
 log = logging.getLogger("broker")
-
-#: Seconds for which a broker of schema 2, which reads the number before it has a lease, may be starting.
-_STARTING: Final = 2.0
 
 
 class Schema:
@@ -82,7 +79,9 @@ class Schema:
         return before
 
     def _finish(self, living: Callable[[], Sequence[Seen]], sleep: Callable[[float], object]) -> None:
-        sleep(_STARTING)
+        # Seconds for which a broker of schema 2, which reads the number before it has a lease, may be
+        # starting.
+        sleep(2.0)
         try:
             _require_all(living())
         except OldBroker:

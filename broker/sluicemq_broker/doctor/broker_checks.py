@@ -32,8 +32,6 @@ _TROUBLE: Final = {
     Count.BUS_UNTOLD: "it could not send events over the event bus",
     Count.BUS_LOST: "it could not receive events over the event bus",
 }
-#: The name of the file among the settings of brokers.
-_FILE: Final = "this file"
 
 
 def answers(subject: Subject) -> Iterator[Finding]:
@@ -163,7 +161,8 @@ def _of_file(config: Config, tables: Tables, stored: set[tuple[str, str]]) -> It
     """Name what a file says otherwise than the brokers that run, which agree."""
     own = {name: given_in_file(each) for name, each in config.queues.items()}
     own[ALL_QUEUES] = given_in_file(config.other_queues)
-    for each in _unless_stored({_FILE: own, "the brokers": tables}, stored)[:_MOST]:
+    # The name of the file among the settings of brokers.
+    for each in _unless_stored({"this file": own, "the brokers": tables}, stored)[:_MOST]:
         yield warning(
             f"the brokers run with another value of queue {each.queue} than this file: {each}",
             to_do="let them read it again: SIGHUP, systemctl reload sluicemq",

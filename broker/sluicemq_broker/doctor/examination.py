@@ -48,8 +48,6 @@ from sluicemq_devices.sockets import host_and_port, parse_endpoint
 
 _ENDPOINT: Final = OF_CLIENTS["endpoint"]
 _URI_FILE: Final = "mongodb.uri"
-#: Seconds for a connection to the broker's door.
-_PATIENCE: Final = 2.0
 #: The address of this machine that leads to a door which listens on all of them.
 _HERE: Final = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - compared, not bound
 
@@ -255,7 +253,8 @@ def _listens(endpoint: str) -> bool | None:
     if not endpoint.startswith("tcp://"):
         return None
     try:
-        with socket.create_connection(host_and_port(endpoint), _PATIENCE):
+        # Seconds for a connection to the broker's door.
+        with socket.create_connection(host_and_port(endpoint), 2.0):
             return True
     except (OSError, ValueError):
         return False

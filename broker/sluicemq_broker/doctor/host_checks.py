@@ -17,8 +17,6 @@ _SPARE: Final = 0.05
 #: Bytes of memory that a broker with its MongoDB needs, and those that should be available.
 _LEAST_MEMORY: Final = 512 * _MIB
 _LEAST_AVAILABLE: Final = 128 * _MIB
-#: Open files: one for each connection and 256 beside them; ten for each queue in an embedded MongoDB.
-_FEW_FILES: Final = 4096
 
 
 def disk(subject: Subject) -> Iterator[Finding]:
@@ -62,7 +60,8 @@ def open_files(subject: Subject) -> Iterator[Finding]:
     """Judge how many files a process may open, against the connections that the configuration allows."""
     files = subject.host.open_files
     wanted = subject.config.broker.max_connections if subject.config else None
-    needed = max(_FEW_FILES, (wanted or 0) + 256)
+    # Open files: one for each connection and 256 beside them; ten for each queue in an embedded MongoDB.
+    needed = max(4096, (wanted or 0) + 256)
     if files < needed:
         pid = subject.host.pid
         who = (

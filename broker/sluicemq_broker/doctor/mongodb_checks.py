@@ -16,8 +16,6 @@ _CLOCKS: Final = 2.0
 #: Seconds that an oplog must span, and should, once it is full: a member that was away longer starts over.
 _SHORT_OPLOG: Final = 3600.0
 _WANTED_OPLOG: Final = 86_400.0
-#: Share of its size above which an oplog is full: what it spans does not grow any more.
-_FULL: Final = 0.9
 #: Seconds by which a secondary may be behind.
 _BEHIND: Final = 10.0
 #: Connections that should be left: a broker opens some 80.
@@ -129,7 +127,8 @@ def oplog(subject: Subject) -> Iterator[Finding]:
         yield _unseen(facts, "oplog")
         return
     shown = f"{found.seconds / 3600:.1f} h in {found.used >> 20} of {found.size >> 20} MiB"
-    is_full = found.used >= found.size * _FULL
+    # Share of its size above which an oplog is full: what it spans does not grow any more.
+    is_full = found.used >= found.size * 0.9
     if is_full and found.seconds < _WANTED_OPLOG:
         level = error if found.seconds < _SHORT_OPLOG else warning
         yield level(

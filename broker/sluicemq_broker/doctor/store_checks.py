@@ -43,8 +43,6 @@ from sluicemq_broker.streams import MUCH_OF_A_DISK
 _STUCK: Final = 120.0
 #: Queues that are named in one finding.
 _MOST_NAMED: Final = 10
-#: Pages of parents of one queue that are looked at.
-_MOST_PAGES: Final = 20
 
 
 def schema(subject: Subject) -> Iterator[Finding]:
@@ -122,7 +120,8 @@ def families(subject: Subject) -> Iterator[Finding]:
 def _lost_children(store: QueueStore, databases: Sequence[Documents]) -> Iterator[tuple[Parent, int]]:
     """Yield the first parents of a queue that have lost children, and how many each."""
     after = 0
-    for _ in range(_MOST_PAGES):
+    # Pages of parents of one queue that are looked at.
+    for _ in range(20):
         page = waiting_parents(store, after)
         if page.parents:
             yield from count_missing_children(store, page.parents, databases).items()

@@ -21,8 +21,6 @@ from sluicemq_devices.sockets import Lane
 if TYPE_CHECKING:
     from sluicemq_broker.doors.backends import Backend
 
-#: Seconds after the end of a worker's connection in which its last commits are read at the commit door.
-LAST_COMMITS: Final = 0.020
 #: Seconds of work, at most, on the way to a worker that acknowledges nothing.
 TRANSIT: Final = 0.25
 #: Jobs on the way to it, at most, with any prefetch: one PONG may commit all of them, in one turn of the hub.
@@ -135,7 +133,9 @@ class PullWorker(LaneWorker):
 
     def _closed(self) -> None:
         self.gone = True
-        gevent.spawn_later(LAST_COMMITS, super()._closed)
+        # Seconds after the end of a worker's connection in which its last commits are read at the commit
+        # door.
+        gevent.spawn_later(0.020, super()._closed)
 
 
 class ArrivalWorker(LaneWorker):

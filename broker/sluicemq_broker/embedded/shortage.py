@@ -20,10 +20,6 @@ _LITTLE_SPACE: Final = 1 << 30
 _NO_SPACE: Final = 1 << 20
 #: Open files below which a start warns: a queue has about ten in MongoDB, a connection one.
 _FEW_FILES: Final = 4096
-#: Bytes at the end of a log that contain the cause: a stack trace has up to 100 KiB.
-_LOOKED_AT: Final = 1 << 19
-#: Seconds from the cause to the last line of a mongod that ends.
-_TOGETHER: Final = 10.0
 
 _FULL: Final = "the disk of {folder} is full: make room there, or move the folder (--data-dir)"
 _CURES: Final = {
@@ -85,7 +81,8 @@ def _last_complaints(log: Path) -> list[str]:
     """Return the last errors in a log of mongod, those of the last seconds."""
     found = [each for line in tail(log).splitlines() if (each := _complaint(line))]
     last = max((at for at, _words in found), default=0.0)
-    return [words for at, words in found if at >= last - _TOGETHER]
+    # Seconds from the cause to the last line of a mongod that ends.
+    return [words for at, words in found if at >= last - 10.0]
 
 
 def _complaint(line: str) -> tuple[float, str] | None:
@@ -112,7 +109,8 @@ def tail(log: Path) -> str:
     """Return the end of a log, empty if it can't be read."""
     try:
         with log.open("rb") as file:
-            file.seek(max(0, log.stat().st_size - _LOOKED_AT))
+            # Bytes at the end of a log that contain the cause: a stack trace has up to 100 KiB.
+            file.seek(max(0, log.stat().st_size - (1 << 19)))
             return file.read().decode(errors="replace")
     except OSError:
         return ""

@@ -17,8 +17,6 @@ from sluicemq_broker.store import COLLECTIONS, Measured, disk_of, measure
 if TYPE_CHECKING:
     from sluicemq_broker.http import Site
 
-#: Seconds between two looks at the collections.
-_MEASURED: Final = 60.0
 #: Rows with figures of their own in ``/metrics``.
 _MOST_SHOWN: Final = 1000
 _LABELS: Final = ("kind", "name")
@@ -58,7 +56,8 @@ class KeptPart(Part):
         """Return the looks at collections and disks."""
         settings = self.core.config.broker
         yield Duty("room on disks of MongoDB that have little", settings.lease, self._look_if_scarce)
-        yield Duty("what is kept", min(_MEASURED, 4 * settings.lease), self._measure)
+        # Seconds between two looks at the collections.
+        yield Duty("what is kept", min(60.0, 4 * settings.lease), self._measure)
 
     def _answer(self) -> dict[str, Any]:
         if self._looked_at is None:

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
 
 import gevent
-
-_LOOK: Final = 0.01
 
 
 class Deadline:
@@ -44,5 +41,5 @@ class Deadline:
             waited = time.monotonic() - began
             if waited >= at_least and (waited >= within or not self.left):
                 return False
-            gevent.sleep(_LOOK)
+            gevent.sleep(0.01)
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from random import uniform
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import gevent
 from gevent.event import Event
@@ -15,10 +15,6 @@ from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.store import SetAside
 
 log = logging.getLogger("broker")
-
-
-#: The share of a poll's interval by which one wait may be longer.
-_JITTER: Final = 0.25
 
 
 class Duty(NamedTuple):
@@ -32,7 +28,7 @@ class Duty(NamedTuple):
 
 def poll(what: str, seconds: float, step: Callable[[], None]) -> Duty:
     """Return a duty that looks for changes by other brokers; jitter keeps brokers from looking together."""
-    return Duty(what, seconds, step, _JITTER)
+    return Duty(what, seconds, step, 0.25)  # the share of a poll's interval by which one wait may be longer
 
 
 class Duties:

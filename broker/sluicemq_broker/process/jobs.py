@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import Final
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.bus import BusKind
@@ -27,9 +26,6 @@ from sluicemq_broker.queues import (
 from sluicemq_broker.runtime import ALL, DEAD_LETTERS, Batcher, Kept, of_time
 from sluicemq_broker.security import Caller
 from sluicemq_broker.store import LeaseStore, ScheduleStore, Seen
-
-#: Brokers that have died, whose jobs one sweep takes over.
-_DEATHS: Final = 1000
 
 
 class Jobs:
@@ -65,7 +61,8 @@ class Jobs:
             self.queues, context.clock.now, self.census.dead, self.tasks.retire
         )
         self._sweeper = Sweeper(self.queues, context, self.tasks.expire, self.queues.survey)
-        self._deaths: Batcher[Seen] = Batcher(self._take_over_jobs, size=_DEATHS)
+        # Brokers that have died, whose jobs one sweep takes over.
+        self._deaths: Batcher[Seen] = Batcher(self._take_over_jobs, size=1000)
         foundation.owners.on_dead(self._deaths.add)
         foundation.owners.on_lost(self.queues.drop_owner)
         self._config = config

@@ -30,13 +30,7 @@ VARIABLES: Final = (ADDRESS, "WATCHDOG_USEC", "WATCHDOG_PID")
 
 #: Seconds between two messages, unless the watchdog wants more; so the status changes once a second at most.
 _EVERY: Final = 1.0
-#: Seconds that the manager gives a start or a stop from each message on.
-_MORE_TIME: Final = 15.0
-#: Characters of a status: a manager shows one line.
-_STATUS: Final = 200
 _STARTING, _STOPPING = "starting:", "stopping:"
-#: States that wait for a manager that does not read.
-_WAITING: Final = 16
 
 
 class Notifier:
@@ -53,7 +47,8 @@ class Notifier:
         self._status: Callable[[], str] = lambda: ""
         self._shown = ""
         self._phase = _STARTING
-        self._waiting: deque[dict[str, Any]] = deque(maxlen=_WAITING)
+        # States that wait for a manager that does not read.
+        self._waiting: deque[dict[str, Any]] = deque(maxlen=16)
         self._socket: socket.socket | None = None
         self._greenlet: gevent.Greenlet[[], None] | None = None
 
@@ -124,11 +119,13 @@ class Notifier:
 
     def _due(self) -> dict[str, Any]:
         due: dict[str, Any] = {}
-        status = " ".join(f"{self._phase} {self._status()}".split())[:_STATUS]
+        # Characters of a status: a manager shows one line.
+        status = " ".join(f"{self._phase} {self._status()}".split())[:200]
         if status != self._shown:
             due["STATUS"] = status
         if self._phase:
-            due["EXTEND_TIMEOUT_USEC"] = _microseconds(_MORE_TIME)
+            # Seconds that the manager gives a start or a stop from each message on.
+            due["EXTEND_TIMEOUT_USEC"] = _microseconds(15.0)
         if self.watched:
             due["WATCHDOG"] = 1
         return due

@@ -18,12 +18,6 @@ from sluicemq_broker.config import Overflow, QueueSettings
 from sluicemq_broker.runtime import Count
 from sluicemq_devices.hub import Pausable
 
-#: The part of a bound that must be free before held connections are read again: one in this many.
-_PART: Final = 8
-#: Seconds for which a broker trusts its own figures, while it alone uses the queue and is never at rest.
-_TRUSTED: Final = 30.0
-#: Bytes that MongoDB stores of a job beside its payload and headers.
-_BESIDE: Final = 200
 #: Counters of jobs that have left the queue.
 _ENDED: Final = (Count.COMMITTED, Count.FORWARDED, Count.EXPIRED, Count.DEAD)
 
@@ -105,7 +99,9 @@ class Capacity:
         quiet = now == begun and not begun.storing
         if not (quiet or shared) and at < self._counts_again:
             return
-        self._counts_again = at + _TRUSTED
+        # Seconds for which a broker trusts its own figures, while it alone uses the queue and is never at
+        # rest.
+        self._counts_again = at + 30.0
         came, size = begun.came - begun.storing, begun.size - begun.storing_size
         self._counted, self._then = counted, Flow(came, size, now.ended, now.held)
         self.look()
@@ -129,7 +125,8 @@ class Capacity:
         """Return about how many bytes the documents have, as if each that left had the average size."""
         now, then, counted = self._flow(), self._then, self._counted
         came = now.came - then.came
-        size = counted.size + now.size - then.size + _BESIDE * came
+        # Bytes that MongoDB stores of a job beside its payload and headers.
+        size = counted.size + now.size - then.size + 200 * came
         average = size / max(1, counted.documents + came)
         return max(0, int(size - average * (now.ended - then.ended)))
 
@@ -213,4 +210,5 @@ class Capacity:
 
 
 def _lower(most: int | None) -> int | None:
-    return None if most is None else most - max(1, most // _PART) + 1
+    # The part of a bound that must be free before held connections are read again: one in this many.
+    return None if most is None else most - max(1, most // 8) + 1

@@ -20,8 +20,6 @@ from sluicemq_broker.store import Completed, Portions, end_children
 #: Commits in one statement, at most, and bytes of their results.
 COMMIT: Final = 1000
 _RESULT_BYTES: Final = 16 * 2**20
-#: Children that end in one transaction, at most.
-_CHILDREN: Final = 1000
 
 
 class Commits:
@@ -31,7 +29,8 @@ class Commits:
         self._core = core
         self._waiters = waiters
         self._others = others
-        self._portions = Portions(_CHILDREN, core.counters.notice)
+        # Children that end in one transaction, at most.
+        self._portions = Portions(1000, core.counters.notice)
         #: Children of one parent that end here in two transactions at once would be in conflict.
         self._one_at_a_time = BoundedSemaphore()
 

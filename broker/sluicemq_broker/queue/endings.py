@@ -6,7 +6,7 @@ Jobs that end without a worker end here: their time is over, no attempt is left,
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from sluicemq.protocol.errors import Dead, SluiceError
 from sluicemq_broker.bus import BusKind
@@ -19,9 +19,6 @@ from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.runtime import Batcher, Count, shielded
 from sluicemq_broker.store import ExpiredJobs, RolledBack
 
-#: Jobs whose time is over, in one statement.
-_AT_ONCE: Final = 1000
-
 
 class Endings:
     """The ends of the jobs of one queue."""
@@ -31,7 +28,8 @@ class Endings:
         self._waiters = waiters
         self._groups = groups
         self._others = others
-        self._over: Batcher[str] = Batcher(self._expire, size=_AT_ONCE)
+        # Jobs whose time is over, in one statement.
+        self._over: Batcher[str] = Batcher(self._expire, size=1000)
         self._deaths = 0  # at the last call of take_deaths
 
     @property

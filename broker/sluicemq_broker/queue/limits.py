@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Final
 
 from sluicemq_broker.config import QueueSettings
 
-#: Seconds for which permits may lie idle before other brokers get them: most are wanted again before.
-_IDLE: Final = 0.05
 #: Seconds between two questions to MongoDB while others have the permits: the first, and the longest.
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 
@@ -122,7 +119,9 @@ class Limits:
 
     def give_back_later(self, now: float) -> None:
         """Give the idle permits to other brokers in a moment."""
-        self._gives_back_at = min(self._gives_back_at, now + _IDLE)
+        # Seconds for which permits may lie idle before other brokers get them: most are wanted again
+        # before.
+        self._gives_back_at = min(self._gives_back_at, now + 0.05)
 
     def take_give_back(self, now: float) -> bool:
         """Return True, once, if permits have lain idle for long enough."""

@@ -32,16 +32,10 @@ OnPending = Callable[[str], None]
 
 #: Jobs in one look-up.
 _AT_ONCE: Final = 1000
-#: Jobs that expired here last: a client that pushes with a short time to live may ask after the job is gone.
-_EXPIRED_KNOWN: Final = 1000
 #: Seconds in which all jobs with waiters are looked up once while no other broker can end jobs, and look-ups
 #: a second, at most: a net for causes that nobody has thought of, at a thousandth of a processor.
 _ROUND: Final = 30.0
 _FEW: Final = 200
-#: Jobs that are looked up when another broker says that it has ended some; the next poll finds the others.
-_SOON: Final = 100
-#: Seconds after the last sign of another broker during which jobs that it may have ended are looked for.
-_GRACE: Final = 60.0
 #: Seconds by which two polls overlap: clocks differ, and writes take time.
 _MARGIN: Final = 3.0
 _MOST_ENDED: Final = 10_000  # in one poll
@@ -163,7 +157,9 @@ class ResultWaiters:
         for job_id in ids:
             self._answer(job_id, _expired(job_id))
             self._expired[job_id] = None
-        for oldest in list(self._expired)[:-_EXPIRED_KNOWN]:
+        # Jobs that expired here last: a client that pushes with a short time to live may ask after the job
+        # is gone.
+        for oldest in list(self._expired)[:-1000]:
             del self._expired[oldest]
 
     def end_removed(self, error: SluiceError) -> None:
@@ -195,7 +191,9 @@ class ResultWaiters:
     def poll_others(self, now: float, *, alone: bool) -> None:
         """Every second or so: look for jobs that other brokers have ended; ``now`` is the server's time."""
         if not alone:
-            self._others_until = now + _GRACE
+            # Seconds after the last sign of another broker during which jobs that it may have ended are
+            # looked for.
+            self._others_until = now + 60.0
         if not self._stored or self._look_ups.busy:
             return
         if now >= self._others_until:
@@ -209,7 +207,9 @@ class ResultWaiters:
 
     def on_ended_at_others(self) -> None:
         """Another broker has ended jobs with waiters: look some up; the next poll finds the others."""
-        self._look_up_next(_SOON)
+        # Jobs that are looked up when another broker says that it has ended some; the next poll finds the
+        # others.
+        self._look_up_next(100)
 
     def check(self, ids: Iterable[str] | None = None) -> None:
         """Look up these jobs, by default all: they may have ended, and nobody has said so."""

@@ -33,8 +33,6 @@ LOOK: Final = 64
 _CLAIMS_AT_ONCE: Final = 2
 #: A claim may always bring this many bytes: a few hundred small jobs, or one large one.
 LEAST_CLAIM: Final = 64 * 2**10
-#: One claim may bring this part of the bytes that are free, so that other queues find room beside it.
-_CLAIM_PART: Final = 8
 
 #: Bytes of jobs held for the workers of one queue, at most (and what one claim brings beyond).
 STAGED_BYTES: Final = 32 * 2**20
@@ -45,8 +43,6 @@ STAGED_BYTES: Final = 32 * 2**20
 MOMENT: Final = 0.25
 FAST: Final = 5000.0
 _FIRST_MOMENT: Final = 0.05
-#: Seconds that the clock of another broker may be ahead; a number of a job beyond that is none.
-_AHEAD: Final = 1.0
 #: A broker that is alone looks once in this many seconds, at most, for jobs that nobody has announced: with
 #: hundreds of queues a look at each of them every second takes a fifth of a processor.
 ALONE: Final = 5.0
@@ -120,7 +116,9 @@ class Scheduler:
     def room_bytes(self) -> int:
         """Bytes of payloads and headers that the next claim may bring."""
         budget = self._staged_budget
-        share = max(LEAST_CLAIM, (budget.most - budget.used) // _CLAIM_PART)
+        # One claim may bring this part of the bytes that are free, so that other queues find room beside
+        # it.
+        share = max(LEAST_CLAIM, (budget.most - budget.used) // 8)
         return min(share, max(1, STAGED_BYTES - self.staging.bytes))
 
     def patience(self, count: int, c: Conditions) -> float:
@@ -357,7 +355,8 @@ class Scheduler:
         Another broker's clock may be ahead of ours, as far as each knows the server's: jobs accepted here
         from now on have higher numbers, and so none of its jobs is taken for one that is yet to come.
         """
-        if seq <= (c.server + _AHEAD) * 1e6:
+        # Seconds that the clock of another broker may be ahead; a number of a job beyond that is none.
+        if seq <= (c.server + 1.0) * 1e6:
             self.ledger.heard_of(seq)
             return seq / 1e6
         return 0.0

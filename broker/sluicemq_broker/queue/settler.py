@@ -48,8 +48,6 @@ from sluicemq_broker.store import RolledBack
 #: Returns, or releases, in one statement at most; and statements of commits, or of forwards, at once.
 RETURN: Final = 1000
 AT_ONCE: Final = 2
-#: Seconds for which commits that come one by one are merged; no worker's next job waits for them.
-GATHER: Final = 0.001
 
 _Pop = tuple[list[Delivery], Popped]
 
@@ -259,7 +257,9 @@ class Settler:
 
     def _gather(self, waiting: int) -> None:
         if waiting < COMMIT:
-            self._core.timer.sleep(GATHER)
+            # Seconds for which commits that come one by one are merged; no worker's next job waits for
+            # them.
+            self._core.timer.sleep(0.001)
 
     def _write_commits(self, batch: Sequence[Settled[Commit]]) -> dict[str, SluiceError]:
         now = self._core.clock.now()

@@ -21,8 +21,6 @@ TICK: Final = 0.05
 _HORIZON: Final = 60.0
 #: Jobs with a longer time to live, in seconds, are left to the sweep, unless somebody waits for the result.
 SOON: Final = 60.0
-#: Ticks in the heap of which all jobs went to workers, before the heap is rebuilt.
-_MOST_STALE: Final = 1000
 
 #: Seconds between two claims for tenants that were held back, at least: slots that become free meanwhile are
 #: claimed together.
@@ -108,7 +106,8 @@ class Expiries:
                     self._budget.take(-1)
                 if not ids:
                     del self._ids[tick]
-        if len(self._ticks) > 2 * len(self._ids) + _MOST_STALE:
+        # Ticks in the heap of which all jobs went to workers, before the heap is rebuilt.
+        if len(self._ticks) > 2 * len(self._ids) + 1000:
             self._ticks = list(self._ids)
             heapify(self._ticks)
 

@@ -14,8 +14,6 @@ log = logging.getLogger("broker.queue")
 
 #: Unreadable messages that are kept of one queue in each run of the broker.
 UNREADABLE_KEPT: Final = 1000
-#: Messages in one statement: each may have 128 KiB, and the driver encodes them all in one turn of the hub.
-_KEPT_AT_ONCE: Final = 20
 
 
 class _Unreadable(NamedTuple):
@@ -32,7 +30,9 @@ class UnreadableMessages:
     def __init__(self, core: QueueCore) -> None:
         self._core = core
         self._seen = 0
-        self._batcher: Batcher[_Unreadable] = Batcher(self._write, size=_KEPT_AT_ONCE)
+        # Messages in one statement: each may have 128 KiB, and the driver encodes them all in one turn of
+        # the hub.
+        self._batcher: Batcher[_Unreadable] = Batcher(self._write, size=20)
 
     def keep(self, message: dict[str, Any], mark: Watermark, size: int) -> None:
         """Keep a message, one of the first :data:`UNREADABLE_KEPT`; the door has counted it.

@@ -34,8 +34,6 @@ from sluicemq_devices.hub import let_others_run
 
 log = logging.getLogger("broker.queue")
 
-#: Seconds in which jobs staged from a removed queue are given back, or later.
-_FEW_SECONDS: Final = 5.0
 #: The first schema in which records of queues say more than what is paused.
 RECORDS_SHARED: Final = 3
 #: Events that cause one look together.
@@ -260,7 +258,7 @@ class Queues:
 
     def removed(self, queue: Queue) -> None:
         """Release a queue's jobs, and answer clients that wait for them: its collection was removed."""
-        queue.removed(_FEW_SECONDS)
+        queue.removed(5.0)  # seconds in which jobs staged from a removed queue are given back, or later
         self._removed.add(queue)
 
     def let_go_removed(self) -> None:

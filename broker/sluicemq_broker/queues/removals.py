@@ -34,8 +34,6 @@ from sluicemq_broker.store import QueueRecord, Removals, Removing
 #: Polls, and seconds, after which a broker that has not heard of a removal is waited for no longer.
 _POLLS: Final = 2
 _MOMENT: Final = 1.0
-#: Seconds between two looks who has heard.
-_LOOK: Final = 0.02
 
 
 class Removal:
@@ -120,7 +118,7 @@ class Removal:
                 return True
             if self._timer.now() >= until:
                 return False
-            self._timer.wait(never, _LOOK)
+            self._timer.wait(never, 0.02)  # seconds between two looks who has heard
 
     def _busy(self, workers: int, where: str) -> BadQueue:
         return BadQueue(f"queue {self._name!r} has {workers} workers {where}: stop them first")

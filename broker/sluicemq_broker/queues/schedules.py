@@ -29,8 +29,6 @@ log = logging.getLogger("broker.schedules")
 
 #: Bytes of the payload of a recurring job, at most: it is read for each run.
 MOST_PAYLOAD: Final = 64 * 1024
-#: Seconds for which a run by hand waits for MongoDB.
-_WAIT: Final = 15.0
 #: Seconds until a schedule without a next run is looked at again.
 _FAR: Final = 50 * 366 * 86400.0
 
@@ -194,7 +192,7 @@ class Schedules:
         self._counters.add(Count.RECURRED)
         queue.intake.push(Push([job], lambda refused, _existing: outcome.set(refused.get(0))))
         try:
-            error = outcome.get(timeout=_WAIT)
+            error = outcome.get(timeout=15.0)  # seconds for which a run by hand waits for MongoDB
         except gevent.Timeout:
             raise Unavailable("MongoDB does not answer: the job may be pushed now or later, or not") from None
         if error:

@@ -55,8 +55,6 @@ _LONGEST: Final = 2.0
 _LOOK: Final = 0.02
 #: Tasks that run here, at most.
 MOST: Final = 100
-#: Seconds until a task is tried again after MongoDB was away.
-_AWAY: Final = 1.0
 
 log = logging.getLogger("broker.tasks")
 
@@ -255,7 +253,8 @@ class Tasks:
         try:
             if task.noted or not self._over_at_once(task):
                 while not self._carry_out(task):
-                    self._timer.wait(self._stopping, _AWAY)
+                    # Seconds until a task is tried again after MongoDB was away.
+                    self._timer.wait(self._stopping, 1.0)
         except SluiceError as error:
             task.error = error
         except Exception:

@@ -12,8 +12,6 @@ from gevent.event import Event
 
 from sluicemq_devices.hub import HEAVY, Line, Standing
 
-#: Seconds in which MongoDB answers what a light peer asks at once.
-_LIGHT: Final = 0.010
 #: A quarter of the slots is kept from heavy peers; one peer has at most a quarter at once.
 _PART: Final = 4
 
@@ -79,7 +77,7 @@ class SlotUser:
     __slots__ = ("_slots", "later", "slots", "standing")
 
     def __init__(self, slots: QuerySlots) -> None:
-        self.standing = Standing(_LIGHT)
+        self.standing = Standing(0.010)  # seconds in which MongoDB answers what a light peer asks at once
         self.slots = 0
         """Queries that have a slot, or are in the line for one."""
         self.later: deque[Callable[[], None]] = deque()

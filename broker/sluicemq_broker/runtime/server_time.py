@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
-
-#: Seconds that two machines' clocks drift apart in one second, at most.
-DRIFT: Final = 0.0002
-#: The answer is in whole milliseconds.
-_GRAIN: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +19,13 @@ class Measure:
 
         The other clock was read at ``theirs``, somewhere between the two: half the round trip is the error.
         """
-        return cls(theirs - (sent + answered) / 2, (answered - sent) / 2 + _GRAIN, answered)
+        # The answer is in whole milliseconds.
+        return cls(theirs - (sent + answered) / 2, (answered - sent) / 2 + 0.001, answered)
 
     def error_at(self, now: float) -> float:
         """Return the error by now: clocks drift."""
-        return self.error + DRIFT * max(0.0, now - self.at)
+        # Seconds that two machines' clocks drift apart in one second, at most.
+        return self.error + 0.0002 * max(0.0, now - self.at)
 
     def agrees(self, other: Measure) -> bool:
         """True if both can be right; False: the clock was set, or another machine answers now."""

@@ -44,20 +44,6 @@ REPLY_TIMEOUT = 15.0
 PRIMARY_TIMEOUT = 5.0
 
 
-#: Seconds that a statement on a whole collection may take.
-_COPY_TIMEOUT: Final = 3600.0
-#: Seconds that such a statement waits for a primary: an election on a busy machine takes longer than 5.
-_COPY_PRIMARY_TIMEOUT: Final = 30.0
-
-
-#: A heartbeat is tried several times within a lease, so each try may take this share of it; and these seconds
-#: at least, or a busy machine would never get its answer in time.
-_LEASE_SHARE: Final = 1 / 5
-
-
-_LEAST_LEASE_TIMEOUT: Final = 0.1
-
-
 #: Options of a URI that would change the broker's promises, or its time-outs: it sets its own. Reads from a
 #: secondary took running jobs from a live broker.
 _OURS: Final = {
@@ -88,14 +74,18 @@ def connect_for_leases(uri: str, lease: float) -> Client:
     The driver repeats nothing: a try without an answer within a fifth of a lease is given up, and the caller
     tries again.
     """
-    timeout = max(lease * _LEASE_SHARE, _LEAST_LEASE_TIMEOUT)
+    # A heartbeat is tried several times within a lease, so each try may take this share of it; and these
+    # seconds at least, or a busy machine would never get its answer in time.
+    timeout = max(lease * (1 / 5), 0.1)
     most = min(timeout, PRIMARY_TIMEOUT)
     return _client(promised(uri)[0], most, most, pool=16, repeat=False)
 
 
 def connect_for_copies(uri: str) -> Client:
     """Return a client for statements on whole collections, such as making an index of millions of jobs."""
-    return _client(promised(uri)[0], _COPY_TIMEOUT, _COPY_PRIMARY_TIMEOUT, pool=4)
+    # Seconds that a statement on a whole collection may take.
+    # Seconds that such a statement waits for a primary: an election on a busy machine takes longer than 5.
+    return _client(promised(uri)[0], 3600.0, 30.0, pool=4)
 
 
 def promised(uri: str) -> tuple[str, list[str]]:

@@ -11,8 +11,6 @@ from pymongo.collection import Collection
 
 #: A collection with its indexes takes MongoDB some 30 ms, with locks that others wait for.
 _AT_ONCE: Final = 2
-#: Seconds to wait for a turn, at most: where MongoDB does not answer, each caller finds that itself.
-_PATIENCE: Final = 5.0
 #: Names of the driver for a MongoDB of several nodes: a standalone refuses a quorum.
 _OF_SEVERAL: Final = ("ReplicaSetWithPrimary", "ReplicaSetNoPrimary", "Sharded")
 
@@ -22,7 +20,8 @@ _turns = BoundedSemaphore(_AT_ONCE)
 @contextmanager
 def one_of_few() -> Iterator[None]:
     """Wait for a turn, but not for long."""
-    has_turn = _turns.acquire(timeout=_PATIENCE)
+    # Seconds to wait for a turn, at most: where MongoDB does not answer, each caller finds that itself.
+    has_turn = _turns.acquire(timeout=5.0)
     try:
         yield
     finally:

@@ -16,8 +16,6 @@ Answer = TypeVar("Answer")
 BatchSize = Callable[[], int]
 #: Ids that are read at once; the driver makes all of a reply in one turn of the hub.
 READ_AT_ONCE: Final = 1000
-#: Bytes of the jobs in one statement, at most, unless one alone has more.
-_BYTES_AT_ONCE: Final = 8 * 2**20
 
 
 def in_halves(
@@ -84,5 +82,6 @@ def batches(windows: Iterable[Iterable[tuple[str, int]]], size: BatchSize) -> It
     A window without jobs gives an empty part, so that others have their turn.
     """
     for window in windows:
-        for part in by_bytes(window, lambda job: job[1], _BYTES_AT_ONCE, size):
+        # Bytes of the jobs in one statement, at most, unless one alone has more.
+        for part in by_bytes(window, lambda job: job[1], 8 * 2**20, size):
             yield [job_id for job_id, _ in part]

@@ -11,8 +11,6 @@ from pymongo.uri_parser import parse_uri
 
 from sluicemq_broker.config import MongoUri
 
-#: Seconds for one host.
-_PATIENCE: Final = 2.0
 #: Rounds of a handshake in memory, more than TLS needs.
 _ROUNDS: Final = 10
 _CERTIFICATE: Final = "the certificate of {host}"
@@ -79,7 +77,8 @@ def _speaks_tls(host: str) -> bool | None:
     if place[1] is None:  # a Unix socket
         return None
     try:
-        with socket.create_connection(place, _PATIENCE) as connection:
+        # Seconds for one host.
+        with socket.create_connection(place, 2.0) as connection:
             try:
                 context.wrap_socket(connection).close()
             except OSError:  # also ssl.SSLError

@@ -19,10 +19,6 @@ TURN: Final = 0.004
 #: Seconds of CPU that a light reader has used of late, at most; and how many are forgotten each second.
 _LIGHT: Final = 0.005
 _FORGOTTEN: Final = 0.02
-#: After a turn of a heavy reader no heavy reader has one for three times its length.
-_REST: Final = 3.0
-#: A heavy reader stands in the line fifty times its used seconds behind a reader that has used none.
-_PATIENCE: Final = 50.0
 
 
 class Usage:
@@ -79,7 +75,8 @@ class Choosing:
             self._spend(took)
             if heavy:  # by the clock: on a busy machine this process has to leave more to the jobs
                 now = self._now()
-                self._rests_until = now + _REST * (now - at)
+                # After a turn of a heavy reader no heavy reader has one for three times its length.
+                self._rests_until = now + 3.0 * (now - at)
 
     def wait(self, usage: Usage) -> None:
         """Block until it is this reader's turn."""
@@ -89,7 +86,8 @@ class Choosing:
                 let_others_run()
             return
         turn = Event()
-        heappush(self._heavy, (self._now() + _PATIENCE * used, next(self._count), turn))
+        # A heavy reader stands in the line fifty times its used seconds behind a reader that has used none.
+        heappush(self._heavy, (self._now() + 50.0 * used, next(self._count), turn))
         if not self._deals:
             self._deals = True
             gevent.spawn(self._deal)

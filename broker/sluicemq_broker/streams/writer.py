@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from secrets import token_hex
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from sluicemq.protocol.errors import Conflict, SluiceError, Unavailable
 from sluicemq.protocol.packed import scan
@@ -20,13 +20,6 @@ from sluicemq_broker.store import Appended, Segment, StreamStore, Tail
 from sluicemq_broker.streams.batch import Batch, Expected, Stored
 from sluicemq_broker.streams.publishers import Numbered
 from sluicemq_broker.streams.services import StreamServices
-
-#: Bytes of a segment, plus one batch at most: the hub reads and sends it in some milliseconds.
-_SEGMENT: Final = 1 << 20
-#: Bytes that each message counts beside its own, so that a segment has 4,096 messages, and a batch, at most.
-_MESSAGE: Final = 256
-#: Bytes that each frame behind the second of a message counts: readers look at each frame.
-_FRAME: Final = 32
 
 
 class _Answer(NamedTuple):
@@ -70,10 +63,14 @@ class Writer:
         self._waiting: dict[str, list[Batch]] = {}  # by each id: batches that are not stored yet
         self._progress = context.publishers.of_stream()
         self._later: dict[str, int] = {}  # by publisher in this write: the last batch found in the stream
+        # Bytes of a segment, plus one batch at most: the hub reads and sends it in some milliseconds.
+        # Bytes that each message counts beside its own, so that a segment has 4,096 messages, and a batch,
+        # at most.
+        # Bytes that each frame behind the second of a message counts: readers look at each frame.
         self._batches: Batcher[Batch] = Batcher(
             self._write,
-            size=_SEGMENT,
-            weigh=lambda each: len(each.packed) + _MESSAGE * each.count + _FRAME * each.frames,
+            size=1 << 20,
+            weigh=lambda each: len(each.packed) + 256 * each.count + 32 * each.frames,
             failed=self._failed,
             stays=True,
         )

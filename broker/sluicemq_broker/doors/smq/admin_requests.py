@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gevent
 
@@ -24,9 +24,6 @@ from sluicemq_devices.sockets import SMALL
 if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
 
-#: Requests of all sessions that are answered at one time, but those that wait for no other: they share the
-#: connections to MongoDB with the jobs.
-_AT_ONCE: Final = 8
 
 #: Makes what a request waits for.
 Turn = Callable[[], AbstractContextManager[Any]]
@@ -42,7 +39,9 @@ class AdminBounds:
     """
 
     def __init__(self, max_job_bytes: int) -> None:
-        self.slots = QuerySlots(_AT_ONCE)
+        # Requests of all sessions that are answered at one time, but those that wait for no other: they
+        # share the connections to MongoDB with the jobs.
+        self.slots = QuerySlots(8)
         self._most = READ_PACKED_SENT * max_job_bytes
         self._latest: dict[AdminVerb, int] = {}
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from sluicemq_broker.doors.smq.sessions import Session
 
 _MOST_CREDIT: Final = 100_000
-#: Seconds that a first look for jobs, or the removal of popped ones, may keep an answer back.
-_SUPPLY_TIMEOUT: Final = 30.0
 #: Missing queues that one session may wait for.
 _MOST_MISSING: Final = 1000
 
@@ -154,7 +152,8 @@ class Assignments:
             kind = PoppingWorker if request.pop else SessionWorker
             worker = self.workers[queue.name] = kind(self._session, queue, request.credit)
             queue.attach(worker)
-        return partial(worker.await_supply, _SUPPLY_TIMEOUT)
+        # Seconds that a first look for jobs, or the removal of popped ones, may keep an answer back.
+        return partial(worker.await_supply, 30.0)
 
 
 def read_ready(fields: Fields) -> ReadyRequest:

@@ -40,13 +40,6 @@ from sluicemq_broker.security import NOTHING, Caller, Effect, Need, Needs, takes
 from sluicemq_devices.hub import NEXT_TURN
 from sluicemq_devices.sockets import Lane, LaneDoor
 
-#: Bytes of many small jobs or results in one message, with any ``max_job_bytes``.
-_BATCH_BYTES: Final = 2 << 20
-#: Heartbeats that a client misses, at most, until it leaves the broker.
-_HEARTBEATS_MISSED: Final = 3
-#: Sessions that get notice of a stop in one go of the hub.
-_IN_A_ROW: Final = 100
-
 
 class SessionDoor:
     """The SMQ/1 door and its sessions; ``extensions``: parts of the broker that add verbs."""
@@ -78,17 +71,19 @@ class SessionDoor:
         )
         """Verbs that wait while their principal is in debt."""
         self.clients = Clients(self.now)
-        self.patience = min(settings.silence, _HEARTBEATS_MISSED * settings.heartbeat)
+        # Heartbeats that a client misses, at most, until it leaves the broker.
+        self.patience = min(settings.silence, 3 * settings.heartbeat)
         """Seconds after which a client takes this broker for lost, so that frozen ones are left soon."""
         self._pulse = Pulse(self.patience, self.now)
         # No heartbeats of ZMTP by themselves: a session that is not read for a while would not answer them in
         # time. Its beat asks for one where the client's own signs of life are missing.
+        # Bytes of many small jobs or results in one message, with any ``max_job_bytes``.
         self.door = LaneDoor(
             services.board,
             settings.endpoint,
             "DEALER",
             lambda lane: self.sessions.add(Session(self, lane)),
-            max_frame=FRAME_FACTOR * settings.max_job_bytes + _BATCH_BYTES,
+            max_frame=FRAME_FACTOR * settings.max_job_bytes + (2 << 20),
             heartbeat=None,
             silence=None,
             kept=True,
@@ -110,7 +105,8 @@ class SessionDoor:
         for count, session in enumerate(list(self.sessions), 1):
             if session.moves:
                 session.send(wire.BYE, 0)
-            if not count % _IN_A_ROW:
+            # Sessions that get notice of a stop in one go of the hub.
+            if not count % 100:
                 gevent.sleep(NEXT_TURN)
 
     @property

@@ -31,8 +31,6 @@ _SHARE: Final = 0.005
 _SLOWEST: Final = 6.0
 #: Seconds between two looks for callers whose permissions have changed.
 CHECK: Final = 1.0
-#: Milliseconds after which a browser reconnects.
-_AGAIN: Final = 3000
 
 
 def add_paths(site: Site) -> None:
@@ -84,7 +82,7 @@ class LiveFeed:
         stream = object()
         self._checks[stream] = goes_on
         try:
-            yield b"retry: %d\n\n" % _AGAIN
+            yield b"retry: %d\n\n" % 3000  # milliseconds after which a browser reconnects
             yield _event(self._snapshots.latest().of(caller), view)
             seen = self._number
             self._begin()

@@ -19,8 +19,6 @@ from sluicemq_devices.relays import Subscriber
 MOST_TOPICS: Final = 100_000
 #: New topics that are sorted together: 2 ms beside 100,000 others.
 _SORTED_AT_ONCE: Final = 1000
-#: Topics that are looked up together: others may come before the next ones are.
-_TOGETHER: Final = 64
 #: Subscriptions of one subscriber whose last messages wait, at most: then it is not read for a while.
 _MOST_WAITING: Final = 1000
 #: Seconds of CPU for the last messages of one subscriber before others have their turn; and messages between
@@ -80,7 +78,8 @@ class LastValues:
     def _from(self, topic: bytes) -> list[bytes]:
         """Return the next topics from this one on."""
         first = bisect_left(self.in_order, topic)
-        return self.in_order[first : first + _TOGETHER]
+        # Topics that are looked up together: others may come before the next ones are.
+        return self.in_order[first : first + 64]
 
     def _sort(self) -> None:
         if len(self.in_order) > 2 * len(self.messages) + _SORTED_AT_ONCE:  # most are forgotten

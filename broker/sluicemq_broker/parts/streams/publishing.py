@@ -15,11 +15,6 @@ from sluicemq_broker.security import charge
 from sluicemq_broker.streams import Batch, Expected, Numbered, Stored, Stream, Streams, read_batch
 from sluicemq_devices.hub import Fillers, Watermark
 
-#: Bytes that a batch may have beside one message of the largest size: framing and a topic.
-_BESIDE: Final = 4096
-#: A batch with fewer bytes is never too large.
-_SMALL: Final = 1 << 20
-
 
 class Publishing:
     """All messages of sessions on their way to MongoDB, bounded by ``mark``, each stream by its share."""
@@ -27,7 +22,8 @@ class Publishing:
     def __init__(self, streams: Streams, counters: Counters, mark: Watermark, most_bytes: int) -> None:
         self._streams = streams
         self._counters = counters
-        self._most_bytes = max(most_bytes + _BESIDE, _SMALL)
+        # Bytes that a batch may have beside one message of the largest size: framing and a topic.
+        self._most_bytes = max(most_bytes + 4096, 1 << 20)  # A batch with fewer bytes is never too large
         self._fillers: Fillers[Stream] = Fillers(mark)
 
     def publish(self, session: Session, number: int, fields: Fields) -> None:

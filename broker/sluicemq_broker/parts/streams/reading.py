@@ -24,8 +24,6 @@ from sluicemq_devices.sockets import Lane, Ration
 
 #: READs of one session under way at most.
 MOST_AT_ONCE: Final = 64
-#: READs of all sessions that ask MongoDB at one time: they share its connections with the jobs.
-_ASK_AT_ONCE: Final = 12
 
 #: Bytes of memory for the topics of all READs under way; one session alone may have half of them. Topics of
 #: one READ with fewer bytes than the second number are not counted: a session has few READs.
@@ -52,7 +50,8 @@ class ReadBounds:
     """The bounds that the READs of all sessions share: queries at MongoDB, memory for topics."""
 
     def __init__(self) -> None:
-        self.slots = QuerySlots(_ASK_AT_ONCE)
+        # READs of all sessions that ask MongoDB at one time: they share its connections with the jobs.
+        self.slots = QuerySlots(12)
         mark = Watermark(sys.maxsize, _TOPICS_BYTES, nothing, nothing)
         self._topics: Shares[Reads] = Shares(mark, lambda _reads: None)
 

@@ -41,8 +41,6 @@ _BYTES: Final = 1 << 20
 #: Frames after which an answer ends with the segment.
 _FRAMES: Final = 20_000
 _LONGEST_REQUEST: Final = 256 * 1024
-#: Requests that are answered at one time; each client waits for its answer.
-_AT_ONCE: Final = 8
 #: Bytes of memory that an answer takes, about: its messages, and twice the frames of each.
 _ROOM: Final = 4 << 20
 
@@ -54,7 +52,8 @@ class ReplayDoors:
         self._streams = streams
         self._counters = services.counters
         self._default = settings.stream
-        self._slots = QuerySlots(_AT_ONCE)
+        # Requests that are answered at one time; each client waits for its answer.
+        self._slots = QuerySlots(8)
         self.doors = DoorGroup(
             LaneDoor(
                 services.board,

@@ -28,8 +28,6 @@ from sluicemq_broker.store.set_aside import COUNT, DATE, PLAIN_MAP, TEXT, readab
 from sluicemq_broker.store.set_aside import field as of
 from sluicemq_broker.store.values import Document, date, seconds
 
-#: Documents in one reply: a few milliseconds of the hub.
-_AT_ONCE: Final = 200
 #: By principal and by kind, and all of them, the newest first.
 _NEWEST: Final = [("at", -1), ("_id", -1)]
 #: Records of each kind that are kept, at most.
@@ -129,7 +127,8 @@ class AuditStore:
     def page(self, choice: AuditChoice, most: int) -> AuditPage:
         """Return records as clients see them, the newest first, ``most`` at most."""
         with translated():
-            found = list(self._records.find(_filter(choice)).sort(_NEWEST).limit(most).batch_size(_AT_ONCE))
+            # Documents in one reply: a few milliseconds of the hub.
+            found = list(self._records.find(_filter(choice)).sort(_NEWEST).limit(most).batch_size(200))
             rows = list(readable(self._records, found, read_audited))
         at = [(seconds(each["at"]), each["_id"]) for each in found if isinstance(each.get("at"), datetime)]
         return AuditPage(rows, at[-1] if at and len(found) == most else None)

@@ -31,8 +31,6 @@ from sluicemq_broker.store.values import Document, Jobs, date
 COUNTED_EXACTLY: Final = 10_000
 #: Jobs in all from which a sample decides first which states are not worth counting.
 SURELY_MANY: Final = 100_000
-#: Documents of a random sample; MongoDB draws it without a scan while it is under 5 % of all.
-_SAMPLE: Final = 900
 #: Priorities among which the oldest ready job is looked for, and milliseconds for each.
 _PRIORITIES: Final = 32
 _MOST_MS: Final = 50
@@ -169,7 +167,8 @@ class Counting:
         later = {"$and": [ready, {"$gt": ["$eligible_at", date(self._now)]}]}
         state = {"$cond": [expired, EXPIRED, {"$cond": [later, SCHEDULED, "$state"]}]}
         by_state = {"_id": state, "count": {"$sum": 1}}
-        sample = self._jobs.aggregate([{"$sample": {"size": _SAMPLE}}, {"$group": by_state}])
+        # Documents of a random sample; MongoDB draws it without a scan while it is under 5 % of all.
+        sample = self._jobs.aggregate([{"$sample": {"size": 900}}, {"$group": by_state}])
         found = {each["_id"]: each["count"] for each in sample}
         return {state: count / sum(found.values()) for state, count in found.items()}
 

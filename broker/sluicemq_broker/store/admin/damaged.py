@@ -19,8 +19,6 @@ from sluicemq_broker.store.values import Document
 _MOST: Final = 10_000
 _MOST_SEGMENTS: Final = 1000
 _OUTLINE: Final = {**OUTLINE, "first": 1, "removed": 1}
-#: Documents in one reply: those of the history are large.
-_AT_ONCE: Final = 100
 
 
 def damaged_documents(database: Documents) -> Iterator[Damaged]:
@@ -40,7 +38,8 @@ def _in_stream(stored: Document) -> object:
 def _damaged(
     documents: Collection[Any], read: Reader[object], fields: Document | None, most: int
 ) -> Iterator[Damaged]:
-    for each in documents.find({}, fields).sort("$natural", -1).limit(most).batch_size(_AT_ONCE):
+    # Documents in one reply: those of the history are large.
+    for each in documents.find({}, fields).sort("$natural", -1).limit(most).batch_size(100):
         found = read_or_damaged(documents, each, read)
         if isinstance(found, Damaged):
             yield found

@@ -48,8 +48,6 @@ from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
 
 #: Pages of children of each removed queue in one round.
 _PAGES_IN_A_ROUND: Final = 40
-#: Seconds by which one broker's measure of the server's time may be ahead of another's.
-_CLOCKS_DIFFER: Final = 1.0
 
 
 class Removals(Operations):
@@ -236,4 +234,5 @@ class _OfThisDatabase:
 
 def _accepted_by(now: float) -> Document:
     """Return the filter for jobs that had been accepted by then, at brokers whose clocks differ a little."""
-    return {"created_at": {"$lte": date(now + _CLOCKS_DIFFER)}}
+    # Seconds by which one broker's measure of the server's time may be ahead of another's.
+    return {"created_at": {"$lte": date(now + 1.0)}}

@@ -31,10 +31,6 @@ from sluicemq_broker.store.values import Document, Jobs
 #: Seconds for which a removal can be read, and without a read after which all is read therefore.
 REMOVALS_KEPT: Final = timedelta(days=1).total_seconds()
 _TOO_LONG: Final = timedelta(hours=1).total_seconds()
-#: Seconds for which a change waits for others of this broker, which it would be in conflict with.
-_TURN: Final = 5.0
-#: Documents in one reply: a few milliseconds of the hub.
-_AT_ONCE: Final = 200
 #: The name of the document with the last revision, which no other has.
 LAST: Final = ""
 
@@ -95,7 +91,8 @@ class Revisions:
         documents = self.documents.with_options(read_concern=ReadConcern("majority"))
         newer = {} if after is None else {"revision": {"$gt": after}}
         with translated():
-            for each in documents.find(newer).sort("revision", 1).batch_size(_AT_ONCE):
+            # Documents in one reply: a few milliseconds of the hub.
+            for each in documents.find(newer).sort("revision", 1).batch_size(200):
                 if each["_id"] != LAST:
                     yield each
 
@@ -119,7 +116,8 @@ class Revisions:
             return change(self.find(name, session), lambda fields: self._put(name, fields, session), session)
 
         changes = self.documents.name
-        has_turn = self._changing.acquire(timeout=_TURN)
+        # Seconds for which a change waits for others of this broker, which it would be in conflict with.
+        has_turn = self._changing.acquire(timeout=5.0)
         try:
             # failpoint revisions
             return transact(self._client, lambda: [name], lambda _names, session: apply(session), changes)

@@ -25,12 +25,6 @@ from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.unnumbered_insert import insert
 
-#: Bytes of the ring: some thousand events. A broker that is further behind looks at everything instead.
-#: (Older versions made rings of a quarter of that.)
-_SIZE: Final = 1024 * 1024
-#: Milliseconds after which MongoDB answers that nothing has come.
-_AWAIT: Final = 2000
-
 _RING: Final = "bus"
 _NAMESPACE_EXISTS: Final = 48
 
@@ -53,7 +47,8 @@ class EventRing:
             self._make()
             greeted = self._send(greeting)  # a cursor in an empty ring would be dead at once
             wanted = {"$or": [{"by": {"$ne": self._me}}, {"_id": greeted}]}
-            cursor = self._ring.find(wanted, cursor_type=CursorType.TAILABLE_AWAIT).max_await_time_ms(_AWAIT)
+            # Milliseconds after which MongoDB answers that nothing has come.
+            cursor = self._ring.find(wanted, cursor_type=CursorType.TAILABLE_AWAIT).max_await_time_ms(2000)
         try:
             feed = RingFeed(cursor, self._database)
             feed.skip(greeted)
@@ -79,8 +74,10 @@ class EventRing:
 
     def _make(self) -> None:
         try:
+            # Bytes of the ring: some thousand events. A broker that is further behind looks at everything
+            # instead. (Older versions made rings of a quarter of that.)
             # failpoint events.prepare
-            self._database.create_collection(_RING, capped=True, size=_SIZE, check_exists=False)
+            self._database.create_collection(_RING, capped=True, size=1024 * 1024, check_exists=False)
         except OperationFailure as error:
             if error.code != _NAMESPACE_EXISTS:
                 raise

@@ -39,8 +39,6 @@ _KEPT: Final = timedelta(days=1).total_seconds()
 
 #: The server's code for a counter that is none.
 _NO_NUMBER: Final = 14
-#: Milliseconds in which a primary must confirm that it is still the primary.
-_SURE_WITHIN: Final = 5000
 
 
 class Seen(NamedTuple):
@@ -139,7 +137,8 @@ class LeaseStore:
         sure = self._leases.with_options(read_concern=ReadConcern("linearizable"))
         with translated():
             try:
-                found = sure.find_one({"_id": owner}, {"state": 1}, max_time_ms=_SURE_WITHIN)
+                # Milliseconds in which a primary must confirm that it is still the primary.
+                found = sure.find_one({"_id": owner}, {"state": 1}, max_time_ms=5000)
             except OperationFailure as error:
                 if error.code not in NOT_LINEARIZABLE:
                     raise

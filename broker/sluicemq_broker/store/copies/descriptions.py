@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from bson import json_util
 
 from sluicemq_broker.store.values import Document
-
-_COLLECTION: Final = "collection"
-_ID_INDEX: Final = "_id_"
 
 
 class Description(NamedTuple):
@@ -44,7 +41,7 @@ class Description(NamedTuple):
             "indexes": self.indexes,
             "uuid": self.uuid,
             "collectionName": self.name,
-            "type": _COLLECTION,
+            "type": "collection",
             "options": self.options,
         }
         return json_util.dumps(content, json_options=json_util.CANONICAL_JSON_OPTIONS).encode()
@@ -52,4 +49,4 @@ class Description(NamedTuple):
     @property
     def made_indexes(self) -> list[Document]:
         """The indexes that must be made: a collection has that of its ids by itself."""
-        return [each for each in self.indexes if each["name"] != _ID_INDEX]
+        return [each for each in self.indexes if each["name"] != "_id_"]

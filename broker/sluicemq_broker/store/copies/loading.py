@@ -24,8 +24,6 @@ from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.values import Document
 
 _META: Final = "meta"
-#: The id of the document that counts the changes of a collection.
-_COUNTER: Final = ""
 #: Seconds between two looks at the leases of others.
 _LOOK: Final = 0.2
 
@@ -146,4 +144,5 @@ class RestoredDatabase:
 
     def _has_documents(self, name: str) -> bool:
         with translated():
-            return self._database[name].find_one({"_id": {"$ne": _COUNTER}}, {"_id": 1}) is not None
+            # The id of the document that counts the changes of a collection.
+            return self._database[name].find_one({"_id": {"$ne": ""}}, {"_id": 1}) is not None

@@ -37,8 +37,6 @@ from sluicemq_broker.store.write_results import refusals
 #: ``{_id: its collection, last?: the highest place, children?: true, removed_at?}``. It stays for a day when
 #: the queue is removed.
 PLACES: Final = "places"
-#: How often the first jobs are looked for, as other brokers are faster.
-_TRIES: Final = 5
 #: Groups that are looked at together.
 _PAGE: Final = 1000
 _HIGHEST: Final = 255  # priority
@@ -154,7 +152,8 @@ class GroupStore:
         promoted = Promoted([], [])
         left = set(groups)
         with translated():
-            for _ in range(_TRIES):
+            # How often the first jobs are looked for, as other brokers are faster.
+            for _ in range(5):
                 left -= self.with_heads(left)
                 first = self.first(left) if left else []
                 over = [each for each in first if _is_over(each, now)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.errors import Refused
@@ -16,10 +16,6 @@ log = logging.getLogger("broker.store")
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
-
-#: A portion that was carried out makes the next one larger by this part of it, and by one item at least. So a
-#: size that was aborted is tried again after some dozen portions.
-_GROWTH: Final = 16
 
 
 def _log(kind: str, text: str) -> None:
@@ -72,4 +68,6 @@ class Portions:
     def grow(self, carried_out: int) -> None:
         """Allow larger portions after one of ``carried_out`` items succeeded."""
         if carried_out >= self.size:
-            self.size = min(self._most, self.size + max(1, self.size // _GROWTH))
+            # A portion that was carried out makes the next one larger by this part of it, and by one item
+            # at least. So a size that was aborted is tried again after some dozen portions.
+            self.size = min(self._most, self.size + max(1, self.size // 16))

@@ -18,13 +18,9 @@ from sluicemq_broker.store.values import Document, Jobs
 PARTED: Final = 30.0
 #: Seconds after which the parts go round: for so long a job waits for a slow broker, at most, of each broker.
 ROUND: Final = 4.0
-#: A part is used up when a claim brings less than this part of its share of the limit: an eighth.
-THIN: Final = 8
 #: Only a claim of this many jobs can tell: a smaller one fills its few with jobs that others are about to
 #: claim. It comes from slow workers, beside whom no part grows so long that to pass over it takes its time.
 MANY: Final = 256
-#: Seconds for which it claims no part after it has seen that nobody else claims the others.
-WHOLE: Final = 10.0
 
 
 class StagedByPriority:
@@ -145,7 +141,8 @@ class PriorityOrder(ClaimOrder):
 
     def on_left(self, now: float) -> None:
         """Claim no part for a while: nobody claims the others."""
-        self._parted_until, self._whole_until = -math.inf, now + WHOLE
+        # Seconds for which it claims no part after it has seen that nobody else claims the others.
+        self._parted_until, self._whole_until = -math.inf, now + 10.0
 
     def page(self, request: ClaimRequest) -> ClaimPage:
         """Take the first jobs, or the first of this broker's part."""
@@ -198,7 +195,8 @@ class _PartOfJobs(_FirstJobs):
         limit, now, brokers = self._request.limit, self._request.now, self._request.brokers
         part = {"$mod": [brokers, (self._request.place + int(now / ROUND)) % brokers]}
         count = yield from self._read({"seq": part}, limit, at_once)
-        if count * brokers * THIN >= limit:
+        # A part is used up when a claim brings less than this part of its share of the limit: an eighth.
+        if count * brokers * 8 >= limit:
             self._full = True  # perhaps: the next claim finds out
             return
         few = min(-(-limit // brokers), limit - count)

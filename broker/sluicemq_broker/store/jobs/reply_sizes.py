@@ -12,10 +12,6 @@ from sluicemq_broker.job import Job
 from sluicemq_broker.store.values import Document
 from sluicemq_devices.hub import let_others_run
 
-#: Bytes of headers in one reply, at most as far as is known: some 5 ms.
-_BYTES: Final = 512 * 1024
-#: Jobs that any reply may have, whatever their headers; at that size a thousand jobs take 60 replies.
-_LEAST: Final = 16
 #: Jobs that are measured first, while their sizes are unknown.
 MEASURED: Final = 32
 #: The headers that take longest; until something is known, all jobs are taken to have such headers.
@@ -43,7 +39,10 @@ class ReplySizes:
 
     def size(self, limit: int, room: int) -> int:
         """Return how many of ``limit`` jobs to have in one reply; one more than all where all fit."""
-        cheap = max(_LEAST, _BYTES // max(1, self._dearest))
+        # Bytes of headers in one reply, at most as far as is known: some 5 ms.
+        # Jobs that any reply may have, whatever their headers; at that size a thousand jobs take 60
+        # replies.
+        cheap = max(16, (512 * 1024) // max(1, self._dearest))
         return min(limit + 1, cheap, max(1, room // max(1, self._largest)))
 
     def most(self, limit: int, room: int) -> int:

@@ -48,8 +48,6 @@ from sluicemq_broker.store.values import Document, date
 
 #: Schedules of one database, at most.
 MOST_SCHEDULES: Final = 1000
-#: How often others may change a schedule between reading and replacing it.
-_TRIES: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +125,8 @@ class ScheduleStore:
         One that has equal times keeps its next run, perhaps overdue. A paused one stays paused.
         """
         with translated():
-            for _ in range(_TRIES):
+            # How often others may change a schedule between reading and replacing it.
+            for _ in range(20):
                 found = self.schedules.find_one({"_id": schedule.name})
                 stored = None if found is None else read_or_damaged(self.schedules, found, read_schedule)
                 if isinstance(stored, Schedule) and stored.described == schedule.described:

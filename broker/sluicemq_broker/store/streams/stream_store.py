@@ -57,10 +57,6 @@ GUARD: Final = 20.0
 _MOST_READ: Final = 256
 _MOST_REMOVED: Final = 500
 _MOST_NEWER: Final = 1000
-#: Bytes that a segment is assumed to have before one was seen.
-_UNKNOWN_WEIGHT: Final = 256 * 1024
-#: Topics and ids in one read, about: each becomes an object, and 32,768 take 4 ms.
-_MOST_NAMES: Final = 32_768
 
 STREAM_PREFIX: Final = "stream."
 _IDS_INDEX: Final = "ids"
@@ -172,7 +168,9 @@ class StreamStore:
         One search of the index of ``_id`` where ``first`` begins a segment, two where it lies inside one.
         """
         first = max(1, first)
-        by_bytes, by_names = most_bytes // (self.weight or _UNKNOWN_WEIGHT), _MOST_NAMES // (self._names or 1)
+        # Bytes that a segment is assumed to have before one was seen.
+        # Topics and ids in one read, about: each becomes an object, and 32,768 take 4 ms.
+        by_bytes, by_names = most_bytes // (self.weight or 256 * 1024), 32_768 // (self._names or 1)
         limit = max(1, min(_MOST_READ, by_bytes, by_names))
         while True:
             with translated():
