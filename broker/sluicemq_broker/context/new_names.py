@@ -8,16 +8,11 @@ from typing import Final
 from sluicemq.protocol.errors import QueueFull
 from sluicemq_broker.runtime import Bucket, Count, Counters
 
-#: Names that one peer may make: in a second, and at once after a rest.
-_EACH_SECOND: Final = 10.0
-_AT_ONCE: Final = 100.0
 #: Names that all peers together may make, and how many of these are left to peers that have made few.
 _EACH_SECOND_OF_ALL: Final = 20.0
 _AT_ONCE_OF_ALL: Final = 200.0
 _LEFT: Final = 50.0
 _FEW: Final = 10
-#: Peers that are remembered: those that made a name last.
-_REMEMBERED: Final = 10_000
 
 
 class NewNames:
@@ -56,7 +51,8 @@ class NewNames:
         known.made += 1
         self.peers[peer] = known
         self.peers.move_to_end(peer)
-        if len(self.peers) > _REMEMBERED:
+        # Peers that are remembered: those that made a name last.
+        if len(self.peers) > 10_000:
             self.peers.popitem(last=False)
 
     def _refuse(self, why: str) -> None:
@@ -70,5 +66,6 @@ class _Peer:
     __slots__ = ("bucket", "made")
 
     def __init__(self) -> None:
-        self.bucket = Bucket(_EACH_SECOND, _AT_ONCE)
+        # Names that one peer may make: in a second, and at once after a rest.
+        self.bucket = Bucket(10.0, 100.0)
         self.made = 0

@@ -24,8 +24,6 @@ from sluicemq_broker.store import (
 _MISSED: Final = 2.0
 #: Differences that are named.
 _MOST: Final = 20
-#: Seconds of one turn of the hub that are too long: other clients wait for so long.
-_LONG_TURN: Final = 0.5
 #: Counters that show trouble of a broker, and what to say of it.
 _TROUBLE: Final = {
     Count.LEASE_LOST: "it lost its lease: its jobs were given to others, and ran twice",
@@ -78,7 +76,8 @@ def _of_counters(answer: dict[str, Any]) -> Iterator[Finding]:
     for name, what in _TROUBLE.items():
         if count := counters.get(name):
             yield warning(f"since its start {what}", f"{name} {count}", "see its log, and docs/counters.md")
-    if (turn := broker.get(Gauge.LONGEST_TURN, 0.0)) > _LONG_TURN:
+    # Seconds of one turn of the hub that are too long: other clients wait for so long.
+    if (turn := broker.get(Gauge.LONGEST_TURN, 0.0)) > 0.5:
         still = f"the broker stood still for {turn:.1f} s"
         yield warning(still, str(Gauge.LONGEST_TURN), "its machine is busy, or swaps")
 

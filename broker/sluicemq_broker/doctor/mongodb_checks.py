@@ -11,15 +11,11 @@ from sluicemq_broker.doctor.host_checks import judged_disk
 from sluicemq_broker.doctor.subject import Subject
 from sluicemq_broker.store import ServerFacts, fixed_until
 
-#: Seconds by which two clocks may differ.
-_CLOCKS: Final = 2.0
 #: Seconds that an oplog must span, and should, once it is full: a member that was away longer starts over.
 _SHORT_OPLOG: Final = 3600.0
 _WANTED_OPLOG: Final = 86_400.0
 #: Seconds by which a secondary may be behind.
 _BEHIND: Final = 10.0
-#: Connections that should be left: a broker opens some 80.
-_FEW_CONNECTIONS: Final = 200
 #: The oldest version of MongoDB that is supported.
 OLDEST: Final = (4, 4)
 
@@ -147,7 +143,8 @@ def clock(subject: Subject) -> Iterator[Finding]:
         return
     apart = abs(facts.ahead) - facts.uncertain
     shown = f"MongoDB's is {abs(facts.ahead):.2f} s {'ahead' if facts.ahead > 0 else 'behind'}"
-    if apart > _CLOCKS:
+    # Seconds by which two clocks may differ.
+    if apart > 2.0:
         yield warning(
             f"the clocks of this machine and of MongoDB differ by {apart:.0f} s",
             f"{shown}; brokers go by MongoDB's, producers that name a time (not_before) by their own",
@@ -174,7 +171,8 @@ def connections(subject: Subject) -> Iterator[Finding]:
     if facts is None or facts.connections is None:
         return
     current, available = facts.connections
-    if available < _FEW_CONNECTIONS:
+    # Connections that should be left: a broker opens some 80.
+    if available < 200:
         yield warning(
             f"MongoDB takes only {available} further connections",
             f"{current} are open",

@@ -11,8 +11,6 @@ from sluicemq_broker.doctor.subject import Subject
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Gauge
 
-#: Seconds for which a job may be ready.
-_LONG: Final = 300.0
 #: Queues that are named for each reason.
 _MOST: Final = 20
 
@@ -32,7 +30,8 @@ def unworked(subject: Subject) -> Iterator[Finding]:
             f"the oldest waits for {_age(row):.0f} s",
             f"start a worker of it, or see why it does not connect: sluicemq workers {row['name']}",
         )
-    slow = [row for row in rows if row[State.READY] and row[Gauge.WORKERS] and _age(row) > _LONG]
+    # Seconds for which a job may be ready.
+    slow = [row for row in rows if row[State.READY] and row[Gauge.WORKERS] and _age(row) > 300.0]
     for row in slow[:_MOST]:
         yield warning(
             f"jobs of queue {row['name']} wait for {_age(row):.0f} s, though it has workers",

@@ -38,9 +38,6 @@ from sluicemq_broker.store import (
 )
 from sluicemq_broker.streams import MUCH_OF_A_DISK
 
-#: Seconds after which a task that has made no progress is stuck: brokers note it each second or so, and take
-#: over those of a dead one within a few leases.
-_STUCK: Final = 120.0
 #: Queues that are named in one finding.
 _MOST_NAMED: Final = 10
 
@@ -190,7 +187,9 @@ def tasks(subject: Subject) -> Iterator[Finding]:
 def _judged(task: dict[str, Any], silent: float, *, has_broker: bool) -> Iterator[Finding]:
     name = f"task {task['_id']} ({task.get('kind')} of queue {task.get('queue')})"
     done = f"{task.get(TaskField.DONE, 0)} jobs so far, at broker {task.get('broker') or 'none'}"
-    if silent < _STUCK:
+    # Seconds after which a task that has made no progress is stuck: brokers note it each second or so, and
+    # take over those of a dead one within a few leases.
+    if silent < 120.0:
         yield info(f"{name} is under way", done)
     elif has_broker:
         yield warning(

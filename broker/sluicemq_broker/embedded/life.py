@@ -33,7 +33,6 @@ _MIB: Final = 2**20
 _GIB: Final = 2**30
 #: Bytes of a cache that still holds the indexes of some thousands of jobs.
 _LEAST_CACHE: Final = 64 * _MIB
-_NOT_YET_INITIALIZED: Final = 94
 
 _START_DEADLINE: Final = 120.0  # a long journal to replay; a healthy start takes about 1 s
 _FORMER_TIMEOUT: Final = 10.0  # for a killed broker's mongod; the kernel kills it at once, as a rule
@@ -268,7 +267,7 @@ def _configure(client: MongoClient[dict[str, Any]], host: str) -> None:
     try:
         config = client.admin.command("replSetGetConfig")["config"]
     except OperationFailure as error:
-        if error.code != _NOT_YET_INITIALIZED:
+        if error.code != 94:  # NotYetInitialized
             raise
         members = [{"_id": 0, "host": host}]
         client.admin.command("replSetInitiate", {"_id": _REPLICA_SET, "members": members})

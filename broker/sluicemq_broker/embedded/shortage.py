@@ -14,13 +14,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-#: Free bytes below which a start warns: the oplog takes 512 MiB, the journal 100 MiB.
-_LITTLE_SPACE: Final = 1 << 30
-#: Free bytes below which a disk is full: mongod's log and its journal need more.
-_NO_SPACE: Final = 1 << 20
-#: Open files below which a start warns: a queue has about ten in MongoDB, a connection one.
-_FEW_FILES: Final = 4096
-
 _FULL: Final = "the disk of {folder} is full: make room there, or move the folder (--data-dir)"
 _CURES: Final = {
     errno.ENOSPC: _FULL,
@@ -42,13 +35,15 @@ def shortages(folder: Path, *, free: int | None = None, files: int | None = None
     ``free`` bytes and ``files``: by default as the operating system says.
     """
     free = shutil.disk_usage(folder).free if free is None else free
-    if free < _LITTLE_SPACE:
+    # Free bytes below which a start warns: the oplog takes 512 MiB, the journal 100 MiB.
+    if free < 1 << 30:
         yield (
             f"only {free >> 20} MiB are free on the disk of {folder}, and MongoDB ends when it is full: make "
             "room, or put the data elsewhere (--data-dir)"
         )
     files = _most_files() if files is None else files
-    if files < _FEW_FILES:
+    # Open files below which a start warns: a queue has about ten in MongoDB, a connection one.
+    if files < 4096:
         yield (
             f"this process and its MongoDB may open {files} files each: that is little for many queues or "
             "connections; raise it, with `ulimit -n 64000`, or LimitNOFILE of the service"
@@ -70,7 +65,8 @@ def cause_of(log: Path, folder: Path) -> str | None:
     complaints = _last_complaints(log)
     numbers = (_number(each) for each in complaints)
     known = next((_CURES[each] for each in numbers if each in _CURES), None)
-    if known is None and shutil.disk_usage(folder).free < _NO_SPACE:
+    # Free bytes below which a disk is full: mongod's log and its journal need more.
+    if known is None and shutil.disk_usage(folder).free < 1 << 20:
         known = _FULL
     if known is not None:
         return known.format(folder=folder, files=_most_files())

@@ -24,8 +24,6 @@ from sluicemq_devices.hub import let_others_run
 
 #: Seconds between two writes.
 FLUSH: Final = 10.0
-#: Minutes of all subjects that wait while MongoDB is away; further counts are added to the last minute.
-_MOST_WAITING: Final = 50_000
 #: Expected number of draws until midnight that make tomorrow's document of a subject ahead of time.
 _AHEAD: Final = 4
 _DAY: Final = 86400.0
@@ -135,7 +133,9 @@ class History:
         self._ahead = {where: day for where, day in self._ahead.items() if where in there}
 
     def _note(self, where: _Where, minute: int, added: Counter[str], most: Mapping[str, int]) -> None:
-        if len(self._waiting) >= _MOST_WAITING:
+        # Minutes of all subjects that wait while MongoDB is away; further counts are added to the last
+        # minute.
+        if len(self._waiting) >= 50_000:
             minute = max((m for (each, m) in self._waiting if each == where), default=minute)
         sums, highest = self._waiting.setdefault((where, minute), (Counter(), {}))
         sums.update(added)

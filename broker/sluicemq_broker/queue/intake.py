@@ -26,9 +26,6 @@ INSERT: Final = 500
 INSERTS_AT_ONCE: Final = 2
 #: Bytes of their payloads and headers, at most, unless one has more: MongoDB takes 16 MiB in a statement.
 INSERT_BYTES: Final = 8 * 2**20
-#: This many of their bytes count as one job more: the driver writes all down in one turn of the hub.
-_PAYLOAD_BYTES: Final = 32 * 1024
-_HEADER_BYTES: Final = 1024
 
 _NO_GROUP: Final = {None}
 _SIZE: Final = attrgetter("size")
@@ -314,7 +311,8 @@ def _weight(push: Push) -> int:
         size += job.size
         if job.headers:
             headers += job.size - len(job.payload)
-    return len(push.jobs) + size // _PAYLOAD_BYTES + headers // _HEADER_BYTES
+    # This many of their bytes count as one job more: the driver writes all down in one turn of the hub.
+    return len(push.jobs) + size // (32 * 1024) + headers // 1024
 
 
 def _tell(pushes: list[Push], pushed: Pushed, states: Mapping[int, str]) -> None:

@@ -32,10 +32,6 @@ OnPending = Callable[[str], None]
 
 #: Jobs in one look-up.
 _AT_ONCE: Final = 1000
-#: Seconds in which all jobs with waiters are looked up once while no other broker can end jobs, and look-ups
-#: a second, at most: a net for causes that nobody has thought of, at a thousandth of a processor.
-_ROUND: Final = 30.0
-_FEW: Final = 200
 #: Seconds by which two polls overlap: clocks differ, and writes take time.
 _MARGIN: Final = 3.0
 _MOST_ENDED: Final = 10_000  # in one poll
@@ -198,7 +194,10 @@ class ResultWaiters:
             return
         if now >= self._others_until:
             self._polled = math.inf
-            self._look_up_next(min(_FEW, math.ceil(len(self._stored) / _ROUND)))
+            # Seconds in which all jobs with waiters are looked up once while no other broker can end jobs,
+            # and look-ups a second, at most: a net for causes that nobody has thought of, at a thousandth
+            # of a processor.
+            self._look_up_next(min(200, math.ceil(len(self._stored) / 30.0)))
             return
         self._look_up_next(_AT_ONCE)
         if len(self._stored) > _AT_ONCE and not self._polls.busy:

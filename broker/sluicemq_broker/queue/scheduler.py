@@ -29,8 +29,6 @@ from sluicemq_broker.runtime import Budget
 CLAIM: Final = 1000
 #: Jobs in one look for what other brokers have left; it must not stand in anybody's way.
 LOOK: Final = 64
-#: Claims at once: a second one only where the first has had no answer for long.
-_CLAIMS_AT_ONCE: Final = 2
 #: A claim may always bring this many bytes: a few hundred small jobs, or one large one.
 LEAST_CLAIM: Final = 64 * 2**10
 
@@ -275,7 +273,8 @@ class Scheduler:
         hungry = self._hungry(c)
         if not hungry and not (looks and self._curious(c)):
             return None
-        if self.ledger.claimers() >= _CLAIMS_AT_ONCE or self.ledger.claims(c.now):
+        # Claims at once: a second one only where the first has had no answer for long.
+        if self.ledger.claimers() >= 2 or self.ledger.claims(c.now):
             return None
         return self.ledger.begin(c.now, catches_up=hungry)
 

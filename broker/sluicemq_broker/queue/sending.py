@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from functools import partial
-from typing import Final
 
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.plans import Message
 from sluicemq_broker.queue.settler import Settler
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Alarm, Count, Timing
-
-#: Bytes that are handed out in one turn of the hub: each is copied twice, headers take longer.
-TURN_BYTES: Final = 2 * 2**20
 
 
 class Sender:
@@ -32,7 +28,8 @@ class Sender:
         scheduler, staging = self._core.scheduler, self._core.scheduler.staging
         while staging.isolated and self._room() and (message := scheduler.hand_out.next_isolated(now)):
             self._send(message)
-        turn = TURN_BYTES
+        # Bytes that are handed out in one turn of the hub: each is copied twice, headers take longer.
+        turn = 2 * 2**20
         takers = scheduler.hand_out.takers
         while len(takers) and len(staging) and (room := self._room()):
             if turn <= 0:  # others have their turn first

@@ -17,8 +17,6 @@ from sluicemq_broker.runtime import Budget
 
 #: Jobs that become due or expire within this many seconds of each other are handled together.
 TICK: Final = 0.05
-#: Jobs that become due later than this many seconds from now are found by the poll.
-_HORIZON: Final = 60.0
 #: Jobs with a longer time to live, in seconds, are left to the sweep, unless somebody waits for the result.
 SOON: Final = 60.0
 
@@ -41,7 +39,8 @@ class DueTimes:
     def add(self, times: Iterable[float], now: float) -> None:
         """Jobs become due at these times."""
         for when in times:
-            if when - now < _HORIZON:
+            # Jobs that become due later than this many seconds from now are found by the poll.
+            if when - now < 60.0:
                 tick = _tick(when)
                 if tick not in self._counts:
                     heappush(self._ticks, tick)

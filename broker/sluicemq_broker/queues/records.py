@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from gevent.lock import BoundedSemaphore
 
@@ -11,10 +10,6 @@ from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.runtime import Timer
 from sluicemq_broker.store import Documents, Follower, QueueRecord, QueueRecordStore, Removing
 from sluicemq_devices.hub import let_others_run
-
-#: Seconds behind an upgrade in which all is read still: a broker that has not seen it yet removes records as
-#: it did before, and the last change of an older broker may be found only now.
-_SETTLING: Final = 60.0
 
 
 class QueueRecords:
@@ -118,7 +113,9 @@ class _Followed:
         if not self._shared():
             self._unshared_at = now
         last = self._changes.revision
-        found, complete = self._changes.read(all_of_them=now - self._unshared_at < _SETTLING)
+        # Seconds behind an upgrade in which all is read still: a broker that has not seen it yet removes
+        # records as it did before, and the last change of an older broker may be found only now.
+        found, complete = self._changes.read(all_of_them=now - self._unshared_at < 60.0)
         for each in found:
             removed = last is not None and each.removed > last
             if removed or each.orders != self.records.get(each.name, QueueRecord(name=each.name)).orders:

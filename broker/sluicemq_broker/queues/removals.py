@@ -20,7 +20,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import partial
 from secrets import token_hex
-from typing import Final
 
 from gevent.event import Event
 
@@ -30,10 +29,6 @@ from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import QueueRecord, Removals, Removing
-
-#: Polls, and seconds, after which a broker that has not heard of a removal is waited for no longer.
-_POLLS: Final = 2
-_MOMENT: Final = 1.0
 
 
 class Removal:
@@ -103,7 +98,8 @@ class Removal:
     def _is_heard(self, database: str, live: Iterable[str]) -> bool:
         """Wait for the brokers with these leases; False if one has not heard in time."""
         poll = self._queues.config.broker.poll
-        until, never = self._timer.now() + _MOMENT + _POLLS * poll, Event()
+        # Polls, and seconds, after which a broker that has not heard of a removal is waited for no longer.
+        until, never = self._timer.now() + 1.0 + 2 * poll, Event()
         while True:
             removing = self._queues.records.store(database).one(self._name).removing
             if removing is None or removing.token != self.token:

@@ -11,7 +11,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from itertools import islice
-from typing import Final
 
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue
@@ -25,10 +24,6 @@ log = logging.getLogger("broker.sweeper")
 
 #: A job that is reserved and not in memory: queue, owner, id, number of the reservation.
 _Missing = tuple[str, str, str, int]
-
-#: The share of unused queues that is swept each lease, and their least number.
-_PART: Final = 32
-_AT_LEAST: Final = 32
 
 
 class Sweeper:
@@ -188,6 +183,7 @@ class _Turns:
         self._wanted &= there
         order = [name for name in self._waiting if name in unused]
         order += [name for name in unused if name not in self._waiting]
-        turn = list(islice(order, max(_AT_LEAST, -(-len(order) // _PART))))
+        # The share of unused queues that is swept each lease, and their least number.
+        turn = list(islice(order, max(32, -(-len(order) // 32))))
         self._waiting = dict.fromkeys([*order[len(turn) :], *turn])
         return used + [unused[name] for name in turn]

@@ -13,7 +13,7 @@ from pymongo.errors import OperationFailure
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.connection import Client
-from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.errors import ServerCode, translated
 
 #: Seconds between two questions, and seconds without an answer after which MongoDB counts as away. Together
 #: under three seconds, which is how soon a probe of the broker's readiness sees it.
@@ -29,13 +29,12 @@ _SLOW: Final = 0.025
 _ANSWERS: Final = 6
 #: The server's codes where no replica set can confirm a read.
 NOT_LINEARIZABLE: Final = (
-    20,  # IllegalOperation
-    72,  # InvalidOptions
-    115,  # CommandNotSupported
-    123,  # NotAReplicaSet
-    148,  # ReadConcernMajorityNotEnabled
+    ServerCode.ILLEGAL_OPERATION,
+    ServerCode.INVALID_OPTIONS,
+    ServerCode.COMMAND_NOT_SUPPORTED,
+    ServerCode.NOT_A_REPLICA_SET,
+    ServerCode.READ_CONCERN_MAJORITY_NOT_ENABLED,
 )
-_TOO_LATE: Final = 50  # MaxTimeMSExpired
 
 log = logging.getLogger("broker.store")
 
@@ -59,7 +58,7 @@ def confirm(client: Client, database: str, seconds: float = UNCONFIRMED) -> None
                 {"find": "meta", **wanted, "readConcern": level, "maxTimeMS": milliseconds}
             )
         except OperationFailure as error:
-            if error.code == _TOO_LATE:
+            if error.code == ServerCode.MAX_TIME_EXPIRED:
                 raise NoMajority(no_majority(seconds)) from error
             if error.code not in NOT_LINEARIZABLE:
                 raise

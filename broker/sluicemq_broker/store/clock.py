@@ -15,20 +15,9 @@ from sluicemq_broker.store.values import seconds as as_seconds
 
 log = logging.getLogger("broker.mongo")
 
-#: Seconds of error up to which the server's time is not measured again at the start, and above which there is
-#: a warning.
-_CLOSE_ENOUGH: Final = 0.025
 
-
+#: Seconds of error above which there is a warning.
 _TOLERATED: Final = 0.25
-
-
-#: Seconds by which the server's clock must be set at once for a warning.
-_JUMP: Final = 1.0
-
-
-#: Seconds for which the time stands still, at most, rather than go back.
-_STANDS_STILL: Final = 10.0
 
 
 class ServerClock:
@@ -69,7 +58,8 @@ class ServerClock:
             except Unavailable:
                 if not left and self._best is None:
                     raise
-            if self.error <= _CLOSE_ENOUGH:
+            # Seconds of error up to which the server's time is not measured again at the start.
+            if self.error <= 0.025:
                 return
         if self.error > _TOLERATED:
             log.warning("the MongoDB server's time is known to %.2f s only: its answers are slow", self.error)
@@ -90,13 +80,13 @@ class ServerClock:
         if known is not None and not known.agrees(measure):
             self._look_at_jump(measure.ahead - known.ahead)
         back = self._latest - self._monotonic() - self.ahead
-        if (
-            first or back > _STANDS_STILL
-        ):  # until now it was this machine's clock, or the server's clock was set
+        # Seconds for which the time stands still, at most, rather than go back.
+        if first or back > 10.0:  # until now it was this machine's clock, or the server's clock was set
             self._latest = 0.0
 
     def _look_at_jump(self, seconds: float) -> None:
-        if abs(seconds) < _JUMP:
+        # Seconds by which the server's clock must be set at once for a warning.
+        if abs(seconds) < 1.0:
             return
         log.warning(
             "the MongoDB server's clock was set %s by %.1f s: jobs and schedules that were planned by its "

@@ -4,12 +4,48 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import IntEnum
 from typing import Any, Final
 
 from bson.errors import BSONError
 from pymongo import errors as mongo_errors
 
 from sluicemq.protocol.errors import TooLarge, Unavailable
+
+
+class ServerCode(IntEnum):
+    """Codes of MongoDB's errors by which a statement goes on otherwise; the names are MongoDB's."""
+
+    UNAUTHORIZED = 13
+    TYPE_MISMATCH = 14
+    AUTHENTICATION_FAILED = 18
+    ILLEGAL_OPERATION = 20
+    NAMESPACE_NOT_FOUND = 26
+    PATH_NOT_VIABLE = 28
+    NAMESPACE_EXISTS = 48
+    MAX_TIME_EXPIRED = 50
+    INVALID_OPTIONS = 72
+    INDEX_OPTIONS_CONFLICT = 85
+    INDEX_KEYS_CONFLICT = 86
+    WRITE_CONFLICT = 112
+    COMMAND_NOT_SUPPORTED = 115
+    NOT_A_REPLICA_SET = 123
+    READ_CONCERN_MAJORITY_NOT_ENABLED = 148
+    NO_SUCH_SESSION = 206
+    INCOMPLETE_TRANSACTION_HISTORY = 217
+    TRANSACTION_TOO_OLD = 225
+    SNAPSHOT_TOO_OLD = 239
+    SNAPSHOT_UNAVAILABLE = 246
+    NO_SUCH_TRANSACTION = 251
+    TRANSACTION_TOO_LARGE = 257
+    TIME_LIMIT_EXCEEDED = 262
+    TRANSACTION_LIFETIME_EXCEEDED = 290
+    TRANSACTION_TOO_LARGE_FOR_CACHE = 388
+    OF_ATLAS = 8000
+    DUPLICATE_KEY = 11000
+    BACKGROUND_OPERATION_IN_PROGRESS = 12587
+    OUT_OF_DISK_SPACE = 14031
+
 
 #: The server's codes for a statement, or a document, that is at fault itself: repeating it is of no use.
 AT_FAULT: Final = {
@@ -40,9 +76,6 @@ TROUBLE: Final = {
 }
 
 
-#: The server's code for an id, or another unique value, that exists.
-DUPLICATE_KEY: Final = 11000
-_DISK_FULL: Final = 14031
 #: MongoDB has no code of its own for that.
 _NO_SUCH_INDEX: Final = "hint provided does not correspond to an existing index"
 
@@ -125,7 +158,7 @@ def brief(error: Exception) -> str:
         code, text = wrong.get("code", code), str(wrong.get("errmsg") or text)
     for mark in _SETTINGS:
         text = text.split(mark)[0]
-    full = "the disk of MongoDB is full, make room there: " if code == _DISK_FULL else ""
+    full = "the disk of MongoDB is full, make room there: " if code == ServerCode.OUT_OF_DISK_SPACE else ""
     return f"{full}{text}"[:200]
 
 

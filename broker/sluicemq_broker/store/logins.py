@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 from weakref import WeakValueDictionary, ref
 
 import pymongo
@@ -24,13 +24,10 @@ from pymongo.monitoring import (
 )
 
 from sluicemq_broker.config import MongoUri
+from sluicemq_broker.store.errors import ServerCode
 
 _Client = pymongo.MongoClient[dict[str, Any]]
 
-#: The server's codes for a connection without a user, or whose user may not do that.
-_LOST: Final = frozenset({13, 18})
-#: Seconds between two times that connections are closed: a user who lacks a right is refused again and again.
-_AT_MOST_EVERY: Final = 5.0
 #: Of this process, by their identity: the driver calls two clients of one MongoDB equal.
 _clients: WeakValueDictionary[int, _Client] = WeakValueDictionary()
 
@@ -55,8 +52,11 @@ class Logins(CommandListener):
 
     def failed(self, event: CommandFailedEvent) -> None:
         """Close the connections if one has lost its login."""
-        now = time.monotonic()
-        if event.failure.get("code") not in _LOST or now - self._closed_at < _AT_MOST_EVERY:
+        now, code = time.monotonic(), event.failure.get("code")
+        if code not in {ServerCode.UNAUTHORIZED, ServerCode.AUTHENTICATION_FAILED}:
+            return
+        # Seconds between two times: a user who lacks a right is refused again and again.
+        if now - self._closed_at < 5.0:
             return
         self._closed_at = now
         if client := self._client():

@@ -13,7 +13,7 @@ from pymongo import errors as mongo_errors
 from pymongo.uri_parser import parse_uri
 
 from sluicemq_broker.config import MongoUri
-from sluicemq_broker.store.errors import brief
+from sluicemq_broker.store.errors import ServerCode, brief
 from sluicemq_broker.store.no_tls import why_no_tls
 
 #: Seconds for one host, and how many hosts are asked.
@@ -23,8 +23,6 @@ _MOST_ASKED: Final = 5
 _OF_THE_WHOLE: Final = frozenset({"replicaset", "directconnection", "loadbalanced"})
 #: Options of a login.
 _OF_LOGINS: Final = frozenset({"authsource", "authmechanism", "authmechanismproperties"})
-#: The server's code for a login that failed.
-_NO_LOGIN: Final = 18
 
 
 def why_no_primary(text: str) -> str | None:
@@ -91,7 +89,7 @@ def _why_no_login(uri: MongoUri, host: str) -> str | None:
         with _client(uri, host, login, _OF_THE_WHOLE) as client:
             client.admin.command("ping")
     except mongo_errors.OperationFailure as error:
-        if error.code != _NO_LOGIN:
+        if error.code != ServerCode.AUTHENTICATION_FAILED:
             return None
         who = "the certificate of the URI" if parts.user is None else f"user {parts.user} of the URI"
         return (

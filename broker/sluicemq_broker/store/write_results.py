@@ -11,9 +11,9 @@ from pymongo.errors import BulkWriteError
 from sluicemq.protocol.errors import SluiceError, TooLarge
 from sluicemq_broker.store.errors import (
     AT_FAULT,
-    DUPLICATE_KEY,
     TROUBLE,
     Doubtful,
+    ServerCode,
     Unclear,
     brief,
 )
@@ -64,11 +64,11 @@ def read_errors(errors: Sequence[Mapping[str, Any]], *, repeatable: bool = True)
     codes = {each.get("code") for each in errors}
     if codes & TROUBLE:
         raise Unclear(f"MongoDB has not taken all: {str(errors)[:200]}")
-    if repeatable and codes - {DUPLICATE_KEY} - AT_FAULT:
+    if repeatable and codes - {ServerCode.DUPLICATE_KEY} - AT_FAULT:
         raise Doubtful(f"MongoDB has not taken all: {str(errors)[:200]}")
     for each in errors:
         at = each["index"]
-        key = each.get("keyPattern", {"_id": 1}) if each.get("code") == DUPLICATE_KEY else None
+        key = each.get("keyPattern", {"_id": 1}) if each.get("code") == ServerCode.DUPLICATE_KEY else None
         if key == {"_id": 1}:
             pushed.existing.append(at)
         elif key == {"dedupe_id": 1}:

@@ -43,8 +43,6 @@ _MOST: Final = 500
 _MOST_BYTES: Final = 4 << 20
 #: Seconds between two tries to hold the route's subscription.
 _LOOK: Final = 1.0
-#: Messages with other topics behind the watermark, at most, before it is raised.
-_PASSED: Final = 10_000
 #: Seconds by which the clock of another broker may be ahead, at most, for the order to be kept.
 _AHEAD: Final = 1.0
 _MILLISECOND: Final = 0.001  # MongoDB keeps no less
@@ -141,7 +139,8 @@ class Route:
                 self._note_gone(reading)
             jobs = list(self._jobs(reading))
             passed, at = at, reading.first - 1
-            if jobs or at - marked >= _PASSED or (at > marked and not reading.more):
+            # Messages with other topics behind the watermark, at most, before it is raised.
+            if jobs or at - marked >= 10_000 or (at > marked and not reading.more):
                 self._route(held, at, jobs)
                 marked = at
             if not reading.more and passed == at:

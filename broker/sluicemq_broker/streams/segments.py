@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final
 
 from sluicemq.protocol.packed import scan, slices
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams.choosing import TURN
 from sluicemq_broker.streams.topics import Topics
-
-#: Bytes, and number, of segments in memory for each stream.
-_HELD: Final = 4 << 20
-_MOST_HELD: Final = 1000
 
 
 class Recent:
@@ -45,7 +40,8 @@ class Recent:
         self._segments.append(segment)
         self._bytes += segment.size
         self.next = segment.next
-        while len(self._segments) > 1 and (self._bytes > _HELD or len(self._segments) > _MOST_HELD):
+        # Bytes, and number, of segments in memory for each stream.
+        while len(self._segments) > 1 and (self._bytes > (4 << 20) or len(self._segments) > 1000):
             self._bytes -= self._segments.popleft().size
 
     def read(self, first: int, most_bytes: int) -> list[Segment] | None:

@@ -32,8 +32,6 @@ from sluicemq_devices.hub import let_others_run
 MOST_BYTES: Final = 4 << 20
 _AT_ONCE: Final = nullcontext()
 _UNKNOWN: Final = 16 << 20  # bytes of a page, while none was read
-#: Readers that are woken at once: a tenth of a millisecond sooner than by a greenlet.
-_FEW: Final = 4
 
 Woken = Callable[[], None]
 
@@ -299,7 +297,8 @@ class Stream:
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, {}
-        if len(waiting) > _FEW:
+        # Readers that are woken at once: a tenth of a millisecond sooner than by a greenlet.
+        if len(waiting) > 4:
             gevent.spawn(_wake_all, list(waiting.values()))
         else:
             for woken in waiting.values():

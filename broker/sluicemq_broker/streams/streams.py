@@ -19,8 +19,6 @@ from sluicemq_broker.streams.retention import Retention
 from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import Stream
 
-#: Seconds between two looks at how much each stream keeps.
-_LOOK: Final = 60.0
 #: The share of its disk that a stream without a bound may have before that is an incident.
 MUCH_OF_A_DISK: Final = 0.2
 
@@ -122,7 +120,8 @@ class Streams:
 
     def sweep(self) -> None:
         """Apply retention to each stream; called once a lease. An error of one leaves the others theirs."""
-        looks = self._context.passed() - self._looked_at >= _LOOK
+        # Seconds between two looks at how much each stream keeps.
+        looks = self._context.passed() - self._looked_at >= 60.0
         for name in self.discover():
             self._sweep(self.open(name), looks=looks)
         if looks:

@@ -34,13 +34,6 @@ from sluicemq_broker.streams.choosing import Usage
 MOST_TOPICS: Final = 1000
 #: Words of all its patterns, at most: the first topic that fits them all builds tree and states in 9 ms.
 MOST_WORDS: Final = 4096
-#: Nodes of all remembered states, at most: a number, plus a number for each word of a pattern.
-_REMEMBERED: Final = 256
-_REMEMBERED_A_WORD: Final = 2
-#: Bytes of memory, at most, for each word of a pattern with its node and states, and for each topic of a
-#: filter beside its own bytes.
-_WORD_BYTES: Final = 512
-_TOPIC_BYTES: Final = 96
 #: Topics after which the clock is looked at.
 _LOOK: Final = 8
 _ONE, _REST = b"*", b">"
@@ -63,11 +56,14 @@ class Topics:
         self._tree: _Node | None = None  # built when the first topic is looked at, in the turn for that
         self._start: _State | None = None
         words = _words(self._patterns)
-        self._most = _REMEMBERED + _REMEMBERED_A_WORD * words
+        # Nodes of all remembered states, at most: a number, plus a number for each word of a pattern.
+        self._most = 256 + 2 * words
         self._remembered = 0
         self._checking = self._checked = 0  # segment whose topics are checked, and how many of them were
         self._wanted: set[bytes] = set()  # the wanted ones of these
-        self.bytes = sum(map(len, each)) + _TOPIC_BYTES * len(each) + _WORD_BYTES * words
+        # Bytes of memory, at most, for each word of a pattern with its node and states, and for each topic
+        # of a filter beside its own bytes.
+        self.bytes = sum(map(len, each)) + 96 * len(each) + 512 * words
         """Bytes of memory that the filter takes, at most."""
         self.usage = usage or Usage()
 

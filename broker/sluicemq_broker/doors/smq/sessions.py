@@ -444,15 +444,15 @@ VERBS: Final[Verbs] = {
     wire.PING: SessionVerb(Session.ping, NOTHING, reads=True),
     wire.BYE: SessionVerb(Session.bye, NOTHING),
 }
-_PIDS: Final = 2**31  # no process id is as large
 
 
 def _client_name(about: dict[str, Any], peer: str) -> str:
     """Return a client's name, as ``mailer web-1:4711``: its name or kind, host and pid, or address."""
     names = [name[:100] for key in ("name", "client") if isinstance(name := about.get(key), str) and name]
     host, pid = about.get("host"), about.get("pid")
+    # no process id is as large
     place = (
-        f"{host[:100]}:{pid}" if isinstance(host, str) and isinstance(pid, int) and abs(pid) < _PIDS else peer
+        f"{host[:100]}:{pid}" if isinstance(host, str) and isinstance(pid, int) and abs(pid) < 2**31 else peer
     )
     return f"{names[0]} {place}" if names else place
 

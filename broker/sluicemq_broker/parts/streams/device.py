@@ -28,9 +28,6 @@ from sluicemq_devices.hub import Watermark, let_others_run
 from sluicemq_devices.relays import FanOut, Kind, Subscriber, Upstream
 from sluicemq_devices.sockets import RawDoor, RawLane
 
-#: Messages, and bytes, of one batch for the stream, at most.
-_BATCH: Final = 2048
-_BATCH_BYTES: Final = 512 << 10
 #: Messages that are sent in one turn of the hub; and in the turn in which they become durable.
 _PASSED: Final = 512
 _AT_ONCE: Final = 64
@@ -180,7 +177,8 @@ class StreamDevice:
                 continue
             batch.append(each)
             size += len(each)
-            if len(batch) >= _BATCH or size >= _BATCH_BYTES:
+            # Messages, and bytes, of one batch for the stream, at most.
+            if len(batch) >= 2048 or size >= (512 << 10):
                 self._store(batch, size)
                 batch, size = [], 0
         if batch:

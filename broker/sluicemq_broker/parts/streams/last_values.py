@@ -19,8 +19,6 @@ from sluicemq_devices.relays import Subscriber
 MOST_TOPICS: Final = 100_000
 #: New topics that are sorted together: 2 ms beside 100,000 others.
 _SORTED_AT_ONCE: Final = 1000
-#: Subscriptions of one subscriber whose last messages wait, at most: then it is not read for a while.
-_MOST_WAITING: Final = 1000
 #: Seconds of CPU for the last messages of one subscriber before others have their turn; and messages between
 #: two looks at the clock.
 _PIECE: Final = 0.002
@@ -116,7 +114,9 @@ class LateMessages:
         is_new = subscriber not in self._waiting
         topics = self._waiting.setdefault(subscriber, {})
         topics[topic] = None
-        if len(topics) >= _MOST_WAITING:
+        # Subscriptions of one subscriber whose last messages wait, at most: then it is not read for a
+        # while.
+        if len(topics) >= 1000:
             subscriber.lane.pause(self)
         if is_new and self._began:
             self._send_first(subscriber)

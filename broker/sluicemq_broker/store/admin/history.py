@@ -33,7 +33,7 @@ from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.newest import keep_newest
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
-from sluicemq_broker.store.errors import brief, translated
+from sluicemq_broker.store.errors import ServerCode, brief, translated
 from sluicemq_broker.store.set_aside import ASIDE, MAP, TEXT, Damaged, field, readable
 from sluicemq_broker.store.values import Document, date
 
@@ -46,9 +46,9 @@ _HOURS: Final = [f"{hour:02}" for hour in range(24)]
 _AT_ONCE: Final = 50
 _ROLLED_UP_AT_ONCE: Final = 20
 _DAY: Final = 86400
+#: Codes for a document in which nothing can be counted: a map, or a number, is none.
+_NO_PLACE: Final = {ServerCode.TYPE_MISMATCH, ServerCode.PATH_NOT_VIABLE}
 _DATE: Final = kept("a date", lambda value: isinstance(value, datetime))
-#: The server's codes for a document in which nothing can be counted: a map, or a number, is none.
-_NO_PLACE: Final = {14, 28}
 
 
 class Subject(NamedTuple):

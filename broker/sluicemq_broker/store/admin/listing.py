@@ -71,7 +71,6 @@ _SHOWN: Final[Document] = {
     "payload": {"$cond": [{"$lte": [_SIZE, _SMALL]}, "$payload", "$$REMOVE"]},
 }
 
-_LAST_MILLISECOND: Final = 253_370_000_000_000  # of the year 9998
 
 #: Where a page ended: the sorted values of its last job, as plain numbers and strings.
 Place = list[Any]
@@ -332,7 +331,8 @@ def _ended_place(after: Place | None) -> _Ended | None:
 
 def _moment(milliseconds: int) -> float:
     """Return the seconds of a time in a place; raises BadFrames for one that no date can have."""
-    if not 0 <= milliseconds < _LAST_MILLISECOND:
+    # of the year 9998
+    if not 0 <= milliseconds < 253_370_000_000_000:
         raise _not_a_place()
     return milliseconds / 1000
 

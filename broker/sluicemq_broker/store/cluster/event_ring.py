@@ -22,11 +22,10 @@ from pymongo.errors import OperationFailure
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store.connection import Documents
-from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.errors import ServerCode, translated
 from sluicemq_broker.store.unnumbered_insert import insert
 
 _RING: Final = "bus"
-_NAMESPACE_EXISTS: Final = 48
 
 
 class EventRing:
@@ -79,7 +78,7 @@ class EventRing:
             # failpoint events.prepare
             self._database.create_collection(_RING, capped=True, size=1024 * 1024, check_exists=False)
         except OperationFailure as error:
-            if error.code != _NAMESPACE_EXISTS:
+            if error.code != ServerCode.NAMESPACE_EXISTS:
                 raise
             if not self._ring.options().get("capped"):
                 raise Unavailable(f"collection {_RING!r} is not capped: drop it, it is made again") from None

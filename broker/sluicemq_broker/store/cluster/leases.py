@@ -22,7 +22,7 @@ from sluicemq_broker.store.availability import NOT_LINEARIZABLE
 from sluicemq_broker.store.cluster.schema import READ_BEFORE, READS
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
-from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.errors import ServerCode, translated
 from sluicemq_broker.store.set_aside import (
     COUNT,
     DATE,
@@ -36,9 +36,6 @@ from sluicemq_broker.store.set_aside import (
 from sluicemq_broker.store.values import Document, date
 
 _KEPT: Final = timedelta(days=1).total_seconds()
-
-#: The server's code for a counter that is none.
-_NO_NUMBER: Final = 14
 
 
 class Seen(NamedTuple):
@@ -108,7 +105,7 @@ class LeaseStore:
                 # failpoint leases.beat
                 return self._leases.update_many(live, beat).matched_count
             except OperationFailure as error:
-                if error.code != _NO_NUMBER:
+                if error.code != ServerCode.TYPE_MISMATCH:  # the counter is a number
                     raise
                 return 0  # somebody has damaged the counter: the lease counts as dead
 

@@ -26,7 +26,7 @@ from pymongo.errors import BulkWriteError, OperationFailure
 
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
-from sluicemq_broker.store.errors import DUPLICATE_KEY, TROUBLE, applied, brief, in_trouble, translated
+from sluicemq_broker.store.errors import TROUBLE, ServerCode, applied, brief, in_trouble, translated
 from sluicemq_broker.store.set_aside import (
     ASIDE,
     COUNT,
@@ -139,7 +139,7 @@ class LimitStore:
                 self._limits.bulk_write(writes, ordered=False)
             except BulkWriteError as error:
                 failed = error.details["writeErrors"]
-                if not failed or {each["code"] for each in failed} & {DUPLICATE_KEY, *TROUBLE}:
+                if not failed or {each["code"] for each in failed} & {ServerCode.DUPLICATE_KEY, *TROUBLE}:
                     raise
                 tenants = list(steps)
                 for each in failed:
@@ -182,7 +182,7 @@ class LimitStore:
             try:
                 answer = read_or_damaged(self._limits, self._changed(steps), read)
             except OperationFailure as error:
-                if in_trouble(error) or error.code == DUPLICATE_KEY:
+                if in_trouble(error) or error.code == ServerCode.DUPLICATE_KEY:
                     raise
                 answer = self._damaged(self._queue["_id"], brief(error))
             if not isinstance(answer, Damaged):

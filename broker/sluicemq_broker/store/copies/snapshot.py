@@ -25,20 +25,16 @@ from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
 from sluicemq.protocol.errors import Unavailable
+from sluicemq_broker.store.availability import NOT_LINEARIZABLE
 from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.copies.descriptions import Description
 from sluicemq_broker.store.copies.history_window import Disturbed, HistoryWindow
-from sluicemq_broker.store.errors import brief, translated
+from sluicemq_broker.store.errors import ServerCode, brief, translated
 
 #: Collections that say how things are now, and mean nothing later: leases of brokers, the ring of the event
 #: bus, what the files of these brokers say, and the secrets that sign logins, with which a reader of a backup
 #: could sign. Jobs whose owner has no lease are given back.
 OF_THE_MOMENT: Final = frozenset({"owners", "bus", "configurations", "logins"})
-#: The server's codes: the past is forgotten; a collection is newer than the moment.
-_TOO_OLD: Final = 239
-_NEWER: Final = 246
-#: The server's codes for a MongoDB that has no snapshots.
-_NO_SNAPSHOTS: Final = (20, 72, 115, 123)
 _SYSTEM: Final = "system."
 _META: Final = "meta"
 
@@ -80,7 +76,7 @@ class Snapshot:
                     self._window.hold()
                     yield batch
             except mongo_errors.OperationFailure as error:
-                if error.code == _NEWER and each.uuid not in self._before:
+                if error.code == ServerCode.SNAPSHOT_UNAVAILABLE and each.uuid not in self._before:
                     raise LeftOut from error
                 raise
             except mongo_errors.ServerSelectionTimeoutError as error:
@@ -115,14 +111,16 @@ def _judged(window: HistoryWindow) -> Iterator[None]:
         try:
             yield
         except mongo_errors.OperationFailure as error:
-            if error.code == _TOO_OLD:
+            if error.code == ServerCode.SNAPSHOT_TOO_OLD:
                 raise window.over() from error
-            if error.code in _NO_SNAPSHOTS:
+            if error.code in NOT_LINEARIZABLE:
                 raise Unavailable(
                     f"this MongoDB can't be read as of one moment ({brief(error)}): that needs a replica set "
                     "of MongoDB 5.0 or newer"
                 ) from error
-            if error.code == _NEWER or isinstance(error, mongo_errors.CursorNotFound):
+            if error.code == ServerCode.SNAPSHOT_UNAVAILABLE or isinstance(
+                error, mongo_errors.CursorNotFound
+            ):
                 raise Disturbed(brief(error)) from error
             raise
         except (mongo_errors.AutoReconnect, mongo_errors.NotPrimaryError) as error:

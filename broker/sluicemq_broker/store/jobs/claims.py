@@ -10,7 +10,7 @@ from pymongo import UpdateMany
 from pymongo.errors import BulkWriteError, OperationFailure
 
 from sluicemq_broker.job import Job, Reservation, State
-from sluicemq_broker.store.errors import applied, translated
+from sluicemq_broker.store.errors import ServerCode, applied, translated
 from sluicemq_broker.store.jobs.claim_order import ClaimOrder, ClaimPage, ClaimRequest
 from sluicemq_broker.store.jobs.documents import (
     HISTORY_IS_A_LIST,
@@ -29,9 +29,6 @@ from sluicemq_broker.store.write_results import refusals
 
 #: Bytes of jobs in one claim, at most; a job larger than this is claimed alone.
 CLAIM_BYTES = 16 * 2**20
-
-#: The server's code where the attempts of a document are no number.
-_NO_NUMBER: Final = 14
 
 #: Jobs that get their slots in one update, which looks for each among all: 128 at a time take a third of the
 #: time of updating each alone.
@@ -161,7 +158,7 @@ class Claims:
                     claimable, _reserving(reserved), self.order.fields, sort=self.order.sort
                 )
             except OperationFailure as error:
-                if error.code != _NO_NUMBER:
+                if error.code != ServerCode.TYPE_MISMATCH:  # the attempts of each are a number
                     raise
                 return None
             if stored is None:

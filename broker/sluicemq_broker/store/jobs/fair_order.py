@@ -44,8 +44,6 @@ _IN_ORDER: Final = dict(ORDER)
 #: Fields that are read of jobs that are claimed later, and how many jobs in one reply.
 _IDS: Final = {"priority": 1, "tenant": 1}
 _IDS_AT_ONCE: Final = 1000
-#: Seconds after which the tenants are read again in any case.
-_LOOKS_AGAIN: Final = 0.25
 
 
 class _Tenant(NamedTuple):
@@ -193,7 +191,8 @@ class FairOrder(ClaimOrder):
     def _known(self, limit: int, now: float) -> _Tenants | None:
         """Return what :meth:`_read` would find, if the next jobs are known; None: it must look."""
         names = self._names
-        if not names or not 0 <= now - self._looked < _LOOKS_AGAIN:
+        # Seconds after which the tenants are read again in any case.
+        if not names or not 0 <= now - self._looked < 0.25:
             return None
         rounds = limit // sum(map(self._rounds.weight, names)) + 2
         if not self.ahead.covers({each: rounds * self._rounds.weight(each) for each in names}):

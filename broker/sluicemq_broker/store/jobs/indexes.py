@@ -16,12 +16,10 @@ from pymongo.errors import OperationFailure
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store.creation import by_majority
-from sluicemq_broker.store.errors import DUPLICATE_KEY, brief, in_trouble
+from sluicemq_broker.store.errors import ServerCode, brief, in_trouble
 from sluicemq_broker.store.jobs.index_models import INDEXES, LINE_INDEX, SLOT_INDEX
 from sluicemq_broker.store.values import Document, Jobs
 
-#: The server's codes for an index of this name, or of these fields, that has other options.
-_MADE_OTHERWISE: Final = (85, 86)
 #: How often obstacles are removed before the next sweep tries again.
 _TRIES: Final = 3
 _AT_ONCE: Final = 1000
@@ -120,12 +118,12 @@ def _make(jobs: Jobs, index: IndexModel, notice: Notice) -> None:
             if in_trouble(error):
                 raise
             problem = brief(error)
-            if error.code in _MADE_OTHERWISE:
+            if error.code in {ServerCode.INDEX_OPTIONS_CONFLICT, ServerCode.INDEX_KEYS_CONFLICT}:
                 _drop_the_other(jobs, index, notice)
-            elif error.code == DUPLICATE_KEY and index_name(index) == SLOT_INDEX:
+            elif error.code == ServerCode.DUPLICATE_KEY and index_name(index) == SLOT_INDEX:
                 # failpoint indexes.free_slots
                 jobs.update_many({"slot": {"$exists": True}}, {"$unset": {"slot": ""}})
-            elif error.code == DUPLICATE_KEY:
+            elif error.code == ServerCode.DUPLICATE_KEY:
                 _free_dedupe_ids(jobs, notice)
             else:
                 break

@@ -25,7 +25,7 @@ from pymongo.errors import OperationFailure
 from sluicemq.protocol.errors import DifferentStore
 from sluicemq_broker.job import Parent, State
 from sluicemq_broker.store.connection import Documents
-from sluicemq_broker.store.errors import translated
+from sluicemq_broker.store.errors import ServerCode, translated
 from sluicemq_broker.store.jobs.documents import (
     FOR_CHILDREN,
     PUT_ASIDE,
@@ -46,8 +46,6 @@ Result = TypeVar("Result")
 #: Parents that are looked at together, and children for which one statement looks, at most.
 _PARENTS: Final = 100
 _CHILDREN: Final = 2000
-#: The server's codes for what a user may not do.
-_FORBIDDEN: Final = {13, 8000}
 #: Milliseconds for a list of collections. The list may wait for the removal of a collection, and the removal
 #: for the transaction of this search.
 _LIST_TIME: Final = 3000
@@ -240,7 +238,7 @@ def _unless_forbidden(read: Callable[[], list[Result]]) -> list[Result]:
     try:
         return read()
     except OperationFailure as error:
-        if error.code not in _FORBIDDEN:
+        if error.code not in {ServerCode.UNAUTHORIZED, ServerCode.OF_ATLAS}:
             raise
         return []
 

@@ -27,11 +27,14 @@ from pymongo.errors import OperationFailure
 
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Client, Documents
+from sluicemq_broker.store.errors import ServerCode
 
-#: The server's code for a number on a stand-alone: IllegalOperation.
-_NO_NUMBERS: Final = 20
-#: Its codes for a repetition whose outcome it has forgotten: the session expired, or the oplog has moved on.
-_FORGOTTEN: Final = (206, 217, 225)
+#: Codes for a repetition whose outcome is forgotten: the session expired, or the oplog has moved on.
+_FORGOTTEN: Final = (
+    ServerCode.NO_SUCH_SESSION,
+    ServerCode.INCOMPLETE_TRANSACTION_HISTORY,
+    ServerCode.TRANSACTION_TOO_OLD,
+)
 #: No job has this id.
 _NOBODY: Final = False
 
@@ -107,7 +110,7 @@ class Insert:
         try:
             return self._command(documents, numbered.session, {"txnNumber": numbered.number})
         except OperationFailure as error:
-            if error.code == _NO_NUMBERS:
+            if error.code == ServerCode.ILLEGAL_OPERATION:
                 self._sessions.numbered = False
                 return self._command(documents)
             if error.code in _FORGOTTEN:

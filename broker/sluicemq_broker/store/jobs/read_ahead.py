@@ -23,8 +23,6 @@ _MOST_AHEAD: Final = 256
 #: Where a claim wants more jobs of a tenant than this, they are read when they are wanted: that takes no
 #: longer.
 FEW_JOBS: Final = 16
-#: Seconds for which ids are kept.
-_KEPT: Final = 5.0
 
 
 class _Line(NamedTuple):
@@ -99,6 +97,7 @@ class ReadAhead:
 
     def forget_old(self, now: float) -> None:
         """Drop ids that were read long ago, so that tenants without claims take no memory."""
-        old = [tenant for tenant, line in self.lines.items() if not 0 <= now - line.read_at < _KEPT]
+        # Seconds for which ids are kept.
+        old = [tenant for tenant, line in self.lines.items() if not 0 <= now - line.read_at < 5.0]
         for tenant in old:
             del self.lines[tenant]

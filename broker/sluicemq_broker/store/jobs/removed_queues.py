@@ -19,6 +19,7 @@ from pymongo.errors import OperationFailure
 from sluicemq_broker.store.cluster.limits import COLLECTION as LIMITS
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.creation import by_majority
+from sluicemq_broker.store.errors import ServerCode
 from sluicemq_broker.store.jobs.documents import PUT_ASIDE, collection, queue_of
 from sluicemq_broker.store.jobs.failed_children import AWAITED, ParentQueues, fail_all, reasons_of
 from sluicemq_broker.store.jobs.groups import PLACES, GroupStore
@@ -36,14 +37,6 @@ _BESIDE_KEPT: Final = 24 * 3600.0
 _REMOVED: Final = IndexModel([("removed_at", 1)], name="removed", sparse=True)
 #: Children that are read at once.
 CHILDREN: Final = 500
-#: The server's codes: there is no collection of this name, and there is one.
-_NOT_THERE: Final = 26
-_EXISTS: Final = 48
-#: Its code where an index of the collection is being built, as for the first child in a queue; and how often,
-#: and after how many seconds, the rename is tried again.
-_BUILDS_INDEX: Final = 12587
-_BUILD_TRIES: Final = 300
-_BUILD_WAIT: Final = 0.1
 
 
 def aside_name(queue: str, token: str) -> str:
@@ -74,8 +67,10 @@ def put_aside(jobs: Jobs, now: float, token: str, *, leave_empty: bool) -> Jobs:
         # failpoint queues.make_empty
         empty.create_indexes(wanted, **by_majority(empty))
     _mark_beside(jobs, now)
-    _rename(jobs, aside.name, unless={_NOT_THERE})
-    if leave_empty and not _rename(empty, name, unless={_EXISTS, _NOT_THERE}):
+    _rename(jobs, aside.name, unless={ServerCode.NAMESPACE_NOT_FOUND})
+    if leave_empty and not _rename(
+        empty, name, unless={ServerCode.NAMESPACE_EXISTS, ServerCode.NAMESPACE_NOT_FOUND}
+    ):
         # failpoint queues.drop_empty
         empty.drop()
         # failpoint queues.index_empty
@@ -114,13 +109,13 @@ def forget_removed(database: Documents, now: float) -> None:
 
 def _rename(jobs: Jobs, name: str, *, unless: set[int]) -> bool:
     """Rename a collection, after any index build; False where the server answers one of these codes."""
-    for left in reversed(range(_BUILD_TRIES)):
+    for left in reversed(range(300)):
         try:
             # failpoint queues.put_aside
             jobs.rename(name)
         except OperationFailure as error:
-            if error.code == _BUILDS_INDEX and left:
-                gevent.sleep(_BUILD_WAIT)
+            if error.code == ServerCode.BACKGROUND_OPERATION_IN_PROGRESS and left:
+                gevent.sleep(0.1)
                 continue
             if error.code not in unless:
                 raise

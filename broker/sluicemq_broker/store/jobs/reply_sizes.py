@@ -14,8 +14,6 @@ from sluicemq_devices.hub import let_others_run
 
 #: Jobs that are measured first, while their sizes are unknown.
 MEASURED: Final = 32
-#: The headers that take longest; until something is known, all jobs are taken to have such headers.
-_DEAREST: Final = 64 * 1024
 
 
 class ReplySizes:
@@ -25,7 +23,8 @@ class ReplySizes:
     """
 
     def __init__(self) -> None:
-        self._dearest = _DEAREST
+        # The headers that take longest; until something is known, all jobs are taken to have such headers.
+        self._dearest = 64 * 1024
         self._largest = 0  # nothing is known
 
     @property

@@ -31,10 +31,6 @@ from sluicemq_broker.store.values import Document, Jobs
 
 #: Unused tokens that are kept for the next claim, at most: as many as come in these seconds, or one.
 BLOCK: Final = 0.25
-#: Tenants whose unused tokens are kept.
-_TENANTS_KEPT: Final = 10_000
-#: The tokens of more tenants than this are read ahead; of fewer tenants, they turn out when jobs are read.
-_FEW: Final = 16
 #: Seconds for which tokens are not read again.
 _FRESH: Final = 1.0
 
@@ -104,7 +100,9 @@ class TenantLimits:
         """Read the tokens of tenants, if they are many: else each claim would find out about a few."""
         known = {each for each, bucket in self._buckets.items() if now - bucket.at < _FRESH}
         unknown = [each for each in tenants if each not in known]
-        if self.rate is not None and len(unknown) > _FEW:
+        # The tokens of more tenants than this are read ahead; of fewer tenants, they turn out when jobs are
+        # read.
+        if self.rate is not None and len(unknown) > 16:
             self._buckets |= dict.fromkeys(unknown, TenantBucket(0, self._burst, now))
             self._buckets |= self._store.buckets(unknown)
             for each in unknown:
@@ -148,7 +146,8 @@ class TenantLimits:
     def keep(self, tokens: Mapping[str, int]) -> None:
         """Keep unused tokens; more than a block of a tenant are lost, so fewer jobs begin, never more."""
         block = int(max(1, (self.rate or 0) * BLOCK))
-        if len(self._kept) > _TENANTS_KEPT:
+        # Tenants whose unused tokens are kept.
+        if len(self._kept) > 10_000:
             self._kept.clear()
         for tenant, number in tokens.items():
             if left := min(block, self._kept.get(tenant, 0) + number):

@@ -32,7 +32,7 @@ from pymongo.write_concern import WriteConcern
 from sluicemq.protocol.errors import DifferentStore, SluiceError, Unavailable
 from sluicemq_broker.job import Job
 from sluicemq_broker.store.connection import Client
-from sluicemq_broker.store.errors import DUPLICATE_KEY, Doubtful, Unclear, brief, translated
+from sluicemq_broker.store.errors import Doubtful, ServerCode, Unclear, brief, translated
 from sluicemq_broker.store.jobs.outcomes import taken_over, uncertain
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.values import BY_ID, Document
@@ -40,26 +40,20 @@ from sluicemq_broker.store.values import BY_ID, Document
 Items = TypeVar("Items", bound=Sized)
 Result = TypeVar("Result")
 
-_NO_TRANSACTIONS: Final = 20  # the server's code on a stand-alone: IllegalOperation
-_WRITE_CONFLICT: Final = 112
 #: The server's codes for a transaction that was too old (the server has forgotten it, or ended it for its
 #: age, or a statement took too long), and for one that was too large.
-_TOO_OLD: Final = {50, 251, 262, 290}
-_TOO_LARGE: Final = {257, 388}
-#: How often a caller looks again after other brokers have changed what it had looked at.
-_TRIES: Final = 5
-#: Conflicts in a row after which a transaction of many items is tried with fewer.
-_CONFLICTS: Final = 3
+_TOO_MUCH: Final = {
+    ServerCode.MAX_TIME_EXPIRED,
+    ServerCode.NO_SUCH_TRANSACTION,
+    ServerCode.TIME_LIMIT_EXCEEDED,
+    ServerCode.TRANSACTION_LIFETIME_EXCEEDED,
+    ServerCode.TRANSACTION_TOO_LARGE,
+    ServerCode.TRANSACTION_TOO_LARGE_FOR_CACHE,
+}
 #: Seconds for which a transaction that was broken off, by conflicts or by a change of primary, is applied
 #: again before its caller gets an error, as long as an answer of MongoDB may take; and how often at least.
 _PATIENCE: Final = 15.0
 _LEAST_TRIES: Final = 12
-#: Seconds: the shortest upper bound of the wait after a conflict, and the longest.
-_FIRST_WAIT: Final = 0.004
-_LONGEST_WAIT: Final = 0.5
-#: Statements of one transaction, at most, unless it has one item: 50 ms each are a fifth of the ten seconds
-#: that the server is advised to give it.
-_MOST_STATEMENTS: Final = 40
 
 _TRANSIENT: Final = "TransientTransactionError"
 
@@ -88,7 +82,7 @@ class _Broken(Exception):
 
     @property
     def conflict(self) -> bool:
-        return _WRITE_CONFLICT in _codes(self.cause)
+        return ServerCode.WRITE_CONFLICT in _codes(self.cause)
 
     @property
     def too_much(self) -> bool:
@@ -126,7 +120,8 @@ def transact(
                 return _carried_out(client, partial(apply, items), who)
             except Overtaken:
                 overtaken += 1
-                if overtaken == _TRIES:
+                # How often a caller looks again after other brokers have changed what it had looked at.
+                if overtaken == 5:
                     text = f"others push or change the jobs of {who} all the time; try again"
                     raise Unavailable(text) from None
                 items = look()
@@ -143,7 +138,8 @@ def _give_up(error: _Broken, times: int, count: int, who: str, *, patient: bool)
     if error.too_much and not by_chance:
         kind = Doubtful if isinstance(error.cause, OperationFailure) else Unclear
         raise (Aborted(text) if count > 1 else kind(text)) from error.cause
-    if count > 1 and error.conflict and times >= _CONFLICTS:
+    # Conflicts in a row after which a transaction of many items is tried with fewer.
+    if count > 1 and error.conflict and times >= 3:
         raise Aborted(text, usual=True) from error.cause
     if times >= _LEAST_TRIES and not patient:
         if error.conflict:
@@ -156,13 +152,16 @@ def _wait(times: int, took: float) -> None:
 
     The time begins with how long the transaction took: the other one may take as long still.
     """
-    longest = min(max(_FIRST_WAIT, took) * 2 ** (times - 1), _LONGEST_WAIT)
+    # Seconds: the shortest upper bound of the wait after a conflict, and the longest.
+    longest = min(max(0.004, took) * 2 ** (times - 1), 0.5)
     gevent.sleep(random.uniform(0.0, longest))  # noqa: S311 - no secret
 
 
 def check_statements(statements: int, count: int, who: str) -> None:
     """Raise :class:`Aborted` where ``count`` items take too many statements for one transaction."""
-    if statements > _MOST_STATEMENTS and count > 1:
+    # Statements of one transaction, at most, unless it has one item: 50 ms each are a fifth of the ten
+    # seconds that the server is advised to give it.
+    if statements > 40 and count > 1:
         text = f"{who} are in too many queues: {count} at once take {statements} statements"
         raise Aborted(text, usual=True)
 
@@ -295,13 +294,13 @@ def _carried_out(client: Client, apply: Callable[[ClientSession], Result], who: 
                 _once(apply), read_concern=ReadConcern("snapshot"), write_concern=WriteConcern("majority")
             )
     except BulkWriteError as error:
-        if _codes(error) != {DUPLICATE_KEY}:
+        if _codes(error) != {ServerCode.DUPLICATE_KEY}:
             raise
         raise Overtaken from error
     except OperationFailure as error:
         if _is_too_much(error):  # its commit
             raise _Broken(error) from error
-        if error.code != _NO_TRANSACTIONS:
+        if error.code != ServerCode.ILLEGAL_OPERATION:  # on a stand-alone
             raise
         raise DifferentStore(f"a stand-alone MongoDB has no transactions, which {who} need") from error
 
@@ -328,7 +327,7 @@ def _once(apply: Callable[[ClientSession], Result]) -> Callable[[ClientSession],
 
 
 def _is_too_much(error: PyMongoError) -> bool:
-    return bool(_codes(error) & (_TOO_OLD | _TOO_LARGE))
+    return bool(_codes(error) & _TOO_MUCH)
 
 
 def _codes(error: PyMongoError | None) -> set[int | None]:
