@@ -16,6 +16,8 @@ from reference import TABLES
 
 _DOCS: Final = Path(__file__).resolve().parents[1] / "docs"
 _TABLE: Final = re.compile(r"^::: reference ([a-z-]+)$", re.MULTILINE)
+#: Tells readers of the repository where the tables are.
+_NOTE: Final = re.compile(r"^\*In the repository\*: .*\n\n", re.MULTILINE)
 _LINK: Final = re.compile(r"\]\((\.\./[^)\s#]*)(#[^)\s]*)?\)")
 #: A role of a docstring and the tilde of its target; and the default of an option that has none.
 _NOISE: Final = re.compile(r":\w+:(?=<code>)|(?<=<code>)(?:~|Sentinel\.UNSET(?=</code>))")
@@ -33,7 +35,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
         name = file.relative_to(_DOCS.parent)
         return f"]({config.repo_url.rstrip('/')}/{kind}/main/{name}{found[2] or ''})"
 
-    return _LINK.sub(moved, _TABLE.sub(lambda asked: TABLES[asked[1]](), markdown))
+    return _LINK.sub(moved, _TABLE.sub(lambda asked: TABLES[asked[1]](), _NOTE.sub("", markdown)))
 
 
 def on_page_content(html: str, **_: Any) -> str:
