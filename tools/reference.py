@@ -37,6 +37,7 @@ from sluicemq_broker.http import Site
 from sluicemq_broker.parts import NEEDS, PARTS
 from sluicemq_broker.runtime import BALANCES, Count, Counters, Gauge, Timing
 from sluicemq_broker.security import Needs, Security
+from sluicemq_broker.store import COLLECTIONS
 from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 
 _Row = dict[str, str]
@@ -170,6 +171,27 @@ def _error(kind: type[SluiceError]) -> _Row:
     return {"code": f"`{kind.code}`", "meaning": inspect.getdoc(kind) or ""}
 
 
+#: What each collection has, which its bound does not say. One that is missing here ends the build.
+_HAS: Final = {
+    "audit": "the [audit log](security.md#audit), a million of each of its three kinds",
+    "bus": "[events](operations.md#the-event-bus) between brokers, in a ring",
+    "configurations": "settings of brokers' files, to find differences",
+    "history": "figures: minutes for 8 days, hours and days for `history_retention`",
+    "history_months": "figures of months",
+    "incidents": "[incidents](watching.md#the-dashboard)",
+    "limits": "permits and tokens of shared [limits](limits.md)",
+    "logins": "secrets that sign [logins](security.md#http), and ended logins, 1,000 of a principal",
+    "meta": "the [schema number](operations.md#upgrades), notes about the store",
+    "owners": "leases, in every database with queues",
+    "places": "last places in [groups](groups.md)",
+    "principals": "[principals](security.md#principals); removed ones a day longer, without keys",
+    "queues": "pauses, [settings](configuration.md#settings-of-queues-in-mongodb) and removals of queues",
+    "removed": "removed queues, in `removed.NAME.…` and `deleted.NAME.…`",
+    "schedules": "[schedules](schedules.md)",
+    "subscriptions": "subscriptions and routes: how far, and who holds them",
+    "tasks": "[bulk operations](operations.md#bulk-operations), 100 at once at each broker",
+}
+
 #: What makes each table, by the name that a page gives it.
 TABLES: Final[dict[str, Callable[[], str]]] = {
     "broker": lambda: _settings(BrokerSettings, _ways),
@@ -188,6 +210,15 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "device-counts": lambda: _table(map(_figure, DeviceCount)),
     "gauges": lambda: _table(map(_figure, Gauge)),
     "timings": lambda: _table(map(_figure, Timing)),
+    "collections": lambda: _table(
+        {
+            "collection": f"`{name}`",
+            "has": _HAS[name],
+            "bound": each.bound,
+            "at the bound": "the oldest go" if each.dates else "new ones are refused" if each.most else "",
+        }
+        for name, each in COLLECTIONS.items()
+    ),
     "verbs": lambda: _table(_act(name.decode(), "verb", needs) for name, needs in verbs().items()),
     "paths": lambda: _table(_act(path, "path", needs) for path, needs in sorted(paths().items()) if needs),
     "errors": lambda: _table(map(_error, SluiceError.__subclasses__())),

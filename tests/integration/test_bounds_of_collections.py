@@ -1,11 +1,9 @@
-"""Everything that brokers keep has a bound, which docs/retention.md names and the dashboard shows."""
+"""Everything that brokers keep has a bound, which its registry names and the dashboard shows."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -37,8 +35,6 @@ from support.waiting import TIMEOUT, wait_until
 #: Takes many processes, or minutes, for what seldom changes.
 pytestmark = pytest.mark.full
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/retention.md").read_text()
 DAY = 86_400.0
 PEBIBYTE = 2**50
 
@@ -61,13 +57,6 @@ def web(broker: BrokerProcess) -> Web:
     return Web(broker.http)
 
 
-def named_in_the_page() -> set[str]:
-    """The collections in the second column of the table."""
-    table = PAGE.partition("## In MongoDB")[2].partition("\n\n##")[0]
-    places = [row.split("|")[2] for row in table.splitlines() if row.startswith("|")]
-    return set(re.findall(r"`([a-z_]+)(?:\.NAME[^`]*)?`", "".join(places)))
-
-
 def use_everything(broker: BrokerProcess) -> None:
     """Have the broker make every collection that it can."""
     with Producer(broker.doors["smq"]) as producer:
@@ -88,10 +77,10 @@ def use_everything(broker: BrokerProcess) -> None:
         client.delete("gone")
 
 
-def test_no_collection_of_a_used_store_lacks_a_bound_in_the_page(
+def test_no_collection_of_a_used_store_lacks_a_bound(
     broker: BrokerProcess, mongo: MongoClient[dict[str, Any]]
 ) -> None:
-    """One who adds a collection says here, and in docs/retention.md, what bounds it."""
+    """One who adds a collection says in the registry what bounds it."""
     # Given
     use_everything(broker)
     documents = mongo[f"kept_{os.getpid()}"]
@@ -102,7 +91,6 @@ def test_no_collection_of_a_used_store_lacks_a_bound_in_the_page(
     own = {each for each in there if not each.startswith(PREFIXES)}
     assert own - COLLECTIONS.keys() == set()
     assert COLLECTIONS.keys() - own - {LEFT} <= {"bus", "history_months"}, "it was not made by this test"
-    assert {each.rstrip(".") for each in PREFIXES} | COLLECTIONS.keys() == named_in_the_page()
 
 
 def test_what_is_kept_is_shown_with_its_bound_and_measured(broker: BrokerProcess, web: Web) -> None:
