@@ -11,7 +11,7 @@ from sluicemq.client import Client
 from sluicemq.producer import Producer
 from sluicemq.protocol.errors import NotFound, QueueFull, SluiceError
 from sluicemq.protocol.wire import ShownState
-from sluicemq.receipt import Receipt
+from sluicemq.receipt import PushReceipt
 from sluicemq_bench.measure import Programs, Watch, carry_out, counts_for, measure
 from sluicemq_bench.outcome import Outcome
 from sluicemq_bench.plan import Plan
@@ -63,7 +63,7 @@ def make(client: Client, endpoint: str, queues: list[str]) -> None:
         client.purge(queue)
 
 
-def _is_refused(receipt: Receipt) -> bool:
+def _is_refused(receipt: PushReceipt) -> bool:
     """Return whether the broker makes no more queues for now."""
     try:
         receipt.wait()

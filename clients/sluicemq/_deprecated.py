@@ -31,7 +31,7 @@ def register(old: str, new: str) -> None:
 
 def warn(old: str) -> None:
     """Warn of an old name, at the line outside the library that uses it."""
-    depth, frame = 2, sys._getframe(1)  # noqa: SLF001 - Python 3.11 has no skip_file_prefixes
+    depth, frame = 2, sys._getframe(1)
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] == _LIBRARY:
         depth, frame = depth + 1, frame.f_back
     warnings.warn(f"{old} is now {OLD_NAMES[old]}", DeprecationWarning, stacklevel=depth)

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, Self, Unpack
 
 from sluicemq import arguments, tracing
+from sluicemq._deprecated import Moved
 from sluicemq.complaints import log
 from sluicemq.forward import Forward
 from sluicemq.headers import as_bytes
@@ -18,11 +19,11 @@ from sluicemq.job import PROGRESS_EACH, Job
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, check_span, delay_of, in_seconds
 from sluicemq.protocol.errors import (
-    Forked,
-    LeaseLost,
-    Release,
+    ForkedError,
+    LeaseLostError,
+    Requeue,
     SluiceError,
-    Unavailable,
+    UnavailableError,
     from_code,
 )
 from sluicemq.protocol.options import JobOptions
@@ -33,11 +34,11 @@ from sluicemq.transport.job_fetch import JobFetch
 
 
 class ClaimedJob(Job):
-    """A job of a claim; settled with it, or alone: ``commit``, ``rollback``, ``reject`` or ``forward``.
+    """A job of a claim, settled alone by ``commit``, ``retry``, ``requeue``, ``reject`` or ``forward``.
 
-    Each method returns when its verdict is durable. It raises :class:`~sluicemq.LeaseLost` if the job is no
-    longer the claim's, and :class:`~sluicemq.Uncertain` if the job is gone and it is not known by which
-    verdict.
+    Each method returns when its verdict is durable. It raises :class:`~sluicemq.LeaseLostError` if the job is
+    no longer the claim's, and :class:`~sluicemq.UncertainError` if the job is gone and it is not known by
+    which verdict.
     """
 
     __slots__ = ("_claim",)
@@ -48,17 +49,23 @@ class ClaimedJob(Job):
     def of(cls, claim: Claim, row: Sequence[Any], epoch: int, offset: float) -> Self:
         """Return one job of the claim."""
         job = cls.delivered(claim.queue, row, epoch, claim.extend_one, claim.send_progress, offset)
-        job._claim = claim  # noqa: SLF001 - its own class
+        job._claim = claim
         return job
 
     def commit(self, result: bytes | None = None) -> None:
         """Mark the job as done, with this result."""
         self._claim.settle([self], wire.COMMIT, None if result is None else as_bytes(result))
 
-    def rollback(self, reason: str = "", delay: Duration | None = None) -> None:
+    def retry(self, reason: str = "", delay: Duration | None = None) -> None:
         """Give the job back, for a delivery after ``delay`` (None: its back-off; a negative one: at once)."""
         why, wait = arguments.words("reason", reason), delay_of("delay", delay)
         self._claim.settle([self], wire.ROLLBACK, why, wait)
+
+    rollback = Moved("retry")
+
+    def requeue(self, delay: Duration | None = None) -> None:
+        """Give the job back as if never delivered, for a delivery after ``delay`` (None: at once)."""
+        self._claim.settle([self], wire.RELEASE, delay=delay_of("delay", delay) or 0.0)
 
     def reject(self, reason: str = "") -> None:
         """Make the job a dead letter at once."""
@@ -67,7 +74,7 @@ class ClaimedJob(Job):
     def forward(self, queue: str, payload: bytes | None = None, **options: Unpack[JobOptions]) -> None:
         """Move the job to another queue, as :class:`~sluicemq.Forward` does.
 
-        Raises also the errors of that queue, such as :class:`~sluicemq.Duplicate`; the job is given back
+        Raises also the errors of that queue, such as :class:`~sluicemq.DuplicateError`; the job is given back
         then.
         """
         self._claim.settle([self], wire.FORWARD, onward=Forward(queue, payload, **options).onward)
@@ -76,11 +83,11 @@ class ClaimedJob(Job):
 class Claim:
     """Jobs that were reserved together, made by ``Client.reserve``; iterate over it, or use ``jobs``.
 
-    Leaving its ``with`` block, or :meth:`release`, gives unsettled jobs back without counting the attempt. An
-    exception that leaves the block (except :class:`~sluicemq.Release`) rolls them back, with its text;
+    Leaving its ``with`` block, or :meth:`requeue`, gives unsettled jobs back without counting the attempt. An
+    exception that leaves the block (except :class:`~sluicemq.Requeue`) rolls them back, with its text;
     otherwise a job that breaks its worker would come again for ever. The connection is closed when no job is
     left to settle. In a child that was forked since, the jobs are still the parent's: settling them raises
-    :class:`~sluicemq.Forked`, and leaving the block gives nothing back.
+    :class:`~sluicemq.ForkedError`, and leaving the block gives nothing back.
     """
 
     def __init__(self, access: Access, queue: str, *, timeout: float, patient: bool) -> None:
@@ -115,8 +122,8 @@ class Claim:
     def extend(self, seconds: Duration) -> None:
         """Extend the time of the unsettled jobs to ``seconds`` from now, with one message for all.
 
-        Raises :class:`~sluicemq.LeaseLost` with the ids of jobs that are no longer the claim's. The others
-        are extended.
+        Raises :class:`~sluicemq.LeaseLostError` with the ids of jobs that are no longer the claim's. The
+        others are extended.
         """
         check_span("seconds", seconds)
         self._extend(self.unsettled, in_seconds(seconds))
@@ -125,14 +132,16 @@ class Claim:
         """Commit all unsettled jobs, without a result; raises what a job's ``commit`` raises."""
         self.settle(self.unsettled, wire.COMMIT)
 
-    def release(self) -> None:
+    def requeue(self) -> None:
         """Give back all unsettled jobs, as if they had not been delivered; may be called again."""
         self._unsettled.clear()
         self._fetch.close()
 
+    release = Moved("requeue")
+
     def close(self, timeout: float | None = None) -> None:  # noqa: ARG002 - like other parts that close
-        """Release; equal to :meth:`release`."""
-        self.release()
+        """Give back what is not settled; equal to :meth:`requeue`."""
+        self.requeue()
 
     def settle(
         self,
@@ -146,7 +155,7 @@ class Claim:
         mine = [job for job in jobs if job.receipt in self._unsettled]
         if len(mine) < len(jobs):
             first = next(job for job in jobs if job not in mine)
-            raise LeaseLost(f"job {first.id} was settled before, or is no longer the claim's")
+            raise LeaseLostError(f"job {first.id} was settled before, or is no longer the claim's")
         if mine:
             rows = [wire.verdict_row(job.receipt, verb, detail, delay, onward) for job in mine]
             problems = tracing.settle(partial(self._ask, mine, wire.SETTLE, rows), mine, verb, self._endpoint)
@@ -177,10 +186,10 @@ class Claim:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         try:
-            if isinstance(error, Exception) and not isinstance(error, Release):
+            if isinstance(error, Exception) and not isinstance(error, Requeue):
                 self._fail(error)
         finally:
-            self.release()
+            self.requeue()
 
     def _fail(self, error: Exception) -> None:
         try:
@@ -203,12 +212,12 @@ class Claim:
     def _ask(self, jobs: Sequence[Job], verb: bytes, *fields: Any) -> dict[int, SluiceError]:
         try:
             answer = self._fetch.ask_about(jobs[0].epoch, verb, *fields, timeout=self._timeout)
-        except Forked:
+        except ForkedError:
             raise
-        except Unavailable as error:
+        except UnavailableError as error:
             self._unsettled.clear()
             self._fetch.close()
-            raise LeaseLost(f"the claim is lost, its jobs go to others: {error}") from error
+            raise LeaseLostError(f"the claim is lost, its jobs go to others: {error}") from error
         return {int(position): from_code(str(code), *map(str, why)) for position, code, *why in answer or ()}
 
     def _close_if_settled(self) -> None:

@@ -12,8 +12,8 @@ from sluicemq import forks
 from sluicemq.arguments import checked
 from sluicemq.aside import refuse_to_wait
 from sluicemq.complaints import complain, log
-from sluicemq.confirmation import Confirmation, late
 from sluicemq.protocol.errors import SluiceError
+from sluicemq.receipt import Receipt, late
 from sluicemq.transport import exits
 from sluicemq.transport.access import Access
 from sluicemq.transport.candidates import STAYS
@@ -22,7 +22,7 @@ from sluicemq.transport.connection import Connection
 _REFUSALS_KEPT = 1000
 
 
-R = TypeVar("R", bound=Confirmation)
+R = TypeVar("R", bound=Receipt)
 
 
 @checked()
@@ -68,9 +68,9 @@ class Confirming(Generic[R]):
     def flush(self, timeout: float | None = None) -> None:
         """Wait until nothing is unconfirmed.
 
-        Raises :class:`~sluicemq.Timeout` with the number of those that still are. Raises the first refusal
-        that nobody has seen yet, with the number of such refusals. ``on_refused`` has been called then for
-        each refusal, unless this is called by it.
+        Raises :class:`~sluicemq.TimeoutError` with the number of those that still are. Raises the first
+        refusal that nobody has seen yet, with the number of such refusals. ``on_refused`` has been called
+        then for each refusal, unless this is called by it.
         """
         refuse_to_wait("flush")
         with self._room:
@@ -159,7 +159,7 @@ class Confirming(Generic[R]):
 
     def _add_refusal(self, receipt: R, error: SluiceError) -> bool:
         """Keep a refusal; return whether ``on_refused`` is to hear of it."""
-        receipt.seen = receipt.seen or self._on_refused is not None
+        receipt._seen = receipt._seen or self._on_refused is not None
         self._refusals.add(receipt, error)
         return self._on_refused is not None
 
@@ -244,7 +244,7 @@ class Refusals(Generic[R]):
         """Raise the first refusal that nobody has seen, if there is one."""
         kept, self._kept = self._kept, []
         beyond, self._beyond = self._beyond, 0
-        unseen = [(receipt, error) for receipt, error in kept if not receipt.seen]
+        unseen = [(receipt, error) for receipt, error in kept if not receipt._seen]
         if unseen:
             first, error = unseen[0]
             count = len(unseen) + beyond

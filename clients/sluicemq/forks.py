@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
-from sluicemq.protocol.errors import Forked
+from sluicemq.protocol.errors import ForkedError
 
 #: Forks between the program's first process and this one; a child has another number than its parent.
 generation = 0
@@ -33,9 +33,9 @@ def on_fork(part: T, forked: Callable[[T], None]) -> None:
 
 
 def refuse(what: str, made_in: int, do: str) -> None:
-    """Raise :class:`~sluicemq.Forked` for what was made in another ``generation``."""
+    """Raise :class:`~sluicemq.ForkedError` for what was made in another ``generation``."""
     if made_in != generation:
-        raise Forked(f"{what} belongs to the process that this one was forked from: {do}")
+        raise ForkedError(f"{what} belongs to the process that this one was forked from: {do}")
 
 
 def _in_child() -> None:

@@ -20,9 +20,9 @@ class Forward:
     without ``dedupe_id`` and ``dedupe_window``; options that are not given are kept. The job's attempts begin
     again. A client that waits for its result gets the result of the last queue.
 
-    Raises TypeError, or :class:`~sluicemq.BadHeaders`, for values that can't be sent. If the broker refuses,
-    for instance because that queue has a job with this id, the job is given back, with the refusal as its
-    reason.
+    Raises TypeError, or :class:`~sluicemq.BadHeadersError`, for values that can't be sent. If the broker
+    refuses, for instance because that queue has a job with this id, the job is given back, with the refusal
+    as its reason.
     """
 
     __slots__ = ("onward", "payload", "queue")

@@ -6,7 +6,7 @@ from typing import Any
 
 from sluicemq import arguments
 from sluicemq.protocol import job_headers
-from sluicemq.protocol.errors import BadHeaders
+from sluicemq.protocol.errors import BadHeadersError
 from sluicemq.protocol.options import KEYWORDS, OPTIONS, JobOptions
 from sluicemq.protocol.readable import brief, said
 from sluicemq.protocol.rules import LONGEST_ID
@@ -17,7 +17,8 @@ Headers = dict[str, Any]
 def as_headers(options: JobOptions, reply: str | None = None) -> tuple[Headers | None, int]:
     """Return a copy of the options as it is sent, and its bytes; None and 0 for a job without any.
 
-    Made in the caller's thread, so that the caller gets the errors: TypeError, :class:`~sluicemq.BadHeaders`.
+    Made in the caller's thread, so that the caller gets the errors: TypeError,
+    :class:`~sluicemq.BadHeadersError`.
     """
     if unknown := options.keys() - KEYWORDS:
         raise TypeError(f"push() got an unexpected keyword argument {min(unknown)!r}")
@@ -49,16 +50,16 @@ def as_bytes(payload: Any) -> bytes:
 
 
 def _read(key: str, value: Any) -> Any:
-    """Return the value as it is sent; raises :class:`~sluicemq.BadHeaders`, as the broker would."""
+    """Return the value as it is sent; raises :class:`~sluicemq.BadHeadersError`, as the broker would."""
     try:
         return OPTIONS[key].rule.read(value)
     except ValueError as error:
-        raise BadHeaders(f"header {key!r} is {brief(value)}, expected {error}") from error
+        raise BadHeadersError(f"header {key!r} is {brief(value)}, expected {error}") from error
 
 
 def _frozen(given: Headers) -> tuple[Headers, int]:
     try:
         packed = job_headers.encode(given)
     except Exception as error:
-        raise BadHeaders(f"headers can't be sent: {said(error)}") from error
+        raise BadHeadersError(f"headers can't be sent: {said(error)}") from error
     return job_headers.thaw(packed), len(packed)

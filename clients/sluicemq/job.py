@@ -102,9 +102,9 @@ class Job:
         job.headers = headers or {}
         job.epoch = epoch
         job.source = None
-        job._accepted = accepted + offset  # noqa: SLF001 - its own class
-        job._extend = extend  # noqa: SLF001
-        job._send_progress = send_progress  # noqa: SLF001
+        job._accepted = accepted + offset
+        job._extend = extend
+        job._send_progress = send_progress
         return job
 
     @property
@@ -139,7 +139,7 @@ class Job:
     def extend(self, seconds: Duration) -> None:
         """Extend the job's time to ``seconds`` from now; from its handler.
 
-        Raises :class:`~sluicemq.LeaseLost` if the job is no longer this worker's.
+        Raises :class:`~sluicemq.LeaseLostError` if the job is no longer this worker's.
         """
         check_span("seconds", seconds)
         self._extend(self, in_seconds(seconds))

@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from sluicemq import tracing
 from sluicemq._deprecated import endpoint_first
 from sluicemq.arguments import checked, number, plain_text
-from sluicemq.confirmation import late
 from sluicemq.confirming import Confirming
 from sluicemq.headers import Headers, as_bytes, as_headers, checked_id
-from sluicemq.protocol.errors import BadFrames, BadQueue, SluiceError, Timeout, TooLarge, Unavailable
+from sluicemq.protocol.errors import (
+    BadFramesError,
+    BadQueueError,
+    SluiceError,
+    TooLargeError,
+    UnavailableError,
+)
+from sluicemq.protocol.errors import TimeoutError as SluiceTimeoutError
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.options import RESULT, JobOptions, NewJob
 from sluicemq.protocol.readable import brief, escaped, said
-from sluicemq.receipt import Receipt
+from sluicemq.receipt import PushReceipt, late
 from sluicemq.reply import Reply
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.connection import Connection
@@ -31,12 +37,12 @@ if TYPE_CHECKING:
 
 _JOB_OVERHEAD = 64  # bytes that a job counts beside its payload, so that empty ones count too
 
-_R = TypeVar("_R", bound=Receipt)
+_R = TypeVar("_R", bound=PushReceipt)
 
 
 @endpoint_first()
 @checked(skip={"push", "push_many", "submit", "call"})
-class Producer(Confirming[Receipt]):
+class Producer(Confirming[PushReceipt]):
     """Pushes jobs to one broker; for any number of threads or greenlets.
 
     ``endpoint``: where the broker is; None means ``SLUICEMQ_ENDPOINT``, else the profile's, else
@@ -47,11 +53,11 @@ class Producer(Confirming[Receipt]):
     then.
 
     ``window`` jobs and ``window_bytes`` may be unconfirmed. Beyond that ``push`` blocks, up to
-    ``push_timeout`` seconds (None: without limit), and raises :class:`~sluicemq.Timeout`.
+    ``push_timeout`` seconds (None: without limit), and raises :class:`~sluicemq.TimeoutError`.
 
-    **No refusal is lost.** ``Receipt.wait`` raises it. ``on_refused(receipt, error)``, if given, is called
-    for each one, in a thread for callbacks: it may wait, also for this producer. A refused job counts as
-    unconfirmed until it returns. The next ``flush`` or ``close`` raises a refusal that neither has seen.
+    **No refusal is lost.** ``PushReceipt.wait`` raises it. ``on_refused(receipt, error)``, if given, is
+    called for each one, in a thread for callbacks: it may wait, also for this producer. A refused job counts
+    as unconfirmed until it returns. The next ``flush`` or ``close`` raises a refusal that neither has seen.
 
     ``now``: nanoseconds since 1970, with which the ids begin that the producer chooses; used for nothing
     else.
@@ -60,8 +66,8 @@ class Producer(Confirming[Receipt]):
     is still open when the program ends is flushed for 5 s.
 
     In the child of a fork it starts empty and connects at its first use. Receipts of the parent's pushes
-    raise :class:`~sluicemq.Forked` there. A child that ends with ``os._exit`` must ``close`` or ``flush`` it
-    before.
+    raise :class:`~sluicemq.ForkedError` there. A child that ends with ``os._exit`` must ``close`` or
+    ``flush`` it before.
     """
 
     _things, _verb, _who = "jobs", "push", "producer"
@@ -73,7 +79,7 @@ class Producer(Confirming[Receipt]):
         window_bytes: int = 64 << 20,
         push_timeout: float | None = None,
         close_timeout: float = 60.0,
-        on_refused: Callable[[Receipt, SluiceError], None] | None = None,
+        on_refused: Callable[[PushReceipt, SluiceError], None] | None = None,
         now: Callable[[], int] = time_ns,
         endpoint: Broker = None,
         **access: Unpack[AccessOptions],
@@ -99,7 +105,7 @@ class Producer(Confirming[Receipt]):
         *,
         id: str | None = None,  # noqa: A002 - the word that jobs use everywhere
         **options: Unpack[JobOptions],
-    ) -> Receipt:
+    ) -> PushReceipt:
         """Push one job; blocks only while too much is unconfirmed.
 
         * ``id``: up to 128 bytes; None: the library chooses one;
@@ -110,30 +116,30 @@ class Producer(Confirming[Receipt]):
         * ``backoff``: ``exponential``, ``linear``, ``fixed``, ``none``, or a map of ``kind``, ``base``,
           ``factor``, ``cap``, ``jitter``;
         * ``dedupe_id``: other jobs with it are refused within ``dedupe_window`` seconds, as
-          :class:`~sluicemq.Duplicate`, whose ``id`` is the first one's;
+          :class:`~sluicemq.DuplicateError`, whose ``id`` is the first one's;
         * ``group``: jobs of one group run one at a time, in the order of their pushes;
         * ``tenant``: a fair queue serves its tenants in turn;
         * ``reply``: ``result`` keeps the job's result for ``Client.result``, ``accepted`` does not;
         * ``headers``: a map of your own, handed to the worker.
 
         None means the queue's setting. Raises TypeError or ValueError for wrong arguments,
-        :class:`~sluicemq.BadQueue`, :class:`~sluicemq.BadHeaders`, :class:`~sluicemq.TooLarge` (once the
-        broker's limit is known), and the error that ended the connection, if it has ended.
+        :class:`~sluicemq.BadQueueError`, :class:`~sluicemq.BadHeadersError`, :class:`~sluicemq.TooLargeError`
+        (once the broker's limit is known), and the error that ended the connection, if it has ended.
         """
-        receipt = self._made(Receipt, queue, payload, id, options)
+        receipt = self._made(PushReceipt, queue, payload, id, options)
         self._enqueue(receipt)
         return receipt
 
     def push_many(
         self, queue: str, jobs: Iterable[bytes | NewJob], *, start: int = 0, **options: Unpack[JobOptions]
-    ) -> list[Receipt]:
+    ) -> list[PushReceipt]:
         """Push many jobs; only wrong ones are refused, each by its receipt's ``position``.
 
         Each is a payload, or a map of arguments of ``push`` (``{"payload": b"...", "delay": 5}``), which
         override the ``options`` of all. ``start``: the position of the first. Returns a receipt for every
         job, in their order. An error that ``push`` would raise for one job is raised by its receipt's
-        ``wait``, and counts as a refusal. Raises :class:`~sluicemq.BadQueue`, and the error that ended the
-        connection.
+        ``wait``, and counts as a refusal. Raises :class:`~sluicemq.BadQueueError`, and the error that ended
+        the connection.
         """
         with tracing.sending_many(queue, self._connection.server) as sending:
             return [
@@ -153,10 +159,10 @@ class Producer(Confirming[Receipt]):
 
         ``options`` are those of ``push``. With an ``id`` that was pushed before, the result is the stored one
         (for the queue's ``remember`` seconds), or that of the running job. The future raises the error of a
-        refused push, :class:`~sluicemq.Dead`, :class:`~sluicemq.Expired`, or :class:`~sluicemq.Uncertain`.
-        After a lost connection the producer asks again, by id. Close it only when you have the results:
-        closing ends the other futures with :class:`~sluicemq.Unavailable`, though their jobs are done
-        nevertheless.
+        refused push, :class:`~sluicemq.DeadError`, :class:`~sluicemq.ExpiredError`, or
+        :class:`~sluicemq.UncertainError`. After a lost connection the producer asks again, by id. Close it
+        only when you have the results: closing ends the other futures with
+        :class:`~sluicemq.UnavailableError`, though their jobs are done nevertheless.
         """
         reply = Reply(self._connection.call_back)
         receipt = self._made(ResultReceipt, queue, payload, id, options, reply=RESULT)
@@ -175,8 +181,8 @@ class Producer(Confirming[Receipt]):
     ) -> bytes:
         """Push one job and wait for its result, up to ``timeout`` seconds.
 
-        Raises :class:`~sluicemq.Timeout` while the job goes on (get its result with ``Client.result``, or
-        with another call with its ``id``), and every error of :meth:`submit`'s future.
+        Raises :class:`~sluicemq.TimeoutError` while the job goes on (get its result with ``Client.result``,
+        or with another call with its ``id``), and every error of :meth:`submit`'s future.
         """
         if timeout is not None:
             number("timeout", timeout)
@@ -195,7 +201,7 @@ class Producer(Confirming[Receipt]):
         self._buffer = SendBuffer(self._settled)
         self._connect(self._buffer)
 
-    def _named(self, receipt: Receipt) -> str:
+    def _named(self, receipt: PushReceipt) -> str:
         place = "" if receipt.position is None else f" at position {receipt.position}"
         return f"{receipt.id}{place} for queue {receipt.queue}"
 
@@ -231,9 +237,9 @@ class Producer(Confirming[Receipt]):
             payload = as_bytes(payload)
         limit = self._connection.max_job_bytes
         if limit is not None and len(payload) > limit:
-            raise TooLarge(f"the payload has {len(payload)} bytes, this broker takes {limit}")
+            raise TooLargeError(f"the payload has {len(payload)} bytes, this broker takes {limit}")
         if not is_queue_name(queue):
-            raise BadQueue(f"{brief(queue)} is no queue name: {QUEUE_NAME_RULE}")
+            raise BadQueueError(f"{brief(queue)} is no queue name: {QUEUE_NAME_RULE}")
         if type(queue) is not str:
             queue = plain_text(queue)
         headers, header_bytes = as_headers(options, reply) if options or reply else (None, 0)
@@ -243,19 +249,19 @@ class Producer(Confirming[Receipt]):
 
     def _push_at(
         self, position: int, queue: str, job: bytes | NewJob, options: JobOptions, sending: Sending | None
-    ) -> Receipt:
+    ) -> PushReceipt:
         given: Any = {**options, **(job if isinstance(job, Mapping) else {"payload": job})}
         job_id = given.pop("id", None)
         try:
             payload = given.pop("payload", None)
             if sending is not None:
                 given = sending.carried(given)
-            receipt = Receipt(*self._checked(queue, payload, job_id, given))
+            receipt = PushReceipt(*self._checked(queue, payload, job_id, given))
             receipt.position = position
             if sending is not None:
                 sending.add(receipt)
             self._enqueue(receipt)
-        except (BadQueue, Timeout, Unavailable):
+        except (BadQueueError, SluiceTimeoutError, UnavailableError):
             raise
         except Exception as error:  # noqa: BLE001 - of many jobs only wrong ones are refused
             return self._refused_at_once(position, queue, job_id, error, sending)
@@ -263,41 +269,41 @@ class Producer(Confirming[Receipt]):
 
     def _refused_at_once(
         self, position: int, queue: str, job_id: object, error: Exception, sending: Sending | None
-    ) -> Receipt:
-        kind = type(error) if isinstance(error, SluiceError) else BadFrames
+    ) -> PushReceipt:
+        kind = type(error) if isinstance(error, SluiceError) else BadFramesError
         shown = escaped(job_id) if isinstance(job_id, str) else "" if job_id is None else brief(job_id)
-        receipt = Receipt(queue, shown or self._new_id(), b"", None, _JOB_OVERHEAD)
+        receipt = PushReceipt(queue, shown or self._new_id(), b"", None, _JOB_OVERHEAD)
         receipt.position = position
         with self._lock:
-            self._count(receipt.size)
+            self._count(receipt._size)
         if sending is not None:
             sending.add(receipt)
         self._connection.call(self._connection.post, self._settled, [receipt], {0: kind(said(error))})
         return receipt
 
-    def _enqueue(self, receipt: Receipt) -> None:
+    def _enqueue(self, receipt: PushReceipt) -> None:
         try:
             with self._lock:
-                if not self._has_room(receipt.size):
-                    self._wait_for_room(receipt.size)
-                self._count(receipt.size)
+                if not self._has_room(receipt._size):
+                    self._wait_for_room(receipt._size)
+                self._count(receipt._size)
                 self._buffer.jobs.append(receipt)
         except BaseException as error:
-            if receipt.sending is not None:
-                receipt.sending.answered(error)
+            if receipt._sending is not None:
+                receipt._sending.answered(error)
             raise
         self._connection.wake()
 
     def _settled(self, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
         size, heard = 0, False
         for receipt in batch:
-            size += receipt.size
-            heard = heard or receipt.sending is not None
+            size += receipt._size
+            heard = heard or receipt._sending is not None
         if refused:
             heard = self._settle_each(batch, refused) or heard
         else:
             for receipt in batch:
-                receipt.settle()
+                receipt._settle()
         if heard:
             self._free_when_heard(len(batch), size, self._report, batch, refused, time_ns())
         else:
@@ -310,15 +316,15 @@ class Producer(Confirming[Receipt]):
             error = refused.get(position)
             if error is not None:
                 heard = self._add_refusal(receipt, error) or heard
-            receipt.settle(error)
+            receipt._settle(error)
         return heard
 
     def _report(self, batch: PushBatch, refused: dict[int, SluiceError], at: int) -> None:
         """Have spans and ``on_refused`` hear of answers that came ``at`` nanoseconds since 1970."""
         for position, receipt in enumerate(batch):
             error = refused.get(position)
-            if receipt.sending is not None:
-                receipt.sending.answered(error, at)
+            if receipt._sending is not None:
+                receipt._sending.answered(error, at)
             if error is not None:
                 self._refuse(receipt, error)
 

@@ -9,11 +9,11 @@ from sluicemq import arguments
 from sluicemq._deprecated import endpoint_first
 from sluicemq.confirming import Confirming
 from sluicemq.headers import as_bytes, checked_id
-from sluicemq.message import Published
-from sluicemq.protocol.errors import BadStream, BadTopic, SluiceError, TooLarge
+from sluicemq.protocol.errors import BadStreamError, BadTopicError, SluiceError, TooLargeError
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.packed import LONGEST_TOPIC, pack, topic_bytes
 from sluicemq.protocol.readable import brief
+from sluicemq.receipt import PublishReceipt
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.credentials import AccessOptions
 from sluicemq.transport.publishing import PublishBatch, Publishing
@@ -24,7 +24,7 @@ _BESIDE: Final = 32
 
 @endpoint_first()
 @arguments.checked(skip={"publish"})
-class Publisher(Confirming[Published]):
+class Publisher(Confirming[PublishReceipt]):
     """Publishes to any streams of one broker; for any number of threads or greenlets.
 
     ``publish`` returns at once. A native I/O thread sends the collected messages, several batches in flight.
@@ -32,9 +32,9 @@ class Publisher(Confirming[Published]):
     once, and in the order of the calls.
 
     ``window`` messages and ``window_bytes`` may be unconfirmed. Beyond that ``publish`` blocks, up to
-    ``publish_timeout`` seconds (None: without limit), and raises :class:`~sluicemq.Timeout`.
+    ``publish_timeout`` seconds (None: without limit), and raises :class:`~sluicemq.TimeoutError`.
 
-    **No refusal is lost.** ``Published.wait`` raises it. ``on_refused(published, error)``, if given, is
+    **No refusal is lost.** ``PublishReceipt.wait`` raises it. ``on_refused(receipt, error)``, if given, is
     called for each one, in a thread for callbacks: it may wait, also for this publisher. A refused message
     counts as unconfirmed until it returns. The next ``flush`` or ``close`` raises a refusal that neither has
     seen. Leaving the ``with`` block waits for all confirmations, up to
@@ -51,7 +51,7 @@ class Publisher(Confirming[Published]):
         window_bytes: int = 64 << 20,
         publish_timeout: float | None = None,
         close_timeout: float = 60.0,
-        on_refused: Callable[[Published, SluiceError], None] | None = None,
+        on_refused: Callable[[PublishReceipt, SluiceError], None] | None = None,
         endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
@@ -73,34 +73,35 @@ class Publisher(Confirming[Published]):
         id: str | None = None,  # noqa: A002 - the word that jobs use everywhere
         expect: int | None = None,
         expect_topic: int | None = None,
-    ) -> Published:
+    ) -> PublishReceipt:
         """Publish one message; blocks only while too much is unconfirmed.
 
         ``id``: up to 128 bytes. Within the stream's ``dedupe_window`` no other message with it is stored, and
         the receipt has the number of the first one. ``expect``: store the message only if the stream ends
         with that number (0: is empty). ``expect_topic``: only if its topic ends with that number. Otherwise
-        it is refused as :class:`~sluicemq.Conflict`, whose ``last`` is the number at the end.
+        it is refused as :class:`~sluicemq.ConflictError`, whose ``last`` is the number at the end.
 
-        Raises TypeError or ValueError for wrong arguments, :class:`~sluicemq.BadStream`,
-        :class:`~sluicemq.BadTopic`, :class:`~sluicemq.TooLarge`, and the error that ended the connection.
+        Raises TypeError or ValueError for wrong arguments, :class:`~sluicemq.BadStreamError`,
+        :class:`~sluicemq.BadTopicError`, :class:`~sluicemq.TooLargeError`, and the error that ended the
+        connection.
         """
         if type(payload) is not bytes:
             payload = as_bytes(payload)
         name = topic if type(topic) is bytes else _topic(topic)
         if len(name) > LONGEST_TOPIC:
-            raise BadTopic(f"a topic of {len(name)} bytes, at most {LONGEST_TOPIC} are taken")
+            raise BadTopicError(f"a topic of {len(name)} bytes, at most {LONGEST_TOPIC} are taken")
         if stream not in self._names:
             self._check(stream)
         limit = self._connection.max_job_bytes
         if limit is not None and len(payload) > limit:
-            raise TooLarge(f"the payload has {len(payload)} bytes, this broker takes {limit}")
+            raise TooLargeError(f"the payload has {len(payload)} bytes, this broker takes {limit}")
         packed = pack(name, payload)
         expected = None if expect is expect_topic is None else _expected(expect, expect_topic, name)
         if id is not None:
             id = checked_id(id)  # noqa: A001
         if type(stream) is not str:
             stream = arguments.plain_text(stream)
-        message = Published(stream, packed, len(packed) + _BESIDE, id, expected, self._connection)
+        message = PublishReceipt(stream, packed, len(packed) + _BESIDE, id, expected, self._connection)
         self._enqueue(message)
         return message
 
@@ -109,19 +110,19 @@ class Publisher(Confirming[Published]):
         self._publishing = Publishing(self._settled)
         self._connect(self._publishing)
 
-    def _named(self, receipt: Published) -> str:
+    def _named(self, receipt: PublishReceipt) -> str:
         return f"one for stream {receipt.stream}"
 
     def _check(self, stream: str) -> None:
         if not is_queue_name(stream):
-            raise BadStream(f"{brief(stream)} is no name of a stream: {QUEUE_NAME_RULE}")
+            raise BadStreamError(f"{brief(stream)} is no name of a stream: {QUEUE_NAME_RULE}")
         self._names.add(arguments.plain_text(stream))
 
-    def _enqueue(self, message: Published) -> None:
+    def _enqueue(self, message: PublishReceipt) -> None:
         with self._lock:
-            if not self._has_room(message.size):
-                self._wait_for_room(message.size)
-            self._count(message.size)
+            if not self._has_room(message._size):
+                self._wait_for_room(message._size)
+            self._count(message._size)
             self._publishing.messages.append(message)
         self._connection.wake()
 
@@ -129,26 +130,26 @@ class Publisher(Confirming[Published]):
         self, batch: PublishBatch, first: int, there: dict[int, int], error: SluiceError | None
     ) -> None:
         messages = batch.messages
-        size = sum([each.size for each in messages])
+        size = sum([each._size for each in messages])
         heard = False
         if error is None and not there:
             for number, message in enumerate(messages, first):
-                message.settle(number)
+                message._settle(number)
         elif error is None:
             for place, message in enumerate(messages):
                 message.existed = place in there
-                message.settle(there.get(place, first))
+                message._settle(there.get(place, first))
                 first += place not in there
         else:
             for message in messages:
                 heard = self._add_refusal(message, error)
-                message.settle(0, error)
+                message._settle(0, error)
         if error is not None and heard:
             self._free_when_heard(len(messages), size, self._report, messages, error)
         else:
             self._free(len(messages), size)
 
-    def _report(self, messages: list[Published], error: SluiceError) -> None:
+    def _report(self, messages: list[PublishReceipt], error: SluiceError) -> None:
         for message in messages:
             self._refuse(message, error)
 

@@ -13,7 +13,7 @@ from sluicemq._deprecated import Keyword, endpoint_first
 from sluicemq.arguments import checked
 from sluicemq.headers import as_bytes
 from sluicemq.message import Message
-from sluicemq.protocol.errors import BadStream, Forked, Gap, SluiceError
+from sluicemq.protocol.errors import BadStreamError, ForkedError, GapError, SluiceError
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.packed import topic_bytes, unpack
 from sluicemq.start import OLDEST, Start, StartArgument, options_of_read, watermark_of
@@ -51,10 +51,10 @@ class Reader:
     The reader has two pages of about ``page_bytes`` in advance, no more, so a slow reader costs nobody else
     anything. After a lost connection, or with another broker, it goes on behind the last message.
 
-    If messages were removed before this reader had them, the iteration raises :class:`~sluicemq.Gap` once,
-    and then goes on behind them. With ``on_gap``, that is called with the Gap instead. In the child of a fork
-    it raises :class:`~sluicemq.Forked`. If the broker does not let it in, it raises
-    :class:`~sluicemq.NotAdmitted`. ``endpoint``: as for a :class:`~sluicemq.Client`.
+    If messages were removed before this reader had them, the iteration raises :class:`~sluicemq.GapError`
+    once, and then goes on behind them. With ``on_gap``, that is called with the Gap instead. In the child of
+    a fork it raises :class:`~sluicemq.ForkedError`. If the broker does not let it in, it raises
+    :class:`~sluicemq.NotAdmittedError`. ``endpoint``: as for a :class:`~sluicemq.Client`.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class Reader:
         start: StartArgument = OLDEST,
         topics: Iterable[str | bytes] = (),
         follow: bool = False,
-        on_gap: Callable[[Gap], None] | None = None,
+        on_gap: Callable[[GapError], None] | None = None,
         page_bytes: int = 1 << 20,
         endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
         if not is_queue_name(stream):
-            raise BadStream(f"{stream!r} is no name of a stream: {QUEUE_NAME_RULE}")
+            raise BadStreamError(f"{stream!r} is no name of a stream: {QUEUE_NAME_RULE}")
         after = max(0, watermark_of(start, _nobody_knows))
         self.position = after
         """The number of the last message that was returned; 0: none yet."""
@@ -82,7 +82,7 @@ class Reader:
         self._messages: Iterator[Message] = iter(())
         self._pages: deque[tuple[Page | None, SluiceError | None]] = deque()
         self._arrived = threading.Condition(threading.Lock())
-        self._gap: Gap | None = None
+        self._gap: GapError | None = None
         self._ended: SluiceError | bool = False
         self._closed = False
         options = _options(start, topics, page_bytes)
@@ -154,7 +154,9 @@ class Reader:
         self._arrived = threading.Condition(threading.Lock())
         self._pages.clear()
         self._messages = iter(())  # the rest of a page is the parent's too
-        self._ended = Forked("this reader belongs to the process that this one was forked from: make another")
+        self._ended = ForkedError(
+            "this reader belongs to the process that this one was forked from: make another"
+        )
 
     def _next(self, timeout: float | None) -> Message | None:
         deadline = None if timeout is None else monotonic() + timeout
@@ -197,7 +199,7 @@ class Reader:
     def _report_gap(self, page: Page) -> None:
         first, last = page["gone"]
         what = f"messages {first} to {last} of stream {self._stream}"
-        gap = Gap(f"{what} were removed before they were read", first, last)
+        gap = GapError(f"{what} were removed before they were read", first, last)
         self.position = last
         if self._on_gap is None:
             raise gap

@@ -12,7 +12,7 @@ from sluicemq import forks
 from sluicemq.aside import CallBack, refuse_to_wait, runs_no_user_code
 from sluicemq.complaints import complain
 from sluicemq.protocol.errors import SluiceError
-from sluicemq.receipt import Receipt
+from sluicemq.receipt import PushReceipt
 
 
 class Reply(Future[bytes]):
@@ -20,14 +20,14 @@ class Reply(Future[bytes]):
 
     A :class:`concurrent.futures.Future`: its ``result`` raises the broker's error. To cancel it means not to
     wait any longer; the job is done nevertheless. In a child that was forked since, ``result`` and
-    ``exception`` raise :class:`~sluicemq.Forked`: only the parent gets the answer.
+    ``exception`` raise :class:`~sluicemq.ForkedError`: only the parent gets the answer.
     """
 
     def __init__(self, call_back: CallBack) -> None:
         """``call_back`` runs callbacks; called through the mailbox."""
         super().__init__()
         self._call_back = call_back
-        self.receipt: Receipt
+        self.receipt: PushReceipt
         self.given_up = False
         self._generation = forks.generation
 

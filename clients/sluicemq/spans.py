@@ -30,10 +30,10 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode
 
 from sluicemq.job import Job
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import Reject, Release, Rollback, SluiceError
+from sluicemq.protocol.errors import Reject, Requeue, Retry, SluiceError
 from sluicemq.protocol.options import JobOptions
 from sluicemq.protocol.readable import said
-from sluicemq.receipt import Receipt
+from sluicemq.receipt import PushReceipt
 from sluicemq.version import VERSION
 
 _SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
@@ -78,10 +78,10 @@ class Spans:
         token = contexts.attach(within)
         try:
             return handle(job)
-        except Release:
+        except Requeue:
             raise
         except BaseException as error:
-            if not isinstance(error, Reject | Rollback):
+            if not isinstance(error, Reject | Retry):
                 _record(span, error)
             _fail(span, error)
             raise
@@ -222,9 +222,9 @@ class Sending:
             return options
         return {**options, "headers": _with_context_of(self._span, own or {})}
 
-    def add(self, receipt: Receipt) -> None:
+    def add(self, receipt: PushReceipt) -> None:
         """Add one job, before it is sent."""
-        receipt.sending = self
+        receipt._sending = self
         with self._lock:
             self._unanswered += 1
             self._jobs += 1

@@ -72,7 +72,7 @@ class Start:
 
 def _made(kind: type[_S], name: str, value: float) -> _S:
     start = kind.__new__(kind)
-    start._name, start._value = name, value  # noqa: SLF001 - of the class's module, here and below
+    start._name, start._value = name, value
     return start
 
 
@@ -92,10 +92,10 @@ StartArgument: TypeAlias = Annotated[Start, is_start]
 
 def options_of_read(start: Start) -> dict[str, Any]:
     """Return the options of a READ that begins there."""
-    if start._name == "new":  # noqa: SLF001
+    if start._name == "new":
         return {"new": True}
-    if start._name == "since":  # noqa: SLF001
-        return {"since": start._value}  # noqa: SLF001
+    if start._name == "since":
+        return {"since": start._value}
     return {"after": watermark_of(start)}
 
 
@@ -104,11 +104,11 @@ def watermark_of(start: Start, number_since: Callable[[Start], int] | None = Non
 
     ``number_since`` returns it for a time, since only the broker knows that.
     """
-    if start._name == "since":  # noqa: SLF001
+    if start._name == "since":
         if number_since is None:
             raise ValueError(f"{start} is not possible here: give Start.oldest(), Start.new() or Start.at(7)")
         return number_since(start)
-    return int(start._value) - (start._name == "at")  # noqa: SLF001
+    return int(start._value) - (start._name == "at")
 
 
 def behind(watermark: int | None) -> Start | None:

@@ -13,14 +13,14 @@ from sluicemq.handlers import check
 from sluicemq.message import Message
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import (
-    BadStream,
-    Gap,
-    Held,
-    LeaseLost,
-    NotAdmitted,
+    BadStreamError,
+    GapError,
+    HeldError,
+    LeaseLostError,
+    NotAdmittedError,
     SluiceError,
-    Timeout,
-    Unavailable,
+    TimeoutError,
+    UnavailableError,
 )
 from sluicemq.protocol.names import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue_name
 from sluicemq.protocol.readable import said
@@ -101,10 +101,10 @@ class Subscription:
 
     One holder at a time works under a ``name``. ``kind`` is the kind of its work: while an ``update`` works,
     or has vanished without releasing its hold, no ``rebuild`` can work, and the other way round; it raises
-    :class:`~sluicemq.Held`. Others of its kind stand by. They take over when the holder has gone, at the
+    :class:`~sluicemq.HeldError`. Others of its kind stand by. They take over when the holder has gone, at the
     stored watermark. A subscription waits for a stream that does not exist, with a warning in the log. With
-    ``wait=False``, a subscription that another holds raises :class:`~sluicemq.Held`, and a missing stream
-    :class:`~sluicemq.BadStream`.
+    ``wait=False``, a subscription that another holds raises :class:`~sluicemq.HeldError`, and a missing
+    stream :class:`~sluicemq.BadStreamError`.
 
     The watermark is stored after each batch, under the fence of the hold. A late one, after another has taken
     over, is refused, and this subscription starts again. If a handler raises, it gets the batch again, after
@@ -120,7 +120,7 @@ class Subscription:
     * ``position()``: returns the number of the last message that your data has.
     * ``follow=False``: end, and release the hold, after the newest message.
     * ``on_gap(gap)``: called for messages that were removed before they were read; without it :meth:`run`
-      raises :class:`~sluicemq.Gap`.
+      raises :class:`~sluicemq.GapError`.
 
     ``endpoint``: as for a :class:`~sluicemq.Client`. Each process makes its own subscriptions: none survives
     a fork.
@@ -141,7 +141,7 @@ class Subscription:
         position: Callable[[], int] | None = None,
         follow: bool = True,
         wait: bool = True,
-        on_gap: Callable[[Gap], None] | None = None,
+        on_gap: Callable[[GapError], None] | None = None,
         timeout: float = 10.0,
         endpoint: Broker = None,
         **access: Unpack[AccessOptions],
@@ -149,7 +149,7 @@ class Subscription:
         check(cast("Any", handler))
         _check_names(stream, name)
         if not is_kind(kind):
-            raise BadStream(f"{kind!r} is no kind of a subscription: {KIND_RULE}")
+            raise BadStreamError(f"{kind!r} is no kind of a subscription: {KIND_RULE}")
         if not 1 <= batch <= wire.MOST_READ:
             raise ValueError(f"batch is 1 to {wire.MOST_READ} messages, not {batch}")
         self._access = Access.chosen(endpoint, access)
@@ -183,8 +183,8 @@ class Subscription:
     def run(self) -> None:
         """Work until :meth:`stop`, or to the end of the stream with ``follow=False``.
 
-        Raises :class:`~sluicemq.Held`, :class:`~sluicemq.Gap`, :class:`~sluicemq.BadStream`, and lasting
-        refusals of the broker.
+        Raises :class:`~sluicemq.HeldError`, :class:`~sluicemq.GapError`, :class:`~sluicemq.BadStreamError`,
+        and lasting refusals of the broker.
         """
         self._questions = Questions()
         self._connection = Connection(self._access, self._questions, repeats=True)
@@ -249,10 +249,10 @@ class Subscription:
             ended = self._work(self._resumed(hold, epoch), epoch)
             if self._connection.epoch == epoch:
                 self._release(hold)
-        except LeaseLost:
+        except LeaseLostError:
             log.warning("subscription %s of stream %s: another has taken over", self.name, self.stream)
             return False
-        except (NotAdmitted, Timeout, Unavailable) as error:
+        except (NotAdmittedError, TimeoutError, UnavailableError) as error:
             log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
             self._stop.wait(_STANDBY)
             return False
@@ -270,19 +270,19 @@ class Subscription:
                 self.position = found["watermark"]
                 self._questions.held = True
                 return Hold(found["fence"], found["watermark"])
-            except Held as error:
+            except HeldError as error:
                 if not self._waits or error.kind != self.kind:
                     raise
                 log.debug("standing by: %s", error)
                 self._stop.wait(_STANDBY)
-            except BadStream as error:  # names and kind are checked: the stream does not exist yet
+            except BadStreamError as error:  # names and kind are checked: the stream does not exist yet
                 if not self._waits:
                     raise
                 if not missed:
                     log.warning("%s. Subscription %s waits for it", error, self.name)
                 missed = True
                 self._stop.wait(_STANDBY)
-            except (NotAdmitted, Timeout, Unavailable) as error:
+            except (NotAdmittedError, TimeoutError, UnavailableError) as error:
                 log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
                 self._stop.wait(_STANDBY)
         return None
@@ -349,7 +349,7 @@ class Subscription:
                 )
                 if self._stop.wait(pause):
                     why = said(error, named=True)
-                    raise Unavailable(f"stopped while a handler failed: {why}") from error
+                    raise UnavailableError(f"stopped while a handler failed: {why}") from error
                 pause = min(_LONGEST_PAUSE, 2 * pause)
 
     def _mark(self, hold: Hold, epoch: int, watermark: int) -> None:
@@ -360,14 +360,14 @@ class Subscription:
         while watermark > self.position:
             if self._connection.epoch != epoch:
                 self._unmarked = Hold(hold.fence, watermark)
-                raise Unavailable("the connection has ended, and the hold with it")
+                raise UnavailableError("the connection has ended, and the hold with it")
             try:
                 self._ask(wire.MARK, self.stream, self.name, hold.fence, watermark)
                 self.position = watermark
-            except LeaseLost:
+            except LeaseLostError:
                 if self._connection.epoch == epoch:
                     raise
-            except (NotAdmitted, Timeout, Unavailable) as error:
+            except (NotAdmittedError, TimeoutError, UnavailableError) as error:
                 if not self._connection.greeted or self._stop.is_set():
                     self._unmarked = Hold(hold.fence, watermark)
                     raise
@@ -384,4 +384,4 @@ class Subscription:
 def _check_names(*names: str) -> None:
     for each in names:
         if not is_queue_name(each):
-            raise BadStream(f"{each!r} is no name of a stream or a subscription: {QUEUE_NAME_RULE}")
+            raise BadStreamError(f"{each!r} is no name of a stream or a subscription: {QUEUE_NAME_RULE}")

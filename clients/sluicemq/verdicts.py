@@ -13,7 +13,7 @@ from sluicemq.handlers import Handler
 from sluicemq.job import Job
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import delay_of
-from sluicemq.protocol.errors import Reject, Release, Rollback
+from sluicemq.protocol.errors import Reject, Requeue, Retry
 from sluicemq.protocol.readable import said
 from sluicemq.transport.assignment import JobVerdict, not_begun
 
@@ -49,9 +49,9 @@ class Verdicts:
             return work(job)
         except Reject as error:
             return JobVerdict(job, wire.REJECT, said(error))
-        except Rollback as error:
+        except Retry as error:
             return JobVerdict(job, wire.ROLLBACK, said(error), delay_of("delay", error.delay))
-        except Release as error:
+        except Requeue as error:
             return JobVerdict(job, wire.RELEASE, delay=error.delay)
         except _OnlyBegun as error:
             return self._given_back(job, error.result)

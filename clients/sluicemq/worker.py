@@ -58,10 +58,10 @@ class Worker:
     * it returns a :class:`~sluicemq.Forward`: the job goes on to another queue;
     * it returns a :class:`~sluicemq.FanOut`: the job waits for its children;
     * it raises :class:`~sluicemq.Reject`: the job becomes a dead letter, with the exception's text;
-    * it raises :class:`~sluicemq.Rollback`, or any other exception: the job is given back with the text, and
+    * it raises :class:`~sluicemq.Retry`, or any other exception: the job is given back with the text, and
       is delivered again (after ``Rollback.delay``, or else the job's back-off) until its ``max_attempts`` are
       used;
-    * it raises :class:`~sluicemq.Release`: the job is given back as if it had not been delivered, and comes
+    * it raises :class:`~sluicemq.Requeue`: the job is given back as if it had not been delivered, and comes
       again after ``Release.delay``, or a second.
 
     The worker has ``prefetch`` jobs at a time, and never fewer than ``concurrency``. 1 is fair for slow jobs.
@@ -77,7 +77,7 @@ class Worker:
 
     A queue is made by its first push, or by the configuration. The worker waits for a queue that does not
     exist, with a warning in the log that names the most similar queue; with ``wait=False``,
-    ``run()`` raises :class:`~sluicemq.NotFound`.
+    ``run()`` raises :class:`~sluicemq.NotFoundError`.
 
     ``name`` is the worker's name in the broker's log and in the history of jobs, beside host and pid.
 
@@ -87,8 +87,8 @@ class Worker:
     ``run()`` blocks until SIGTERM or SIGINT, which stop all workers of the process. Or use ``start()`` and
     ``stop()``, or ``with``. In a process patched by gevent the threads are greenlets.
 
-    Fork before ``start``: in a child, a worker that was started raises :class:`~sluicemq.Forked`, and its
-    jobs stay the parent's. A worker that was not started can be used in the child.
+    Fork before ``start``: in a child, a worker that was started raises :class:`~sluicemq.ForkedError`, and
+    its jobs stay the parent's. A worker that was not started can be used in the child.
     """
 
     def __init__(
@@ -197,26 +197,26 @@ class Worker:
 
         ``others`` work beside it, until one of them all is stopped or can't go on. Signals are caught only in
         the main thread, and stop every worker of the process; a second one stops them at once. Raises the
-        error that made it impossible to go on, such as :class:`~sluicemq.BadQueue`.
+        error that made it impossible to go on, such as :class:`~sluicemq.BadQueueError`.
         """
         together = [self, *others]
         for each in others:
-            if each._started_in is not None:  # noqa: SLF001 - its own class, here and below
+            if each._started_in is not None:
                 raise ValueError(f"the worker of queue {each.queue} was started before: give new ones")
-            each._stop_asked = self._stop_asked  # noqa: SLF001
+            each._stop_asked = self._stop_asked
         with self._signals.caught(self._assignments[0].connection):
             for each in together:
                 each.start()
             self._stop_asked.wait()
             self._stop_all([*_started] if self._signals.count else together)
         for each in together:
-            if each._failure is not None:  # noqa: SLF001
-                raise each._failure  # noqa: SLF001
+            if each._failure is not None:
+                raise each._failure
 
     def start(self) -> None:
         """Begin to work in the background, without waiting for the broker; may be called again.
 
-        Raises :class:`~sluicemq.Forked` in a child that was forked after the start.
+        Raises :class:`~sluicemq.ForkedError` in a child that was forked after the start.
         """
         if self._started_in is not None:
             forks.refuse("this worker, which was started", self._started_in, "make a new Worker here")
@@ -374,7 +374,7 @@ class Worker:
         """Stop these workers at one time, and this one."""
         threads = [threading.Thread(target=each.stop, name="sluicemq-stop") for each in workers]
         for each, thread in zip(workers, threads, strict=True):
-            each._signals = self._signals  # noqa: SLF001 - its own class; a second signal is for all
+            each._signals = self._signals
             thread.start()
         self.stop()
         for thread in threads:
@@ -467,5 +467,5 @@ class Worker:
     def _signalled(self) -> None:
         self._stop_asked.set()
         for each in (self, *_started):
-            with each._change:  # noqa: SLF001 - its own class
-                each._change.notify_all()  # noqa: SLF001
+            with each._change:
+                each._change.notify_all()

@@ -16,10 +16,9 @@ from clients.test_under_gevent import finish, run_patched
 from sluicemq import Producer, Publisher, Worker
 from sluicemq.aside import MOST_WAITING, no_user_code, runs_no_user_code
 from sluicemq.complaints import log
-from sluicemq.message import Published
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, TooLarge
-from sluicemq.receipt import Receipt
+from sluicemq.receipt import PublishReceipt, PushReceipt
 from support.waiting import wait_until
 
 LOGGER = logging.getLogger("sluicemq")
@@ -93,7 +92,7 @@ def test_a_refusal_may_be_pushed_elsewhere_though_the_window_is_full(broker: Scr
     )
     moved: list[str] = []
 
-    def move(receipt: Receipt, _error: SluiceError) -> None:
+    def move(receipt: PushReceipt, _error: SluiceError) -> None:
         producer.push("good", b"again", id=receipt.id).wait(SECONDS)
         producer.flush(SECONDS)
         moved.append(receipt.id)
@@ -110,7 +109,7 @@ def test_a_slow_callback_slows_the_pushes_down(broker: ScriptedBroker) -> None:
     broker.on[wire.PUSH] = lambda _message: REFUSED
     go_on = threading.Event()
 
-    def wait_in_it(_receipt: Receipt, _error: SluiceError) -> None:
+    def wait_in_it(_receipt: PushReceipt, _error: SluiceError) -> None:
         go_on.wait(SECONDS)
 
     producer = Producer(broker.endpoint, window=1, push_timeout=0.01, on_refused=wait_in_it)
@@ -128,7 +127,7 @@ def test_a_refused_message_may_be_published_elsewhere(broker: ScriptedBroker) ->
     broker.on[wire.PUBLISH] = lambda message: TooLarge("no") if message.fields[0] == "bad" else 1
     moved: list[int] = []
 
-    def move(message: Published, _error: SluiceError) -> None:
+    def move(message: PublishReceipt, _error: SluiceError) -> None:
         moved.append(publisher.publish("good", "t", b"x").wait(SECONDS))
 
     with Publisher(broker.endpoint, on_refused=move) as publisher:

@@ -10,7 +10,20 @@ from typing import Any
 
 import pytest
 
-from sluicemq import Access, Client, Producer, Publisher, Reader, Subscription, Worker, _deprecated
+import sluicemq
+from sluicemq import (
+    Access,
+    Claim,
+    ClaimedJob,
+    Client,
+    Producer,
+    Publisher,
+    Reader,
+    SluiceError,
+    Subscription,
+    Worker,
+    _deprecated,
+)
 from sluicemq._deprecated import OLD_NAMES, Keyword, Moved, module_names, renamed_keywords
 
 
@@ -168,3 +181,43 @@ def test_an_endpoint_that_is_given_twice_is_an_error() -> None:
     twice: Any = Producer
     with pytest.warns(match="is now"), pytest.raises(TypeError, match="Producer got 'endpoint' twice"):
         twice(ENDPOINT, endpoint=ENDPOINT)
+
+
+OLD_ERRORS = {old: new for old, new in sluicemq._RENAMED.items() if new.endswith("Error")}
+
+
+@pytest.mark.parametrize(("old", "new"), sluicemq._RENAMED.items())
+def test_a_name_of_0_3_is_the_new_one_and_says_so(old: str, new: str) -> None:
+    with pytest.warns(DeprecationWarning, match=f"^{old} is now {new}$") as seen:
+        assert getattr(sluicemq, old) == getattr(sluicemq, new)
+    assert seen[0].filename == __file__
+
+
+def test_every_error_ends_in_error_and_has_kept_its_code() -> None:
+    errors = [
+        each for each in vars(sluicemq).values() if isinstance(each, type) and issubclass(each, SluiceError)
+    ]
+    assert len(errors) == len(OLD_ERRORS) + 1
+    assert all(each.__name__.endswith("Error") for each in errors)
+    assert sluicemq.NotFoundError.code == "NOT_FOUND"
+    assert issubclass(sluicemq.TimeoutError, TimeoutError)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="module 'sluicemq' has no attribute 'Prodcuer'"):
+        _ = sluicemq.Prodcuer  # type: ignore[attr-defined]
+
+
+def test_completion_shows_what_is_exported() -> None:
+    assert dir(sluicemq) == sorted(sluicemq.__all__)
+    assert {each for each in sluicemq.__all__ if each.startswith("_")} == set()
+
+
+@pytest.mark.parametrize(
+    ("owner", "old", "new"), [(ClaimedJob, "rollback", "retry"), (Claim, "release", "requeue")]
+)
+def test_an_old_method_of_a_claim_is_the_new_one(owner: type, old: str, new: str) -> None:
+    assert OLD_NAMES[f"{owner.__name__}.{old}"] == f"{owner.__name__}.{new}"
+    made = owner.__new__(owner)
+    with pytest.warns(DeprecationWarning, match=f"{old} is now .*{new}"):
+        assert getattr(made, old) == getattr(made, new)

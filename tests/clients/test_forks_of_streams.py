@@ -111,4 +111,4 @@ reader.close()
         stream,
         mode,
     )
-    assert printed == ["1", "Forked", "10", "0", str(list(range(2, 11)))]
+    assert printed == ["1", "ForkedError", "10", "0", str(list(range(2, 11)))]

@@ -21,8 +21,8 @@ from sluicemq import (
     NotAdmitted,
     Producer,
     Publisher,
+    PushReceipt,
     Reader,
-    Receipt,
     SluiceError,
     Timeout,
     Unavailable,
@@ -382,19 +382,19 @@ def test_a_producer_goes_on_to_another_broker_after_a_while_and_loses_nothing(
     caplog.set_level("INFO", logger="sluicemq")
     for each in two:
         each.on[wire.PUSH] = lambda _message: SILENCE
-    settled: list[Receipt] = []
+    settled: list[PushReceipt] = []
     buffer = SendBuffer(lambda batch, refused: settled.extend(batch) if not refused else None)
     connection = Connection(endpoints(two), buffer, stays=(1.0, 1.1))
     buffer.attach(connection)
     connection.start()
-    buffer.jobs.append(Receipt("q", "first", b"x", None, 1))
+    buffer.jobs.append(PushReceipt("q", "first", b"x", None, 1))
     connection.wake()
     wait_until(lambda: any(each.of(wire.PUSH) for each in two))
     first, other = two if two[0].of(wire.PUSH) else reversed(two)
     try:
         # When: its time is over, and it pushes on
         wait_until(lambda: not connection.takes_more)
-        buffer.jobs.append(Receipt("q", "second", b"x", None, 1))
+        buffer.jobs.append(PushReceipt("q", "second", b"x", None, 1))
         connection.wake()
         first.answer(first.of(wire.PUSH)[0], [])
         # Then: that goes to the other broker, and nothing was sent twice

@@ -27,8 +27,8 @@ from sluicemq import (
     Job,
     Producer,
     Publisher,
+    PushReceipt,
     Reader,
-    Receipt,
     Reject,
     Rollback,
     SluiceError,
@@ -310,7 +310,7 @@ def test_more_than_the_broker_reads_is_refused_here_for_it_would_cut_the_connect
             client.ping(SECONDS)
         # When it was pushed before the broker has told its limit
         with Producer(small.endpoint) as producer:
-            early = producer._made(Receipt, "q", b"", None, {})
+            early = producer._made(PushReceipt, "q", b"", None, {})
             early._payload = bytes(most)
             producer._enqueue(early)
             with pytest.raises(TooLarge):
@@ -419,7 +419,11 @@ def returning(make: Callable[[], Any]) -> Callable[[Job], Any]:
         (returning(lambda: Rollback("later", INF)), "ROLLBACK", "ValueError: delay is inf"),
         (returning(lambda: Rollback("later", "soon")), "ROLLBACK", "ValueError: delay is 'soon'"),
         (returning(lambda: Forward(SURROGATE)), "ROLLBACK", "ValueError: queue is"),
-        (returning(lambda: Forward("next", headers={"x": UUID_})), "ROLLBACK", "BadHeaders: headers can't"),
+        (
+            returning(lambda: Forward("next", headers={"x": UUID_})),
+            "ROLLBACK",
+            "BadHeadersError: headers can't",
+        ),
         (returning(lambda: FanOut("next")), "ROLLBACK", "TypeError: a child is a Forward"),  # type: ignore[arg-type]
         (lambda job: job.progress(NAN), "ROLLBACK", "ValueError: done is nan"),
         (lambda job: job.progress(1, 2**60), "ROLLBACK", "ValueError: total is"),
@@ -564,12 +568,12 @@ def test_a_claim_that_is_left_by_an_exception_without_text_is_rolled_back(broker
 
 def test_a_callback_that_ends_the_thread_keeps_nobody_else_from_being_told(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: b"42"
-    refused: list[Receipt] = []
+    refused: list[PushReceipt] = []
 
     def leave(*_: object) -> None:
         raise SystemExit
 
-    def note(receipt: Receipt, _error: SluiceError) -> None:
+    def note(receipt: PushReceipt, _error: SluiceError) -> None:
         refused.append(receipt)
         raise KeyboardInterrupt
 

@@ -15,7 +15,7 @@ from pymongo import MongoClient
 
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy, Fault, Held, Watched
-from sluicemq import Client, Duplicate, Expired, Job, Producer, Receipt, Rollback, Worker
+from sluicemq import Client, Duplicate, Expired, Job, Producer, PushReceipt, Rollback, Worker
 from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.waiting import wait_until
@@ -238,7 +238,7 @@ def test_duplicates_in_a_push_that_was_not_answered_are_what_they_were(
         assert handled == Counter(JOBS)
 
 
-def first_of(receipt: Receipt) -> str:
+def first_of(receipt: PushReceipt) -> str:
     """The id of the job that was first: its own, or the one that it was told."""
     try:
         receipt.wait(SECONDS)

@@ -17,7 +17,7 @@ from chaos import features
 from chaos.books import ANSWERED, CALLED, CONFIRMED, PUSHED, REFUSED, REJECT, ROLLBACK
 from chaos.features import Feature
 from chaos.life import Life
-from sluicemq import Producer, Receipt, SluiceError, Timeout
+from sluicemq import Producer, PushReceipt, SluiceError, Timeout
 
 #: Keys of ordered jobs, and tenants, of each life of a producer.
 _KEYS: Final = 4
@@ -30,7 +30,7 @@ _ASK_AGAIN: Final = 2500
 
 def producer(life: Life) -> None:
     """Push to all queues of the library's producers; each push is booked before, and once it is confirmed."""
-    receipts: queue.SimpleQueue[Receipt | None] = queue.SimpleQueue()
+    receipts: queue.SimpleQueue[PushReceipt | None] = queue.SimpleQueue()
     with Producer(life.endpoints, on_refused=lambda *_: None) as pushing:
         life.begin(_confirm, life, receipts)
         for name, number in _paced(life, features.PUSHED_BY_LIBRARY):
@@ -42,7 +42,7 @@ def producer(life: Life) -> None:
         life.wait()
 
 
-def _confirm(life: Life, receipts: queue.SimpleQueue[Receipt | None]) -> None:
+def _confirm(life: Life, receipts: queue.SimpleQueue[PushReceipt | None]) -> None:
     while (receipt := receipts.get()) is not None:
         confirmed = False
         while not confirmed:

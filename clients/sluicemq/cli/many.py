@@ -20,7 +20,7 @@ import click
 from sluicemq.cli.output import Invocation
 from sluicemq.producer import Producer
 from sluicemq.protocol.errors import SluiceError, Timeout
-from sluicemq.receipt import Receipt
+from sluicemq.receipt import PushReceipt
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,7 +77,7 @@ class Files:
         return f"file {self._files[position]}"
 
 
-def existing(receipt: Receipt) -> str:
+def existing(receipt: PushReceipt) -> str:
     """Return the sentence about a push whose id a job had before."""
     state = f", and is {receipt.state}" if receipt.state else ""
     text = f"job {receipt.id} existed in {receipt.queue}{state}: none was pushed"
@@ -97,7 +97,7 @@ class ManyPushes:
         self._source = source
         self._next = source.start - 1  # position of the first piece that is not pushed yet
         self._refused: set[int] = set()
-        self._unanswered: deque[Receipt] = deque()
+        self._unanswered: deque[PushReceipt] = deque()
         self._existed: Counter[str] = Counter()  # by their states
         self._ids: list[str] = []
         self._stop = _Stop()
@@ -175,7 +175,7 @@ class ManyPushes:
                 raise Timeout(f"{producer.unconfirmed} jobs are not confirmed after {seconds:g} s") from None
             return
 
-    def _note(self, receipt: Receipt, error: SluiceError) -> None:
+    def _note(self, receipt: PushReceipt, error: SluiceError) -> None:
         if self._over:
             return
         self._refused.add(receipt.position or 0)

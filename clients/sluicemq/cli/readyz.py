@@ -59,4 +59,4 @@ def _connection(scheme: str, host: str, port: int | None, timeout: float) -> HTT
     if scheme == "http":
         return HTTPConnection(host, port, timeout=timeout)
     # Nothing secret goes there, and a certificate for this machine's own address is rare.
-    return HTTPSConnection(host, port, timeout=timeout, context=ssl._create_unverified_context())  # noqa: S323, SLF001
+    return HTTPSConnection(host, port, timeout=timeout, context=ssl._create_unverified_context())  # noqa: S323

@@ -6,6 +6,8 @@ side (:func:`from_code`).
 
 from __future__ import annotations
 
+import builtins
+
 from sluicemq.protocol.durations import Duration, delay_of
 
 
@@ -24,79 +26,79 @@ class SluiceError(Exception):
         return ""
 
 
-class BadFrames(SluiceError):
+class BadFramesError(SluiceError):
     """A message has the wrong number or kind of frames."""
 
     code = "BAD_FRAMES"
 
 
-class BadHeaders(SluiceError, ValueError):
+class BadHeadersError(SluiceError, ValueError):
     """A job's headers can't be read, or hold an unknown key, a wrong type or a value out of range."""
 
     code = "BAD_HEADERS"
 
 
-class BadQueue(SluiceError):
+class BadQueueError(SluiceError):
     """A queue's name is not allowed, or the queue does not exist and may not be made."""
 
     code = "BAD_QUEUE"
 
 
-class BadVerb(SluiceError):
+class BadVerbError(SluiceError):
     """The broker does not know this request."""
 
     code = "BAD_VERB"
 
 
-class BadVersion(SluiceError):
+class BadVersionError(SluiceError):
     """The peer speaks another version of the protocol, or another protocol."""
 
     code = "BAD_VERSION"
 
 
-class TooLarge(SluiceError):
+class TooLargeError(SluiceError):
     """A job is larger than the broker takes."""
 
     code = "TOO_LARGE"
 
 
-class QueueFull(SluiceError):
+class QueueFullError(SluiceError):
     """The broker can't take more queues, streams, subscriptions or jobs of this kind now."""
 
     code = "QUEUE_FULL"
 
 
-class Paused(SluiceError):
+class PausedError(SluiceError):
     """The queue takes no jobs now: its intake is paused."""
 
     code = "PAUSED"
 
 
-class LeaseLost(SluiceError):
+class LeaseLostError(SluiceError):
     """The job is no longer reserved under this receipt: another worker has it."""
 
     code = "LEASE_LOST"
 
 
-class Uncertain(SluiceError):
+class UncertainError(SluiceError):
     """The job is gone; it can't be known whether this verdict or another one ended it."""
 
     code = "UNCERTAIN"
 
 
-class Dead(SluiceError):
+class DeadError(SluiceError):
     """The job is among the dead letters."""
 
     code = "DEAD"
 
 
-class Expired(SluiceError):
+class ExpiredError(SluiceError):
     """The job's time to live ran out before a worker took it."""
 
     code = "EXPIRED"
 
 
-class Duplicate(SluiceError):
+class DuplicateError(SluiceError):
     """A job with this dedupe_id was pushed within the window; ``id`` is the id of that job."""
 
     code = "DUPLICATE"
@@ -111,35 +113,35 @@ class Duplicate(SluiceError):
         return self.id
 
 
-class Forbidden(SluiceError):
+class ForbiddenError(SluiceError):
     """The principal may not do this here; the text names it, the action and the queue or stream."""
 
     code = "FORBIDDEN"
 
 
-class NotAdmitted(Forbidden):
+class NotAdmittedError(ForbiddenError):
     """The broker does not let this client in; the text says what it wants: a key, another one, a password."""
 
 
-class NotFound(SluiceError):
+class NotFoundError(SluiceError):
     """There is no such job or queue."""
 
     code = "NOT_FOUND"
 
 
-class BadStream(SluiceError):
+class BadStreamError(SluiceError):
     """A stream's name is not allowed, or the stream does not exist and may not be made."""
 
     code = "BAD_STREAM"
 
 
-class BadTopic(SluiceError):
+class BadTopicError(SluiceError):
     """A topic is too long, or a pattern of topics can't be read."""
 
     code = "BAD_TOPIC"
 
 
-class Conflict(SluiceError):
+class ConflictError(SluiceError):
     """The stream, or the topic in it, does not end where it was expected to; ``last``: its last number."""
 
     code = "CONFLICT"
@@ -154,7 +156,7 @@ class Conflict(SluiceError):
         return str(self.last)
 
 
-class Gap(SluiceError):
+class GapError(SluiceError):
     """Messages ``first`` to ``last`` of a stream were removed before this reader had them."""
 
     code = "GAP"
@@ -170,7 +172,7 @@ class Gap(SluiceError):
         return self.last - self.first + 1
 
 
-class Held(SluiceError):
+class HeldError(SluiceError):
     """A subscription is held by another, or for another kind of work; the text says by whom."""
 
     code = "HELD"
@@ -186,17 +188,17 @@ class Held(SluiceError):
         return self.kind
 
 
-class Unavailable(SluiceError):
+class UnavailableError(SluiceError):
     """The broker, or its MongoDB, can't be reached or is stopping."""
 
     code = "UNAVAILABLE"
 
 
-class Forked(Unavailable):
+class ForkedError(UnavailableError):
     """An object belongs to the process that this one was forked from, and can't be used here."""
 
 
-class Timeout(SluiceError, TimeoutError):
+class TimeoutError(SluiceError, builtins.TimeoutError):  # noqa: A001 - it is one
     """No answer came in the time given."""
 
     code = "TIMEOUT"
@@ -207,7 +209,7 @@ class Timeout(SluiceError, TimeoutError):
         """The id of the job. The job may be stored: a push with this id does not make a second one."""
 
 
-class Unfinished(Timeout):
+class UnfinishedError(TimeoutError):
     """The broker goes on with a bulk operation as the task ``task``: ``done`` of ``total`` jobs so far.
 
     ``total`` is None where the number is not known.
@@ -220,13 +222,13 @@ class Unfinished(Timeout):
         self.total = total
 
 
-class DifferentStore(SluiceError):
+class DifferentStoreError(SluiceError):
     """Two queues lie in different MongoDB deployments, so no transaction can join them."""
 
     code = "DIFFERENT_STORE"
 
 
-class OldBroker(SluiceError):
+class OldBrokerError(SluiceError):
     """A broker that runs can't read the schema to which the store is to be raised; the text names it."""
 
     code = "OLD_BROKER"
@@ -236,8 +238,8 @@ class Reject(Exception):
     """Raised by a worker's handler: the job becomes a dead letter at once, with this text."""
 
 
-class Rollback(Exception):
-    """Raised by a worker's handler: the job is given back and is delivered again.
+class Retry(Exception):
+    """Raised by a worker's handler: the job is given back, and is delivered again after ``delay``.
 
     ``delay`` is in seconds, a ``timedelta`` or a text such as 5m, counted from the moment at which the broker
     receives it. 0 or less means at once, None means the job's back-off. Raises TypeError or ValueError for
@@ -249,7 +251,7 @@ class Rollback(Exception):
         self.delay = delay_of("delay", delay)
 
 
-class Release(Exception):
+class Requeue(Exception):
     """Raised by a worker's handler that can't begin: the job is given back as if never delivered.
 
     The attempt is not counted. The job may be delivered again, also to this worker, after ``delay`` seconds
@@ -269,14 +271,46 @@ _BY_CODE = {kind.code: kind for kind in SluiceError.__subclasses__()}
 def from_code(code: str, message: str, detail: str = "") -> SluiceError:
     """Return the exception for a wire code; an unknown code (of a newer broker) stays in the text.
 
-    ``detail``: the id of a :class:`Duplicate`, the last number of a :class:`Conflict`, the kind of a
-    :class:`Held`.
+    ``detail``: the id of a :class:`DuplicateError`, the last number of a :class:`ConflictError`, the kind of
+    a :class:`HeldError`.
     """
-    if code == Duplicate.code:
-        return Duplicate(message, detail)
-    if code == Conflict.code:
-        return Conflict(message, int(detail) if detail.isdecimal() else 0)
-    if code == Held.code:
-        return Held(message, detail)
+    if code == DuplicateError.code:
+        return DuplicateError(message, detail)
+    if code == ConflictError.code:
+        return ConflictError(message, int(detail) if detail.isdecimal() else 0)
+    if code == HeldError.code:
+        return HeldError(message, detail)
     kind = _BY_CODE.get(code)
     return kind(message) if kind else SluiceError(f"{code}: {message}")
+
+
+# Names of 0.3, until nothing of our own uses them; those of users are in ``sluicemq/__init__``.
+BadFrames = BadFramesError
+BadHeaders = BadHeadersError
+BadQueue = BadQueueError
+BadStream = BadStreamError
+BadTopic = BadTopicError
+BadVerb = BadVerbError
+BadVersion = BadVersionError
+Conflict = ConflictError
+Dead = DeadError
+DifferentStore = DifferentStoreError
+Duplicate = DuplicateError
+Expired = ExpiredError
+Forbidden = ForbiddenError
+Forked = ForkedError
+Gap = GapError
+Held = HeldError
+LeaseLost = LeaseLostError
+NotAdmitted = NotAdmittedError
+NotFound = NotFoundError
+OldBroker = OldBrokerError
+Paused = PausedError
+QueueFull = QueueFullError
+Timeout = TimeoutError
+TooLarge = TooLargeError
+Unavailable = UnavailableError
+Uncertain = UncertainError
+Unfinished = UnfinishedError
+Rollback = Retry
+Release = Requeue

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgpack
 
-from sluicemq.protocol.errors import BadFrames, BadHeaders
+from sluicemq.protocol.errors import BadFramesError, BadHeadersError
 from sluicemq.protocol.msgpack_count import within
 
 #: Values in one text of a stranger, keys of maps included; and its bytes outside ``bin``.
@@ -39,7 +39,7 @@ def pack_array(values: Sequence[bytes]) -> bytes:
     return b"".join((header, *values))
 
 
-def unpack(packed: bytes, error: type[BadFrames | BadHeaders], what: str, **options: Any) -> Any:
+def unpack(packed: bytes, error: type[BadFramesError | BadHeadersError], what: str, **options: Any) -> Any:
     """Unpack bytes of a trusted peer; raises ``error``, which names ``what``."""
     try:
         return msgpack.unpackb(packed, **options)
@@ -47,7 +47,7 @@ def unpack(packed: bytes, error: type[BadFrames | BadHeaders], what: str, **opti
         raise error(f"{what} can't be read as msgpack: {cause or type(cause).__name__}") from cause
 
 
-def unpack_bounded(packed: bytes, error: type[BadFrames | BadHeaders], what: str) -> Any:
+def unpack_bounded(packed: bytes, error: type[BadFramesError | BadHeadersError], what: str) -> Any:
     """Unpack bytes of a stranger, in bounded time; raises ``error`` also beyond the bounds."""
     if len(packed) <= FEW_BYTES:
         return unpack(packed, error, what, ext_hook=_extension)

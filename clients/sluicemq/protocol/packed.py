@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from sluicemq.protocol.errors import BadFrames, BadTopic
+from sluicemq.protocol.errors import BadFramesError, BadTopicError
 from sluicemq.protocol.readable import brief
 
 #: Messages that are read in one go, at most: about 10 ms.
@@ -35,7 +35,7 @@ def topic_bytes(topic: str) -> bytes:
     try:
         return str.encode(topic, errors="surrogateescape")
     except UnicodeEncodeError as error:
-        raise BadTopic(f"the topic {brief(topic)} can't be sent: give it as bytes") from error
+        raise BadTopicError(f"the topic {brief(topic)} can't be sent: give it as bytes") from error
 
 
 def pack(topic: bytes, payload: bytes) -> bytes:
@@ -48,7 +48,8 @@ def pack(topic: bytes, payload: bytes) -> bytes:
 def scan(packed: bytes, most: int = MOST_MESSAGES) -> tuple[list[int], list[bytes]]:
     """Return where each message ends, and each one's topic, cut to 255 bytes.
 
-    Raises :class:`~sluicemq.BadFrames` for bytes that are no whole messages, or more than ``most`` of them.
+    Raises :class:`~sluicemq.BadFramesError` for bytes that are no whole messages, or more than ``most`` of
+    them.
     """
     ends, topics, _frames = survey(packed, most, len(packed))
     return ends, topics
@@ -59,7 +60,7 @@ def survey(  # noqa: C901 - a call for each message would cost more than all the
 ) -> tuple[list[int], list[bytes], int]:
     """Scan, and count the frames behind the first of messages of three or more.
 
-    Raises :class:`~sluicemq.BadFrames` also for more than ``most_frames`` of these.
+    Raises :class:`~sluicemq.BadFramesError` also for more than ``most_frames`` of these.
     """
     frames = 0
     ends: list[int] = []
@@ -69,7 +70,7 @@ def survey(  # noqa: C901 - a call for each message would cost more than all the
         while at < size:
             flags = packed[at]
             if len(ends) >= most:
-                raise BadFrames(f"these are more than {most} messages: send less at once")
+                raise BadFramesError(f"these are more than {most} messages: send less at once")
             if flags == _MORE:  # most messages: a short topic and a payload
                 start = at + 2
                 body = start + packed[at + 1]
@@ -93,15 +94,15 @@ def survey(  # noqa: C901 - a call for each message would cost more than all the
                 seen |= flags
                 frames += 1
                 if frames > most_frames:
-                    raise BadFrames(f"these have more than {most_frames} frames: send less at once")
+                    raise BadFramesError(f"these have more than {most_frames} frames: send less at once")
                 at += 9 + int.from_bytes(packed[at + 1 : at + 9]) if flags & _LONG else 2 + packed[at + 1]
             if seen > _FRAMING:
-                raise BadFrames(f"message {len(ends)} of these has a frame with flags {seen}")
+                raise BadFramesError(f"message {len(ends)} of these has a frame with flags {seen}")
             ends.append(at)
     except IndexError:
         at = -1
     if at != size:
-        raise BadFrames(f"message {len(ends)} of these is not whole")
+        raise BadFramesError(f"message {len(ends)} of these is not whole")
     return ends, topics, frames
 
 

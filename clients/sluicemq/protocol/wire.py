@@ -175,7 +175,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from sluicemq.protocol.errors import BadFrames, BadVersion
+from sluicemq.protocol.errors import BadFramesError, BadVersionError
 from sluicemq.protocol.msgpack_values import first_of_array, pack, pack_array, unpack, unpack_bounded
 from sluicemq.protocol.readable import MOST_REASON, said
 
@@ -373,9 +373,9 @@ def encode_packed(verb: bytes, number: int, fields: Sequence[bytes]) -> list[byt
     return [VERSION, verb, pack_array([pack(number), *fields])]
 
 
-def unsendable(verb: bytes, error: Exception) -> BadFrames:
+def unsendable(verb: bytes, error: Exception) -> BadFramesError:
     """Return the error for a request with a value that MessagePack can't hold."""
-    return BadFrames(f"{verb.decode()} can't be sent: {said(error, named=True)}")
+    return BadFramesError(f"{verb.decode()} can't be sent: {said(error, named=True)}")
 
 
 def decode(frames: list[bytes]) -> Message:
@@ -384,7 +384,7 @@ def decode(frames: list[bytes]) -> Message:
     Raises :class:`BadVersion` for another first frame, and :class:`BadFrames` if the rest is not a verb and a
     msgpack array that starts with a number.
     """
-    return _message(frames, unpack(_body(frames), BadFrames, "the third frame"))
+    return _message(frames, unpack(_body(frames), BadFramesError, "the third frame"))
 
 
 def decode_request(frames: list[bytes]) -> Message:
@@ -395,8 +395,8 @@ def decode_request(frames: list[bytes]) -> Message:
     body = _body(frames)
     most = _MOST_BYTES_OF.get(frames[1], _MOST_BYTES)
     if len(body) > most:
-        raise BadFrames(f"a {frames[1][:32]!r} has at most {most} bytes, this one has {len(body)}")
-    return _message(frames, unpack_bounded(body, BadFrames, "the third frame"))
+        raise BadFramesError(f"a {frames[1][:32]!r} has at most {most} bytes, this one has {len(body)}")
+    return _message(frames, unpack_bounded(body, BadFramesError, "the third frame"))
 
 
 def number_of(frames: list[bytes]) -> int:
@@ -422,17 +422,17 @@ def verdict_row(
 def _body(frames: list[bytes]) -> bytes:
     if not frames or frames[0] != VERSION:
         got = frames[0][:16] if frames else b""
-        raise BadVersion(f"first frame is {got!r}, expected {VERSION!r}: this door speaks SMQ/1 only")
+        raise BadVersionError(f"first frame is {got!r}, expected {VERSION!r}: this door speaks SMQ/1 only")
     if len(frames) != 3:
-        raise BadFrames(f"an SMQ/1 message has 3 frames, this one has {len(frames)}")
+        raise BadFramesError(f"an SMQ/1 message has 3 frames, this one has {len(frames)}")
     return frames[2]
 
 
 def _message(frames: list[bytes], body: Any) -> Message:
     if not isinstance(body, list) or not body:
-        raise BadFrames("the third frame is not a msgpack array [number, ...]")
+        raise BadFramesError("the third frame is not a msgpack array [number, ...]")
     if not _is_number(body[0]):
-        raise BadFrames("the array's first element is not a number from 0 to 2**63 - 1")
+        raise BadFramesError("the array's first element is not a number from 0 to 2**63 - 1")
     return Message(frames[1], body[0], body[1:])
 
 

@@ -20,7 +20,7 @@ from sluicemq import tracing
 from sluicemq.complaints import log
 from sluicemq.job import BEGIN_WITHIN, BEGUN_LATE, PROGRESS_EACH, Job, clock_offset
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames, LeaseLost, SluiceError, Unavailable, from_code
+from sluicemq.protocol.errors import BadFramesError, LeaseLostError, SluiceError, UnavailableError, from_code
 from sluicemq.protocol.readable import escaped
 from sluicemq.transport.alone import AT_MOST, LOOK, PATIENCE
 from sluicemq.transport.connection import Connection
@@ -206,13 +206,13 @@ class Assignment:
     def extend(self, job: Job, seconds: float) -> None:
         """Extend a job, for :meth:`Job.extend`."""
         if not self.holds(job):
-            raise LeaseLost(f"job {job.id} can't be extended: the connection that delivered it is lost")
+            raise LeaseLostError(f"job {job.id} can't be extended: the connection that delivered it is lost")
         try:
             answer = self._questions.ask(
                 wire.EXTEND, [job.receipt], seconds, timeout=_EXTEND_TIMEOUT, repeat=False
             )
-        except Unavailable as error:
-            raise LeaseLost(f"job {job.id} can't be extended: {error}") from error
+        except UnavailableError as error:
+            raise LeaseLostError(f"job {job.id} can't be extended: {error}") from error
         for _position, code, text in answer or ():
             raise from_code(str(code), str(text))
 
@@ -434,7 +434,7 @@ class Assignment:
             self.connection.post(log.warning, "%s. The worker waits for it", value)
         if error is None or error is self.connection.disconnect_error or self._ending:
             return
-        if isinstance(error, Unavailable):
+        if isinstance(error, UnavailableError):
             self._ask_at = monotonic() + RETRY_AFTER
         else:
             self.connection.post(self._on_failure, error)
@@ -446,7 +446,7 @@ class Assignment:
             extend, offset = self.extend, clock_offset(message.fields)
             jobs = [Job.delivered(queue, row, epoch, extend, self.note_progress, offset) for row in rows]
         except (TypeError, ValueError) as error:
-            raise BadFrames(f"a DELIVER can't be read: {error}") from error
+            raise BadFramesError(f"a DELIVER can't be read: {error}") from error
         for job in jobs:
             job.source = self
         return jobs

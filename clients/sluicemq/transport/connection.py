@@ -33,7 +33,14 @@ import zmq
 from sluicemq.aside import Aside, no_user_code
 from sluicemq.complaints import complain, log
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import Forked, NotAdmitted, SluiceError, TooLarge, Unavailable, from_code
+from sluicemq.protocol.errors import (
+    ForkedError,
+    NotAdmittedError,
+    SluiceError,
+    TooLargeError,
+    UnavailableError,
+    from_code,
+)
 from sluicemq.protocol.readable import escaped
 from sluicemq.transport import endpoints, native
 from sluicemq.transport.access import Access, Broker
@@ -115,11 +122,11 @@ class Connection:
         self.permissions: dict[str, list[str]] | None = None
         """Patterns of what this client may do, by action, as the broker said last; None: everything."""
         self._most_bytes = inf
-        self.disconnect_error = Unavailable(
+        self.disconnect_error = UnavailableError(
             f"the connection to {self.endpoint} was lost before the answer came"
         )
         self.failure: SluiceError | None = None
-        self.not_admitted: NotAdmitted | None = None
+        self.not_admitted: NotAdmittedError | None = None
         """Why the broker did not let this client in, at the last try."""
         self.signalled: Callable[[int], None] = _ignore_signal
         """Called through the mailbox for each signal that was written to ``signal_fd``."""
@@ -207,7 +214,7 @@ class Connection:
         """
         if not self._over:
             parent = "the process that this one was forked from"
-            self.failure = Forked(f"the connection to {self.endpoint} belongs to {parent}")
+            self.failure = ForkedError(f"the connection to {self.endpoint} belongs to {parent}")
         self._over = True
         self.greeted = self.takes_more = False
         self.connected_to = ""
@@ -227,7 +234,7 @@ class Connection:
     def call(self, function: Callable[..., None], *args: Any) -> None:
         """Run ``function(*args)`` in the I/O thread soon; raises if the connection has ended."""
         if self._over:
-            raise self.failure or Unavailable(f"the connection to {self.endpoint} is closed")
+            raise self.failure or UnavailableError(f"the connection to {self.endpoint} is closed")
         self._calls.append((function, args))
         self._ring()
 
@@ -265,8 +272,8 @@ class Connection:
 
         ``whole``: the value is a list of all fields after the number, not the first one. Only while
         ``greeted``. A lost connection answers with ``disconnect_error``. A value that can't be packed, or
-        more bytes than the broker reads, is answered at once with :class:`~sluicemq.BadFrames` or
-        :class:`~sluicemq.TooLarge`; other requests go on.
+        more bytes than the broker reads, is answered at once with :class:`~sluicemq.BadFramesError` or
+        :class:`~sluicemq.TooLargeError`; other requests go on.
         """
         number = next(self._numbers)
         try:
@@ -289,7 +296,7 @@ class Connection:
         size = len(frames[2])
         if size > self._most_bytes:
             what = f"{frames[1].decode()} has {size} bytes, this broker reads {self._most_bytes} at once"
-            answered(None, TooLarge(what))
+            answered(None, TooLargeError(what))
             return
         self._pending[number] = answered, whole
         self._send(frames)
@@ -302,7 +309,7 @@ class Connection:
                 while not self._over:
                     self._turn()
             except BaseException as error:  # noqa: BLE001 - any error ends the thread here
-                self._fail(Unavailable(f"the library's I/O thread failed: {error!r}"))
+                self._fail(UnavailableError(f"the library's I/O thread failed: {error!r}"))
             finally:
                 self._end()
 
@@ -433,7 +440,7 @@ class Connection:
                 self._put_off("it stops")
             else:
                 self._greeted_with(hello)
-        elif error is None or isinstance(error, Unavailable):
+        elif error is None or isinstance(error, UnavailableError):
             self._put_off(f"{error or hello!r}")
         else:
             self._lose(_Outcome(refusal=error, obstacle=f"the broker at {self._where} refuses: {error}"))
@@ -491,7 +498,7 @@ class Connection:
         failure = self._link.failure
         refusal = explained(replace(self._access, endpoints=(self._where,)), failure) if failure else None
         obstacle = obstacle or (str(refusal) if refusal else self._unexpected_peer())
-        denied = refusal if isinstance(refusal, NotAdmitted) else None
+        denied = refusal if isinstance(refusal, NotAdmittedError) else None
         self._lose(_Outcome(refusal=denied, obstacle=obstacle))
 
     def _move(self, why: str) -> None:
@@ -521,14 +528,14 @@ class Connection:
         outcomes, self._outcomes = self._outcomes, []
         refusals = [each.refusal for each in outcomes if each.refusal is not None]
         self._obstacle = next((each.obstacle for each in outcomes if each.obstacle), None)
-        self.not_admitted = next((each for each in refusals if isinstance(each, NotAdmitted)), None)
+        self.not_admitted = next((each for each in refusals if isinstance(each, NotAdmittedError)), None)
         self._candidates.longest_pause = _LONGEST_PAUSE_NOT_ADMITTED if self.not_admitted else LONGEST_PAUSE
         impatient = not self._patient and not self.epoch
         alone = not self._candidates.passed_over
         if alone and len(refusals) == len(outcomes) > 0 and not self.not_admitted:
             self._fail(refusals[0])
         elif impatient and all(each.refused or each.refusal for each in outcomes):
-            self._fail(refusals[0] if refusals else Unavailable(self.obstacle))
+            self._fail(refusals[0] if refusals else UnavailableError(self.obstacle))
         else:
             self._warn_unreachable()
         return True
@@ -571,7 +578,7 @@ class Connection:
     def _end(self) -> None:
         self.greeted = self.takes_more = False
         self.connected_to = ""
-        error = self.failure or Unavailable(f"the connection to {self.endpoint} is closed")
+        error = self.failure or UnavailableError(f"the connection to {self.endpoint} is closed")
         self._answer_all(error)
         self._role.ended(error)
         self._run_calls()

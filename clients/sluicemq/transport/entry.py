@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import zmq
 
-from sluicemq.protocol.errors import NotAdmitted, SluiceError, Unavailable
+from sluicemq.protocol.errors import NotAdmittedError, SluiceError, UnavailableError
 from sluicemq.protocol.keys import key_id
 from sluicemq.protocol.readable import brief
 from sluicemq.transport.access import CURVE, NULL, PLAIN, Access
@@ -28,12 +28,12 @@ class Failure(NamedTuple):
 def explained(access: Access, failure: Failure) -> SluiceError | None:
     """Return the error for a failed handshake; None: nothing is known that a key could mend.
 
-    It is :class:`~sluicemq.NotAdmitted` where the broker has answered, and :class:`~sluicemq.Unavailable`
-    where it may have had another reason to hang up.
+    It is :class:`~sluicemq.NotAdmittedError` where the broker has answered, and
+    :class:`~sluicemq.UnavailableError` where it may have had another reason to hang up.
     """
     if failure.event == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         denied = failure.value == _STATUS_DENIED
-        return _refused(access) if denied else _error(access, Unavailable, _UNDECIDED)
+        return _refused(access) if denied else _error(access, UnavailableError, _UNDECIDED)
     if failure.event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and failure.value == _MISMATCH:
         return _other_mechanism(access)
     if failure.event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and access.mechanism == PLAIN:
@@ -52,21 +52,21 @@ def _refused(access: Access) -> SluiceError:
         why = f"the broker refused user {brief(access.user)} with this password"
     else:
         why = "the broker wants a key that it knows: give a key_file" if access.server_key else _WANTS
-    return _error(access, NotAdmitted, why)
+    return _error(access, NotAdmittedError, why)
 
 
 def _other_mechanism(access: Access) -> SluiceError:
     if access.mechanism == NULL:
-        return _error(access, NotAdmitted, _WANTS)
+        return _error(access, NotAdmittedError, _WANTS)
     shown = "key (CURVE)" if access.mechanism == CURVE else "user and password (PLAIN)"
-    return _error(access, NotAdmitted, f"this door of the broker takes no {shown}")
+    return _error(access, NotAdmittedError, f"this door of the broker takes no {shown}")
 
 
 def _other_key(access: Access) -> SluiceError:
     """Return the error for a broker that hung up: it can't read what was encrypted for another key."""
     other = f"its key is another one than server_key (id {key_id(access.server_key)})"
     return _error(
-        access, Unavailable, f"it hangs up: {other}, or it takes no keys, or has no connection left"
+        access, UnavailableError, f"it hangs up: {other}, or it takes no keys, or has no connection left"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from sluicemq import forks, tracing
 from sluicemq.job import Job, clock_offset
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames, Forked, SluiceError, Unavailable
+from sluicemq.protocol.errors import BadFramesError, ForkedError, SluiceError, UnavailableError
 from sluicemq.transport.access import Access
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pop import ignore_progress, refuse_extend
@@ -100,7 +100,7 @@ class JobFetch(Questions):
             receipts = [job.receipt for job in jobs]
             try:
                 refused = self.ask(wire.EXTEND, receipts, seconds, timeout=timeout, repeat=False)
-            except Unavailable as error:
+            except UnavailableError as error:
                 if error is not self._connection.disconnect_error:
                     raise
                 return
@@ -116,7 +116,7 @@ class JobFetch(Questions):
         options = {"pop": self._pop, "look": credit > 0}
         try:
             self.ask(wire.READY, self._queue, credit, options, timeout=timeout, repeat=False)
-        except Unavailable as error:
+        except UnavailableError as error:
             if error is not self._connection.disconnect_error:
                 raise
             return False
@@ -124,10 +124,10 @@ class JobFetch(Questions):
 
     def ask_about(self, epoch: int, verb: bytes, *fields: Any, timeout: float) -> Any:
         """Send a request about jobs of this epoch, and never on a later connection, where they are void."""
-        if isinstance(self._connection.failure, Forked):
+        if isinstance(self._connection.failure, ForkedError):
             raise self._connection.failure
         if not self._connection.greeted or self._connection.epoch != epoch:
-            raise Unavailable(f"the connection to {self._connection.endpoint} was lost")
+            raise UnavailableError(f"the connection to {self._connection.endpoint} was lost")
         return self.ask(verb, *fields, timeout=timeout, repeat=False)
 
     def close(self) -> None:
@@ -179,7 +179,7 @@ def _rows(message: wire.Message) -> list[Sequence[Any]]:
     try:
         return [row[:9] for row in message.fields[1]]
     except (TypeError, IndexError) as error:
-        raise BadFrames(f"a DELIVER can't be read: {error}") from error
+        raise BadFramesError(f"a DELIVER can't be read: {error}") from error
 
 
 def _given_back(_value: Any, _error: SluiceError | None) -> None:

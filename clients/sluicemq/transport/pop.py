@@ -11,7 +11,7 @@ from typing import Any
 
 from sluicemq.job import Job
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import LeaseLost, SluiceError
+from sluicemq.protocol.errors import LeaseLostError, SluiceError
 from sluicemq.transport.assignment import Assignment, JobVerdict
 
 
@@ -134,7 +134,7 @@ class PopAssignment(Assignment):
 
 def refuse_extend(job: Job, _seconds: float) -> None:
     """Refuse to extend a popped job."""
-    raise LeaseLost(f"job {job.id} was popped: nobody waits for it, so there is nothing to extend")
+    raise LeaseLostError(f"job {job.id} was popped: nobody waits for it, so there is nothing to extend")
 
 
 def ignore_progress(_job: Job, _progress: list[Any]) -> None:

@@ -12,9 +12,9 @@ from math import inf
 from time import monotonic
 from typing import Any, Final
 
-from sluicemq.message import Published
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, UnavailableError
+from sluicemq.receipt import PublishReceipt
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pacing import EAGER, IN_FLIGHT, RETRY_AFTER
 
@@ -31,30 +31,30 @@ class PublishBatch:
     def __init__(self, stream: str, number: int, publisher: str) -> None:
         self.stream = stream
         self.number = number
-        self.messages: list[Published] = []
+        self.messages: list[PublishReceipt] = []
         self.size = 0
         self.ids: dict[str, int] = {}
         self.options: dict[str, Any] = {"id": f"{publisher}/{number:012}"}
 
-    def takes(self, message: Published) -> bool:
+    def takes(self, message: PublishReceipt) -> bool:
         """Return whether a message may join the batch."""
         return (
             len(self.messages) < BATCH
-            and self.size + message.size <= BATCH_BYTES
-            and message.expected is None
+            and self.size + message._size <= BATCH_BYTES
+            and message._expected is None
             and "last" not in self.options
             and message.id not in self.ids
         )
 
-    def add(self, message: Published) -> None:
+    def add(self, message: PublishReceipt) -> None:
         """Add a message at the end."""
         if message.id is not None:
             self.ids[message.id] = len(self.messages)
             self.options["ids"] = [[place, each] for each, place in self.ids.items()]
-        if message.expected is not None:
-            self.options |= message.expected
+        if message._expected is not None:
+            self.options |= message._expected
         self.messages.append(message)
-        self.size += message.size
+        self.size += message._size
 
 
 #: Called through the mailbox with a batch: the number of its first new message, and the numbers of those that
@@ -66,7 +66,7 @@ class Publishing:
     """The :class:`~sluicemq.transport.role.Role` of a publisher; ``messages`` is filled by any thread."""
 
     def __init__(self, settled: Settled) -> None:
-        self.messages: deque[Published] = deque()
+        self.messages: deque[PublishReceipt] = deque()
         self.due = inf
         self._settled = settled
         self._connection: Connection
@@ -137,7 +137,7 @@ class Publishing:
             self._answered(batch, value, error)
 
         self._in_flight += 1
-        packed = b"".join([each.packed for each in batch.messages])
+        packed = b"".join([each._packed for each in batch.messages])
         self._connection.request(
             wire.PUBLISH, batch.stream, packed, dict(batch.options), answered=answered, whole=True
         )
@@ -146,7 +146,7 @@ class Publishing:
     def _answered(self, batch: PublishBatch, value: Any, error: SluiceError | None) -> None:
         if error is self._connection.disconnect_error:
             self._to_repeat.append(batch)
-        elif isinstance(error, Unavailable):
+        elif isinstance(error, UnavailableError):
             self._again([batch])
             self.due = monotonic() + RETRY_AFTER
         elif error is not None:

@@ -9,15 +9,15 @@ from typing import Any
 
 from sluicemq.aside import refuse_to_wait
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import NotAdmitted, SluiceError, Timeout
+from sluicemq.protocol.errors import NotAdmittedError, SluiceError, TimeoutError
 from sluicemq.transport.connection import Connection
 
 
 class Question:
     """One request and its answer. ``repeat``: it may be sent again after a lost connection.
 
-    Its fields are packed in the caller's thread; raises :class:`~sluicemq.BadFrames` for values that can't
-    be.
+    Its fields are packed in the caller's thread; raises :class:`~sluicemq.BadFramesError` for values that
+    can't be.
     """
 
     __slots__ = ("_answered", "_error", "_value", "fields", "given_up", "repeat", "verb")
@@ -36,8 +36,8 @@ class Question:
         if not self._answered.wait(timeout):
             self.given_up = True
             if connection.not_admitted:
-                raise NotAdmitted(str(connection.not_admitted))
-            raise Timeout(_what_is_missing(self.verb, timeout, connection))
+                raise NotAdmittedError(str(connection.not_admitted))
+            raise TimeoutError(_what_is_missing(self.verb, timeout, connection))
         if self._error is not None:
             raise self._error
         return self._value

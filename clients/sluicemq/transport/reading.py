@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any, Final
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, UnavailableError
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pacing import RETRY_AFTER
 
@@ -85,7 +85,7 @@ class Reading:
         self._asked = False
         if error is self._connection.disconnect_error or self._over:
             return
-        if isinstance(error, Unavailable):
+        if isinstance(error, UnavailableError):
             self.due = monotonic() + RETRY_AFTER
         elif error is not None:
             self._over = True

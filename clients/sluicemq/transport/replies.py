@@ -17,8 +17,8 @@ from time import monotonic
 from typing import Any
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import SluiceError, Timeout, Unavailable
-from sluicemq.receipt import Receipt
+from sluicemq.protocol.errors import SluiceError, TimeoutError, UnavailableError
+from sluicemq.receipt import PushReceipt
 from sluicemq.reply import Reply
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pacing import RETRY_AFTER
@@ -27,15 +27,15 @@ QUESTIONS_AT_ONCE = 4000
 _WAIT = 20.0  # seconds that the broker keeps a question, before the next ones have their turn
 
 
-class ResultReceipt(Receipt):
+class ResultReceipt(PushReceipt):
     """The receipt of a job whose result is wanted: the result is requested once the job is stored."""
 
     __slots__ = ("_replies", "_reply")
 
-    def settle(self, error: SluiceError | None = None) -> None:
+    def _settle(self, error: SluiceError | None = None) -> None:
         """Request the result if the job was confirmed; a refusal is the reply."""
-        self.seen = error is not None
-        super().settle(error)
+        self._seen = error is not None
+        super()._settle(error)
         if error is None:
             self._replies.want(self._reply)
         else:
@@ -111,9 +111,9 @@ class Replies:
     def _answered(self, reply: Reply, value: Any, error: SluiceError | None) -> None:
         if error is self._connection.disconnect_error:
             self._to_repeat.append(reply)
-        elif isinstance(error, Timeout):
+        elif isinstance(error, TimeoutError):
             self._wanted.append(reply)
-        elif isinstance(error, Unavailable):
+        elif isinstance(error, UnavailableError):
             self._wanted.append(reply)
             self.due = monotonic() + RETRY_AFTER
         else:

@@ -23,8 +23,8 @@ from time import monotonic
 from typing import Any
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import SluiceError, Unavailable, Uncertain, from_code
-from sluicemq.receipt import Receipt
+from sluicemq.protocol.errors import SluiceError, UnavailableError, UncertainError, from_code
+from sluicemq.receipt import PushReceipt
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pacing import EAGER, IN_FLIGHT, RETRY_AFTER
 from sluicemq.transport.replies import Replies
@@ -37,21 +37,21 @@ MESSAGE_HEADER_BYTES = 16 * 1024
 #: Seconds for which a message in flight keeps other queues from sending small ones.
 _SHARED_FOR = 0.02
 
-PushBatch = list[Receipt]
+PushBatch = list[PushReceipt]
 #: Batches that were sent, with numbers that rise in the order of their pushes.
 _Sent = tuple[int, PushBatch]
 #: Called through the mailbox with the jobs of an answer, and the errors of the refused ones by position.
 Settled = Callable[[PushBatch, dict[int, SluiceError]], None]
 
 # The job may be stored or not. A repeat with its id is harmless, so these are no refusals.
-_TRANSIENT = (Unavailable, Uncertain)
+_TRANSIENT = (UnavailableError, UncertainError)
 
 
 class SendBuffer:
     """The :class:`~sluicemq.transport.role.Role` of a producer; ``jobs`` is filled by any thread."""
 
     def __init__(self, settled: Settled) -> None:
-        self.jobs: deque[Receipt] = deque()
+        self.jobs: deque[PushReceipt] = deque()
         self.replies = Replies()
         self._settled = settled
         self._connection: Connection
@@ -125,7 +125,7 @@ class SendBuffer:
     def _sort_in(self) -> None:
         # Most jobs are for the queue of the one before, which is looked up once.
         jobs, name = self.jobs, ""
-        add: Callable[[Receipt], None] = jobs.append  # of the first one's queue by then: all have names
+        add: Callable[[PushReceipt], None] = jobs.append  # of the first one's queue by then: all have names
         while jobs:
             receipt = jobs.popleft()
             if receipt.queue != name:
@@ -173,7 +173,7 @@ class SendBuffer:
         self._in_flight += 1
         queue.in_flight += 1
         self._young[number] = now
-        rows = [receipt.row() for receipt in batch]
+        rows = [receipt._row() for receipt in batch]
         self._connection.request(wire.PUSH, batch[0].queue, rows, answered=answered, whole=True)
 
     def _answered(self, number: int, batch: PushBatch, value: Any, error: SluiceError | None) -> None:
@@ -184,7 +184,7 @@ class SendBuffer:
         else:
             refused, existing, states = (*value, None, None, None)[:3]
             for position, state in zip_longest(existing or (), states or ()):
-                batch[position].there = state or ""
+                batch[position]._there = state or ""
             self._sort_out(number, batch, _refused(refused))
 
     def _sort_out(self, number: int, batch: PushBatch, refused: dict[int, SluiceError]) -> None:
@@ -214,7 +214,7 @@ class _Queue:
     __slots__ = ("again", "in_flight", "jobs", "rest_until")
 
     def __init__(self) -> None:
-        self.jobs: deque[Receipt] = deque()
+        self.jobs: deque[PushReceipt] = deque()
         self.again: deque[_Sent] = deque()
         """Batches that were sent before, in the order of their pushes."""
         self.in_flight = 0
@@ -243,20 +243,20 @@ class _Queue:
         """Take out the jobs of one message."""
         jobs = self.jobs
         batch = [jobs.popleft()]
-        size, header_bytes = batch[0].size, batch[0].header_bytes
+        size, header_bytes = batch[0]._size, batch[0]._header_bytes
         while jobs and len(batch) < MESSAGE_JOBS:
-            size += jobs[0].size
-            header_bytes += jobs[0].header_bytes
+            size += jobs[0]._size
+            header_bytes += jobs[0]._header_bytes
             if size > MESSAGE_BYTES or header_bytes > MESSAGE_HEADER_BYTES:
                 break
             batch.append(jobs.popleft())
         return batch
 
 
-def _fill_a_message(jobs: deque[Receipt]) -> bool:
+def _fill_a_message(jobs: deque[PushReceipt]) -> bool:
     if len(jobs) >= MESSAGE_JOBS:
         return True
-    return sum([receipt.size for receipt in jobs]) >= MESSAGE_BYTES
+    return sum([receipt._size for receipt in jobs]) >= MESSAGE_BYTES
 
 
 def _refused(value: Any) -> dict[int, SluiceError]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 
 R = TypeVar("R", bound=msgspec.Struct)
 T = TypeVar("T")
@@ -27,7 +27,7 @@ def from_wire(type_: type[T], value: object) -> T:
     try:
         return msgspec.convert(value, type_)
     except msgspec.ValidationError as error:
-        raise BadFrames(f"the answer is not as this version expects: {error}") from None
+        raise BadFramesError(f"the answer is not as this version expects: {error}") from None
 
 
 def from_document(type_: type[R], document: Mapping[str, Any]) -> R:
