@@ -52,6 +52,7 @@ def longest_look(*program: str) -> float:
     return float(ran.stdout)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("program", first_of("sluicemq_broker.command.serve", "sluicemq_devices.__main__"))
 def test_many_topics_are_not_looked_at_for_cycles_all_at_once(program: str) -> None:
     assert longest_look(program) < longest_look() / 4

@@ -111,6 +111,7 @@ def test_a_device_alone_reads_its_keys_again_and_ends_the_connections_of_those_t
         each.close()
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("words", "what"),
     [

@@ -414,6 +414,7 @@ def test_who_comes_again_at_once_waits_for_the_next_period(clock: VirtualTime) -
         assert len(served) == period
 
 
+@pytest.mark.full
 def test_a_crowd_that_sends_at_once_is_read_in_many_turns_each_in_the_order_of_coming(
     board: Switchboard, recorder: LaneRecorder, started: Started
 ) -> None:

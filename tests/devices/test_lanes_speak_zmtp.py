@@ -316,6 +316,7 @@ while True:
 """
 
 
+@pytest.mark.full
 def test_a_thousand_idle_lanes_are_held_in_little_memory_and_few_files(
     board: Switchboard, recorder: LaneRecorder, started: Started
 ) -> None:

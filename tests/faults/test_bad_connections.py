@@ -179,6 +179,7 @@ def test_an_unknown_zmtp_command_does_no_harm(broker: BrokerUnderTest) -> None:
 # --------------------------------------------------------------------- crowds
 
 
+@pytest.mark.full
 def test_two_thousand_idle_connections_cost_nobody_the_service(broker: BrokerUnderTest) -> None:
     _allow_files(4096)
     doors = broker.doors
@@ -231,6 +232,7 @@ def _allow_files(count: int) -> None:
 # ---------------------------------------------------------------------- stall
 
 
+@pytest.mark.full
 def test_a_producer_with_fast_heartbeats_survives_a_stalled_store_and_so_does_the_broker() -> None:
     devices = [{"kind": "streamer", "frontend": ANY_PORT, "hwm": 500}]
     with BrokerProcess(config={"devices": devices}) as broker, Client(broker.doors["smq"]) as admin:

@@ -9,7 +9,7 @@ import pytest
 from chaos.fault_kinds import FAULTS
 from chaos.run import run
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.full, pytest.mark.timeout(900)]
 
 SEED, SECONDS = 37, 30.0
 FEW = (

@@ -17,7 +17,6 @@ from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.store import collection, survey_queues
 from sluicemq_broker.store.admin.counting import small_counts
 from sluicemq_broker.store.jobs.index_models import INDEXES
-from support.long_forms import long
 
 QUEUES = [f"q{number}" for number in range(12)]
 #: mongod 6.0.5 ended at one of the first ten removals.
@@ -28,7 +27,8 @@ def survey(database: Any, queues: list[str], _now: float) -> object:
     return survey_queues(database, queues)
 
 
-@pytest.mark.parametrize("ask", [small_counts, long(survey)])
+@pytest.mark.full
+@pytest.mark.parametrize("ask", [small_counts, survey])
 def test_mongodb_outlives_questions_to_queues_that_are_removed(ask: Callable[..., Any]) -> None:
     # A MongoDB of its own: others would go down with it.
     with ReplicaSet() as mongod, MongoClient[dict[str, Any]](mongod.uri) as mongo:

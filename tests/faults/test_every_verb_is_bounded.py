@@ -22,6 +22,9 @@ from support.long_forms import long
 from support.own_queue import SECONDS, working
 from support.raw_sockets import shake_hands
 
+#: Cases of one test differ in a verb.
+pytestmark = pytest.mark.one_in(3)
+
 MIB = 2**20
 LARGE = 11 * MIB
 MOST_MEMORY = 300 * MIB

@@ -27,6 +27,7 @@ def stored(mongo_uri: str, database: str) -> int:
         return int(client[database]["queue.mail"].count_documents({}))
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("moment", "left"), [("before", 1), ("after", 2)])
 def test_a_broker_dies_at_the_second_meeting_of_a_statement(
     mongo_uri: str, database: str, moment: str, left: int
@@ -39,6 +40,7 @@ def test_a_broker_dies_at_the_second_meeting_of_a_statement(
         assert stored(mongo_uri, database) == left
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize(("verb", "code"), [("forwards", -signal.SIGKILL), ("redrives", None)])
 def test_of_a_statement_that_verbs_share_the_verb_that_is_named_is_met(
     mongo_uri: str, database: str, verb: str, code: int | None

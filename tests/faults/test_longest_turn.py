@@ -219,6 +219,7 @@ FRAMES = {
 ANSWERS = ("frames of a byte", *(name for name in FRAMES if name.startswith("a fan-out")))
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("name", FRAMES)
 def test_frames_of_whatever_number_and_size(
     broker: BrokerUnderTest, front: str, deaf: str, name: str
@@ -299,6 +300,7 @@ def test_jobs_and_results_as_large_as_they_may_be(broker: BrokerUnderTest) -> No
         assert receive(asker) == [largest]
 
 
+@pytest.mark.full
 def test_many_that_ask_very_much_at_once_and_leave(broker: BrokerUnderTest) -> None:
     doors = broker.take("ask")
     crowd = [broker.socket(zmq.DEALER, doors.front, sndhwm=0) for _ in range(20)]
@@ -322,6 +324,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.full
 @settings(
     max_examples=settings().max_examples // 3,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

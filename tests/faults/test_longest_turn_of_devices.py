@@ -117,6 +117,7 @@ def device() -> Iterator[Device]:
     device.stop()
 
 
+@pytest.mark.full
 def test_a_device_alone_with_very_many_topics_computes_for_no_long_turn(device: Device) -> None:
     # Given a subscriber of very many topics, which began to come when the device ran already
     messages = [b"%04d/" % chain + b"x" * 50 + b"~" * 80 for chain in range(CHAINS)]

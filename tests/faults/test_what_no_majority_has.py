@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
 from pymongo import MongoClient
 from pymongo.write_concern import WriteConcern
 
@@ -19,6 +20,7 @@ from support.waiting import TIMEOUT
 _A_WHILE = 0.5  # seconds in which an answer that waits for nothing would have come
 
 
+@pytest.mark.full
 def test_it_is_neither_told_as_a_jobs_end_nor_as_one_that_exists_until_a_majority_has_it() -> None:
     with ReplicaSet(3) as replica_set, connect(replica_set.uri) as client:
         # Given a job that is ready for all, done for the primary alone, and another that only this one has

@@ -96,6 +96,7 @@ def test_a_restart_keeps_the_data_and_the_address(tmp_path: Path) -> None:
         assert store.uri == first
 
 
+@pytest.mark.full
 def test_the_same_object_starts_again_after_it_was_stopped(tmp_path: Path) -> None:
     with running(tmp_path) as store:
         store.stop()
@@ -104,6 +105,7 @@ def test_the_same_object_starts_again_after_it_was_stopped(tmp_path: Path) -> No
         write_to(store.uri, "again")
 
 
+@pytest.mark.full
 def test_a_folder_of_a_former_version_opens_though_its_replica_set_had_a_port(tmp_path: Path) -> None:
     port = free_port()
     (tmp_path / "mongo").mkdir()
@@ -130,6 +132,7 @@ def test_a_folder_of_a_former_version_opens_though_its_replica_set_had_a_port(tm
         write_to(store.uri, "more")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("umask", [0o000, 0o077])
 def test_nobody_else_can_read_what_is_in_the_folder_whatever_the_umask(tmp_path: Path, umask: int) -> None:
     former = os.umask(umask)
@@ -145,6 +148,7 @@ def test_nobody_else_can_read_what_is_in_the_folder_whatever_the_umask(tmp_path:
         os.umask(former)
 
 
+@pytest.mark.full
 def test_an_open_folder_of_a_former_version_is_closed(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     (folder / "mongo").mkdir(parents=True)
@@ -157,6 +161,7 @@ def test_an_open_folder_of_a_former_version_is_closed(tmp_path: Path) -> None:
         assert not {file: oct(mode) for file, mode in modes_of(folder).items() if mode & 0o077}
 
 
+@pytest.mark.full
 def test_a_folder_with_other_files_keeps_its_mode_and_who_may_write_there_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -169,6 +174,7 @@ def test_a_folder_with_other_files_keeps_its_mode_and_who_may_write_there_is_nam
         assert f"chmod 700 {tmp_path}" in caplog.text
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("name", ["deep" * 25, "with blanks, and a comma"])
 def test_where_a_path_fits_no_socket_it_is_in_a_private_folder_elsewhere(tmp_path: Path, name: str) -> None:
     with running(tmp_path / name) as store:
@@ -231,6 +237,7 @@ def test_a_second_owner_is_refused_and_told_who_holds_the_folder(tmp_path: Path)
         write_to(store.uri, "the first one is not disturbed")
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("prologue", [long("", id="plain"), pytest.param(PATCHED, id="gevent")])
 def test_a_killed_owner_takes_its_mongod_with_it_and_the_folder_opens_again(
     tmp_path: Path, prologue: str
@@ -246,6 +253,7 @@ def test_a_killed_owner_takes_its_mongod_with_it_and_the_folder_opens_again(
             assert not alive(pid)
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("moment", ["lock", "mongod.pid", "mongo/mongodb-27017.sock", "mongodb.uri"])
 def test_a_folder_whose_owner_was_killed_while_it_made_it_opens_the_next_time(
     tmp_path: Path, moment: str
@@ -261,6 +269,7 @@ def test_a_folder_whose_owner_was_killed_while_it_made_it_opens_the_next_time(
         write_to(store.uri, "all is well")
 
 
+@pytest.mark.full
 def test_a_former_mongod_that_does_not_end_is_killed(tmp_path: Path) -> None:
     (tmp_path / "mongo").mkdir()
     stuck = subprocess.Popen([sys.executable, "-c", "input()", tmp_path / "mongo"], stdin=subprocess.PIPE)
@@ -276,6 +285,7 @@ def test_a_former_mongod_that_does_not_end_is_killed(tmp_path: Path) -> None:
         stuck.wait()
 
 
+@pytest.mark.full
 def test_a_stranger_who_got_the_former_mongods_pid_is_left_alone(tmp_path: Path) -> None:
     tmp_path.joinpath("mongod.pid").write_text(str(os.getpid()))
 
@@ -297,6 +307,7 @@ def test_a_mongod_that_dies_alone_is_back_at_its_address_with_its_data(tmp_path:
         assert read_from(uri) == ["kept"]
 
 
+@pytest.mark.full
 def test_a_stop_ends_a_mongod_that_is_just_being_brought_back(tmp_path: Path) -> None:
     with running(tmp_path) as store:
         pid = store.pid
@@ -309,6 +320,7 @@ def test_a_stop_ends_a_mongod_that_is_just_being_brought_back(tmp_path: Path) ->
         assert not serving(tmp_path)
 
 
+@pytest.mark.full
 def test_a_stopped_mongod_that_hears_no_signal_is_killed_in_bounded_time(tmp_path: Path) -> None:
     with running(tmp_path, stop_timeout=0.2) as store:
         pid = store.pid
@@ -332,6 +344,7 @@ def test_stopping_twice_or_before_the_start_is_harmless(tmp_path: Path) -> None:
         assert not alive(pid)
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("cache", [100 * 2**20, 300 * 2**20])
 def test_its_cache_is_as_large_as_it_is_told(tmp_path: Path, cache: int) -> None:
     with running(tmp_path, cache_bytes=cache) as store, Mongo(store.uri) as client:
@@ -339,6 +352,7 @@ def test_its_cache_is_as_large_as_it_is_told(tmp_path: Path, cache: int) -> None
     assert held == cache
 
 
+@pytest.mark.full
 def test_its_log_is_rotated_while_it_runs_and_few_files_are_kept(tmp_path: Path) -> None:
     with running(tmp_path, log_limit=20_000, log_check=0.05) as store:
         pid, kept = store.pid, ["mongod.log", "mongod.log.1", "mongod.log.2", "mongod.log.3"]
@@ -364,6 +378,7 @@ def test_its_log_is_rotated_while_it_runs_and_few_files_are_kept(tmp_path: Path)
         assert store.pid == pid
 
 
+@pytest.mark.full
 def test_the_former_log_is_kept_once_and_the_new_one_starts_empty(tmp_path: Path) -> None:
     tmp_path.joinpath("mongod.log").write_text("from the run before")
 
@@ -402,6 +417,7 @@ def test_without_any_mongod_the_error_says_what_to_install(
         mongod.find_mongod([str(tmp_path)])
 
 
+@pytest.mark.full
 def test_under_gevent_the_hub_goes_on_while_mongod_starts_and_comes_back(tmp_path: Path) -> None:
     with owner_process(tmp_path, PATCHED + TICKER) as (owner, uri, pid):
         write_to(uri, "kept")

@@ -37,6 +37,7 @@ def decoys(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -54,6 +55,7 @@ def test_a_folder_full_of_decoys_changes_nothing(decoys: Path, command: list[str
     assert said in ended.stdout
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("program", [["-m", "sluicemq_broker"], [SCRIPT[1], "serve"]], ids=["-m", "serve"])
 def test_a_broker_at_work_imports_no_decoy_however_late(
     decoys: Path, mongo_uri: str, database: str, program: Sequence[str]

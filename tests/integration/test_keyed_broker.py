@@ -261,6 +261,7 @@ class TestAtTheStore:
         assert [each["name"] for each in json.loads(sluicemq("user", "list", "--json", *store).stdout)["principals"]] == ["back"]  # fmt: skip # noqa: E501
         assert "back" not in sluicemq("user", "list").stdout
 
+    @pytest.mark.full
     def test_its_uri_can_stand_in_a_file(
         self, mongo_uri: str, database: str, sluicemq: Command, tmp_path: Path
     ) -> None:
@@ -279,6 +280,7 @@ class TestAtTheStore:
         )
         assert (found.returncode, "without a broker" in found.stderr) == (0, True)
 
+    @pytest.mark.full
     def test_its_uri_leaves_the_command_line(self) -> None:
         uri = "mongodb://ann:planted-secret@127.0.0.1:1/"
         command = [sys.executable, "-P", "-m", "sluicemq", "user", "list", "--mongodb-uri", uri]
@@ -294,6 +296,7 @@ class TestAtTheStore:
         assert process.returncode not in (0, None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("door", ["library", "rep"])
 def test_the_bench_measures_a_broker_that_wants_keys(
     keyed: KeyedBroker, sluicemq: Command, door: str

@@ -114,6 +114,7 @@ def test_how_the_broker_its_queues_and_its_devices_stand_is_told(web: Web, jobs:
     assert seen.value("sluicemq_device_connections", device="0", kind="queue", queue="serves") == 2
 
 
+@pytest.mark.full
 def test_streams_count_and_subscriptions_tell_how_far_they_are_behind(web: Web, jobs: OwnQueue) -> None:
     # Given
     stream = f"stream-{jobs.queue}"

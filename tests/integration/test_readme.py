@@ -228,6 +228,7 @@ def test_the_example_of_a_plain_socket_with_keys_gets_in(
             assert [job.payload for job in admin.pop("default", wait=60)] == [b"cat.jpg"]
 
 
+@pytest.mark.full
 def test_the_first_broker_that_leaves_its_host_and_its_first_client(
     mongo_uri: str, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

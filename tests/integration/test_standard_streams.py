@@ -75,6 +75,7 @@ def test_each_command_that_prints_and_ends_by_itself_is_tried() -> None:
     assert set(app.list_commands(click.Context(app))) - tried == set(others.split())
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "commands",
     [
@@ -91,6 +92,7 @@ def test_a_stdout_that_takes_nothing_is_named(broker: BrokerProcess, stdout: str
         )
 
 
+@pytest.mark.one_in(5)
 @pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full", "<&- 2>&-"])
 @pytest.mark.parametrize(
     ("arguments", "code"), [("queues", 0), ("nosuch", 2), ("show q nosuch", 1), ("push q x", 0)]
@@ -104,6 +106,7 @@ def test_a_stderr_that_takes_nothing_is_done_without(
     assert done.stderr == b""
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize(
     "arguments",
     ["push q --lines", "push q -", "call q -", "stream publish s t -"],
@@ -118,6 +121,7 @@ def test_a_closed_stdin_is_named_by_whoever_reads_it(
     assert client.queue("q")[ShownState.READY] == before
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("streams", [">&-", ">/dev/full", "<&- >&- 2>&-"])
 @pytest.mark.parametrize("verb", ["work {} --print --drain", "pop {}"])
 def test_a_worker_that_can_not_print_harms_no_job(
@@ -137,6 +141,7 @@ def test_a_push_whose_id_can_not_be_printed_says_that_the_job_is_stored(broker: 
     assert done.stderr.decode() == f"{STDOUTS['>/dev/full']}; the job is stored, as mine\n"
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("program", ["sluicemq", "sluicemq_broker"])
 def test_no_socket_of_a_broker_gets_the_number_of_a_stream_that_is_closed(
     mongo_uri: str, database: str, tmp_path: Path, program: str
@@ -172,6 +177,7 @@ def test_a_broker_that_can_not_say_that_it_is_ready_ends(mongo_uri: str, databas
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("encoding", "shown"),
     [("ascii", "h\\xe9llo -> ..."), ("latin-1", "héllo -> ..."), ("utf-8", "héllo → …")],
@@ -185,6 +191,7 @@ def test_a_table_on_a_stdout_of_any_encoding_shows_what_it_has_not_escaped(
     assert shown in done.stdout.decode(encoding)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])
 def test_json_on_a_stdout_of_any_encoding_is_json(broker: BrokerProcess, encoding: str) -> None:
     done = shell(broker, "--json peek q --limit 1", "", PYTHONIOENCODING=encoding)

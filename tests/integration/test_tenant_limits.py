@@ -204,6 +204,7 @@ def test_a_broker_that_is_killed_in_a_claim_keeps_nothing(rig: TenantRig, kind: 
     assert rig.turns(worker) == {"flood": 2} == rig.running()
 
 
+@pytest.mark.one_in(4)
 @pytest.mark.parametrize("kind", [Kind.CUT, Kind.LOST_REPLY, Kind.AWAY, Kind.LATE])
 def test_a_claim_without_an_answer_exceeds_nothing_and_loses_nothing(rig: TenantRig, kind: Kind) -> None:
     # Given

@@ -115,6 +115,7 @@ def test_what_is_wrong_with_a_replica_set_is_named_with_its_cure(tmp_path: Path)
             assert told in str(why_no_primary(f"mongodb://{host}/?replicaSet=rs0"))
 
 
+@pytest.mark.full
 def test_a_member_that_has_just_started_does_not_hide_what_the_others_say(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     (tmp_path / "old").mkdir()
@@ -148,6 +149,7 @@ def test_where_nobody_answers_there_is_no_more_to_say() -> None:
     assert why_no_primary("mongodb+srv://bob:secret@db.invalid/") is None
 
 
+@pytest.mark.full
 def test_duplicates_are_told_on_it_too(standalone: str, database: str) -> None:
     with (
         BrokerProcess(standalone, database, args=["--allow-unsafe-store"]) as broker,
