@@ -9,6 +9,7 @@ import pytest
 from pymongo.database import Database
 
 from sluicemq.protocol.errors import NotFound, Unavailable
+from sluicemq.protocol.rows import QueueRow
 from sluicemq_broker.config import Config
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Push, Queue
@@ -20,7 +21,7 @@ from support.jobs import NOW, a_job, some_jobs
 from support.virtual_time import VirtualTime, come_to_rest
 from support.waiting import wait_until
 
-ALL = sorted(SHOWN_STATES)
+ALL = tuple(sorted(SHOWN_STATES))
 
 
 class CensusRig:
@@ -64,10 +65,10 @@ class CensusRig:
         queue.intake.push(Push(list(jobs), lambda *told: stored.append(told)))
         wait_until(lambda: come_to_rest() or stored, what="the push")
 
-    def asked_for_all(self) -> dict[str, dict[str, Any]]:
+    def asked_for_all(self) -> dict[str, QueueRow]:
         """What is told, and what is counted for it; that counts no time that has passed since."""
         self.counted.clear()
-        return {row["name"]: row for row in self.census.all()}
+        return {row.name: row for row in self.census.all()}
 
     def later(self, seconds: float) -> None:
         self.time.value += seconds
@@ -80,15 +81,15 @@ def rig(documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) ->
     return CensusRig(documents, monkeypatch)
 
 
-def counts(row: dict[str, Any]) -> dict[str, int]:
-    return {state: row[state] for state in ALL if row[state]}
+def counts(row: QueueRow) -> dict[str, int]:
+    return {state: count for state in ALL if (count := getattr(row, state))}
 
 
 def test_who_asks_for_one_queue_has_it_counted_and_no_other(rig: CensusRig) -> None:
     mail, *_ = rig.open("mail", "a", "b")
     mail.store.push(some_jobs(3), NOW)
     row = rig.census.one("mail")
-    assert (counts(row), row["exact"], row["estimates"]) == ({"ready": 3}, True, [])
+    assert (counts(row), row.exact, row.estimates) == ({"ready": 3}, True, ())
     assert rig.counted == ["mail"]
 
 
@@ -111,11 +112,11 @@ def test_queues_with_few_jobs_are_counted_together(
     rows = broker.asked_for_all()
     # Then
     assert sorted(broker.counted) == ["lines", "over"]
-    assert {name: (rows[name]["ready"], rows[name]["scheduled"]) for name in names} == {
+    assert {name: (rows[name].ready, rows[name].scheduled) for name in names} == {
         name: (number % 3, number % 2) for number, name in enumerate(names)
     }
-    assert all(rows[name]["exact"] for name in names)
-    assert (rows["queue-01"]["oldest_ready_age"], rows["queue-00"]["oldest_ready_age"]) == (0.0, None)
+    assert all(rows[name].exact for name in names)
+    assert (rows["queue-01"].oldest_ready_age, rows["queue-00"].oldest_ready_age) == (0.0, None)
 
 
 def test_a_queue_that_is_not_there_is_refused(rig: CensusRig) -> None:
@@ -151,7 +152,7 @@ def test_what_there_is_no_time_to_count_is_told_as_it_was_counted_with_what_happ
     (row,) = rig.census.kept()
     # Then
     assert counts(row) == {"ready": 8, "scheduled": 2}
-    assert (row["exact"], row["estimates"], row["counted_ago"]) == (False, ALL, 7.0)
+    assert (row.exact, row.estimates, row.counted_ago) == (False, ALL, 7.0)
 
 
 @pytest.mark.parametrize("counted_before", [False, True])
@@ -166,7 +167,7 @@ def test_jobs_that_come_during_a_count_are_estimated_once(rig: CensusRig, *, cou
     # When
     (row,) = rig.census.kept()
     # Then
-    assert (counts(row), row["exact"]) == ({"ready": 4}, False)
+    assert (counts(row), row.exact) == ({"ready": 4}, False)
 
 
 def test_a_count_that_jobs_which_come_meanwhile_do_not_explain_is_believed(rig: CensusRig) -> None:
@@ -192,8 +193,8 @@ def test_jobs_that_went_to_workers_are_reserved_in_an_estimate(rig: CensusRig) -
     wait_until(lambda: come_to_rest() or mail.in_flight == 3, what="the delivery")
     # Then
     (row,) = rig.census.kept()
-    assert row["reserved"] == mail.held >= 3
-    assert row["ready"] + row["reserved"] == 4
+    assert row.reserved == mail.held >= 3
+    assert row.ready + row.reserved == 4
 
 
 def test_asking_for_all_begins_no_more_counts_than_there_is_time_for(rig: CensusRig) -> None:
@@ -201,8 +202,8 @@ def test_asking_for_all_begins_no_more_counts_than_there_is_time_for(rig: Census
     rig.cost = census_module.QUESTION_TIME / 2.5
     rows = rig.asked_for_all()
     assert len(rig.counted) == 3
-    assert sum(row["exact"] for row in rows.values()) == 3
-    assert [row["counted_ago"] for row in rows.values()].count(None) == 7
+    assert sum(row.exact for row in rows.values()) == 3
+    assert [row.counted_ago for row in rows.values()].count(None) == 7
 
 
 def test_a_queue_in_which_nothing_happened_is_no_estimate_while_no_other_broker_is_there(
@@ -214,9 +215,9 @@ def test_a_queue_in_which_nothing_happened_is_no_estimate_while_no_other_broker_
     rig.census.one("mail")
     rig.later(30.0)
     # Then
-    assert rig.census.kept()[0]["exact"]
+    assert rig.census.kept()[0].exact
     rig.owners.others = 1
-    assert rig.census.kept()[0]["estimates"] == ALL
+    assert rig.census.kept()[0].estimates == ALL
 
 
 def test_what_time_alone_changes_is_an_estimate(rig: CensusRig) -> None:
@@ -224,7 +225,7 @@ def test_what_time_alone_changes_is_an_estimate(rig: CensusRig) -> None:
     mail.store.push(some_jobs(5, eligible_at=NOW + 60), NOW)
     rig.census.one("mail")
     rig.later(30.0)
-    assert rig.census.kept()[0]["estimates"] == ["ready", "scheduled"]
+    assert rig.census.kept()[0].estimates == ("ready", "scheduled")
 
 
 def test_what_other_brokers_do_is_found_in_the_background(rig: CensusRig) -> None:
@@ -235,11 +236,11 @@ def test_what_other_brokers_do_is_found_in_the_background(rig: CensusRig) -> Non
     # When
     rig.later(30.0)
     rig.census.tick()
-    before = rig.census.kept()[0]["ready"]
+    before = rig.census.kept()[0].ready
     rig.later(31.0)
     rig.census.tick()
     # Then
-    assert (before, rig.census.kept()[0]["ready"]) == (0, 4)
+    assert (before, rig.census.kept()[0].ready) == (0, 4)
 
 
 def test_a_queue_in_which_something_happens_is_counted_again_sooner(rig: CensusRig) -> None:
@@ -275,7 +276,7 @@ def test_an_order_that_changes_jobs_makes_what_was_counted_void(rig: CensusRig) 
     (mail,) = rig.open("mail")
     rig.census.one("mail")
     rig.census.recount(mail)
-    assert rig.census.kept()[0]["estimates"] == ALL
+    assert rig.census.kept()[0].estimates == ALL
 
 
 def test_while_mongodb_is_away_who_asks_is_told_so_and_what_is_known_can_be_had(rig: CensusRig) -> None:
@@ -286,7 +287,7 @@ def test_while_mongodb_is_away_who_asks_is_told_so_and_what_is_known_can_be_had(
     rig.away = Unavailable("no primary")
     with pytest.raises(Unavailable):
         rig.census.all()
-    assert rig.census.kept()[0]["ready"] == 5
+    assert rig.census.kept()[0].ready == 5
 
 
 def test_a_mongodb_that_does_not_answer_keeps_nobody_waiting(
@@ -309,6 +310,6 @@ def test_while_mongodb_is_known_not_to_answer_it_is_not_asked(rig: CensusRig) ->
 def test_a_queue_that_can_not_be_counted_says_why_until_it_can_be(rig: CensusRig) -> None:
     rig.open("mail")
     rig.away = Unclear("cut")
-    assert "queue 'mail' can't be counted" in rig.census.one("mail")["error"]
+    assert "queue 'mail' can't be counted" in str(rig.census.one("mail").error)
     rig.away = None
-    assert "error" not in rig.census.one("mail")
+    assert rig.census.one("mail").error is None

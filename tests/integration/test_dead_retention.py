@@ -203,7 +203,7 @@ def test_a_removal_that_its_broker_leaves_half_done_is_ended_by_another(rig: Rig
     rig.sweep()
     # Then
     assert rig.left() == []
-    assert {each["state"] for each in first.tasks.latest()} <= {TaskState.DONE, TaskState.INTERRUPTED}
+    assert {each.state for each in first.tasks.latest()} <= {TaskState.DONE, TaskState.INTERRUPTED}
 
 
 def test_how_much_of_its_bounds_a_queue_has_used_is_known_before_anything_is_removed(rig: Rig) -> None:

@@ -65,11 +65,11 @@ class HistoryRig:
             self.history.tick()
 
     def total(self, span: str = "minute", day: str | None = None) -> dict[str, int]:
-        return dict(self.history.read("queue", "mail", day, span)["total"])
+        return dict(self.history.read("queue", "mail", day, span).total)
 
     def by_time(self, span: str = "minute", day: str | None = None) -> dict[str, dict[str, int]]:
-        points = self.history.read("queue", "mail", day, span)["points"]
-        return {f"{datetime.fromtimestamp(each['at'], UTC):%d %H:%M}": each["counted"] for each in points}
+        points = self.history.read("queue", "mail", day, span).points
+        return {f"{datetime.fromtimestamp(each.at, UTC):%d %H:%M}": each.counted for each in points}
 
 
 @pytest.fixture
@@ -114,8 +114,8 @@ def test_what_several_brokers_count_adds_up(rig: HistoryRig, documents: Database
         each.count(Count.COMMITTED, 7)
         each.later(FLUSH)
     assert rig.total() == {"committed": 14}
-    assert rig.history.read("broker", ALL, None, "day")["total"] == {"committed": 14}
-    assert rig.history.read("broker", "other", None, "day")["total"] == {"committed": 7}
+    assert rig.history.read("broker", ALL, None, "day").total == {"committed": 14}
+    assert rig.history.read("broker", "other", None, "day").total == {"committed": 7}
 
 
 def test_a_broker_that_was_killed_is_missing_with_what_it_counted_since_its_last_flush(
@@ -181,8 +181,8 @@ def test_a_day_ends_at_midnight_whenever_it_is_written(rig: HistoryRig) -> None:
     rig.count(times=3)
     rig.later(FLUSH)
     # Then
-    days = rig.history.read("queue", "mail", None, "day")["points"]
-    assert [each["counted"] for each in days] == [{"pushed": 2}, {"pushed": 3}]
+    days = rig.history.read("queue", "mail", None, "day").points
+    assert [each.counted for each in days] == [{"pushed": 2}, {"pushed": 3}]
     assert list(rig.by_time(day=f"{DAY:%Y-%m-%d}")) == [f"{DAY:%d} 23:59"]
 
 

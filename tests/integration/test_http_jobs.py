@@ -328,7 +328,7 @@ def test_brokers_schedules_streams_and_tasks_are_told(told: Told, jobs: OwnQueue
     finally:
         jobs.client.remove_schedule(f"s-{jobs.queue}")
     assert told("/streams").keys() == {"streams", "subscriptions", "routes"}
-    assert isinstance(told("/tasks")["tasks"], list)
+    assert isinstance(told("/operations")["operations"], list)
 
 
 # ------------------------------------------------------------------------ the page

@@ -9,6 +9,7 @@ import pytest
 from pymongo.database import Database
 
 from sluicemq.protocol.errors import BadFrames, Unavailable
+from sluicemq.protocol.rows import plain
 from sluicemq_broker.config import Config
 from sluicemq_broker.history import Incidents
 from sluicemq_broker.history.incidents import FLUSH, GAP, LONG
@@ -52,7 +53,7 @@ class IncidentsRig:
             self.incidents.tick()
 
     def told(self, **asked: Any) -> list[dict[str, Any]]:
-        return list(self.incidents.read("day", **asked)["incidents"])
+        return [plain(each) for each in self.incidents.read("day", **asked).incidents]
 
     def one(self) -> dict[str, Any]:
         (told,) = self.told()
@@ -143,12 +144,12 @@ def test_what_several_brokers_have_noticed_is_told_as_one(
         each.incidents.flush()
     away, timed_out = sorted(rig.told(), key=lambda each: str(each["kind"]))
     assert (timed_out["kind"], timed_out["figures"], timed_out["brokers"]) == (
-        "timed_out", {"count": 7}, ["a:1", "b:2"],
+        "timed_out", {"count": 7}, ("a:1", "b:2"),
     )  # fmt: skip
     assert (away["kind"], away["until"] - away["at"], away["brokers"]) == (
         "store_away",
         100.0,
-        ["a:1", "b:2"],
+        ("a:1", "b:2"),
     )
 
 

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import CollectorRegistry
 
 from sluicemq import Publisher, Worker
+from sluicemq.protocol.rows import DeviceRow, QueueRow, from_document
 from sluicemq_broker.admin import Figures
 from sluicemq_broker.http import metrics
 from sluicemq_broker.http.exposition import form_for, written
@@ -181,9 +182,10 @@ class Everything(Figures):
     def gauges(self) -> dict[str, float]:
         return dict.fromkeys([*map(str, Gauge), *metrics.MORE], 1.0)
 
-    def queues(self) -> list[dict[str, Any]]:
+    def queues(self) -> list[QueueRow]:
         gauges = dict.fromkeys(map(str, Gauge), 1)
-        return [{"name": name, "paused": ["intake"], **gauges} for name in self.names]
+        rows = ({"name": name, "paused": ["intake"], **gauges} for name in self.names)
+        return [from_document(QueueRow, each) for each in rows]
 
     def labelled(self) -> list[LabelledGauge]:
         labels, row = ("stream", "subscription"), (("prices", "sums"), 1.0)
@@ -193,11 +195,11 @@ class Everything(Figures):
             LabelledGauge(*about, ("kind", "name"), [kept]) for about in kept_part.GAUGES.values()
         ]
 
-    def devices(self) -> list[dict[str, Any]]:
-        counted = dict.fromkeys(DeviceCount, 1)
-        return [
-            {"kind": "queue", "queue": "mail", "counted": counted, **dict.fromkeys(metrics.OF_DEVICES, 1)}
-        ]
+    def devices(self) -> tuple[DeviceRow, ...]:
+        counted = {str(each): 1 for each in DeviceCount}
+        held = {**dict.fromkeys(metrics.OF_DEVICES, 1), "shut": True}
+        about = {"kind": "queue", "queue": "mail", "counted": counted}
+        return (from_document(DeviceRow, {**about, **held}),)
 
 
 _LABELS = (

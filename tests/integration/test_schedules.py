@@ -233,7 +233,7 @@ def test_a_zone_that_this_host_does_not_know_is_named_and_its_runs_stay_due(
     admin = ScheduleAdmin(node.schedules)
     # Then
     [row] = admin.do("list", {})
-    assert "timezone is 'Mars/Base'" in row["problem"]
+    assert "timezone is 'Mars/Base'" in row.problem
     with pytest.raises(
         BadHeaders, match="schedule 'report' can't run at this broker: timezone is 'Mars/Base'"
     ):

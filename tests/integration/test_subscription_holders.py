@@ -10,6 +10,7 @@ from pymongo.database import Database
 
 from sluicemq.protocol.errors import BadStream, Held, LeaseLost, NotFound
 from sluicemq.protocol.packed import pack
+from sluicemq.protocol.rows import plain
 from sluicemq_broker.config import Config
 from sluicemq_broker.context import Owners, Retry
 from sluicemq_broker.runtime import Counters
@@ -56,7 +57,7 @@ class SubscriptionsRig:
 
     def row(self) -> dict[str, Any]:
         (row,) = self.subscriptions.listed("prices")
-        return row
+        return dict(plain(row))
 
 
 @pytest.fixture

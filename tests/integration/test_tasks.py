@@ -115,7 +115,7 @@ def test_who_is_given_its_id_finds_it_at_another_broker_even_if_its_first_page_h
     given = task.outcome(wait=0)["task"]
 
     rig.first.line.dead = True
-    assert rig.second.tasks.find(given)["kind"] == "purge"
+    assert rig.second.tasks.find(given).kind == "purge"
 
 
 def test_what_takes_longer_goes_on_page_by_page_and_is_seen_at_every_broker(rig: TasksRig) -> None:
@@ -126,14 +126,14 @@ def test_what_takes_longer_goes_on_page_by_page_and_is_seen_at_every_broker(rig:
     assert task.outcome(wait=0) == {"task": task.id, "done": done, "total": JOBS}
     for broker in (rig.first, rig.second):
         [row] = broker.tasks.latest()
-        assert (row["id"], row["kind"], row["queue"], row["state"]) == (task.id, "purge", "mail", "running")
+        assert (row.id, row.kind, row.queue, row.state) == (task.id, "purge", "mail", "running")
     # When
     rig.carry_out()
     # Then
     assert task.outcome() == JOBS
     assert rig.left() == 0
     row = rig.second.tasks.find(task.id)
-    assert (row["state"], row["done"], row["total"], row["answer"]) == ("done", JOBS, JOBS, JOBS)
+    assert (row.state, row.done, row.total, row.answer) == ("done", JOBS, JOBS, JOBS)
 
 
 def test_there_is_a_pause_after_every_page(rig: TasksRig) -> None:
@@ -180,7 +180,7 @@ def test_a_task_that_is_cancelled_at_another_broker_ends_after_its_page(rig: Tas
     left = rig.left()
     assert 0 < left < JOBS
     found = rig.first.tasks.find(task.id)
-    assert (found["state"], found["done"]) == ("cancelled", JOBS - left)
+    assert (found.state, found.done) == ("cancelled", JOBS - left)
     assert task.outcome() == {"task": task.id, "done": JOBS - left, "total": JOBS}
     with pytest.raises(NotFound, match="cancelled already"):
         rig.second.tasks.cancel(task.id)
@@ -192,20 +192,20 @@ def test_a_task_whose_broker_is_killed_is_seen_as_interrupted_and_goes_on_at_ano
     rig.die(rig.first, rig.second)
     left = rig.left()
     assert 0 < left < JOBS
-    assert rig.second.tasks.find(task.id)["state"] == "interrupted"
+    assert rig.second.tasks.find(task.id).state == "interrupted"
     # When
     rig.second.tasks.take_up()
     rig.carry_out()
     # Then
     assert rig.left() == 0
     found = rig.second.tasks.find(task.id)
-    assert (found["state"], found["done"], found["broker"]) == ("done", JOBS, "second")
+    assert (found.state, found.done, found.broker) == ("done", JOBS, "second")
 
 
 def test_a_task_of_a_live_broker_is_left_to_it(rig: TasksRig) -> None:
     task = rig.purge()
     rig.second.tasks.take_up()
-    assert rig.second.tasks.find(task.id)["broker"] == "first"
+    assert rig.second.tasks.find(task.id).broker == "first"
     assert not rig.second.tasks.busy
 
 
@@ -232,7 +232,7 @@ def test_a_broker_that_stops_leaves_its_task_to_the_next_at_once(rig: TasksRig) 
     rig.carry_out()
     # Then
     assert rig.left() == 0
-    assert rig.second.tasks.find(task.id)["state"] == "done"
+    assert rig.second.tasks.find(task.id).state == "done"
 
 
 def test_while_mongodb_is_away_a_task_waits_and_goes_on_afterwards(rig: TasksRig) -> None:
@@ -265,7 +265,7 @@ def test_a_redrive_with_a_limit_that_another_broker_ends_moves_no_more_than_that
     rig.carry_out()
     # Then
     assert (rig.left("ready"), rig.left("dead")) == (limit, JOBS - limit)
-    answer = rig.second.tasks.find(task.id)["answer"]
+    answer = rig.second.tasks.find(task.id).answer
     assert answer == {"moved": limit, "left": JOBS - limit, "refused": []}
 
 
@@ -276,7 +276,8 @@ def test_a_task_whose_queue_is_gone_is_not_taken_up(rig: TasksRig) -> None:
     rig.documents["tasks"].update_one({"_id": task.id}, {"$set": {"queue": "nowhere"}})
     rig.second.tasks.take_up()
     found = rig.second.tasks.find(task.id)
-    assert (found["state"], found["error"]["code"]) == ("failed", NotFound.code)
+    assert found.error
+    assert (found.state, found.error.code) == ("failed", NotFound.code)
 
 
 def test_a_redrive_goes_on_though_its_target_is_paused_or_full_by_then(rig: TasksRig) -> None:
@@ -295,7 +296,7 @@ def test_a_redrive_goes_on_though_its_target_is_paused_or_full_by_then(rig: Task
     rig.carry_out()
     # Then
     assert rig.left("dead") == 0
-    assert rig.second.tasks.find(task.id)["state"] == "done"
+    assert rig.second.tasks.find(task.id).state == "done"
     with pytest.raises(Paused):
         rig.second.tasks.begin("redrive", "mail", to="other")
 
@@ -314,7 +315,7 @@ def test_a_task_that_can_not_be_taken_up_keeps_no_other_from_it(
     rig.second.tasks.take_up()
     rig.carry_out()
     # Then
-    assert rig.second.tasks.find(task.id)["state"] == "done"
+    assert rig.second.tasks.find(task.id).state == "done"
     assert "task 0 of a dead broker is not continued" in caplog.text
 
 

@@ -11,14 +11,19 @@ import pytest
 
 from sluicemq.protocol.errors import Unavailable
 from sluicemq.protocol.permissions import Action, Permissions
+from sluicemq.protocol.rows import CountersRow, Figures, QueueRow, from_document
 from sluicemq_broker.admin import Snapshot, Snapshots, View
+from sluicemq_broker.admin.snapshots import About
 from sluicemq_broker.parts.dashboard.live import CHECK, INTERVAL, LiveFeed
-from sluicemq_broker.runtime import Count, Gauge
 from sluicemq_broker.security import ANYBODY, Caller, Principal
 from sluicemq_broker.store import SHOWN_STATES
 from support.virtual_time import VirtualTime, come_to_rest
 
 LOOK = View()
+
+
+def _about(counters: dict[str, int], broker: Figures | None = None) -> About:
+    return About(0.0, CountersRow(broker=broker or {}, counters=counters), {}, actions=False)
 
 
 class Made:
@@ -29,7 +34,7 @@ class Made:
 
     def __call__(self) -> Snapshot:
         self.count += 1
-        return Snapshot([], {"number": self.count}, {})
+        return Snapshot([], _about({"number": self.count}), {})
 
 
 @pytest.fixture
@@ -48,7 +53,7 @@ def feed(made: Made, time: VirtualTime) -> LiveFeed:
 
 
 def number(event: bytes) -> int:
-    return int(json.loads(event.removeprefix(b"data: "))["number"])
+    return int(json.loads(event.removeprefix(b"data: "))["counters"]["number"])
 
 
 def told(events: Iterator[bytes], time: VirtualTime, *, seconds: float = INTERVAL) -> int:
@@ -148,25 +153,25 @@ def test_a_stream_ends_within_a_second_when_its_caller_loses_what_it_had(
 
 def test_each_caller_gets_what_it_may_see(time: VirtualTime) -> None:
     rows = [row(name) for name in ("mail", "sms")]
-    snapshot = Snapshot(rows, {"broker": {"name": "b", "pid": 7}, "counters": {"pushed": 1}}, {"sms": 2})
+    snapshot = Snapshot(rows, _about({"pushed": 1}, {"name": "b", "pid": 7}), {"sms": 2})
     reader = Caller(Principal("reader", Permissions({Action.READ: ("mail",)})))
     seen = snapshot.of(reader).whole(View(limit=10))
-    assert [each["name"] for each in seen["queues"]] == ["mail"]
-    assert (seen["totals"]["queues"], seen["totals"]["ready"]) == (1, 1)
-    assert (seen["dying"], seen["counters"], seen["broker"]) == ({}, {}, {"name": "b"})
+    assert [each.name for each in seen.queues] == ["mail"]
+    assert (seen.totals.queues, seen.totals.ready) == (1, 1)
+    assert (seen.dying, seen.counters, seen.broker) == ({}, {}, {"name": "b"})
     # callers with equal permissions share one, and who may see everything has the snapshot itself
     twin = Caller(Principal("twin", Permissions({Action.READ: ("mail",), Action.PUSH: ("*",)})))
     assert snapshot.of(twin) is snapshot.of(reader)
     assert snapshot.of(ANYBODY) is snapshot
 
 
-def row(name: str) -> dict[str, Any]:
-    counts = dict.fromkeys((*SHOWN_STATES, Gauge.WORKERS, Gauge.IN_FLIGHT), 1)
-    rates = dict.fromkeys((Count.PUSHED, Count.DELIVERED, Count.COMMITTED), 1.0)
-    return {"name": name, **counts, "rates": rates, "paused": [], "exact": True, Gauge.OLDEST_READY_AGE: 1.0}
+def row(name: str) -> QueueRow:
+    rates = {"pushed": 1.0, "delivered": 1.0, "committed": 1.0}
+    figures = {**dict.fromkeys(SHOWN_STATES, 1), "rates": rates, "paused": (), "oldest_ready_age": 1.0}
+    return from_document(QueueRow, {"name": name, "exact": True, **figures})
 
 
-class Rows(list[dict[str, Any]]):
+class Rows(list[QueueRow]):
     """Rows of queues; ``looks``: how many parts were taken of them."""
 
     looks = 0
@@ -179,7 +184,7 @@ class Rows(list[dict[str, Any]]):
 def test_fifty_dashboards_of_one_caller_cost_one_look_at_the_queues() -> None:
     # Given more queues than are looked at in one turn of the hub
     rows = Rows(row(f"q{number}") for number in range(2500))
-    snapshot = Snapshot(rows, {"broker": {}, "counters": {}}, {})
+    snapshot = Snapshot(rows, _about({}), {})
     reader = Caller(Principal("reader", Permissions({Action.READ: ("q1*",)})))
     # When many ask at one time
     asking = [gevent.spawn(snapshot.of, reader) for _ in range(50)]
@@ -190,7 +195,7 @@ def test_fifty_dashboards_of_one_caller_cost_one_look_at_the_queues() -> None:
 
 def test_what_others_see_is_not_what_a_caller_may_see_since_its_permissions_have_changed() -> None:
     # Given a caller for whom more queues are looked at than in one turn of the hub
-    snapshot = Snapshot([row(f"q{number}") for number in range(2500)], {"broker": {}, "counters": {}}, {})
+    snapshot = Snapshot([row(f"q{number}") for number in range(2500)], _about({}), {})
     mail, all_queues = (Permissions({Action.READ: (each,)}) for each in ("q1", "q*"))
     grows, twin = Principal("grows", mail), Caller(Principal("twin", mail))
     asking = gevent.spawn(snapshot.of, Caller(grows))
@@ -199,4 +204,4 @@ def test_what_others_see_is_not_what_a_caller_may_see_since_its_permissions_have
     grows.change(all_queues)
     asking.get(timeout=60)
     # Then
-    assert [each["name"] for each in snapshot.of(twin).page(View(limit=10))["queues"]] == ["q1"]
+    assert [each.name for each in snapshot.of(twin).page(View(limit=10)).queues] == ["q1"]

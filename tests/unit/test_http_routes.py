@@ -37,15 +37,21 @@ WANTED: dict[str, Action | None] = {
     **dict.fromkeys(
         [
             *("/metrics", f"{BASE}/openapi.json", f"{BASE}/queues", f"{BASE}/workers", f"{BASE}/schedules"),
-            *(f"{BASE}/tasks", f"{BASE}/recent", f"{BASE}/incidents", f"{BASE}/streams", f"{BASE}/overview"),
+            *(
+                f"{BASE}/operations",
+                f"{BASE}/recent",
+                f"{BASE}/incidents",
+                f"{BASE}/streams",
+                f"{BASE}/overview",
+            ),
             *(f"{BASE}/live", f"{BASE}/token", f"{BASE}/logout", f"{BASE}/me"),
         ]
     ),
     **dict.fromkeys([f"{BASE}/broker", f"{BASE}/brokers", f"{BASE}/devices"], Action.OPERATE),
     f"{BASE}/audit": Action.OPERATE,
     f"{BASE}/kept": Action.OPERATE,
-    f"{BASE}/tasks/{{task_id}}": Action.MANAGE,
-    f"{BASE}/tasks/{{task_id}}/cancel": Action.MANAGE,
+    f"{BASE}/operations/{{task_id}}": Action.MANAGE,
+    f"{BASE}/operations/{{task_id}}/cancel": Action.MANAGE,
     **dict.fromkeys(
         [
             *(QUEUE, f"{QUEUE}/settings", f"{QUEUE}/jobs", JOB, f"{JOB}/payload"),
@@ -95,7 +101,7 @@ class Door:
         connections = Connections(10, self.counters, outgoing.ration(None).hold)
         admin: Any = MagicMock()
         admin.schedules.queue_of.return_value = "mail"
-        admin.tasks.find.return_value = {"queue": "mail"}
+        admin.tasks.find.return_value.queue = "mail"
         metrics: Any = SimpleNamespace(on_get=lambda _request, _response: None)
         settings = Config.default().broker
         self.site = Site(settings, self.counters, connections, admin, metrics, outgoing, self.security)

@@ -74,5 +74,5 @@ def test_one_that_another_broker_has_added_meanwhile_is_refused(known: KnownPrin
 
 def test_one_that_is_new_gets_its_password(known: KnownPrincipals, hashed: list[str]) -> None:
     made = PrincipalAdmin(known).do("add", {"name": "carol", **_PASSWORD, **_PERMISSIONS})
-    assert [key["kind"] for key in made["keys"]] == ["password"]
+    assert [key.kind for key in made.keys] == ["password"]
     assert hashed == [_PASSWORD["password"]]

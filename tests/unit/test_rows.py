@@ -31,6 +31,10 @@ def test_an_older_broker_may_send_less() -> None:
         "last_at": None,
         "pushed": 0,
         "paused": False,
+        "misfire": "one",
+        "skipped": 0,
+        "options": {},
+        "from_configuration": False,
     }
     assert rows.from_wire(list[ScheduleRow], [schedule])[0].problem is None
 

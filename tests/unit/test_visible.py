@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sluicemq.protocol.errors import Forbidden, NotFound
 from sluicemq.protocol.permissions import Action, Permissions
+from sluicemq.protocol.rows import IncidentsRow, RecentRow, StatsRow, StreamsRow, from_document
 from sluicemq_broker.security import ANYBODY, NOTHING, Caller, Needs, Principal, told, visible
 
 
@@ -16,7 +19,23 @@ def _caller(permissions: str) -> Caller:
 
 
 SEES_MAIL = _caller("read=mail manage=mail subscribe=mail")
-ROWS = [{"name": name, "queue": name, "stream": name} for name in ("mail", "sms")]
+
+
+class Named(Struct):
+    """A row of any kind, with the names that rows have."""
+
+    queue: str
+    name: str = ""
+    stream: str = ""
+
+
+ROWS = [Named(name, name, name) for name in ("mail", "sms")]
+T = TypeVar("T", bound=Struct)
+
+
+def _made(kind: type[T], **fields: Any) -> T:
+    """A row with these fields, and zeros."""
+    return replace(from_document(kind, {}), **fields)
 
 
 @pytest.mark.parametrize(
@@ -24,7 +43,7 @@ ROWS = [{"name": name, "queue": name, "stream": name} for name in ("mail", "sms"
     [
         visible.queues,
         visible.workers,
-        visible.tasks,
+        visible.operations,
         visible.schedules,
         visible.streams,
         visible.subscriptions,
@@ -37,41 +56,37 @@ def test_rows_of_other_names_are_left_out(shown: Any) -> None:
 
 
 def test_statistics_without_operate_are_those_of_visible_queues() -> None:
-    answer = {"broker": {"pid": 1}, "counters": {"pushed": 3}, "forwarders": [{}], "queues": ROWS}
+    fields = {"broker": {"pid": 1}, "counters": {"pushed": 3}, "forwarders": (ROWS[0],)}
+    answer = _made(StatsRow, **fields, queues=tuple(ROWS))
 
     assert visible.stats(ANYBODY, answer) == answer
-    assert visible.stats(SEES_MAIL, answer) == {
-        "broker": {},
-        "counters": {},
-        "forwarders": [],
-        "queues": ROWS[:1],
-    }
+    assert visible.stats(SEES_MAIL, answer) == _made(StatsRow, broker={}, counters={}, queues=tuple(ROWS[:1]))
 
 
 def test_incidents_of_a_broker_need_operate() -> None:
-    answer = {"since": 1, "until": 2, "incidents": [*ROWS, {"queue": ""}]}
+    of_broker = Named("")
+    answer = _made(IncidentsRow, incidents=(*ROWS, of_broker))
 
-    assert visible.incidents(SEES_MAIL, answer)["incidents"] == ROWS[:1]
-    assert visible.incidents(_caller("operate"), answer)["incidents"] == [{"queue": ""}]
+    assert visible.incidents(SEES_MAIL, answer) == _made(IncidentsRow, incidents=tuple(ROWS[:1]))
+    assert visible.incidents(_caller("operate"), answer) == _made(IncidentsRow, incidents=(of_broker,))
     assert visible.incidents(ANYBODY, answer) == answer
 
 
 def test_a_route_is_shown_to_who_may_see_its_stream_and_its_queue() -> None:
-    routes = [{"stream": stream, "queue": queue} for stream in ("mail", "sms") for queue in ("mail", "sms")]
-    answer = {"streams": ROWS, "subscriptions": ROWS, "routes": routes}
+    names = ("mail", "sms")
+    routes = tuple(Named(queue, stream=stream) for stream in names for queue in names)
+    answer = _made(StreamsRow, streams=tuple(ROWS), subscriptions=tuple(ROWS), routes=routes)
 
-    assert visible.stream_overview(SEES_MAIL, answer) == {
-        "streams": ROWS[:1],
-        "subscriptions": ROWS[:1],
-        "routes": routes[:1],
-    }
+    assert visible.stream_overview(SEES_MAIL, answer) == _made(
+        StreamsRow, streams=tuple(ROWS[:1]), subscriptions=tuple(ROWS[:1]), routes=routes[:1]
+    )
     assert visible.stream_overview(ANYBODY, answer) == answer
 
 
 def test_curves_of_other_queues_are_left_out() -> None:
-    shown = visible.recent_curves(SEES_MAIL, {"since": 0, "step": 60, "queues": {"mail": 1, "sms": 2}})
+    shown = visible.recent_curves(SEES_MAIL, _made(RecentRow, queues={"mail": {}, "sms": {}}))
 
-    assert shown["queues"] == {"mail": 1}
+    assert shown.queues == {"mail": {}}
 
 
 @pytest.mark.parametrize("action", Action)

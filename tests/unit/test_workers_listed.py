@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, cast
 
+from sluicemq.protocol.rows import WorkerRow, from_document
 from sluicemq_broker.admin import QueueAdmin
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues import Census, Queues, Tasks
@@ -15,8 +16,8 @@ class _Queue(NamedTuple):
     name: str
     workers: int
 
-    def worker_list(self, _most_jobs: int) -> list[dict[str, Any]]:
-        return [{"queue": self.name}] * self.workers
+    def worker_list(self, _most_jobs: int) -> list[WorkerRow]:
+        return [from_document(WorkerRow, {"queue": self.name})] * self.workers
 
 
 class _Census(NamedTuple):
@@ -30,5 +31,5 @@ def test_workers_that_a_caller_may_not_see_take_no_place_in_its_answer() -> None
         cast("Queues", cast("list[Queue]", queues)), cast("Census", _Census()), cast("Tasks", None)
     )
 
-    assert admin.workers(None, lambda name: name == "mail") == [{"queue": "mail"}] * 2
+    assert [each.queue for each in admin.workers(None, lambda name: name == "mail")] == ["mail"] * 2
     assert len(admin.workers(None, lambda _name: True)) == 1000

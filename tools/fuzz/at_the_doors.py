@@ -34,6 +34,7 @@ from sluicemq.protocol.errors import (
 )
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
 from sluicemq_broker.admin import CHOICE, DeadLetterAdmin, JobAdmin, PrincipalAdmin, QueueAdmin, ScheduleAdmin
+from sluicemq_broker.admin.jobs import job_page, place_of
 from sluicemq_broker.admin.principals import Change, KnownPrincipals
 from sluicemq_broker.config import BrokerSettings, Config, QueueSettings, Secret
 from sluicemq_broker.context import Context, Retry
@@ -44,7 +45,7 @@ from sluicemq_broker.http.authorization import HEADER
 from sluicemq_broker.http.connections import Connections
 from sluicemq_broker.http.door import Server
 from sluicemq_broker.http.handler import MOST_BODY_BYTES, Handler
-from sluicemq_broker.http.requests import cursor, cursor_text, dead_letters
+from sluicemq_broker.http.requests import dead_letters
 from sluicemq_broker.parts import PARTS
 from sluicemq_broker.parts.streams import replay
 from sluicemq_broker.parts.streams.sessions import StreamSessions
@@ -52,7 +53,7 @@ from sluicemq_broker.queue import JobMaker, Queue, Verdict
 from sluicemq_broker.queues import Schedules, check_name
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.security import ANYBODY, Caller, Principal, Security
-from sluicemq_broker.store import PrincipalRecord, date
+from sluicemq_broker.store import JobPage, PrincipalRecord, date
 from sluicemq_broker.store.admin import principals
 from sluicemq_broker.streams import Usage, check_stream
 from sluicemq_devices.sockets import Outgoing, Switchboard
@@ -479,8 +480,8 @@ def queries(data: bytes) -> None:
     environ = testing.create_environ(path="/")
     environ["QUERY_STRING"] = data.decode("latin-1")
     request = falcon.Request(environ)
-    place = cursor(request.get_param("after"))
-    assert place is None or cursor(cursor_text(place)) == place
+    place = place_of(request.get_param("after"))
+    assert place is None or place_of(job_page(JobPage([], place)).next) == place
     chosen = dead_letters(request)
     assert len(chosen) == len(CHOICE) or chosen is not None
     view(request)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.rows import QueueRow, StatsRow
 from sluicemq_broker.admin.broker import BrokerAdmin
 from sluicemq_broker.admin.dead_letters import DeadLetterAdmin
 from sluicemq_broker.admin.devices import DeviceAdmin
@@ -13,7 +14,7 @@ from sluicemq_broker.admin.jobs import JobAdmin
 from sluicemq_broker.admin.principals import PrincipalAdmin
 from sluicemq_broker.admin.queues import QueueAdmin
 from sluicemq_broker.admin.schedules import ScheduleAdmin
-from sluicemq_broker.admin.snapshots import Snapshot
+from sluicemq_broker.admin.snapshots import About, Snapshot
 from sluicemq_broker.queues import Tasks
 
 
@@ -33,26 +34,32 @@ class Admin(NamedTuple):
     devices: DeviceAdmin
     dying: Callable[[], Mapping[str, int]]
 
-    def all_queues(self) -> list[dict[str, Any]]:
+    def all_queues(self) -> list[QueueRow]:
         """Return all queues with their counts; without MongoDB, as they were counted last."""
         try:
             return self.queues.all()
         except Unavailable:
             return self.queues.kept()
 
-    def stats(self, queues: list[dict[str, Any]], *, operates: bool) -> dict[str, Any]:
+    def stats(self, queues: list[QueueRow], *, operates: bool) -> StatsRow:
         """Return the broker's counters, these queues, and what subscribers of each forwarder have lost.
 
         ``operates``: with the longest turns, which are forgotten then.
         """
         about = self.broker.counters() if operates else self.broker.about()
-        return {**about, "queues": queues, "forwarders": self.devices.forwarders()}
+        return StatsRow(
+            broker=about.broker,
+            counters=about.counters,
+            queues=tuple(queues),
+            forwarders=self.devices.forwarders(),
+        )
 
     def snapshot(self, *, actions: bool) -> Snapshot:
         """Return the broker as dashboards show it; ``actions``: whether changes are allowed there."""
-        about = {
-            **self.broker.identity(),
-            "problems": {name: text for name, text in self.broker.problems().items() if text},
-            "actions": actions,
-        }
+        about = About(
+            self.broker.now(),
+            self.broker.about(),
+            {name: text for name, text in self.broker.problems().items() if text},
+            actions,
+        )
         return Snapshot(self.queues.kept(), about, self.dying())

@@ -7,6 +7,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sluicemq.protocol import wire
+from sluicemq.protocol.rows import (
+    BrokersRow,
+    CountersRow,
+    EventsRow,
+    Figures,
+    HealthRow,
+    UpgradeRow,
+    from_wire,
+    plain,
+)
 from sluicemq.protocol.rules import whole
 from sluicemq_broker import __version__
 from sluicemq_broker.context import Context
@@ -44,10 +54,10 @@ class BrokerAdmin:
         """Return the time of MongoDB's clock."""
         return self._context.clock.now()
 
-    def health(self) -> dict[str, Any]:
+    def health(self) -> HealthRow:
         """Return whether MongoDB answers; at once, without asking it."""
         state = self._store
-        return {"store": state.problem or wire.STORE_OK, Gauge.STORE_SILENT: round(state.silent, 3)}
+        return HealthRow(store=state.problem or wire.STORE_OK, store_silent=round(state.silent, 3))
 
     def problems(self) -> dict[str, str]:
         """Return what is wrong with the store, the lease and the doors; an empty text: nothing."""
@@ -59,35 +69,28 @@ class BrokerAdmin:
             "doors": _WELL if self._is_open() else "the broker starts or stops",
         }
 
-    def counters(self) -> dict[str, Any]:
+    def counters(self) -> CountersRow:
         """Return :meth:`about`, with the longest turns of the hub since this was last called.
 
         ``longest_turn``: seconds by the clock; ``longest_turn_cpu``: seconds of computing.
         """
         longest, longest_cpu = self._turns.take()
         about = self.about()
-        about["broker"] |= {
-            Gauge.LONGEST_TURN: round(longest, 4),
-            Gauge.LONGEST_TURN_CPU: round(longest_cpu, 4),
-        }
+        about.broker[Gauge.LONGEST_TURN] = round(longest, 4)
+        about.broker[Gauge.LONGEST_TURN_CPU] = round(longest_cpu, 4)
         return about
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> CountersRow:
         """Return the broker's version, gauges and health, and its counters since its start."""
-        broker = {
+        broker: Figures = {
+            "name": self._context.owners.name,
             "version": __version__,
             "pid": os.getpid(),
             "owner": self._context.owners.current,
             **self.gauges(),
-            **self.health(),
+            **plain(self.health()),
         }
-        return {"broker": broker, "counters": dict(sorted(self._context.counters.values.items()))}
-
-    def identity(self) -> dict[str, Any]:
-        """Return :meth:`about` with the broker's name, and when that was."""
-        about = self.about()
-        about["broker"]["name"] = self._context.owners.name
-        return {"at": self.now(), **about}
+        return CountersRow(broker=broker, counters=dict(sorted(self._context.counters.values.items())))
 
     def gauges(self) -> dict[str, float]:
         """Return uptime, brokers, open connections, and what is on its way."""
@@ -99,27 +102,26 @@ class BrokerAdmin:
             **self._queues.under_way(),
         }
 
-    def brokers(self) -> dict[str, Any]:
-        """Return all brokers on this database, with those that fell silent in the last day, and the schemas.
-
-        ``schema``: of the store; ``newest``: the one that :meth:`upgrade` would raise it to.
-        """
+    def brokers(self) -> BrokersRow:
+        """Return the brokers on this database, those of the last day that fell silent, and the schemas."""
         brokers, schema = self._context.owners.brokers(), self._context.schema
-        return {"brokers": brokers, "schema": schema.number, "newest": SCHEMA}
+        return BrokersRow(brokers=brokers, schema=schema.number, newest=SCHEMA)
 
-    def upgrade(self) -> dict[str, int]:
+    def upgrade(self) -> UpgradeRow:
         """Raise the store's schema to the newest, unless a broker that lives can't read it: OldBroker."""
         before = self._context.schema.upgrade(self._context.owners.living, self._context.timer.sleep)
-        return {"schema": self._context.schema.number, "before": before}
+        return UpgradeRow(schema=self._context.schema.number, before=before)
 
-    def events(self, options: dict[str, Any], is_seen: Callable[[str], bool]) -> dict[str, Any]:
+    def events(self, options: dict[str, Any], is_seen: Callable[[str], bool]) -> EventsRow:
         """Return what happened to jobs at this broker since the last question, or from now on.
 
         ``is_seen``: the queues whose events belong to the answer.
         """
         read = read_options(options, _EVENTS_OF, "EVENTS")
         queue = check_name(read["queue"]) if "queue" in read else None
-        return self._context.events.read(read.get("after"), queue, _MOST_EVENTS, is_seen)
+        return from_wire(
+            EventsRow, self._context.events.read(read.get("after"), queue, _MOST_EVENTS, is_seen)
+        )
 
 
 _EVENTS_OF: Final = {"after": whole(0, wire.MAX_NUMBER), "queue": TEXT}

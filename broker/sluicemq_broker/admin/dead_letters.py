@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sluicemq.protocol import wire
+from sluicemq.protocol.rows import CountRow, JobPage, ReasonRow, ReasonsRow
 from sluicemq.protocol.rules import kept, number, whole
-from sluicemq_broker.admin.jobs import listing
+from sluicemq_broker.admin.jobs import job_page, listing, place_of
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queues import Census, Discard, Queues, Redrive, Task, Tasks
 from sluicemq_broker.runtime import read_options
-from sluicemq_broker.store import DeadLetters, JobPage
+from sluicemq_broker.store import DeadLetters
 
 _LAST_TIME: Final = 253_370_000_000
 
@@ -25,19 +26,21 @@ class DeadLetterAdmin:
         self._tasks = tasks
         self._clock = context.clock
 
-    def page(self, queue: str, which: DeadLetters, limit: int, after: list[Any] | None) -> JobPage:
+    def page(self, queue: str, which: DeadLetters, limit: int, after: str | None) -> JobPage:
         """Return some of these dead letters behind a cursor, the latest first."""
-        return listing(self._queues, queue).ended(queue, State.DEAD, which, limit, after, self._clock.now())
+        page = listing(self._queues, queue)
+        return job_page(page.ended(queue, State.DEAD, which, limit, place_of(after), self._clock.now()))
 
-    def count(self, queue: str, which: DeadLetters) -> dict[str, Any]:
-        """Return ``{count, exact}`` of these dead letters."""
+    def count(self, queue: str, which: DeadLetters) -> CountRow:
+        """Return how many these dead letters are."""
         known = self._census.dead(queue)
         count, exact = listing(self._queues, queue).count(queue, which, self._clock.now(), known)
-        return {"count": count, "exact": exact}
+        return CountRow(count=count, exact=exact)
 
-    def reasons(self, queue: str, which: DeadLetters) -> list[dict[str, Any]]:
+    def reasons(self, queue: str, which: DeadLetters) -> ReasonsRow:
         """Return why the latest of these died, the most frequent reasons first."""
-        return listing(self._queues, queue).reasons(queue, which, self._clock.now())
+        found = listing(self._queues, queue).reasons(queue, which, self._clock.now())
+        return ReasonsRow(reasons=tuple(ReasonRow(**each) for each in found))
 
     def redrive(self, name: str, which: dict[str, Any], to: str | None) -> Task:
         """Make dead letters ready again, in their queue or in another."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from sluicemq.protocol.rows import CountedRow, DeviceRow, ForwarderRow, SubscriberRow
+
 
 class Device(Protocol):
     """A configured device, as administration sees it; ``subscribers``: of a forwarder, else None."""
@@ -32,17 +34,19 @@ class DeviceAdmin:
     def __init__(self, devices: Sequence[Device]) -> None:
         self._devices = devices
 
-    def all(self) -> list[dict[str, Any]]:
+    def all(self) -> tuple[DeviceRow, ...]:
         """Return each device: its doors, what it holds, its counters."""
-        return [
-            {"name": each.name, **each.describe(), **each.figures(), "counted": each.counted()}
+        return tuple(
+            DeviceRow(
+                name=each.name, **each.describe(), **each.figures(), counted=CountedRow(**each.counted())
+            )
             for each in self._devices
-        ]
+        )
 
-    def forwarders(self) -> list[dict[str, Any]]:
+    def forwarders(self) -> tuple[ForwarderRow, ...]:
         """Return the doors of each forwarder, and how many messages each of its subscribers has lost."""
-        return [
-            {**each.describe(), "subscribers": subscribers}
+        return tuple(
+            ForwarderRow(**each.describe(), subscribers=tuple(SubscriberRow(**row) for row in subscribers))
             for each in self._devices
             if (subscribers := each.subscribers()) is not None
-        ]
+        )

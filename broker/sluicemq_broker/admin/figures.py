@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
+from sluicemq.protocol.rows import DeviceRow, QueueRow
 from sluicemq_broker.admin.admin import Admin
 from sluicemq_broker.queues import Queues
 from sluicemq_broker.runtime import Counters, Gauge, Histogram, LabelledGauge, Subjects, Timing, Turns
@@ -36,11 +36,11 @@ class Figures:
         self._turns = turns
         self._certificate_left = certificate_left
 
-    def queues(self) -> list[dict[str, Any]]:
+    def queues(self) -> list[QueueRow]:
         """Return the counts of all queues that are kept here."""
         return self._admin.queues.kept()
 
-    def devices(self) -> list[dict[str, Any]]:
+    def devices(self) -> tuple[DeviceRow, ...]:
         """Return what each device holds and has counted."""
         return self._admin.devices.all()
 

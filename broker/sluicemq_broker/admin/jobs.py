@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any, Final
 
 from sluicemq.protocol.errors import BadFrames
 from sluicemq.protocol.options import OPTIONS
+from sluicemq.protocol.rows import JobPage, JobRow, from_document
 from sluicemq.protocol.rules import whole
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue, check_headers
 from sluicemq_broker.queues import Census, FailedParents, Queues
-from sluicemq_broker.runtime import Count, read_options
+from sluicemq_broker.runtime import Count, read_json, read_options
 from sluicemq_broker.security import Unchanged
 from sluicemq_broker.store import (
     MOST_CUT,
@@ -19,10 +22,11 @@ from sluicemq_broker.store import (
     Changes,
     Documents,
     Inspector,
-    JobPage,
     Listing,
     Removals,
 )
+from sluicemq_broker.store import JobPage as Page
+from sluicemq_devices.hub import in_pieces
 
 _CHANGEABLE: Final = frozenset(each.name for each in OPTIONS.values() if each.changeable)
 _MOST_PEEKED: Final = 1000
@@ -42,9 +46,7 @@ class JobAdmin:
 
     # ------------------------------------------------------------------- read
 
-    def peek(
-        self, name: str, state: str, limit: int, options: dict[str, Any] | None = None
-    ) -> list[dict[str, Any]]:
+    def peek(self, name: str, state: str, limit: int, options: dict[str, Any] | None = None) -> list[JobRow]:
         """Return the first jobs of a state, or with a limit below zero the last ones; none is taken.
 
         ``first`` of the options: that many bytes of each payload and result are enough.
@@ -54,24 +56,26 @@ class JobAdmin:
         if not 1 <= abs(limit) <= _MOST_PEEKED:
             raise BadFrames(f"limit {limit} is not from 1 to {_MOST_PEEKED}, nor from -1 to -{_MOST_PEEKED}")
         first = _first_of(options)
-        return self._inspector(queue).peek(name, state, limit, _PEEKED_BYTES, self._clock.now(), first)
+        found = self._inspector(queue).peek(name, state, limit, _PEEKED_BYTES, self._clock.now(), first)
+        return [from_document(JobRow, each) for each in in_pieces(found)]
 
-    def show(self, name: str, job_id: str) -> dict[str, Any]:
+    def show(self, name: str, job_id: str) -> JobRow:
         """Return all that is known of one job, with its worker if that is connected here."""
         queue = self._queues.get(name)
         shown = self._inspector(queue).show(name, job_id, self._clock.now())
         defaults = {key: getattr(queue.settings, key) for key in ("max_attempts", "visibility_timeout")}
         worker = queue.deliveries.worker_with(job_id)
-        return {**defaults, **shown, **({"worker": worker.name} if worker else {})}
+        return from_document(JobRow, {**defaults, **shown, **({"worker": worker.name} if worker else {})})
 
-    def page(self, name: str, state: str, limit: int, after: list[Any] | None) -> JobPage:
+    def page(self, name: str, state: str, limit: int, after: str | None) -> JobPage:
         """Return jobs of a state behind a cursor, without their payloads."""
         check_state(state)
-        return listing(self._queues, name).page(name, state, limit, after, self._clock.now())
+        found = listing(self._queues, name).page(name, state, limit, place_of(after), self._clock.now())
+        return job_page(found)
 
     def with_ids(self, name: str, beginning: str, limit: int) -> JobPage:
         """Return jobs of any state whose id begins like this."""
-        return listing(self._queues, name).with_ids(name, beginning, limit, self._clock.now())
+        return job_page(listing(self._queues, name).with_ids(name, beginning, limit, self._clock.now()))
 
     def weigh_peek(self, name: str, state: str, limit: int, options: dict[str, Any] | None = None) -> int:
         """Return about how many bytes of memory a :meth:`peek` takes."""
@@ -148,6 +152,32 @@ def listing(queues: Queues, name: str) -> Listing:
     queue = queues.get(name)
     queue.store.prepare()
     return Listing(queues.database_of(queue))
+
+
+def job_page(found: Page) -> JobPage:
+    """Return a page of jobs as rows, with the place where the next one begins as a text."""
+    place = None if found.next is None else json.dumps(found.next, separators=(",", ":"))
+    return JobPage(jobs=tuple(from_document(JobRow, each) for each in found.jobs), next=place)
+
+
+def place_of(text: str | None) -> list[Any] | None:
+    """Return where a page begins, from the ``next`` of the page before it; raises BadFrames."""
+    if not text:
+        return None
+    try:
+        place = read_json(text.encode())
+    except ValueError:
+        place = None
+    if not isinstance(place, list) or not all(map(_is_of_a_place, place)):
+        raise BadFrames("after must be the next of the page before")
+    return place
+
+
+def _is_of_a_place(value: Any) -> bool:
+    """Return True for what MongoDB can compare: a text, no value, or a number of 64 bits."""
+    if isinstance(value, float):
+        return isfinite(value)
+    return value is None or isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**63)
 
 
 def _first_of(options: dict[str, Any] | None) -> int | None:

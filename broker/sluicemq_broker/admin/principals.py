@@ -15,6 +15,7 @@ from sluicemq.protocol.names import PRINCIPAL_NAME_RULE, is_principal_name
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.permissions import Permissions
 from sluicemq.protocol.readable import is_utf8
+from sluicemq.protocol.rows import KeyRow, PrincipalRow
 from sluicemq.protocol.rules import LIMITS, Rule, kept, one_of, whole
 from sluicemq_broker.runtime import FLAG, IS_TRUE, read_options
 from sluicemq_broker.security import (
@@ -32,7 +33,6 @@ from sluicemq_broker.store import MOST_KEYS, KeyKind, PrincipalKey, PrincipalRec
 MOST_LISTED: Final = 1000
 SHORTEST_PASSWORD: Final = 8
 _LONGEST_NOTE: Final = 200
-_NO_TOKEN: Final[dict[str, str]] = {}
 
 #: Makes a changed principal of the stored one, None if there is none; or None: it is removed.
 Change = Callable[[PrincipalRecord | None], PrincipalRecord | None]
@@ -76,14 +76,14 @@ class PrincipalAdmin:
             raise BadFrames(f"USERS can't {action[:32]!r}, only {', '.join(_ACTIONS)}")
         return do(self, read_options(about, _FIELDS, "a principal"))
 
-    def rows(self, read: dict[str, Any]) -> list[dict[str, Any]]:
+    def rows(self, read: dict[str, Any]) -> list[PrincipalRow]:
         """Return principals by name: those behind ``after``, ``limit`` of them at most."""
         known = self._known
         return [
             self._row(each) for each in known.records(read.get("after", ""), read.get("limit", MOST_LISTED))
         ]
 
-    def show(self, read: dict[str, Any]) -> dict[str, Any]:
+    def show(self, read: dict[str, Any]) -> PrincipalRow:
         """Return one principal."""
         name = _name(read)
         record = self._known.record(name)
@@ -91,7 +91,7 @@ class PrincipalAdmin:
             raise _not_found(name)
         return self._row(record)
 
-    def add(self, read: dict[str, Any]) -> dict[str, Any] | Unchanged:
+    def add(self, read: dict[str, Any]) -> PrincipalRow | Unchanged:
         """Add a principal; returns it, with its token if one was asked for."""
         name = self._changeable(read)
         if "permissions" not in read:
@@ -116,7 +116,7 @@ class PrincipalAdmin:
 
         self._store(name, change, force=read.get("force", False))
 
-    def rotate(self, read: dict[str, Any]) -> dict[str, Any] | Unchanged:
+    def rotate(self, read: dict[str, Any]) -> PrincipalRow | Unchanged:
         """Add a key, password or token; or end one of them. A principal has one password."""
         name, kind, dropped = self._changeable(read), read.get("kind"), read.get("id")
         if (kind is None) == (dropped is None):
@@ -124,7 +124,7 @@ class PrincipalAdmin:
         wanted = {} if kind is None else _wanted(kind, read)
         if self._known.record(name) is None:
             raise _not_found(name)
-        keys, token = ((), {}) if kind is None else self._new_keys({**read, **wanted})
+        keys, token = ((), None) if kind is None else self._new_keys({**read, **wanted})
         ends_others = bool(read.get("drop")) or kind == KeyKind.PASSWORD
 
         there = {(key.kind, key.value, key.note) for key in keys}
@@ -147,7 +147,7 @@ class PrincipalAdmin:
 
         return self._changed(name, change, force=read.get("force", False), token=token)
 
-    def permit(self, read: dict[str, Any]) -> dict[str, Any] | Unchanged:
+    def permit(self, read: dict[str, Any]) -> PrincipalRow | Unchanged:
         """Replace what a principal may do: permissions, tenant, limits, as far as they are given."""
         name = self._changeable(read)
 
@@ -159,8 +159,8 @@ class PrincipalAdmin:
         return self._changed(name, change, force=read.get("force", False))
 
     def _changed(
-        self, name: str, change: Change, *, force: bool, token: dict[str, str] = _NO_TOKEN
-    ) -> dict[str, Any] | Unchanged:
+        self, name: str, change: Change, *, force: bool, token: str | None = None
+    ) -> PrincipalRow | Unchanged:
         before: PrincipalRecord | None = None
 
         def noted(stored: PrincipalRecord | None) -> PrincipalRecord | None:
@@ -171,7 +171,7 @@ class PrincipalAdmin:
         record = self._store(name, noted, force=force)
         if record is None:  # removed at once by another broker
             raise _not_found(name)
-        row = self._row(record) | token
+        row = self._row(record, token)
         return Unchanged(row) if record == before else row
 
     def _store(self, name: str, change: Change, *, force: bool) -> PrincipalRecord | None:
@@ -186,34 +186,35 @@ class PrincipalAdmin:
             )
         return name
 
-    def _new_keys(self, read: Mapping[str, Any]) -> tuple[tuple[PrincipalKey, ...], dict[str, str]]:
+    def _new_keys(self, read: Mapping[str, Any]) -> tuple[tuple[PrincipalKey, ...], str | None]:
         """Return the keys that were given, and the token that was asked for, which nobody sees again."""
         now, note = self._known.now(), read.get("note", "")
-        keys, made = [], {}
+        keys, token = [], None
         if "key" in read:
             keys.append(public_key_of(read["key"], now, note))
         if "password" in read:
             keys.append(password_of(self._known.hash(read["password"]), now, note))
         if read.get("token"):
-            made["token"] = new_token()
-            keys.append(token_of(made["token"], now, note))
+            token = new_token()
+            keys.append(token_of(token, now, note))
         for each in keys:
             if other := self._known.taken(each.value):
                 raise BadFrames(f"principal {other} of the configuration file has this key")
-        return tuple(keys), made
+        return tuple(keys), token
 
-    def _row(self, record: PrincipalRecord) -> dict[str, Any]:
+    def _row(self, record: PrincipalRecord, token: str | None = None) -> PrincipalRow:
         limits = {"max_rate": record.max_rate, "max_bytes_rate": record.max_bytes_rate}
-        return {
-            "name": record.name,
-            "keys": [_key_row(each) for each in record.keys],
-            "permissions": record.permissions.plain(),
-            "tenant": record.tenant,
-            "limits": {key: value for key, value in limits.items() if value is not None},
-            "throttled": self._known.throttled(record.name),
-            "changed_at": record.changed_at,
-            "from_configuration": self._known.of_file(record.name),
-        }
+        return PrincipalRow(
+            name=record.name,
+            keys=tuple(_key_row(each) for each in record.keys),
+            permissions={action: tuple(each) for action, each in record.permissions.plain().items()},
+            tenant=record.tenant,
+            limits={key: value for key, value in limits.items() if value is not None},
+            throttled=self._known.throttled(record.name),
+            changed_at=record.changed_at,
+            from_configuration=self._known.of_file(record.name),
+            token=token,
+        )
 
 
 def at_broker(security: Security, shared: SharedPrincipals, now: Callable[[], float]) -> PrincipalAdmin:
@@ -309,10 +310,9 @@ def _not_found(name: str) -> NotFound:
     return NotFound(f"there is no principal {name!r}")
 
 
-def _key_row(key: PrincipalKey) -> dict[str, Any]:
-    public = {"public": key.value} if key.kind == KeyKind.CURVE else {}
-    note = {"note": key.note} if key.note else {}
-    return {"id": key.id, "kind": str(key.kind), **public, "added_at": key.added_at, **note}
+def _key_row(key: PrincipalKey) -> KeyRow:
+    public = key.value if key.kind == KeyKind.CURVE else None
+    return KeyRow(id=key.id, kind=str(key.kind), public=public, added_at=key.added_at, note=key.note or None)
 
 
 def _is_key(value: Any) -> bool:

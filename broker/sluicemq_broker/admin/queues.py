@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames
 from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import DifferenceRow, QueueRow, SettingRow, SettingsRow, WorkerRow
 from sluicemq_broker.admin.jobs import check_state
 from sluicemq_broker.admin.shared_answer import SharedAnswer
 from sluicemq_broker.config import NO_VALUE, require_setting, stored_value
@@ -43,7 +44,7 @@ class QueueAdmin:
         queues: Queues,
         census: Census,
         tasks: Tasks,
-        differs: Callable[[str], list[dict[str, Any]]] = lambda _name: [],
+        differs: Callable[[str], tuple[DifferenceRow, ...]] = lambda _name: (),
     ) -> None:
         """``differs(name)``: the settings of a queue that brokers' files say differently."""
         self._differs = differs
@@ -53,15 +54,15 @@ class QueueAdmin:
         self._counts = SharedAnswer(census.all)
         self.kept = census.kept
 
-    def all(self) -> list[dict[str, Any]]:
+    def all(self) -> list[QueueRow]:
         """Return all queues with their counts, with those that other brokers have made."""
         return self._counts.get()
 
-    def one(self, name: str) -> dict[str, Any]:
+    def one(self, name: str) -> QueueRow:
         """Return one queue with its counts."""
         return self._census.one(check_name(name))
 
-    def workers(self, name: str | None, is_seen: Callable[[str], bool]) -> list[dict[str, Any]]:
+    def workers(self, name: str | None, is_seen: Callable[[str], bool]) -> list[WorkerRow]:
         """Return the workers at this broker, or those of one queue, with the jobs of each.
 
         ``is_seen``: whether those of a queue belong to the answer.
@@ -82,13 +83,13 @@ class QueueAdmin:
         changed = self._queues.resume(queue, what)
         return _answer(sorted(queue.paused), changed=changed)
 
-    def settings(self, name: str) -> dict[str, Any]:
-        """Return ``{settings, differs}``: each setting and its source, and where brokers' files differ.
+    def settings(self, name: str) -> SettingsRow:
+        """Return each setting and its source, and where brokers' files differ.
 
         ``name`` may be ``*``: the settings of queues of which nothing else is said.
         """
         self._of_queues(name)
-        return {"settings": self._queues.settings.explain(name), "differs": self._differs(name)}
+        return SettingsRow(settings=self._queues.settings.explain(name), differs=self._differs(name))
 
     def needs(self, name: str, settings: object) -> list[Need]:
         """Return what settings of a queue need by their effects: dead letters go on into another queue.
@@ -104,7 +105,7 @@ class QueueAdmin:
 
     def set_settings(
         self, name: str, settings: dict[str, Any], caller: Caller = ANYBODY
-    ) -> list[dict[str, Any]] | Unchanged:
+    ) -> list[SettingRow] | Unchanged:
         """Set settings at all brokers; returns what they are now, and what else they could be here.
 
         The queue of ``on_dead`` is made now, in the caller's name: dead letters make none later.
@@ -117,7 +118,7 @@ class QueueAdmin:
             self._queues.for_push(to, by=by, peer=caller.maker, caller=caller).store.prepare(again=True)
         return self._change_settings(name, values)
 
-    def unset_settings(self, name: str, keys: list[Any]) -> list[dict[str, Any]] | Unchanged:
+    def unset_settings(self, name: str, keys: list[Any]) -> list[SettingRow] | Unchanged:
         """Take settings back: files count again; returns what they are now at this broker."""
         for key in keys:
             with _as_refusal():
@@ -133,13 +134,13 @@ class QueueAdmin:
         """Remove a queue and all its jobs; refused while workers are connected to it."""
         return self._tasks.begin(Delete.kind, name)
 
-    def _change_settings(self, name: str, values: dict[str, str | None]) -> list[dict[str, Any]] | Unchanged:
+    def _change_settings(self, name: str, values: dict[str, str | None]) -> list[SettingRow] | Unchanged:
         self._require_values(values)
         queue = self._of_queues(name)
         if queue:
             queue.store.prepare(again=True)  # a queue without a collection is forgotten by a restart
         changed = self._queues.set_settings(name, values)
-        now = [each for each in self._queues.settings.explain(name) if each["key"] in values]
+        now = [each for each in self._queues.settings.explain(name) if each.key in values]
         return _answer(now, changed=changed)
 
     def _require_values(self, values: dict[str, str | None]) -> None:

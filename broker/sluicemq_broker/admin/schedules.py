@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Final
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, NotFound
 from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import ScheduleRow
 from sluicemq.protocol.rules import kept, number, one_of
 from sluicemq_broker.job import Misfire, Timetable
 from sluicemq_broker.queues import Schedules
@@ -69,7 +70,7 @@ class ScheduleAdmin:
         return do(self, about)
 
 
-def _list(admin: ScheduleAdmin, _about: dict[str, Any]) -> list[dict[str, Any]]:
+def _list(admin: ScheduleAdmin, _about: dict[str, Any]) -> list[ScheduleRow]:
     rows = []
     for done, each in enumerate(admin.schedules.all(), 1):
         rows.append(_row(each))
@@ -78,7 +79,7 @@ def _list(admin: ScheduleAdmin, _about: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
-def _add(admin: ScheduleAdmin, about: dict[str, Any]) -> dict[str, Any] | Unchanged:
+def _add(admin: ScheduleAdmin, about: dict[str, Any]) -> ScheduleRow | Unchanged:
     read = read_options(about, _OPTIONS, "a schedule")
     if missing := {"name", "queue", "payload"} - read.keys():
         raise BadFrames(f"a schedule needs a {min(missing)}")
@@ -94,12 +95,12 @@ def _pause(admin: ScheduleAdmin, about: dict[str, Any]) -> Unchanged | None:
     return None if admin.schedules.pause(_named(about)) else Unchanged()
 
 
-def _resume(admin: ScheduleAdmin, about: dict[str, Any]) -> dict[str, Any] | Unchanged:
+def _resume(admin: ScheduleAdmin, about: dict[str, Any]) -> ScheduleRow | Unchanged:
     name = _named(about)
     return _changed(admin, name, admin.schedules.resume(name))
 
 
-def _changed(admin: ScheduleAdmin, name: str, changed: bool) -> dict[str, Any] | Unchanged:  # noqa: FBT001
+def _changed(admin: ScheduleAdmin, name: str, changed: bool) -> ScheduleRow | Unchanged:  # noqa: FBT001
     row = _row(admin.schedules.one(name))
     return row if changed else Unchanged(row)
 
@@ -116,24 +117,25 @@ def _named(about: dict[str, Any]) -> str:
     return name
 
 
-def _row(schedule: Schedule) -> dict[str, Any]:
+def _row(schedule: Schedule) -> ScheduleRow:
     table = schedule.timetable
-    when = {"every": table.every} if table.every else {"cron": table.cron, "timezone": table.timezone}
-    return {
-        "name": schedule.name,
-        "queue": schedule.queue,
-        **when,
-        "misfire": str(schedule.misfire),
-        "next_at": schedule.next_at,
-        "last_at": schedule.last_at,
-        "pushed": schedule.pushed,
-        "skipped": schedule.skipped,
-        "paused": schedule.paused,
-        "options": dict(schedule.headers),
-        "from_configuration": schedule.from_configuration,
-        **({"added_by": schedule.added_by} if schedule.added_by else {}),
-        **({"problem": table.problem} if table.problem else {}),
-    }
+    return ScheduleRow(
+        name=schedule.name,
+        queue=schedule.queue,
+        every=table.every or None,
+        cron=None if table.every else table.cron,
+        timezone=None if table.every else table.timezone,
+        misfire=str(schedule.misfire),
+        next_at=schedule.next_at,
+        last_at=schedule.last_at,
+        pushed=schedule.pushed,
+        skipped=schedule.skipped,
+        paused=schedule.paused,
+        options=dict(schedule.headers),
+        from_configuration=schedule.from_configuration,
+        added_by=schedule.added_by or None,
+        problem=table.problem or None,
+    )
 
 
 #: Schedules of one turn of the hub: to read a time zone takes a millisecond.

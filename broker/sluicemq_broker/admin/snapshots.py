@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from gevent.lock import BoundedSemaphore
@@ -11,8 +12,8 @@ from gevent.lock import BoundedSemaphore
 from sluicemq.protocol.errors import BadFrames
 from sluicemq.protocol.json_values import dumps
 from sluicemq.protocol.permissions import EVERY, Action
-from sluicemq_broker.job import State
-from sluicemq_broker.runtime import Count, Gauge
+from sluicemq.protocol.rows import CountersRow, OverviewRow, QueuePage, QueueRow, RatesRow, TotalsRow
+from sluicemq_broker.runtime import Gauge
 from sluicemq_broker.security import Caller, visible
 from sluicemq_broker.store import SHOWN_STATES
 from sluicemq_devices.hub import let_others_run
@@ -31,22 +32,16 @@ _ROWS_A_TURN: Final = 1000
 FRESH: Final = 1.0
 
 #: Keys for sorting queues, and whether the largest value stands first.
-_KEYS: Final[dict[str, tuple[Callable[[dict[str, Any]], Any], bool]]] = {
-    "name": (lambda row: row["name"], False),
-    **{
-        state: (lambda row, state=state: row[state], True)  # type: ignore[misc]
-        for state in SHOWN_STATES
-    },
-    "in": (lambda row: row["rates"][Count.PUSHED], True),
-    "out": (lambda row: row["rates"][Count.COMMITTED], True),
-    "workers": (lambda row: row[Gauge.WORKERS], True),
-    "oldest": (lambda row: row[Gauge.OLDEST_READY_AGE] or 0.0, True),
+_KEYS: Final[dict[str, tuple[Callable[[QueueRow], Any], bool]]] = {
+    "name": (attrgetter("name"), False),
+    **{state: (attrgetter(state), True) for state in SHOWN_STATES},
+    "in": (attrgetter("rates.pushed"), True),
+    "out": (attrgetter("rates.committed"), True),
+    "workers": (attrgetter("workers"), True),
+    "oldest": (lambda row: row.oldest_ready_age or 0.0, True),
 }
-_SUMMED: Final = (
-    *SHOWN_STATES,
-    *(Gauge.WORKERS, Gauge.IN_FLIGHT),
-)
-_RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)
+_SUMMED: Final = (*SHOWN_STATES, "workers", str(Gauge.IN_FLIGHT))
+_RATED: Final = ("pushed", "delivered", "committed")
 
 
 #: What a caller sees: the patterns of the queues that it may read, and whether it may operate.
@@ -76,25 +71,29 @@ class View(NamedTuple):
         return self
 
 
+class About(NamedTuple):
+    """A broker at one moment, without its queues; ``actions``: whether changes are possible."""
+
+    at: float
+    broker: CountersRow
+    problems: dict[str, str]
+    actions: bool
+
+
 class Snapshot:
     """One moment. ``rows``: all queues; ``about``: the broker, its health and its counters.
 
     ``dying``: queues whose jobs became dead letters in the last minutes, and how many did.
     """
 
-    def __init__(self, rows: list[dict[str, Any]], about: dict[str, Any], dying: Mapping[str, int]) -> None:
+    def __init__(self, rows: list[QueueRow], about: About, dying: Mapping[str, int]) -> None:
         self._rows = rows
-        self._plain = about
-        self._all_dying = dying
+        self._about = about
+        self._dying = dying
         self._seen: dict[_Sight, Snapshot] = {}
         self._one_at_a_time = BoundedSemaphore()
-        most = sorted(dying, key=lambda name: -dying[name])[:_MOST_DYING]
-        self._about = {
-            **about,
-            "totals": _totals(rows),
-            "attention": _attention(rows, dying),
-            "dying": {name: dying[name] for name in most},
-        }
+        self._totals = _totals(rows)
+        self._attention = _attention(rows, dying)
         self._texts: dict[View, str] = {}
 
     def of(self, caller: Caller) -> Snapshot:
@@ -115,28 +114,41 @@ class Snapshot:
     def _for(self, caller: Caller) -> Snapshot:
         may_read = visible.names(caller, Action.READ)
         rows = visible_in_turns(caller, self._rows)
-        dying = {name: count for name, count in self._all_dying.items() if may_read(name)}
-        about = self._plain
+        dying = {name: count for name, count in self._dying.items() if may_read(name)}
+        about = self._about
         if not caller.may(Action.OPERATE):
-            broker = {name: each for name, each in about["broker"].items() if name in _OF_EVERYBODY}
-            about = {**about, "broker": broker, "counters": {}}
+            figures = {name: each for name, each in about.broker.broker.items() if name in _OF_EVERYBODY}
+            about = about._replace(broker=CountersRow(broker=figures, counters={}))
         return Snapshot(rows, about, dying)
 
-    def page(self, view: View) -> dict[str, Any]:
-        """Return ``{matching, queues}``: how many queues match a view, and those on its page."""
+    def page(self, view: View) -> QueuePage:
+        """Return how many queues match a view, and those on its page."""
         if view.only:
-            rows = [row for row in self._rows if row["name"] == view.only]
+            rows = [row for row in self._rows if row.name == view.only]
         else:
             words = view.contains.lower()
-            rows = [row for row in self._rows if words in row["name"].lower()] if words else self._rows
+            rows = [row for row in self._rows if words in row.name.lower()] if words else self._rows
         key, most_first = _KEYS[view.sort]
         if view.sort != "name" or view.reverse:
             rows = sorted(rows, key=key, reverse=most_first != view.reverse)
-        return {"matching": len(rows), "queues": rows[view.offset : view.offset + view.limit]}
+        return QueuePage(matching=len(rows), queues=tuple(rows[view.offset : view.offset + view.limit]))
 
-    def whole(self, view: View) -> dict[str, Any]:
+    def whole(self, view: View) -> OverviewRow:
         """Return all that a dashboard with this view shows."""
-        return {**self._about, **self.page(view)}
+        about, dying, page = self._about, self._dying, self.page(view)
+        most = sorted(dying, key=lambda name: -dying[name])[:_MOST_DYING]
+        return OverviewRow(
+            at=about.at,
+            broker=about.broker.broker,
+            counters=about.broker.counters,
+            problems=about.problems,
+            actions=about.actions,
+            totals=self._totals,
+            attention=self._attention,
+            dying={name: dying[name] for name in most},
+            matching=len(page.queues) if page.matching is None else page.matching,
+            queues=page.queues,
+        )
 
     def text(self, view: View) -> str:
         """Return :meth:`whole` as JSON, which is made once for all with an equal view."""
@@ -168,9 +180,9 @@ class Snapshots:
         return self._latest
 
 
-def visible_in_turns(caller: Caller, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def visible_in_turns(caller: Caller, rows: list[QueueRow]) -> list[QueueRow]:
     """Return the queues that a caller may read, with pauses for other greenlets."""
-    shown: list[dict[str, Any]] = []
+    shown: list[QueueRow] = []
     for first in range(0, len(rows), _ROWS_A_TURN):
         if first:
             let_others_run()
@@ -178,26 +190,26 @@ def visible_in_turns(caller: Caller, rows: list[dict[str, Any]]) -> list[dict[st
     return shown
 
 
-def _attention(rows: list[dict[str, Any]], dying: Mapping[str, int]) -> list[dict[str, Any]]:
+def _attention(rows: list[QueueRow], dying: Mapping[str, int]) -> tuple[QueueRow, ...]:
     """Return queues whose jobs die, that are paused, or whose jobs wait: the longest wait first."""
-    found = [row for row in rows if row["name"] in dying or row["paused"] or _waits(row) > _LONG]
-    found.sort(key=lambda row: (row["name"] in dying, _waits(row)), reverse=True)
-    return found[:_MOST_ATTENTION]
+    found = [row for row in rows if row.name in dying or row.paused or _waits(row) > _LONG]
+    found.sort(key=lambda row: (row.name in dying, _waits(row)), reverse=True)
+    return tuple(found[:_MOST_ATTENTION])
 
 
-def _waits(row: dict[str, Any]) -> float:
-    return float(row[Gauge.OLDEST_READY_AGE] or 0.0) if row[State.READY] else 0.0
+def _waits(row: QueueRow) -> float:
+    return (row.oldest_ready_age or 0.0) if row.ready else 0.0
 
 
-def _totals(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    sums: dict[str, Any] = {str(name): sum([row[name] for row in rows]) for name in _SUMMED}
-    rates = {str(name): round(sum([row["rates"][name] for row in rows]), 3) for name in _RATED}
-    ages = [row[Gauge.OLDEST_READY_AGE] for row in rows]
-    return {
-        **sums,
-        "rates": rates,
-        Gauge.OLDEST_READY_AGE: max((age for age in ages if age is not None), default=None),
-        "queues": len(rows),
-        "paused": sum([bool(row["paused"]) for row in rows]),
-        "exact": all(row["exact"] for row in rows),
-    }
+def _totals(rows: list[QueueRow]) -> TotalsRow:
+    ages = [row.oldest_ready_age for row in rows]
+    return TotalsRow(
+        **{name: sum([getattr(row, name) for row in rows]) for name in _SUMMED},
+        rates=RatesRow(
+            **{name: round(sum([getattr(row.rates, name) for row in rows]), 3) for name in _RATED}
+        ),
+        oldest_ready_age=max((age for age in ages if age is not None), default=None),
+        queues=len(rows),
+        paused=sum([bool(row.paused) for row in rows]),
+        exact=all(row.exact for row in rows),
+    )

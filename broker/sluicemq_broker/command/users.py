@@ -9,6 +9,7 @@ from getpass import getuser
 from socket import gethostname
 from typing import Any
 
+from sluicemq.protocol import rows
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.wire import ONLY_LOOK
 from sluicemq_broker.admin import at_store
@@ -32,7 +33,7 @@ def act(uri: str, database: str, action: str, fields: dict[str, Any]) -> Any:
         store.prepare()
         admin = at_store(store, hash_password)
         if action in ONLY_LOOK:
-            return admin.do(action, fields)
+            return rows.plain(admin.do(action, fields))
         return _recorded(records, action, fields, lambda: admin.do(action, fields))
 
 
@@ -49,7 +50,7 @@ def _recorded(records: AuditStore, action: str, fields: dict[str, Any], change: 
     finally:
         with suppress(SluiceError):  # the principal is changed, and its new token must be shown
             audit.flush()
-    return plain(answer)
+    return rows.plain(plain(answer))
 
 
 def _require_uri(uri: str) -> None:

@@ -11,6 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import Field, replace
 from typing import Any, Final, NamedTuple
 
+from msgspec import UNSET
+
+from sluicemq.protocol.rows import SettingRow
 from sluicemq_broker.config import rules
 from sluicemq_broker.config.declared import settings_of
 from sluicemq_broker.config.display import plain
@@ -75,17 +78,17 @@ def with_stored(settings: QueueSettings, *layers: Layer) -> QueueSettings:
     return replace(settings, **values) if values else settings
 
 
-def explained(file: QueueSettings, *layers: Layer) -> list[dict[str, Any]]:
-    """Return each setting: ``{key, value, source}``, and ``file`` where that has another value."""
+def explained(file: QueueSettings, *layers: Layer) -> tuple[SettingRow, ...]:
+    """Return each setting and its source, and what the file says where that is another value."""
     sources = {name: layer.source for layer in layers for name, _ in _usable(layer.values)}
     now = with_stored(file, *layers)
     rows = []
     for key, each in _KNOWN.items():
         of_file, value = getattr(file, each.name), getattr(now, each.name)
         source = sources.get(each.name) or (Source.DEFAULT if of_file == each.default else Source.FILE)
-        row = {"key": key, "value": plain(value), "source": source}
-        rows.append(row if value == of_file else {**row, "file": plain(of_file)})
-    return rows
+        other = UNSET if value == of_file else plain(of_file)
+        rows.append(SettingRow(key=key, value=plain(value), source=str(source), file=other))
+    return tuple(rows)
 
 
 def given_in_file(settings: QueueSettings) -> dict[str, Any]:

@@ -16,12 +16,13 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import gevent
 from gevent.lock import RLock
 
 from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.rows import BrokerRow
 from sluicemq_broker.runtime import Timer
 from sluicemq_broker.store import LeaseStore, Seen, ServerClock
 
@@ -110,24 +111,20 @@ class Owners:
         """
         return self._now() - self._confirmed < self.lease * 2 / 3
 
-    def brokers(self) -> list[dict[str, Any]]:
-        """Return the brokers with a live lease, and those of the last day that fell silent, the oldest first.
-
-        ``[{name, since, seen, ended, here, version, reads}]``: ``ended``: when it was declared dead, or
-        None; ``version``: empty if it is too old to say; ``reads``: its oldest and newest schema.
-        """
-        return [
-            {
-                "name": each.name,
-                "since": each.since,
-                "seen": each.seen,
-                "ended": each.ended,
-                "here": each.name == self.name and each.ended is None,
-                "version": each.version,
-                "reads": list(each.reads),
-            }
+    def brokers(self) -> tuple[BrokerRow, ...]:
+        """Return brokers with a live lease, and those of the last day that fell silent, the oldest first."""
+        return tuple(
+            BrokerRow(
+                name=each.name,
+                since=each.since,
+                seen=each.seen,
+                ended=each.ended,
+                here=each.name == self.name and each.ended is None,
+                version=each.version,
+                reads=tuple(each.reads),
+            )
             for each in self._leases.brokers()
-        ]
+        )
 
     def living(self) -> list[Seen]:
         """Return the brokers with a live lease in any database with queues of this one, each once."""

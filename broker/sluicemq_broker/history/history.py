@@ -15,6 +15,7 @@ from random import Random
 from typing import Any, Final
 
 from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.rows import HistoryRow, PointRow
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queues import Census, Queues
@@ -178,8 +179,8 @@ class History:
 
     # ------------------------------------------------------------------- read
 
-    def read(self, kind: str, name: str, day: str | None, span: str) -> dict[str, Any]:
-        """Return ``{subject, name, span, since, until, total, points: [{at, counted}]}`` of one subject.
+    def read(self, kind: str, name: str, day: str | None, span: str) -> HistoryRow:
+        """Return the history of one subject.
 
         ``span``: each ``minute`` of that ``day`` (by default today), each ``hour`` of the 30 days that end
         with it, each ``day`` of the 366, each ``month``. Raises BadFrames for other arguments.
@@ -202,15 +203,17 @@ class History:
             case _:
                 points = store.months(subject)
                 first = min(points, default=last)
-        return {
-            "subject": kind,
-            "name": name,
-            "span": span,
-            "since": _seconds(first),
-            "until": min(_seconds(last) + _DAY, self._clock.now()),
-            "total": _sum(points.values()),
-            "points": [{"at": _seconds(at), "counted": counted} for at, counted in sorted(points.items())],
-        }
+        return HistoryRow(
+            subject=kind,
+            name=name,
+            span=span,
+            since=_seconds(first),
+            until=min(_seconds(last) + _DAY, self._clock.now()),
+            total=_sum(points.values()),
+            points=tuple(
+                PointRow(at=_seconds(at), counted=counted) for at, counted in sorted(points.items())
+            ),
+        )
 
     def where(self, kind: str, name: str) -> HistoryStore:
         """Return the store with a subject's history; raises BadQueue or BadStream for a bad name."""

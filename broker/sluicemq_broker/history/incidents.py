@@ -16,6 +16,7 @@ from itertools import islice
 from typing import Any, Final
 
 from sluicemq.protocol.errors import BadFrames, SluiceError
+from sluicemq.protocol.rows import IncidentRow, IncidentsRow
 from sluicemq_broker.context import Context
 from sluicemq_broker.history.floods import FloodDetector
 from sluicemq_broker.history.series import SPANS
@@ -261,8 +262,8 @@ class Incidents:
 
     # ------------------------------------------------------------------- read
 
-    def read(self, span: str, queue: str | None = None) -> dict[str, Any]:
-        """Return ``{since, until, incidents}`` of the last ``hour``, ``day`` or ``month``, the latest first.
+    def read(self, span: str, queue: str | None = None) -> IncidentsRow:
+        """Return the incidents of the last ``hour``, ``day`` or ``month``, the latest first.
 
         With ``queue``: those of this queue, and those of all queues. Raises BadFrames.
         """
@@ -271,8 +272,8 @@ class Incidents:
         until = self._clock.now()
         since = until - SPANS[span].steps * SPANS[span].step
         found = [*self._store.between(since, until, _MOST_READ), *self._changed.values()]
-        told = [each for each in merged(found) if queue is None or each["queue"] in ("", queue)]
-        return {"since": since, "until": until, "incidents": told[:MOST_TOLD]}
+        these = [each for each in merged(found) if queue is None or each.queue in ("", queue)]
+        return IncidentsRow(since=since, until=until, incidents=tuple(these[:MOST_TOLD]))
 
     def dying(self) -> dict[str, int]:
         """Return how many jobs of each queue became dead letters in the last minutes; no look in MongoDB."""
@@ -289,11 +290,11 @@ class Incidents:
 _KINDS: Final = frozenset(IncidentKind)
 
 
-def merged(incidents: Iterable[Incident]) -> list[dict[str, Any]]:
+def merged(incidents: Iterable[Incident]) -> list[IncidentRow]:
     """Return incidents with those that several brokers saw as one; the latest beginning first."""
     latest: dict[_Key, Incident] = {}
     brokers: dict[_Key, set[str]] = {}
-    done: list[dict[str, Any]] = []
+    done: list[IncidentRow] = []
     for each in _each_once(incidents):
         if each.kind not in _KINDS:
             continue  # of a later version
@@ -308,7 +309,7 @@ def merged(incidents: Iterable[Incident]) -> list[dict[str, Any]]:
             done.append(_as_row(before, brokers[key]))
         latest[key], brokers[key] = each, {each.broker}
     done += [_as_row(each, brokers[key]) for key, each in latest.items()]
-    return sorted(done, key=lambda each: each["at"], reverse=True)
+    return sorted(done, key=lambda each: each.at, reverse=True)
 
 
 def _each_once(incidents: Iterable[Incident]) -> list[Incident]:
@@ -332,9 +333,15 @@ def _together(one: Incident, other: Incident) -> Incident:
     return one._replace(at=min(one.at, other.at), until=max(one.until, other.until), figures=figures)
 
 
-def _as_row(incident: Incident, brokers: set[str]) -> dict[str, Any]:
-    told = {name: getattr(incident, name) for name in ("kind", "queue", "at", "until")}
-    return {**told, "brokers": sorted(brokers), "figures": dict(incident.figures)}
+def _as_row(incident: Incident, brokers: set[str]) -> IncidentRow:
+    return IncidentRow(
+        kind=str(incident.kind),
+        queue=incident.queue,
+        at=incident.at,
+        until=incident.until,
+        brokers=tuple(sorted(brokers)),
+        figures=dict(incident.figures),
+    )
 
 
 class _Watched:

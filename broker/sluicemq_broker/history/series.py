@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.rows import RecentRow, SeriesRow
 from sluicemq_broker.history.history import BROKER, QUEUE, History
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
@@ -44,8 +45,8 @@ class Series:
     def __init__(self, history: History) -> None:
         self._history = history
 
-    def of(self, kind: str, name: str, span: str, now: float) -> dict[str, Any]:
-        """Return ``{since, step, curves: {name: [number, ...]}}`` of one subject; raises BadFrames."""
+    def of(self, kind: str, name: str, span: str, now: float) -> SeriesRow:
+        """Return the curves of one subject; raises BadFrames."""
         if kind not in _KINDS or span not in SPANS:
             raise BadFrames(f"a series is of a {' or '.join(_KINDS)}, over an {', a '.join(SPANS)}")
         steps, step = SPANS[span]
@@ -55,28 +56,22 @@ class Series:
             counted = store.hours(subject, day_of(since), day_of(now))
         else:
             counted = store.minutes_of([subject], day_of(since), since, now).get(name, {})
-        return {
-            "since": since,
-            "step": step,
-            "curves": {each: _curve(each, counted, since, steps, step) for each in CURVES},
-        }
+        curves = {str(each): tuple(_curve(each, counted, since, steps, step)) for each in CURVES}
+        return SeriesRow(since=since, step=step, curves=curves)
 
-    def recent(self, names: Sequence[str], now: float) -> dict[str, Any]:
-        """Return ``{since, step, queues: {queue: {pushed: [60 numbers], ...}}}`` of the last hour."""
+    def recent(self, names: Sequence[str], now: float) -> RecentRow:
+        """Return the small curves of these queues, over the last hour."""
         if len(names) > MOST_SMALL:
             raise BadFrames(f"at most {MOST_SMALL} queues at once")
         since = (int(now) // 60 - _MINUTES + 1) * 60
         found: dict[str, Mapping[datetime, Mapping[str, int]]] = {}
         for store, subjects in self._history.stores_of(names):
             found |= store.minutes_of(subjects, day_of(since), since, now)
-        return {
-            "since": since,
-            "step": 60,
-            "queues": {
-                name: {each: _curve(each, counted, since, _MINUTES, 60) for each in _SMALL}
-                for name, counted in found.items()
-            },
+        curves = {
+            name: {str(each): tuple(_curve(each, counted, since, _MINUTES, 60)) for each in _SMALL}
+            for name, counted in found.items()
         }
+        return RecentRow(since=since, step=60, queues=curves)
 
 
 def _curve(

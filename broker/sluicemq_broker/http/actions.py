@@ -61,7 +61,7 @@ def routes(admin: Admin) -> Routes:
         for action in (wire.SUSPEND, wire.GO_ON, wire.RUN)
     }
     of_tasks = {
-        f"{BASE}/tasks/{{task_id}}/cancel": Change(
+        f"{BASE}/operations/{{task_id}}/cancel": Change(
             "tcancel", lambda _ignored, task_id: admin.tasks.cancel(task_id)
         )
     }
@@ -132,7 +132,7 @@ def _of_schedule(admin: Admin, _request: falcon.Request, name: str) -> Iterator[
 def of_task(admin: Admin, request: falcon.Request, task_id: str) -> Iterator[Need]:
     """Yield what a task needs: its queue is not in the path."""
     if request.method in ("GET", "HEAD") or request.path.endswith("/cancel"):  # others are not answered
-        yield Action.MANAGE, admin.tasks.find(task_id)["queue"]
+        yield Action.MANAGE, admin.tasks.find(task_id).queue
 
 
 def _dead_letters(body: dict[str, Any]) -> dict[str, Any]:

@@ -16,16 +16,24 @@ import falcon
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import (
+    DevicesRow,
+    JobPage,
+    OperationsRow,
+    QueuePage,
+    SchedulesRow,
+    WorkersRow,
+    plain,
+)
 from sluicemq_broker.admin import Admin, Snapshots, visible_in_turns
 from sluicemq_broker.http.actions import of_task
 from sluicemq_broker.http.answer_memory import AnswerMemory
 from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.fair_turns import FairTurns
 from sluicemq_broker.http.handler import CONNECTION
-from sluicemq_broker.http.requests import BASE, Routes, cursor, cursor_text, dead_letters, view
+from sluicemq_broker.http.requests import BASE, Routes, dead_letters, view
 from sluicemq_broker.job import State
-from sluicemq_broker.security import NOTHING, Caller, Needs, visible
-from sluicemq_broker.store import JobPage
+from sluicemq_broker.security import NOTHING, Needs, visible
 
 _MOST_PEEKED: Final = 200
 #: Requests that ask MongoDB at one time, for they share its connections with the jobs; and that wait.
@@ -48,28 +56,23 @@ def routes(admin: Admin, snapshots: Snapshots, turns: FairTurns, memory: AnswerM
         f"{BASE}/queues": (Answer(lambda request: _queues(admin, snapshots, request)), NOTHING),
         **_of_a_queue(admin, turns, memory),
         f"{BASE}/workers": (
-            Answer(lambda request: {"workers": _workers(admin, request)}),
-            Needs(Action.READ, "queue", shows=_within("workers", visible.workers)),
+            Answer(partial(_workers, admin)),
+            Needs(Action.READ, "queue", shows=visible.all_workers),
         ),
-        f"{BASE}/devices": (Answer(lambda _request: {"devices": admin.devices.all()}), _OPERATES),
+        f"{BASE}/devices": (Answer(lambda _request: DevicesRow(devices=admin.devices.all())), _OPERATES),
         f"{BASE}/schedules": (
-            stored(lambda _request: {"schedules": admin.schedules.do(wire.LIST, {})}),
-            Needs(Action.MANAGE, shows=_within("schedules", visible.schedules)),
+            stored(lambda _request: SchedulesRow(schedules=tuple(admin.schedules.do(wire.LIST, {})))),
+            Needs(Action.MANAGE, shows=visible.all_schedules),
         ),
-        f"{BASE}/tasks": (
-            stored(lambda _request: {"tasks": admin.tasks.latest()}),
-            Needs(Action.MANAGE, shows=_within("tasks", visible.tasks)),
+        f"{BASE}/operations": (
+            stored(lambda _request: OperationsRow(operations=tuple(admin.tasks.latest()))),
+            Needs(Action.MANAGE, shows=visible.all_operations),
         ),
-        f"{BASE}/tasks/{{task_id}}": (
+        f"{BASE}/operations/{{task_id}}": (
             stored(lambda _request, task_id: admin.tasks.find(task_id)),
             Needs(Action.MANAGE, more=partial(of_task, admin), hidden=True),
         ),
     }
-
-
-def _within(key: str, shows: Callable[[Caller, Any], Any]) -> Callable[[Caller, Any], Any]:
-    """Return the function that shows of ``{key: rows}`` the rows that a caller may see."""
-    return lambda caller, answer: {**answer, key: shows(caller, answer[key])}
 
 
 def _of_a_queue(admin: Admin, turns: FairTurns, memory: AnswerMemory) -> Routes:
@@ -83,15 +86,13 @@ def _of_a_queue(admin: Admin, turns: FairTurns, memory: AnswerMemory) -> Routes:
         job: _Job(admin, turns, memory),
         f"{job}/payload": _Payload(admin, turns, memory),
         f"{queue}/dead": stored(
-            lambda request, queue: _shown(
-                admin.dead_letters.page(queue, dead_letters(request), *_page(request))
-            )
+            lambda request, queue: admin.dead_letters.page(queue, dead_letters(request), *_page(request))
         ),
         f"{queue}/dead/count": stored(
             lambda request, queue: admin.dead_letters.count(queue, dead_letters(request))
         ),
         f"{queue}/dead/reasons": stored(
-            lambda request, queue: {"reasons": admin.dead_letters.reasons(queue, dead_letters(request))}
+            lambda request, queue: admin.dead_letters.reasons(queue, dead_letters(request))
         ),
     }
     return {path: (resource, _READS) for path, resource in resources.items()}
@@ -130,10 +131,10 @@ class _OneJob:
             request.context.ask_again()
             size = self._jobs.weigh_show(queue, job_id)
             if size <= _LARGE:
-                return dict(self._jobs.show(queue, job_id))
+                return dict(plain(self._jobs.show(queue, job_id)))
         with self._memory.for_large(size, connection), self._turns.turn(connection.served):
             request.context.ask_again()
-            return dict(self._jobs.show(queue, job_id))
+            return dict(plain(self._jobs.show(queue, job_id)))
 
 
 class _Job(_OneJob):
@@ -181,32 +182,27 @@ def document() -> dict[str, Any]:
     return dict(json.loads(document_text()))
 
 
-def _workers(admin: Admin, request: falcon.Request) -> list[dict[str, Any]]:
-    return admin.queues.workers(
-        request.get_param("queue"), visible.names(request.context.caller, Action.READ)
-    )
+def _workers(admin: Admin, request: falcon.Request) -> WorkersRow:
+    seen = visible.names(request.context.caller, Action.READ)
+    return WorkersRow(workers=tuple(admin.queues.workers(request.get_param("queue"), seen)))
 
 
-def _queues(admin: Admin, snapshots: Snapshots, request: falcon.Request) -> dict[str, Any]:
+def _queues(admin: Admin, snapshots: Snapshots, request: falcon.Request) -> QueuePage:
     """Return all queues, or the page that the parameters choose, of those that the caller may read."""
     caller = request.context.caller
     if not request.params:
-        return {"queues": visible_in_turns(caller, admin.queues.kept())}
+        return QueuePage(queues=tuple(visible_in_turns(caller, admin.queues.kept())))
     return snapshots.latest().of(caller).page(view(request))
 
 
-def _jobs(admin: Admin, request: falcon.Request, queue: str) -> dict[str, Any]:
+def _jobs(admin: Admin, request: falcon.Request, queue: str) -> JobPage:
     limit, after = _page(request)
     beginning = request.get_param("id")
     if beginning is not None:
-        return _shown(admin.jobs.with_ids(queue, beginning, limit))
-    return _shown(admin.jobs.page(queue, request.get_param("state") or State.READY, limit, after))
+        return admin.jobs.with_ids(queue, beginning, limit)
+    return admin.jobs.page(queue, request.get_param("state") or State.READY, limit, after)
 
 
-def _shown(page: JobPage) -> dict[str, Any]:
-    return {"jobs": page.jobs, "next": cursor_text(page.next)}
-
-
-def _page(request: falcon.Request) -> tuple[int, list[Any] | None]:
+def _page(request: falcon.Request) -> tuple[int, str | None]:
     limit = request.get_param_as_int("limit", min_value=1, max_value=_MOST_PEEKED, default=20)
-    return limit, cursor(request.get_param("after"))
+    return limit, request.get_param("after")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 import falcon
 
+from sluicemq.protocol.rows import ReadinessRow
 from sluicemq_broker.admin import BrokerAdmin
+from sluicemq_broker.http.answers import write
 
 #: Paths that are always answered, also under a name that the door doesn't have.
 PATHS: Final = frozenset({"/healthz", "/readyz"})
@@ -31,6 +33,6 @@ class Ready:
         """Answer ``{serves, store, lease, doors}``, the last three ``ok`` or what is wrong."""
         problems = self._broker.problems()
         ready = not any(problems.values())
-        shown: dict[str, Any] = {name: problem or "ok" for name, problem in problems.items()}
+        shown = {name: problem or "ok" for name, problem in problems.items()}
         response.status = falcon.HTTP_200 if ready else falcon.HTTP_503
-        response.media = {"serves": ready, **shown}
+        write(response, ReadinessRow(serves=ready, **shown))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import falcon
 
+from sluicemq.protocol.rows import MeRow
 from sluicemq_broker.http.answers import write
 from sluicemq_broker.http.callers import Callers
 from sluicemq_broker.http.requests import BASE, Routes, read_body
@@ -52,10 +51,11 @@ class _Me:
         write(response, _shown(request.context.caller, self._callers, session=bool(request.context.session)))
 
 
-def _shown(caller: Caller, callers: Callers, *, session: bool = True) -> dict[str, Any]:
-    return {
-        "name": caller.name,
-        "permissions": caller.principal.permissions.plain(),
-        "session": session,
-        "actions": callers.any,
-    }
+def _shown(caller: Caller, callers: Callers, *, session: bool = True) -> MeRow:
+    permissions = caller.principal.permissions.plain()
+    return MeRow(
+        name=caller.name,
+        permissions={action: tuple(patterns) for action, patterns in permissions.items()},
+        session=session,
+        actions=callers.any,
+    )

@@ -27,6 +27,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import DeviceRow, QueueRow
 from sluicemq_broker import __version__
 from sluicemq_broker.admin import Figures
 from sluicemq_broker.http.exposition import Form, form_for, written
@@ -215,27 +216,29 @@ MORE: Final[dict[str, tuple[str, Any]]] = {
 }
 
 
-def _queues(rows: list[dict[str, Any]]) -> Iterator[Family]:
+def _queues(rows: list[QueueRow]) -> Iterator[Family]:
     shown = rows[:MOST_QUEUES]
-    jobs = [((row["name"], state), row[state]) for row in shown for state in SHOWN_STATES]
-    jobs += [((OTHERS, state), sum(row[state] for row in rows[MOST_QUEUES:])) for state in SHOWN_STATES]
+    jobs = [((row.name, state), getattr(row, state)) for row in shown for state in SHOWN_STATES]
+    jobs += [
+        ((OTHERS, state), sum(getattr(row, state) for row in rows[MOST_QUEUES:])) for state in SHOWN_STATES
+    ]
     yield _gauge("queue_jobs", "jobs in MongoDB by state", ("queue", "state"), jobs)
     for figure in (each for each in Gauge if each.labels and each not in _STATES):
-        values = [((row["name"],), row[figure] or 0) for row in shown]
+        values = [((row.name,), getattr(row, figure) or 0) for row in shown]
         yield _gauge(name_of(figure).removeprefix(_PREFIX), figure.text, figure.labels, values)
-    paused = [((row["name"], what), 1) for row in shown for what in row["paused"]]
+    paused = [((row.name, what), 1) for row in shown for what in row.paused]
     yield _gauge("queue_paused", "1 while it is paused", ("queue", "what"), paused)
 
 
-def _devices(rows: list[dict[str, Any]]) -> Iterator[Family]:
-    labels = [(str(number), row["kind"], row["queue"]) for number, row in enumerate(rows)]
+def _devices(rows: Sequence[DeviceRow]) -> Iterator[Family]:
+    labels = [(str(number), row.kind, row.queue) for number, row in enumerate(rows)]
     for key, (name, text) in OF_DEVICES.items():
-        values = [(each, row[key]) for each, row in zip(labels, rows, strict=True)]
+        values = [(each, getattr(row, key)) for each, row in zip(labels, rows, strict=True)]
         yield _gauge(f"device_{name}", text, ("device", "kind", "queue"), values)
     for figure in DeviceCount:
         counted = CounterMetricFamily(name_of(figure), figure.text, labels=figure.labels)
         for each, row in zip(labels, rows, strict=True):
-            counted.add_metric(each, _in_base_units(figure, row["counted"][figure]))
+            counted.add_metric(each, _in_base_units(figure, getattr(row.counted, figure)))
         yield counted
 
 

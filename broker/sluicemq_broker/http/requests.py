@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from typing import Any, Final, Protocol
 
 import falcon
@@ -51,24 +49,6 @@ def dead_letters(request: falcon.Request) -> DeadLetters:
     return DeadLetters(**chosen)
 
 
-def cursor(text: str | None) -> list[Any] | None:
-    """Read where a page begins: the ``next`` of the page before it."""
-    if not text:
-        return None
-    try:
-        place = read_json(text.encode())
-    except ValueError:
-        place = None
-    if not isinstance(place, list) or not all(map(_is_of_a_cursor, place)):
-        raise BadFrames("after must be the next of the page before")
-    return place
-
-
-def cursor_text(place: list[Any] | None) -> str | None:
-    """Write the cursor of the next page; None behind the last one."""
-    return None if place is None else json.dumps(place, separators=(",", ":"))
-
-
 def read_body(request: falcon.Request) -> dict[str, Any]:
     """Read the body of a request; raises BadFrames."""
     content = request.bounded_stream.read()
@@ -87,10 +67,3 @@ def text_of(body: dict[str, Any], name: str) -> str:
     if not isinstance(value, str):
         raise BadFrames(f"{name} is a string")
     return value
-
-
-def _is_of_a_cursor(value: Any) -> bool:
-    """Return True for what MongoDB can compare: a text, no value, or a number of 64 bits."""
-    if isinstance(value, float):
-        return math.isfinite(value)
-    return value is None or isinstance(value, str) or (isinstance(value, int) and abs(value) < 2**63)

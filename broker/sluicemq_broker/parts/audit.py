@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, SluiceError
 from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import AuditPage, AuditRow
 from sluicemq.protocol.rules import Rule, kept, number, whole
 from sluicemq_broker import __version__
 from sluicemq_broker.doors import AdminVerb
@@ -72,16 +73,17 @@ class AuditPart(Part):
             with suppress(SluiceError):
                 self._audit.flush()
 
-    def read(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Return ``{records, next}``, the newest first; ``next``: for the next page, None: there is none."""
+    def read(self, options: dict[str, Any]) -> AuditPage:
+        """Return records, the newest first."""
         given = read_options(options, _OPTIONS, "an AUDIT")
         most = given.pop("limit", _READ)
         with suppress(SluiceError):
             self._audit.flush()
         rows, last = self._store.page(AuditChoice(**given), most)
-        return {"records": rows, "next": last and f"{round(last[0] * 1000)}-{last[1]}"}
+        place = last and f"{round(last[0] * 1000)}-{last[1]}"
+        return AuditPage(records=tuple(AuditRow(**each) for each in rows), next=place)
 
-    def _of_query(self, request: Query) -> dict[str, Any]:
+    def _of_query(self, request: Query) -> AuditPage:
         return self.read({name: _value(name, request.get_param(name)) for name in _OPTIONS})
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import KeptList, KeptRow
 from sluicemq_broker.process.duties import Duty
 from sluicemq_broker.process.part import Core, Part
 from sluicemq_broker.runtime import Kept, LabelledGauge
@@ -59,10 +60,11 @@ class KeptPart(Part):
         # Seconds between two looks at the collections.
         yield Duty("what is kept", min(60.0, 4 * settings.lease), self._measure)
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self) -> KeptList:
         if self._looked_at is None:
             self._measure()
-        return {"at": self._looked_at, "kept": [each._asdict() for each in self.core.kept]}
+        rows = tuple(KeptRow(**each._asdict()) for each in self.core.kept)
+        return KeptList(at=self._looked_at, kept=rows)
 
     def _measure(self) -> None:
         foundation = self.core.foundation

@@ -9,7 +9,6 @@ from functools import partial
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import Config
-from sluicemq_broker.job import State
 from sluicemq_broker.process.duties import Duties, Duty, poll
 from sluicemq_broker.process.foundation import Foundation, retried
 from sluicemq_broker.queue import JobMaker
@@ -124,7 +123,7 @@ class Jobs:
             bound = f"{of_time(settings.dead_retention)}, {settings.max_dead:,}"
             yield Kept(DEAD_LETTERS, queue, bound, dead, oldest=oldest, used=max(time, number))
         rows, most = self.census.kept(), self._foundation.settings.max_queues
-        yield Kept("done jobs", ALL, "keep_done, remember", sum(row[State.DONE] for row in rows))
+        yield Kept("done jobs", ALL, "keep_done, remember", sum(row.done for row in rows))
         yield Kept("queues", ALL, f"max_queues: {most:,}", len(rows), used=len(rows) / most)
 
     def tick(self) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import NotFound, Unavailable
+from sluicemq.protocol.rows import WorkerRow
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context
@@ -221,10 +221,10 @@ class Queue:
         self.settling.await_releases(timeout)
         self._claims.search(enough, timeout)
 
-    def worker_list(self, most_jobs: int) -> list[dict[str, Any]]:
+    def worker_list(self, most_jobs: int) -> list[WorkerRow]:
         """Describe its workers here, the seconds since each came, and their first jobs."""
         now = self._timer.now()
-        return [{"queue": self.name, **each.listed(now, most_jobs)} for each in self.deliveries.workers]
+        return [each.listed(self.name, now, most_jobs) for each in self.deliveries.workers]
 
     # ---------------------------------------------------------------- results
 

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from enum import Enum
 from itertools import islice
 from secrets import token_hex
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from sluicemq.protocol.rows import WorkerJobRow, WorkerRow
 from sluicemq_broker.job import Job
-from sluicemq_broker.runtime import Gauge
 from sluicemq_broker.security import ANYBODY, Caller
 
 
@@ -187,24 +187,23 @@ class Worker:
             lately = most and now - max(self.settled_at, delivery.handed_at) < _LAST_WORDS
             delivery.begun = place < most or bool(lately and not delivery.job.spent)
 
-    def listed(self, now: float, most_jobs: int) -> dict[str, Any]:
+    def listed(self, queue: str, now: float, most_jobs: int) -> WorkerRow:
         """Describe it and its first jobs, with the seconds since it has them; ``now`` is monotonic."""
-        return {
-            "name": self.name,
-            "door": self.door,
-            "connected": round(now - self.since, 3),
-            "prefetch": self.prefetch,
-            Gauge.IN_FLIGHT: len(self.in_flight),
-            "overdue": len(self.overdue),
-            "jobs": [
-                {
-                    "id": each.job.id,
-                    "attempt": each.job.attempts,
-                    "seconds": round(now - each.handed_at, 3),
-                }
+        return WorkerRow(
+            queue=queue,
+            name=self.name,
+            door=self.door,
+            connected=round(now - self.since, 3),
+            prefetch=self.prefetch,
+            in_flight=len(self.in_flight),
+            overdue=len(self.overdue),
+            jobs=tuple(
+                WorkerJobRow(
+                    id=each.job.id, attempt=each.job.attempts, seconds=round(now - each.handed_at, 3)
+                )
                 for each in islice(self.in_flight.values(), most_jobs)
-            ],
-        }
+            ),
+        )
 
     def deliver(self, deliveries: Sequence[Delivery]) -> None:
         """Send jobs to it; must not block. Of one that pops, they are out of the queue."""

@@ -16,12 +16,13 @@ import gevent
 from gevent.event import AsyncResult
 
 from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.rows import QueueRow, RatesRow
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import SCHEDULED, State
 from sluicemq_broker.queue import Counted, Queue
 from sluicemq_broker.queues.attempts import attempt
 from sluicemq_broker.queues.queues import Queues
-from sluicemq_broker.runtime import Count, Gauge
+from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import COUNTED_EXACTLY, SHOWN_STATES, Inspector
 from sluicemq_devices.hub import in_pieces
 
@@ -92,7 +93,7 @@ class Census:
         self._wait = wait
         self._tallies: dict[str, Tally] = {}
 
-    def all(self) -> list[dict[str, Any]]:
+    def all(self) -> list[QueueRow]:
         """Return a row for each queue by name; as many changed ones as there is time for are counted now.
 
         Raises :class:`~sluicemq.Unavailable` if MongoDB does not answer.
@@ -101,13 +102,13 @@ class Census:
         self._wait_for(self._look)
         return self.kept(began)
 
-    def one(self, name: str) -> dict[str, Any]:
+    def one(self, name: str) -> QueueRow:
         """Return the row of one queue, counted now; raises NotFound, and Unavailable as :meth:`all` does."""
         queue, began = self._queues.get(name), self._timer.now()
         self._wait_for(lambda: self._count(queue))
         return self._row(queue, began)
 
-    def kept(self, exact_since: float = math.inf) -> list[dict[str, Any]]:
+    def kept(self, exact_since: float = math.inf) -> list[QueueRow]:
         """Return a row for each queue without asking MongoDB, with pauses for others: a thousand take 14 ms.
 
         Counts that began at ``exact_since`` or later are returned as they are, older ones as estimates.
@@ -274,7 +275,7 @@ class Census:
 
     # ------------------------------------------------------------------- rows
 
-    def _row(self, queue: Queue, exact_since: float) -> dict[str, Any]:
+    def _row(self, queue: Queue, exact_since: float) -> QueueRow:
         tally = self._tallies.get(queue.name)
         if tally is None:
             counts, estimates, oldest, ago = _NO_JOBS, frozenset(SHOWN_STATES), None, None
@@ -283,15 +284,22 @@ class Census:
             counts, estimates = (tally.counts, tally.sampled) if fresh else self._carried_on(tally, queue)
             oldest = tally.oldest if counts[State.READY] else None
             ago = round(self._timer.now() - tally.begun.at, 3)
-        error = {"error": tally.error} if tally and tally.error else {}
-        figures = {
+        return QueueRow(
+            name=queue.name,
             **counts,
-            "exact": not estimates,
-            "estimates": sorted(estimates),
-            "counted_ago": ago,
-            Gauge.OLDEST_READY_AGE: None if oldest is None else self._age(oldest),
-        }
-        return self._queues.summary(queue, {**figures, **error})
+            exact=not estimates,
+            estimates=tuple(sorted(estimates)),
+            counted_ago=ago,
+            oldest_ready_age=None if oldest is None else self._age(oldest),
+            workers=queue.workers,
+            in_flight=queue.in_flight,
+            rates=RatesRow(**queue.counters.rates(self._timer.now())),
+            paused=tuple(sorted(queue.paused)),
+            permits=queue.permits.held,
+            held_back=queue.held_back,
+            full=int(queue.capacity.full),
+            error=(tally and tally.error) or None,
+        )
 
     def _age(self, since: float) -> float:
         return round(max(0.0, self._clock.now() - since), 3)

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
+from sluicemq.protocol.rows import DifferenceRow
 from sluicemq_broker.config import Config, defaults_of_queues, given_in_file
 from sluicemq_broker.context import Context
 from sluicemq_broker.queues.queues import Queues
@@ -69,10 +70,14 @@ class Disagreements:
         for each in self._stores.values():
             each.prepare()
 
-    def of(self, name: str) -> list[dict[str, Any]]:
+    def of(self, name: str) -> tuple[DifferenceRow, ...]:
         """Return the differences of one queue, and of all queues without a table."""
         these = {name, ALL_QUEUES}
-        return [{**each._asdict(), "values": dict(each.values)} for each in self.found if each.queue in these]
+        return tuple(
+            DifferenceRow(queue=each.queue, key=each.key, values=dict(each.values))
+            for each in self.found
+            if each.queue in these
+        )
 
     def tick(self) -> None:
         """Say what this broker's file says, and compare it with what others say."""

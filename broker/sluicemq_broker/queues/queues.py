@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from gevent.lock import BoundedSemaphore
 
@@ -440,19 +440,6 @@ class Queues:
             Gauge.IN_FLIGHT: sum(queue.in_flight for queue in self),
             Gauge.COMMITTING: sum(queue.settling.under_way for queue in self),
         }
-
-    def summary(self, queue: Queue, counts: dict[str, Any]) -> dict[str, Any]:
-        """Return one row of the list of queues: ``counts`` of MongoDB, and figures of this broker."""
-        here = {
-            Gauge.WORKERS: queue.workers,
-            Gauge.IN_FLIGHT: queue.in_flight,
-            "rates": queue.counters.rates(self.context.timer.now()),
-            "paused": sorted(queue.paused),
-            Gauge.PERMITS: queue.permits.held,
-            Gauge.HELD_BACK: queue.held_back,
-            Gauge.FULL: int(queue.capacity.full),
-        }
-        return {"name": queue.name, **counts, **here}
 
 
 def check_name(name: object) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.rows import SettingRow
 from sluicemq_broker.config import (
     Config,
     Layer,
@@ -50,7 +51,7 @@ class SharedSettings:
         """Return the name of the database with the jobs of a queue, which no stored setting changes."""
         return self.config.queue(name).database or self.config.broker.database
 
-    def explain(self, name: str) -> list[dict[str, Any]]:
+    def explain(self, name: str) -> tuple[SettingRow, ...]:
         """Return each setting of a queue: ``{key, value, source}``, and ``file`` where that is another."""
         return explained(self.config.queue(name), *self._layers(name))
 

@@ -19,6 +19,7 @@ from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
 from sluicemq.protocol.errors import BadQueue, NotFound, QueueFull, SluiceError, Unavailable, from_code
+from sluicemq.protocol.rows import OperationRow, from_document
 from sluicemq.protocol.wire import LOOKED, TaskField, TaskState
 from sluicemq_broker.context import Context
 from sluicemq_broker.queues.bulk_operations import (
@@ -148,13 +149,13 @@ class Tasks:
         """End a task, of any broker, after its next page; raises :class:`NotFound`."""
         if task := self._running.get(task_id):
             self._begin(task)
-        state = self.find(task_id)["state"]
+        state = self.find(task_id).state
         if not any([store.cancel(task_id) for store in self._stores.values()]):  # noqa: C419 - in each
             raise NotFound(f"task {task_id} is {state} already")
 
     # --------------------------------------------------------------------- read
 
-    def latest(self) -> list[dict[str, Any]]:
+    def latest(self) -> list[OperationRow]:
         """Return the tasks of the last day, of all brokers on our databases, the latest first."""
         rows = [
             self._shown(each, live)
@@ -162,9 +163,9 @@ class Tasks:
             for live in [self._owners.live(name)]
             for each in store.latest()
         ]
-        return sorted(rows, key=lambda row: float(row["started_at"]), reverse=True)
+        return sorted(rows, key=lambda row: row.started_at or 0.0, reverse=True)
 
-    def find(self, task_id: str) -> dict[str, Any]:
+    def find(self, task_id: str) -> OperationRow:
         """Return one task; raises :class:`NotFound`."""
         task = self._running.get(task_id)
         if task and not task.noted:
@@ -174,7 +175,7 @@ class Tasks:
                 return self._shown(found, self._owners.live(name))
         raise NotFound(f"there is no task {task_id!r}, or it ended more than a day ago")
 
-    def _shown(self, stored: dict[str, Any], live: set[str]) -> dict[str, Any]:
+    def _shown(self, stored: dict[str, Any], live: set[str]) -> OperationRow:
         shown = {key: value for key, value in stored.items() if key not in ("_id", "owner", "now", "cancel")}
         for key in ("started_at", "changed_at", "ended_at"):
             if key in shown:
@@ -183,7 +184,7 @@ class Tasks:
             shown[TaskField.DONE], shown[LOOKED] = task.operation.done, task.operation.looked
         elif stored["state"] == TaskState.RUNNING and stored["owner"] not in live:
             shown["state"] = TaskState.INTERRUPTED  # until another broker continues it
-        return {"id": stored["_id"], **shown}
+        return from_document(OperationRow, {"id": stored["_id"], **shown})
 
     # --------------------------------------------------- tasks of dead brokers
 

@@ -6,35 +6,62 @@ A caller who may see everything gets the answer itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import (
+    IncidentsRow,
+    OperationRow,
+    OperationsRow,
+    QueueRow,
+    RecentRow,
+    SchedulesRow,
+    StatsRow,
+    StreamRow,
+    StreamsRow,
+    SubscriptionRow,
+    WorkerRow,
+    WorkersRow,
+)
 from sluicemq_broker.security.authorize import Caller
 
-Row = dict[str, Any]
-Rows = list[Row]
+R = TypeVar("R", bound=Struct)
 
 
-def queues(caller: Caller, rows: Rows) -> Rows:
+def queues(caller: Caller, rows: Iterable[QueueRow]) -> list[QueueRow]:
     """Return the queues that it may read."""
     return _of(caller, Action.READ, rows, "name")
 
 
-def workers(caller: Caller, rows: Rows) -> Rows:
+def workers(caller: Caller, rows: Iterable[WorkerRow]) -> list[WorkerRow]:
     """Return the workers of queues that it may read."""
     return _of(caller, Action.READ, rows, "queue")
 
 
-def stats(caller: Caller, answer: Row) -> Row:
-    """Return ``{broker, counters, queues, forwarders}``; without ``operate`` only with visible queues."""
+def all_workers(caller: Caller, answer: WorkersRow) -> WorkersRow:
+    """Return :func:`workers` of an answer."""
+    return WorkersRow(workers=tuple(workers(caller, answer.workers)))
+
+
+def stats(caller: Caller, answer: StatsRow) -> StatsRow:
+    """Return the answer; without ``operate`` only with visible queues."""
+    rows = tuple(queues(caller, answer.queues))
     if not caller.may(Action.OPERATE):
-        answer = {**answer, "broker": {}, "counters": {}, "forwarders": []}
-    return {**answer, "queues": queues(caller, answer["queues"])}
+        return StatsRow(broker={}, counters={}, queues=rows)
+    return replace(answer, queues=rows)
 
 
-def tasks(caller: Caller, rows: Rows) -> Rows:
-    """Return the tasks of queues that it may manage."""
+def operations(caller: Caller, rows: Iterable[OperationRow]) -> list[OperationRow]:
+    """Return the operations on queues that it may manage."""
     return _of(caller, Action.MANAGE, rows, "queue")
+
+
+def all_operations(caller: Caller, answer: OperationsRow) -> OperationsRow:
+    """Return :func:`operations` of an answer."""
+    return OperationsRow(operations=tuple(operations(caller, answer.operations)))
 
 
 def schedules(caller: Caller, answer: Any) -> Any:
@@ -42,39 +69,45 @@ def schedules(caller: Caller, answer: Any) -> Any:
     return _of(caller, Action.MANAGE, answer, "queue") if isinstance(answer, list) else answer
 
 
-def streams(caller: Caller, rows: Rows) -> Rows:
+def all_schedules(caller: Caller, answer: SchedulesRow) -> SchedulesRow:
+    """Return :func:`schedules` of an answer."""
+    return SchedulesRow(schedules=tuple(_of(caller, Action.MANAGE, answer.schedules, "queue")))
+
+
+def streams(caller: Caller, rows: Iterable[StreamRow]) -> list[StreamRow]:
     """Return the streams that it may subscribe to."""
     return _of(caller, Action.SUBSCRIBE, rows, "name")
 
 
-def subscriptions(caller: Caller, rows: Rows) -> Rows:
-    """Return the subscriptions, or routes, of streams that it may subscribe to."""
+def subscriptions(caller: Caller, rows: Iterable[SubscriptionRow]) -> list[SubscriptionRow]:
+    """Return the subscriptions of streams that it may subscribe to."""
     return _of(caller, Action.SUBSCRIBE, rows, "stream")
 
 
-def stream_overview(caller: Caller, answer: Row) -> Row:
-    """Return ``{streams, subscriptions, routes}`` of streams that it may subscribe to.
+def stream_overview(caller: Caller, answer: StreamsRow) -> StreamsRow:
+    """Return what is of streams that it may subscribe to.
 
     A route is shown to a caller that may read its queue, too.
     """
-    return {
-        "streams": streams(caller, answer["streams"]),
-        "subscriptions": subscriptions(caller, answer["subscriptions"]),
-        "routes": _of(caller, Action.READ, subscriptions(caller, answer["routes"]), "queue"),
-    }
+    routes = _of(caller, Action.SUBSCRIBE, answer.routes, "stream")
+    return StreamsRow(
+        streams=tuple(streams(caller, answer.streams)),
+        subscriptions=tuple(subscriptions(caller, answer.subscriptions)),
+        routes=tuple(_of(caller, Action.READ, routes, "queue")),
+    )
 
 
-def incidents(caller: Caller, answer: Row) -> Row:
-    """Return ``{since, until, incidents}`` of queues that it may read; those of brokers need ``operate``."""
+def incidents(caller: Caller, answer: IncidentsRow) -> IncidentsRow:
+    """Return the incidents of queues that it may read; those of brokers need ``operate``."""
     operates, may_read = caller.may(Action.OPERATE), names(caller, Action.READ)
-    shown = [each for each in answer["incidents"] if (may_read(each["queue"]) if each["queue"] else operates)]
-    return {**answer, "incidents": shown}
+    shown = [each for each in answer.incidents if (may_read(each.queue) if each.queue else operates)]
+    return replace(answer, incidents=tuple(shown))
 
 
-def recent_curves(caller: Caller, answer: Row) -> Row:
-    """Return ``{since, step, queues: {name: curves}}`` of queues that it may read."""
+def recent_curves(caller: Caller, answer: RecentRow) -> RecentRow:
+    """Return the curves of queues that it may read."""
     may_read = names(caller, Action.READ)
-    return {**answer, "queues": {name: each for name, each in answer["queues"].items() if may_read(name)}}
+    return replace(answer, queues={name: each for name, each in answer.queues.items() if may_read(name)})
 
 
 def names(caller: Caller, action: Action) -> Callable[[str], bool]:
@@ -94,7 +127,7 @@ def history(kind: str, name: str) -> tuple[Action, str]:
     return (Action.OPERATE, "") if action is None else (action, name)
 
 
-def _of(caller: Caller, action: Action, rows: Iterable[Row], key: str) -> Rows:
+def _of(caller: Caller, action: Action, rows: Iterable[R], key: str) -> list[R]:
     """Return the rows whose queue or stream it may act on."""
     may = names(caller, action)
-    return [row for row in rows if may(row[key])]
+    return [row for row in rows if may(getattr(row, key))]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Final
 
 from sluicemq.protocol.errors import BadStream, QueueFull, Unavailable
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import StreamRow
 from sluicemq_broker.bus import BusEvent, Channel, silent
 from sluicemq_broker.config import Config
 from sluicemq_broker.runtime import Count, Kept
@@ -216,16 +217,16 @@ def check_stream(name: object) -> str:
     raise BadStream(f"{str(name)[:80]!r} is no name of a stream: {QUEUE_NAME_RULE}")
 
 
-def summary(stream: Stream) -> dict[str, Any] | None:
+def summary(stream: Stream) -> StreamRow | None:
     """Return the numbers, bytes and times of a stream in MongoDB; None if it was erased and is empty."""
     tail, head = stream.store.tail(), stream.store.head()
     if head.erased and head.first == tail.next:
         return None
-    return {
-        "name": stream.name,
-        "first": head.first,
-        "last": tail.next - 1,
-        "messages": max(0, tail.next - head.first),
-        "bytes": stream.store.bytes_kept(),
-        "last_at": tail.at or None,
-    }
+    return StreamRow(
+        name=stream.name,
+        first=head.first,
+        last=tail.next - 1,
+        messages=max(0, tail.next - head.first),
+        bytes=stream.store.bytes_kept(),
+        last_at=tail.at or None,
+    )

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import gevent
 
 from sluicemq.protocol.errors import BadStream, Held, LeaseLost, NotFound, QueueFull, SluiceError
 from sluicemq.protocol.names import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue_name
+from sluicemq.protocol.rows import SubscriptionRow
 from sluicemq_broker.context import Owners
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import MOST_SUBSCRIPTIONS, Holder, Subscription, SubscriptionStore
@@ -154,12 +155,12 @@ class Subscriptions:
                 raise NotFound(f"stream {stream!r} has no subscription {name!r}")
             raise _held(there)
 
-    def listed(self, stream: str | None = None) -> list[dict[str, Any]]:
+    def listed(self, stream: str | None = None) -> list[SubscriptionRow]:
         """Return all subscriptions, or those of one stream, with how far behind each is."""
         names = self._streams.names() if stream is None else [self._streams.get(stream).name]
         return [row for name in names for row in self._listed(self._streams.open(name))]
 
-    def known(self) -> list[dict[str, Any]]:
+    def known(self) -> list[SubscriptionRow]:
         """Return the subscriptions of streams known here; a sweep makes those of other brokers known.
 
         One statement for each database, and a few for each stream with subscriptions.
@@ -198,10 +199,10 @@ class Subscriptions:
             raise QueueFull(f"{what} can't be made: there are {there} already, which is the most")
         self._context.names.ask(what, peer, now, there=0, most=1)
 
-    def _listed(self, stream: Stream) -> list[dict[str, Any]]:
+    def _listed(self, stream: Stream) -> list[SubscriptionRow]:
         return self._rows(stream, self.store(stream).of(stream.name))
 
-    def _rows(self, stream: Stream, found: list[Subscription]) -> list[dict[str, Any]]:
+    def _rows(self, stream: Stream, found: list[Subscription]) -> list[SubscriptionRow]:
         if not found:
             return []
         newest, now = stream.end() - 1, self._context.clock.now()
@@ -240,20 +241,20 @@ def check_kind(kind: str) -> None:
         raise BadStream(f"{kind[:80]!r} is no kind of a subscription: {KIND_RULE}")
 
 
-def _row(stream: Stream, each: Subscription, newest: int, now: float) -> dict[str, Any]:
+def _row(stream: Stream, each: Subscription, newest: int, now: float) -> SubscriptionRow:
     behind = max(0, newest - each.watermark)
     at = stream.store.time_of(each.watermark + 1) if behind else None
-    return {
-        "stream": each.stream,
-        "name": each.name,
-        "watermark": each.watermark,
-        "behind": behind,
-        "seconds_behind": 0.0 if at is None else round(max(0.0, now - at), 3),
-        "kind": each.kind,
-        "holder": each.holder.who if each.holder else None,
-        "held_at": each.held_at,
-        "marked_at": each.marked_at,
-    }
+    return SubscriptionRow(
+        stream=each.stream,
+        name=each.name,
+        watermark=each.watermark,
+        behind=behind,
+        seconds_behind=0.0 if at is None else round(max(0.0, now - at), 3),
+        kind=each.kind,
+        holder=each.holder.who if each.holder else None,
+        held_at=each.held_at,
+        marked_at=each.marked_at,
+    )
 
 
 def _held(found: Subscription) -> Held:
@@ -277,7 +278,7 @@ class Lags:
     """
 
     def __init__(self, subscriptions: Subscriptions) -> None:
-        self.rows: list[dict[str, Any]] = []
+        self.rows: list[SubscriptionRow] = []
         self._subscriptions = subscriptions
 
     def look(self) -> None:

@@ -14,7 +14,11 @@ from __future__ import annotations
 import base64
 import json
 from math import isfinite
-from typing import Any, Final, NoReturn
+from typing import Any, Final
+
+from msgspec import Struct
+
+from sluicemq.protocol.rows import plain
 
 _OWN: Final = "headers"
 
@@ -28,15 +32,19 @@ def dumps(value: Any, *, ascii: bool = False) -> str:  # noqa: A002 - the name o
         return encoder.encode(_plain(value))
 
 
-def _refuse(_value: object) -> NoReturn:
+def _row(value: object) -> Any:
+    if isinstance(value, Struct):
+        return plain(value)
     raise TypeError
 
 
-_TEXT: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_refuse)
-_ASCII: Final = json.JSONEncoder(allow_nan=False, default=_refuse)
+_TEXT: Final = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=_row)
+_ASCII: Final = json.JSONEncoder(allow_nan=False, default=_row)
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Struct):
+        value = plain(value)
     match value:
         case dict():
             return {

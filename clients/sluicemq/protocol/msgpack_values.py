@@ -15,9 +15,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import msgpack
+from msgspec import Struct
 
 from sluicemq.protocol.errors import BadFramesError, BadHeadersError
 from sluicemq.protocol.msgpack_count import within
+from sluicemq.protocol.rows import plain
 
 #: Values in one text of a stranger, keys of maps included; and its bytes outside ``bin``.
 MOST_VALUES: Final = 20_000
@@ -28,9 +30,15 @@ SOME_BYTES: Final = 320 * 1024
 
 
 def pack(value: Any) -> bytes:
-    """Return a value as msgpack."""
-    packed: bytes = msgpack.packb(value)
+    """Return a value as msgpack; rows are maps."""
+    packed: bytes = msgpack.packb(value, default=_row)
     return packed
+
+
+def _row(value: object) -> Any:
+    if isinstance(value, Struct):
+        return plain(value)
+    raise TypeError(f"can not serialize {type(value).__name__!r} object")  # as msgpack says it
 
 
 def pack_array(values: Sequence[bytes]) -> bytes:

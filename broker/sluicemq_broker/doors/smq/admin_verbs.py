@@ -7,8 +7,11 @@ from functools import partial
 from operator import attrgetter
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from sluicemq.protocol import wire
 from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import WorkerRow
 from sluicemq_broker.admin import (
     OF_ON_DEAD,
     OF_REDRIVE,
@@ -43,7 +46,7 @@ _OF_SETTINGS: Final = Needs(
     also=OF_ON_DEAD,
 )
 _OF_TASK: Final = Needs(
-    Action.MANAGE, more=lambda tasks, task_id: [(Action.MANAGE, tasks.find(task_id)["queue"])], hidden=True
+    Action.MANAGE, more=lambda tasks, task_id: [(Action.MANAGE, tasks.find(task_id).queue)], hidden=True
 )
 _OF_STATS: Final = Needs(Action.READ, shows=visible.stats)
 _OF_WORKERS: Final = Needs(Action.READ, 0, shows=visible.workers)
@@ -83,9 +86,9 @@ def _session(session: Any) -> Any:
 def _workers(session: Any, name: str | None) -> Computed:
     admin: Admin = session.admin
 
-    def rows() -> list[dict[str, Any]]:
+    def rows() -> list[WorkerRow]:
         found = admin.queues.workers(name, visible.names(session.caller, Action.READ))
-        return [{**worker, "broker": session.door.name} for worker in found]
+        return [replace(worker, broker=session.door.name) for worker in found]
 
     return Computed(rows)
 
@@ -133,7 +136,7 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.CHANGE: _changes("admin.jobs", JobAdmin.change, _MANAGE, str, str, dict),
     wire.REDRIVE: _starts("admin.dead_letters", DeadLetterAdmin.redrive, _OF_REDRIVE, str, dict, str | None),
     wire.DISCARD: _starts("admin.dead_letters", DeadLetterAdmin.discard, _MANAGE, str, dict),
-    wire.TASKS: _reads("admin.tasks", Tasks.latest, Needs(Action.MANAGE, shows=visible.tasks)),
+    wire.TASKS: _reads("admin.tasks", Tasks.latest, Needs(Action.MANAGE, shows=visible.operations)),
     wire.TASK: _reads("admin.tasks", Tasks.find, _OF_TASK, str),
     wire.TCANCEL: _changes("admin.tasks", Tasks.cancel, _OF_TASK, str),
     wire.SCHEDULE: AdminVerb(

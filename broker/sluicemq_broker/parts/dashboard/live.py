@@ -10,13 +10,14 @@ import logging
 import time
 from collections.abc import Callable, Generator
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import falcon
 import gevent
 from gevent.event import Event
 
 from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.rows import OverviewRow
 from sluicemq_broker.admin import Snapshot, Snapshots, View
 from sluicemq_broker.http import BASE, Answer, Endless, HubPace, Site, view
 from sluicemq_broker.runtime import Timer
@@ -41,7 +42,7 @@ def add_paths(site: Site) -> None:
     site.on_close(feed.close)
 
 
-def _overview(snapshots: Snapshots, request: falcon.Request) -> dict[str, Any]:
+def _overview(snapshots: Snapshots, request: falcon.Request) -> OverviewRow:
     return snapshots.latest().of(request.context.caller).whole(view(request))
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from sluicemq.protocol.errors import BadFrames, BadStream
+from sluicemq.protocol.rows import RouteRow, StreamRow, StreamsRow, SubscriptionRow
 from sluicemq_broker.config import RouteSettings
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.streams import Streams, Subscriptions, summary
@@ -21,29 +23,34 @@ class StreamAdmin:
         self._subscriptions = subscriptions
         self._routes = routes
 
-    def overview(self) -> dict[str, Any]:
-        """Return ``{streams, subscriptions, routes}``: each subscription and route with how far it is."""
+    def overview(self) -> StreamsRow:
+        """Return streams, subscriptions and routes, with how far each subscription and route is."""
         subscriptions = self._subscriptions.listed()
-        states = {(each["stream"], each["name"]): each for each in subscriptions}
-        return {
-            "streams": self.list(),
-            "subscriptions": subscriptions,
-            "routes": [_route(each, states.get((each.stream, each.name), {})) for each in self._routes],
-        }
+        states = {(each.stream, each.name): each for each in subscriptions}
+        return StreamsRow(
+            streams=tuple(self.list()),
+            subscriptions=tuple(subscriptions),
+            routes=tuple(_route(each, states.get((each.stream, each.name))) for each in self._routes),
+        )
 
-    def list(self) -> list[dict[str, Any]]:
+    def list(self) -> list[StreamRow]:
         """Return all streams that have had a message, with those that other brokers have made."""
         found = (summary(self._streams.open(name)) for name in self._streams.names())
         return [each for each in found if each]
 
-    def show(self, name: str) -> dict[str, Any]:
+    def show(self, name: str) -> StreamRow:
         """Return how many messages one stream has, and how many it may keep."""
         stream = self._streams.get(name)
         settings, found = stream.settings, summary(stream)
         if found is None:
             raise BadStream(f"stream {name!r} was erased")
-        kept = {key: getattr(settings, key) for key in ("max_age", "max_messages", "max_bytes", "max_unread")}
-        return {**found, **kept}
+        return replace(
+            found,
+            max_age=settings.max_age,
+            max_messages=settings.max_messages,
+            max_bytes=settings.max_bytes,
+            max_unread=settings.max_unread,
+        )
 
     def trim(self, name: str, first: int) -> int:
         """Remove all messages before number ``first``; returns how many those were."""
@@ -64,12 +71,15 @@ class StreamAdmin:
         return gone
 
 
-def _route(settings: RouteSettings, state: Mapping[str, Any]) -> dict[str, Any]:
+def _route(settings: RouteSettings, state: SubscriptionRow | None) -> RouteRow:
     """Return a route with how far its subscription is."""
-    return {
-        "stream": settings.stream,
-        "topics": list(settings.topics),
-        "queue": settings.queue,
-        "subscription": settings.name,
-        **{name: state.get(name) for name in ("behind", "seconds_behind", "holder", "watermark")},
-    }
+    return RouteRow(
+        stream=settings.stream,
+        topics=tuple(settings.topics),
+        queue=settings.queue,
+        subscription=settings.name,
+        behind=state.behind if state else None,
+        seconds_behind=state.seconds_behind if state else None,
+        holder=state.holder if state else None,
+        watermark=state.watermark if state else None,
+    )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import SubscriptionRow
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors import Session
@@ -92,7 +93,7 @@ class StreamsPart(Part):
         """Return how far each subscription was behind at the last look."""
         rows = self._lags.rows[:_MOST_SHOWN]
         for key, (name, text) in GAUGES.items():
-            values = [((row["stream"], row["name"]), _value(key, row)) for row in rows]
+            values = [((row.stream, row.name), _value(key, row)) for row in rows]
             yield LabelledGauge(f"subscription_{name}", text, ("stream", "subscription"), values)
 
     def prepare(self) -> None:
@@ -132,6 +133,6 @@ class StreamsPart(Part):
         )
 
 
-def _value(key: str, row: Mapping[str, object]) -> float:
-    value = row[key]
-    return float(bool(value) if key == "holder" else value)  # type: ignore[arg-type]
+def _value(key: str, row: SubscriptionRow) -> float:
+    value = getattr(row, key)
+    return float(bool(value) if key == "holder" else value)

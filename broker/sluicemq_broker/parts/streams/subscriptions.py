@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFrames, QueueFull, SluiceError, Unavailable
 from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import SubscriptionRow
 from sluicemq.protocol.rules import whole
 from sluicemq_broker.runtime import read_options
 from sluicemq_broker.security import Audit, Caller, Door, Unchanged, authorize
@@ -85,7 +88,7 @@ class SessionSubscriptions:
         if self._held.get((stream, name)) is held:
             self._subscriptions.left(self._held.pop((stream, name)))
 
-    def listed(self, stream: str | None) -> list[dict[str, Any]]:
+    def listed(self, stream: str | None) -> list[SubscriptionRow]:
         """Return all subscriptions, or those of one stream; those that it holds with their fences."""
         return [self._with_fence(row) for row in self._subscriptions.listed(stream)]
 
@@ -111,9 +114,9 @@ class SessionSubscriptions:
         held = self._held.get((stream, name))
         return held if held and held.fence == fence else None
 
-    def _with_fence(self, row: dict[str, Any]) -> dict[str, Any]:
-        held = self._held.get((row["stream"], row["name"]))
-        return {**row, "fence": held.fence} if held else row
+    def _with_fence(self, row: SubscriptionRow) -> SubscriptionRow:
+        held = self._held.get((row.stream, row.name))
+        return replace(row, fence=held.fence) if held else row
 
 
 class _Move:

@@ -8,7 +8,7 @@ from sluicemq.protocol.rows.base import Row
 
 
 class ScheduleRow(Row, frozen=True, kw_only=True):
-    """A recurring job. It has a ``cron`` expression in a ``timezone``, or ``every`` so many seconds.
+    """A recurring job. It has a ``cron`` expression in a ``timezone``, or runs ``every`` number of seconds.
 
     ``skipped``: missed runs that were left out. ``options``: headers of its jobs. ``from_configuration``: it
     stands in a file. ``problem``: why this broker can't run it.
@@ -16,17 +16,17 @@ class ScheduleRow(Row, frozen=True, kw_only=True):
 
     name: str
     queue: str
-    misfire: str = "one"
+    misfire: str
     next_at: float
     last_at: float | None
     pushed: int
     paused: bool
-    skipped: int = 0
+    skipped: int
     cron: str | None = None
     timezone: str | None = None
     every: float | None = None
-    options: dict[str, Any] | None = None
-    from_configuration: bool | None = None
+    options: dict[str, Any]
+    from_configuration: bool
     added_by: str | None = None
     problem: str | None = None
 
@@ -57,8 +57,8 @@ class OperationRow(Row, frozen=True, kw_only=True):
     queue: str
     state: str
     done: int
-    looked: int = 0
-    total: int | None = None
+    looked: int
+    total: int | None
     order: dict[str, Any] | None = None
     broker: str = ""
     started_at: float | None = None
@@ -87,7 +87,7 @@ class KeyRow(Row, frozen=True, kw_only=True):
 
     id: str
     kind: str
-    added_at: float | None = None
+    added_at: float | None
     public: str | None = None
     note: str | None = None
 
@@ -102,16 +102,16 @@ class PrincipalRow(Row, frozen=True, kw_only=True):
     name: str
     keys: tuple[KeyRow, ...]
     permissions: dict[str, tuple[str, ...]]
-    tenant: str | None = None
-    limits: dict[str, float] | None = None
-    throttled: int = 0
-    changed_at: float | None = None
-    from_configuration: bool = False
+    tenant: str | None
+    limits: dict[str, float]
+    throttled: int
+    changed_at: float | None
+    from_configuration: bool
     token: str | None = None
 
 
 class MeRow(Row, frozen=True, kw_only=True):
-    """Who the caller is, empty: anonymous, and what it may do; ``session``: known by a login's cookie.
+    """The caller: its name (empty: anonymous), and what it may do; ``session``: known by a login's cookie.
 
     ``actions``: changes are possible here.
     """

@@ -1,4 +1,4 @@
-"""What all rows have in common: how they come from the wire, and how they go onto it.
+"""The rules of all rows: how they come from the wire, and how they go onto it.
 
 Fields without a default have been there since version 0.3, so they are always written. A field with a default
 is left out where it has that value. A field that came later has a default: an older broker does not send it.

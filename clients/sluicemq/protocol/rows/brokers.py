@@ -60,7 +60,7 @@ class SubscriberRow(Row, frozen=True, kw_only=True):
 
 
 class CountedRow(Row, frozen=True, kw_only=True):
-    """What a device has counted since the broker's start; ``paused``: milliseconds."""
+    """Counters of a device since the broker's start; ``paused``: milliseconds."""
 
     received: int
     sent: int
@@ -146,11 +146,11 @@ class HealthRow(Row, frozen=True, kw_only=True):
     """
 
     store: str = ""
-    store_silent: float = 0.0
+    store_silent: float | None = None
 
 
 class ReadinessRow(Row, frozen=True, kw_only=True):
-    """Whether the broker ``serves``: can take and hand out jobs; else what is wrong with what."""
+    """Readiness: a broker that ``serves`` can take and hand out jobs; else the parts say what is wrong."""
 
     serves: bool
     store: str
@@ -175,7 +175,7 @@ class KeptRow(Row, frozen=True, kw_only=True):
 
 
 class KeptList(Row, frozen=True, kw_only=True):
-    """What is kept, as it was looked at last; ``at``: when that was."""
+    """The list of what is kept, as it was looked at last, ``at`` this time."""
 
     at: float | None
     kept: tuple[KeptRow, ...]

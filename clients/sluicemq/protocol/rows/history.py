@@ -6,10 +6,10 @@ from sluicemq.protocol.rows.base import Row
 
 
 class PointRow(Row, frozen=True, kw_only=True):
-    """What was counted in the span of time that began ``at``; counters that are 0 are left out."""
+    """Counters of the span of time that began ``at``; those that are 0 are left out."""
 
     at: float
-    counted: dict[str, float]
+    counted: dict[str, int]
 
 
 class HistoryRow(Row, frozen=True, kw_only=True):
@@ -20,7 +20,7 @@ class HistoryRow(Row, frozen=True, kw_only=True):
     span: str
     since: float
     until: float
-    total: dict[str, float]
+    total: dict[str, int]
     points: tuple[PointRow, ...]
 
 

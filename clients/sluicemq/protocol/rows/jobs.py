@@ -8,7 +8,7 @@ from sluicemq.protocol.rows.base import Row
 
 
 class AttemptRow(Row, frozen=True, kw_only=True):
-    """One attempt that failed: when, the how manieth, why, and at which worker."""
+    """One attempt that failed: when, its number, why, and at which worker."""
 
     at: float | None = None
     attempt: int | None = None
@@ -30,7 +30,7 @@ class ChildrenRow(Row, frozen=True, kw_only=True):
     """The children of a parent: how many, and how many of them have not ended."""
 
     total: int
-    left: int = 0
+    left: int
     queues: tuple[str, ...] = ()
 
 
@@ -108,21 +108,21 @@ class JobPage(Row, frozen=True, kw_only=True):
 
 
 class CountRow(Row, frozen=True, kw_only=True):
-    """How many there are; ``exact``: it is no estimate."""
+    """A count; ``exact``: it is no estimate."""
 
     count: int
     exact: bool
 
 
 class ReasonRow(Row, frozen=True, kw_only=True):
-    """Why jobs died, and how many did."""
+    """A reason for which jobs died, and how many did."""
 
     reason: str
     count: int
 
 
 class ReasonsRow(Row, frozen=True, kw_only=True):
-    """Why the latest dead letters died, the most frequent reasons first."""
+    """The reasons for which the latest dead letters died, the most frequent first."""
 
     reasons: tuple[ReasonRow, ...]
 
@@ -136,7 +136,7 @@ class RefusedRow(Row, frozen=True, array_like=True):
 
 
 class RedriveRow(Row, frozen=True, kw_only=True):
-    """What a redrive did: jobs that were moved, that match and are left, and some that can't be moved."""
+    """The outcome of a redrive: jobs moved, those that match and are left, and some that can't be moved."""
 
     moved: int
     left: int
@@ -144,7 +144,7 @@ class RedriveRow(Row, frozen=True, kw_only=True):
 
 
 class EventRow(Row, frozen=True, kw_only=True, rename={"source": "from"}):
-    """What happened to a job, or to so many ``jobs`` of a ``state``.
+    """An event of a job, or of a number of ``jobs`` of a ``state``.
 
     ``source``, on the wire ``from``: the queue from which they came; ``to``: the one to which a job went.
     ``due_at``: when it may be delivered again. ``children``: for how many it waits.

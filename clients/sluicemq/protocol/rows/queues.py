@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec import UNSET
+
 from sluicemq.protocol.rows.base import Row
 
 
@@ -79,7 +81,7 @@ class SettingRow(Row, frozen=True, kw_only=True):
     key: str
     value: Any
     source: str
-    file: Any = None
+    file: Any = UNSET
 
 
 class DifferenceRow(Row, frozen=True, kw_only=True):

@@ -78,7 +78,7 @@ async function follow(ordered) {
   if (!("task" in ordered)) return ordered.answer;
   for (;;) {
     await new Promise((go) => setTimeout(go, 1000));
-    const task = await get(`/tasks/${ordered.task}`);
+    const task = await get(`/operations/${ordered.task}`);
     if (task.state === "done") return task.answer;
     if (task.error) throw new Error(task.error.message);
     if (task.ended_at) throw new Error(`the task was ${task.state}`);

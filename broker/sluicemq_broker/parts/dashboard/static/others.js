@@ -117,11 +117,11 @@ export function tasks() {
     { title: "Begun", cell: (row) => ago(row.started_at, Date.now() / 1000) },
     { title: "At", more: true, cell: (row) => row.broker },
     { title: "", hidden: "Actions", kind: "grow", cell: (row) => (row.state === "running"
-      ? button("Cancel", { on: row.queue, danger: true, ask: () => ({ title: `Cancel ${row.kind} of ${row.queue}?`, text: "It ends after the jobs that it is working on; nothing is undone.", yes: "Cancel it", danger: true }), order: () => post(`/tasks/${row.id}/cancel`), done: () => reload() })
+      ? button("Cancel", { on: row.queue, danger: true, ask: () => ({ title: `Cancel ${row.kind} of ${row.queue}?`, text: "It ends after the jobs that it is working on; nothing is undone.", yes: "Cancel it", danger: true }), order: () => post(`/operations/${row.id}/cancel`), done: () => reload() })
       : h("span", { class: "small" }, row.error ? row.error.message : "")) },
   ], { key: (row) => row.id, empty: "no tasks in the last day" });
-  const part = { element: card("Tasks for many jobs", { bare: list.element }), show: (found) => list.update(found.tasks) };
-  const page = asking("Tasks", "purges, redrives and deletions of the last day, at all brokers", [part], () => get("/tasks"), 2000);
+  const part = { element: card("Tasks for many jobs", { bare: list.element }), show: (found) => list.update(found.operations) };
+  const page = asking("Tasks", "purges, redrives and deletions of the last day, at all brokers", [part], () => get("/operations"), 2000);
   reload = part.reload;
   return page;
 }
