@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field
 from typing import Any, Final, cast
 
+import sluicemq
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.options import OPTIONS, Option
 from sluicemq_broker.command.serve import serve
@@ -171,6 +172,30 @@ def _error(kind: type[SluiceError]) -> _Row:
     return {"code": f"`{kind.code}`", "meaning": inspect.getdoc(kind) or ""}
 
 
+def _library() -> str:
+    """Return a heading for each group of what the library exports, and the names from which docs are made."""
+    errors = [name for name in sluicemq.__all__ if _is_error(name)]
+    known = {name for names in _GROUPS.values() for name in names} | set(errors)
+    groups = {**_GROUPS, "More": [name for name in sluicemq.__all__ if name not in known], "Errors": errors}
+    lines = []
+    for title, names in groups.items():
+        found = [f"::: sluicemq.{name}" for name in names if name in sluicemq.__all__]
+        lines += [f"## {title}", *found] if found else []
+    return "\n\n".join(lines)
+
+
+def _is_error(name: str) -> bool:
+    kind = getattr(sluicemq, name)
+    return isinstance(kind, type) and issubclass(kind, Exception)
+
+
+#: Classes of the library that belong together.
+_GROUPS: Final = {
+    "Push": ["Producer", "PushReceipt", "Reply", "JobOptions", "NewJob"],
+    "Work": ["Worker", "Job", "Forward", "FanOut", "Claim", "ClaimedJob"],
+    "Look and change": ["Client", "Access"],
+    "Streams": ["Publisher", "PublishReceipt", "Reader", "Start", "Message", "Subscription", "Batch"],
+}
 #: What each collection has, which its bound does not say. One that is missing here ends the build.
 _HAS: Final = {
     "audit": "the [audit log](security.md#audit), a million of each of its three kinds",
@@ -221,6 +246,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     ),
     "verbs": lambda: _table(_act(name.decode(), "verb", needs) for name, needs in verbs().items()),
     "paths": lambda: _table(_act(path, "path", needs) for path, needs in sorted(paths().items()) if needs),
+    "library": _library,
     "errors": lambda: _table(map(_error, SluiceError.__subclasses__())),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import subprocess
 import sys
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from sluicemq import Client, Worker
 from sluicemq.installed import to_install
 from sluicemq.protocol import wire
 from sluicemq_broker.runtime import Count
@@ -196,16 +194,6 @@ def test_the_counters_worth_an_alarm_are_counters() -> None:
     alarming = re.findall(r"`([a-z_]+)`", "".join(row.split("|")[1] for row in table.splitlines()[2:]))
     assert len(alarming) > 10
     assert set(alarming) <= {*Count, *Mishap}
-
-
-def test_every_method_of_a_client_and_argument_of_a_worker_is_told() -> None:
-    page = read("docs/library.md")
-    methods = {name for name, _ in inspect.getmembers(Client, inspect.isfunction) if name[0] != "_"}
-    assert {name for name in methods if f"`{name}(" not in page and f"`{name}`" not in page} == set()
-    signature = page.partition("`Worker(")[2].partition(")`")[0]
-    assert set(inspect.signature(Worker).parameters) == set(re.findall(r"(\w+)(?:=|,|$)", signature)) - {
-        *("1", "0", "None", "True", "False")
-    }
 
 
 # ------------------------------------------------------------------------- SMQ/1
