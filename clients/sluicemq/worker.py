@@ -28,8 +28,10 @@ from sluicemq.transport.connection import Connection
 from sluicemq.transport.credentials import AccessOptions
 from sluicemq.transport.endpoints import most_brokers
 from sluicemq.transport.pop import PopAssignment
+from sluicemq.transport.role import Roles
 from sluicemq.transport.shares import Shares
 from sluicemq.verdicts import Verdicts
+from sluicemq.worker_queues import QueueOrder, Queues, one_inbox, prefetch_of, weights_of
 
 #: Seconds that running handlers have by default when a worker is stopped.
 STOP_TIMEOUT: Final = 30.0
@@ -45,7 +47,11 @@ _started: WeakSet[Worker] = WeakSet()
 @endpoint_first("queue", "handler", wait_for_queue=Keyword("wait"))
 @checked()
 class Worker:
-    """Takes jobs of one queue and gives each to ``handler``, in ``concurrency`` threads.
+    """Takes jobs of a queue, or of several, and gives each to ``handler``, in ``concurrency`` threads.
+
+    ``queue``: a name, a list of names, or a map of weights: of ``{"mail": 3, "bulk": 1}`` three mails begin
+    for each bulk job while both queues have jobs. With ``order="strict"`` no job of a queue begins while one
+    of a queue before it is here. All queues share the connection and the threads.
 
     ``endpoint``: where the broker is; None means ``SLUICEMQ_ENDPOINT``, else the profile's, else
     ``tcp://127.0.0.1:5550``. With several endpoints it works for several brokers at once, by one connection
@@ -65,7 +71,9 @@ class Worker:
       again after ``Release.delay``, or a second.
 
     The worker has ``prefetch`` jobs at a time, and never fewer than ``concurrency``. 1 is fair for slow jobs.
-    Hundreds make short jobs fast, since their verdicts travel in batches.
+    Hundreds make short jobs fast, since their verdicts travel in batches. A worker of several queues has so
+    many for each of them, shared out by their weights, and twice ``concurrency`` of each at least, so that
+    the next one is here when a handler ends.
 
     Heartbeats and verdicts go on in a native thread while handlers block. After a lost connection the worker
     connects again. The broker takes back jobs that were not settled by then: the worker drops those that it
@@ -93,9 +101,10 @@ class Worker:
 
     def __init__(
         self,
-        queue: str,
+        queue: Queues,
         handler: Handler,
         *,
+        order: QueueOrder = "weights",
         prefetch: int = 1,
         concurrency: int = 1,
         stop_timeout: float = STOP_TIMEOUT,
@@ -109,10 +118,13 @@ class Worker:
         if prefetch < 1 or concurrency < 1:
             raise ValueError("prefetch and concurrency are at least 1")
         handlers.check(handler)
-        self.queue = queue
+        self._weights = weights_of(queue, order)
+        self._order = order
+        self.queue = ", ".join(self._weights)
+        """The queue, or the queues with commas between them."""
         self._access = Access.chosen(endpoint, access)
         self._handler = handler
-        self._prefetch = max(prefetch, concurrency)
+        self._prefetch = prefetch_of(self._weights, max(prefetch, concurrency), concurrency)
         self._concurrency = concurrency
         self._stop_timeout = stop_timeout
         self._on_stop = on_stop
@@ -138,29 +150,41 @@ class Worker:
         self._busy = 0
         self._failed = 0
         self._failure: Exception | None = None
-        self._inbox: deque[Job] = deque()
-        self._taken, self._shares = TakenEndpoints(), Shares(self._prefetch, self._at_work)
+        self._inboxes: dict[str, deque[Job]] = {queue: deque() for queue in self._weights}
+        self._inbox = one_inbox(self._weights, self._inboxes, self._order)
+        self._taken = TakenEndpoints()
+        self._shares = {queue: Shares(count, self._at_work) for queue, count in self._prefetch.items()}
+        self._assignments: list[Assignment] = []
+        """One for each queue and connection."""
         count = min(MOST_CONNECTIONS, most_brokers(self._access.endpoints))
-        self._assignments = [self._assigned() for _ in range(count)]
+        self._connections = [self._connected() for _ in range(count)]
         self._verdicts = Verdicts(
             self._handler, self._access.endpoint, pop=self._pop, on_unusable=self._on_unusable
         )
 
-    def _assigned(self) -> Assignment:
-        """Create the part that one connection has of this worker."""
+    def _connected(self) -> Connection:
+        """Create a connection, with a part for each queue."""
+        parts = {queue: self._assigned(queue) for queue in self._weights}
+        self._assignments += parts.values()
+        role = Roles(parts) if len(parts) > 1 else parts[self.queue]
+        about = {"concurrency": self._concurrency, **({} if self._name is None else {"name": self._name})}
+        connection = Connection(self._access, role, about=about, taken=self._taken)
+        for each in parts.values():
+            each.attach(connection)
+        return connection
+
+    def _assigned(self, queue: str) -> Assignment:
+        """Create the part that one connection has of one queue."""
         kind = PopAssignment if self._pop else Assignment
-        assignment: Assignment = kind(
-            self.queue,
-            self._inbox,
-            self._shares,
+        return kind(
+            queue,
+            self._inboxes[queue],
+            self._shares[queue],
             self._on_jobs,
             self._on_failure,
             self._at_work,
             wait_for_queue=self._wait_for_queue,
         )
-        about = {"concurrency": self._concurrency, **({} if self._name is None else {"name": self._name})}
-        assignment.attach(Connection(self._access, assignment, about=about, taken=self._taken))
-        return assignment
 
     def _forked(self) -> None:
         """Drop jobs and signals in the child of a fork; a worker that was started can't be used there."""
@@ -174,8 +198,8 @@ class Worker:
             self._stop_asked.set()
 
     def _abandon(self) -> None:
-        for each in self._assignments:
-            each.connection.abandon()
+        for each in self._connections:
+            each.abandon()
 
     @property
     def late(self) -> int:
@@ -204,7 +228,7 @@ class Worker:
             if each._started_in is not None:
                 raise ValueError(f"the worker of queue {each.queue} was started before: give new ones")
             each._stop_asked = self._stop_asked
-        with self._signals.caught(self._assignments[0].connection):
+        with self._signals.caught(self._connections[0]):
             for each in together:
                 each.start()
             self._stop_asked.wait()
@@ -222,10 +246,11 @@ class Worker:
             forks.refuse("this worker, which was started", self._started_in, "make a new Worker here")
             return
         self._started_in = forks.generation
-        self._shares.alone.join(self._shares)
+        for each in self._shares.values():
+            each.alone.join(each)
         _started.add(self)
-        for each in self._assignments:
-            each.connection.start()
+        for connection in self._connections:
+            connection.start()
         exits.close_at_exit(self)
         for number in range(self._concurrency):
             name = f"sluicemq-{self.queue}-{number}"
@@ -254,9 +279,10 @@ class Worker:
                 try:
                     self._stop_in_order(self._stop_timeout if timeout is None else timeout)
                 finally:
-                    self._shares.alone.leave(self._shares)
-                    for each in self._assignments:
-                        each.connection.close()
+                    for each in self._shares.values():
+                        each.alone.leave(each)
+                    for connection in self._connections:
+                        connection.close()
         return not self._busy
 
     def close(self, timeout: float | None = None) -> None:
@@ -317,6 +343,10 @@ class Worker:
         if self._pop and verdict.verb != wire.COMMIT:
             self._note_failed(1, f"{verdict.detail!r}; job {verdict.job.id} was popped, so it is")
         verdict.job.source.settle(verdict)
+        if len(self._shares) > 1:
+            for each in self._shares.values():
+                if each.stuck:  # this handler makes room for jobs of any queue
+                    each.handler_ended()
 
     def _note_failed(self, count: int, what: str) -> None:
         with self._change:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import SluiceError
+from sluicemq.protocol.errors import BadFramesError, SluiceError
 
 
 class Role(Protocol):
@@ -33,3 +34,49 @@ class Role(Protocol):
 
     def ended(self, error: SluiceError) -> None:
         """Called when the connection is closed, or has failed for good."""
+
+
+class Roles:
+    """The roles of one connection, by the queue whose deliveries each gets."""
+
+    def __init__(self, by_queue: Mapping[str, Role]) -> None:
+        self._by_queue = by_queue
+
+    @property
+    def due(self) -> float:
+        """Return when the first of them wants a turn."""
+        return min(each.due for each in self._by_queue.values())
+
+    @property
+    def busy(self) -> bool:
+        """Return whether one of them is."""
+        return any(each.busy for each in self._by_queue.values())
+
+    def connected(self) -> None:
+        """Tell all."""
+        for each in self._by_queue.values():
+            each.connected()
+
+    def turn(self) -> None:
+        """Give each its turn."""
+        for each in self._by_queue.values():
+            each.turn()
+
+    def delivered(self, message: wire.Message) -> None:
+        """Give a DELIVER to the role of its queue."""
+        if message.verb != wire.DELIVER:
+            return
+        role = self._by_queue.get(message.fields[0]) if message.fields else None
+        if role is None:
+            raise BadFramesError("a DELIVER is of a queue that was not asked for")
+        role.delivered(message)
+
+    def disconnected(self) -> None:
+        """Tell all."""
+        for each in self._by_queue.values():
+            each.disconnected()
+
+    def ended(self, error: SluiceError) -> None:
+        """Tell all."""
+        for each in self._by_queue.values():
+            each.ended(error)
