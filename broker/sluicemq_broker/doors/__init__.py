@@ -9,27 +9,3 @@ from sluicemq_broker.doors.smq.admin_verbs import ADMIN_VERBS
 from sluicemq_broker.doors.smq.fields import Fields, take
 from sluicemq_broker.doors.smq.sessions import VERBS, Session, SessionDoor
 from sluicemq_broker.doors.smq.verbs import AdminVerb, SessionState, SessionVerb, Verbs
-
-__all__ = [
-    "ADMIN_VERBS",
-    "VERBS",
-    "AdminVerb",
-    "Device",
-    "DoorGroup",
-    "Fields",
-    "ForwarderDevice",
-    "QueueDevice",
-    "Services",
-    "Session",
-    "SessionDoor",
-    "SessionState",
-    "SessionVerb",
-    "Verbs",
-    "counts_of_device",
-    "error_frames",
-    "read_name",
-    "refusal",
-    "split_envelope",
-    "take",
-    "without_probes",
-]

@@ -3,5 +3,3 @@
 from sluicemq_broker.history.history import History
 from sluicemq_broker.history.incidents import Incidents
 from sluicemq_broker.history.series import SPANS, Series
-
-__all__ = ["SPANS", "History", "Incidents", "Series"]

@@ -16,26 +16,3 @@ from sluicemq_broker.job.job import (
 from sluicemq_broker.job.round_robin import RoundRobin
 from sluicemq_broker.job.staged_order import StagedOrder
 from sluicemq_broker.job.timetable import MOST_RUNS, Misfire, Plan, Timetable, plan
-
-__all__ = [
-    "BOUNDS",
-    "ERRORS_KEPT",
-    "FIRST",
-    "KINDS",
-    "MOST_RUNS",
-    "RESULT_WANTED_FOR",
-    "SCHEDULED",
-    "Backoff",
-    "Dedupe",
-    "Job",
-    "Misfire",
-    "OnExpiry",
-    "Parent",
-    "Plan",
-    "Reservation",
-    "RoundRobin",
-    "StagedOrder",
-    "State",
-    "Timetable",
-    "plan",
-]

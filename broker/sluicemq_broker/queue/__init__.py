@@ -17,26 +17,3 @@ from sluicemq_broker.queue.verdict import (
     read_verdict,
 )
 from sluicemq_broker.queue.worker import Delivery, Marks, Worker
-
-__all__ = [
-    "MOST_CHILDREN",
-    "MOST_HEADERS",
-    "PLAIN",
-    "Counted",
-    "Delivery",
-    "JobMaker",
-    "MakeJob",
-    "Marks",
-    "Onward",
-    "Outcome",
-    "Push",
-    "Pusher",
-    "Queue",
-    "Settlement",
-    "Stored",
-    "StoredResult",
-    "Verdict",
-    "Worker",
-    "check_headers",
-    "read_verdict",
-]

@@ -15,25 +15,3 @@ from sluicemq_broker.queues.retention import DeadRetention, Used
 from sluicemq_broker.queues.schedules import Schedules
 from sluicemq_broker.queues.sweeper import Sweeper
 from sluicemq_broker.queues.tasks import Task, Tasks
-
-__all__ = [
-    "Census",
-    "DeadRetention",
-    "Delete",
-    "Difference",
-    "Disagreements",
-    "Discard",
-    "FailedParents",
-    "OnDead",
-    "Purge",
-    "Queues",
-    "Redrive",
-    "Schedules",
-    "Sweeper",
-    "Task",
-    "Tasks",
-    "Used",
-    "check_name",
-    "differences",
-    "differences_of_brokers",
-]

@@ -10,29 +10,3 @@ from sluicemq_broker.streams.stream import MOST_BYTES, Reading, Stream, Wanted
 from sluicemq_broker.streams.streams import MUCH_OF_A_DISK, Streams, check_stream, summary
 from sluicemq_broker.streams.subscriptions import NEWEST, Lags, Subscriptions, Wish, not_held
 from sluicemq_broker.streams.topics import Topics
-
-__all__ = [
-    "MOST_BYTES",
-    "MUCH_OF_A_DISK",
-    "NEWEST",
-    "Batch",
-    "Chosen",
-    "Expected",
-    "Lags",
-    "Numbered",
-    "Reading",
-    "Route",
-    "Stored",
-    "Stream",
-    "StreamServices",
-    "Streams",
-    "Subscriptions",
-    "Topics",
-    "Usage",
-    "Wanted",
-    "Wish",
-    "check_stream",
-    "not_held",
-    "read_batch",
-    "summary",
-]
