@@ -2,4 +2,4 @@
 
 from sluicemq_broker.history.history import History
 from sluicemq_broker.history.incidents import Incidents
-from sluicemq_broker.history.series import SPANS, Series
+from sluicemq_broker.history.series import Series

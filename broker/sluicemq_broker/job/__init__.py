@@ -15,4 +15,4 @@ from sluicemq_broker.job.job import (
 )
 from sluicemq_broker.job.round_robin import RoundRobin
 from sluicemq_broker.job.staged_order import StagedOrder
-from sluicemq_broker.job.timetable import MOST_RUNS, Misfire, Plan, Timetable, plan
+from sluicemq_broker.job.timetable import MOST_RUNS, Misfire, Timetable, plan

@@ -77,7 +77,6 @@ from sluicemq_broker.store.jobs.forwards import Forward, forward
 from sluicemq_broker.store.jobs.groups import Promoted
 from sluicemq_broker.store.jobs.many_queues import Surveyed, oldest_deaths, survey_queues
 from sluicemq_broker.store.jobs.missing_children import (
-    WaitingParents,
     count_missing_children,
     waiting_parents,
 )

@@ -4,9 +4,8 @@ from sluicemq_broker.streams.batch import Batch, Expected, Stored, read_batch
 from sluicemq_broker.streams.choosing import Usage
 from sluicemq_broker.streams.publishers import Numbered
 from sluicemq_broker.streams.route import Route
-from sluicemq_broker.streams.segments import Chosen
 from sluicemq_broker.streams.services import StreamServices
-from sluicemq_broker.streams.stream import MOST_BYTES, Reading, Stream, Wanted
+from sluicemq_broker.streams.stream import Reading, Stream, Wanted
 from sluicemq_broker.streams.streams import MUCH_OF_A_DISK, Streams, check_stream, summary
 from sluicemq_broker.streams.subscriptions import NEWEST, Lags, Subscriptions, Wish, not_held
 from sluicemq_broker.streams.topics import Topics
