@@ -103,7 +103,7 @@ class Writer:
 
     def end(self, about: Mapping[str, Any]) -> None:
         """Add the manifest, and the end of the tar."""
-        manifest = {"format": FORMAT, **about, "files": [each._asdict() for each in self._files]}
+        manifest = {"format": FORMAT, **about, "files": [file._asdict() for file in self._files]}
         self._write(MANIFEST, json.dumps({"manifest": manifest, "sha256": _sum_of(manifest)}).encode())
         self._file.write(bytes(2 * _BLOCK))
 
@@ -185,14 +185,14 @@ class Reader:
 
     def check(self) -> Iterator[Filed]:
         """Compare each file with its sum; yields those that are as they were written."""
-        for each in self.files.values():
-            with self._undamaged(f"is damaged: {each.name} can't be read"), self._stored(each.name) as stored:
+        for file in self.files.values():
+            with self._undamaged(f"is damaged: {file.name} can't be read"), self._stored(file.name) as stored:
                 found = hashlib.sha256()
                 while data := stored.read(_READ):
                     found.update(data)
-            if found.hexdigest() != each.sha256:
-                raise Refusal(f"{self._path} is damaged: {each.name} is not as it was written")
-            yield each
+            if found.hexdigest() != file.sha256:
+                raise Refusal(f"{self._path} is damaged: {file.name} is not as it was written")
+            yield file
 
     def text(self, name: str) -> bytes:
         """Return what :meth:`Writer.add` has added."""

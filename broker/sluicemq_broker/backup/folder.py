@@ -38,10 +38,10 @@ class BackupFolder:
     def prepare(self) -> None:
         """Make the folder, and remove what backups have left that were killed."""
         self._path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for each in self._files(re.escape(PART)):
-            with each.open("rb") as left:
+        for file in self._files(re.escape(PART)):
+            with file.open("rb") as left:
                 if _locked(left):
-                    each.unlink()
+                    file.unlink()
 
     @contextmanager
     def writing(self, now: float) -> Iterator[tuple[BinaryIO, Path]]:
@@ -74,7 +74,7 @@ class BackupFolder:
 
         ``newest`` stays, whatever its name: the clock may have been set back.
         """
-        others = sorted((each for each in self._files() if each != newest), key=lambda each: each.name)
+        others = sorted((file for file in self._files() if file != newest), key=lambda each: each.name)
         old = others[: max(0, len(others) - most + 1)]
         for each in old:
             each.unlink(missing_ok=True)
@@ -89,7 +89,7 @@ class BackupFolder:
     def _free_name(self, now: float) -> Path:
         stem = f"{self._database}-{datetime.fromtimestamp(now, UTC):{_MOMENT}}"
         names = (f"{stem}{_ENDING}", *(f"{stem}-{number}{_ENDING}" for number in range(2, 100)))
-        found = (self._path / each for each in names)
+        found = (self._path / name for name in names)
         return next(each for each in found if not each.exists() and not Path(f"{each}{PART}").exists())
 
     def _sync(self) -> None:

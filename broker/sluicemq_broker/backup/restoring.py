@@ -101,7 +101,7 @@ class _Restore:
                 f"{error}; {self._names()} is half restored now: repeat sluicemq restore"
             ) from error
         return {
-            "databases": [each.name for each in self._targets.values()],
+            "databases": [target.name for target in self._targets.values()],
             "collections": collections,
             "documents": self._documents,
             **self._what_runs(),
@@ -118,11 +118,11 @@ class _Restore:
         }
 
     def _names(self) -> str:
-        return " and ".join(f"database {each.name!r}" for each in self._targets.values())
+        return " and ".join(f"database {target.name!r}" for target in self._targets.values())
 
     def _what(self) -> str:
         at = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(self._reader.manifest["at"]))
-        begun = [each.name for each in self._targets.values() if each.is_half_restored()]
+        begun = [target.name for target in self._targets.values() if target.is_half_restored()]
         again = f", which is half restored ({', '.join(begun)}) and begins again" if begun else ""
         return f"Restore the state of {at} into {self._names()} of {self._place}{again}?"
 
@@ -131,10 +131,10 @@ class _Restore:
     def _require_empty(self) -> list[str]:
         """Raise Refusal if a database has something, or a broker; returns owners of leases that are dead."""
         at_start = {name for name, collection in COLLECTIONS.items() if collection.at_start}
-        for each in self._targets.values():
-            if not each.is_half_restored() and (found := each.content(at_start)):
+        for target in self._targets.values():
+            if not target.is_half_restored() and (found := target.content(at_start)):
                 raise Refusal(
-                    f"database {each.name!r} of {self._place} is not empty: it has {', '.join(found[:3])}"
+                    f"database {target.name!r} of {self._place} is not empty: it has {', '.join(found[:3])}"
                     f"{' and more' if len(found) > 3 else ''}. Restore into another one, or remove it first"
                 )
         return [owner for each in self._targets.values() for owner in self._silent_owners(each)]
@@ -151,8 +151,8 @@ class _Restore:
     def _close(self, dead: list[str]) -> None:
         """Mark all databases; take that back if a broker has come meanwhile."""
         targets = list(self._targets.values())
-        for each in targets:
-            each.close(self._file.name, time.time())
+        for target in targets:
+            target.close(self._file.name, time.time())
         came = [name for each in targets for name in each.live_brokers(dead=dead).values()]
         if came:
             for each in targets:

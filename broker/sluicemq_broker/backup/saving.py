@@ -87,8 +87,8 @@ class _Copy:
         with HistoryWindow(self._client) as window:
             snapshot = Snapshot(self._client, databases, window)
             with snapshot.taken() as collections:
-                for each in collections:
-                    self._add(writer, each, snapshot.batches(each))
+                for collection in collections:
+                    self._add(writer, collection, snapshot.batches(collection))
 
     def _add(self, writer: Writer, each: Description, batches: Iterator[bytes]) -> None:
         done = Filed("", 0, 0, "")

@@ -105,7 +105,7 @@ class Channel:
         if transport is None:
             return
         try:
-            sent = events if transport.in_store else [each._replace(data="") for each in events]
+            sent = events if transport.in_store else [event._replace(data="") for event in events]
             transport.send([line for each in dict.fromkeys(sent) for line in each.lines])
         except SluiceError as error:
             self._counters.notice(Count.BUS_UNTOLD, f"events are not sent to other brokers: {error}")
@@ -206,8 +206,8 @@ class EventBus:
 
     def start(self, databases: Iterable[str]) -> None:
         """Listen in these databases."""
-        for each in databases:
-            self.channel(each).start()
+        for database in databases:
+            self.channel(database).start()
 
     def stop(self) -> None:
         """Send what is left, and end listening."""

@@ -84,7 +84,7 @@ def _read(source: Source) -> Config | ConfigError:
     try:
         config = source.read()
         rules = (rule_of(config.security, end, device) for _place, end, device in config.doors)
-        if any(CURVE.lower() in each.mechanisms for each in rules):
+        if any(CURVE.lower() in rule.mechanisms for rule in rules):
             load_curve()  # here, as the import takes longer than a turn of the hub may
     except ConfigError as error:
         return error

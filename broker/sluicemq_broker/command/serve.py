@@ -101,8 +101,8 @@ def serve(
     except ConfigError as error:
         _refuse(error, as_json=as_json and check_config)
         return USAGE
-    for each in config.warnings if check_config else ():
-        click.echo(f"sluicemq: {each}", err=True)
+    for warning in config.warnings if check_config else ():
+        click.echo(f"sluicemq: {warning}", err=True)
     if check_config:
         click.echo(
             json.dumps({"valid": True, "config": shown_as_json(config)}) if as_json else describe(config)
@@ -203,8 +203,8 @@ class _Process:
 
     def _start(self) -> Server | None:
         config = self._config
-        for each in config.warnings:
-            log.warning("%s", each)
+        for warning in config.warnings:
+            log.warning("%s", warning)
         addresses.require_free(config)
         for door in exposed(config):
             log.warning("other machines can reach %s, and clients need no key there", door.address)

@@ -31,7 +31,7 @@ def describe(config: Config) -> str:
 
 def as_json(config: Config) -> dict[str, Any]:
     """Return every value as the file has it: tables of broker, queues, streams; lists of routes, devices."""
-    found = {each.name: _values(each.of(config)) for each in SECTIONS}
+    found = {section.name: _values(section.of(config)) for section in SECTIONS}
     found["security"]["principals"] = found.pop("security.principals")
     return found
 
@@ -95,7 +95,7 @@ def _values(tables: Any) -> Any:
     if isinstance(tables, Mapping):
         return {name: _values(each) for name, each in tables.items()}
     if isinstance(tables, tuple):
-        return [_values(each) for each in tables]
+        return [_values(table) for table in tables]
     return {
         key: plain(getattr(tables, each.name))
         for key, each in settings_of(type(tables)).items()

@@ -86,7 +86,7 @@ class Config:
     @property
     def queue_names(self) -> set[str]:
         """The queues that are named: by their tables, devices and routes."""
-        devices, routes = (each.queue for each in self.devices), (each.queue for each in self.routes)
+        devices, routes = (device.queue for device in self.devices), (route.queue for route in self.routes)
         return {*self.queues, *devices, *routes}
 
     @property
@@ -401,7 +401,7 @@ class _Reading:
 
     def _compare_ends(self, config: Config) -> None:
         seen: set[str] = set()
-        for end in (config.broker.endpoint, *(end for each in config.devices for end in each.ends)):
+        for end in (config.broker.endpoint, *(end for device in config.devices for end in device.ends)):
             if end.bind and not end.is_any:
                 if end.address in seen:
                     self._wrong("", f"{end.address} is bound twice; every door needs an address of its own")
@@ -430,7 +430,10 @@ class _Reading:
     def _compare_times(self, config: Config) -> None:
         """Check that jobs of routes and schedules are due before they expire."""
         made: list[tuple[str, str, Mapping[str, Any] | None]] = [
-            *((f"[[routes]] no. {at}", each.queue, each.headers) for at, each in enumerate(config.routes, 1)),
+            *(
+                (f"[[routes]] no. {at}", route.queue, route.headers)
+                for at, route in enumerate(config.routes, 1)
+            ),
             *((f"[schedules.{name}]", each.queue, each.options) for name, each in config.schedules.items()),
         ]
         for place, queue, headers in made:
@@ -508,7 +511,9 @@ class _Reading:
 _REFUSED = object()
 #: Settings of security on which the rule of a door depends.
 _OF_DOORS = ("mechanism", "anonymous", "secret_key_file", "allow_plain")
-_TABLES = frozenset(each.name for each in SECTIONS if "." not in each.name)  # others are tables of these
+_TABLES = frozenset(
+    section.name for section in SECTIONS if "." not in section.name
+)  # others are tables of these
 _WITH_OTHERS = frozenset(each.name for each in SECTIONS if each.others)
 
 

@@ -107,7 +107,7 @@ class MongoUri:
 
 
 def _without_login(parts: Parts) -> tuple[object, ...]:
-    rest = tuple(each for each in parts.options if each[0].lower() not in _OF_LOGINS)
+    rest = tuple(option for option in parts.options if option[0].lower() not in _OF_LOGINS)
     return parts.scheme, parts.user is None, parts.hosts, parts.database, rest
 
 

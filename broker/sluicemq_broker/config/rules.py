@@ -42,7 +42,7 @@ class BusForm(StrEnum):
 NULL, PLAIN, CURVE = "null", "plain", "curve"
 MECHANISMS: Final = (NULL, PLAIN, CURVE)
 #: Job options that make no sense for many jobs: those that name one job, and ``reply``.
-_OF_ONE: Final = {each.name for each in OPTIONS.values() if each.names_one} | {"reply"}
+_OF_ONE: Final = {option.name for option in OPTIONS.values() if option.names_one} | {"reply"}
 #: Characters of a secret, at least, so that it can't be guessed at one try a second.
 SHORTEST_SECRET: Final = 16
 _LONGEST_SECRET: Final = 256
@@ -190,7 +190,7 @@ def mechanisms(value: Any) -> tuple[str, ...]:
     for each in given:
         if each not in MECHANISMS:
             raise ValueError(mechanisms.expected + _hint(each, MECHANISMS))
-    return tuple(each for each in MECHANISMS if each in given)
+    return tuple(mechanism for mechanism in MECHANISMS if mechanism in given)
 
 
 permissions = Rule(

@@ -77,12 +77,12 @@ def rule_of(security: SecuritySettings, end: Endpoint, device: DeviceSettings | 
     """
     own = own_settings(end)
     levels = (own, device, security) if device else (own, security)
-    mechanisms = next(each.mechanism for each in levels if each.mechanism is not None)
+    mechanisms = next(level.mechanism for level in levels if level.mechanism is not None)
     if own.server_key is not None and own.mechanism is None:
         mechanisms = (rules.CURVE,)
     # A server whose key the file names is no anonymous client: only the table of its door limits it.
     limits = levels if own.server_key is None else (own,)
-    anonymous = next((each.anonymous for each in limits if each.anonymous is not None), None)
+    anonymous = next((limit.anonymous for limit in limits if limit.anonymous is not None), None)
     if anonymous is None:
         is_open = mechanisms == security.mechanism == (rules.NULL,) or own.server_key is not None
         anonymous = Permissions.all() if is_open else Permissions()

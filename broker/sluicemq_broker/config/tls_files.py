@@ -68,9 +68,9 @@ def validity(certificate: Path) -> Validity | None:
         text = certificate.read_text(errors="replace")
         whole = ssl.PEM_cert_to_DER_cert(text[text.index(ssl.PEM_HEADER) : text.index(_END) + len(_END)])
         _tag, signed = _element(_element(whole)[1])  # tbsCertificate, RFC 5280, 4.1
-        parts = [each for each in _elements(signed) if each[0] != _VERSION]
+        parts = [element for element in _elements(signed) if element[0] != _VERSION]
         _serial_number, _algorithm, _issuer, (_tag, dates), *_others = parts
-        begins, ends = (_seconds(*each) for each in _elements(dates))
+        begins, ends = (_seconds(*element) for element in _elements(dates))
     except (OSError, ValueError, IndexError):
         return None
     return Validity(begins, ends)

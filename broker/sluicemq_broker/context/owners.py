@@ -129,10 +129,10 @@ class Owners:
     def living(self) -> list[Seen]:
         """Return the brokers with a live lease in any database with queues of this one, each once."""
         found = {
-            (each.name, each.since): each
+            (broker.name, broker.since): broker
             for brokers in self._everywhere(LeaseStore.brokers)
-            for each in brokers
-            if each.ended is None
+            for broker in brokers
+            if broker.ended is None
         }
         return list(found.values())
 

@@ -95,7 +95,7 @@ class Schema:
             raise Unavailable("another upgrade was taken back at the same time: try again")
 
     def _note(self, numbers: Sequence[SchemaNumbers]) -> None:
-        self.number = min((each.written for each in numbers), default=SCHEMA)
+        self.number = min((number.written for number in numbers), default=SCHEMA)
 
 
 def can_read(reads: Sequence[int], number: int) -> bool:
@@ -111,7 +111,7 @@ def _require_all(brokers: Sequence[Seen]) -> None:
 
 
 def _old(brokers: Sequence[Seen], number: int) -> list[Seen]:
-    return [each for each in brokers if not can_read(each.reads, number)]
+    return [broker for broker in brokers if not can_read(broker.reads, number)]
 
 
 def _described(broker: Seen) -> str:

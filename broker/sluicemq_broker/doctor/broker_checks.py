@@ -90,17 +90,18 @@ def leases(subject: Subject) -> Iterator[Finding]:
     now = subject.now + store.facts.ahead
     spans = {each.broker: each.lease for each in ConfigurationStore(store.database).live()}
     brokers = LeaseStore(store.database).brokers()
-    for each in brokers:
-        if each.ended is not None:
+    for broker in brokers:
+        if broker.ended is not None:
             yield info(
-                f"broker {each.name} fell silent {(now - each.ended) / 3600:.1f} h ago: it was declared dead",
+                f"broker {broker.name} fell silent {(now - broker.ended) / 3600:.1f} h ago: "
+                "it was declared dead",
                 to_do="see whether it was killed: its log ends without 'stopped'",
             )
-        elif now - each.seen > _MISSED * spans.get(each.name, 15.0):
+        elif now - broker.seen > _MISSED * spans.get(broker.name, 15.0):
             yield error(
-                f"broker {each.name} has not renewed its lease for {now - each.seen:.0f} s: it hangs, or was "
-                "killed while no other ran",
-                f"lease {spans.get(each.name, 15.0):g} s",
+                f"broker {broker.name} has not renewed its lease for {now - broker.seen:.0f} s: it hangs, "
+                "or was killed while no other ran",
+                f"lease {spans.get(broker.name, 15.0):g} s",
                 "end it and start it again: its jobs go to the next broker that starts, or runs",
             )
     live = [each.name for each in brokers if each.ended is None]
@@ -138,8 +139,8 @@ def agreement(subject: Subject) -> Iterator[Finding]:
         return
     store = ConfigurationStore(database)
     brokers = store.live()
-    known = store.read({each.digest for each in brokers if each.digest})
-    files = {each.broker: known[each.digest] for each in brokers if each.digest in known}
+    known = store.read({broker.digest for broker in brokers if broker.digest})
+    files = {broker.broker: known[broker.digest] for broker in brokers if broker.digest in known}
     stored = _stored(database)
     found = [*differences_of_brokers(brokers), *_unless_stored(files, stored)]
     for each in found[:_MOST]:
@@ -173,7 +174,9 @@ def _unless_stored(files: dict[str, Tables], stored: set[tuple[str, str]]) -> li
     if len(files) < 2:
         return []
     return [
-        each for each in differences(files) if not {(each.queue, each.key), (ALL_QUEUES, each.key)} & stored
+        difference
+        for difference in differences(files)
+        if not {(difference.queue, difference.key), (ALL_QUEUES, difference.key)} & stored
     ]
 
 

@@ -14,8 +14,8 @@ _SHORT_LEASE = 3.0
 
 def is_valid(subject: Subject) -> Iterator[Finding]:
     """Name each wrong value and key."""
-    for each in subject.problems:
-        yield error(f"the configuration is not valid: {each}", to_do="mend it: sluicemq config check FILE")
+    for problem in subject.problems:
+        yield error(f"the configuration is not valid: {problem}", to_do="mend it: sluicemq config check FILE")
     if subject.config is not None:
         where = str(subject.file) if subject.file else "no file: environment and defaults"
         yield ok("the configuration is valid", where)

@@ -261,5 +261,5 @@ def _listens(endpoint: str) -> bool | None:
 
 
 def _answer(found: Mapping[str, list[Finding]]) -> dict[str, Any]:
-    level: Level = worst([each.level for findings in found.values() for each in findings])
+    level: Level = worst([finding.level for findings in found.values() for finding in findings])
     return {"level": level, "exit_code": level.exit_code, "findings": as_rows(found)}

@@ -77,15 +77,15 @@ def members(subject: Subject) -> Iterator[Finding]:
     if facts.members is None:
         yield _unseen(facts, "members")
         return
-    for each in facts.members:
-        if not each.is_healthy or each.state not in ("PRIMARY", "SECONDARY", "ARBITER"):
+    for member in facts.members:
+        if not member.is_healthy or member.state not in ("PRIMARY", "SECONDARY", "ARBITER"):
             yield error(
-                f"member {each.host} of the replica set is {each.state}",
+                f"member {member.host} of the replica set is {member.state}",
                 to_do="start it, and look at its log; rs.status() at another member says more",
             )
-        elif each.behind is not None and each.behind > _BEHIND:
+        elif member.behind is not None and member.behind > _BEHIND:
             yield warning(
-                f"member {each.host} is {each.behind:.0f} s behind the primary",
+                f"member {member.host} is {member.behind:.0f} s behind the primary",
                 to_do="see its disk and network: writes wait for the majority",
             )
     yield from _spare(subject, facts)

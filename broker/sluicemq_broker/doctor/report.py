@@ -69,7 +69,9 @@ def write(file: Path, content: Mapping[str, Any]) -> None:
 
 def as_rows(found: Mapping[str, list[Finding]]) -> list[dict[str, str]]:
     """Return findings as JSON values."""
-    return [{"subject": name, **each._asdict()} for name, findings in found.items() for each in findings]
+    return [
+        {"subject": name, **finding._asdict()} for name, findings in found.items() for finding in findings
+    ]
 
 
 def without_texts(config: Config) -> dict[str, Any]:

@@ -79,7 +79,9 @@ def indexes(subject: Subject) -> Iterator[Finding]:
     if not subject.store.databases:
         return
     missing = {
-        queue: names for each in subject.store.databases for queue, names in missing_indexes(each).items()
+        queue: names
+        for database in subject.store.databases
+        for queue, names in missing_indexes(database).items()
     }
     for queue, names in list(missing.items())[:_MOST_NAMED]:
         yield error(
@@ -176,8 +178,8 @@ def tasks(subject: Subject) -> Iterator[Finding]:
     if store.database is None or store.facts is None:
         return
     now = subject.now + store.facts.ahead
-    live = {owner for each in store.databases for owner in LeaseStore(each).live()}
-    running = [task for each in store.databases for task in TaskStore(each).running()]
+    live = {owner for database in store.databases for owner in LeaseStore(database).live()}
+    running = [task for database in store.databases for task in TaskStore(database).running()]
     for each in running:
         yield from _judged(each, now - _when(each, now), has_broker=each.get("owner") in live)
     if not running:
@@ -207,7 +209,7 @@ def _judged(task: dict[str, Any], silent: float, *, has_broker: bool) -> Iterato
 
 def documents(subject: Subject) -> Iterator[Finding]:
     """Name documents that brokers can't read, and pass over."""
-    found = [each for database in subject.store.databases for each in damaged_documents(database)]
+    found = [document for database in subject.store.databases for document in damaged_documents(database)]
     for each in found[:_MOST_NAMED]:
         yield error(
             f"document {str(each.id)[:64]!r} of collection {each.collection} can't be read: {each.why[:200]}",

@@ -213,9 +213,9 @@ class Incidents:
     def _look_at_differences(self) -> None:
         """Note in which settings brokers differ: one incident for each queue, of the first few."""
         said: dict[str, list[str]] = {}
-        for each in self._differences():
-            text = f"of all queues, {each}" if each.queue == ALL_QUEUES else str(each)
-            said.setdefault(each.queue.removeprefix(ALL_QUEUES), []).append(text)
+        for difference in self._differences():
+            text = f"of all queues, {difference}" if difference.queue == ALL_QUEUES else str(difference)
+            said.setdefault(difference.queue.removeprefix(ALL_QUEUES), []).append(text)
         for queue, texts in islice(said.items(), _MOST_DIFFER):
             self.note(IncidentKind.DISAGREE, queue, {"said": "; ".join(texts)[:_SAID]})
 

@@ -55,8 +55,8 @@ class RoundRobin:
 
     def _from_here(self, tenants: Sequence[str]) -> list[str]:
         """Return the tenants in the order of their turns, from the next one on."""
-        for place, each in enumerate(tenants):
-            if self._is_next(each):
+        for place, tenant in enumerate(tenants):
+            if self._is_next(tenant):
                 return [*tenants[place:], *tenants[:place]]
         return list(tenants)
 

@@ -50,7 +50,7 @@ class KeptPart(Part):
         """Return the figures of the last look."""
         for key, (name, text) in GAUGES.items():
             rows = [each for each in self.core.kept if getattr(each, key) is not None][:_MOST_SHOWN]
-            values = [((each.kind, each.name), float(getattr(each, key))) for each in rows]
+            values = [((row.kind, row.name), float(getattr(row, key))) for row in rows]
             yield LabelledGauge(name, text, _LABELS, values)
 
     def duties(self) -> Iterator[Duty]:
@@ -77,7 +77,7 @@ class KeptPart(Part):
     def _look_if_scarce(self) -> None:
         """Look at disks with little room: with a thousand queues that takes MongoDB a third of a second."""
         reserve = self.core.config.broker.disk_reserve
-        if any(each.free < _SCARCE * reserve for each in self.core.disks.values()):
+        if any(disk.free < _SCARCE * reserve for disk in self.core.disks.values()):
             self._look_at_disks()
 
     def _look_at_disks(self) -> None:

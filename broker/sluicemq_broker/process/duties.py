@@ -50,7 +50,7 @@ class Duties:
     @property
     def ended(self) -> bool:
         """True if the last step of each duty is over."""
-        return all(each.ready() for each in self._greenlets)
+        return all(greenlet.ready() for greenlet in self._greenlets)
 
     def attempt(self, what: str, step: Callable[[], None]) -> None:
         """Run a step; raises nothing: while MongoDB is away that is counted, other errors are logged."""

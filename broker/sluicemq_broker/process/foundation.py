@@ -80,7 +80,7 @@ class Foundation:
         self.schema = Schema(
             [SchemaStore(self._mongo_for_leases[each]) for each in (settings.database, *others)]
         )
-        leases = {each: LeaseStore(self._mongo_for_leases[each]) for each in config.databases}
+        leases = {database: LeaseStore(self._mongo_for_leases[database]) for database in config.databases}
         own = leases.pop(settings.database)
         self.owners = Owners(
             own,
@@ -91,7 +91,7 @@ class Foundation:
             worked=self._worked,
             admit=self.schema.follow,
         )
-        largest = max(settings.hwm_bytes, *(each.hwm_bytes for each in config.devices), 0)
+        largest = max(settings.hwm_bytes, *(device.hwm_bytes for device in config.devices), 0)
         self.memory = Memory(settings.hwm, settings.hwm_bytes, outgoing=Outgoing(3 * largest // 2))
         self.context = Context(
             self.owners,

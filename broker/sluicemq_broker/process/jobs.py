@@ -72,8 +72,8 @@ class Jobs:
         """Check the databases, find the queues, take a lease."""
         foundation = self._foundation
         retried(foundation.schema.open)
-        for each in self.queues.databases:
-            retried(LeaseStore(foundation.database(each)).prepare)
+        for database in self.queues.databases:
+            retried(LeaseStore(foundation.database(database)).prepare)
         self.queues.open_configured()
         retried(self.queues.discover)
         retried(self.queues.records.prepare)

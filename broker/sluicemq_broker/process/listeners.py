@@ -70,7 +70,7 @@ class Listeners:
         self._core = core
         self._parts = parts
         self._board = core.services.board
-        self._devices = [self._device(each) for each in core.config.devices]
+        self._devices = [self._device(device) for device in core.config.devices]
         core.subjects.append(Subjects("device", self._counters, lambda _name: settings.database))
         admin = self._admin(principals, is_open)
         self._sessions = SessionDoor(core.services, admin, parts)
@@ -106,7 +106,7 @@ class Listeners:
             "endpoint": self._sessions.door.address,
             "http": self._http.address if self._http else "",
             "http_scheme": self._http.scheme if self._http else "",
-            "devices": [each.describe() for each in self._devices],
+            "devices": [device.describe() for device in self._devices],
         }
 
     # ------------------------------------------------------------------ stop
@@ -165,8 +165,8 @@ class Listeners:
 
     def _counters(self) -> Iterable[tuple[str, Mapping[str, int]]]:
         counted: dict[str, Counter[str]] = {}
-        for each in self._devices:
-            counted.setdefault(each.name, Counter()).update(each.counted())
+        for device in self._devices:
+            counted.setdefault(device.name, Counter()).update(device.counted())
         return counted.items()
 
     def _admin(self, principals: PrincipalAdmin, is_open: Callable[[], bool]) -> Admin:
@@ -212,7 +212,7 @@ class Listeners:
         return http.HttpDoor(foundation.settings, site, foundation.counters, connections, tls)
 
     def _labelled(self) -> Iterator[LabelledGauge]:
-        return (each for part in self._parts for each in part.gauges())
+        return (gauge for part in self._parts for gauge in part.gauges())
 
 
 def _all_at_once(steps: Iterable[Callable[[], None]]) -> None:

@@ -81,7 +81,7 @@ class Server:
         )
         core = Core(config, foundation, jobs, services, [jobs.queues.subjects], [jobs.kept], [], {})
         self._parts = [part(core) for part in parts]
-        core.subjects.extend(each for part in self._parts for each in part.subjects)
+        core.subjects.extend(subject for part in self._parts for subject in part.subjects)
         self._principals = self._shared_principals(board)
         self._followed: list[Shared[Any]] = [self._principals, *self._shared_logins()]
         administered = at_broker(security, self._principals, foundation.clock.now)

@@ -82,10 +82,10 @@ class Commits:
         problems, parents = end_children(
             self._core.store, completed, now, lambda name: self._others.open(name).store
         )
-        for each in parents:
-            queue = self._others.open(each.queue)
-            queue.endings.parent_ended(each.id, each.result)
-            queue.groups.freed([each.group] if each.group else [])
+        for parent in parents:
+            queue = self._others.open(parent.queue)
+            queue.endings.parent_ended(parent.id, parent.result)
+            queue.groups.freed([parent.group] if parent.group else [])
         return problems
 
 

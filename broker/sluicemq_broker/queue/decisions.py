@@ -56,7 +56,7 @@ class AwaitChildren(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that it holds until it is written."""
-        return len(self.result) + sum([each.size for each in self.children])
+        return len(self.result) + sum([child.size for child in self.children])
 
 
 class Release(NamedTuple):

@@ -114,7 +114,9 @@ class Deliveries:
 
     def worker_with(self, job_id: str) -> Worker | None:
         """Return the worker that has this job, if one has."""
-        return next((each.worker for each in self.in_flight.values() if each.job.id == job_id), None)
+        return next(
+            (delivery.worker for delivery in self.in_flight.values() if delivery.job.id == job_id), None
+        )
 
     def extend(self, receipt: bytes, worker: Worker, until: float) -> bool:
         """Give a delivery more time; False if this worker does not have it (any more)."""
@@ -126,7 +128,7 @@ class Deliveries:
 
     def time_out(self, now: float) -> list[Delivery]:
         """Make deliveries overdue whose visibility timeout has passed, and return them."""
-        late = [each for each in self.in_flight.values() if each.overdue_at <= now]
+        late = [delivery for delivery in self.in_flight.values() if delivery.overdue_at <= now]
         for worker in {each.worker for each in late}:
             worker.note_begun()
         self._make_overdue(late, now)
@@ -142,7 +144,7 @@ class Deliveries:
 
     def lose(self, owner: str, now: float) -> list[Delivery]:
         """Make deliveries overdue whose jobs another broker has taken over, and return them."""
-        lost = [each for each in self.in_flight.values() if each.job.owner == owner]
+        lost = [delivery for delivery in self.in_flight.values() if delivery.job.owner == owner]
         self._make_overdue(lost, now)
         return lost
 

@@ -132,7 +132,9 @@ class Endings:
 
     def _have_expired(self, expired: ExpiredJobs) -> None:
         self._core.counters.add(Count.EXPIRED, len(expired.ids))
-        self._core.events.emit(Count.EXPIRED, self._core.clock.now(), ({"job": each} for each in expired.ids))
+        self._core.events.emit(
+            Count.EXPIRED, self._core.clock.now(), ({"job": job_id} for job_id in expired.ids)
+        )
         self._waiters.expired(expired.ids)
         self._groups.freed(expired.groups)
 

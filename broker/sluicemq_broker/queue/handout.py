@@ -44,7 +44,7 @@ class HandOut:
 
     def offer_workers_of(self, deliveries: list[Delivery]) -> None:
         """Offer the workers of these deliveries, and of devices whose marks have room again."""
-        for worker in {each.worker for each in deliveries}:
+        for worker in {delivery.worker for delivery in deliveries}:
             self.offer(worker)
         if self.deliveries.reopened:
             reopened, self.deliveries.reopened = self.deliveries.reopened, set()
@@ -132,7 +132,7 @@ class HandOut:
         # One with overdue jobs only can't run empty; one with nothing in flight would be among the takers.
         workers = self.deliveries.workers
         candidates = [each for each in workers if each.in_flight and each.prefetch > len(each.overdue)]
-        if candidates and not any(each.alone for each in candidates):
+        if candidates and not any(candidate.alone for candidate in candidates):
             self.deliveries.isolate(min(candidates, key=lambda each: len(each.in_flight)))
         return None
 

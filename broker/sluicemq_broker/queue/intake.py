@@ -93,7 +93,7 @@ class Intake:
     @property
     def busy(self) -> bool:
         """True if anything waits or is being written."""
-        return any(each.busy for each in self._batches)
+        return any(batch.busy for batch in self._batches)
 
     def push(self, push: Push) -> None:
         """Take jobs in; ``push.on_stored`` is called when all of them are durable or refused."""
@@ -142,11 +142,11 @@ class Intake:
 
     def drain(self, timeout: float) -> bool:
         """Wait until everything is written; False if time ran out before."""
-        return all(each.drain(timeout) for each in self._batches)
+        return all(batch.drain(timeout) for batch in self._batches)
 
     def refuse_waiting(self) -> None:
         """Give up pushes that are not being written yet; producers get an answer where their door has one."""
-        waiting = [push for each in self._batches for push in each.clear()]
+        waiting = [push for batch in self._batches for push in batch.clear()]
         self._refuse(waiting, Count.REFUSED)
         self._left(waiting)
 
@@ -185,9 +185,9 @@ class Intake:
 
     def _drop_repeated(self, pushes: list[Push]) -> None:
         """Take out those that are repeated elsewhere: once done and removed there, they would run again."""
-        repeated = [each for each in pushes if each.by is not None and each.by.superseded]
+        repeated = [push for push in pushes if push.by is not None and push.by.superseded]
         if repeated:
-            pushes[:] = [each for each in pushes if each.by is None or not each.by.superseded]
+            pushes[:] = [push for push in pushes if push.by is None or not push.by.superseded]
             self._refuse(repeated, Count.REFUSED, "its client pushes it again over another connection")
             self._left(repeated)
 

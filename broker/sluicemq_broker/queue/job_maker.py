@@ -17,7 +17,7 @@ from sluicemq_broker.job import Backoff, Dedupe, Job
 from sluicemq_broker.security import Caller
 from sluicemq_broker.store import ServerClock, stored_size
 
-_RULES: Final = {each.name: each.rule for each in OPTIONS.values()}
+_RULES: Final = {option.name: option.rule for option in OPTIONS.values()}
 
 
 class _Brief(reprlib.Repr):

@@ -127,7 +127,7 @@ class Ledger:
         """Return the priority above which a new job comes before all ready ones; None: none does."""
         if self.behind(now) or self.older_returning(now):
             return None
-        waiting = [each.ready for each in self._arrivals if each.awaited(now)]
+        waiting = [arrival.ready for arrival in self._arrivals if arrival.awaited(now)]
         return max([self._ready, self._withheld, *waiting])
 
     def arrived(self, arrival: Arrival, durable: list[Job]) -> None:
@@ -139,7 +139,7 @@ class Ledger:
     @property
     def inserting(self) -> int:
         """Jobs inserted reserved that are on their way, or wait for those before them."""
-        return sum([len(each.jobs) for each in self._arrivals])
+        return sum([len(arrival.jobs) for arrival in self._arrivals])
 
     def passed(self, now: float) -> list[Arrival]:
         """Take out the pushes whose jobs may go out: durable, and none accepted before them is awaited."""
@@ -148,12 +148,12 @@ class Ledger:
             return passed  # as mostly: this is asked after every event
         waiting: deque[Arrival] = deque()
         awaited = False
-        for each in self._arrivals:
-            if each.finished and not awaited:
-                passed.append(each)
+        for arrival in self._arrivals:
+            if arrival.finished and not awaited:
+                passed.append(arrival)
             else:
-                waiting.append(each)
-                awaited = awaited or each.awaited(now)
+                waiting.append(arrival)
+                awaited = awaited or arrival.awaited(now)
         self._arrivals = waiting
         if self._withheld > NOTHING and not self._held_up(self._withheld_to, now):
             self._ready = max(self._ready, self._withheld)
@@ -238,9 +238,9 @@ class Ledger:
         ``due``: the server's time, from which jobs have their numbers.
         """
         priority, self._ready = self._ready, NOTHING
-        under_way = [each.seq for each in self._arrivals if each.awaited(now)]
+        under_way = [arrival.seq for arrival in self._arrivals if arrival.awaited(now)]
         # All ready jobs behind such an insert came with a push that is in here still.
-        passes_over = bool(under_way) and any(each.ready > NOTHING for each in self._arrivals)
+        passes_over = bool(under_way) and any(arrival.ready > NOTHING for arrival in self._arrivals)
         before = min([*under_way, self._next_seq(due)])
         return Bound(priority, before, passes_over, self.last_seq)
 
@@ -260,7 +260,7 @@ class Ledger:
         """A claim was answered: jobs it had to pass over may be ready once the inserts before are through."""
         if not bound.passes_over:
             return
-        if any(not each.finished and each.seq <= bound.known for each in self._arrivals):
+        if any(not arrival.finished and arrival.seq <= bound.known for arrival in self._arrivals):
             self._withhold(bound.priority, bound.known)
         else:  # they were through before this claim was
             self._ready = max(self._ready, bound.priority)
@@ -271,7 +271,7 @@ class Ledger:
 
     def _held_up(self, seq: int, now: float) -> bool:
         """True if an insert is awaited before which no job of this number is claimed."""
-        return any(each.seq <= seq and each.awaited(now) for each in self._arrivals)
+        return any(arrival.seq <= seq and arrival.awaited(now) for arrival in self._arrivals)
 
     def _next_seq(self, due: float) -> int:
         """No job that is accepted here from now on has a lower number.

@@ -79,7 +79,7 @@ class Moves(Generic[Moving]):
         for queue, jobs in _new_jobs(moves).items():
             queue.intake.accept(jobs)
         problems |= write_in_portions(self._core, self._portions, moves, _first_queue, self._statement)
-        return problems, _new_jobs(each for each in moves if each.job.id not in problems)
+        return problems, _new_jobs(move for move in moves if move.job.id not in problems)
 
     def _prepare(self, settled: Settled[Moving], now: float) -> Move:
         """Return what is to be written; raises what is wrong with the verdict."""
@@ -131,7 +131,7 @@ class Forwards(Moves[PassOn]):
         return Move(entry, {queue: [on]})
 
     def _statement(self, moves: Sequence[Move]) -> dict[str, SluiceError]:
-        return forward(self._core.store, [each.entry for each in moves], self._core.clock.now())
+        return forward(self._core.store, [move.entry for move in moves], self._core.clock.now())
 
 
 class FanOuts(Moves[AwaitChildren]):
@@ -164,14 +164,14 @@ class FanOuts(Moves[AwaitChildren]):
         return Move(FanOut(job, tuple(children), result), new)
 
     def _statement(self, moves: Sequence[Move]) -> dict[str, SluiceError]:
-        return fan_out(self._core.store, [each.entry for each in moves], self._core.clock.now())
+        return fan_out(self._core.store, [move.entry for move in moves], self._core.clock.now())
 
 
 def _check(job: Job, children: Sequence[Onward]) -> None:
     """Raise what is wrong with a fan-out as a whole."""
     if not 1 <= len(children) <= MOST_CHILDREN:
         raise BadFrames(f"a fan-out has 1 to {MOST_CHILDREN} children, not {len(children)}")
-    if (queues := len({each.queue for each in children})) > _MOST_QUEUES:
+    if (queues := len({child.queue for child in children})) > _MOST_QUEUES:
         raise BadFrames(f"a fan-out goes into {_MOST_QUEUES} queues at most, not {queues}")
     if (size := _inherited(job, children)) > _MOST_INHERITED:
         text = f"the children would inherit {size} bytes in all, at most {_MOST_INHERITED}"
@@ -180,13 +180,13 @@ def _check(job: Job, children: Sequence[Onward]) -> None:
 
 def _inherited(job: Job, children: Sequence[Onward]) -> int:
     """Return the bytes of the children that have the payload of their parent."""
-    return job.size * sum([each.payload is None for each in children])
+    return job.size * sum([child.payload is None for child in children])
 
 
 def _new_jobs(moves: Iterable[Move]) -> NewJobs:
     new: NewJobs = defaultdict(list)
-    for each in moves:
-        for queue, jobs in each.new.items():
+    for move in moves:
+        for queue, jobs in move.new.items():
             new[queue].extend(jobs)
     return new
 

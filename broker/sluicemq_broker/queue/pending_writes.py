@@ -69,8 +69,8 @@ def by_owner(
 ) -> dict[str, list[Item]]:
     """Return jobs, or entries about jobs, under each owner id: a statement names one."""
     groups: dict[str, list[Item]] = defaultdict(list)
-    for each in items:
-        groups[owner(each)].append(each)
+    for item in items:
+        groups[owner(item)].append(item)
     return groups
 
 

@@ -43,6 +43,6 @@ class JobsProgress:
 
     def _write(self, receipts: list[bytes]) -> None:
         self._written = self._core.timer.now()
-        newest = [self._newest.pop(each) for each in receipts]
+        newest = [self._newest.pop(receipt) for receipt in receipts]
         if not self._core.retry.over:  # a broker that stops has more important things to write
             self._core.retry.run(lambda: self._core.store.note_progress(newest))

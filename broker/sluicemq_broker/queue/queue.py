@@ -262,7 +262,7 @@ class Queue:
     def busy(self) -> bool:
         """True if anything is on its way to MongoDB."""
         parts = (self.intake, self.settling, self.groups, self.unreadable, self.endings)
-        return any(each.busy for each in parts)
+        return any(part.busy for part in parts)
 
     @property
     def working(self) -> bool:

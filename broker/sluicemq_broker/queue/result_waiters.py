@@ -212,7 +212,9 @@ class ResultWaiters:
 
     def check(self, ids: Iterable[str] | None = None) -> None:
         """Look up these jobs, by default all: they may have ended, and nobody has said so."""
-        self._look_ups.extend(list(self._stored) if ids is None else [each for each in ids if each in self])
+        self._look_ups.extend(
+            list(self._stored) if ids is None else [job_id for job_id in ids if job_id in self]
+        )
 
     def _look_up_next(self, count: int) -> None:
         """Look up ``count`` jobs, the longest not looked up first; and all that a look-up did not find.
@@ -324,7 +326,7 @@ class ResultWaiters:
             each.on_outcome(error)
 
     def _still_waiting(self, job_id: str, questions: Iterable[_Question]) -> list[_Question]:
-        return [each for each in questions if each.on_outcome in self._waiting.get(job_id, ())]
+        return [question for question in questions if question.on_outcome in self._waiting.get(job_id, ())]
 
     def _unknown(self, job_id: str) -> SluiceError:
         if job_id in self._expired:

@@ -50,24 +50,31 @@ class Sender:
             self._settler.pop(deliveries, partial(self._popped, worker, message))
         else:
             worker.deliver(deliveries)
-            for each in deliveries:
-                each.job.drop_payload()
+            for delivery in deliveries:
+                delivery.job.drop_payload()
         self._core.scheduler.hand_out.sent(message)
 
     def _count(self, message: Message) -> None:
         deliveries, now = message.deliveries, self._core.clock.now()
         self._core.counters.add(Count.DELIVERED, len(deliveries))
-        self._core.counters.took(Timing.TIME_IN_QUEUE, [now - each.job.seq / 1e6 for each in deliveries])
+        self._core.counters.took(
+            Timing.TIME_IN_QUEUE, [now - delivery.job.seq / 1e6 for delivery in deliveries]
+        )
         if self._core.events.wanted:
             name = message.worker.name
-            told = ({"job": each.job.id, "attempt": each.job.attempts, "worker": name} for each in deliveries)
+            told = (
+                {"job": delivery.job.id, "attempt": delivery.job.attempts, "worker": name}
+                for delivery in deliveries
+            )
             self._core.events.emit(Count.DELIVERED, now, told)
 
     def _popped(self, worker: Worker, message: Message, gone: Collection[Delivery]) -> None:
         """Send popped jobs, which are out of the queue now, but for those that were not ours any more."""
         deliveries = message.deliveries
         try:
-            worker.deliver([each for each in deliveries if each not in gone] if gone else deliveries)
+            worker.deliver(
+                [delivery for delivery in deliveries if delivery not in gone] if gone else deliveries
+            )
         finally:
             self._sent.release(message.size)
             self._core.scheduler.deliveries.removed(worker, deliveries)

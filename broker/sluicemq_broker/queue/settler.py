@@ -105,12 +105,12 @@ class Settler:
     @property
     def busy(self) -> bool:
         """Return True if any verdict is not durable yet."""
-        return any(each.busy for each in self.batchers)
+        return any(batcher.busy for batcher in self.batchers)
 
     @property
     def batchers(self) -> tuple[Batcher[Any], ...]:
         """Return all batches on their way to MongoDB."""
-        return (self._pops, self._unsent, *[each.batcher for each in self._writes.values()])
+        return (self._pops, self._unsent, *[write.batcher for write in self._writes.values()])
 
     # -------------------------------------------------------- ways a delivery ends
 
@@ -192,7 +192,7 @@ class Settler:
     def withdraw(self, deliveries: Sequence[Delivery]) -> None:
         """End these without a verdict; their attempts are not counted."""
         self._core.counters.add(Count.RETURNED, len(deliveries))
-        self.release([each.job for each in deliveries])
+        self.release([delivery.job for delivery in deliveries])
 
     def release(self, jobs: Iterable[Job]) -> None:
         """Give back jobs that no worker has started: they are ready, and the attempt is not counted."""
@@ -287,11 +287,11 @@ class Settler:
         ours = self._core.retry.run(lambda: self._core.store.roll_back(entries, now))
         if ours < len(entries):
             self._core.counters.add(Count.GIVEN_BACK_BY_OTHERS, len(entries) - ours)
-        self._core.scheduler.ended([each.job for each in entries])
+        self._core.scheduler.ended([entry.job for entry in entries])
         self._core.scheduler.ledger.returned(_awaited(batch))
         _answer(batch)
-        self._endings.became_dead([each for each in entries if each.dead], now)
-        self._have_returned([each for each in entries if not each.dead], now)
+        self._endings.became_dead([entry for entry in entries if entry.dead], now)
+        self._have_returned([entry for entry in entries if not entry.dead], now)
 
     def _write_releases(self, jobs: list[Job]) -> None:
         for these in by_owner(jobs).values():
@@ -306,10 +306,10 @@ class Settler:
 
     def _write_pops(self, pops: list[_Pop]) -> None:
         """Remove jobs (or keep them as done), durably, and only then send them."""
-        batch = [Settled(each, NO_RESULT) for deliveries, _ in pops for each in deliveries]
+        batch = [Settled(delivery, NO_RESULT) for deliveries, _ in pops for delivery in deliveries]
         problems = self._write_commits(batch)
         for deliveries, popped in pops:
-            shielded(popped, {each for each in deliveries if each.job.id in problems})
+            shielded(popped, {delivery for delivery in deliveries if delivery.job.id in problems})
 
     def _undo_pops(self, jobs: list[Job]) -> None:
         self._core.retry.run(lambda: self._core.store.undo_pop(jobs))
@@ -345,9 +345,9 @@ class Settler:
             self._endings.not_ended(settled, problem)
 
     def _have_returned(self, entries: Sequence[RolledBack], now: float) -> None:
-        for each in entries if self._core.events.wanted else ():
-            count = Count.ROLLED_BACK if each.reason else Count.RELEASED
-            self._core.events.emit(count, now, [about_return(each)])
+        for entry in entries if self._core.events.wanted else ():
+            count = Count.ROLLED_BACK if entry.reason else Count.RELEASED
+            self._core.events.emit(count, now, [about_return(entry)])
         at_once = [each.job.priority for each in entries if not each.due or each.due <= now]
         if at_once:
             self._core.scheduler.some_ready(max(at_once), len(at_once))
@@ -374,7 +374,7 @@ class Settler:
 
     def _pops_failed(self, pops: list[_Pop]) -> None:
         for deliveries, popped in pops:
-            self._failed([Settled(each, NO_RESULT) for each in deliveries])
+            self._failed([Settled(delivery, NO_RESULT) for delivery in deliveries])
             shielded(popped, set(deliveries))
 
     def _undo_failed(self, jobs: list[Job]) -> None:
@@ -396,7 +396,7 @@ def _answer(settled: Sequence[Settled[Any]], problem: SluiceError | None = None)
 def _awaited(returns: Iterable[Settled[Return]]) -> int:
     """Count the jobs that newer jobs wait for: ready at once, though no worker has said so."""
     entries = [each.decision.entry for each in returns if each.settlement is None]
-    return sum(each.due is None and not each.dead for each in entries)
+    return sum(entry.due is None and not entry.dead for entry in entries)
 
 
 def _goes_back(settled: Settled[Any], problem: SluiceError | None) -> bool:

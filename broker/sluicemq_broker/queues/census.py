@@ -267,7 +267,7 @@ class Census:
         counts = inspector.counts(queue.name, self._clock.now())
         if queue.capacity.bounded:
             size = inspector.size(queue.name) if queue.capacity.measured else 0
-            documents = sum(counts[each] for each in SHOWN_STATES)
+            documents = sum(counts[state] for state in SHOWN_STATES)
             waiting = documents - sum(counts[each] for each in _NOT_WAITING)
             now, shared = self._timer.now(), self._owners.others > 0
             queue.capacity.counted(Counted(waiting, documents, size), flow, now, shared=shared)
@@ -322,7 +322,7 @@ def _count_into(count: Callable[[], None], done: AsyncResult[None]) -> None:
 def _tally(counts: dict[str, Any], begun: Mark) -> Tally:
     """Return the tally of a count; states with too many jobs to count are estimates."""
     exact, oldest = counts.pop("exact"), counts.pop("oldest")
-    many = () if exact else (each for each in counts if counts[each] >= COUNTED_EXACTLY)
+    many = () if exact else (count for count in counts if counts[count] >= COUNTED_EXACTLY)
     return Tally(counts, frozenset(many), oldest, begun)
 
 

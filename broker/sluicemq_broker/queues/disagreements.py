@@ -67,8 +67,8 @@ class Disagreements:
 
     def prepare(self) -> None:
         """Make the indexes."""
-        for each in self._stores.values():
-            each.prepare()
+        for store in self._stores.values():
+            store.prepare()
 
     def of(self, name: str) -> tuple[DifferenceRow, ...]:
         """Return the differences of one queue, and of all queues without a table."""
@@ -114,9 +114,9 @@ class Disagreements:
     def _compare(self, database: str, store: ConfigurationStore) -> Iterator[Difference]:
         brokers = store.live()
         yield from differences_of_brokers(brokers)
-        for number, each in enumerate(self._files[database].differences(brokers), 1):
-            if not self._is_stored(database, each):
-                yield each
+        for number, difference in enumerate(self._files[database].differences(brokers), 1):
+            if not self._is_stored(database, difference):
+                yield difference
             if number % _A_TURN == 0:
                 let_others_run()
 
@@ -139,11 +139,11 @@ class _Files:
 
     def differences(self, brokers: Iterable[Said]) -> list[Difference]:
         """Return the differences of these brokers' files; ten thousand queues take a tenth of a second."""
-        said = [(each.broker, each.digest) for each in brokers if each.digest]
+        said = [(broker.broker, broker.digest) for broker in brokers if broker.digest]
         digests = list(islice(dict.fromkeys(digest for _, digest in said), _MOST_FILES))
         if len(digests) < 2:
             return []
-        missing = [each for each in digests if each not in self._known]
+        missing = [digest for digest in digests if digest not in self._known]
         self._known = {key: tables for key, tables in self._known.items() if key in digests}
         self._known |= self._store.read(missing) if missing else {}
         known = [each for each in said if each[1] in self._known]

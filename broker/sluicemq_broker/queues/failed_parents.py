@@ -25,7 +25,7 @@ class FailedParents:
 
     def on_parents_failed(self, parents: Sequence[FailedParent]) -> None:
         """Answer clients that wait for these parents, and let their groups go on."""
-        for each in parents:
-            queue = self._queues.open(each.queue)
-            queue.groups.freed(each.groups)
-            queue.endings.parent_ended(each.id, Dead(f"its {each.reason}"))
+        for parent in parents:
+            queue = self._queues.open(parent.queue)
+            queue.groups.freed(parent.groups)
+            queue.endings.parent_ended(parent.id, Dead(f"its {parent.reason}"))

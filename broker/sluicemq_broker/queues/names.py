@@ -21,7 +21,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     near = islice((each for each in known if abs(len(each) - len(name)) <= _LONGER), _LOOKED_AT)
     pairs = _pairs(name)
     candidates = nlargest(_COMPARED, near, key=lambda each: len(pairs & _pairs(each)))
-    by_lower = {each.lower(): each for each in candidates}
+    by_lower = {candidate.lower(): candidate for candidate in candidates}
     found = get_close_matches(name.lower(), by_lower, n=1, cutoff=_ALIKE)
     return by_lower[found[0]] if found else None
 

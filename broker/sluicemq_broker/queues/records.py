@@ -84,10 +84,10 @@ class QueueRecords:
     def removals(self) -> list[tuple[str, QueueRecord, Removing]]:
         """Return the records of queues that are being removed, each with its database."""
         return [
-            (database, each, each.removing)
+            (database, record, record.removing)
             for database, followed in self._followed.items()
-            for each in list(followed.records.values())
-            if each.removing
+            for record in list(followed.records.values())
+            if record.removing
         ]
 
 

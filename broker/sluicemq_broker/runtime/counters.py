@@ -97,7 +97,9 @@ class QueueCounters(PartCounters):
     def took(self, timing: Timing, durations: Sequence[float]) -> None:
         """Record the durations of one batch, in seconds; a negative one counts as 0."""
         known = (
-            [each if each > 0 else 0.0 for each in durations] if min(durations, default=0) < 0 else durations
+            [duration if duration > 0 else 0.0 for duration in durations]
+            if min(durations, default=0) < 0
+            else durations
         )
         if known:
             if self._timings is None:

@@ -39,7 +39,7 @@ class Events:
     def emit(self, event: str, at: float, jobs: Iterable[Mapping[str, Any]]) -> None:
         """Record an event of jobs, each ``{job, attempt?, worker?, reason?}``; ``at``: server's time."""
         if self._ring.wanted:
-            self._ring.add({"at": at, "event": event, "queue": self._queue, **each} for each in jobs)
+            self._ring.add({"at": at, "event": event, "queue": self._queue, **job} for job in jobs)
 
     def read(
         self,
@@ -71,9 +71,9 @@ class _Ring:
         self._counts: dict[str, int] = {}  # of all events of a queue
 
     def add(self, events: Iterable[dict[str, Any]]) -> None:
-        for each in events:
-            self._held.append(each)
-            self._counts[each["queue"]] = self._counts.get(each["queue"], 0) + 1
+        for event in events:
+            self._held.append(event)
+            self._counts[event["queue"]] = self._counts.get(event["queue"], 0) + 1
 
     def read(
         self, after: int | None, queue: str | None, most: int, is_seen: Callable[[str], bool]

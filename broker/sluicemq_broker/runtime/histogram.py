@@ -38,5 +38,5 @@ class Histogram:
         if max(durations) <= (BOUNDS[low] if low < len(BOUNDS) else _NO_BOUND):
             self.counts[low] += len(durations)
             return
-        for each in durations:
-            self.counts[bisect_left(BOUNDS, each)] += 1
+        for duration in durations:
+            self.counts[bisect_left(BOUNDS, duration)] += 1

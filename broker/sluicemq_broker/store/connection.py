@@ -93,8 +93,8 @@ def promised(uri: str) -> tuple[str, list[str]]:
     hosts, mark, options = uri.partition("?")
     parts = re.split("([&;])", options)
     pairs, marks = parts[::2], parts[1::2]
-    ours = [each for each in pairs if each.partition("=")[0].lower() in _OURS]
-    kept = (marks or ["&"])[0].join(each for each in pairs if each not in ours)
+    ours = [pair for pair in pairs if pair.partition("=")[0].lower() in _OURS]
+    kept = (marks or ["&"])[0].join(pair for pair in pairs if pair not in ours)
     return hosts + (mark if kept else "") + kept, [each.partition("=")[0] for each in ours]
 
 

@@ -138,7 +138,7 @@ def _definite(error: mongo_errors.OperationFailure) -> bool:
     details = error.details or {}
     if details.get("writeConcernError") or details.get("writeConcernErrors"):
         return False
-    codes = {each.get("code") for each in details.get("writeErrors", ())} or {error.code}
+    codes = {failure.get("code") for failure in details.get("writeErrors", ())} or {error.code}
     return codes <= AT_FAULT
 
 

@@ -66,13 +66,13 @@ def read_errors(errors: Sequence[Mapping[str, Any]], *, repeatable: bool = True)
         raise Unclear(f"MongoDB has not taken all: {str(errors)[:200]}")
     if repeatable and codes - {ServerCode.DUPLICATE_KEY} - AT_FAULT:
         raise Doubtful(f"MongoDB has not taken all: {str(errors)[:200]}")
-    for each in errors:
-        at = each["index"]
-        key = each.get("keyPattern", {"_id": 1}) if each.get("code") == ServerCode.DUPLICATE_KEY else None
+    for error in errors:
+        at = error["index"]
+        key = error.get("keyPattern", {"_id": 1}) if error.get("code") == ServerCode.DUPLICATE_KEY else None
         if key == {"_id": 1}:
             pushed.existing.append(at)
         elif key == {"dedupe_id": 1}:
             pushed.taken.append(at)
         else:
-            pushed.refused[at] = TooLarge(f"MongoDB refused it: {str(each.get('errmsg'))[:200]}")
+            pushed.refused[at] = TooLarge(f"MongoDB refused it: {str(error.get('errmsg'))[:200]}")
     return pushed

@@ -70,7 +70,7 @@ class Route:
         self._clock = context.clock
         self._counters = context.counters
         self._who = f"{self} at {broker}"
-        self._topics = Topics([each.encode() for each in settings.topics])
+        self._topics = Topics([topic.encode() for topic in settings.topics])
         self._headers = settings.headers or {}
         self._portions = Portions(_MOST, context.counters.notice)
         self._more = Event()

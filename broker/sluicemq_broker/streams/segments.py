@@ -49,10 +49,10 @@ class Recent:
         if not self._segments or not max(self._oldest, self._segments[0].first) <= first < self.next:
             return None
         found: list[Segment] = []
-        for each in reversed(self._segments):
-            if each.next <= first:
+        for segment in reversed(self._segments):
+            if segment.next <= first:
                 break
-            found.append(each)
+            found.append(segment)
         found.reverse()
         size = 0
         for at, each in enumerate(found):

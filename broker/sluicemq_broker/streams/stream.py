@@ -215,8 +215,8 @@ class Stream:
     def _keep(self, segments: list[Segment]) -> None:
         """Keep segments in memory that follow those that are there."""
         if segments and segments[0].first <= self._recent.next:
-            for each in segments:
-                self._recent.add(each)
+            for segment in segments:
+                self._recent.add(segment)
 
     # ------------------------------------------------------------------ wait
 
@@ -279,8 +279,8 @@ class Stream:
             return
         while more:
             page = self.store.read(first, MOST_BYTES)
-            for each in page.segments:
-                self._recent.add(each)
+            for segment in page.segments:
+                self._recent.add(segment)
             if self._recent.next > first or page.first > first:
                 self._wake()
             more = page.more and self._recent.next > first

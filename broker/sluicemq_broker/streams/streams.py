@@ -41,8 +41,8 @@ class Streams:
         self._context = context
         self._database = database
         self._open: dict[str, Stream] = {}
-        named = (each.stream for each in config.devices if each.stream)
-        routed = (each.stream for each in config.routes)
+        named = (device.stream for device in config.devices if device.stream)
+        routed = (route.stream for route in config.routes)
         self._made: set[str] = {*config.streams, *named, *routed}  # in MongoDB, or in the configuration
         self._looks_again = False  # at the next poll
         self._retentions: dict[str, Retention] = {}
@@ -110,7 +110,7 @@ class Streams:
 
     def names(self) -> list[str]:
         """Return the names of all streams, with those of other brokers; reads MongoDB."""
-        found = (name for each in self._databases() for name in stream_names(self._database(each)))
+        found = (name for database in self._databases() for name in stream_names(self._database(database)))
         return sorted(name for name in set(found) if is_queue_name(name))
 
     def discover(self) -> list[str]:

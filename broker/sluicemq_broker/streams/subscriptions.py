@@ -166,7 +166,7 @@ class Subscriptions:
         One statement for each database, and a few for each stream with subscriptions.
         """
         found: dict[str, list[Subscription]] = {}
-        for store in {each.settings.database: self.store(each) for each in self._streams}.values():
+        for store in {stream.settings.database: self.store(stream) for stream in self._streams}.values():
             for each in store.of():
                 found.setdefault(each.stream, []).append(each)
         streams = ((self._streams.known(name), found[name]) for name in sorted(found))

@@ -205,9 +205,9 @@ def _check_pattern(pattern: bytes) -> None:
 def _shortest(beginnings: Iterable[bytes]) -> list[bytes]:
     """Return the prefixes in order, without those that have another one as prefix."""
     found: list[bytes] = []
-    for each in sorted(beginnings):
-        if not (found and each.startswith(found[-1])):
-            found.append(each)
+    for beginning in sorted(beginnings):
+        if not (found and beginning.startswith(found[-1])):
+            found.append(beginning)
     return found
 
 

@@ -82,14 +82,14 @@ class Writer:
 
     def add(self, batch: Batch) -> None:
         """Store a batch behind all that were added before; never blocks."""
-        for each in _ids(batch):
-            self._waiting.setdefault(each, []).append(batch)
+        for job_id in _ids(batch):
+            self._waiting.setdefault(job_id, []).append(batch)
         self._batches.add(batch)
 
     # ------------------------------------------------- one segment, in its greenlet
 
     def _write(self, batches: list[Batch]) -> None:
-        self._later = {each.numbered.publisher: 0 for each in batches if each.numbered}
+        self._later = {batch.numbered.publisher: 0 for batch in batches if batch.numbered}
         try:
             if not self._store.prepared:
                 self._context.retry.run(partial(self._store.prepare, self._context.clock.now()))
@@ -132,7 +132,7 @@ class Writer:
         if (
             tail is None
             or self._context.passed() - self._known_at > self._context.guard
-            or any(each.expected and each.expected.last >= tail.next for each in batches)
+            or any(batch.expected and batch.expected.last >= tail.next for batch in batches)
         ):
             tail = self._read_on()
         return tail
@@ -185,9 +185,9 @@ class Writer:
         if unsure:
             self._look_up_ids(unsure)
             self._look_behind([each.numbered for each in unsure if each.numbered and not self._is_new(each)])
-        for each in batches:
-            if each.numbered:
-                self._progress.pass_by(each.numbered)
+        for batch in batches:
+            if batch.numbered:
+                self._progress.pass_by(batch.numbered)
 
     def _is_new(self, batch: Batch) -> bool:
         """True if its number says that the stream can't have it."""
@@ -204,7 +204,7 @@ class Writer:
                 self._progress.note(each)
 
     def _has_behind(self, batches: Sequence[Numbered]) -> bool:
-        ranges = [each.behind for each in batches]
+        ranges = [batch.behind for batch in batches]
         return bool(ranges) and self._context.retry.run(partial(self._store.has_between, ranges))
 
     def _overtaken(self, by: Numbered) -> None:
@@ -219,7 +219,7 @@ class Writer:
         return batch.numbered.number < self._later.get(batch.numbered.publisher, 0)
 
     def _look_up_ids(self, wanted: Sequence[Batch]) -> None:
-        ids = {each for batch in wanted for each in _ids(batch)}
+        ids = {job_id for batch in wanted for job_id in _ids(batch)}
         there = self._context.retry.run(partial(self._store.stored, ids))
         oldest = self._context.clock.now() - self._window
         for batch in wanted:
@@ -303,7 +303,7 @@ class Writer:
         for segment in page.segments[:1]:
             there = scan(segment.packed)[1]
             numbers = [segment.first + at for at, each in enumerate(there) if each == topic]
-            return max((each for each in numbers if each >= page.first), default=0)
+            return max((number for number in numbers if number >= page.first), default=0)
         return 0
 
     # ----------------------------------------------------------------- settled
@@ -323,11 +323,11 @@ class Writer:
         if batch.settled:
             return
         batch.settled = True
-        for each in _ids(batch):
-            waiting = self._waiting[each]
+        for job_id in _ids(batch):
+            waiting = self._waiting[job_id]
             waiting.remove(batch)
             if not waiting:
-                del self._waiting[each]
+                del self._waiting[job_id]
         if isinstance(outcome, Stored):
             self._context.counters.add(Count.PUBLISHED, batch.count - len(outcome.there))
             self._context.counters.add(Count.PUBLISHED_AGAIN, len(outcome.there))

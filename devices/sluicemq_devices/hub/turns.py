@@ -24,11 +24,11 @@ def let_others_run() -> None:
 def in_pieces(items: Iterable[_Item]) -> Iterator[_Item]:
     """Yield items to a greenlet; others run whenever it has computed with them for some milliseconds."""
     until = thread_time() + _PIECE
-    for each in items:
+    for item in items:
         if thread_time() > until:
             let_others_run()
             until = thread_time() + _PIECE
-        yield each
+        yield item
 
 
 def in_turns(step: Callable[[], bool]) -> None:

@@ -171,12 +171,14 @@ class StreamDevice:
         charge(lane, len(messages), sum(map(len, messages)), self._counters)
         batch: list[bytes] = []
         size = 0
-        for each in messages:
-            if len(each) > self._longest:
-                self._lost(1, TooLarge(f"a message of {len(each)} bytes, this broker takes {self._longest}"))
+        for message in messages:
+            if len(message) > self._longest:
+                self._lost(
+                    1, TooLarge(f"a message of {len(message)} bytes, this broker takes {self._longest}")
+                )
                 continue
-            batch.append(each)
-            size += len(each)
+            batch.append(message)
+            size += len(message)
             # Messages, and bytes, of one batch for the stream, at most.
             if len(batch) >= 2048 or size >= (512 << 10):
                 self._store(batch, size)
@@ -292,4 +294,4 @@ class StreamDevice:
         if self._settings.envelope != Envelope.FULL:
             return messages
         first, time = segment.first + place, b" %.3f" % segment.at
-        return [extended(each, b"%d" % number + time) for number, each in enumerate(messages, first)]
+        return [extended(message, b"%d" % number + time) for number, message in enumerate(messages, first)]

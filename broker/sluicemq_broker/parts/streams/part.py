@@ -59,12 +59,12 @@ class StreamsPart(Part):
         )
         self._routes = [
             Route(
-                each,
-                self._streams.open(each.stream),
-                core.jobs.queues.open(each.queue),
+                route,
+                self._streams.open(route.stream),
+                core.jobs.queues.open(route.queue),
                 *(subscriptions, core.services.maker, services, foundation.name),
             )
-            for each in config.routes
+            for route in config.routes
         ]
         self.verbs = self._sessions.verbs(self)
         self.subjects = [Subjects("stream", self._counters, self._streams.database_name)]
@@ -124,7 +124,7 @@ class StreamsPart(Part):
         return any(each.busy for each in (*self._streams, *self._routes))
 
     def _counters(self) -> Iterator[tuple[str, Mapping[str, int]]]:
-        return ((each.name, each.counters.values) for each in self._streams)
+        return ((stream.name, stream.counters.values) for stream in self._streams)
 
     def _subscriptions_of(self, stream: Stream) -> SubscriptionStore:
         foundation = self.core.foundation

@@ -54,7 +54,7 @@ class Publishing:
         outcome: Stored | SluiceError,
     ) -> None:
         if isinstance(outcome, Stored):
-            there = [[list(each) for each in sorted(outcome.there.items())]] if outcome.there else []
+            there = [[list(item) for item in sorted(outcome.there.items())]] if outcome.there else []
             session.send(wire.OK, number, outcome.first, *there)
         else:
             self._counters.add(Count.of(outcome))

@@ -118,7 +118,7 @@ class AuditStore:
 
         Crash before: they are not there. After: they are. Reply lost: written again, which changes nothing.
         """
-        statements = [ReplaceOne({"_id": each.id}, _document(each), upsert=True) for each in records]
+        statements = [ReplaceOne({"_id": record.id}, _document(record), upsert=True) for record in records]
         if statements:
             with translated():
                 # failpoint audit.write
@@ -130,7 +130,11 @@ class AuditStore:
             # Documents in one reply: a few milliseconds of the hub.
             found = list(self._records.find(_filter(choice)).sort(_NEWEST).limit(most).batch_size(200))
             rows = list(readable(self._records, found, read_audited))
-        at = [(seconds(each["at"]), each["_id"]) for each in found if isinstance(each.get("at"), datetime)]
+        at = [
+            (seconds(document["at"]), document["_id"])
+            for document in found
+            if isinstance(document.get("at"), datetime)
+        ]
         return AuditPage(rows, at[-1] if at and len(found) == most else None)
 
     def trim(self, before: float, most: int) -> int:
@@ -144,9 +148,9 @@ class AuditStore:
             for kind in AuditKind:
                 alike = {"kind": str(kind)}
                 first = self._records.find(alike, {"at": 1, "_id": 0}).sort(_NEWEST).skip(most).limit(1)
-                for each in first:
+                for document in first:
                     # failpoint audit.trim_kind
-                    gone += self._records.delete_many({**alike, "at": {"$lte": each["at"]}}).deleted_count
+                    gone += self._records.delete_many({**alike, "at": {"$lte": document["at"]}}).deleted_count
         return gone
 
 

@@ -77,10 +77,10 @@ class Counting:
         if total < self._surely_many and (found := self._all_at_once()):
             return found
         shares = self._sampled() if total >= self._surely_many else {}
-        few = [each for each in SHOWN_STATES if shares.get(each, 0.0) * total < 3 * self._exactly]
+        few = [state for state in SHOWN_STATES if shares.get(state, 0.0) * total < 3 * self._exactly]
         over = self._expired()
         counts = dict(zip(few, _together([partial(self._counted, state) for state in few]), strict=True))
-        many = [each for each in SHOWN_STATES if counts.get(each, self._exactly) >= self._exactly]
+        many = [state for state in SHOWN_STATES if counts.get(state, self._exactly) >= self._exactly]
         if over.get(State.READY, 0) + over.get(SCHEDULED, 0) >= self._exactly:  # perhaps more: see the sample
             many = [*dict.fromkeys([*many, State.READY, SCHEDULED]), EXPIRED]
             over = {State.WAITING: over[State.WAITING]}
@@ -125,15 +125,15 @@ class Counting:
         takes more where a state has too many jobs, or something has expired.
         """
         lines = has_lines(self._jobs)
-        states = [each for each in SHOWN_STATES if lines or each != State.WAITING]
+        states = [state for state in SHOWN_STATES if lines or state != State.WAITING]
         over = [_over(self._now), *([_over_in_line(self._now)] if lines else [])]
         branches = (
             *(_counting(state, selects(state, self._now), self._exactly) for state in states),
             *(_counting(EXPIRED, each, self._exactly) for each in over),
         )
-        together = union(Branch(self._jobs.name, each) for each in branches)
-        found = {each["_id"]: each for each in self._jobs.aggregate(together, hint=READY_INDEX)}
-        if EXPIRED in found or any(each["count"] >= self._exactly for each in found.values()):
+        together = union(Branch(self._jobs.name, branch) for branch in branches)
+        found = {document["_id"]: document for document in self._jobs.aggregate(together, hint=READY_INDEX)}
+        if EXPIRED in found or any(document["count"] >= self._exactly for document in found.values()):
             return None
         return _figures(found)
 
@@ -158,7 +158,7 @@ class Counting:
             [{"$match": over}, {"$limit": self._exactly}, {"$group": {"_id": later, "count": {"$sum": 1}}}],
             hint=EXPIRY_INDEX,
         )
-        return {State.WAITING: in_line, **{each["_id"]: each["count"] for each in found}}
+        return {State.WAITING: in_line, **{document["_id"]: document["count"] for document in found}}
 
     def _sampled(self) -> dict[str, float]:
         """Return which part of all jobs is in which state, in a random sample."""
@@ -169,7 +169,7 @@ class Counting:
         by_state = {"_id": state, "count": {"$sum": 1}}
         # Documents of a random sample; MongoDB draws it without a scan while it is under 5 % of all.
         sample = self._jobs.aggregate([{"$sample": {"size": 900}}, {"$group": by_state}])
-        found = {each["_id"]: each["count"] for each in sample}
+        found = {document["_id"]: document["count"] for document in sample}
         return {state: count / sum(found.values()) for state, count in found.items()}
 
     def _shared_out(self, rest: int, states: list[str], shares: dict[str, float]) -> dict[str, int]:

@@ -104,12 +104,12 @@ class HistoryStore:
         documents = list(updates)
         with translated():
             for at in range(0, len(documents), _AT_ONCE):
-                self._add({each: updates[each] for each in documents[at : at + _AT_ONCE]})
+                self._add({document: updates[document] for document in documents[at : at + _AT_ONCE]})
 
     def _add(self, updates: dict[str, UpdateOne]) -> None:
         if self._written(list(updates.values())) == len(updates):
             return
-        there = {each["_id"] for each in self._days.find({"_id": {"$in": list(updates)}}, {"_id": 1})}
+        there = {document["_id"] for document in self._days.find({"_id": {"$in": list(updates)}}, {"_id": 1})}
         missing = [each for each in updates if each not in there]  # the others were added by an earlier copy
         for each in missing:
             self._make(each)
@@ -123,10 +123,13 @@ class HistoryStore:
             return self._days.bulk_write(updates, ordered=False).matched_count
         except BulkWriteError as error:
             failed, details = error.details["writeErrors"], error.details
-            if details.get("writeConcernErrors") or not {each["code"] for each in failed} <= _NO_PLACE:
+            if (
+                details.get("writeConcernErrors")
+                or not {document["code"] for document in failed} <= _NO_PLACE
+            ):
                 raise
-            for each in failed:
-                damaged = each["op"]["q"]["_id"]
+            for failure in failed:
+                damaged = failure["op"]["q"]["_id"]
                 ASIDE.note(Damaged(self._days.database.name, "history", damaged, brief(error)))
             return int(details["nMatched"]) + len(failed)
 
@@ -217,7 +220,7 @@ class HistoryStore:
                 self._into_month(*total)
             # failpoint history.roll_up
             self._days.update_many(
-                {"_id": {"$in": [each["_id"] for each in found]}}, {"$set": {"rolled_up": True}}
+                {"_id": {"$in": [document["_id"] for document in found]}}, {"$set": {"rolled_up": True}}
             )
             return len(found) + self._remove_minutes(today)
 
@@ -248,7 +251,7 @@ class HistoryStore:
 
     def _remove_minutes(self, today: datetime) -> int:
         old = {"day": {"$lt": today - timedelta(days=MINUTES_KEPT)}, "minutes_removed": {"$exists": False}}
-        found = [each["_id"] for each in self._days.find(old, {"_id": 1}).limit(_ROLLED_UP_AT_ONCE)]
+        found = [document["_id"] for document in self._days.find(old, {"_id": 1}).limit(_ROLLED_UP_AT_ONCE)]
         if found:
             gone = {f"hours.{hour}.minutes": "" for hour in _HOURS}
             removed = {"$unset": gone, "$set": {"minutes_removed": True}}

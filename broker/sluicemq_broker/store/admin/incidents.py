@@ -63,7 +63,8 @@ class IncidentStore:
     def write(self, writer: str, incidents: Iterable[Incident]) -> None:
         """Write incidents as they are now; each is known by its kind, queue, beginning and writer."""
         statements = [
-            ReplaceOne({"_id": _id(writer, each)}, self._document(each), upsert=True) for each in incidents
+            ReplaceOne({"_id": _id(writer, incident)}, self._document(incident), upsert=True)
+            for incident in incidents
         ]
         if statements:
             with translated():

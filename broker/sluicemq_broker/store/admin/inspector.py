@@ -85,7 +85,7 @@ class Inspector:
         """Return the bytes of all documents, before compression, as MongoDB keeps them."""
         with translated():
             found = list(self._jobs(queue).aggregate([{"$collStats": {"storageStats": {}}}]))
-        return sum(int(each["storageStats"]["size"]) for each in found)  # one for each shard
+        return sum(int(document["storageStats"]["size"]) for document in found)  # one for each shard
 
     def peek(
         self, queue: str, state: str, limit: int, most_bytes: int, now: float, first: int | None = None
@@ -115,7 +115,7 @@ class Inspector:
         """Return the bytes of the documents that :meth:`peek` reads."""
         steps = [*(() if first is None else _IN_PART), {"$project": _WEIGHT}]
         with translated():
-            return sum(each["weight"] for each in self._first(queue, state, limit, now, steps))
+            return sum(document["weight"] for document in self._first(queue, state, limit, now, steps))
 
     def weigh(self, queue: str, job_id: str) -> int:
         """Return the bytes of a job's document; 0: there is none."""

@@ -36,8 +36,8 @@ def measure(database: Documents) -> list[Measured]:
     """
     with translated():
         names = database.list_collection_names()
-        left = sum(each.startswith((PUT_ASIDE, EMPTY)) for each in names)
-        own = sorted(each for each in names if not each.startswith((*PREFIXES, "system.")))
+        left = sum(name.startswith((PUT_ASIDE, EMPTY)) for name in names)
+        own = sorted(name for name in names if not name.startswith((*PREFIXES, "system.")))
         return [Measured(LEFT, left, 0, None), *(_measured(durable(database), each) for each in own)]
 
 
@@ -52,12 +52,14 @@ def disk_of(database: Documents) -> Disk:
 
 def _measured(database: Documents, name: str) -> Measured:
     documents = database[name]
-    parts = [each["storageStats"] for each in documents.aggregate([{"$collStats": {"storageStats": {}}}])]
-    size = sum(int(each["storageSize"]) + int(each["totalIndexSize"]) for each in parts)  # of each shard
+    parts = [
+        document["storageStats"] for document in documents.aggregate([{"$collStats": {"storageStats": {}}}])
+    ]
+    size = sum(int(part["storageSize"]) + int(part["totalIndexSize"]) for part in parts)  # of each shard
     oldest = None
     about = COLLECTIONS.get(name)
     if about and about.dates:
         by, shown = about.dates
         first = documents.find_one({by: {"$gte": date(0)}}, {shown: 1}, sort=[(by, 1)])
         oldest = seconds(first[shown]) if first else None
-    return Measured(name, sum(int(each["count"]) for each in parts), size, oldest)
+    return Measured(name, sum(int(part["count"]) for part in parts), size, oldest)

@@ -195,7 +195,7 @@ class Listing:
         ]
         with translated():
             found = self._jobs(queue).aggregate(steps, hint=ENDED_INDEX)
-            return [{"reason": each["_id"], "count": each["count"]} for each in found]
+            return [{"reason": document["_id"], "count": document["count"]} for document in found]
 
     def _share(self, jobs: Jobs, these: Document, total: int) -> float:
         """Estimate which part of all jobs these are."""
@@ -245,13 +245,13 @@ class _Window:
     def _edge(self, these: Document, size: int) -> datetime | None:
         """Return when the last of ``size`` jobs ended, by the index alone; None: there are fewer."""
         times = self._jobs.find(these, {"_id": 0, "state": 1, "ended_at": 1}, hint=ENDED_INDEX)
-        for each in times.sort("ended_at", -1).skip(size - 1).limit(1):
-            return each["ended_at"]  # type: ignore[no-any-return]
+        for document in times.sort("ended_at", -1).skip(size - 1).limit(1):
+            return document["ended_at"]  # type: ignore[no-any-return]
         return None
 
 
 def _hits(found: Iterable[Document]) -> int:
-    return next((int(each["count"]) for each in found), 0)
+    return next((int(document["count"]) for document in found), 0)
 
 
 def _ranges(

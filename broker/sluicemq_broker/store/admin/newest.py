@@ -23,7 +23,7 @@ def keep_newest(documents: Jobs, by: str, most: int) -> int:
         if excess <= 0:
             break
         oldest = documents.find({by: {"$gte": date(0)}}, {"_id": 1}).sort(by, 1).limit(min(excess, _AT_ONCE))
-        ids = [each["_id"] for each in oldest]
+        ids = [document["_id"] for document in oldest]
         # failpoint *
         gone += documents.delete_many({"_id": {"$in": ids}}, hint=BY_ID).deleted_count
     return gone

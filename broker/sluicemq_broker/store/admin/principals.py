@@ -166,7 +166,7 @@ def _document(principal: PrincipalRecord | None, now: float) -> Document:
     if principal is None:
         return {"keys": [], "permissions": {}, "removed_at": date(now)}
     fields: Document = {
-        "keys": [_key_document(each) for each in principal.keys],
+        "keys": [_key_document(key) for key in principal.keys],
         "permissions": principal.permissions.plain(),
         "tenant": principal.tenant,
         "limits": _given({"max_rate": principal.max_rate, "max_bytes_rate": principal.max_bytes_rate}),

@@ -156,7 +156,7 @@ class InPlace:
     def run(self, ids: list[str], redriven: Redriven) -> None:
         """Make these ready, as far as they are still dead letters, and count them."""
         parents = with_all_children(self._jobs, ids) if self._has_parents else []
-        others = [each for each in ids if each not in set(parents)] if parents else ids
+        others = [job_id for job_id in ids if job_id not in set(parents)] if parents else ids
         redriven.groups = _groups(self._jobs, others)
         update = [*self._update, *_lined_up(self._jobs, others)] if redriven.groups else self._update
         for these, change in ((parents, _waiting_again(self._now)), (others, update)):
@@ -213,13 +213,15 @@ class IntoQueue:
 
     def _movable(self, ids: Sequence[str], redriven: Redriven) -> list[str]:
         """Return those that are still dead; those whose id the other queue has are refused."""
-        there = {each["_id"] for each in self._target.find({"_id": {"$in": ids}}, {"_id": 1})}
+        there = {document["_id"] for document in self._target.find({"_id": {"$in": ids}}, {"_id": 1})}
         name = queue_of(self._target.name)
-        for each in islice((each for each in ids if each in there), max(0, _NAMED - len(redriven.refused))):
+        for each in islice(
+            (job_id for job_id in ids if job_id in there), max(0, _NAMED - len(redriven.refused))
+        ):
             redriven.refused[each] = already_there(name, each)
-        dead = {"_id": {"$in": [each for each in ids if each not in there]}, "state": State.DEAD}
-        movable = {each["_id"] for each in self._source.find(dead, {"_id": 1}, hint=BY_ID)}
-        return [each for each in ids if each in movable]
+        dead = {"_id": {"$in": [job_id for job_id in ids if job_id not in there]}, "state": State.DEAD}
+        movable = {document["_id"] for document in self._source.find(dead, {"_id": 1}, hint=BY_ID)}
+        return [job_id for job_id in ids if job_id in movable]
 
     def _apply(self, ids: list[str], session: ClientSession) -> int:
         """Move them all and return how many; one that has changed in the meantime overtakes all."""
@@ -290,7 +292,7 @@ def _waiting_again(now: float) -> list[Document]:
 
 def _groups(jobs: Jobs, ids: list[str]) -> frozenset[str]:
     found = jobs.find({"_id": {"$in": ids}, "group": {"$type": "string"}}, {"group": 1}, hint=BY_ID)
-    return frozenset(each["group"] for each in found)
+    return frozenset(document["group"] for document in found)
 
 
 def _lined_up(jobs: Jobs, ids: list[str]) -> list[Document]:
@@ -317,10 +319,11 @@ def _not_dead(jobs: Jobs, queue: str, choice: DeadLetters) -> dict[str, SluiceEr
     if choice.ids is None:
         return {}
     found = {
-        each["_id"]: each["state"] for each in jobs.find({"_id": {"$in": list(choice.ids)}}, {"state": 1})
+        document["_id"]: document["state"]
+        for document in jobs.find({"_id": {"$in": list(choice.ids)}}, {"state": 1})
     }
     return {
-        each: refusal(each, queue, found.get(each), "a dead letter can be redriven")
-        for each in choice.ids
-        if found.get(each) != State.DEAD
+        job_id: refusal(job_id, queue, found.get(job_id), "a dead letter can be redriven")
+        for job_id in choice.ids
+        if found.get(job_id) != State.DEAD
     }

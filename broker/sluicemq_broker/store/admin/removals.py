@@ -105,7 +105,7 @@ class Removals(Operations):
                 # One read for all batches: another would pass over the removed ones in the index once more.
                 found = jobs.find({**selects(state, now), **by_now}, {"_id": 1}, batch_size=READ_AT_ONCE)
                 empty = True
-                for ids in batches([((each["_id"], 0) for each in found)], size):
+                for ids in batches([((document["_id"], 0) for document in found)], size):
                     if not ids:
                         break
                     empty = False

@@ -92,9 +92,9 @@ class Revisions:
         newer = {} if after is None else {"revision": {"$gt": after}}
         with translated():
             # Documents in one reply: a few milliseconds of the hub.
-            for each in documents.find(newer).sort("revision", 1).batch_size(200):
-                if each["_id"] != LAST:
-                    yield each
+            for document in documents.find(newer).sort("revision", 1).batch_size(200):
+                if document["_id"] != LAST:
+                    yield document
 
     def find(self, name: str, session: ClientSession | None = None) -> Document | None:
         """Return a document as it is stored; raises the driver's errors."""

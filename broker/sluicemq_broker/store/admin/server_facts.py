@@ -135,7 +135,7 @@ def ring_of_events(database: Documents) -> bool | None:
 
 
 def _names(indexes: list[IndexModel]) -> set[str]:
-    return {str(each.document["name"]) for each in indexes}
+    return {str(index.document["name"]) for index in indexes}
 
 
 def _begun(indexes: list[IndexModel], there: Any) -> set[str]:
@@ -154,7 +154,8 @@ def _disk(database: Documents) -> tuple[int, int]:
 def _members(client: Client) -> tuple[Member, ...]:
     status: Document = client.admin.command("replSetGetStatus")
     newest = max(
-        (each["optimeDate"] for each in status["members"] if each["stateStr"] == "PRIMARY"), default=None
+        (member["optimeDate"] for member in status["members"] if member["stateStr"] == "PRIMARY"),
+        default=None,
     )
 
     def behind(member: Document) -> float | None:
@@ -164,15 +165,15 @@ def _members(client: Client) -> tuple[Member, ...]:
         return max(0.0, float((newest - at).total_seconds()))
 
     return tuple(
-        Member(each["name"], each["stateStr"], each.get("health") == 1, behind(each))
-        for each in status["members"]
+        Member(document["name"], document["stateStr"], document.get("health") == 1, behind(document))
+        for document in status["members"]
     )
 
 
 def _voters(client: Client) -> tuple[int, int]:
     members = client.admin.command("replSetGetConfig")["config"]["members"]
-    voting = [each for each in members if each.get("votes", 1)]
-    return len(voting), sum(not each.get("arbiterOnly") for each in voting)
+    voting = [member for member in members if member.get("votes", 1)]
+    return len(voting), sum(not member.get("arbiterOnly") for member in voting)
 
 
 def _oplog(client: Client) -> Oplog:

@@ -106,4 +106,4 @@ def _tables(texts: Any) -> Tables | None:
             let_others_run()
     except (TypeError, ValueError, RecursionError):
         return None
-    return tables if all(isinstance(each, dict) for each in tables.values()) else None
+    return tables if all(isinstance(table, dict) for table in tables.values()) else None

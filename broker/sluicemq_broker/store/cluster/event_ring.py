@@ -106,7 +106,7 @@ class RingFeed:
             self._check()
             return ()
         lines = event.get("lines")
-        return [str(each) for each in lines] if isinstance(lines, list) else ()
+        return [str(line) for line in lines] if isinstance(lines, list) else ()
 
     def _next(self) -> dict[str, Any] | None:
         with translated():

@@ -139,11 +139,14 @@ class LimitStore:
                 self._limits.bulk_write(writes, ordered=False)
             except BulkWriteError as error:
                 failed = error.details["writeErrors"]
-                if not failed or {each["code"] for each in failed} & {ServerCode.DUPLICATE_KEY, *TROUBLE}:
+                if not failed or {document["code"] for document in failed} & {
+                    ServerCode.DUPLICATE_KEY,
+                    *TROUBLE,
+                }:
                     raise
                 tenants = list(steps)
-                for each in failed:
-                    damaged = self._damaged(self._of(tenants[each["index"]]), brief(error))
+                for failure in failed:
+                    damaged = self._damaged(self._of(tenants[failure["index"]]), brief(error))
                     self._begin_again(damaged)
             with applied():
                 return self._buckets(wanted, owner, number)
@@ -165,15 +168,15 @@ class LimitStore:
         return f"{self._queue['_id']}/{tenant}"
 
     def _buckets(self, tenants: Iterable[str], owner: str = "", number: int = 0) -> dict[str, TenantBucket]:
-        ids = {self._of(each): each for each in tenants}
+        ids = {self._of(tenant): tenant for tenant in tenants}
         found = self._limits.find({"_id": {"$in": list(ids)}}, hint=BY_ID)
         buckets: dict[str, TenantBucket] = {}
-        for each in found:
-            bucket = read_or_damaged(self._limits, each, lambda stored: _bucket(stored, owner, number))
+        for document in found:
+            bucket = read_or_damaged(self._limits, document, lambda stored: _bucket(stored, owner, number))
             if isinstance(bucket, Damaged):
                 self._begin_again(bucket)
             else:
-                buckets[ids[each["_id"]]] = bucket
+                buckets[ids[document["_id"]]] = bucket
         return buckets
 
     def _change(self, steps: list[Document], read: Reader[Read]) -> Read:
@@ -245,7 +248,7 @@ def _taking(wanted: int, rate: float, burst: int, now: float, owner: str, number
 
 def _bucket(stored: Document, owner: str, number: int) -> TenantBucket:
     taken = field(stored, "taken", LIST)
-    mine = [each["count"] for each in taken if (each["owner"], each["order"]) == (owner, number)]
+    mine = [taking["count"] for taking in taken if (taking["owner"], taking["order"]) == (owner, number)]
     left, at = field(stored, "tokens", NUMBER), field(stored, "refilled_at", DATE)
     return TenantBucket(int(mine[-1]) if mine else 0, left, at)
 

@@ -49,4 +49,4 @@ class Description(NamedTuple):
     @property
     def made_indexes(self) -> list[Document]:
         """The indexes that must be made: a collection has that of its ids by itself."""
-        return [each for each in self.indexes if each["name"] != "_id_"]
+        return [index for index in self.indexes if index["name"] != "_id_"]

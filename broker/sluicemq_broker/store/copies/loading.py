@@ -62,7 +62,7 @@ class RestoredDatabase:
         owners = set(self._leases.live()) - set(dead)
         with translated():
             found = self._database["owners"].find({"_id": {"$in": sorted(owners)}}, {"name": 1})
-            return {each["_id"]: str(each.get("name", "")) for each in found}
+            return {document["_id"]: str(document.get("name", "")) for document in found}
 
     def wait_for_silence(self, sleep: Callable[[float], None] = time.sleep) -> bool:
         """Return True when no lease has been renewed for as long as it lasts; False as soon as one is.
@@ -112,7 +112,7 @@ class RestoredDatabase:
         raw = self._database.get_collection(name, CodecOptions(RawBSONDocument))
         with translated():
             # failpoint restores.insert
-            raw.insert_many([RawBSONDocument(each) for each in documents], ordered=False)
+            raw.insert_many([RawBSONDocument(document) for document in documents], ordered=False)
 
     def count(self, name: str) -> int:
         """Return how many documents a collection has."""
@@ -129,7 +129,7 @@ class RestoredDatabase:
 
     def open(self, meta: Sequence[bytes]) -> bool:
         """Open it to brokers, with the documents of ``meta``; False: another restore has begun."""
-        found = {each["_id"]: each for each in map(bson.decode, meta)}
+        found = {document["_id"]: document for document in map(bson.decode, meta)}
         number = found.pop("schema")
         with translated():
             for name, note in found.items():

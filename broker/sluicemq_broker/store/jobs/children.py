@@ -121,7 +121,7 @@ class _FanOut(Move[FanOut]):
             inserted[child.to].append(child.job)
         check_statements(len(inserted), len(verdicts), "children of fan-outs")
         self._inherit_payloads(verdicts, session)
-        waits = [UpdateOne(reserved_as(each.job), _waits(each)) for each in verdicts]
+        waits = [UpdateOne(reserved_as(verdict.job), _waits(verdict)) for verdict in verdicts]
         # failpoint fan_outs.wait
         written = self._source.jobs.bulk_write(waits, ordered=False, session=session)
         require_all(written.matched_count, len(verdicts))
@@ -134,11 +134,11 @@ class _FanOut(Move[FanOut]):
         if not parents:
             return
         found = self._source.jobs.find(all_reserved_as(parents), {"payload": 1}, hint=BY_ID, session=session)
-        payloads = {each["_id"]: each.get("payload", b"") for each in found}
-        for each in verdicts:
-            for child in each.children:
+        payloads = {document["_id"]: document.get("payload", b"") for document in found}
+        for verdict in verdicts:
+            for child in verdict.children:
                 if child.inherits:
-                    child.job.inherit_payload(payloads.get(each.job.id, b""))
+                    child.job.inherit_payload(payloads.get(verdict.job.id, b""))
 
 
 class _EndOfChildren(Move[Completed]):
@@ -164,10 +164,10 @@ class _EndOfChildren(Move[Completed]):
     def apply(self, verdicts: Sequence[Completed], session: ClientSession) -> None:
         """Count the parents down first: that is where a conflict with another broker shows."""
         self.ended = []
-        self._count_down(Counter(each.job.parent for each in verdicts if each.job.parent), session)
+        self._count_down(Counter(verdict.job.parent for verdict in verdicts if verdict.job.parent), session)
         jobs = self._source.jobs
-        removed = [each.job for each in verdicts if each.job.kept_until(self._now) is None]
-        kept = [each for each in verdicts if each.job.kept_until(self._now) is not None]
+        removed = [verdict.job for verdict in verdicts if verdict.job.kept_until(self._now) is None]
+        kept = [verdict for verdict in verdicts if verdict.job.kept_until(self._now) is not None]
         if removed:
             # failpoint children.remove
             deleted = jobs.delete_many(all_reserved_as(removed), session=session).deleted_count
@@ -196,7 +196,7 @@ class _EndOfChildren(Move[Completed]):
         The write needs no guard but the id: a document that has changed since the read is a conflict.
         """
         store = self._queue(name)
-        found = {each["_id"]: each for each in self._waiting(store, parents, session)}
+        found = {document["_id"]: document for document in self._waiting(store, parents, session)}
         left: dict[int, list[str]] = defaultdict(list)
         writes: list[UpdateMany | UpdateOne | DeleteOne] = []
         for parent, count in parents.items():
@@ -226,7 +226,7 @@ class _EndOfChildren(Move[Completed]):
         at last, so is its parent.
         """
         waits = {
-            "_id": {"$in": [each.id for each in parents]},
+            "_id": {"$in": [parent.id for parent in parents]},
             "state": {"$in": [State.WAITING, State.DEAD]},
             "children.left": {"$gt": 0},
         }
@@ -266,7 +266,7 @@ def _by_queue(parents: Mapping[Parent, int]) -> dict[str, dict[Parent, int]]:
 
 def _waits(fan: FanOut) -> Mapping[str, Any]:
     """Return the update that makes a parent wait."""
-    count, queues = len(fan.children), {each.to.queue for each in fan.children}
+    count, queues = len(fan.children), {child.to.queue for child in fan.children}
     waits: Document = {
         "state": State.WAITING,
         "children": {"total": count, "left": count, "by": fan.job.under, "queues": sorted(queues)},

@@ -139,8 +139,8 @@ class Claims:
             stored = self.jobs.find(under, self.order.fields).sort(self.order.sort)
             found = [read(each, self._defaults) for each in stored]
         jobs = [each for each in found if isinstance(each, Job) and not 0 < each.max_attempts < each.attempts]
-        for each in jobs:
-            each.found_reserved(reservation)
+        for job in jobs:
+            job.found_reserved(reservation)
         return self.order.as_claimed(jobs)
 
     # ------------------------------------------------------------------ one job, by one statement
@@ -212,7 +212,7 @@ class Claims:
     def _largest(self, due: Document) -> int:
         """Return the bytes of the largest of the first jobs: a reply full of such jobs would take 16 MiB."""
         sizes = self.jobs.find(due, {"size": {"$bsonSize": "$$ROOT"}}, limit=MEASURED).sort(ORDER)
-        return max((each["size"] for each in sizes), default=0)
+        return max((size["size"] for size in sizes), default=0)
 
     # ------------------------------------------------------------------ reserve
 
@@ -232,10 +232,12 @@ class Claims:
         ours = {key: reserved[key] for key in ("state", "owner", "hold")}
         with applied():
             mine = {"_id": {"$in": [each.id for each in wanted]}, **ours}
-            won = {each["_id"] for each in self.jobs.find(mine, {"_id": 1}, hint=BY_ID)}
+            won = {document["_id"] for document in self.jobs.find(mine, {"_id": 1}, hint=BY_ID)}
             malformed = {**due, **_these(wanted), "$nor": [HISTORY_IS_A_LIST]}
             without = self.jobs.find(malformed, {"_id": 1}, hint=BY_ID)
-            self._set_aside([Malformed(each["_id"], "its errors are no array") for each in without], now)
+            self._set_aside(
+                [Malformed(document["_id"], "its errors are no array") for document in without], now
+            )
         return [each for each in wanted if each.id in won]
 
     def _reserve_with_slots(self, slotted: Sequence[_Slotted], due: Document, reserved: Document) -> int:
@@ -259,18 +261,18 @@ class Claims:
             return self.jobs.bulk_write(writes, ordered=False).modified_count, []
         except BulkWriteError as error:
             refusals(error)  # durability first
-            return 0, [parts[each["index"]] for each in error.details["writeErrors"]]
+            return 0, [parts[failure["index"]] for failure in error.details["writeErrors"]]
 
     def _end_spent(self, jobs: list[Job], now: float) -> tuple[str, ...]:
         """Let jobs without an attempt left die; return their ids, except those that another broker ended."""
         ready = {**_these(jobs), "state": State.READY}
         dying = death(now, "no attempt is left")
-        ids = [each.id for each in jobs]
+        ids = [job.id for job in jobs]
         # failpoint jobs.end_spent
         if self.jobs.update_many(ready, dying, hint=BY_ID).modified_count == len(ids):
             return tuple(ids)
         ours = {"_id": {"$in": ids}, "state": State.DEAD, "ended_at": date(now)}
-        return tuple(each["_id"] for each in self.jobs.find(ours, {"_id": 1}, hint=BY_ID))
+        return tuple(document["_id"] for document in self.jobs.find(ours, {"_id": 1}, hint=BY_ID))
 
 
 def _due(now: float, before: int | None) -> Document:
@@ -291,7 +293,7 @@ def _due(now: float, before: int | None) -> Document:
 
 def _these(jobs: Sequence[Job]) -> Document:
     """Return the filter for jobs as they were read: a later job of an id has another ``seq``."""
-    return {"_id": {"$in": [each.id for each in jobs]}, "seq": {"$in": [each.seq for each in jobs]}}
+    return {"_id": {"$in": [job.id for job in jobs]}, "seq": {"$in": [job.seq for job in jobs]}}
 
 
 def _reserved(reservation: Reservation, now: float) -> Document:

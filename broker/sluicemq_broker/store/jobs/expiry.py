@@ -31,13 +31,17 @@ def expire(
         found = _expired(jobs, now, limit)
     else:
         found = list(jobs.find({"_id": {"$in": list(ids)}, **over}, _GROUP, hint=BY_ID).limit(limit))
-    groups = frozenset(each["group"] for each in found if isinstance(each.get("group"), str))
-    all_ids = [each["_id"] for each in found]
-    names = [each for each in all_ids if isinstance(each, str)]  # nobody waits for a document that is no job
+    groups = frozenset(document["group"] for document in found if isinstance(document.get("group"), str))
+    all_ids = [document["_id"] for document in found]
+    names = [
+        job_id for job_id in all_ids if isinstance(job_id, str)
+    ]  # nobody waits for a document that is no job
     if not found or _end(jobs, defaults, {"_id": {"$in": all_ids}, **over}, now) == len(found):
         return ExpiredJobs(names, groups)
-    states = {each["_id"]: each["state"] for each in jobs.find({"_id": {"$in": names}}, {"state": 1})}
-    return ExpiredJobs([each for each in names if states.get(each, State.DEAD) == State.DEAD], groups)
+    states = {
+        document["_id"]: document["state"] for document in jobs.find({"_id": {"$in": names}}, {"state": 1})
+    }
+    return ExpiredJobs([name for name in names if states.get(name, State.DEAD) == State.DEAD], groups)
 
 
 def will_expire(jobs: Jobs) -> bool:

@@ -99,8 +99,14 @@ def dead_children(store: QueueStore, since: float, limit: int, until: float | No
     with translated():
         found = list(store.jobs.find(untold, fields, hint=ENDED_INDEX).sort("ended_at", 1).limit(limit))
     return [
-        DeadChild(each["_id"], each.get("seq"), parent_of(each), last_reason(each), seconds(each["ended_at"]))
-        for each in found
+        DeadChild(
+            document["_id"],
+            document.get("seq"),
+            parent_of(document),
+            last_reason(document),
+            seconds(document["ended_at"]),
+        )
+        for document in found
     ]
 
 
@@ -109,8 +115,8 @@ def death_after(store: QueueStore, since: float, count: int) -> float | None:
     dead = {"state": State.DEAD, "ended_at": {"$gte": date(since)}}
     with translated():
         found = store.jobs.find(dead, {"_id": 0, "state": 1, "ended_at": 1}, hint=ENDED_INDEX)
-        for each in found.sort("ended_at", 1).skip(count - 1).limit(1):
-            return seconds(each["ended_at"])
+        for document in found.sort("ended_at", 1).skip(count - 1).limit(1):
+            return seconds(document["ended_at"])
     return None
 
 
@@ -136,10 +142,12 @@ def _fail(
         for parent, reason in reasons.items()
     ]
     fields = {"seq": 1, "children.by": 1, "group": 1, "errors": {"$slice": -1}}
-    dead = {"_id": {"$in": [each.id for each in reasons]}, "state": State.DEAD}
+    dead = {"_id": {"$in": [reason.id for reason in reasons]}, "state": State.DEAD}
     # failpoint *
     store.jobs.bulk_write(deaths, ordered=False, session=session)
-    found = {each["_id"]: each for each in store.jobs.find(dead, fields, hint=BY_ID, session=session)}
+    found = {
+        document["_id"]: document for document in store.jobs.find(dead, fields, hint=BY_ID, session=session)
+    }
     return {
         parent: [each["group"]] if isinstance(each.get("group"), str) else []
         for parent, reason in reasons.items()
@@ -153,7 +161,7 @@ def mark_parents_notified(store: QueueStore, children: Sequence[DeadChild]) -> N
     with translated():
         # failpoint children.mark_notified
         store.jobs.bulk_write(
-            [UpdateOne({"_id": each.id, "seq": each.seq, "state": State.DEAD}, told) for each in children],
+            [UpdateOne({"_id": child.id, "seq": child.seq, "state": State.DEAD}, told) for child in children],
             ordered=False,
         )
 
@@ -198,14 +206,14 @@ def _remove(
         return list(jobs.find(awaited, {"parent": 1, "group": 1}, hint=BY_ID))
 
     def apply(children: list[Document], session: ClientSession) -> list[FailedParent]:
-        removed[:] = [each.get("group") for each in children]
+        removed[:] = [child.get("group") for child in children]
         if not children:
             return []
         reasons = reasons_of(children, queue_of(jobs.name), why)
         check_statements(2 * len(reasons), len(children), "the parents of removed children")
         # failpoint removals.fail_parents
         failed = fail_all(reasons, now, parents, session)
-        found = {**awaited, "_id": {"$in": [each["_id"] for each in children]}}
+        found = {**awaited, "_id": {"$in": [child["_id"] for child in children]}}
         # failpoint removals.remove
         require_all(jobs.delete_many(found, hint=BY_ID, session=session).deleted_count, len(children))
         return failed
@@ -219,9 +227,9 @@ def _remove(
 def reasons_of(children: Iterable[Document], queue: str, why: str) -> Reasons:
     """Return why the parents of these children die; of several children of one parent the first is named."""
     reasons: Reasons = defaultdict(dict)
-    for each in children:
-        if parent := parent_of(each):
-            reasons[parent.queue].setdefault(parent, f"child {each['_id']} in queue {queue} {why}")
+    for child in children:
+        if parent := parent_of(child):
+            reasons[parent.queue].setdefault(parent, f"child {child['_id']} in queue {queue} {why}")
     return reasons
 
 

@@ -155,7 +155,7 @@ class FairOrder(ClaimOrder):
             if shares or tenants.all_there:
                 break
             most = 4 * max(most, FEW)  # of all these none may begin
-        may_have_share = [each for each in names if each in shares or each not in allowance.held]
+        may_have_share = [name for name in names if name in shares or name not in allowance.held]
         self._served = tuple(shares)
         left_out = not tenants.all_there or len(shares) < len(may_have_share) or bool(tenants.malformed)
         skips = self._skips(shares, brokers)
@@ -175,7 +175,7 @@ class FairOrder(ClaimOrder):
 
         Each of several brokers takes a random part, or all would want the jobs of the first tenants.
         """
-        limit = min(limit, sum(self._rounds.weight(each) for each in tenants))
+        limit = min(limit, sum(self._rounds.weight(tenant) for tenant in tenants))
         part = -(-limit // brokers)
         return limit if brokers == 1 else randint(-(-part // 2), part)  # noqa: S311 - spreads load, keeps no secret
 
@@ -195,9 +195,9 @@ class FairOrder(ClaimOrder):
         if not names or not 0 <= now - self._looked < 0.25:
             return None
         rounds = limit // sum(map(self._rounds.weight, names)) + 2
-        if not self.ahead.covers({each: rounds * self._rounds.weight(each) for each in names}):
+        if not self.ahead.covers({name: rounds * self._rounds.weight(name) for name in names}):
             return None
-        return _Tenants([], [_Tenant(each, self.ahead.first(each)) for each in names], all_there=True)
+        return _Tenants([], [_Tenant(name, self.ahead.first(name)) for name in names], all_there=True)
 
     def _read_tenants(self, due: Document, limit: int, now: float) -> _Tenants:
         """Read the tenants; note them if these are all, and none can have come meanwhile."""
@@ -287,7 +287,7 @@ class FairPage(ClaimPage):
         skips = self._plan.skips
         firsts = {each: [self._plan.firsts[each]] for each, share in self.shares.items() if share == 1}
         known = {**firsts, **self._known()}
-        several = [each for each in self.shares if each not in known]
+        several = [share for share in self.shares if share not in known]
         yield from self._of(several, at_once, skips)
         if not self._count and any(skips.values()):
             yield from self._of(several, at_once, {})
@@ -354,14 +354,14 @@ class FairPage(ClaimPage):
         """Read the first jobs of these tenants, behind ``skips``, as many as their shares."""
         shares = self.shares
         branches = [
-            self.branch(each, skips.get(each, 0), shares[each], HANDED_OUT_FAIRLY) for each in tenants
+            self.branch(tenant, skips.get(tenant, 0), shares[tenant], HANDED_OUT_FAIRLY) for tenant in tenants
         ]
         yield from self._union(branches, at_once)
 
     def _union(self, branches: Sequence[list[Document]], at_once: int) -> Iterator[list[Document]]:
         """Read what all branches find, in their order, by one statement."""
         if branches:
-            together = union(Branch(self._jobs.name, each) for each in branches)
+            together = union(Branch(self._jobs.name, branch) for branch in branches)
             yield from replies(self._jobs.aggregate(together, batchSize=at_once), at_once)
 
     def branch(self, tenant: str, skip: int, most: int, fields: Document) -> list[Document]:
@@ -383,8 +383,12 @@ def _name(stored: Document) -> str:
 
 def _sorted(found: Sequence[Document]) -> tuple[list[Any], list[_Tenant]]:
     """Return the first documents of tenants that are no names, and the tenants by their names."""
-    malformed = [each["first"] for each in found if not isinstance(each["_id"], str | None)]
-    tenants = {each["_id"] or "": each["first"] for each in found if isinstance(each["_id"], str | None)}
+    malformed = [document["first"] for document in found if not isinstance(document["_id"], str | None)]
+    tenants = {
+        document["_id"] or "": document["first"]
+        for document in found
+        if isinstance(document["_id"], str | None)
+    }
     return malformed, [_Tenant(name, tenants[name]) for name in sorted(tenants)]
 
 

@@ -75,12 +75,12 @@ class _Forwards(Move[Forward]):
         self._there: dict[tuple[str, str], Document] = {}
         for store, jobs in _by_target(self._verdicts).items():
             same_ids = {"_id": {"$in": [job.id for job in jobs]}}
-            for each in store.known.find(same_ids, {"passed": 1, "forwarded_to": 1}, hint=BY_ID):
-                self._there[(store.name, each["_id"])] = each
+            for document in store.known.find(same_ids, {"passed": 1, "forwarded_to": 1}, hint=BY_ID):
+                self._there[(store.name, document["_id"])] = document
 
     def is_done(self, verdict: Forward, _stored: Mapping[str, Any]) -> bool:
         there, by = self._target(verdict), verdict.job.under
-        return any(each.get("hold") == by for each in _passed(there) if isinstance(each, dict))
+        return any(left.get("hold") == by for left in _passed(there) if isinstance(left, dict))
 
     def obstacle(self, verdict: Forward) -> SluiceError | None:
         if problem := self._stuck.get(verdict.job.id):
@@ -108,30 +108,39 @@ class _Forwards(Move[Forward]):
     def _complete_jobs(self, verdicts: Sequence[Forward], session: ClientSession) -> None:
         """Give each new job what its verdict does not say, and the history, as they are stored."""
         reserved = all_reserved_as([each.job for each in verdicts])
-        found = {each["_id"]: each for each in self._source.jobs.find(reserved, hint=BY_ID, session=session)}
+        found = {
+            document["_id"]: document
+            for document in self._source.jobs.find(reserved, hint=BY_ID, session=session)
+        }
         require_all(len(found), len(verdicts))
-        for each in verdicts:
+        for verdict in verdicts:
             try:
-                _continue(each, found[each.job.id], self._source.queue, self._now)
+                _continue(verdict, found[verdict.job.id], self._source.queue, self._now)
             except SluiceError as error:
-                self._stuck[each.job.id] = error
+                self._stuck[verdict.job.id] = error
             except Exception as error:  # noqa: BLE001 - anything can come of reading what somebody wrote by hand
                 what = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
-                self._stuck[each.job.id] = BadFrames(f"job {each.job.id!r} can't go on: {what}")
+                self._stuck[verdict.job.id] = BadFrames(f"job {verdict.job.id!r} can't go on: {what}")
         if self._stuck.keys() & found.keys():
             raise Overtaken
 
     def _leave(self, verdicts: Sequence[Forward], session: ClientSession) -> None:
         """Remove the jobs from the source queue, or leave their traces there."""
         jobs = self._source.jobs
-        traces = [each for each in verdicts if each.kept_until is not None and each.to is not self._source]
-        removed = [each.job for each in verdicts if each.kept_until is None or each.to is self._source]
+        traces = [
+            verdict
+            for verdict in verdicts
+            if verdict.kept_until is not None and verdict.to is not self._source
+        ]
+        removed = [
+            verdict.job for verdict in verdicts if verdict.kept_until is None or verdict.to is self._source
+        ]
         if removed:
             # failpoint forwards.remove
             deleted = jobs.delete_many(all_reserved_as(removed), hint=BY_ID, session=session).deleted_count
             require_all(deleted, len(removed))
         if traces:
-            writes = [UpdateOne(reserved_as(each.job), _trace(each, self._now)) for each in traces]
+            writes = [UpdateOne(reserved_as(trace.job), _trace(trace, self._now)) for trace in traces]
             # failpoint forwards.trace
             written = jobs.bulk_write(writes, ordered=False, session=session)
             require_all(written.matched_count, len(traces))

@@ -157,9 +157,9 @@ class GroupStore:
                 left -= self.with_heads(left)
                 first = self.first(left) if left else []
                 over = [each for each in first if _is_over(each, now)]
-                promoted.expired.extend(each["_id"] for each in over)
+                promoted.expired.extend(document["_id"] for document in over)
                 first = [each for each in first if each not in over]
-                left = {each["wait"]["group"] for each in first}
+                left = {document["wait"]["group"] for document in first}
                 if not first or self.make_heads(first, promoted):
                     break
         return promoted
@@ -175,7 +175,7 @@ class GroupStore:
             if not has_lines(self._jobs):
                 return
             found = self._jobs.aggregate(lines, batchSize=_PAGE)
-            for page in _pages(each["_id"] for each in found):
+            for page in _pages(document["_id"] for document in found):
                 heads = self.with_heads(page)
                 if left := [each for each in page if each not in heads]:
                     yield left
@@ -183,7 +183,7 @@ class GroupStore:
     def with_heads(self, groups: Collection[str]) -> set[str]:
         """Return those of these groups that have a head."""
         wanted = {"head": {"$in": list(groups)}}
-        return {each["head"] for each in self._jobs.find(wanted, {"head": 1, "_id": 0})}
+        return {document["head"] for document in self._jobs.find(wanted, {"head": 1, "_id": 0})}
 
     def first(self, groups: Collection[str]) -> list[Document]:
         """Read the first job of each line: id, number, place, priority, when it is due and expires."""
@@ -202,18 +202,18 @@ class GroupStore:
         found = self._jobs.aggregate(lines)
         # A document that somebody wrote by hand may have an array there.
         return [
-            {**each, "_id": each["id"]}
-            for each in found
-            if isinstance(each["_id"], str) and isinstance(each["wait"], dict)
+            {**document, "_id": document["id"]}
+            for document in found
+            if isinstance(document["_id"], str) and isinstance(document["wait"], dict)
         ]
 
     def make_heads(self, first: list[Document], promoted: Promoted) -> bool:
         """Promote these jobs; False if one is no longer first, so that its group is read again."""
         # By their places too, as no other job will ever have one of them.
         these = {
-            "_id": {"$in": [each["_id"] for each in first]},
+            "_id": {"$in": [document["_id"] for document in first]},
             "state": State.WAITING,
-            "wait.place": {"$in": [each["wait"].get("place") for each in first]},
+            "wait.place": {"$in": [document["wait"].get("place") for document in first]},
         }
         try:
             # failpoint groups.make_heads
@@ -226,9 +226,10 @@ class GroupStore:
     def _make_heads_singly(self, first: list[Document], promoted: Promoted) -> bool:
         writes = [
             UpdateOne(
-                {"_id": each["_id"], "state": State.WAITING, "wait.place": each["wait"].get("place")}, _HEAD
+                {"_id": document["_id"], "state": State.WAITING, "wait.place": document["wait"].get("place")},
+                _HEAD,
             )
-            for each in first
+            for document in first
         ]
         refused: set[int] = set()
         try:
@@ -236,7 +237,7 @@ class GroupStore:
             matched = self._jobs.bulk_write(writes, ordered=False).matched_count
         except BulkWriteError as error:
             refusals(error)  # durability first
-            refused = {each["index"] for each in error.details["writeErrors"]}
+            refused = {document["index"] for document in error.details["writeErrors"]}
             matched = error.details["nMatched"]
         promoted.ready.extend(_hint(each) for at, each in enumerate(first) if at not in refused)
         # Jobs that the first update promoted don't match; another look finds their heads.
@@ -259,6 +260,6 @@ def _hint(promoted: Document) -> NewHead:
 
 
 def _pages(groups: Iterable[Any]) -> Iterator[list[str]]:
-    names = (each for each in groups if isinstance(each, str))
+    names = (group for group in groups if isinstance(group, str))
     while page := list(islice(names, _PAGE)):
         yield page

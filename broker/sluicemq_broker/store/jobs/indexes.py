@@ -159,16 +159,16 @@ def _free_dedupe_ids(jobs: Jobs, notice: Notice) -> None:
         {"$group": {"_id": "$dedupe_id", "holders": {"$push": "$_id"}}},
         {"$match": {"holders.1": {"$exists": True}}},
     ]
-    for each in jobs.aggregate(shared, allowDiskUse=True):
-        first, *others = each["holders"]
+    for document in jobs.aggregate(shared, allowDiskUse=True):
+        first, *others = document["holders"]
         for at in range(0, len(others), _AT_ONCE):
-            these = {"_id": {"$in": others[at : at + _AT_ONCE]}, "dedupe_id": each["_id"]}
+            these = {"_id": {"$in": others[at : at + _AT_ONCE]}, "dedupe_id": document["_id"]}
             # failpoint indexes.free_shared_dedupe_ids
             jobs.update_many(these, free)
         notice(
             Count.DEDUPE_IDS_SHARED,
             f"{jobs.name}: {len(others)} jobs beside {str(first)[:128]!r} had its dedupe_id "
-            f"{str(each['_id'])[:128]!r}, first {str(others[0])[:128]!r}: they are kept without it",
+            f"{str(document['_id'])[:128]!r}, first {str(others[0])[:128]!r}: they are kept without it",
         )
 
 

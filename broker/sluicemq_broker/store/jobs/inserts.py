@@ -92,7 +92,7 @@ class Insertion:
         if self._part is None:
             jobs = [self._jobs[each] for each in self._left]
             open_windows(jobs, at)
-            answer = self._statement.send([document(each, self._stamp, self._defaults) for each in jobs])
+            answer = self._statement.send([document(job, self._stamp, self._defaults) for job in jobs])
             self._part = self._outcome(answer)
         self._statement.end(all_stored=self._part == _ALL_STORED)
         part, self._part = self._part, None

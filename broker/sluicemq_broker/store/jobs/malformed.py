@@ -60,7 +60,7 @@ def set_ownerless_aside(collection: Jobs, now: float) -> list[Malformed]:
     """Make dead letters of documents that are reserved by nobody: no lease of theirs will ever end."""
     reason = "reserved, and its owner is no string"
     found = collection.find(_OWNERLESS, {"_id": 1}).limit(_AT_ONCE)
-    malformed = [Malformed(each["_id"], reason) for each in found]
+    malformed = [Malformed(document["_id"], reason) for document in found]
     these = {"_id": {"$in": [each.id for each in malformed]}, **_OWNERLESS}
     if malformed:
         # failpoint jobs.set_ownerless_aside

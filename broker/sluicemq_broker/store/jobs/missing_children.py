@@ -82,14 +82,14 @@ def waiting_parents(store: QueueStore, after: int) -> WaitingParents:
         found = store.jobs.find(behind, fields, hint=LINE_INDEX).sort(IN_LINE)
         parents: list[WaitingParent] = []
         room, place = _CHILDREN, after
-        for each in found.limit(_PARENTS):
-            parent = _waiting_parent(each, store.queue)
+        for document in found.limit(_PARENTS):
+            parent = _waiting_parent(document, store.queue)
             if parent is not None:
                 if parents and parent.total > room:
                     break
                 room -= parent.total
                 parents.append(parent)
-            place = each["wait"]["place"]
+            place = document["wait"]["place"]
         else:
             return WaitingParents(parents, place if len(parents) == _PARENTS else None)
     return WaitingParents(parents, place)
@@ -126,11 +126,11 @@ def with_all_children(jobs: Jobs, ids: Sequence[str]) -> list[str]:
 def _parts(parents: Sequence[WaitingParent]) -> Iterator[list[WaitingParent]]:
     """Yield parents for one search each, by the number of their children."""
     part: list[WaitingParent] = []
-    for each in parents:
-        if part and sum(some.total for some in part) + each.total > _CHILDREN:
+    for parent in parents:
+        if part and sum(some.total for some in part) + parent.total > _CHILDREN:
             yield part
             part = []
-        part.append(each)
+        part.append(parent)
     if part:
         yield part
 
@@ -160,9 +160,9 @@ class _Search:
 
     def __init__(self, parents: Sequence[WaitingParent], session: ClientSession) -> None:
         self._session = session
-        self._waiting = {each.parent: each for each in parents}
+        self._waiting = {parent.parent: parent for parent in parents}
         self._parents = {each.id: each for each in self._waiting}
-        self.missing = Counter({each.parent: each.left for each in parents})
+        self.missing = Counter({parent.parent: parent.left for parent in parents})
 
     def likely(self) -> set[str]:
         """Return the collections that got the children."""
@@ -192,14 +192,14 @@ def _still(
     jobs: Jobs, parents: Sequence[WaitingParent], state: State, session: ClientSession
 ) -> list[WaitingParent]:
     """Read the parents again, as of the moment that this session shows from now on."""
-    these = {"_id": {"$in": [each.parent.id for each in parents]}, "state": state}
+    these = {"_id": {"$in": [parent.parent.id for parent in parents]}, "state": state}
     fields = {"seq": 1, "children": 1}
-    found = {each["_id"]: each for each in jobs.find(these, fields, hint=BY_ID, session=session)}
+    found = {document["_id"]: document for document in jobs.find(these, fields, hint=BY_ID, session=session)}
     return [
         again
-        for each in parents
-        if (stored := found.get(each.parent.id)) and is_parent(stored, each.parent)
-        if (again := _waiting_parent(stored, each.parent.queue))
+        for parent in parents
+        if (stored := found.get(parent.parent.id)) and is_parent(stored, parent.parent)
+        if (again := _waiting_parent(stored, parent.parent.queue))
     ]
 
 

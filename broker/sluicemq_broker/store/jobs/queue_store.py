@@ -176,7 +176,7 @@ class QueueStore:
         self.claims.on_pushed(jobs)
         stamp = date(now)
         # failpoint *.insert
-        self.jobs.insert_many([document(each, stamp, self._defaults) for each in jobs], session=session)
+        self.jobs.insert_many([document(job, stamp, self._defaults) for job in jobs], session=session)
 
     def push(self, jobs: Sequence[Job], now: float, at: float | None = None) -> Pushed:
         """Insert jobs, each ``reserved`` if it has an owner, else ``ready``.
@@ -270,7 +270,7 @@ class QueueStore:
                 return {}
             with applied():
                 left = self._existing(jobs)
-        missing = [each.id for each in jobs if each.id not in left]
+        missing = [job.id for job in jobs if job.id not in left]
         problems: dict[str, SluiceError] = {each: taken_over(each) for each in left}
         if len(missing) > removed:
             problems.update({each: uncertain(each) for each in missing})
@@ -278,7 +278,7 @@ class QueueStore:
 
     def _existing(self, jobs: Sequence[Job]) -> set[str]:
         """Return the ids of jobs that are still there; a later job of an id has another ``seq``."""
-        numbers = {each.id: each.seq for each in jobs}
+        numbers = {job.id: job.seq for job in jobs}
         found = self.jobs.find({"_id": {"$in": list(numbers)}}, {"seq": 1})
         return {each["_id"] for each in found if numbers[each["_id"]] == each.get("seq")}
 
@@ -325,7 +325,7 @@ class QueueStore:
         """
         with translated():
             # failpoint jobs.undo_pop
-            return self.jobs.bulk_write([not_done(each) for each in jobs], ordered=False).matched_count
+            return self.jobs.bulk_write([not_done(job) for job in jobs], ordered=False).matched_count
 
     def roll_back(self, entries: Sequence[RolledBack], now: float) -> int:
         """Roll back or reject jobs, each with its history; return how many were ours.
@@ -346,7 +346,9 @@ class QueueStore:
         """
         with translated():
             # failpoint jobs.note_progress
-            return self.jobs.bulk_write([progressed(each) for each in reports], ordered=False).matched_count
+            return self.jobs.bulk_write(
+                [progressed(report) for report in reports], ordered=False
+            ).matched_count
 
     def release(self, jobs: Sequence[Job]) -> int:
         """Give back jobs of one owner that no worker has started; return how many were reserved still.

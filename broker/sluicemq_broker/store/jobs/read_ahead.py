@@ -78,8 +78,8 @@ class ReadAhead:
         """Return the first ids that were read, and keep those behind them that have one priority."""
         if behind := found[share:]:
             alike = takewhile(lambda each: each.get("priority") == behind[0].get("priority"), behind)
-            self.lines[tenant] = _Line([each["_id"] for each in alike], now)
-        return [each["_id"] for each in found[:share]]
+            self.lines[tenant] = _Line([document["_id"] for document in alike], now)
+        return [document["_id"] for document in found[:share]]
 
     def more_of(self, tenants: Iterable[str], now: float) -> None:
         """Note tenants that filled their shares of a claim: more of their jobs may lie behind."""

@@ -97,14 +97,14 @@ def forget_removed(database: Documents, now: float) -> None:
     long_ago = {"removed_at": {"$lte": date(now - _BESIDE_KEPT)}}
     for name in (PLACES, LIMITS):
         beside = database[name]
-        for each in list(beside.find(long_ago).limit(CHILDREN)):
-            queue = each["_id"] if name == PLACES else collection(each["_id"])
+        for document in list(beside.find(long_ago).limit(CHILDREN)):
+            queue = document["_id"] if name == PLACES else collection(document["_id"])
             if database.list_collection_names(filter={"name": queue}):
                 # failpoint queues.unmark_beside
-                beside.update_one({"_id": each["_id"]}, {"$unset": {"removed_at": ""}})
+                beside.update_one({"_id": document["_id"]}, {"$unset": {"removed_at": ""}})
             else:
                 # failpoint queues.remove_beside
-                beside.delete_one(each)
+                beside.delete_one(document)
 
 
 def _rename(jobs: Jobs, name: str, *, unless: set[int]) -> bool:
@@ -143,7 +143,7 @@ def dropping_put_aside(aside: Jobs, now: float, parents: ParentQueues, size: int
             # failpoint queues.fail_parents
             parents.on_parents_failed(fail_all(reasons, now, parents))
             # failpoint queues.remove_children
-            aside.delete_many({"_id": {"$in": [each["_id"] for each in page]}}, hint=BY_ID)
+            aside.delete_many({"_id": {"$in": [document["_id"] for document in page]}}, hint=BY_ID)
             yield len(page)
     # failpoint *
     aside.drop()

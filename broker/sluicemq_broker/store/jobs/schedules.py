@@ -186,7 +186,7 @@ class ScheduleStore:
         """Return the names of schedules with a run that is due."""
         over = {**_RUNS, "next_at": {"$lte": date(now)}}
         with translated():
-            return [each["_id"] for each in self.schedules.find(over, {"_id": 1})]
+            return [document["_id"] for document in self.schedules.find(over, {"_id": 1})]
 
     def push(
         self,

@@ -99,7 +99,7 @@ class TenantLimits:
     def read_tokens(self, tenants: Iterable[str], now: float) -> None:
         """Read the tokens of tenants, if they are many: else each claim would find out about a few."""
         known = {each for each, bucket in self._buckets.items() if now - bucket.at < _FRESH}
-        unknown = [each for each in tenants if each not in known]
+        unknown = [tenant for tenant in tenants if tenant not in known]
         # The tokens of more tenants than this are read ahead; of fewer tenants, they turn out when jobs are
         # read.
         if self.rate is not None and len(unknown) > 16:
@@ -125,7 +125,7 @@ class TenantLimits:
         ]
         with self.index.used() as name:
             found = list(self._jobs.aggregate(steps, hint=name))
-        return {each["_id"]: {n for n in each["taken"] if isinstance(n, int)} for each in found}
+        return {document["_id"]: {n for n in document["taken"] if isinstance(n, int)} for document in found}
 
     def take(self, wanted: Mapping[str, int], reservation: Reservation, now: float) -> dict[str, int]:
         """Take up to ``wanted`` tokens of each tenant; return how many."""
@@ -178,19 +178,19 @@ class TenantAllowance(Allowance):
 
     def open(self, tenants: Sequence[str]) -> Sequence[str]:
         """Return the tenants with a token and a free slot."""
-        new = [each for each in tenants if each not in self._room]
+        new = [tenant for tenant in tenants if tenant not in self._room]
         self._limits.read_tokens((each for each in new if self._tokens(each)), self._now)
         for each in new:
             self._room[each] = self._tokens(each)
         with_tokens = [each for each in new if self._room[each]]
         if self._limits.most is not None and with_tokens:
             taken = self._limits.taken(with_tokens)
-            for each in with_tokens:
-                self._note_slots(each, taken.get(each, set()), self._limits.most)
+            for token in with_tokens:
+                self._note_slots(token, taken.get(token, set()), self._limits.most)
         for each in new:
             if not self._room[each]:
                 self._hold_back(each)
-        return [each for each in tenants if self._room[each]]
+        return [tenant for tenant in tenants if self._room[tenant]]
 
     def grant(self, shares: dict[str, int]) -> dict[str, int]:
         """Cut each share to the room of its tenant."""

@@ -232,16 +232,16 @@ class Move(ABC, Generic[Verdict]):
         self.read_targets()
         self.problems = {}
         movable = []
-        for each in self._verdicts:
-            job, found = each.job, stored.get(each.job.id, {})
+        for verdict in self._verdicts:
+            job, found = verdict.job, stored.get(verdict.job.id, {})
             if (found.get("owner"), found.get("hold")) == job.reservation:
-                problem = self.obstacle(each)
-            elif self.is_done(each, found):
+                problem = self.obstacle(verdict)
+            elif self.is_done(verdict, found):
                 continue
             else:
                 problem = taken_over(job.id) if found else uncertain(job.id)
             if problem is None:
-                movable.append(each)
+                movable.append(verdict)
             else:
                 self.problems[job.id] = problem
         return movable
@@ -252,10 +252,12 @@ class Move(ABC, Generic[Verdict]):
 
     def _read_source(self) -> dict[str, Document]:
         """Read the jobs by their ids; a later job of an id has another ``seq``."""
-        numbers = {each.job.id: each.job.seq for each in self._verdicts}
+        numbers = {verdict.job.id: verdict.job.seq for verdict in self._verdicts}
         fields = {"seq": 1, "owner": 1, "hold": 1, **self.recognized_by}
         found = self._source.known.find({"_id": {"$in": list(numbers)}}, fields, hint=BY_ID)
-        return {each["_id"]: each for each in found if numbers[each["_id"]] == each.get("seq")}
+        return {
+            document["_id"]: document for document in found if numbers[document["_id"]] == document.get("seq")
+        }
 
 
 def insert_with(
@@ -272,8 +274,8 @@ def insert_with(
     """
 
     def look() -> Sequence[Job]:
-        existing = queue.which_exist([each.id for each in jobs])
-        return [each for each in jobs if each.id not in existing]
+        existing = queue.which_exist([job.id for job in jobs])
+        return [job for job in jobs if job.id not in existing]
 
     def apply(new: Sequence[Job], session: ClientSession) -> Sequence[Job] | None:
         if not also(new, session):
@@ -333,5 +335,5 @@ def _is_too_much(error: PyMongoError) -> bool:
 def _codes(error: PyMongoError | None) -> set[int | None]:
     """Return the server's codes of an error."""
     if isinstance(error, BulkWriteError):
-        return {each.get("code") for each in error.details["writeErrors"]}
+        return {failure.get("code") for failure in error.details["writeErrors"]}
     return {error.code} if isinstance(error, OperationFailure) else set()

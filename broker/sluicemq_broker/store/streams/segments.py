@@ -88,10 +88,10 @@ class Page:
 def joined(segments: Sequence[Segment]) -> list[Segment]:
     """Return the segments before the first hole."""
     found: list[Segment] = []
-    for each in segments:
-        if found and each.first != found[-1].next:
+    for segment in segments:
+        if found and segment.first != found[-1].next:
             break
-        found.append(each)
+        found.append(segment)
     return found
 
 

@@ -140,7 +140,7 @@ class StreamStore:
         with translated():
             found = list(self._segments.find(query, OUTLINE, sort=[("_id", 1)], limit=_MOST_NEWER))
         removed = self.head().removed if found else 0  # after the read, as in read
-        return list(self._outlines([each for each in found if each["_id"] >= removed], tail))
+        return list(self._outlines([document for document in found if document["_id"] >= removed], tail))
 
     def stored(self, ids: Iterable[str]) -> dict[str, tuple[int, float]]:
         """Return number and time of the messages with these ids that are in the stream still."""
@@ -179,7 +179,7 @@ class StreamStore:
                 if not found or found[0]["_id"] > first:
                     found = [*self._before(first), *found]
             head = self.head()  # after the read: from ``removed`` on each segment is the first in its place
-            real = [each for each in found if each["_id"] >= head.removed]
+            real = [document for document in found if document["_id"] >= head.removed]
             sound = list(readable(self._segments, real, segment_of))
             kept = [each for each in sound if each.next > head.first]
             segments = joined([each for each in kept if self._is_whole(each)])
@@ -305,8 +305,8 @@ class StreamStore:
         query: Document = {"_id": {"$gt": HEAD, "$lt": min(below, newest.first)}}
         with translated():
             oldest = self._segments.find(query, {"count": 1}, sort=[("_id", 1)], limit=_MOST_REMOVED)
-            ends = [int(each["_id"]) + stand_in(each, Tail()).count for each in oldest]
-        over = [each for each in ends if each <= below]
+            ends = [int(document["_id"]) + stand_in(document, Tail()).count for document in oldest]
+        over = [end for end in ends if end <= below]
         if not over:
             return 0
         # failpoint streams.raise_removed
@@ -380,8 +380,8 @@ class StreamStore:
 
     def _weigh(self, segments: Sequence[Segment]) -> None:
         """Note the sizes of segments, for the next read: the largest lately."""
-        self.weight = max(self.weight * 7 // 8, *(each.size for each in segments), 0)
-        names = (len(each.topics) + 2 * len(each.ids) for each in segments)
+        self.weight = max(self.weight * 7 // 8, *(segment.size for segment in segments), 0)
+        names = (len(segment.topics) + 2 * len(segment.ids) for segment in segments)
         self._names = max(self._names * 7 // 8, *names, 0)
 
 
