@@ -12,7 +12,7 @@ import gevent
 import pytest
 
 from devices.plain_sockets import LaneRecorder, Notices, eventually, lane_door, shake_hands
-from sluicemq_devices.hub import Line, SpareTime, Standing
+from sluicemq_devices.hub import Line, SpareTime, TimeUsed
 from sluicemq_devices.sockets import Lane, Switchboard
 from sluicemq_devices.sockets.conduct import MOST_MALFORMED, MOST_UNHEARD, WITHIN, Conduct
 from support.virtual_time import VirtualTime
@@ -269,8 +269,8 @@ def test_what_was_read_of_many_that_are_cut_at_once_is_handed_over_in_turns(
 # --------------------------------------------------------------------------- line
 
 
-def standing(*turns: float, more: bool = True) -> Standing:
-    peer = Standing()
+def time_used(*turns: float, more: bool = True) -> TimeUsed:
+    peer = TimeUsed()
     for seconds in turns:
         peer.used(seconds, more=more)
     return peer
@@ -279,8 +279,8 @@ def standing(*turns: float, more: bool = True) -> Standing:
 def test_a_light_peer_is_next_however_many_heavy_ones_wait() -> None:
     line, served = Line(), list[str]()
     for _ in range(100):
-        line.add(partial(served.append, "heavy"), standing(0.002))
-    line.add(partial(served.append, "light"), standing(*[0.0] * 10, more=False))
+        line.add(partial(served.append, "heavy"), time_used(0.002))
+    line.add(partial(served.append, "light"), time_used(*[0.0] * 10, more=False))
     line.take()()
     assert served == ["light"]
     assert len(line) == 100
@@ -288,7 +288,7 @@ def test_a_light_peer_is_next_however_many_heavy_ones_wait() -> None:
 
 def test_peers_of_one_level_share_the_time_and_not_the_turns() -> None:
     line, used = Line(), Counter[float]()
-    peers = {seconds: standing(seconds) for seconds in (0.001, 0.004)}
+    peers = {seconds: time_used(seconds) for seconds in (0.001, 0.004)}
 
     def turn(seconds: float) -> None:
         used[seconds] += 1
@@ -305,9 +305,9 @@ def test_peers_of_one_level_share_the_time_and_not_the_turns() -> None:
 
 def test_a_heavy_peer_has_a_quarter_of_the_time_beside_light_ones_that_never_stop() -> None:
     line, used = Line(), Counter[str]()
-    light, heavy = standing(*[0.0] * 10, more=False), standing(0.002)
+    light, heavy = time_used(*[0.0] * 10, more=False), time_used(0.002)
 
-    def turn(name: str, seconds: float, peer: Standing) -> None:
+    def turn(name: str, seconds: float, peer: TimeUsed) -> None:
         used[name] += round(seconds * 1e6)
         line.add(partial(turn, name, seconds, peer), peer)
         line.took(seconds)
@@ -391,7 +391,7 @@ def test_spare_time_is_a_tenth_and_a_long_turn_is_paid_for_by_those_after_it(clo
         served.append(seconds)
 
     for seconds in [0.00035] * 5 + [0.005] + [0.00035] * 5:
-        spare.wait(partial(turn, seconds), Standing())
+        spare.wait(partial(turn, seconds), TimeUsed())
     periods = []
     while spare:
         before = len(served)
@@ -406,9 +406,9 @@ def test_who_comes_again_at_once_waits_for_the_next_period(clock: VirtualTime) -
     def again() -> None:
         served.append(1)
         if len(served) < 4:
-            spare.wait(again, Standing())
+            spare.wait(again, TimeUsed())
 
-    spare.wait(again, Standing())
+    spare.wait(again, TimeUsed())
     for period in range(1, 5):
         spare.give()
         assert len(served) == period

@@ -12,7 +12,7 @@ from gevent.event import Event
 
 from devices.keyed_sockets import CLIENT, KeyGuard, as_client, new_pair
 from devices.plain_sockets import ANY_PORT, Clients, Notices, dial, ended, eventually, send, shake_hands
-from sluicemq_devices.hub import NEXT_TURN, Mishap, SpareTime, Standing, StrangersTime
+from sluicemq_devices.hub import NEXT_TURN, Mishap, SpareTime, StrangersTime, TimeUsed
 from sluicemq_devices.sockets import LaneDoor, Switchboard
 from sluicemq_devices.sockets.addresses import Addresses, address_of
 from support.virtual_time import VirtualTime
@@ -142,11 +142,11 @@ def test_a_hub_without_other_work_gives_strangers_all_its_time_and_a_busy_one_a_
     def again() -> None:
         served.append(None)
         if len(served) < 10_000:
-            strangers.wait(again, Standing())
+            strangers.wait(again, TimeUsed())
         else:
             done.set()
 
-    strangers.wait(again, Standing())
+    strangers.wait(again, TimeUsed())
     # When the hub is never idle
     for _ in range(1000):
         gevent.sleep(NEXT_TURN)
@@ -163,9 +163,9 @@ def test_a_hub_without_other_work_gives_strangers_all_its_time_and_a_busy_one_a_
 class _SpareTime(SpareTime):
     turns = 0
 
-    def wait(self, turn: Callable[[], None], standing: Standing) -> None:
+    def wait(self, turn: Callable[[], None], time_used: TimeUsed) -> None:
         self.turns += 1
-        super().wait(turn, standing)
+        super().wait(turn, time_used)
 
 
 def _door(board: Switchboard, inbox: list[Any], **options: Any) -> LaneDoor:
@@ -295,9 +295,9 @@ class _NoTime(StrangersTime):
     def is_over(self) -> bool:
         return not self._began
 
-    def wait(self, turn: Callable[[], None], standing: Standing) -> None:
+    def wait(self, turn: Callable[[], None], time_used: TimeUsed) -> None:
         if self._began:
-            super().wait(turn, standing)
+            super().wait(turn, time_used)
         else:
             self.turns.append(turn)
 

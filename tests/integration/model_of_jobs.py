@@ -202,7 +202,7 @@ class Lives(Fate):
         self._expect(not passed, f"{life} has overtaken {passed}")
 
     def settle_all(self, broker: SmallBroker, hands: list[LifeHand], kind: str, delay: float | None) -> None:
-        valid = {hand for hand in hands if hand.open and hand.owner in broker.owners.mine()}
+        valid = {hand for hand in hands if hand.open and hand.owner in broker.owners.own_ids()}
         for hand in hands:
             hand.held = hand in valid and self._holds(hand)
             hand.fired = broker.line.fired
@@ -237,7 +237,7 @@ class Lives(Fate):
             self._expect(life.accepted == 1, f"{what}: accepted twice")
 
     def runs_out(self, hand: LifeHand) -> None:
-        if self._holds(hand) and hand.owner in hand.broker.owners.mine():
+        if self._holds(hand) and hand.owner in hand.broker.owners.own_ids():
             self._fails(hand)
 
     def _fails(self, hand: LifeHand) -> None:

@@ -149,7 +149,7 @@ def test_what_there_is_no_time_to_count_is_told_as_it_was_counted_with_what_happ
     rig.later(7.0)
     rig.push(mail, *some_jobs(3))
     # When
-    (row,) = rig.census.kept()
+    (row,) = rig.census.rows()
     # Then
     assert counts(row) == {"ready": 8, "scheduled": 2}
     assert (row.exact, row.estimates, row.counted_ago) == (False, ALL, 7.0)
@@ -165,7 +165,7 @@ def test_jobs_that_come_during_a_count_are_estimated_once(rig: CensusRig, *, cou
     rig.meanwhile = lambda: rig.push(mail, *some_jobs(3))
     rig.census.one("mail")
     # When
-    (row,) = rig.census.kept()
+    (row,) = rig.census.rows()
     # Then
     assert (counts(row), row.exact) == ({"ready": 4}, False)
 
@@ -178,7 +178,7 @@ def test_a_count_that_jobs_which_come_meanwhile_do_not_explain_is_believed(rig: 
     rig.meanwhile = lambda: rig.push(mail, a_job())
     rig.census.one("mail")
     # When
-    (row,) = rig.census.kept()
+    (row,) = rig.census.rows()
     # Then
     assert counts(row) == {"ready": 6}
 
@@ -192,7 +192,7 @@ def test_jobs_that_went_to_workers_are_reserved_in_an_estimate(rig: CensusRig) -
     rig.push(mail, *some_jobs(4))
     wait_until(lambda: come_to_rest() or mail.in_flight == 3, what="the delivery")
     # Then
-    (row,) = rig.census.kept()
+    (row,) = rig.census.rows()
     assert row.reserved == mail.held >= 3
     assert row.ready + row.reserved == 4
 
@@ -215,9 +215,9 @@ def test_a_queue_in_which_nothing_happened_is_no_estimate_while_no_other_broker_
     rig.census.one("mail")
     rig.later(30.0)
     # Then
-    assert rig.census.kept()[0].exact
+    assert rig.census.rows()[0].exact
     rig.owners.others = 1
-    assert rig.census.kept()[0].estimates == ALL
+    assert rig.census.rows()[0].estimates == ALL
 
 
 def test_what_time_alone_changes_is_an_estimate(rig: CensusRig) -> None:
@@ -225,7 +225,7 @@ def test_what_time_alone_changes_is_an_estimate(rig: CensusRig) -> None:
     mail.store.push(some_jobs(5, eligible_at=NOW + 60), NOW)
     rig.census.one("mail")
     rig.later(30.0)
-    assert rig.census.kept()[0].estimates == ("ready", "scheduled")
+    assert rig.census.rows()[0].estimates == ("ready", "scheduled")
 
 
 def test_what_other_brokers_do_is_found_in_the_background(rig: CensusRig) -> None:
@@ -236,11 +236,11 @@ def test_what_other_brokers_do_is_found_in_the_background(rig: CensusRig) -> Non
     # When
     rig.later(30.0)
     rig.census.tick()
-    before = rig.census.kept()[0].ready
+    before = rig.census.rows()[0].ready
     rig.later(31.0)
     rig.census.tick()
     # Then
-    assert (before, rig.census.kept()[0].ready) == (0, 4)
+    assert (before, rig.census.rows()[0].ready) == (0, 4)
 
 
 def test_a_queue_in_which_something_happens_is_counted_again_sooner(rig: CensusRig) -> None:
@@ -276,7 +276,7 @@ def test_an_order_that_changes_jobs_makes_what_was_counted_void(rig: CensusRig) 
     (mail,) = rig.open("mail")
     rig.census.one("mail")
     rig.census.recount(mail)
-    assert rig.census.kept()[0].estimates == ALL
+    assert rig.census.rows()[0].estimates == ALL
 
 
 def test_while_mongodb_is_away_who_asks_is_told_so_and_what_is_known_can_be_had(rig: CensusRig) -> None:
@@ -287,7 +287,7 @@ def test_while_mongodb_is_away_who_asks_is_told_so_and_what_is_known_can_be_had(
     rig.away = Unavailable("no primary")
     with pytest.raises(Unavailable):
         rig.census.all()
-    assert rig.census.kept()[0].ready == 5
+    assert rig.census.rows()[0].ready == 5
 
 
 def test_a_mongodb_that_does_not_answer_keeps_nobody_waiting(

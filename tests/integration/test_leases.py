@@ -91,7 +91,7 @@ def test_an_owner_id_is_used_only_after_its_lease_is_written(
     # When
     with pytest.raises(Unavailable):
         broker.use()
-    nothing = broker.mine()
+    nothing = broker.own_ids()
     monkeypatch.undo()
     owner = broker.use()
     # Then
@@ -270,7 +270,7 @@ def test_an_end_marks_our_lease_dead(leases: LeaseStore) -> None:
     broker.end()
     broker.end()
     assert leases.live() == {}
-    assert broker.mine() == []
+    assert broker.own_ids() == []
 
 
 def test_an_id_is_ours_while_nobody_can_have_declared_it_dead(leases: LeaseStore, time: LeaseTime) -> None:

@@ -228,4 +228,4 @@ def test_a_lost_reply_to_a_lease_leaves_the_broker_without_that_id(
     owner = broker.use()
     # Then
     assert len(leases.live()) == 2
-    assert broker.mine() == [owner]
+    assert broker.own_ids() == [owner]

@@ -46,7 +46,7 @@ class TwoLimitedBrokers(TwoBrokers):
     def nobody_holds_more_than_it_has_permits_for(self) -> None:
         permits, live = LimitStore(self.documents, "mail").holders(), self._live_owners()
         for broker in self.brokers:
-            for owner in live.intersection(broker.owners.mine()):
+            for owner in live.intersection(broker.owners.own_ids()):
                 held = broker.queue.scheduler.reservations.under(owner)
                 assert len(held) <= permits.get(owner, 0), (owner, held, permits)
         assert sum(count for owner, count in permits.items() if owner in live) <= MAX_RUNNING, permits

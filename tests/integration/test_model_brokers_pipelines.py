@@ -200,7 +200,7 @@ class TwoBrokersWithPipelines(Stories):
         for hand in hands:
             hand.open = False
             hand.fired = hand.broker.line.fired
-            hand.ours = hand.owner in hand.broker.owners.mine()
+            hand.ours = hand.owner in hand.broker.owners.own_ids()
             self._says(hand.job_id, kind)
             by_queue.setdefault((hand.broker, hand.queue), []).append(hand)
         for (broker, queue), these in by_queue.items():

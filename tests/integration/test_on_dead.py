@@ -229,7 +229,7 @@ def test_behind_a_dead_broker_parents_in_a_queue_that_nobody_uses_are_notified(s
         dead = {"state": "dead", "ended_at": date(NOW + died), "parent": parent}
         store.jobs.insert_one({"_id": f"{number}", "seq": number, **dead})
     # When
-    looking_at(store, 1).behind(NOW + 49)
+    looking_at(store, 1).notify_parents_since(NOW + 49)
     # Then
     assert ["told" in stored(store, f"{number}")["parent"] for number in range(2)] == [False, True]
 

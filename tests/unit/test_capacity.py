@@ -23,7 +23,7 @@ class CapacityRig:
     def comes(self, count: int = 0, size: int = 0, ended: int = 0, held: int = 0) -> None:
         flow = self.flow
         self.flow = Flow(flow.came + count, flow.size + size, flow.ended + ended, flow.held + held)
-        self.capacity.look()
+        self.capacity.resume_if_room()
 
     def reconfigure(self, **settings: Any) -> None:
         self.capacity.reconfigure(replace(self.settings, **settings))

@@ -239,7 +239,7 @@ def test_a_push_socket_that_fills_a_queue_is_not_read_until_there_is_room() -> N
     # Then
     assert pusher.paused
     ended[0] = 3
-    queue.capacity.look()
+    queue.capacity.resume_if_room()
     assert not pusher.paused
 
 

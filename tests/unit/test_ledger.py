@@ -257,9 +257,9 @@ def test_a_look_keeps_nobody_from_being_inserted_reserved() -> None:
 
 def test_a_claim_takes_nothing_that_is_accepted_after_it_began() -> None:
     ledger = Ledger()
-    assert ledger.look(NOW).before == int(NOW * 1e6)
+    assert ledger.search(NOW).before == int(NOW * 1e6)
     arrival = pushed(ledger, int(NOW * 1e6) + 5, 0.0, born=False)
-    assert ledger.look(NOW).before == arrival.seq + 1
+    assert ledger.search(NOW).before == arrival.seq + 1
     bound = ledger.catch_up(NOW, 0.0)
     assert (bound.before, bound.passes_over) == (arrival.seq, True)
 

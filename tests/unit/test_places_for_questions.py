@@ -50,7 +50,7 @@ def places() -> QuerySlots:
 
 def heavy(places: QuerySlots) -> SlotUser:
     guest = places.user()
-    guest.standing.used(LONG, more=True)
+    guest.time_used.used(LONG, more=True)
     return guest
 
 
@@ -105,10 +105,10 @@ def test_where_all_places_are_taken_a_light_peer_is_next(places: QuerySlots, ask
 
 def test_a_peer_whose_questions_are_all_answered_gets_light_again(places: QuerySlots) -> None:
     guest = heavy(places)
-    level = guest.standing.level
+    level = guest.time_used.level
     for _ in range(10):
         guest.answered()
-    assert guest.standing.level == 0 < level
+    assert guest.time_used.level == 0 < level
 
 
 def test_a_question_that_fails_gives_its_place_back(places: QuerySlots, askers: Askers) -> None:

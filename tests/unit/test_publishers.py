@@ -66,7 +66,7 @@ class TestIds:
     def test_between_the_two_ids_behind_a_batch_are_its_publishers_later_ones(
         self, batch_id: str, *, is_later: bool
     ) -> None:
-        low, high = Numbered("p", 42).behind
+        low, high = Numbered("p", 42).later_ids
 
         assert (low < batch_id < high) == is_later
 

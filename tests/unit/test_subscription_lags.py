@@ -27,11 +27,11 @@ def test_what_was_seen_last_is_kept_until_nobody_can_tell() -> None:
     subscriptions: Any = Subscriptions()
     lags = Lags(subscriptions)
     assert lags.rows == []
-    lags.look()
+    lags.measure()
     assert lags.rows == subscriptions.rows
     # When
     subscriptions.rows = None
     with pytest.raises(Unavailable):
-        lags.look()
+        lags.measure()
     # Then
     assert lags.rows == []

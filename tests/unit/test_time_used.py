@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq_devices.hub import HEAVY, Standing
+from sluicemq_devices.hub import HEAVY, TimeUsed
 
 #: Turns of a peer, each with its seconds and whether it had sent more, where a light one takes one second.
 Turns = list[tuple[float, bool]]
@@ -35,7 +35,7 @@ Turns = list[tuple[float, bool]]
 def test_a_peers_level_follows_the_time_in_which_all_that_it_had_sent_was_read(
     turns: Turns, level: int
 ) -> None:
-    peer = Standing(1.0)
+    peer = TimeUsed(1.0)
     for seconds, more in turns:
         peer.used(seconds, more=more)
 
@@ -45,7 +45,7 @@ def test_a_peers_level_follows_the_time_in_which_all_that_it_had_sent_was_read(
 
 
 def test_a_peer_that_is_never_read_to_the_end_gets_heavy_and_light_again_once_it_is() -> None:
-    peer = Standing()
+    peer = TimeUsed()
     assert 0 < peer.level < HEAVY
     peer.used(0.002, more=True)
     assert peer.level == HEAVY

@@ -52,7 +52,7 @@ class QueueAdmin:
         self._census = census
         self._tasks = tasks
         self._counts = SharedAnswer(census.all)
-        self.kept = census.kept
+        self.kept = census.rows
 
     def all(self) -> list[QueueRow]:
         """Return all queues with their counts, with those that other brokers have made."""

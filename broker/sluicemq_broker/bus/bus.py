@@ -131,7 +131,7 @@ class Channel:
                 self._handle(BusEvent(kind))
             while not self._over.is_set():
                 for line in feed.next():
-                    self._hear(line, in_store=transport.in_store)
+                    self._receive(line, in_store=transport.in_store)
                 let_others_run()  # handlers ask MongoDB before the feed is read again
 
     @contextmanager
@@ -145,7 +145,7 @@ class Channel:
         finally:
             self._listening = False
 
-    def _hear(self, line: str, *, in_store: bool) -> None:
+    def _receive(self, line: str, *, in_store: bool) -> None:
         # Seconds for which a broker whose event was received counts as present, whatever the leases say.
         self._heard_until = self._timer.now() + 30.0
         event = BusEvent.read(line)

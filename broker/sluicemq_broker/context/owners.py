@@ -130,13 +130,13 @@ class Owners:
         """Return the brokers with a live lease in any database with queues of this one, each once."""
         found = {
             (broker.name, broker.since): broker
-            for brokers in self._everywhere(LeaseStore.brokers)
+            for brokers in self._at_all_databases(LeaseStore.brokers)
             for broker in brokers
             if broker.ended is None
         }
         return list(found.values())
 
-    def mine(self) -> list[str]:
+    def own_ids(self) -> list[str]:
         """Return the id whose lease this broker keeps, if there is one."""
         return [self.current] if self.current else []
 
@@ -162,14 +162,14 @@ class Owners:
         """Return True if no broker can have taken our jobs under this id; ask MongoDB if it is not sure."""
         if not self.sure:
             self.beat()
-        return self.sure and owner in self.mine()
+        return self.sure and owner in self.own_ids()
 
     def beat(self) -> None:
         """Send one heartbeat for our id; if its lease was declared dead, take a new id."""
         with self._changing:
             if self._ended:
                 return
-            mine = self.mine()
+            mine = self.own_ids()
             sent, live = self._raise(mine)
             if live == len(mine):
                 self._confirm(sent)
@@ -202,9 +202,11 @@ class Owners:
 
     def end_others(self) -> int:
         """End every other lease, for a broker whose MongoDB is its own alone; return how many."""
-        strangers = {owner for store in self._stores() for owner in store.live() if owner not in self.mine()}
+        strangers = {
+            owner for store in self._stores() for owner in store.live() if owner not in self.own_ids()
+        }
         for owner in strangers:
-            for dead in self._end_everywhere(owner, silent=True):
+            for dead in self._end_at_all_databases(owner, silent=True):
                 if dead:
                     self._found_dead(dead)
                     break
@@ -216,18 +218,18 @@ class Owners:
 
     def live(self, database: str | None = None) -> set[str]:
         """Return all owners with a live lease in this database, with ours."""
-        return set(self._store(database).live()) | set(self.mine())
+        return set(self._store(database).live()) | set(self.own_ids())
 
     def is_live(self, owner: str, database: str | None = None) -> bool:
         """Return True if an owner surely has a live lease there, or is ours; slower than :meth:`live`."""
-        return owner in self.mine() or self._store(database).is_live(owner)
+        return owner in self.own_ids() or self._store(database).is_live(owner)
 
     def end(self) -> None:
         """End our leases, at a stop, and begin no other."""
         self._ended = True
         with self._changing:  # or a heartbeat would think that another broker ended them
-            for owner in self.mine():
-                self._end_everywhere(owner)
+            for owner in self.own_ids():
+                self._end_at_all_databases(owner)
             self.current = ""
             self._confirmed = float("-inf")
 
@@ -237,7 +239,7 @@ class Owners:
     def _store(self, database: str | None) -> LeaseStore:
         return self._leases if database is None else self._elsewhere.get(database, self._leases)
 
-    def _everywhere(self, statement: Callable[[LeaseStore], Result]) -> list[Result]:
+    def _at_all_databases(self, statement: Callable[[LeaseStore], Result]) -> list[Result]:
         """Run a statement in all databases at once; an error is raised after all have ended."""
         if not self._elsewhere:
             return [statement(self._leases)]
@@ -255,12 +257,12 @@ class Owners:
             raise failed[0]
         return results
 
-    def _end_everywhere(self, owner: str, *, silent: bool = False) -> list[Seen | None]:
-        return self._everywhere(lambda store: store.end(owner, self._clock.now(), silent=silent))
+    def _end_at_all_databases(self, owner: str, *, silent: bool = False) -> list[Seen | None]:
+        return self._at_all_databases(lambda store: store.end(owner, self._clock.now(), silent=silent))
 
     def _raise(self, mine: list[str]) -> tuple[float, int]:
         """Raise our counters in all databases; return when the first was sent, and the least of live ones."""
-        raised = self._everywhere(lambda store: self._beat_surely(store, mine))
+        raised = self._at_all_databases(lambda store: self._beat_surely(store, mine))
         return min(sent for sent, _ in raised), min(live for _, live in raised)
 
     def _beat_surely(self, store: LeaseStore, mine: list[str]) -> tuple[float, int]:
@@ -280,12 +282,12 @@ class Owners:
     def _begin(self) -> None:
         sent = self._now()
         owner = self._new_id()
-        self._everywhere(lambda each: each.begin(owner, self.name, self.lease, self._clock.now()))
+        self._at_all_databases(lambda each: each.begin(owner, self.name, self.lease, self._clock.now()))
         try:
             self._admit()
         except Unavailable:
             with suppress(Unavailable):
-                self._end_everywhere(owner)
+                self._end_at_all_databases(owner)
             raise
         self.current = owner
         self._confirmed = max(self._confirmed, sent)
@@ -296,7 +298,7 @@ class Owners:
         self._confirmed = sent
 
     def _drop_dead(self, mine: list[str]) -> None:
-        live = set.intersection(*self._everywhere(lambda store: set(store.live())))
+        live = set.intersection(*self._at_all_databases(lambda store: set(store.live())))
         for owner in mine:
             if owner in live:
                 continue
@@ -306,14 +308,16 @@ class Owners:
             for call in self._on_lost:
                 call(owner)
             if self._elsewhere:  # our jobs in the other databases are given back, too
-                self._end_everywhere(owner)
+                self._end_at_all_databases(owner)
 
     def _watch(self) -> dict[str, float | None]:
         """Declare dead whose counter stands still for too long; return how much work the others have done."""
-        live = self._everywhere(lambda store: [((store, owner), of) for owner, of in store.leases().items()])
+        live = self._at_all_databases(
+            lambda store: [((store, owner), of) for owner, of in store.leases().items()]
+        )
         # Until the next heartbeat is due this broker reaches MongoDB, as far as it knows.
         reached = self._reached + min(self._now() - self._confirmed, self.pause)
-        mine = set(self.mine())
+        mine = set(self.own_ids())
         others = {lease: of for leases in live for lease, of in leases if lease[1] not in mine}
         self._seen = {lease: seen for lease, seen in self._seen.items() if lease in others}
         for (store, owner), (beat, lease, _) in others.items():

@@ -122,7 +122,7 @@ class Jobs:
             settings = self.queues.get(queue).settings
             bound = f"{of_time(settings.dead_retention)}, {settings.max_dead:,}"
             yield Kept(DEAD_LETTERS, queue, bound, dead, oldest=oldest, used=max(time, number))
-        rows, most = self.census.kept(), self._foundation.settings.max_queues
+        rows, most = self.census.rows(), self._foundation.settings.max_queues
         yield Kept("done jobs", ALL, "keep_done, remember", sum(row.done for row in rows))
         yield Kept("queues", ALL, f"max_queues: {most:,}", len(rows), used=len(rows) / most)
 
@@ -178,7 +178,9 @@ class Jobs:
         """
         self._duties.attempt("sweep behind a dead broker", self._sweeper.sweep)
         since = min(each.seen for each in dead)
-        self._duties.attempt("parents behind a dead broker", partial(self._on_dead.behind, since))
+        self._duties.attempt(
+            "parents behind a dead broker", partial(self._on_dead.notify_parents_since, since)
+        )
 
     def _beat(self) -> None:
         owners = self._foundation.owners

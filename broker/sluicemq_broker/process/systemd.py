@@ -69,21 +69,21 @@ class Notifier:
     def ready(self) -> None:
         """Say that the doors are open."""
         self._phase = ""
-        self._say(READY=1)
+        self._notify_manager(READY=1)
 
     @contextmanager
     def reloading(self) -> Iterator[None]:
         """Say that the configuration is being read, and at the end that the broker is ready again."""
-        self._say(RELOADING=1, MONOTONIC_USEC=_microseconds(time.monotonic()))
+        self._notify_manager(RELOADING=1, MONOTONIC_USEC=_microseconds(time.monotonic()))
         try:
             yield
         finally:
-            self._say(READY=1)
+            self._notify_manager(READY=1)
 
     def stopping(self) -> None:
         """Say that the process stops, and needs time for that."""
         self._phase = _STOPPING
-        self._say(STOPPING=1)
+        self._notify_manager(STOPPING=1)
 
     def close(self) -> None:
         """Send nothing more."""
@@ -102,7 +102,7 @@ class Notifier:
                 log.exception("sending the state of the broker to the service manager failed")
             gevent.sleep(pause)
 
-    def _say(self, **state: Any) -> None:
+    def _notify_manager(self, **state: Any) -> None:
         if self._socket:
             self._waiting.append(state)
             self._send()

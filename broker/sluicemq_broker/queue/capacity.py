@@ -78,7 +78,7 @@ class Capacity:
         self._holds = settings.overflow == Overflow.HOLD
         self.bounded = self._max_ready is not None or self._max_bytes is not None
         """True if the queue has any bound."""
-        self.look()
+        self.resume_if_room()
 
     @property
     def measured(self) -> bool:
@@ -104,7 +104,7 @@ class Capacity:
         self._counts_again = at + 30.0
         came, size = begun.came - begun.storing, begun.size - begun.storing_size
         self._counted, self._then = counted, Flow(came, size, now.ended, now.held)
-        self.look()
+        self.resume_if_room()
 
     def recount(self) -> None:
         """A bulk operation has changed the queue: trust the next count, also if the queue is not at rest."""
@@ -187,7 +187,7 @@ class Capacity:
             self._held.add(connection)
             connection.pause(self)
 
-    def look(self) -> None:
+    def resume_if_room(self) -> None:
         """Read held connections again if there is room: jobs have left, or were counted."""
         if self._held and not self._has_not_enough_room():
             held, self._held = self._held, WeakSet()
@@ -197,7 +197,7 @@ class Capacity:
     def open(self) -> None:
         """The broker stops: take in all jobs that lie in the sockets, or they would be lost."""
         self._open = True
-        self.look()
+        self.resume_if_room()
 
     def _has_not_enough_room(self) -> bool:
         ready, size = _lower(self._max_ready), _lower(self._max_bytes)

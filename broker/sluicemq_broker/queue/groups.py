@@ -60,16 +60,16 @@ class Groups:
         if now or self._core.timer.now() - self._promoted_at >= HEADLESS_EVERY:
             self._promoted_at = self._core.timer.now()
             for groups in self._core.store.groups.headless():
-                self._tell(self._core.store.groups.promote(groups, self._core.clock.now()))
+                self._note_promoted(self._core.store.groups.promote(groups, self._core.clock.now()))
 
     def _promote(self, freed: list[str]) -> None:
         """A broker that stops before it has an answer leaves it to :meth:`promote_headless`."""
         groups = set(freed)
-        self._tell(
+        self._note_promoted(
             self._core.retry.run(lambda: self._core.store.groups.promote(groups, self._core.clock.now()))
         )
 
-    def _tell(self, promoted: Promoted) -> None:
+    def _note_promoted(self, promoted: Promoted) -> None:
         conditions = self._core.conditions()
         now = conditions.server
         due = [each for each in promoted.ready if each.due <= now]

@@ -136,7 +136,7 @@ class Intake:
         self._groups.may_advance(jobs)
         self._core.dispatch()
 
-    def look_for_room(self) -> None:
+    def workers_may_have_room(self) -> None:
         """Workers may have room for a push that waits for them."""
         self._changed.set()
 
@@ -215,7 +215,7 @@ class Intake:
                 self._core.events.emit(Count.PUSHED, now, new)
             durable = self._core.timer.now()
             self._core.counters.took(Timing.PUSH_CONFIRMATION, [durable - push.began for push in pushes])
-            _tell(pushes, pushed, states)
+            _answer(pushes, pushed, states)
 
     def _states(self, jobs: list[Job], existing: Sequence[int]) -> dict[int, str]:
         """Return the states of the jobs that have these ids, by position; of those that are gone, nothing."""
@@ -315,7 +315,7 @@ def _weight(push: Push) -> int:
     return len(push.jobs) + size // (32 * 1024) + headers // 1024
 
 
-def _tell(pushes: list[Push], pushed: Pushed, states: Mapping[int, str]) -> None:
+def _answer(pushes: list[Push], pushed: Pushed, states: Mapping[int, str]) -> None:
     if not pushed.existing and not pushed.refused:
         for push in pushes:
             shielded(push.on_stored, {}, {})

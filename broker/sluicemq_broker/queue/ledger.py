@@ -125,7 +125,7 @@ class Ledger:
 
     def first_to_come(self, now: float) -> int | None:
         """Return the priority above which a new job comes before all ready ones; None: none does."""
-        if self.behind(now) or self.older_returning(now):
+        if self.catching_up(now) or self.older_returning(now):
             return None
         waiting = [arrival.ready for arrival in self._arrivals if arrival.awaited(now)]
         return max([self._ready, self._withheld, *waiting])
@@ -224,7 +224,7 @@ class Ledger:
         """True if a claim may have its answer any moment."""
         return any(each.awaited(now) for each in self._claiming)
 
-    def behind(self, now: float) -> bool:
+    def catching_up(self, now: float) -> bool:
         """True while ready jobs are being claimed: nothing may overtake them."""
         return any(each.catches_up and each.awaited(now) for each in self._claiming)
 
@@ -244,7 +244,7 @@ class Ledger:
         before = min([*under_way, self._next_seq(due)])
         return Bound(priority, before, passes_over, self.last_seq)
 
-    def look(self, due: float) -> Bound:
+    def search(self, due: float) -> Bound:
         """Begin one claim that only looks for jobs that other brokers have left."""
         return Bound(HIGHEST, self._next_seq(due), passes_over=False, known=self.last_seq)
 

@@ -109,7 +109,7 @@ class Queue:
         self.scheduler.wake(conditions)
         self._carry_out(conditions)
         self.permits.share()
-        self.capacity.look()
+        self.capacity.resume_if_room()
         self._alarm.set(self.scheduler.next_time(conditions))
 
     def hand_out(self) -> None:
@@ -125,10 +125,10 @@ class Queue:
         if scheduler.open(conditions):
             self._sender.hand_out(conditions.now)
         if news := scheduler.take_news():
-            self._tell_others(news)
+            self._notify_others(news)
         if claiming := scheduler.next_claiming(conditions):
             self._claims.start(claiming)
-        self.intake.look_for_room()
+        self.intake.workers_may_have_room()
 
     def reconfigure(self, settings: QueueSettings) -> None:
         """Take other settings, but for ``database``: for jobs to come, and as the next reading of others."""
@@ -319,7 +319,7 @@ class Queue:
 
     # ---------------------------------------------------------------- helpers
 
-    def _tell_others(self, news: News) -> None:
+    def _notify_others(self, news: News) -> None:
         """Tell the claims, and other brokers, what has become ready or free."""
         if news.ready:
             self.store.on_ready(anywhere=news.anywhere)

@@ -126,12 +126,12 @@ class Scheduler:
         """
         if not self.granting(c) or not self.limits.holds_ahead:
             return 0.0
-        room, behind = self._room_left, self.ledger.behind(c.now)
-        if room >= count and not self.ledger.some_come_first and not behind:
+        room, catching_up = self._room_left, self.ledger.catching_up(c.now)
+        if room >= count and not self.ledger.some_come_first and not catching_up:
             return 0.0  # they will be inserted reserved
         rate = self.pace.rate
         if rate is None:
-            return _FIRST_MOMENT if behind or self.pace.working else 0.0
+            return _FIRST_MOMENT if catching_up or self.pace.working else 0.0
         fast = rate * (1 + c.others) >= FAST  # MongoDB has the jobs of all
         worthwhile = fast and self.ledger.backlog + count - max(0, room) <= rate * MOMENT
         return MOMENT if worthwhile else 0.0
@@ -294,7 +294,7 @@ class Scheduler:
             claiming.began = c.now
             bound, one_first = self.ledger.catch_up(due, c.now), False
         else:
-            bound, one_first = self.ledger.look(due), hint > 0  # of one, mostly
+            bound, one_first = self.ledger.search(due), hint > 0  # of one, mostly
         brokers = 1 + c.others
         plan = ClaimPlan(limit, self.room_bytes, due, bound, number, brokers, c.place, one_first)
         self._claiming += limit

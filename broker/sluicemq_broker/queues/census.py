@@ -99,8 +99,8 @@ class Census:
         Raises :class:`~sluicemq.Unavailable` if MongoDB does not answer.
         """
         began = self._timer.now()
-        self._wait_for(self._look)
-        return self.kept(began)
+        self._wait_for(self._count_most_urgent)
+        return self.rows(began)
 
     def one(self, name: str) -> QueueRow:
         """Return the row of one queue, counted now; raises NotFound, and Unavailable as :meth:`all` does."""
@@ -108,7 +108,7 @@ class Census:
         self._wait_for(lambda: self._count(queue))
         return self._row(queue, began)
 
-    def kept(self, exact_since: float = math.inf) -> list[QueueRow]:
+    def rows(self, exact_since: float = math.inf) -> list[QueueRow]:
         """Return a row for each queue without asking MongoDB, with pauses for others: a thousand take 14 ms.
 
         Counts that began at ``exact_since`` or later are returned as they are, older ones as estimates.
@@ -178,7 +178,7 @@ class Census:
                 break
         raise Unavailable("MongoDB has not answered: nothing can be counted")
 
-    def _look(self) -> None:
+    def _count_most_urgent(self) -> None:
         self._queues.discover()
         self._count_for(QUESTION_TIME, sorted(self._queues, key=self._urgency))
 

@@ -62,8 +62,8 @@ class Disagreements:
         self._config: Config | None = None
         self._texts: list[str] = []
         self._digest = ""
-        self._said: tuple[str, list[str]] = ("", [])
-        self._said_at = 0.0
+        self._published: tuple[str, list[str]] = ("", [])
+        self._published_at = 0.0
 
     def prepare(self) -> None:
         """Make the indexes."""
@@ -82,7 +82,7 @@ class Disagreements:
     def tick(self) -> None:
         """Say what this broker's file says, and compare it with what others say."""
         self._read_own()
-        self._say()
+        self._publish()
         found: dict[tuple[str, str], Difference] = {}
         for database, store in self._stores.items() if self._owners.others else ():
             for each in self._compare(database, store):
@@ -103,13 +103,13 @@ class Disagreements:
         self._digest = hashlib.sha256("\n".join(self._texts).encode()).hexdigest()[:16]
         self._config = config
 
-    def _say(self) -> None:
-        now, saying = self._timer.now(), (self._digest, self._owners.mine())
-        if saying == self._said and now - self._said_at < _AGAIN:
+    def _publish(self) -> None:
+        now, own = self._timer.now(), (self._digest, self._owners.own_ids())
+        if own == self._published and now - self._published_at < _AGAIN:
             return
         for store in self._stores.values():
-            store.put(self._owners.mine(), self._digest, self._texts, self._clock.now())
-        self._said, self._said_at = saying, now
+            store.put(self._owners.own_ids(), self._digest, self._texts, self._clock.now())
+        self._published, self._published_at = own, now
 
     def _compare(self, database: str, store: ConfigurationStore) -> Iterator[Difference]:
         brokers = store.live()

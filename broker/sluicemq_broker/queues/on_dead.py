@@ -102,7 +102,7 @@ class OnDead:
             elif to:
                 self._try(queue, since, self._move)
 
-    def behind(self, since: float) -> None:
+    def notify_parents_since(self, since: float) -> None:
         """Notify the parents of children that died from ``since`` on, also in queues that nobody uses here.
 
         Called when a broker was found dead: it may have been killed right after such a death.

@@ -62,10 +62,10 @@ class Queues:
         self._open: dict[str, Queue] = {}
         self._channel = channel
         self._record_events: Batcher[None] = Batcher(
-            lambda _events: self._look(self.follow_records), size=_MANY
+            lambda _events: self._handle_event(self.follow_records), size=_MANY
         )
         self._ready_events: Batcher[None] = Batcher(
-            lambda _events: self._look(self.look_for_awaited), size=_MANY
+            lambda _events: self._handle_event(self.look_for_awaited), size=_MANY
         )
         self._removed: set[Queue] = set()
         #: Held while a queue is removed: a second removal finds it gone, or made again.
@@ -351,7 +351,7 @@ class Queues:
             if removed:
                 self.removed(queue)
                 self.let_go_removed()
-        if record.removing and (mine := self.context.owners.mine()):
+        if record.removing and (mine := self.context.owners.own_ids()):
             workers = dict.fromkeys(mine, 0) | {mine[0]: queue.workers if queue else 0}
             self.records.store(database).note_workers(name, record.removing.token, workers)
 
@@ -393,9 +393,9 @@ class Queues:
         """Read the records of queues: another broker has changed some."""
         self._record_events.add(None)
 
-    def _look(self, look: Callable[[], None]) -> None:
+    def _handle_event(self, handle: Callable[[], None]) -> None:
         try:
-            look()
+            handle()
         except Unavailable as error:
             text = f"an event of another broker is not handled yet: {error}"
             self.context.counters.notice(Count.STORE_UNAVAILABLE, text)
@@ -413,7 +413,7 @@ class Queues:
 
     def leave(self) -> None:
         """Give back permits when the broker stops: its jobs are given back already."""
-        for owner in self.context.owners.mine():
+        for owner in self.context.owners.own_ids():
             for name in self.databases:
                 LimitStore.leave(self._database(name), owner)
 

@@ -51,7 +51,7 @@ class Removal:
         database = self._queues.database_name(self._name)
         live = self._owners.live(database)
         if not self._queues.records.shared:
-            self.shared = bool(live - set(self._owners.mine()))
+            self.shared = bool(live - set(self._owners.own_ids()))
             queue.store.dropped()  # before the statement, so that no look at the queue makes it again
             return
         self._queues.removing.add(self.token)
@@ -72,7 +72,7 @@ class Removal:
             text = f"queue {self._name} goes on, but its record says so only later: {error}"
             self._queues.context.counters.notice(Count.STORE_UNAVAILABLE, text)
         if queue := self._queues.known(self._name):
-            queue.store.kept()
+            queue.store.removal_failed()
 
     def end(self) -> None:
         """Note that the queue is removed, for all brokers; may be repeated after an error."""
@@ -137,7 +137,7 @@ def under_way(queues: Queues) -> set[str]:
 
 def _is_left(queues: Queues, context: Context, database: str, removing: Removing) -> bool:
     """Return True if no live broker carries a removal out."""
-    if removing.by in context.owners.mine():
+    if removing.by in context.owners.own_ids():
         return removing.token not in queues.removing
     return not context.owners.is_live(removing.by, database)
 

@@ -83,15 +83,15 @@ class Sweeper:
         Their claim landed after this broker had given up waiting for its answer. A job that was read may have
         ended since, so it must be unknown in two audits in a row.
         """
-        surveyed, mine = self._survey(), set(self._owners.mine())
+        surveyed, mine = self._survey(), set(self._owners.own_ids())
         missing: set[_Missing] = set()
 
-        def look(queue: Queue) -> None:
+        def note_missing(queue: Queue) -> None:
             found = surveyed.get(queue.name)
             if found is None or found.owners & mine:
                 missing.update(self.missing(queue))
 
-        self._for_each(look, self._queues)
+        self._for_each(note_missing, self._queues)
         orphans = missing & self._doubtful
         if orphans:
             self._for_each(lambda queue: self._free(queue, orphans), self._queues)
@@ -125,7 +125,7 @@ class Sweeper:
         """Return reservations that MongoDB names and this broker does not know."""
         return {
             (queue.name, owner, job_id, hold)
-            for owner in self._owners.mine()
+            for owner in self._owners.own_ids()
             for job_id, hold in queue.store.reservations(owner)
             if not queue.scheduler.reservations.knows(job_id, hold)
         }

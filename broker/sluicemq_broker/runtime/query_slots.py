@@ -10,7 +10,7 @@ from typing import Final
 
 from gevent.event import Event
 
-from sluicemq_devices.hub import HEAVY, Line, Standing
+from sluicemq_devices.hub import HEAVY, Line, TimeUsed
 
 #: A quarter of the slots is kept from heavy peers; one peer has at most a quarter at once.
 _PART: Final = 4
@@ -38,12 +38,12 @@ class QuerySlots:
     def slot(self, user: SlotUser) -> Iterator[None]:
         """Wait for a slot, and hold it for the body."""
         self._enter(user)
-        began, level = self._now(), user.standing.level
+        began, level = self._now(), user.time_used.level
         try:
             yield
         finally:
             took = self._now() - began
-            user.standing.used(took, more=True)
+            user.time_used.used(took, more=True)
             self._line.took(took, level)
             self._leave(user)
 
@@ -51,7 +51,7 @@ class QuerySlots:
         admitted = Event()
         if user.slots < self._each:
             user.slots += 1
-            self._line.add(admitted.set, user.standing)
+            self._line.add(admitted.set, user.time_used)
             self._deal()
         else:
             user.later.append(admitted.set)
@@ -60,7 +60,7 @@ class QuerySlots:
     def _leave(self, user: SlotUser) -> None:
         self._free += 1
         if user.later:
-            self._line.add(user.later.popleft(), user.standing)
+            self._line.add(user.later.popleft(), user.time_used)
         else:
             user.slots -= 1
         self._deal()
@@ -74,10 +74,10 @@ class QuerySlots:
 class SlotUser:
     """The queries of one peer."""
 
-    __slots__ = ("_slots", "later", "slots", "standing")
+    __slots__ = ("_slots", "later", "slots", "time_used")
 
     def __init__(self, slots: QuerySlots) -> None:
-        self.standing = Standing(0.010)  # seconds in which MongoDB answers what a light peer asks at once
+        self.time_used = TimeUsed(0.010)  # seconds in which MongoDB answers what a light peer asks at once
         self.slots = 0
         """Queries that have a slot, or are in the line for one."""
         self.later: deque[Callable[[], None]] = deque()
@@ -91,4 +91,4 @@ class SlotUser:
     def answered(self) -> None:
         """Note that a query is answered; the last one ends the peer's burst of queries."""
         if not self.slots:
-            self.standing.used(0.0, more=False)
+            self.time_used.used(0.0, more=False)

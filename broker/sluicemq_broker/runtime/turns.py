@@ -72,9 +72,9 @@ class Turns:
 
     def _wait(self, timer: Any) -> None:
         self._due = time.monotonic() + LOOK
-        timer.again(self._look, timer, update=True)
+        timer.again(self._measure_delay, timer, update=True)
 
-    def _look(self, timer: Any) -> None:
+    def _measure_delay(self, timer: Any) -> None:
         self._counters.took(Timing.HUB_DELAY, [max(0.0, time.monotonic() - self._due)])
         self._wait(timer)
 

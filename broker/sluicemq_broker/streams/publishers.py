@@ -36,7 +36,7 @@ class Numbered(NamedTuple):
         return None
 
     @property
-    def behind(self) -> tuple[str, str]:
+    def later_ids(self) -> tuple[str, str]:
         """Two ids between which, both excluded, are those of the publisher's later batches."""
         return f"{self.publisher}/{self.number:0{_DIGITS}}", f"{self.publisher}0"  # "0" follows "/"
 

@@ -144,7 +144,7 @@ class Streams:
             if messages:
                 yield Kept("stream", stream.name, bound, messages, size, oldest, used)
 
-    def look(self) -> None:
+    def read_newer(self) -> None:
         """Look for messages of other brokers in streams with waiting readers; called every second or so."""
         for stream in self:
             if stream.awaited:
@@ -156,7 +156,7 @@ class Streams:
     def on_stored(self, event: BusEvent) -> None:
         """Look for a segment that another broker has published."""
         if not event.name:
-            self.look()
+            self.read_newer()
         elif stream := self._open.get(event.name):
             stream.read_newer(event.number)
 

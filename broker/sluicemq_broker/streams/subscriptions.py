@@ -217,7 +217,7 @@ class Subscriptions:
             self._context.retry.run(statement)
 
     def _lost(self, database: str | None, holder: Holder) -> bool:
-        if holder.owner in self._owners.mine():
+        if holder.owner in self._owners.own_ids():
             return holder.token not in self._here
         return not self._owners.is_live(holder.owner, database)
 
@@ -281,7 +281,7 @@ class Lags:
         self.rows: list[SubscriptionRow] = []
         self._subscriptions = subscriptions
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Read the lags from MongoDB; called once a lease."""
         try:
             self.rows = self._subscriptions.known()

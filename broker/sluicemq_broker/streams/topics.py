@@ -110,7 +110,7 @@ class Topics:
                 return True
             onward = state.onward.get(word)
             if onward is None:
-                onward = state.behind(word)
+                onward = state.after(word)
                 if not onward.used:
                     onward.used = True
                     self._remembered += onward.weight
@@ -134,7 +134,7 @@ class _Node:
         self.ends = False
         """True if a pattern ends here."""
 
-    def behind(self, word: bytes) -> _Node:
+    def after(self, word: bytes) -> _Node:
         """Return the node behind this word of a pattern; made if it is missing."""
         if word == _ONE:
             self.one = self.one or _Node()
@@ -157,7 +157,7 @@ class _State:
         self.rest = any(node.rest for node in nodes)
         self.ends = any(node.ends for node in nodes)
         self.onward: dict[bytes, _State] = {}
-        """Next states by the words of patterns, and by the empty word; see :meth:`behind`."""
+        """Next states by the words of patterns, and by the empty word; see :meth:`after`."""
         self.used = False
         """True if it is counted as remembered."""
         self._other: _State | None = None  # behind all other words: the nodes behind stars
@@ -168,7 +168,7 @@ class _State:
         self.weight = 1 + len(nodes) + sum(map(len, self._children.values()))
         """Number of nodes that it keeps, about."""
 
-    def behind(self, word: bytes) -> _State:
+    def after(self, word: bytes) -> _State:
         """Return the state behind a word that is not remembered here."""
         found = self._children.get(word, [])
         if not word:
@@ -223,7 +223,7 @@ def _tree(patterns: Iterable[bytes]) -> _Node:
         words = pattern.split(b".")
         rest = words[-1] == _REST
         for word in words[:-1] if rest else words:
-            node = node.behind(word)
+            node = node.after(word)
         if rest:
             node.rest = True
         else:

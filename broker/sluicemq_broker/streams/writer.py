@@ -204,7 +204,7 @@ class Writer:
                 self._progress.note(each)
 
     def _has_behind(self, batches: Sequence[Numbered]) -> bool:
-        ranges = [batch.behind for batch in batches]
+        ranges = [batch.later_ids for batch in batches]
         return bool(ranges) and self._context.retry.run(partial(self._store.has_between, ranges))
 
     def _overtaken(self, by: Numbered) -> None:

@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from itertools import count
 from typing import Final
 
-from sluicemq_devices.hub.time_used import HEAVY, Standing
+from sluicemq_devices.hub.time_used import HEAVY, TimeUsed
 
 Turn = Callable[[], None]
 
@@ -33,7 +33,7 @@ class _Place:
 class Line:
     """Turns that wait, the next of which is taken in O(log n).
 
-    The lightest peer is next (:class:`~sluicemq_devices.hub.time_used.Standing`). Peers of one level share
+    The lightest peer is next (:class:`~sluicemq_devices.hub.time_used.TimeUsed`). Peers of one level share
     the time, not the turns: a peer whose last turn was longer waits longer for its next one (start-time fair
     queueing, Goyal, Vin and Cheng 1996). While lighter peers overtake others, a quarter of the time
     goes to the peer that has waited longest.
@@ -52,10 +52,10 @@ class Line:
         """Return how many turns wait."""
         return self._waiting
 
-    def add(self, turn: Turn, standing: Standing) -> None:
+    def add(self, turn: Turn, time_used: TimeUsed) -> None:
         """Let ``turn`` wait."""
-        level = standing.level
-        place = _Place(turn, level, self._clocks[level] + standing.latest)
+        level = time_used.level
+        place = _Place(turn, level, self._clocks[level] + time_used.latest)
         heappush(self._heap, (level, place.tag, next(self._numbers), place))
         self._oldest.append(place)
         self._waiting += 1

@@ -10,7 +10,7 @@ from gevent import get_hub
 
 from sluicemq_devices.hub.callbacks import shielded
 from sluicemq_devices.hub.fair_line import Line, Turn
-from sluicemq_devices.hub.time_used import Standing
+from sluicemq_devices.hub.time_used import TimeUsed
 
 #: ``_GIVEN`` seconds of each period of ``_EACH`` seconds: a tenth.
 _GIVEN: Final = 0.001
@@ -43,9 +43,9 @@ class SpareTime:
         """True: a peer that is read in this time must :meth:`wait`."""
         return True
 
-    def wait(self, turn: Turn, standing: Standing) -> None:
+    def wait(self, turn: Turn, time_used: TimeUsed) -> None:
         """Call ``turn``, once, when there is time."""
-        self._line.add(turn, standing)
+        self._line.add(turn, time_used)
         if not self._timer:
             self._timer = get_hub().loop.timer(_EACH, _EACH)
             self._timer.start(self.give)
@@ -105,9 +105,9 @@ class StrangersTime(SpareTime):
         """Note CPU time that was used at once."""
         self._left = max(-_SAVED, self._left - seconds)
 
-    def wait(self, turn: Turn, standing: Standing) -> None:
+    def wait(self, turn: Turn, time_used: TimeUsed) -> None:
         """Call ``turn``, once, when there is time."""
-        super().wait(turn, standing)
+        super().wait(turn, time_used)
         if not self._idle:
             self._idle = get_hub().loop.idle(priority=_LAST)
             self._idle.start(self.give_idle)

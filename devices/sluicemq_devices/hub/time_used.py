@@ -11,7 +11,7 @@ _FEW: Final = 2
 HEAVY: Final = 3
 
 
-class Standing:
+class TimeUsed:
     """The time that a peer has used, which decides its place among the waiting ones.
 
     It counts the time to read all that the peer has sent. A peer that sends one request

@@ -10,7 +10,7 @@ from gevent import get_hub
 
 from sluicemq_devices.hub.callbacks import shielded
 from sluicemq_devices.hub.fair_line import Line, Turn
-from sluicemq_devices.hub.time_used import Standing
+from sluicemq_devices.hub.time_used import TimeUsed
 from sluicemq_devices.hub.turns import NEXT_TURN
 
 #: Seconds of a turn, after which connections that have not been read wait for the next.
@@ -49,14 +49,14 @@ class TurnTime:
         """True if this turn has been long enough, or others wait: call :meth:`wait` then."""
         return self._timer is not None or time.time() - get_hub().loop.now() > _MOST
 
-    def wait(self, turn: Turn, standing: Standing) -> None:
+    def wait(self, turn: Turn, time_used: TimeUsed) -> None:
         """Call ``turn`` once, when its time has come."""
-        self._line.add(turn, standing)
+        self._line.add(turn, time_used)
         if self._timer is None:
             self._began = thread_time()
             self._timer = get_hub().loop.timer(NEXT_TURN, priority=_LAST)
             self._timer.start(self._give)
-        elif standing.is_light:
+        elif time_used.is_light:
             self._light_until = monotonic() + _LIGHT_FOR
 
     def _give(self) -> None:

@@ -15,8 +15,8 @@ from sluicemq_devices.sockets.outbox import Outbox
 from sluicemq_devices.zmtp import ping
 
 #: Seconds between looks at what the kernel still has: each time twice as long, while nothing changes.
-_FIRST_LOOK: Final = 0.001
-_LONGEST_LOOK: Final = 0.256
+_FIRST_CHECK: Final = 0.001
+_LONGEST_CHECK: Final = 0.256
 
 Then = Callable[[], object]
 
@@ -45,8 +45,8 @@ class Arrivals:
         self._awaited: deque[Then] = deque()
         self._asked = 0  # of these, the ones sent before the PING that is under way
         self._number = 0
-        self._wait = _FIRST_LOOK
-        self._timer = get_hub().loop.timer(_FIRST_LOOK)
+        self._wait = _FIRST_CHECK
+        self._timer = get_hub().loop.timer(_FIRST_CHECK)
 
     @property
     def asked(self) -> bool:
@@ -59,7 +59,7 @@ class Arrivals:
         if self._asks:
             return b"" if self._asked else self._ask()
         if not self._timer.active:
-            self._look_later(_FIRST_LOOK)
+            self._check_later(_FIRST_CHECK)
         return b""
 
     def answered(self, number: bytes) -> None:
@@ -81,17 +81,17 @@ class Arrivals:
         self._asked = len(self._awaited)
         return ping(self._number.to_bytes(8))
 
-    def _look_later(self, seconds: float) -> None:
+    def _check_later(self, seconds: float) -> None:
         self._wait = seconds
         self._timer.stop()
         self._timer.close()
         self._timer = get_hub().loop.timer(seconds)
-        self._timer.start(self._look)
+        self._timer.start(self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer.stop()
         if self._outbox or outstanding(self._socket):
-            self._look_later(min(2 * self._wait, _LONGEST_LOOK))
+            self._check_later(min(2 * self._wait, _LONGEST_CHECK))
         elif not has_left(self._socket):  # else its kernel may have thrown it away
             self._arrived(len(self._awaited))
 

@@ -14,7 +14,7 @@ from sluicemq_devices.hub import (
     NEXT_TURN,
     Mishap,
     SpareTime,
-    Standing,
+    TimeUsed,
     TurnTime,
     Watermark,
     nothing,
@@ -127,7 +127,7 @@ class Connection(SendingHalf, Generic[M]):
         self._turn_time = board.turn_time
         self._stranger: Address | None = None  # of a client, until its handshake is done
         self._waits = False  # for its turn, or for spare time
-        self._standing = Standing()
+        self._time_used = TimeUsed()
         self.conduct = Conduct(MOST_UNHEARD if kind == "PULL" else MOST_MALFORMED)
         self._returned: list[M] = []
         self.zmtp = self._form(kind, max_frame, self.say, guard, dials=dials)
@@ -187,7 +187,7 @@ class Connection(SendingHalf, Generic[M]):
     @property
     def leaves_much(self) -> bool:
         """True if the peer has left and more of its messages are unread than a few turns take."""
-        return self._standing.level == HEAVY and self.peer_has_left
+        return self._time_used.level == HEAVY and self.peer_has_left
 
     def gave_sign_of_life(self) -> bool:
         """True if the peer has sent or taken bytes since the last call, or could not because it is not read.
@@ -227,13 +227,13 @@ class Connection(SendingHalf, Generic[M]):
         """
         time = self._time
         if time.is_over:
-            time.wait(getcurrent().switch, self._standing)
+            time.wait(getcurrent().switch, self._time_used)
             get_hub().switch()
         began = thread_time()
         try:
             return step()
         finally:
-            self._standing.used(thread_time() - began, more=True)
+            self._time_used.used(thread_time() - began, more=True)
 
     def blame(self, *, malformed: bool = True) -> None:
         """Note that a message being handed over can't be used; ``malformed`` False: it can't be used now."""
@@ -297,10 +297,10 @@ class Connection(SendingHalf, Generic[M]):
         if time.is_over or self._turn_time.is_over:
             self._waits = True
             self._watch()
-            time.wait(self._its_turn, self._standing)
+            time.wait(self._its_turn, self._time_used)
         else:
             self._timed(self._read)
-            self._board.strangers_time.used(self._standing.latest)
+            self._board.strangers_time.used(self._time_used.latest)
 
     @property
     def _time(self) -> SpareTime | TurnTime:
@@ -351,7 +351,7 @@ class Connection(SendingHalf, Generic[M]):
         before, began = self.received, thread_time()
         more = read()
         took = thread_time() - began
-        self._standing.used(took, more=more or zmtp.behind or bool(self._returned))
+        self._time_used.used(took, more=more or zmtp.behind or bool(self._returned))
         if self.received != before or zmtp.idle:
             crowded = self._turn_time.is_crowded
             zmtp.pace(took, self._longest_turn / _CROWDED if crowded else self._longest_turn)
@@ -528,7 +528,7 @@ class Connection(SendingHalf, Generic[M]):
             self._timed(self._read_the_rest)
             self._end(kind, why)
 
-        self._turn_time.wait(turn, self._standing)
+        self._turn_time.wait(turn, self._time_used)
 
     def _read_the_rest(self) -> bool:
         self._hand_over(self.zmtp.take())

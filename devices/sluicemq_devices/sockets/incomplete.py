@@ -170,17 +170,17 @@ class Unfinished:
             "the largest are not read for now"
         )
         self._seen = {reader: (reader.received, size) for reader, size in self._sizes.items()}
-        self._look_later()
+        self._check_later()
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         if self._clock:
             self._clock.close()
         self._clock = get_hub().loop.timer(self._timeout)
-        self._clock.start(self._look, update=True)  # from now, however long this turn has taken
+        self._clock.start(self._cut_idle, update=True)  # from now, however long this turn has taken
 
-    def _look(self) -> None:
+    def _cut_idle(self) -> None:
         """Cut the connections that are read and send nothing while others wait."""
-        self._look_later()
+        self._check_later()
         before = self._seen
         self._seen = {
             reader: (reader.received, size) for reader, size in self._sizes.items() if reader.reading

@@ -12,7 +12,7 @@ import gevent
 from gevent import socket as sockets
 from gevent.event import Event
 
-from sluicemq_devices.hub import NEXT_TURN, Mishap, Standing, nothing
+from sluicemq_devices.hub import NEXT_TURN, Mishap, TimeUsed, nothing
 from sluicemq_devices.sockets import resolving
 from sluicemq_devices.sockets.endpoints import Endpoint, tcp_address
 from sluicemq_devices.sockets.switchboard import Switchboard
@@ -40,7 +40,7 @@ class Entrance:
         self._welcome = welcome
         self._kept = kept
         self._connections = 0
-        self._standing = Standing()
+        self._time_used = TimeUsed()
         self._lost_at: float | None = None  # when the connection to a dialled address was lost
         self._greenlet: gevent.Greenlet[..., None] | None = None
         self._listener: sockets.socket | None = None
@@ -94,7 +94,7 @@ class Entrance:
         time = self._board.strangers_time
         if time.is_over:
             turn = Event()
-            time.wait(turn.set, self._standing)
+            time.wait(turn.set, self._time_used)
             turn.wait()
         else:
             gevent.sleep(NEXT_TURN)

@@ -52,7 +52,7 @@ class Outbox:
         """Bytes of memory of all that is held."""
         return self.held.bytes + _PART * len(self._parts)
 
-    def say(self, data: bytes) -> bool:
+    def send_command(self, data: bytes) -> bool:
         """Send a command now, unless bytes wait, which are a sign of life, too. False: bytes are held."""
         if self._parts:
             return False

@@ -140,17 +140,17 @@ class Outgoing:
             f"{self.most_bytes >> 20}: the next ones wait"
         )
         self._seen = {ration: (0, ration.taken) for ration in self._rations}
-        self._look_later()
+        self._check_later()
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         if self._clock:
             self._clock.close()
         self._clock = get_hub().loop.timer(self._every)
-        self._clock.start(self._look, update=True)  # from now, however long this turn has taken
+        self._clock.start(self._cut_idle, update=True)  # from now, however long this turn has taken
 
-    def _look(self) -> None:
+    def _cut_idle(self) -> None:
         """Cut peers that leave much unread and take nothing."""
-        self._look_later()
+        self._check_later()
         before, self._seen = self._seen, {}
         for ration in list(self._rations):
             if ration.unread <= SMALL:

@@ -22,7 +22,7 @@ class SealedOutbox(Outbox):
         self._parts, self.broken, self.written = handshake.parts, handshake.broken, handshake.written
         self._traffic = traffic
 
-    def say(self, data: bytes) -> bool:
+    def send_command(self, data: bytes) -> bool:
         """Send a command now, unless bytes wait, which are a sign of life, too. False: bytes are held."""
         return not self._parts and super().add(self._traffic.seal(data))
 

@@ -90,7 +90,7 @@ class SendingHalf(abc.ABC):
 
     def say(self, data: bytes) -> None:
         """Send a command, or a part of the handshake."""
-        if not self._outbox.say(data):
+        if not self._outbox.send_command(data):
             self._stuck()
 
     @abc.abstractmethod

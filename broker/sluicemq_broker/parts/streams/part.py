@@ -109,9 +109,9 @@ class StreamsPart(Part):
         """Return retention, and looks for messages of other brokers."""
         settings = self.core.config.broker
         yield Duty("streams: retention", settings.lease, self._streams.sweep)
-        yield poll("streams: messages of other brokers", settings.poll, self._streams.look)
+        yield poll("streams: messages of other brokers", settings.poll, self._streams.read_newer)
         if settings.http:
-            yield Duty("streams: how far subscriptions are behind", settings.lease, self._lags.look)
+            yield Duty("streams: how far subscriptions are behind", settings.lease, self._lags.measure)
 
     def close_gates(self) -> None:
         """End the routes; sessions refuse messages themselves."""

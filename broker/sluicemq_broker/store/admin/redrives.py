@@ -204,12 +204,12 @@ class IntoQueue:
                 redriven.moved += answer
 
     def _run(self, ids: Sequence[str], redriven: Redriven) -> int:
-        def look() -> list[str]:
+        def read() -> list[str]:
             return self._movable(ids, redriven)
 
         client = self._source.database.client
         # failpoint redrives
-        return transact(client, look, self._apply, "moves into another queue")
+        return transact(client, read, self._apply, "moves into another queue")
 
     def _movable(self, ids: Sequence[str], redriven: Redriven) -> list[str]:
         """Return those that are still dead; those whose id the other queue has are refused."""

@@ -202,7 +202,7 @@ def _remove(
     """Remove children and let their parents die, in one transaction."""
     awaited = {**which, "_id": {"$in": list(ids)}, **AWAITED}
 
-    def look() -> list[Document]:
+    def read() -> list[Document]:
         return list(jobs.find(awaited, {"parent": 1, "group": 1}, hint=BY_ID))
 
     def apply(children: list[Document], session: ClientSession) -> list[FailedParent]:
@@ -220,7 +220,7 @@ def _remove(
 
     removed: list[str | None] = []
     # failpoint removals
-    parents.on_parents_failed(transact(jobs.database.client, look, apply, "removals of children"))
+    parents.on_parents_failed(transact(jobs.database.client, read, apply, "removals of children"))
     return removed
 
 

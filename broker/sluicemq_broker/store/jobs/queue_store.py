@@ -152,9 +152,9 @@ class QueueStore:
         """
         if coming != self.removal_comes:
             self.removal_comes = coming
-            (self.dropped if coming else self.kept)()
+            (self.dropped if coming else self.removal_failed)()
 
-    def kept(self) -> None:
+    def removal_failed(self) -> None:
         """Note that the removal announced by :meth:`dropped` failed, or is unclear: all is as before."""
         self.removed = False
 

@@ -2,9 +2,9 @@
 
 Every transaction of the store goes this way::
 
-    look -> apply, in a transaction -> committed
+    read -> apply, in a transaction -> committed
       ^       |
-      |       +-- Overtaken: another broker has changed what was looked at; look again
+      |       +-- Overtaken: another broker has changed what was read; read again
       |       +-- a write conflict, or the primary steps down: wait a moment, apply again
       |       +-- too old, too large, in conflict too often: Aborted, and the caller tries with fewer items
       '-------'
@@ -95,14 +95,14 @@ class _Broken(Exception):
 
 def transact(
     client: Client,
-    look: Callable[[], Items],
+    read: Callable[[], Items],
     apply: Callable[[Items, ClientSession], Result],
     who: str,
 ) -> Result:
-    """Call ``apply`` in a transaction, with the items that ``look`` has found just before it.
+    """Call ``apply`` in a transaction, with the items that ``read`` has found just before it.
 
     ``apply`` raises :class:`Overtaken` where an item is no longer as it was found; an id that exists by now
-    counts as that, too. Then nothing is stored, and ``look`` is called again. ``who`` names the items in
+    counts as that, too. Then nothing is stored, and ``read`` is called again. ``who`` names the items in
     errors, in the plural.
 
     A conflict, or a change of primary, is MongoDB's to repeat: the caller hears of it only where it lasts.
@@ -112,7 +112,7 @@ def transact(
     ends at its commit is tried twice: a busy machine may be the cause.
     """
     with translated():
-        items, overtaken, broken = look(), 0, 0
+        items, overtaken, broken = read(), 0, 0
         until = time.monotonic() + _PATIENCE
         while True:
             began = time.monotonic()
@@ -120,11 +120,11 @@ def transact(
                 return _carried_out(client, partial(apply, items), who)
             except Overtaken:
                 overtaken += 1
-                # How often a caller looks again after other brokers have changed what it had looked at.
+                # How often a caller reads again after other brokers have changed what it had read.
                 if overtaken == 5:
                     text = f"others push or change the jobs of {who} all the time; try again"
                     raise Unavailable(text) from None
-                items = look()
+                items = read()
             except _Broken as error:
                 broken += 1
                 _give_up(error, broken, len(items), who, patient=time.monotonic() < until)
@@ -206,7 +206,7 @@ class Move(ABC, Generic[Verdict]):
 
     def run(self) -> dict[str, SluiceError]:
         """Carry the batch out as :func:`transact`; return the ids of jobs that did not move, and why."""
-        transact(self._source.jobs.database.client, self._look, self._apply_all, self.who)
+        transact(self._source.jobs.database.client, self._read, self._apply_all, self.who)
         return self.problems
 
     @abstractmethod
@@ -224,7 +224,7 @@ class Move(ABC, Generic[Verdict]):
         """Return why a job that is reserved still can't be moved."""
         return None
 
-    def _look(self) -> Sequence[Verdict]:
+    def _read(self) -> Sequence[Verdict]:
         self.tries += 1
         if self.tries == 1:
             return self._verdicts
@@ -273,7 +273,7 @@ def insert_with(
     Raises as :func:`transact`.
     """
 
-    def look() -> Sequence[Job]:
+    def read() -> Sequence[Job]:
         existing = queue.which_exist([job.id for job in jobs])
         return [job for job in jobs if job.id not in existing]
 
@@ -285,7 +285,7 @@ def insert_with(
         return new
 
     queue.prepare(again=True)  # a transaction can't make a collection's indexes
-    return transact(queue.jobs.database.client, look, apply, who)
+    return transact(queue.jobs.database.client, read, apply, who)
 
 
 def _carried_out(client: Client, apply: Callable[[ClientSession], Result], who: str) -> Result:
