@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast, get_args, get_origin
+
+from msgspec import UnsetType
+from msgspec.structs import fields
 
 import sluicemq
+from sluicemq.protocol import rows
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.options import OPTIONS, Option
 from sluicemq_broker.command.serve import serve
@@ -184,6 +190,44 @@ def _library() -> str:
     return "\n\n".join(lines)
 
 
+def _rows() -> str:
+    """Return each row that brokers answer, with its fields."""
+    kinds = [kind for kind in map(rows.__dict__.get, sorted(rows.__all__)) if _is_row(kind)]
+    return "\n\n".join(
+        f"### {kind.__name__}\n\n{_told(kind)}\n\n```text\n{_fields(kind)}\n```" for kind in kinds
+    )
+
+
+def _is_row(kind: Any) -> TypeGuard[type[rows.Row]]:
+    return isinstance(kind, type) and issubclass(kind, rows.Row) and kind is not rows.Row
+
+
+def _told(kind: type) -> str:
+    return re.sub(
+        r":class:`(\w+)`", lambda found: f"[{found[1]}](#{found[1].lower()})", inspect.getdoc(kind) or ""
+    )
+
+
+def _fields(kind: type[rows.Row]) -> str:
+    names = [f"{each.encode_name}{'' if each.required else '?'}: {_type(each.type)}" for each in fields(kind)]
+    opening, closing = "[]" if kind.__struct_config__.array_like else "{}"
+    return textwrap.fill(f"{opening}{', '.join(names)}{closing}", 100)
+
+
+def _type(kind: Any) -> str:
+    """Return a type as the protocol's page writes it."""
+    if kind is type(None):
+        return "nil"
+    inner = [each for each in get_args(kind) if each not in (..., UnsetType)]
+    if get_origin(kind) in (tuple, list):
+        return f"[{_type(inner[0])}, …]"
+    if get_origin(kind) is dict:
+        return f"{{{_type(inner[0])}: {_type(inner[1])}}}"
+    if inner:
+        return "|".join(map(_type, inner))
+    return "any" if kind is Any else str(kind.__name__)
+
+
 def _is_error(name: str) -> bool:
     kind = getattr(sluicemq, name)
     return isinstance(kind, type) and issubclass(kind, Exception)
@@ -247,6 +291,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "verbs": lambda: _table(_act(name.decode(), "verb", needs) for name, needs in verbs().items()),
     "paths": lambda: _table(_act(path, "path", needs) for path, needs in sorted(paths().items()) if needs),
     "library": _library,
+    "rows": _rows,
     "errors": lambda: _table(map(_error, SluiceError.__subclasses__())),
 }
 
