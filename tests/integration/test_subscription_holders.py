@@ -37,7 +37,7 @@ class SubscriptionsRig:
     def use(self) -> str:
         return self.owner
 
-    def mine(self) -> list[str]:
+    def own_ids(self) -> list[str]:
         return [self.owner]
 
     def is_live(self, owner: str, _database: str | None = None) -> bool:

@@ -56,14 +56,14 @@ class FakeOwners:
         return self.current
 
     def keeps(self, owner: str) -> bool:
-        return owner in self.mine()
+        return owner in self.own_ids()
 
-    def mine(self) -> list[str]:
+    def own_ids(self) -> list[str]:
         return [self.current] if self.current else []
 
     def live(self, _database: str | None = None) -> set[str]:
         """There is no other broker."""
-        return set(self.mine())
+        return set(self.own_ids())
 
     def lose_all(self) -> None:
         """Another broker has declared us dead."""
