@@ -66,6 +66,7 @@ VERBS: dict[bytes, Entry] = {
     wire.CHANGE: Entry(("victim", "none", {"priority": 1}), _FEW),
     wire.REDRIVE: Entry(("victim", {"limit": 1}, None), _FEW),
     wire.DISCARD: Entry(("victim", {"limit": 1}), _FEW),
+    wire.DEAD: Entry(("victim", wire.REASONS, {})),
     wire.PUBLISH: Entry(("others", encode([b"topic", bytes(100_000)]), {}), _FEW),
     wire.READ: Entry(("news", {"bytes": wire.MOST_READ_BYTES})),
     wire.STREAMS: Entry(()),

@@ -268,6 +268,11 @@ GOLDEN: dict[str, tuple[tuple[Any, ...], bytes, str]] = {
         b"DISCARD",
         "9318 a46d61696c 81 a6726561736f6e a3776879",
     ),
+    "dead": (
+        (wire.DEAD, 25, "mail", wire.COUNT, {"reason": "why"}),
+        b"DEAD",
+        "9419 a46d61696c a5636f756e74 81 a6726561736f6e a3776879",
+    ),
     "pause": (
         (wire.PAUSE, 21, "mail", wire.INTAKE),
         b"PAUSE",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.rows import CountRow, JobPage, ReasonRow, ReasonsRow
 from sluicemq.protocol.rules import kept, number, whole
 from sluicemq_broker.admin.jobs import job_page, listing, place_of
@@ -42,6 +43,13 @@ class DeadLetterAdmin:
         found = listing(self._queues, queue).reasons(queue, which, self._clock.now())
         return ReasonsRow(reasons=tuple(ReasonRow(**each) for each in found))
 
+    def about(self, queue: str, what: str, which: dict[str, Any]) -> CountRow | ReasonsRow:
+        """Answer a DEAD: the :meth:`count` of dead letters, or their :meth:`reasons`."""
+        if what not in (wire.COUNT, wire.REASONS):
+            raise BadFramesError(f"a DEAD asks for {wire.COUNT} or {wire.REASONS}, not {what[:32]!r}")
+        chosen = DeadLetters(**read_options(which, _OF_DEAD, "a DEAD"))
+        return self.count(queue, chosen) if what == wire.COUNT else self.reasons(queue, chosen)
+
     def redrive(self, name: str, which: dict[str, Any], to: str | None) -> Task:
         """Make dead letters ready again, in their queue or in another."""
         return self._tasks.begin(Redrive.kind, name, to=to, **_chosen(which))
@@ -66,6 +74,8 @@ CHOICE: Final = {
     "since": number(0, _LAST_TIME, "a time in Unix seconds, before the year 9999"),
     "until": number(0, _LAST_TIME, "a time in Unix seconds, before the year 9999"),
 }
+#: Those that choose dead letters which are only looked at.
+_OF_DEAD: Final = {name: CHOICE[name] for name in ("reason", "since", "until")}
 
 
 def _chosen(which: dict[str, Any]) -> dict[str, Any]:

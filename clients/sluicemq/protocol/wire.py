@@ -62,6 +62,9 @@ From the client::
                                                            error; limit: how many at most
     DISCARD [n, queue, {ids?, reason?, limit?, since?, until?}, wait]
                                                         -> number of dead letters removed
+    DEAD    [n, queue, what, {reason?, since?, until?}] -> about dead letters; ``count`` -> {count, exact};
+                                                           ``reasons`` of the latest -> {reasons:
+                                                           [{reason, count}, ...]}, the frequent first
     TASKS   [n]                                         -> [{id, kind, queue, state, done, total|nil, ...},
                                                            ...]  bulk operations, the latest first
     TASK    [n, id]                                     -> {id, kind, queue, state, done, ..., answer?}
@@ -207,6 +210,7 @@ PROMOTE: Final = b"PROMOTE"
 CHANGE: Final = b"CHANGE"
 REDRIVE: Final = b"REDRIVE"
 DISCARD: Final = b"DISCARD"
+DEAD: Final = b"DEAD"
 PUBLISH: Final = b"PUBLISH"
 READ: Final = b"READ"
 STREAMS: Final = b"STREAMS"
@@ -256,6 +260,10 @@ ROTATE: Final = "rotate"
 PERMIT: Final = "permit"
 #: Actions that change nothing.
 ONLY_LOOK: Final = (LIST, ONE)
+
+#: What a DEAD asks of dead letters.
+COUNT: Final = "count"
+REASONS: Final = "reasons"
 
 
 class TaskState(StrEnum):
@@ -350,7 +358,7 @@ class Message(NamedTuple):
 LOOKS: Final = frozenset(
     (
         *(QUEUES, QUEUE, STATS, HISTORY, COUNTERS, WORKERS, EVENTS, PEEK, SHOW, TASKS, TASK, RESULT, PING),
-        *(READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS),
+        *(READ, STREAMS, STREAM, SUBS, AUDIT, BROKERS, DEAD),
     )
 )
 

@@ -136,6 +136,7 @@ ADMIN_VERBS: Final[dict[bytes, AdminVerb]] = {
     wire.CHANGE: _changes("admin.jobs", JobAdmin.change, _MANAGE, str, str, dict),
     wire.REDRIVE: _starts("admin.dead_letters", DeadLetterAdmin.redrive, _OF_REDRIVE, str, dict, str | None),
     wire.DISCARD: _starts("admin.dead_letters", DeadLetterAdmin.discard, _MANAGE, str, dict),
+    wire.DEAD: _reads("admin.dead_letters", DeadLetterAdmin.about, _READ, str, str, dict),
     wire.TASKS: _reads("admin.tasks", Tasks.latest, Needs(Action.MANAGE, shows=visible.operations)),
     wire.TASK: _reads("admin.tasks", Tasks.find, _OF_TASK, str),
     wire.TCANCEL: _changes("admin.tasks", Tasks.cancel, _OF_TASK, str),
