@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Final
 from sluicemq._deprecated import module_names
 from sluicemq.claim import Claim, ClaimedJob
 from sluicemq.client import Client
+from sluicemq.dead_letters import DeadLetterChoice
 from sluicemq.forward import FanOut, Forward
 from sluicemq.job import Job
 from sluicemq.message import Message
+from sluicemq.namespaces import AuditChoice, Grants
+from sluicemq.operation import Operation
 from sluicemq.producer import Producer
 from sluicemq.protocol.durations import Duration
 from sluicemq.protocol.errors import (
@@ -63,6 +66,7 @@ from sluicemq.worker import Worker
 
 __all__ = [
     "Access",
+    "AuditChoice",
     "BadFramesError",
     "BadHeadersError",
     "BadQueueError",
@@ -76,6 +80,7 @@ __all__ = [
     "Client",
     "ConflictError",
     "DeadError",
+    "DeadLetterChoice",
     "DifferentStoreError",
     "DuplicateError",
     "Duration",
@@ -85,6 +90,7 @@ __all__ = [
     "ForkedError",
     "Forward",
     "GapError",
+    "Grants",
     "HeldError",
     "Job",
     "JobOptions",
@@ -94,6 +100,7 @@ __all__ = [
     "NotAdmittedError",
     "NotFoundError",
     "OldBrokerError",
+    "Operation",
     "PausedError",
     "Producer",
     "PublishReceipt",

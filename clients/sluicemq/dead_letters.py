@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypeAlias, TypedDict
 
 from sluicemq import arguments
 
 
-class DeadLetters(TypedDict, total=False):
+def moment(name: str, value: object) -> None:
+    """Check a time: Unix seconds, or a ``datetime``."""
+    if not isinstance(value, datetime):
+        arguments.number(name, value)
+
+
+Moment: TypeAlias = Annotated[float | datetime, moment]
+"""Unix seconds, or a ``datetime`` (of local time without a zone)."""
+
+
+class DeadLetterChoice(TypedDict, total=False):
     """Dead letters with the text ``reason`` in their last error, dead from ``since`` on and before ``until``.
 
-    Times are Unix seconds, or a ``datetime`` (of local time without a zone). ``limit``: the oldest ones only.
+    ``limit``: the oldest ones only.
     """
 
     reason: str | None
-    since: float | datetime | None
-    until: float | datetime | None
+    since: Moment | None
+    until: Moment | None
     limit: int | None
 
 
-def described(ids: Sequence[str] | None, letters: DeadLetters) -> dict[str, Any]:
+def described(ids: Sequence[str] | None, letters: DeadLetterChoice) -> dict[str, Any]:
     """Return the choice as the broker reads it; ``ids``: of these only, None: of all."""
     given = {name: _checked(name, value) for name, value in letters.items() if value is not None}
     if ids is None:
@@ -33,9 +43,9 @@ def described(ids: Sequence[str] | None, letters: DeadLetters) -> dict[str, Any]
 
 
 def _checked(name: str, value: Any) -> object:
-    if name not in DeadLetters.__annotations__:
+    if name not in DeadLetterChoice.__annotations__:
         raise TypeError(
-            f"dead letters are chosen by {', '.join(DeadLetters.__annotations__)}, not by {name!r}"
+            f"dead letters are chosen by {', '.join(DeadLetterChoice.__annotations__)}, not by {name!r}"
         )
     if name == "reason":
         arguments.text(name, value)

@@ -93,7 +93,7 @@ def test_list_shows_a_line_of_each(broker: ScriptedBroker, run: Run) -> None:
 def test_each_order_names_its_schedule_and_an_unknown_one_is_refused(
     broker: ScriptedBroker, run: Run, command: str, action: str
 ) -> None:
-    broker.on[wire.SCHEDULE] = lambda _message: ROW
+    broker.on[wire.SCHEDULE] = lambda message: "job-1" if message.fields[0] == wire.RUN else ROW
     assert run(command, "nightly").exit_code == 0
     assert broker.of(wire.SCHEDULE)[0].fields == [action, {"name": "nightly"}]
     broker.on[wire.SCHEDULE] = lambda _message: NotFound("there is no schedule 'nightly'")

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from clients.scripted_broker import ScriptedBroker
 from sluicemq import BadQueue, Client, Unfinished
 from sluicemq.cli.app import app
+from sluicemq.operation import Operation
 from sluicemq.protocol import wire
 
 Run = Callable[..., Result]
@@ -23,6 +24,7 @@ TASK: dict[str, Any] = {
     "queue": "mail",
     "state": "running",
     "done": 500,
+    "looked": 0,
     "total": 3000,
     "broker": "host:1",
     "started_at": 1e9,
@@ -85,11 +87,11 @@ def test_an_order_waits_a_second_at_the_broker_and_less_where_answers_are_not_wa
 def test_ctrl_c_leaves_the_order_to_the_broker_and_says_how_to_end_it(
     broker: ScriptedBroker, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_arguments: object) -> None:
+    def interrupted(*_arguments: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
     goes_on(broker, wire.PURGE)
-    monkeypatch.setattr(Client, "follow", interrupted)
+    monkeypatch.setattr(Operation, "result", interrupted)
     result = run("purge", "mail", "--yes")
     assert result.exit_code == 130
     assert "sluicemq task cancel a1b2" in result.stderr
@@ -100,14 +102,14 @@ def test_a_cancelled_order_is_told_and_ends_with_3(broker: ScriptedBroker, run: 
     goes_on(broker, wire.PURGE, {**TASK, "state": "cancelled", "ended_at": 1e9})
     result = run("purge", "mail", "--yes")
     assert result.exit_code != 0
-    assert "task a1b2 was cancelled" in result.stderr
+    assert "operation a1b2 was cancelled" in result.stderr
 
 
 def test_tasks_are_listed_shown_and_cancelled(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.TASKS] = lambda _message: [TASK]
     broker.on[wire.TASK] = lambda _message: DONE
     broker.on[wire.TCANCEL] = lambda _message: None
-    assert ["a1b2", "purge", "mail", "running", "500", "-", "3000"] in [
+    assert ["a1b2", "purge", "mail", "running", "500", "0", "3000"] in [
         line.split()[:7] for line in run("tasks").stdout.splitlines()
     ]
     assert json.loads(run("tasks", "--json").stdout)["tasks"] == [TASK]

@@ -265,7 +265,7 @@ class TestAdministration:
 
     def test_what_is_no_publish_and_no_read_is_refused(self, endpoint: str, stream: str) -> None:
         with Client(endpoint) as client:
-            ask = client._questions.ask
+            ask = client._asker.ask
             refused: list[tuple[Any, ...]] = [
                 (stream, b"\x01\x05ab", {}),
                 (stream, b"", {}),

@@ -181,7 +181,7 @@ class TestLeaving:
             bid_farewell(first, asked)
             after = threading.Thread(target=_note, args=(done, lambda: client.cancel("q", "after")))
             other.on[wire.CANCEL] = lambda _message: None
-            wait_until(lambda: not client._connection.takes_more, what="its leaving")  # noqa: SLF001
+            wait_until(lambda: not client._asker._connection.takes_more, what="its leaving")  # noqa: SLF001
             after.start()
             first.answer(asked, None)
             for thread in (before, after):

@@ -37,6 +37,17 @@ from sluicemq import (
     Worker,
     arguments,
 )
+from sluicemq.namespaces.audit import Audit
+from sluicemq.namespaces.brokers import Brokers, Workers
+from sluicemq.namespaces.dead_letters import DeadLetters
+from sluicemq.namespaces.events import Events
+from sluicemq.namespaces.history import History
+from sluicemq.namespaces.jobs import Jobs
+from sluicemq.namespaces.operations import Operations
+from sluicemq.namespaces.principals import Principals
+from sluicemq.namespaces.queues import Queues
+from sluicemq.namespaces.schedules import Schedules
+from sluicemq.namespaces.streams import Streams, Subscriptions
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, check_span
 from sluicemq.protocol.readable import MOST_REASON
@@ -66,6 +77,12 @@ GOOD: dict[Any, Any] = {
     check_span: 1.0,
     arguments.binary: b"",
 }
+#: The namespaces of a client, whose methods are its verbs.
+NAMESPACES: dict[str, type] = {
+    "audit": Audit, "brokers": Brokers, "dead_letters": DeadLetters, "events": Events, "history": History,
+    "jobs": Jobs, "operations": Operations, "principals": Principals, "queues": Queues,
+    "schedules": Schedules, "streams": Streams, "subscriptions": Subscriptions, "workers": Workers,
+}  # fmt: skip
 #: They check by themselves, which other tests show: too often called to be checked by their annotations.
 APART = {Producer: {"push", "push_many", "submit", "call"}, Publisher: {"publish"}, Reader: {"read"}}
 
@@ -94,7 +111,7 @@ def checks_of(function: Callable[..., Any]) -> dict[str, Any]:
 def hostile_arguments() -> list[tuple[type, str, str, Any]]:
     """Class, method, argument, value: each argument of each public method, with each value it must refuse."""
     found: list[tuple[type, str, str, Any]] = []
-    for owner in (Client, Producer, Publisher, Reader, Subscription, Worker):
+    for owner in (Client, *NAMESPACES.values(), Producer, Publisher, Reader, Subscription, Worker):
         for method, function in inspect.getmembers(owner, inspect.isfunction):
             if (method != "__init__" and method.startswith("_")) or method in APART.get(owner, ()):
                 continue
@@ -139,6 +156,7 @@ def test_every_argument_of_every_method_is_checked_in_the_callers_thread(broker:
     with Client(broker.endpoint) as client, Producer(broker.endpoint) as producer:
         objects: dict[type, Any] = {
             Client: client,
+            **{owner: getattr(client, name) for name, owner in NAMESPACES.items()},
             Producer: producer,
             Publisher: Publisher.__new__(Publisher),
             Reader: Reader.__new__(Reader),
@@ -241,11 +259,11 @@ def test_topics_of_a_reader_and_ids_of_letters_are_checked_one_by_one(broker: Sc
         which: Any
         for which in ({"ids": ["a", SURROGATE]}, {"ids": [7]}, {"reason": SURROGATE}, {"since": NAN}):
             with pytest.raises((TypeError, ValueError), match=next(iter(which))):
-                client.redrive("q", **which)
+                client.dead_letters.redrive("q", **which)
             with pytest.raises((TypeError, ValueError), match=next(iter(which))):
-                client.discard("q", **which)
+                client.dead_letters.discard("q", **which)
         with pytest.raises(TypeError, match="size"):
-            client.discard("q", size=7)  # type: ignore[call-arg]
+            client.dead_letters.discard("q", size=7)  # type: ignore[call-arg]
 
 
 class Name(str):
@@ -532,7 +550,7 @@ def test_what_a_claim_is_told_is_checked_and_its_job_stays_to_be_settled(broker:
             broker.deliver(message.peer, "q", [b"a"])
 
     broker.on[wire.READY] = deliver
-    with Client(broker.endpoint) as client, client.reserve("q", 1, wait=SECONDS) as claim:
+    with Client(broker.endpoint) as client, client.jobs.reserve("q", 1, wait=SECONDS) as claim:
         (job,) = claim.jobs
         calls: list[Callable[[], None]] = [
             lambda: job.commit("text"),  # type: ignore[arg-type]

@@ -145,7 +145,7 @@ class Hand:
             if self.broker.dead:
                 raise Died
             with suppress(SluiceError):
-                claim = self.client.reserve(queue, limit, wait=2.0)
+                claim = self.client.jobs.reserve(queue, limit, wait=2.0)
                 self._open.callback(claim.release)
                 if len(claim.jobs) == limit:
                     return claim.jobs

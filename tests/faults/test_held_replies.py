@@ -34,7 +34,8 @@ def test_the_counters_are_told_while_mongodb_does_not_answer(shared: SharedQueue
             told = client.counters()
         finally:
             shared.a.proxy.thaw()
-    assert set(told) == {"broker", "counters"}
+    assert told.broker
+    assert told.counters
 
 
 # ------------------------------------------------------------------ an id that is used again

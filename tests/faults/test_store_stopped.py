@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from sluicemq import Client, Producer
 from sluicemq.cli.app import app
+from sluicemq.protocol.rows import plain
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until
 
@@ -33,7 +34,8 @@ def run(broker: BrokerProcess, *arguments: str) -> Result:
 
 def counts(broker: BrokerProcess) -> dict[str, Any]:
     with Client(broker.doors["smq"]) as client:
-        return client.queue("mail")
+        found: dict[str, Any] = plain(client.queues.get("mail"))
+        return found
 
 
 def test_a_store_that_stands_still_is_named_and_what_was_pushed_is_one_job(broker: BrokerProcess) -> None:

@@ -16,6 +16,7 @@ import pytest
 from pymongo import MongoClient
 
 from sluicemq import Client
+from sluicemq.protocol.rows import plain
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
 
@@ -68,7 +69,8 @@ class Example:
         process.wait()
 
     def rows(self) -> list[dict[str, Any]]:
-        return self.client.subscriptions("documents")
+        found: list[dict[str, Any]] = plain(self.client.subscriptions.list("documents"))
+        return found
 
     def close(self) -> None:
         self.client.close()

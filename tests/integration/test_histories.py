@@ -184,5 +184,5 @@ def test_a_history_is_of_one_thing_that_can_be(client: Client) -> None:
     with pytest.raises(BadStream):
         client.history(stream="no/name")
     with pytest.raises(BadFrames, match="queue or broker or stream or device"):
-        client._read(b"HISTORY", "plant", "x", None, "day")
+        client._asker.ask(b"HISTORY", "plant", "x", None, "day")
     assert client.history(device="streamer.nobody")["points"] == []

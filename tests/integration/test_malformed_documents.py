@@ -17,6 +17,7 @@ from pymongo.errors import WriteError
 
 from sluicemq import Client, NotFound, Producer, Worker
 from sluicemq.protocol import wire
+from sluicemq.protocol.rows import plain
 from sluicemq_broker.job import Dedupe
 from sluicemq_broker.job import Job as StoredJob
 from sluicemq_broker.store import SHOWN_STATES, DeadLetters, Inspector, QueueDefaults, QueueStore, date
@@ -257,4 +258,5 @@ def test_a_broker_delivers_commits_and_answers_beside_strange_documents(broker: 
 
 
 def counts(client: Client, queue: str) -> dict[str, Any]:
-    return client.queue(queue)
+    found: dict[str, Any] = plain(client.queues.get(queue))
+    return found

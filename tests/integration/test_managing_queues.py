@@ -157,7 +157,7 @@ def test_a_pause_holds_for_workers_that_are_there_and_producers_go_on(jobs: OwnQ
         other.pause(jobs.queue)
         pushed = jobs.push()
         assert not jobs.ready()
-        assert jobs.counts()["paused"] == ["delivery"]
+        assert jobs.counts()["paused"] == ("delivery",)
         assert jobs.state(pushed) == "ready"
         assert not came.is_set()
         other.resume(jobs.queue)

@@ -16,6 +16,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 
 from sluicemq import Client
+from sluicemq.protocol import rows
 from support.broker_process import BrokerProcess
 from support.raw_sockets import Smq, receive
 from support.waiting import TIMEOUT, wait_until
@@ -114,7 +115,7 @@ class BrokerUnderTest:
 
     def ask_counters(self) -> dict[str, Any]:
         """Ask for the counters of the broker; counting all queues, as ``stats`` does, would take it long."""
-        told = self.admin.counters()
+        told: dict[str, Any] = rows.plain(self.admin.counters())
         self.longest_turn_cpu = max(self.longest_turn_cpu, told["broker"]["longest_turn_cpu"])
         return told
 

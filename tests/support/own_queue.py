@@ -14,6 +14,7 @@ from pymongo.collection import Collection
 
 from sluicemq import Claim, ClaimedJob, Client, Job, Producer, Worker
 from sluicemq.protocol import wire
+from sluicemq.protocol.rows import plain
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving
 from support.raw_sockets import Smq
 from support.waiting import wait_until
@@ -45,7 +46,7 @@ class OwnQueue:
 
     def reserve(self, limit: int = 1, wait: float = SECONDS) -> Claim:
         """Reserve up to ``limit`` jobs."""
-        claim = self.client.reserve(self.queue, limit, wait)
+        claim = self.client.jobs.reserve(self.queue, limit, wait)
         self._claims.append(claim)
         return claim
 
@@ -70,7 +71,8 @@ class OwnQueue:
 
     def show(self, job_id: str) -> dict[str, Any]:
         """All that is known of a job."""
-        return self.client.show(self.queue, job_id)
+        found: dict[str, Any] = plain(self.client.jobs.get(self.queue, job_id))
+        return found
 
     def state(self, job_id: str) -> str:
         """In which state a job is shown; ``gone`` if it is not there."""
@@ -78,11 +80,12 @@ class OwnQueue:
 
     def ids(self, state: str) -> list[str]:
         """The ids of all jobs in a state, in the order of peek."""
-        return [each["id"] for each in self.client.peek(self.queue, state, 100)]
+        return [each.id for each in self.client.jobs.list(self.queue, state, 100)]
 
     def counts(self) -> dict[str, Any]:
         """The queue's counts by state, and all else that `queue` shows of it."""
-        return self.client.queue(self.queue)
+        found: dict[str, Any] = plain(self.client.queues.get(self.queue))
+        return found
 
     @property
     def collection(self) -> Collection[dict[str, Any]]:

@@ -10,11 +10,9 @@ from typing import Any, Final
 import click
 
 from sluicemq.cli.options import timespan
-from sluicemq.cli.output import Invocation, shown
-from sluicemq.client import Client
+from sluicemq.cli.output import CommandClient, Invocation, shown
 
-#: Records in one question; seconds between two with --follow, and by which one may come late.
-_AT_ONCE: Final = 1000
+#: Seconds between two questions with --follow, and by which a record may come late.
 _LOOK: Final = 1.0
 _LATE: Final = 60.0
 
@@ -48,14 +46,8 @@ def audit(
             _show(invocation, _pages(client, limit, {**choice, **times}))
 
 
-def _pages(client: Client, limit: int, choice: Mapping[str, Any]) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    after = None
-    while len(found) < limit:
-        rows, after = client.audit(**choice, after=after, limit=min(_AT_ONCE, limit - len(found)))
-        found += rows
-        if after is None:
-            break
+def _pages(client: CommandClient, limit: int, choice: Mapping[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = client.sent.audit.list(limit=limit, **choice)
     return found
 
 
@@ -68,7 +60,7 @@ def _show(invocation: Invocation, rows: list[dict[str, Any]]) -> None:
         invocation.note("no records")
 
 
-def _follow(invocation: Invocation, client: Client, choice: Mapping[str, Any]) -> None:
+def _follow(invocation: Invocation, client: CommandClient, choice: Mapping[str, Any]) -> None:
     """Write each new record, and each that was counted on, on a line of its own."""
     for row in _news(client, choice):
         if invocation.as_json:
@@ -79,9 +71,9 @@ def _follow(invocation: Invocation, client: Client, choice: Mapping[str, Any]) -
             invocation.line("  ".join(texts))
 
 
-def _news(client: Client, choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def _news(client: CommandClient, choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     known: dict[str, int] | None = None
-    since = max((each["until"] for each in client.audit(limit=1, **choice)[0]), default=0.0)
+    since = max((each["until"] for each in _pages(client, 1, choice)), default=0.0)
     while True:
         rows = _pages(client, sys.maxsize, {**choice, "since": max(0.0, since - _LATE)})
         if known is not None:

@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from sluicemq.cli.output import Invocation
-from sluicemq.client import Client
+from sluicemq.cli.output import CommandClient, Invocation
 from sluicemq.protocol.errors import BadVerb
 
 
@@ -42,12 +41,12 @@ def upgrade(invocation: Invocation, *, yes: bool) -> None:
         if now < newest and not yes:
             _show(invocation, found, err=True)
             click.confirm(f"Raise the store from schema {now} to {newest}, for good?", abort=True, err=True)
-        answer = client.upgrade()
-    before, schema = answer["before"], answer["schema"]
+        answer = client.brokers.upgrade()
+    before, schema = answer.before, answer.schema
     text = (
         f"the store had schema {schema} already" if before == schema else f"the store has schema {schema} now"
     )
-    invocation.result(text, **answer)
+    invocation.result(text, schema=schema, before=before)
 
 
 def broker_row(broker: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,10 +63,10 @@ def broker_row(broker: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _asked(client: Client) -> dict[str, Any]:
+def _asked(client: CommandClient) -> dict[str, Any]:
     """Return the brokers; raises :class:`BadVerb`, with advice, if an older version answers."""
     try:
-        return client.brokers()
+        return dict(client.sent.brokers.schema())  # with the brokers, as it is one answer
     except BadVerb as error:
         raise BadVerb(
             "the broker that answers is of an older version, which knows nothing of this: name a newer one "

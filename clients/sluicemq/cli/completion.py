@@ -7,8 +7,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from sluicemq.cli.output import Invocation
-from sluicemq.client import Client
+from sluicemq.cli.output import CommandClient, Invocation
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.transport.access import Access
 
@@ -36,8 +35,8 @@ class QueueName(click.ParamType[str]):
     ) -> list[CompletionItem]:
         """Return the queues that begin with the text; none if no broker answers at once."""
         try:
-            with Client(timeout=_SECONDS, wait=False, endpoint=_access(ctx)) as client:
-                names = [str(row["name"]) for row in client.queues()]
+            with CommandClient(timeout=_SECONDS, wait=False, endpoint=_access(ctx)) as client:
+                names = [str(row["name"]) for row in client.sent.queues.list()]
         except (SluiceError, ValueError):
             return []
         return [CompletionItem(name) for name in names if name.startswith(incomplete) and name.isprintable()]

@@ -10,7 +10,6 @@ from typing import Any, Final
 import click
 
 from sluicemq.cli.output import Invocation, printable
-from sluicemq.client import Client
 from sluicemq.installed import ABSENT, DOCTOR, command_of
 from sluicemq.protocol import environment
 from sluicemq.protocol.errors import NotAdmitted, SluiceError, Timeout, Unavailable
@@ -18,11 +17,11 @@ from sluicemq.transport.endpoints import VARIABLE
 
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 #: Questions to the broker, the cheapest first: it answers the first one without its MongoDB.
-_QUESTIONS: Final[Mapping[str, Callable[[Client], Any]]] = {
-    "counters": Client.counters,
-    "brokers": Client.brokers,
-    "queues": Client.queues,
-    "tasks": Client.tasks,
+_QUESTIONS: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "counters": lambda sent: sent.counters(),
+    "brokers": lambda sent: sent.brokers.schema(),
+    "queues": lambda sent: sent.queues.list(),
+    "tasks": lambda sent: sent.operations.list(),
 }
 _WIDTH: Final = 9
 _COUNTED: Final = {"error": "errors", "warning": "warnings", "ok": "well"}
@@ -95,7 +94,7 @@ def _asked(invocation: Invocation) -> tuple[dict[str, Any], str, str]:
         with invocation.client() as client:
             for name, question in _QUESTIONS.items():
                 try:
-                    answers[name] = question(client)
+                    answers[name] = question(client.sent)
                 except (NotAdmitted, Timeout, Unavailable):
                     raise
                 except SluiceError as error:  # not allowed, or an older broker

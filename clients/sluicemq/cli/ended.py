@@ -12,8 +12,9 @@ from sluicemq.cli.jobs import limit_option, list_jobs, newest_option, payload_op
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.tasks import carried_out
-from sluicemq.dead_letters import DeadLetters
+from sluicemq.dead_letters import DeadLetterChoice
 from sluicemq.protocol.errors import NotFound
+from sluicemq.protocol.rows import RedriveRow, plain
 from sluicemq.protocol.wire import ShownState
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -84,10 +85,11 @@ def redrive(
     wanted = _chosen(ids, **which)
     with invocation.client() as client:
         redriven = carried_out(
-            invocation, client, lambda wait: client.redrive(queue, ids or None, to=to, wait=wait, **wanted)
+            invocation,
+            lambda wait: client.dead_letters.redrive(queue, ids or None, to=to, wait=wait, **wanted),
         )
     _report(invocation, queue, to, redriven)
-    if ids and redriven["refused"]:
+    if ids and redriven.refused:
         click.get_current_context().exit(1)
 
 
@@ -103,12 +105,12 @@ def dead_purge(
     Choose them by IDs, by a reason or a time; without any of these, all of them are removed.
     """
     some = bool(ids) or any(which[each] is not None for each in _COMMON)
-    wanted = _chosen(ids, **which) if some else DeadLetters(limit=which["limit"])
+    wanted = _chosen(ids, **which) if some else DeadLetterChoice(limit=which["limit"])
     if not yes:
         click.confirm(_question(queue, ids, wanted), abort=True, err=True)
     with invocation.client() as client:
         count = carried_out(
-            invocation, client, lambda wait: client.discard(queue, ids or None, wait=wait, **wanted)
+            invocation, lambda wait: client.dead_letters.discard(queue, ids or None, wait=wait, **wanted)
         )
     invocation.result(
         f"removed {count} dead letters of {queue}", queue=queue, state=ShownState.DEAD, removed=count
@@ -137,7 +139,7 @@ def done_show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> 
 
 def _show(invocation: Invocation, queue: str, job_id: str, state: str, *, payload: bool) -> None:
     with invocation.client() as client:
-        job = client.show(queue, job_id)
+        job = client.sent.jobs.get(queue, job_id)
     if job.get("state") != state:
         raise NotFound(f"job {job_id!r} of queue {queue!r} is {job.get('state')}, not {state}")
     show_job(invocation, queue, job, payload=payload)
@@ -151,25 +153,25 @@ def _chosen(
     newer_than: float | None,
     older_than: float | None,
     limit: int | None,
-) -> DeadLetters:
+) -> DeadLetterChoice:
     common = reason is not None or newer_than is not None or older_than is not None
     if bool(ids) + common + everything != 1:
         raise click.UsageError("give IDs, or --reason, --newer-than and --older-than, or --all")
     since, until = (None if ago is None else time() - ago for ago in (newer_than, older_than))
-    return DeadLetters(reason=reason, since=since, until=until, limit=limit)
+    return DeadLetterChoice(reason=reason, since=since, until=until, limit=limit)
 
 
-def _question(queue: str, ids: tuple[str, ...], chosen: DeadLetters) -> str:
+def _question(queue: str, ids: tuple[str, ...], chosen: DeadLetterChoice) -> str:
     which = f"{len(ids)}" if ids else "those" if any(chosen.values()) else "all"
     return f"Remove {which} dead letters of queue {queue}?"
 
 
-def _report(invocation: Invocation, queue: str, to: str | None, redriven: dict[str, Any]) -> None:
-    refused = redriven["refused"]
-    for _id, _code, text in refused[:_MOST_SHOWN]:
-        invocation.note(f"not redriven: {text}")
+def _report(invocation: Invocation, queue: str, to: str | None, redriven: RedriveRow) -> None:
+    refused = redriven.refused
+    for each in refused[:_MOST_SHOWN]:
+        invocation.note(f"not redriven: {each.text}")
     if len(refused) > _MOST_SHOWN:
         invocation.note(f"and {len(refused) - _MOST_SHOWN} more")
     where = f" into {to}" if to else ""
-    text = f"{redriven['moved']} dead letters of {queue} redriven{where}, {redriven['left']} left"
-    invocation.result(text, queue=queue, to=to, **redriven)
+    text = f"{redriven.moved} dead letters of {queue} redriven{where}, {redriven.left} left"
+    invocation.result(text, queue=queue, to=to, **plain(redriven))

@@ -9,8 +9,7 @@ from dataclasses import replace
 from time import monotonic
 from typing import Any, Final, NamedTuple
 
-from sluicemq.cli.output import Invocation
-from sluicemq.client import Client
+from sluicemq.cli.output import CommandClient, Invocation
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.transport.access import Access
 from sluicemq.transport.endpoints import Place, place
@@ -30,7 +29,7 @@ class Answer(NamedTuple):
     error: SluiceError | None = None
 
 
-def at_each(invocation: Invocation, ask: Callable[[Client], Any]) -> list[Answer]:
+def at_each(invocation: Invocation, ask: Callable[[CommandClient], Any]) -> list[Answer]:
     """Return what each broker answers; raises the error of the first if none does."""
     access = invocation.access
     endpoints = brokers_at(access, invocation.timeout * _LOOKING_UP)
@@ -38,7 +37,7 @@ def at_each(invocation: Invocation, ask: Callable[[Client], Any]) -> list[Answer
     def asked(endpoint: str) -> Answer:
         there = replace(access, endpoints=(endpoint,))
         try:
-            with Client(timeout=invocation.timeout, wait=False, endpoint=there) as client:
+            with CommandClient(timeout=invocation.timeout, wait=False, endpoint=there) as client:
                 return Answer(endpoint, ask(client))
         except SluiceError as error:
             return Answer(endpoint, error=error)

@@ -66,7 +66,8 @@ def history(
     if len(named) != 1:
         raise click.UsageError("give one of QUEUE, --stream, --device and --broker")
     with invocation.client() as client:
-        answer = client.history(**named, span=by or "minute", day=on)
+        ((kind, name),) = named.items()
+        answer = getattr(client.sent.history, kind)(name, span=by or "minute", day=on)
     points = answer["points"]
     if plot:
         _draw(answer, plot)

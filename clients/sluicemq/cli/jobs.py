@@ -9,8 +9,7 @@ from typing import Any
 import click
 
 from sluicemq.cli.options import flag, job_flags, of_change
-from sluicemq.cli.output import Invocation, shown, span
-from sluicemq.client import Client
+from sluicemq.cli.output import CommandClient, Invocation, shown, span
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.readable import start_of
 from sluicemq.protocol.wire import ShownState
@@ -45,7 +44,7 @@ def peek(invocation: Invocation, queue: str, state: str, limit: int, *, newest: 
 def show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002 - the argument's name
     """Show one job of a QUEUE with all its fields and its history; the payload only with --payload."""
     with invocation.client() as client:
-        job = client.show(queue, id)
+        job = client.sent.jobs.get(queue, id)
     show_job(invocation, queue, job, payload=payload)
 
 
@@ -56,7 +55,7 @@ def show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> None:
 def cancel(invocation: Invocation, queue: str, id: str) -> None:  # noqa: A002
     """Remove one job of a QUEUE that no worker holds."""
     with invocation.client() as client:
-        client.cancel(queue, id)
+        client.jobs.cancel(queue, id)
     invocation.result(f"cancelled {id}", queue=queue, id=id)
 
 
@@ -67,7 +66,7 @@ def cancel(invocation: Invocation, queue: str, id: str) -> None:  # noqa: A002
 def promote(invocation: Invocation, queue: str, id: str) -> None:  # noqa: A002
     """Make a delayed job of a QUEUE due now."""
     with invocation.client() as client:
-        client.promote(queue, id)
+        client.jobs.promote(queue, id)
     invocation.result(f"promoted {id}: it is due now", queue=queue, id=id)
 
 
@@ -87,14 +86,16 @@ def change(
     if all(value is None for value in options.values()):
         raise click.UsageError(f"give one at least of {', '.join(map(flag, of_change()))}")
     with invocation.client() as client:
-        client.change(queue, id, **options)
+        client.jobs.change(queue, id, **options)
     invocation.result(f"changed {id}", queue=queue, id=id)
 
 
 def list_jobs(invocation: Invocation, queue: str, state: str, limit: int, *, newest: bool = False) -> None:
     """Show the first or last jobs of a state as a table, and say what other jobs there are."""
     with invocation.client() as client:
-        jobs = client.peek(queue, state, limit, newest=newest, first=None if invocation.as_json else _FIRST)
+        jobs = client.sent.jobs.list(
+            queue, state, limit, newest=newest, first=None if invocation.as_json else _FIRST
+        )
         counts = _counts(client, queue)
         there = counts.get(state, 0)
         if invocation.as_json:
@@ -108,19 +109,21 @@ def list_jobs(invocation: Invocation, queue: str, state: str, limit: int, *, new
             invocation.note(f"no {state} jobs in {queue}{_others(client, queue, counts)}")
 
 
-def _counts(client: Client, queue: str) -> Mapping[str, int]:
+def _counts(client: CommandClient, queue: str) -> Mapping[str, int]:
     """Return the number of jobs of each state; empty if they can't be counted."""
     try:
-        found = client.queue(queue)
+        found = client.sent.queues.get(queue)
     except SluiceError:
         return {}
     return {state: found[state] for state in STATES if found.get(state)}
 
 
-def _others(client: Client, queue: str, counts: Mapping[str, int]) -> str:
+def _others(client: CommandClient, queue: str, counts: Mapping[str, int]) -> str:
     """Say which other jobs a queue has, and when the first of its delayed jobs is due."""
     parts = [f"{count} {state}" for state, count in counts.items()]
-    if ShownState.SCHEDULED in counts and (first := client.peek(queue, ShownState.SCHEDULED, 1, first=0)):
+    if ShownState.SCHEDULED in counts and (
+        first := client.sent.jobs.list(queue, ShownState.SCHEDULED, 1, first=0)
+    ):
         at = parts.index(f"{counts[ShownState.SCHEDULED]} {ShownState.SCHEDULED}")
         due = first[0]["eligible_at"]
         parts[at] += f", the next due in {span(max(0.0, due - time()))} ({shown('due_at', due)})"

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sluicemq.client import Client
+from sluicemq.protocol import wire
 from sluicemq.protocol.errors import Duplicate, SluiceError
 from sluicemq.protocol.json_values import dumps
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
@@ -34,6 +35,23 @@ _PIPED_WIDTH = 240
 _NAMES = ("id", "name", "queue")  # columns that users copy into commands: never shortened or wrapped
 _NARROW = 12  # characters of a column that is not worth narrowing
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+
+
+class CommandClient(Client):
+    """The client of a command."""
+
+    @property
+    def sent(self) -> Any:
+        """Return the namespaces whose answers are as the broker sent them, to be shown whole.
+
+        They have fields of a newer broker, too.
+        """
+        return self._plain
+
+    def act_on_principals(self, action: str, fields: Mapping[str, Any]) -> Any:
+        """Carry out one action of the verb USERS, as the broker's own commands do in MongoDB."""
+        repeat = action in wire.ONLY_LOOK
+        return self._asker.ask(wire.USERS, action, dict(fields), repeat=repeat)
 
 
 @dataclass
@@ -77,9 +95,9 @@ class Invocation:
         """Return the broker's endpoint."""
         return self.access.endpoint
 
-    def client(self, *, patient: bool = False) -> Client:
+    def client(self, *, patient: bool = False) -> CommandClient:
         """Return a client of the broker; ``patient``: it waits for a broker that does not run yet."""
-        return Client(timeout=self.timeout, wait=patient, endpoint=self.access)
+        return CommandClient(timeout=self.timeout, wait=patient, endpoint=self.access)
 
     def result(self, text: str, **values: Any) -> None:
         """Show one sentence, or with ``--json`` the values."""

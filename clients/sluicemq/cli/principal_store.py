@@ -53,7 +53,7 @@ def principals(command: Callable[..., Any]) -> Callable[..., Any]:
                 except ValueError as error:
                     raise click.UsageError(f"{_FLAG}: {error}") from None
             with invocation.client() as client:
-                return client.users(action, **fields)
+                return client.act_on_principals(action, fields)
 
         return command(act, invocation, **given)
 

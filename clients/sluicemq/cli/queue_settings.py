@@ -34,7 +34,7 @@ def set_(invocation: Invocation, queue: str, settings: tuple[str, ...]) -> None:
         raise click.UsageError(f"KEY {settings[-1]!r} has no VALUE")
     wanted = dict(zip(settings[::2], settings[1::2], strict=True))
     with invocation.client() as client:
-        _changed(invocation, queue, client.set_settings(queue, wanted))
+        _changed(invocation, queue, client.sent.queues.set_settings(queue, wanted))
 
 
 @queue.command()
@@ -44,7 +44,7 @@ def set_(invocation: Invocation, queue: str, settings: tuple[str, ...]) -> None:
 def unset(invocation: Invocation, queue: str, keys: tuple[str, ...]) -> None:
     """Take back what was set: the files say again what KEY is."""
     with invocation.client() as client:
-        _changed(invocation, queue, client.unset_settings(queue, keys))
+        _changed(invocation, queue, client.sent.queues.unset_settings(queue, keys))
 
 
 @queue.command()
@@ -53,7 +53,7 @@ def unset(invocation: Invocation, queue: str, keys: tuple[str, ...]) -> None:
 def show(invocation: Invocation, queue: str) -> None:
     """Show each setting of a QUEUE, and where it has its value from; and where brokers differ."""
     with invocation.client() as client:
-        told = client.settings(queue)
+        told = client.sent.queues.settings(queue)
     if invocation.as_json:
         invocation.json({"queue": queue, **told})
         return

@@ -12,7 +12,7 @@ from sluicemq.cli.jobs import STATES
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, none_seen
 from sluicemq.cli.queue_table import queue_rows
-from sluicemq.cli.reached import NO_STORE, last_counts, store_problem
+from sluicemq.cli.reached import NO_STORE, counted, last_counts, store_problem
 from sluicemq.cli.tasks import carried_out
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import Timeout, Unavailable
@@ -39,7 +39,7 @@ def queues(invocation: Invocation, queue: str | None, interval: float, *, watch:
         def rows() -> list[dict[str, Any]]:
             nonlocal problem
             try:
-                found, problem = client.queues() if queue is None else [client.queue(queue)], ""
+                found, problem = counted(client, queue), ""
             except (Timeout, Unavailable) as error:
                 found, problem = last_counts(client, error)
                 invocation.note(f"store: {problem}; this was counted before")
@@ -59,13 +59,13 @@ def queues(invocation: Invocation, queue: str | None, interval: float, *, watch:
 def stats(invocation: Invocation) -> None:
     """Show the state of the broker, its counters and its queues."""
     with invocation.client() as client:
-        figures = client.stats()
+        figures = client.sent.stats()
     if not figures.get("queues"):
         invocation.note(none_seen(client, Action.READ, "queues"))
     if invocation.as_json:
         invocation.json(figures)
         return
-    if problem := store_problem(figures.get("broker", {})):
+    if problem := store_problem(figures.get("broker", {}).get("store")):
         invocation.note(f"store: {problem}; the counts of the queues are older")
     for title, part in figures.items():
         rows = (
@@ -88,7 +88,7 @@ def purge(invocation: Invocation, queue: str, state: str, *, yes: bool) -> None:
     """Remove all jobs of a QUEUE that are in one state."""
     _ask(f"Remove all {state} jobs of queue {queue}?", yes=yes)
     with invocation.client() as client:
-        count = carried_out(invocation, client, lambda wait: client.purge(queue, state, wait=wait))
+        count = carried_out(invocation, lambda wait: client.queues.purge(queue, state, wait=wait))
     invocation.result(f"removed {count} {state} jobs of {queue}", queue=queue, state=state, removed=count)
 
 
@@ -100,7 +100,7 @@ def delete(invocation: Invocation, queue: str, *, yes: bool) -> None:
     """Remove a QUEUE with all its jobs."""
     _ask(f"Delete queue {queue} with all its jobs?", yes=yes)
     with invocation.client() as client:
-        count = carried_out(invocation, client, lambda wait: client.delete(queue, wait=wait))
+        count = carried_out(invocation, lambda wait: client.queues.delete(queue, wait=wait))
     invocation.result(f"deleted {queue} with {count} jobs", queue=queue, removed=count)
 
 
@@ -117,7 +117,7 @@ def pause(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) -
     """
     with invocation.client() as client:
         for what in _chosen(delivery=delivery, intake=intake):
-            paused = client.pause(queue, what)
+            paused = client.queues.pause(queue, what)
     invocation.result(f"paused in {queue}: {' and '.join(paused)}", queue=queue, paused=paused)
 
 
@@ -131,7 +131,7 @@ def resume(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) 
     resumed = _chosen(delivery=delivery, intake=intake)
     with invocation.client() as client:
         for what in resumed:
-            paused = client.resume(queue, what)
+            paused = client.queues.resume(queue, what)
     still = f"; still paused: {' and '.join(paused)}" if paused else ""
     invocation.result(f"resumed in {queue}: {' and '.join(resumed)}{still}", queue=queue, paused=paused)
 
@@ -148,9 +148,9 @@ def ping(invocation: Invocation, wait: float | None, door: str | None) -> None:
     with invocation.client(patient=wait is not None) as client:
         client.ping(invocation.timeout if wait is None else wait)
         seconds = client.ping(invocation.timeout)
-        health = client.health()
+        health = client.sent.health()
         endpoint = client.connected_to or invocation.endpoint
-    problem = store_problem(health)
+    problem = store_problem(health.get("store"))
     state = f"; store: {problem or wire.STORE_OK}" if health else ""
     text = f"{endpoint} answers in {seconds * 1000:.1f} ms{state}"
     invocation.result(text, endpoint=endpoint, seconds=seconds, **health)

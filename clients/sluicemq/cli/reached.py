@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from sluicemq.cli.output import Invocation
+from sluicemq.cli.output import CommandClient, Invocation
 from sluicemq.client import Client
 from sluicemq.producer import Producer
 from sluicemq.protocol import wire
@@ -36,7 +35,7 @@ def reached(invocation: Invocation, error: NotAdmitted | Timeout | Unavailable) 
         return NOT_ADMITTED, str(refusal)
     except SluiceError:
         return NO_BROKER, ""
-    if problem := store_problem(health):
+    if problem := store_problem(health.store):
         return NO_STORE, f"the broker answers, its store does not: {problem}{_what_to_do(error)}"
     late = isinstance(error, Timeout)
     return NO_BROKER, "the broker and its store answer: give it more time with --timeout" if late else ""
@@ -48,19 +47,25 @@ def leave(producer: Producer) -> None:
         producer.close(0.0)
 
 
-def store_problem(health: Mapping[str, Any]) -> str:
+def store_problem(store: object) -> str:
     """Return what the broker says is wrong with its store; empty: nothing, or it does not say."""
-    said = str(health.get("store", wire.STORE_OK))
+    said = str(store or wire.STORE_OK)
     return "" if said == wire.STORE_OK else said
 
 
-def last_counts(client: Client, failure: Timeout | Unavailable) -> tuple[list[dict[str, Any]], str]:
+def counted(client: CommandClient, queue: str | None) -> list[dict[str, Any]]:
+    """Return one queue, or all, as the broker sends them."""
+    sent = client.sent.queues
+    return list(sent.list()) if queue is None else [sent.get(queue)]
+
+
+def last_counts(client: CommandClient, failure: Timeout | Unavailable) -> tuple[list[dict[str, Any]], str]:
     """Return the queues as they were counted last, and what is wrong with the store.
 
     Raises the error of the question if nothing is wrong with the store.
     """
-    stats = client.stats()
-    if problem := store_problem(stats["broker"]):
+    stats = client.sent.stats()
+    if problem := store_problem(stats["broker"].get("store")):
         return stats["queues"], problem
     raise failure
 

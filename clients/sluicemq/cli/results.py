@@ -30,9 +30,9 @@ def result(invocation: Invocation, queue: str, id: str, wait: float) -> None:  #
     """
     with invocation.client() as client:
         try:
-            outcome = client.result(queue, id, wait)
+            outcome = client.jobs.result(queue, id, wait)
         except Timeout as error:
-            if store_problem(client.health()):  # the broker answers it in any case
+            if store_problem(client.health().store):  # the broker answers it in any case
                 raise
             _refuse(invocation, error)
     _print(invocation, queue, id, outcome)
@@ -60,7 +60,7 @@ def call(invocation: Invocation, /, queue: str, payload: str, **options: Any) ->
                 leave(producer)
                 job_id = reply.receipt.id
                 late = Timeout(f"job {job_id} has no result after {invocation.timeout:g} s", job_id)
-                if store_problem(client.health()):
+                if store_problem(client.health().store):
                     raise late from None
                 _refuse(invocation, late, f"`sluicemq result {queue} {job_id}` asks again")
     _print(invocation, queue, reply.receipt.id, outcome)

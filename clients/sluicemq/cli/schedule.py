@@ -52,7 +52,7 @@ def add(
     body = sys.stdin.buffer.read() if payload == "-" else payload.encode()
     given: Any = {key: value for key, value in options.items() if value is not None}
     with invocation.client() as client:
-        row = client.add_schedule(
+        row = client.sent.schedules.add(
             name,
             queue,
             body,
@@ -70,7 +70,7 @@ def add(
 def list_(invocation: Invocation) -> None:
     """List the schedules: when each runs next, and how many jobs it has pushed."""
     with invocation.client() as client:
-        rows = client.schedules()
+        rows = client.sent.schedules.list()
     if invocation.as_json:
         invocation.json({"schedules": rows})
     elif rows:
@@ -85,7 +85,7 @@ def list_(invocation: Invocation) -> None:
 def remove(invocation: Invocation, name: str) -> None:
     """Remove a schedule; jobs that it has pushed stay."""
     with invocation.client() as client:
-        client.remove_schedule(name)
+        client.schedules.remove(name)
     invocation.result(f"removed {name}", name=name)
 
 
@@ -95,7 +95,7 @@ def remove(invocation: Invocation, name: str) -> None:
 def pause(invocation: Invocation, name: str) -> None:
     """Push no jobs of a schedule until it is resumed."""
     with invocation.client() as client:
-        client.pause_schedule(name)
+        client.schedules.pause(name)
     invocation.result(f"{name} is paused", name=name, paused=True)
 
 
@@ -105,7 +105,7 @@ def pause(invocation: Invocation, name: str) -> None:
 def resume(invocation: Invocation, name: str) -> None:
     """Resume a schedule; runs in between are skipped."""
     with invocation.client() as client:
-        row = client.resume_schedule(name)
+        row = client.sent.schedules.resume(name)
     invocation.result(f"{name} runs next {_when(row['next_at'])}", **row)
 
 
@@ -115,7 +115,7 @@ def resume(invocation: Invocation, name: str) -> None:
 def run_now(invocation: Invocation, name: str) -> None:
     """Push one job of a schedule now, also while it is paused."""
     with invocation.client() as client:
-        job_id = client.run_schedule(name)
+        job_id = client.schedules.run(name)
     invocation.result(job_id, name=name, id=job_id)
 
 

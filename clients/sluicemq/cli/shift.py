@@ -112,6 +112,6 @@ class Shift:
         """Return whether the queue is empty, as the broker says: the broker may be gone instead."""
         try:
             with self._invocation.client() as client:
-                return not client.queue(self._queue)[ShownState.READY]
+                return not client.sent.queues.get(self._queue)[ShownState.READY]
         except SluiceError:
             return False

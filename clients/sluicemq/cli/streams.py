@@ -32,7 +32,7 @@ def stream() -> None:
 def list_(invocation: Invocation, /) -> None:
     """List the streams, and what each keeps."""
     with invocation.client() as client:
-        rows = client.streams()
+        rows = client.sent.streams.list()
     if invocation.as_json:
         invocation.json({"streams": rows})
     elif rows:
@@ -47,8 +47,8 @@ def list_(invocation: Invocation, /) -> None:
 def show(invocation: Invocation, /, stream: str) -> None:
     """Show one STREAM: its numbers, size, bounds and subscriptions."""
     with invocation.client() as client:
-        found = client.stream(stream)
-        found["subscriptions"] = client.subscriptions(stream)
+        found = client.sent.streams.get(stream)
+        found["subscriptions"] = client.sent.subscriptions.list(stream)
     if invocation.as_json:
         invocation.json(found)
         return
@@ -141,7 +141,7 @@ def tail(invocation: Invocation, /, stream: str, *, topics: tuple[str, ...]) -> 
 def subscriptions(invocation: Invocation, /, stream: str | None) -> None:
     """List subscriptions: their holders, and how far each is behind, in messages and seconds."""
     with invocation.client() as client:
-        rows = client.subscriptions(stream)
+        rows = client.sent.subscriptions.list(stream)
     if invocation.as_json:
         invocation.json({"subscriptions": rows})
     elif rows:
@@ -158,7 +158,7 @@ def subscriptions(invocation: Invocation, /, stream: str | None) -> None:
 def seek(invocation: Invocation, /, stream: str, subscription: str, after: int) -> None:
     """Set the watermark of a SUBSCRIPTION that nobody holds to number AFTER (-1: the newest)."""
     with invocation.client() as client:
-        client.seek(stream, subscription, after)
+        client.subscriptions.seek(stream, subscription, after)
     text = f"{subscription} goes on behind {after}" if after >= 0 else f"{subscription} goes on at the end"
     invocation.result(text, stream=stream, subscription=subscription, after=after)
 
@@ -170,7 +170,7 @@ def seek(invocation: Invocation, /, stream: str, subscription: str, after: int) 
 def release(invocation: Invocation, /, stream: str, subscription: str) -> None:
     """Take a SUBSCRIPTION from its present or last holder."""
     with invocation.client() as client:
-        client.release(stream, subscription)
+        client.subscriptions.release(stream, subscription)
     invocation.result(f"released {subscription}", stream=stream, subscription=subscription)
 
 
@@ -184,7 +184,7 @@ def trim(invocation: Invocation, /, stream: str, first: int, *, yes: bool) -> No
     if not yes:
         click.confirm(f"Remove all messages of stream {stream} before {first}?", abort=True, err=True)
     with invocation.client() as client:
-        removed = client.trim(stream, first)
+        removed = client.streams.trim(stream, first)
     invocation.result(f"removed {removed} messages of {stream}", stream=stream, removed=removed)
 
 
@@ -197,7 +197,7 @@ def delete(invocation: Invocation, /, stream: str, *, yes: bool) -> None:
     if not yes:
         click.confirm(f"Remove all messages of stream {stream}?", abort=True, err=True)
     with invocation.client() as client:
-        removed = client.erase(stream)
+        removed = client.streams.erase(stream)
     invocation.result(f"removed {removed} messages of {stream}", stream=stream, removed=removed)
 
 

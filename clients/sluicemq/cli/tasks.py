@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, TypeVar, cast
+from typing import Final, TypeVar
 
 import click
 
 from sluicemq.cli.output import Invocation, none_seen
-from sluicemq.client import Client
-from sluicemq.protocol.errors import Unfinished
+from sluicemq.operation import Operation
 from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import OperationRow
 from sluicemq.protocol.wire import LOOKED, TaskField
 
 #: Seconds after which a command shows the progress of its bulk operation.
@@ -26,12 +26,10 @@ _INTERRUPTED: Final = 130
 Answer = TypeVar("Answer")
 
 
-def carried_out(invocation: Invocation, client: Client, order: Callable[[float], Answer]) -> Answer:
+def carried_out(invocation: Invocation, order: Callable[[float], Operation[Answer]]) -> Answer:
     """Carry out a bulk operation, and follow it until it ends. ``order`` gets the seconds to wait."""
-    try:
-        return order(min(AT_ONCE, invocation.timeout / 2))
-    except Unfinished as error:
-        return cast("Answer", _followed(invocation, client, error))
+    operation = order(min(AT_ONCE, invocation.timeout / 2))
+    return operation.result() if operation.ended else _followed(invocation, operation)
 
 
 @click.command()
@@ -39,7 +37,7 @@ def carried_out(invocation: Invocation, client: Client, order: Callable[[float],
 def tasks(invocation: Invocation) -> None:
     """List the bulk operations of the last day, such as purges and redrives, of all brokers."""
     with invocation.client() as client:
-        rows = client.tasks()
+        rows = client.sent.operations.list()
     if invocation.as_json:
         invocation.json({"tasks": rows})
     elif rows:
@@ -60,7 +58,7 @@ def task() -> None:
 def show(invocation: Invocation, id: str) -> None:  # noqa: A002 - the argument's name
     """Show the task with this ID, and its answer."""
     with invocation.client() as client:
-        found = client.task(id)
+        found = client.sent.operations.get(id)
     if invocation.as_json:
         invocation.json(found)
     else:
@@ -73,25 +71,25 @@ def show(invocation: Invocation, id: str) -> None:  # noqa: A002 - the argument'
 def cancel(invocation: Invocation, id: str) -> None:  # noqa: A002
     """End the task with this ID; what it has done is not undone."""
     with invocation.client() as client:
-        client.cancel_task(id)
+        client.operations.cancel(id)
     invocation.result(f"task {id} ends after its current batch", id=id)
 
 
-def _followed(invocation: Invocation, client: Client, error: Unfinished) -> Any:
+def _followed(invocation: Invocation, operation: Operation[Answer]) -> Answer:
     from sluicemq.cli import bars  # noqa: PLC0415 - slow to load, and most operations end at once
 
     try:
         with bars.counted(invocation.err) as bar:
-            shown = bar.add_task(f"task {error.task}", total=error.total, completed=error.done)
-            return client.follow(error.task, lambda task: bar.update(shown, completed=_so_far(task)))
+            shown = bar.add_task(f"task {operation.id}", total=operation.total, completed=operation.done)
+            return operation.result(on_progress=lambda row: bar.update(shown, completed=_so_far(row)))
     except KeyboardInterrupt:
         invocation.note(
-            f"the broker goes on: sluicemq task show {error.task} shows its progress, "
-            f"sluicemq task cancel {error.task} ends it"
+            f"the broker goes on: sluicemq task show {operation.id} shows its progress, "
+            f"sluicemq task cancel {operation.id} ends it"
         )
         raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
-def _so_far(task: dict[str, Any]) -> int:
+def _so_far(row: OperationRow) -> int:
     """Return the progress of a task; one that looks for a rare reason has looked at more than it has done."""
-    return max(int(task[TaskField.DONE]), int(task.get(LOOKED, 0)))
+    return max(row.done, row.looked)

@@ -18,11 +18,10 @@ from rich.table import Table
 from rich.text import Text
 
 from sluicemq.cli.options import timespan
-from sluicemq.cli.output import Invocation, printable, shown, span
+from sluicemq.cli.output import CommandClient, Invocation, printable, shown, span
 from sluicemq.cli.queue_table import KEYS, in_order, queue_rows
-from sluicemq.cli.reached import last_counts, store_problem
+from sluicemq.cli.reached import counted, last_counts, store_problem
 from sluicemq.cli.workers import one_of, worker_row
-from sluicemq.client import Client
 from sluicemq.protocol.errors import Forbidden, Timeout, Unavailable
 from sluicemq.protocol.wire import ShownState
 
@@ -94,7 +93,7 @@ def _watch(invocation: Invocation, view: _View, interval: float) -> None:
 class _View:
     """The view: all queues, or one, and their order."""
 
-    def __init__(self, client: Client, by: str, queue: str | None) -> None:
+    def __init__(self, client: CommandClient, by: str, queue: str | None) -> None:
         self._client = client
         self._by = by
         self._queue = queue
@@ -108,7 +107,7 @@ class _View:
         self.stale = False
         about = self._about()
         try:
-            rows = self._client.queues() if self._queue is None else [self._client.queue(self._queue)]
+            rows = counted(self._client, self._queue)
             dead = self._latest_dead()
         except (Timeout, Unavailable) as error:  # the head says what is wrong with the store
             rows, _problem = last_counts(self._client, error)
@@ -120,14 +119,14 @@ class _View:
             self.found = {
                 "broker": about,
                 "queue": next(each for each in rows if each["name"] == self._queue),
-                "workers": self._client.workers(self._queue),
+                "workers": self._client.sent.workers.list(self._queue),
                 "dead": dead,
             }
 
     def _about(self) -> dict[str, Any]:
         """Return what stands above the queues; nothing for who may not operate the broker."""
         try:
-            return dict(self._client.counters()["broker"])
+            return dict(self._client.sent.counters()["broker"])
         except Forbidden:
             return {}
 
@@ -135,7 +134,7 @@ class _View:
         """Return the latest dead letters of the queue."""
         if self._queue is None:
             return []
-        found = self._client.peek(self._queue, ShownState.DEAD, _LETTERS, newest=True, first=0)
+        found = self._client.sent.jobs.list(self._queue, ShownState.DEAD, _LETTERS, newest=True, first=0)
         return [_dead_row(each) for each in found]
 
     def press(self, key: str) -> None:
@@ -177,7 +176,7 @@ class _View:
 
 def head(about: Mapping[str, Any]) -> Any:
     """Return the line above the queues: the broker and the state of its store."""
-    problem = store_problem(about)
+    problem = store_problem(about.get("store"))
     state = Text(f"store: {printable(problem)}", "bold red") if problem else Text("store: ok", "green")
     text = f"SluiceMQ {about['version']}  pid {about['pid']}  up {span(about['uptime'])}  "
     return Text(f"{text}connections {about['connections']}  brokers {about['brokers']}  ") + state

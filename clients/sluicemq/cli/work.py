@@ -101,7 +101,7 @@ def pop(invocation: Invocation, queue: str, count: int, wait: float) -> None:
     require_writable()
     with invocation.client() as client:
         client.ping()
-        jobs = client.pop(queue, count, wait)
+        jobs = client.jobs.pop(queue, count, wait)
     if invocation.as_json:
         invocation.json({"queue": queue, "jobs": [_described(job) for job in jobs]})
         return

@@ -10,8 +10,7 @@ import click
 
 from sluicemq.cli.everywhere import at_each, unanswered
 from sluicemq.cli.options import timespan
-from sluicemq.cli.output import Invocation, none_seen, span
-from sluicemq.client import Client
+from sluicemq.cli.output import CommandClient, Invocation, none_seen, span
 from sluicemq.protocol.permissions import Action
 
 #: Seconds between two questions for events, if the last one brought none.
@@ -28,11 +27,12 @@ def workers(invocation: Invocation, queue: str | None) -> None:
 
     A broker that does not answer is named.
     """
-    asked: list[Client] = []
+    asked: list[CommandClient] = []
 
-    def ask(client: Client) -> list[dict[str, Any]]:
+    def ask(client: CommandClient) -> list[dict[str, Any]]:
         asked.append(client)
-        return client.workers(queue)
+        rows: list[dict[str, Any]] = client.sent.workers.list(queue)
+        return rows
 
     answers = at_each(invocation, ask)
     missing = unanswered(invocation, answers)
@@ -91,10 +91,10 @@ def events(
     """
     queue = one_of(named, queue)
     with invocation.client() as client:
-        after = client.events(queue)["after"]
+        after = client.sent.events.read(queue)["after"]
         end = monotonic() + seconds
         while follow or monotonic() < end:
-            answer = client.events(queue, after)
+            answer = client.sent.events.read(queue, after)
             after = answer["after"]
             if answer["missed"]:
                 invocation.json({"missed": answer["missed"]})

@@ -7,8 +7,9 @@ Unknown fields, of a newer broker, are ignored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+import warnings
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -20,6 +21,30 @@ T = TypeVar("T")
 
 class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One answer, or a part of it: its fields are as on the wire. Times are Unix seconds."""
+
+
+class FormerMap:
+    """A row that was a map in version 0.3, and can still be read as one."""
+
+    __slots__ = ()
+
+    def __getitem__(self, name: str) -> Any:
+        """Return a field as it is on the wire; deprecated."""
+        kind = type(self).__name__
+        warnings.warn(f'{kind}["{name}"] is now {kind}.{name}', DeprecationWarning, stacklevel=2)
+        return plain(getattr(self, name))
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of its fields; deprecated."""
+        return iter(plain(self))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a method of a map; deprecated."""
+            if name not in ("keys", "values", "items", "get"):
+                raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
+            return getattr({each: self[each] for each in self}, name)
 
 
 def from_wire(type_: type[T], value: object) -> T:

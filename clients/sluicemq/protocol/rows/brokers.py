@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluicemq.protocol.rows.base import Row
+from sluicemq.protocol.rows.base import FormerMap, Row
 from sluicemq.protocol.rows.queues import QueueRow, TotalsRow
 
 #: Facts and gauges of a broker by their names, such as ``version``, ``uptime``, ``connections``, ``store``.
@@ -36,6 +36,13 @@ class BrokersRow(Row, frozen=True, kw_only=True):
     newest: int
 
 
+class SchemaRow(Row, frozen=True, kw_only=True):
+    """The schema of the store, and the ``newest``, to which an upgrade raises it."""
+
+    schema: int
+    newest: int
+
+
 class UpgradeRow(Row, frozen=True, kw_only=True):
     """The schema of the store now, and ``before``."""
 
@@ -43,7 +50,7 @@ class UpgradeRow(Row, frozen=True, kw_only=True):
     before: int
 
 
-class CountersRow(Row, frozen=True, kw_only=True):
+class CountersRow(FormerMap, Row, frozen=True, kw_only=True):
     """A broker's facts and gauges, and its counters since its start."""
 
     broker: Figures
@@ -110,7 +117,7 @@ class ForwarderRow(Row, frozen=True, kw_only=True):
     replay: tuple[str, ...] | None = None
 
 
-class StatsRow(Row, frozen=True, kw_only=True):
+class StatsRow(FormerMap, Row, frozen=True, kw_only=True):
     """The state of the broker, its counters, its queues and its forwarders."""
 
     broker: Figures
@@ -139,7 +146,7 @@ class OverviewRow(Row, frozen=True, kw_only=True):
     queues: tuple[QueueRow, ...]
 
 
-class HealthRow(Row, frozen=True, kw_only=True):
+class HealthRow(FormerMap, Row, frozen=True, kw_only=True):
     """The health of a broker's MongoDB: ``store`` is ``ok``, or says what is wrong.
 
     ``store_silent``: seconds since a question to MongoDB that has no answer.

@@ -1,0 +1,59 @@
+"""``client.brokers`` and ``client.workers``."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from sluicemq.arguments import checked
+from sluicemq.namespaces.namespace import CalledBefore
+from sluicemq.protocol import wire
+from sluicemq.protocol.rows import BrokerRow, SchemaRow, UpgradeRow, WorkerRow
+
+
+@checked()
+class Brokers(CalledBefore, verb="list"):
+    """The brokers of the database, and the schema of their store."""
+
+    __slots__ = ()
+
+    def list(self) -> builtins.list[BrokerRow]:
+        """Return all brokers, also those of the last day that fell silent, whose ``ended`` says when.
+
+        ``reads``: the oldest and the newest schema of the store that a broker reads.
+        """
+        return self._calls.converted(builtins.list[BrokerRow], self._all()["brokers"])
+
+    def schema(self) -> SchemaRow:
+        """Return the schema of the store, and the ``newest``, to which :meth:`upgrade` raises it."""
+        return self._calls.converted(SchemaRow, self._all())
+
+    def upgrade(self) -> UpgradeRow:
+        """Raise the store's schema to the newest of this broker; ``before``: what it was.
+
+        Raises :class:`~sluicemq.OldBrokerError` while a broker lives that can't read it. There is no way
+        back.
+        """
+        return self._calls.change(UpgradeRow, wire.UPGRADE)
+
+    def _all(self) -> dict[str, Any]:
+        return dict(self._calls.asker.ask(wire.BROKERS))
+
+    def _called(self, plain: Any, *args: Any, **given: Any) -> Any:
+        return plain._all(*args, **given)
+
+
+@checked()
+class Workers(CalledBefore, verb="list"):
+    """The workers at this broker."""
+
+    __slots__ = ()
+
+    def list(self, queue: str | None = None) -> builtins.list[WorkerRow]:
+        """Return the workers at this broker, or those of one queue, up to 1,000.
+
+        Each has its ``queue``, its ``name`` (its own or its kind, with host and pid; of a plain socket the
+        address), the ``door`` through which it works, the seconds for which it is ``connected``, the first of
+        its ``jobs``, and the name of its ``broker``.
+        """
+        return self._calls.read(builtins.list[WorkerRow], wire.WORKERS, queue)

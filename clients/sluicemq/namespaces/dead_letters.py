@@ -1,0 +1,93 @@
+"""``client.dead_letters``."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Unpack
+
+from sluicemq.arguments import checked
+from sluicemq.dead_letters import DeadLetterChoice, Moment, described
+from sluicemq.namespaces.namespace import Namespace
+from sluicemq.operation import Operation
+from sluicemq.protocol import wire
+from sluicemq.protocol.rows import CountRow, JobRow, ReasonRow, RedriveRow
+
+
+@checked()
+class DeadLetters(Namespace):
+    """Dead letters of a queue: jobs that failed too often, were rejected, or came too late."""
+
+    __slots__ = ()
+
+    def list(
+        self, queue: str, limit: int = 10, *, newest: bool = False, first: int | None = None
+    ) -> builtins.list[JobRow]:
+        """Return the dead letters of a queue, the oldest first, or the newest.
+
+        ``first``: the first bytes of each payload are enough, as for ``client.jobs.list``.
+        """
+        options = () if first is None else ({"first": first},)
+        count = -limit if newest else limit
+        return self._calls.read(
+            builtins.list[JobRow], wire.PEEK, queue, wire.ShownState.DEAD, count, *options
+        )
+
+    def count(
+        self,
+        queue: str,
+        *,
+        reason: str | None = None,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> CountRow:
+        """Return how many dead letters there are with this text in their last error, or of this time.
+
+        ``exact`` is false where it took too long to count them, and the number is estimated.
+        """
+        which = DeadLetterChoice(reason=reason, since=since, until=until)
+        return self._calls.read(CountRow, wire.DEAD, queue, wire.COUNT, described(None, which))
+
+    def by_reason(
+        self,
+        queue: str,
+        *,
+        since: Moment | None = None,
+        until: Moment | None = None,
+    ) -> builtins.list[ReasonRow]:
+        """Return why the latest 900 dead letters died: ten reasons, the most frequent first."""
+        which = DeadLetterChoice(since=since, until=until)
+        answer = self._calls.asker.ask(wire.DEAD, queue, wire.REASONS, described(None, which))
+        return self._calls.converted(builtins.list[ReasonRow], answer["reasons"])
+
+    def redrive(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        to: str | None = None,
+        wait: float | None = 1.0,
+        **which: Unpack[DeadLetterChoice],
+    ) -> Operation[RedriveRow]:
+        """Make dead letters ready again, the oldest first, in their queue or in the queue ``to``.
+
+        All of them, or those with ``ids`` (1,000 at most), or those that match ``reason``, ``since``,
+        ``until`` and ``limit`` (:class:`~sluicemq.DeadLetterChoice`). Attempts and time to live begin again,
+        the history stays. The outcome says how many were ``moved``, how many that match are ``left``, and
+        which were ``refused`` (some of them). A job that dies again meanwhile is not redriven twice.
+
+        ``wait``: seconds until the operation is returned while it goes on; None: shortly before the client's
+        time-out.
+        """
+        return self._calls.order(RedriveRow, wire.REDRIVE, queue, described(ids, which), to, wait=wait)
+
+    def discard(
+        self,
+        queue: str,
+        ids: Sequence[str] | None = None,
+        *,
+        wait: float | None = 1.0,
+        **which: Unpack[DeadLetterChoice],
+    ) -> Operation[int]:
+        """Remove dead letters, chosen as for :meth:`redrive`; the outcome is how many."""
+        return self._calls.order(int, wire.DISCARD, queue, described(ids, which), wait=wait)

@@ -1,0 +1,103 @@
+"""``client.jobs``."""
+
+from __future__ import annotations
+
+import builtins
+
+from sluicemq.arguments import checked
+from sluicemq.claim import Claim
+from sluicemq.job import Job
+from sluicemq.namespaces.namespace import Namespace
+from sluicemq.protocol import wire
+from sluicemq.protocol.durations import in_seconds
+from sluicemq.protocol.options import Duration
+from sluicemq.protocol.rows import JobRow
+from sluicemq.transport.job_fetch import pop_jobs
+
+
+@checked()
+class Jobs(Namespace):
+    """Single jobs of a queue: look at them, change them, take them."""
+
+    __slots__ = ()
+
+    def list(
+        self,
+        queue: str,
+        state: str = wire.ShownState.READY,
+        limit: int = 10,
+        *,
+        newest: bool = False,
+        first: int | None = None,
+    ) -> builtins.list[JobRow]:
+        """Return the next jobs of a queue in one state, without taking them; times in Unix seconds.
+
+        ``newest``: the last jobs instead, the very last first. There are fewer than ``limit`` if the queue
+        has no more, or if they exceed 8 MiB. ``first``: the first bytes of each payload and result are
+        enough. ``payload_bytes`` and ``result_bytes`` say how many there are; of more than 16 KiB none come.
+        """
+        options = () if first is None else ({"first": first},)
+        count = -limit if newest else limit
+        return self._calls.read(builtins.list[JobRow], wire.PEEK, queue, state, count, *options)
+
+    def get(self, queue: str, id: str) -> JobRow:  # noqa: A002 - the word that jobs use everywhere
+        """Return all that is known of one job: payload, result, history; times in Unix seconds.
+
+        Raises :class:`~sluicemq.NotFoundError`.
+        """
+        return self._calls.read(JobRow, wire.SHOW, queue, id)
+
+    def change(
+        self,
+        queue: str,
+        id: str,  # noqa: A002
+        *,
+        priority: int | None = None,
+        delay: Duration | None = None,
+    ) -> None:
+        """Give a waiting job another priority (0 to 255), or a delay from now, or both.
+
+        Raises :class:`~sluicemq.NotFoundError` if no such job waits.
+        """
+        fields = {"priority": priority, "delay": None if delay is None else in_seconds(delay)}
+        given = {key: value for key, value in fields.items() if value is not None}
+        self._calls.act(wire.CHANGE, queue, id, given)
+
+    def promote(self, queue: str, id: str) -> None:  # noqa: A002
+        """Make a delayed job due now; raises :class:`~sluicemq.NotFoundError` if no such job waits."""
+        self._calls.act(wire.PROMOTE, queue, id)
+
+    def cancel(self, queue: str, id: str) -> None:  # noqa: A002
+        """Remove one job that no worker has; raises :class:`~sluicemq.NotFoundError`."""
+        self._calls.act(wire.CANCEL, queue, id)
+
+    def result(self, queue: str, id: str, wait: Duration = 0.0) -> bytes:  # noqa: A002
+        """Return the result of a job; waits for it up to ``wait`` seconds.
+
+        A result is kept for the queue's ``remember`` seconds if the job was pushed by ``submit`` or ``call``,
+        by REQ with an id, or with header ``reply: "result"``. Raises :class:`~sluicemq.TimeoutError` while
+        the job has not ended, :class:`~sluicemq.DeadError`, :class:`~sluicemq.NotFoundError`, or
+        :class:`~sluicemq.UncertainError` if it has ended and its result is not known.
+        """
+        seconds = in_seconds(wait)
+        return bytes(self._calls.asker.ask(wire.RESULT, queue, id, seconds, more=seconds))
+
+    def reserve(self, queue: str, limit: int, wait: Duration = 0.0) -> Claim:
+        """Reserve up to ``limit`` jobs (1000 at most) as one claim: ready jobs, then those that become ready.
+
+        Returns when there are ``limit`` jobs, or after ``wait`` seconds with the jobs so far, also none.
+        Raises :class:`~sluicemq.NotFoundError` if there is no such queue.
+        """
+        asker = self._calls.asker
+        claim = Claim(asker.access, queue, timeout=asker.timeout, patient=asker.patient)
+        return claim.fill(limit, in_seconds(wait))
+
+    def pop(self, queue: str, limit: int = 1, wait: Duration = 0.0) -> builtins.list[Job]:
+        """Take up to ``limit`` jobs (1000 at most) at most once: they are removed before they are sent.
+
+        Waits as :meth:`reserve` does. Jobs under way when the connection is lost are gone.
+        """
+        asker = self._calls.asker
+        return pop_jobs(
+            asker.access, queue, limit, in_seconds(wait), timeout=asker.timeout, patient=asker.patient
+        )
