@@ -20,7 +20,7 @@ _TABLE: Final = re.compile(r"^::: reference ([a-z-]+)$", re.MULTILINE)
 _NOTE: Final = re.compile(r"^\*In the repository\*: .*\n\n", re.MULTILINE)
 _LINK: Final = re.compile(r"\]\((\.\./[^)\s#]*)(#[^)\s]*)?\)")
 #: A role of a docstring and the tilde of its target; and the default of an option that has none.
-_NOISE: Final = re.compile(r":\w+:(?=<code>)|(?<=<code>)(?:~|Sentinel\.UNSET(?=</code>))")
+_NOISE: Final = re.compile(r":\w+:(?=<code>)|(?<=<code>)(?:~(?=\w)|Sentinel\.UNSET(?=</code>))")
 _LOG: Final = logging.getLogger("mkdocs.hooks.docs")
 
 

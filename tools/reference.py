@@ -22,9 +22,7 @@ import sluicemq
 from sluicemq.protocol import rows
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.options import OPTIONS, Option
-from sluicemq_broker.command.serve import serve
 from sluicemq_broker.config import (
-    ENVIRONMENT,
     ONLY,
     BrokerSettings,
     Config,
@@ -48,6 +46,7 @@ from sluicemq_broker.store import COLLECTIONS
 from sluicemq_devices.hub import DeviceCount, Metric, Mishap
 
 _Row = dict[str, str]
+_MEANING: Final = "meaning, and what it may be"
 
 
 def verbs() -> dict[bytes, Needs]:
@@ -87,13 +86,15 @@ def _setting(key: str, setting: Field[Any], more: _Row, *, live: bool) -> _Row:
     rule = setting.metadata["rule"]
     return {
         "key": f"`{key}`",
-        "default": _default(setting),
-        "unit": rule.unit,
-        "may be": rule.expected,
-        "meaning": setting.metadata["doc"],
+        "default": f"{_default(setting)} {rule.unit}".strip(),
+        _MEANING: _meaning(setting.metadata["doc"], rule.expected),
         **({"SIGHUP": _on_sighup(setting)} if live else {}),
         **more,
     }
+
+
+def _meaning(doc: str, expected: str) -> str:
+    return f"{doc}<br>*{expected.replace('*', chr(92) + '*')}*"
 
 
 def _on_sighup(setting: Field[Any]) -> str:
@@ -107,32 +108,18 @@ def _default(setting: Field[Any]) -> str:
     return "-" if setting.default in (None, ()) else f"`{as_toml(setting.default)}`"
 
 
-def _ways(key: str) -> _Row:
-    """Return the variable and the flag of a setting of [broker]."""
-    flags = {str(each.name): each.opts[0] for each in serve.params}
-    return {
-        "variable": f"`{ENVIRONMENT}{key.upper()}`",
-        "flag": f"`{flags[key]}`" if key in flags else "",
-    }
-
-
 def _kinds(key: str) -> _Row:
     return {"only of a": _either(ONLY.get(key, ()))}
 
 
 def _option(option: Option) -> _Row:
-    without = "" if option.default is None else f"`{_json(option.default)}`"
+    default = "-" if option.default is None else f"`{_json(option.default)}`"
     mark = "*" if option.unless_default else ""
     return {
         "option": f"`{option.name}`",
-        "may be": option.rule.expected,
-        "unit": option.unit,
-        "default": without or "-",
-        "queue's setting": f"`{option.setting}`" if option.setting else "",
-        "flag": f"`--{option.name.replace('_', '-')} {option.metavar}`" if option.metavar else "",
+        "default": f"{default} {option.unit}".strip(),
+        _MEANING: f"{_meaning(option.doc, option.rule.expected)}, as `{_json(option.example)}`",
         "stored as": ", ".join(f"`{field}`{mark}" for field in option.stored),
-        "example": f"`{_json(option.example)}`",
-        "meaning": option.doc,
     }
 
 
@@ -155,10 +142,9 @@ def _act(name: str, kind: str, needs: Needs) -> _Row:
 def _figure(figure: Metric) -> _Row:
     return {
         "name": f"`{figure}`",
-        "type": figure.kind,
+        "meaning": figure.text,
         "unit": figure.unit,
         "labels": ", ".join(figure.labels),
-        "meaning": figure.text,
     }
 
 
@@ -203,9 +189,8 @@ def _is_row(kind: Any) -> TypeGuard[type[rows.Row]]:
 
 
 def _told(kind: type) -> str:
-    return re.sub(
-        r":class:`(\w+)`", lambda found: f"[{found[1]}](#{found[1].lower()})", inspect.getdoc(kind) or ""
-    )
+    text = re.sub(r"\bNone\b", "nil", inspect.getdoc(kind) or "")
+    return re.sub(r":class:`(\w+)`", lambda found: f"[{found[1]}](#{found[1].lower()})", text)
 
 
 def _fields(kind: type[rows.Row]) -> str:
@@ -263,7 +248,7 @@ _HAS: Final = {
 
 #: What makes each table, by the name that a page gives it.
 TABLES: Final[dict[str, Callable[[], str]]] = {
-    "broker": lambda: _settings(BrokerSettings, _ways),
+    "broker": lambda: _settings(BrokerSettings),
     "queues": lambda: _settings(QueueSettings),
     "streams": lambda: _settings(StreamSettings),
     "routes": lambda: _settings(RouteSettings, live=False),
