@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from time import sleep
-from typing import Any, Final, Self, Unpack
+from typing import Any, Final, Unpack
 
 from sluicemq._deprecated import Keyword, Moved, endpoint_first, register
 from sluicemq.arguments import checked
+from sluicemq.life import LongLived
 from sluicemq.namespaces import Calls, Namespaces, as_sent
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import UnfinishedError, from_code
 from sluicemq.protocol.wire import TaskField
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.asker import Asker
+from sluicemq.transport.connection import Connection
 from sluicemq.transport.credentials import AccessOptions
 
 #: Seconds between two looks of the former ``follow``.
@@ -106,7 +109,7 @@ class _FormerMethods:
 
 @endpoint_first(patient=Keyword("wait"))
 @checked()
-class Client(Namespaces, _FormerMethods):
+class Client(LongLived, Namespaces, _FormerMethods):
     """A connection for questions and administration; for any number of threads or greenlets.
 
     Its verbs are in namespaces: ``client.queues.pause("mail")``, ``client.jobs.get("mail", id)``.
@@ -132,6 +135,7 @@ class Client(Namespaces, _FormerMethods):
         endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
+        self._stop_asked = threading.Event()
         self._asker = Asker(Access.chosen(endpoint, access), timeout=timeout, patient=wait)
         self._plain = as_sent(self._asker)
         super().__init__(Calls(self._asker))
@@ -158,17 +162,15 @@ class Client(Namespaces, _FormerMethods):
         """
         return self._asker.permissions
 
-    def close(self) -> None:
-        """Disconnect from the broker; may be called again."""
-        self._asker.close()
+    def close(self, timeout: float | None = None) -> None:
+        """Disconnect from the broker, within ``timeout`` seconds (None: 1); may be called again."""
+        self._stop_asked.set()
+        self._asker.close(1.0 if timeout is None else timeout)
+
+    def _to_signal(self) -> Connection:
+        return self._asker.connection
 
     def __dir__(self) -> list[str]:
         """Return what it has; without the names of 0.3, which nobody should find."""
         former = {name for name, value in vars(_FormerMethods).items() if isinstance(value, Moved)}
         return [name for name in super().__dir__() if name not in former]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()

@@ -6,12 +6,13 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from sluicemq import forks
 from sluicemq.arguments import checked
 from sluicemq.aside import refuse_to_wait
 from sluicemq.complaints import complain, log
+from sluicemq.life import LongLived
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.receipt import Receipt, late
 from sluicemq.transport import exits
@@ -26,7 +27,7 @@ R = TypeVar("R", bound=Receipt)
 
 
 @checked()
-class Confirming(Generic[R]):
+class Confirming(LongLived, Generic[R]):
     """Sends over one connection, which each process has for itself; ``window`` bounds what is unconfirmed.
 
     A subclass creates its role in :meth:`_begin`, counts what it sends (:meth:`_count`, once there is room),
@@ -52,7 +53,8 @@ class Confirming(Generic[R]):
         self._window, self._window_bytes = window, window_bytes
         self._room_timeout, self._close_timeout = room_timeout, close_timeout
         self._on_refused = on_refused
-        self._closed = False
+        self._closed = self._ended_well = False
+        self._stop_asked = threading.Event()
         self._left = False
         """Closed for callbacks too: until then these may push on, and are waited for."""
         self._begin()
@@ -89,23 +91,22 @@ class Confirming(Generic[R]):
         with self._room:
             self._closed = True
             self._room.notify_all()  # threads that wait for room raise now
+        self._stop_asked.set()
         try:
             self.flush(self._close_timeout if timeout is None else timeout)
+            self._ended_well = True
         finally:
             with self._lock:
                 self._left = True
             self._connection.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+    def stop(self, timeout: float | None = None) -> bool:
+        """Close; False if something was not confirmed in time, or refused and nobody has seen it."""
         try:
-            self.close()
+            self.close(timeout)
         except SluiceError as unkept:
-            if error is None:
-                raise
-            log.error("while leaving a %s's block: %s", self._who, unkept)
+            log.warning("a %s was stopped: %s", self._who, unkept)
+        return self._ended_well
 
     # --------------------------------------------------------- for the subclass
 

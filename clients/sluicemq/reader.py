@@ -12,11 +12,13 @@ from sluicemq import forks
 from sluicemq._deprecated import Keyword, endpoint_first
 from sluicemq.arguments import checked
 from sluicemq.headers import as_bytes
+from sluicemq.life import LongLived
 from sluicemq.message import Message
 from sluicemq.protocol.errors import BadStreamError, ForkedError, GapError, SluiceError
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.packed import topic_bytes, unpack
 from sluicemq.start import OLDEST, Start, StartArgument, options_of_read, watermark_of
+from sluicemq.stop_signals import StopSignals
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.credentials import AccessOptions
@@ -40,7 +42,7 @@ _WAIT: Final = 25.0
     new=Keyword("start", "Reader(start=Start.new())", lambda new: Start.new() if new else None),
 )
 @checked(skip={"read"})
-class Reader:
+class Reader(LongLived):
     """Iterates over the messages of a stream, in their order, from one thread or greenlet.
 
     ``start``: where it begins, a :class:`~sluicemq.Start`; by default with the oldest message that is kept.
@@ -85,6 +87,7 @@ class Reader:
         self._gap: GapError | None = None
         self._ended: SluiceError | bool = False
         self._closed = False
+        self._stop_asked = threading.Event()
         options = _options(start, topics, page_bytes)
         self._follows = follow
         if follow:
@@ -133,21 +136,35 @@ class Reader:
         """Return whether nothing more will come."""
         return self._ended is True
 
-    def close(self) -> None:
-        """Disconnect and end the iteration; may be called again."""
+    def run(self, handler: Callable[[Message], Any] | None = None) -> None:
+        """Call ``handler`` with each message, until the end, ``stop``, or SIGTERM or SIGINT; then close.
+
+        Without a handler messages are only counted in ``position``. Raises what the handler raises, and
+        errors of reading. Signals are caught in the main thread only; a second one raises KeyboardInterrupt.
+        """
+        with StopSignals(self._end, raises=True).caught(self._connection):
+            try:
+                for message in self:
+                    if handler is not None:
+                        handler(message)
+                    if self._stop_asked.is_set():
+                        break
+            finally:
+                self.close()
+
+    def close(self, timeout: float | None = None) -> None:
+        """Disconnect, within ``timeout`` seconds (None: 1), and end the iteration; may be called again."""
         if self._closed:
             return
         self._closed = True
+        self._end()
+        self._connection.close(1.0 if timeout is None else timeout)
+
+    def _end(self) -> None:
+        self._stop_asked.set()
         with self._arrived:
             self._ended = self._ended or True
             self._arrived.notify_all()
-        self._connection.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
 
     def _forked(self) -> None:
         self._connection.abandon()

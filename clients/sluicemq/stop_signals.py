@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, which stop a worker that runs in the main thread."""
+"""SIGTERM and SIGINT, which stop what runs in the main thread."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ _SAME_SIGNAL = 1.0  # seconds: timeout(1), for instance, sends it to a process a
 class StopSignals:
     """Signals so far, counted in ``count``; ``on_signal`` is called for each, in any thread."""
 
-    def __init__(self, on_signal: Callable[[], None]) -> None:
+    def __init__(self, on_signal: Callable[[], None], *, raises: bool = False) -> None:
+        """``raises``: the second signal raises KeyboardInterrupt, for a main thread that runs user code."""
         self.count = 0
         self._on_signal = on_signal
+        self._raises = raises
+        self._first_here = 0.0
         self._first = 0.0
         self._handlers_before: list[tuple[int, Any]] = []
 
@@ -35,7 +38,7 @@ class StopSignals:
         # main thread begins to wait, or to another thread, would not end the wait.
         connection.signalled = self._signalled
         fd_before = signal.set_wakeup_fd(connection.signal_fd, warn_on_full_buffer=False)
-        self._handlers_before = [(each, signal.signal(each, _leave_it_to_the_fd)) for each in _SIGNALS]
+        self._handlers_before = [(each, signal.signal(each, self._in_main_thread)) for each in _SIGNALS]
         try:
             yield
         finally:
@@ -58,6 +61,9 @@ class StopSignals:
         self.count += 1
         self._on_signal()
 
-
-def _leave_it_to_the_fd(_number: int, _frame: FrameType | None) -> None:
-    """Keep Python from ending the process."""
+    def _in_main_thread(self, _number: int, _frame: FrameType | None) -> None:
+        """Keep Python from ending the process: the file tells of the signal."""
+        now = monotonic()
+        if self._raises and self._first_here and now > self._first_here + _SAME_SIGNAL:
+            raise KeyboardInterrupt
+        self._first_here = self._first_here or now

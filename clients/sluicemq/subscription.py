@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NamedTuple, Self, Unpack, cast, overload
+from typing import Any, Final, NamedTuple, Unpack, cast, overload
 
 from sluicemq._deprecated import Keyword, endpoint_first
 from sluicemq.arguments import checked
 from sluicemq.complaints import complain, log
 from sluicemq.handlers import check
+from sluicemq.life import LongLived
 from sluicemq.message import Message
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import (
@@ -26,6 +27,7 @@ from sluicemq.protocol.names import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queu
 from sluicemq.protocol.readable import said
 from sluicemq.reader import Reader
 from sluicemq.start import OLDEST, Start, StartArgument, behind, watermark_of
+from sluicemq.stop_signals import StopSignals
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.credentials import AccessOptions
@@ -96,7 +98,7 @@ class Batch(Sequence[Message]):
     watermark=Keyword("position"),
 )
 @checked()
-class Subscription:
+class Subscription(LongLived):
     """Gives the messages of a stream to ``handler(batch)``, one batch after the other, at least once each.
 
     One holder at a time works under a ``name``. ``kind`` is the kind of its work: while an ``update`` works,
@@ -170,7 +172,11 @@ class Subscription:
         self._waits = wait
         self._on_gap = on_gap
         self._timeout = timeout
-        self._stop = threading.Event()
+        self._stop_asked = threading.Event()
+        self._ended = threading.Event()
+        self._ended.set()
+        self._worker: threading.Thread | None = None
+        """The thread in which it runs."""
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._restart_at: int | None = None
@@ -181,32 +187,46 @@ class Subscription:
     # ------------------------------------------------------------------ run
 
     def run(self) -> None:
-        """Work until :meth:`stop`, or to the end of the stream with ``follow=False``.
+        """Work until :meth:`stop`, SIGTERM or SIGINT, or to the end of the stream with ``follow=False``.
 
-        Raises :class:`~sluicemq.HeldError`, :class:`~sluicemq.GapError`, :class:`~sluicemq.BadStreamError`,
-        and lasting refusals of the broker.
+        Signals are caught in the main thread only: they end the work behind the current batch, and a second
+        one raises KeyboardInterrupt. Raises :class:`~sluicemq.HeldError`, :class:`~sluicemq.GapError`,
+        :class:`~sluicemq.BadStreamError`, and lasting refusals of the broker.
         """
         self._questions = Questions()
         self._connection = Connection(self._access, self._questions, repeats=True)
         self._questions.attach(self._connection)
         self._connection.start()
+        self._ended.clear()
+        self._worker = threading.current_thread()
         try:
-            while not self._stop.is_set():
-                if self._hold_and_follow():
-                    return
+            with StopSignals(self._stop_asked.set, raises=True).caught(self._connection):
+                while not self._stop_asked.is_set():
+                    if self._hold_and_follow():
+                        return
         finally:
             self._connection.close()
+            self._ended.set()
 
     def start(self) -> None:
-        """Run in a thread; :meth:`stop` or :meth:`join` raise the error that ended it."""
-        self._thread = threading.Thread(target=self._run_in_thread, name=f"sluicemq-{self.name}", daemon=True)
-        self._thread.start()
+        """Run in a thread; :meth:`close` or :meth:`join` raise the error that ended it."""
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=self._run_in_thread, name=f"sluicemq-{self.name}", daemon=True
+            )
+            self._ended.clear()
+            self._thread.start()
 
-    def stop(self) -> None:
-        """Finish the current batch, store the watermark, release the hold; from any thread."""
-        self._stop.set()
-        if self._thread and threading.current_thread() is not self._thread:
-            self.join()
+    def stop(self, timeout: float | None = None) -> bool:
+        """Finish the current batch, store the watermark, release the hold; from any thread.
+
+        Returns True once that is done; False after ``timeout`` seconds (None: without limit), and in a
+        handler, behind which the work ends.
+        """
+        self._stop_asked.set()
+        if threading.current_thread() is self._worker:
+            return self._ended.is_set()
+        return self._ended.wait(timeout)
 
     def join(self, timeout: float | None = None) -> bool:
         """Wait until it has ended, and raise the error that ended it; False after ``timeout`` seconds."""
@@ -218,16 +238,10 @@ class Subscription:
             raise failure
         return not self._thread.is_alive()
 
-    def close(self) -> None:
-        """Stop; equal to :meth:`stop`."""
-        self.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.stop()
+    def close(self, timeout: float | None = None) -> None:
+        """Stop, and raise the error that ended it."""
+        if self.stop(timeout):
+            self.join(timeout)
 
     def _run_in_thread(self) -> None:
         try:
@@ -254,7 +268,7 @@ class Subscription:
             return False
         except (NotAdmittedError, TimeoutError, UnavailableError) as error:
             log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
-            self._stop.wait(_STANDBY)
+            self._stop_asked.wait(_STANDBY)
             return False
         finally:
             self._questions.held = False
@@ -264,7 +278,7 @@ class Subscription:
     def _hold(self) -> Hold | None:
         """Return a hold, waiting for it if another has the subscription; None: stopped."""
         missed = False
-        while not self._stop.is_set():
+        while not self._stop_asked.is_set():
             try:
                 found = self._ask(wire.HOLD, self.stream, self.name, self.kind, self._options())
                 self.position = found["watermark"]
@@ -274,17 +288,17 @@ class Subscription:
                 if not self._waits or error.kind != self.kind:
                     raise
                 log.debug("standing by: %s", error)
-                self._stop.wait(_STANDBY)
+                self._stop_asked.wait(_STANDBY)
             except BadStreamError as error:  # names and kind are checked: the stream does not exist yet
                 if not self._waits:
                     raise
                 if not missed:
                     log.warning("%s. Subscription %s waits for it", error, self.name)
                 missed = True
-                self._stop.wait(_STANDBY)
+                self._stop_asked.wait(_STANDBY)
             except (NotAdmittedError, TimeoutError, UnavailableError) as error:
                 log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
-                self._stop.wait(_STANDBY)
+                self._stop_asked.wait(_STANDBY)
         return None
 
     def _options(self) -> dict[str, int]:
@@ -325,7 +339,11 @@ class Subscription:
             on_gap=self._on_gap,
             endpoint=self._access,
         ) as reader:
-            while not self._stop.is_set() and self._connection.takes_more and self._connection.epoch == epoch:
+            while (
+                not self._stop_asked.is_set()
+                and self._connection.takes_more
+                and self._connection.epoch == epoch
+            ):
                 messages = reader.read_batch(self._batch, _LOOK)
                 if messages:
                     self._again(self._handler, Batch(messages, hold.fence, reader.newest))
@@ -347,7 +365,7 @@ class Subscription:
                     "subscription %s of stream %s: a handler failed, next try in %.1f s",
                     *(self.name, self.stream, pause),
                 )
-                if self._stop.wait(pause):
+                if self._stop_asked.wait(pause):
                     why = said(error, named=True)
                     raise UnavailableError(f"stopped while a handler failed: {why}") from error
                 pause = min(_LONGEST_PAUSE, 2 * pause)
@@ -368,11 +386,11 @@ class Subscription:
                 if self._connection.epoch == epoch:
                     raise
             except (NotAdmittedError, TimeoutError, UnavailableError) as error:
-                if not self._connection.greeted or self._stop.is_set():
+                if not self._connection.greeted or self._stop_asked.is_set():
                     self._unmarked = Hold(hold.fence, watermark)
                     raise
                 log.warning("subscription %s of stream %s: %s", self.name, self.stream, error)
-                self._stop.wait(_STANDBY)
+                self._stop_asked.wait(_STANDBY)
 
     def _release(self, hold: Hold) -> None:
         self._ask(wire.FREE, self.stream, self.name, hold.fence)

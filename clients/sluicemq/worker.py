@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 from time import monotonic
-from typing import Final, Self, Unpack
+from typing import Final, Unpack
 from weakref import WeakSet
 
 from sluicemq import forks, handlers
@@ -16,6 +16,7 @@ from sluicemq.arguments import checked
 from sluicemq.complaints import complain, log
 from sluicemq.handlers import Handler
 from sluicemq.job import Job
+from sluicemq.life import LongLived
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.readable import said
@@ -46,7 +47,7 @@ _started: WeakSet[Worker] = WeakSet()
 
 @endpoint_first("queue", "handler", wait_for_queue=Keyword("wait"))
 @checked()
-class Worker:
+class Worker(LongLived):
     """Takes jobs of a queue, or of several, and gives each to ``handler``, in ``concurrency`` threads.
 
     ``queue``: a name, a list of names, or a map of weights: of ``{"mail": 3, "bulk": 1}`` three mails begin
@@ -286,15 +287,10 @@ class Worker:
         return not self._busy
 
     def close(self, timeout: float | None = None) -> None:
-        """Stop; equal to ``stop``."""
+        """Stop, and raise the error that made it impossible to go on."""
         self.stop(timeout)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.stop()
+        if self._failure is not None:
+            raise self._failure
 
     # ------------------------------------------------------------------ handler threads
 

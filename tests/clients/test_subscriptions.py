@@ -157,7 +157,7 @@ def test_one_of_the_same_kind_stands_by_and_takes_over(endpoint: str, stream: st
         wait_until(lambda: row(client, stream)["watermark"] == 10)
         with Worker(endpoint, stream) as second:
             # When the first one's connection ends without a word
-            first.subscription._stop.set()
+            first.subscription._stop_asked.set()
             first.subscription._connection.close(0)
             publish(endpoint, stream, 3)
             # Then

@@ -47,10 +47,15 @@ class Asker:
         limit = (self.timeout if timeout is None else timeout) + more
         return self._questions.ask(verb, *fields, timeout=limit, repeat=repeat)
 
-    def close(self) -> None:
-        """Disconnect from the broker; may be called again."""
+    @property
+    def connection(self) -> Connection:
+        """Return its present connection."""
+        return self._connection
+
+    def close(self, timeout: float = 1.0) -> None:
+        """Disconnect from the broker, within ``timeout`` seconds; may be called again."""
         self._closed = True
-        self._connection.close()
+        self._connection.close(timeout)
 
     def _begin(self) -> None:
         self._questions = Questions()
