@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field
+from importlib import resources
 from typing import Any, Final, TypeGuard, cast, get_args, get_origin
 
 from msgspec import UnsetType
@@ -160,6 +161,16 @@ def _settings(kind: type, more: Callable[[str], _Row] = lambda _key: {}, *, live
     return _table(_setting(key, each, more(key), live=live) for key, each in settings_of(kind).items())
 
 
+def _paths() -> str:
+    described = json.loads(resources.files("sluicemq_broker.http").joinpath("openapi.json").read_text())
+    does = {
+        path: "; ".join(each["summary"] for each in methods.values() if "summary" in each)
+        for path, methods in described["paths"].items()
+    }
+    needed = {path: needs for path, needs in sorted(paths().items()) if needs}
+    return _table(_act(path, "path", needs) | {"does": does.get(path, "")} for path, needs in needed.items())
+
+
 def _error(kind: type[SluiceError]) -> _Row:
     return {"code": f"`{kind.code}`", "meaning": inspect.getdoc(kind) or ""}
 
@@ -274,7 +285,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
         for name, each in COLLECTIONS.items()
     ),
     "verbs": lambda: _table(_act(name.decode(), "verb", needs) for name, needs in verbs().items()),
-    "paths": lambda: _table(_act(path, "path", needs) for path, needs in sorted(paths().items()) if needs),
+    "paths": _paths,
     "library": _library,
     "rows": _rows,
     "errors": lambda: _table(map(_error, SluiceError.__subclasses__())),
