@@ -23,7 +23,7 @@ import psutil
 import zmq
 
 from sluicemq_devices.relays import Subscriber, Upstream
-from sluicemq_devices.relays.subscriber import Subscriptions
+from sluicemq_devices.relays.subscriber import Subscribers
 from sluicemq_devices.sockets import RawLane
 from sluicemq_devices.zmtp import encode
 
@@ -78,7 +78,7 @@ class Choice:
 
     def __init__(self, topics: list[bytes], subscribers: int) -> None:
         self._topics = topics
-        self._subscriptions = Subscriptions(Upstream())
+        self._subscriptions = Subscribers(Upstream())
         for _ in range(subscribers):
             subscriber = Subscriber(cast("RawLane", None), self._subscriptions, print)
             self._subscriptions.subscribers.add(subscriber)

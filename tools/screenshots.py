@@ -26,7 +26,7 @@ from pymongo import MongoClient
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from sluicemq import Client, Job, Producer, Publisher, Reject, Worker
-from sluicemq_broker.store import HistoryStore, Incident, IncidentStore, MinuteCounts, Subject, day_of
+from sluicemq_broker.store import HistoryStore, HistorySubject, Incident, IncidentStore, MinuteCounts, day_of
 from support.broker_process import BrokerProcess
 from support.browser import chromium
 from support.ports import tcp
@@ -161,7 +161,7 @@ def _remember(uri: str) -> None:
     """A month, in which the days have their noons, one an outage, and one a flood."""
     client: MongoClient[dict[str, Any]] = MongoClient(uri)
     store, now = HistoryStore(client["sluicemq"]), time.time()
-    subjects = [Subject("broker", "*"), *(Subject("queue", name) for name in NAMES[:6])]
+    subjects = [HistorySubject("broker", "*"), *(HistorySubject("queue", name) for name in NAMES[:6])]
     # As many minutes as are drawn: those of a day, and of each hour before it one.
     minutes = [*range(int(now // 60) - 1440, int(now // 60) + 1)]
     hours = [hour * 60 for hour in range(int(now // 3600) - 720, int(now // 3600) - 24)]

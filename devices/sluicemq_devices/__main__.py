@@ -36,7 +36,7 @@ from sluicemq_devices.hub import (  # noqa: E402
     look_for_cycles,
     unblock_stderr,
 )
-from sluicemq_devices.relays import HWM, HWM_BYTES, Device, Forwarder, Kind, Queue, Streamer  # noqa: E402
+from sluicemq_devices.relays import HWM, HWM_BYTES, Device, Forwarder, Kind, QueueDevice, Streamer  # noqa: E402
 from sluicemq_devices.sockets import (  # noqa: E402
     OPEN,
     AllowList,
@@ -50,7 +50,7 @@ from sluicemq_devices.sockets import (  # noqa: E402
 
 _DEVICES: dict[str, Callable[..., Device]] = {
     Kind.STREAMER: Streamer,
-    Kind.QUEUE: Queue,
+    Kind.QUEUE: QueueDevice,
     Kind.FORWARDER: Forwarder,
 }
 #: New objects among which Python looks for cycles at once (1 ms), and new blocks of memory after which it

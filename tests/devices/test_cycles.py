@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from devices.plain_sockets import ANY_PORT, eventually, shake_hands
-from sluicemq_devices.relays import Device, Forwarder, Queue, Streamer
+from sluicemq_devices.relays import Device, Forwarder, QueueDevice, Streamer
 from sluicemq_devices.sockets import Switchboard
 from sluicemq_devices.zmtp import encode
 from support.long_forms import first_of
@@ -93,10 +93,10 @@ def nothing_by_itself() -> Iterator[None]:
     gc.enable()
 
 
-Kinds = tuple[type[Forwarder | Queue | Streamer], bytes, bytes]
+Kinds = tuple[type[Forwarder | QueueDevice | Streamer], bytes, bytes]
 KINDS: dict[str, Kinds] = {
     "streamer": (Streamer, b"PUSH", b"PULL"),
-    "queue": (Queue, b"REQ", b"REP"),
+    "queue": (QueueDevice, b"REQ", b"REP"),
     "forwarder": (Forwarder, b"PUB", b"SUB"),
 }
 

@@ -10,7 +10,7 @@ import pytest
 import zmq
 
 from devices.plain_sockets import ANY_PORT, Clients, Notices, eventually, receive, send, shake_hands
-from sluicemq_devices.relays import Queue
+from sluicemq_devices.relays import QueueDevice
 from sluicemq_devices.sockets import Switchboard
 from sluicemq_devices.zmtp import encode
 from support.virtual_time import VirtualTime
@@ -23,7 +23,7 @@ Started = Callable[[Any], Any]
 def test_answers_for_one_that_has_gone_are_dropped_and_noticed_and_others_get_theirs(
     board: Switchboard, started: Started, clients: Clients, notices: Notices
 ) -> None:
-    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     worker = clients.connect(zmq.DEALER, back)
     goner, other = clients.connect(zmq.REQ, front), clients.connect(zmq.REQ, front)
@@ -44,7 +44,7 @@ def test_answers_for_one_that_has_gone_are_dropped_and_noticed_and_others_get_th
 def test_answers_past_the_mark_of_one_that_does_not_read_are_dropped_and_noticed(
     board: Switchboard, started: Started, clients: Clients, notices: Notices
 ) -> None:
-    queue = started(Queue(board, ANY_PORT, ANY_PORT, hwm=50))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT, hwm=50))
     front, back = queue.addresses
     worker = clients.connect(zmq.REP, back, sndhwm=0)
     deaf, other = shake_hands(front, b"DEALER"), clients.connect(zmq.REQ, front)
@@ -60,7 +60,7 @@ def test_answers_past_the_mark_of_one_that_does_not_read_are_dropped_and_noticed
 def test_an_answer_that_comes_while_the_queue_stops_is_passed_on(
     board: Switchboard, started: Started, clients: Clients
 ) -> None:
-    queue = started(Queue(board, ANY_PORT, ANY_PORT, answering=60.0))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT, answering=60.0))
     front, back = queue.addresses
     asker, worker = clients.connect(zmq.REQ, front), clients.connect(zmq.REP, back)
     send(asker, b"question")
@@ -75,7 +75,7 @@ def test_an_answer_that_comes_while_the_queue_stops_is_passed_on(
 def test_an_answer_may_be_as_large_as_a_question(
     board: Switchboard, started: Started, clients: Clients, notices: Notices
 ) -> None:
-    queue = started(Queue(board, ANY_PORT, ANY_PORT, hwm_bytes=100_000))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT, hwm_bytes=100_000))
     front, back = queue.addresses
     asker, worker = clients.connect(zmq.REQ, front), clients.connect(zmq.REP, back)
     send(asker, bytes(100_000))
@@ -89,7 +89,7 @@ def test_a_queue_that_stops_takes_no_more_in_and_answers_what_it_held(
 ) -> None:
     # Given a client that asks more than the queue holds without a worker
     clock = VirtualTime()
-    queue = started(Queue(board, ANY_PORT, ANY_PORT, hwm=10, answering=1.0))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT, hwm=10, answering=1.0))
     queue.now = clock.now
     front, back = queue.addresses
     asker = clients.connect(zmq.DEALER, front)
@@ -114,7 +114,7 @@ def test_a_queue_that_stops_takes_no_more_in_and_answers_what_it_held(
 def test_a_queue_that_was_stopped_serves_when_it_is_started_again(
     board: Switchboard, started: Started, clients: Clients
 ) -> None:
-    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     queue.stop()
     queue.start()
     front, back = queue.addresses
@@ -139,7 +139,7 @@ def asked(
 def test_workers_get_the_routing_id_of_a_client_and_answer_to_it(
     board: Switchboard, started: Started, clients: Clients, name: bytes
 ) -> None:
-    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     for kind in (zmq.DEALER, zmq.ROUTER):
         worker = clients.connect(kind, back)
@@ -155,7 +155,7 @@ def test_workers_get_the_routing_id_of_a_client_and_answer_to_it(
 def test_clients_without_a_routing_id_get_one_of_five_bytes_that_nobody_has(
     board: Switchboard, started: Started, clients: Clients
 ) -> None:
-    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     worker = clients.connect(zmq.DEALER, back)
     taken = b"\0\0\0\0\1"
@@ -169,7 +169,7 @@ def test_clients_without_a_routing_id_get_one_of_five_bytes_that_nobody_has(
 def test_an_answer_finds_a_client_that_has_connected_anew_under_its_routing_id(
     board: Switchboard, started: Started, clients: Clients, notices: Notices
 ) -> None:
-    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     worker = clients.connect(zmq.DEALER, back)
     before, question = asked(clients, front, worker, b"alice", b"question")
@@ -186,7 +186,7 @@ def test_a_client_that_comes_back_to_a_full_queue_has_its_routing_id(
 ) -> None:
     # Given a queue that reads nothing more of a client, which has gone unseen
     board = started(Switchboard(handshake=30.0, glance=1000.0))
-    queue = started(Queue(board, ANY_PORT, ANY_PORT, hwm=2))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT, hwm=2))
     front, back = queue.addresses
     before = shake_hands(front, b"DEALER", identity=b"alice")
     before.sendall(encode([b"", b"?"]) * 2)
@@ -212,7 +212,7 @@ def test_a_client_that_comes_back_to_a_full_queue_has_its_routing_id(
 def test_two_clients_of_one_routing_id_are_both_served_the_second_under_another(
     board: Switchboard, started: Started, clients: Clients
 ) -> None:
-    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     worker = clients.connect(zmq.DEALER, back)
     both = [asked(clients, front, worker, b"alice", question) for question in (b"first", b"second")]
@@ -233,7 +233,7 @@ def test_an_answer_for_a_client_of_the_device_that_was_here_before_reaches_no_cl
     board: Switchboard, started: Started, clients: Clients
 ) -> None:
     # Given the first client of a device that has ended, and the first one of the next device
-    former, queue = (started(Queue(board, ANY_PORT, ANY_PORT)) for _ in range(2))
+    former, queue = (started(QueueDevice(board, ANY_PORT, ANY_PORT)) for _ in range(2))
     asker = clients.connect(zmq.REQ, former.addresses[0])
     worker = clients.connect(zmq.DEALER, former.addresses[1])
     send(asker, b"question")
@@ -252,7 +252,7 @@ def test_an_answer_for_a_client_of_the_device_that_was_here_before_reaches_no_cl
 def test_answers_to_nobody_and_in_any_form_do_not_harm_those_of_others(
     board: Switchboard, started: Started, clients: Clients, notices: Notices
 ) -> None:
-    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     worker = shake_hands(back, b"REP")
     client = clients.connect(zmq.DEALER, front, routing_id=b"al")
@@ -277,7 +277,7 @@ def test_questions_that_a_killed_worker_had_are_lost_and_counted_as_are_those_of
     board: Switchboard, started: Started, clients: Clients, notices: Notices
 ) -> None:
     # Given a worker with five questions
-    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     worker = shake_hands(back, b"REP")
     asker = clients.connect(zmq.DEALER, front, routing_id=b"al")

@@ -21,7 +21,7 @@ from devices.plain_sockets import (
     send,
     shake_hands,
 )
-from sluicemq_devices.relays import Forwarder, Queue, Streamer
+from sluicemq_devices.relays import Forwarder, QueueDevice, Streamer
 from sluicemq_devices.relays.bounds import BOUNDS, Bounds
 from sluicemq_devices.relays.subscriber import weight_of
 from sluicemq_devices.sockets import Endpoint, Switchboard
@@ -164,7 +164,7 @@ def test_messages_of_any_shape_are_relayed(
     board: Switchboard, started: Started, clients: Clients, body: list[bytes]
 ) -> None:
     streamer, forwarder, queue = (
-        started(kind(board, ANY_PORT, ANY_PORT)) for kind in (Streamer, Forwarder, Queue)
+        started(kind(board, ANY_PORT, ANY_PORT)) for kind in (Streamer, Forwarder, QueueDevice)
     )
     beats = {"heartbeat_ivl": 20, "heartbeat_timeout": 5000}
     push, publisher, asker = (
@@ -186,7 +186,7 @@ def test_messages_of_any_shape_are_relayed(
 def test_answers_of_a_queue_find_the_one_who_asked(
     board: Switchboard, started: Started, clients: Clients
 ) -> None:
-    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     askers = [clients.connect(zmq.REQ, front) for _ in range(3)]
     workers = [clients.connect(zmq.REP, back) for _ in range(2)]
@@ -201,7 +201,7 @@ def test_answers_of_a_queue_find_the_one_who_asked(
 def test_a_queue_relays_a_probe_as_libzmq_s_proxy_does(
     board: Switchboard, started: Started, clients: Clients
 ) -> None:
-    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     worker = clients.connect(zmq.DEALER, back)
     _asking = clients.connect(zmq.REQ, front, probe_router=1)
@@ -214,7 +214,7 @@ def test_a_queue_relays_a_probe_as_libzmq_s_proxy_does(
 def test_a_rep_worker_passes_over_a_relayed_probe(
     board: Switchboard, started: Started, clients: Clients
 ) -> None:
-    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     worker = clients.connect(zmq.REP, back)
     asker = clients.connect(zmq.REQ, front, probe_router=1)
@@ -230,7 +230,7 @@ def test_a_burst_of_answers_to_one_client_that_reads_late_is_not_dropped(
     board: Switchboard, started: Started, clients: Clients, notices: Notices
 ) -> None:
     # Given a client with 3,000 questions, that takes no answer yet
-    queue = started(Queue(board, ANY_PORT, ANY_PORT))
+    queue = started(QueueDevice(board, ANY_PORT, ANY_PORT))
     front, back = queue.addresses
     asker = clients.connect(zmq.DEALER, front, rcvhwm=1, rcvbuf=10_000)
     other = clients.connect(zmq.REQ, front)
@@ -593,9 +593,9 @@ def test_wrong_usage_says_what_is_wrong_and_exits_2(
     assert what in device.end()
 
 
-@pytest.mark.parametrize("kind", [Streamer, Queue, Forwarder])
+@pytest.mark.parametrize("kind", [Streamer, QueueDevice, Forwarder])
 def test_starting_and_stopping_twice_or_out_of_order_is_harmless_and_leaves_no_files(
-    board: Switchboard, kind: type[Streamer | Queue | Forwarder]
+    board: Switchboard, kind: type[Streamer | QueueDevice | Forwarder]
 ) -> None:
     device = kind(board, ANY_PORT, ANY_PORT)
     device.stop()

@@ -42,7 +42,7 @@ from devices.plain_sockets import (
     send,
 )
 from sluicemq.protocol.keys import key_id
-from sluicemq_devices.relays import Forwarder, Queue, Streamer
+from sluicemq_devices.relays import Forwarder, QueueDevice, Streamer
 from sluicemq_devices.sockets import Endpoint, Guard, Switchboard, parse_endpoint
 from sluicemq_devices.zmtp import encode
 from sluicemq_devices.zmtp.greeting import VERSION, choice
@@ -157,7 +157,7 @@ def test_a_queue_relays_sealed_requests_and_answers(
     (front, client), (back, worker) = (
         join(clients, kind, mark) for kind, mark in zip((zmq.REQ, zmq.REP), marks, strict=True)
     )
-    queue = started(Queue(board, front, back, guard=guard_of))
+    queue = started(QueueDevice(board, front, back, guard=guard_of))
     req, rep = client(queue.addresses[0]), worker(queue.addresses[1])
     for number in range(20):
         send(req, b"%d" % number, *LARGE[: number % 4])

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from sluicemq_devices.relays import prefixes
 from sluicemq_devices.relays.bounds import TOPIC_BOUNDS, TopicBounds
-from sluicemq_devices.relays.topics import Topics
+from sluicemq_devices.relays.topics import SubscribedTopics
 from sluicemq_devices.zmtp import LONG, encode
 from support.long_forms import first_of
 
@@ -30,7 +30,7 @@ STEPS = st.lists(st.tuples(st.sampled_from("abc"), TOPICS), max_size=40)
 FRAMES = st.lists(st.one_of(st.just(b""), TOPICS, st.builds(bytes.__add__, TOPICS, TOPICS)), max_size=12)
 
 
-def chosen(topics: Topics[Any], messages: list[Any]) -> dict[Any, list[bytes]]:
+def chosen(topics: SubscribedTopics[Any], messages: list[Any]) -> dict[Any, list[bytes]]:
     """What is for whom, of all lots."""
     runs: dict[Any, list[bytes]] = {}
     for subscriber, run in filter(None, topics.wanted(messages)):
@@ -60,7 +60,7 @@ def test_everybody_gets_what_a_topic_of_theirs_begins_once_and_in_order(
     bounds: TopicBounds, steps: list[tuple[str, bytes]], frames: list[bytes]
 ) -> None:
     # Given topics that come and go: each step turns one on or off
-    topics: Topics[str] = Topics(bounds)
+    topics: SubscribedTopics[str] = SubscribedTopics(bounds)
     wanted: dict[str, set[bytes]] = {name: set() for name in "abc"}
     messages = [encode([frame, b"\0\1\2"]) for frame in frames]
     for name, topic in steps:
@@ -83,7 +83,7 @@ def test_everybody_gets_what_a_topic_of_theirs_begins_once_and_in_order(
 def test_when_all_topics_are_gone_nothing_is_left_of_them(
     largest: int, all_of_them: set[bytes], draw: random.Random
 ) -> None:
-    topics: Topics[str] = Topics(TopicBounds(listed=largest, in_dictionary=largest))
+    topics: SubscribedTopics[str] = SubscribedTopics(TopicBounds(listed=largest, in_dictionary=largest))
     for topic in all_of_them:
         topics.add(topic, "a")
     chosen(topics, [encode([topic + b"b"]) for topic in all_of_them])
@@ -93,7 +93,7 @@ def test_when_all_topics_are_gone_nothing_is_left_of_them(
 
 
 def test_a_topic_is_found_in_a_long_frame_and_nowhere_behind_the_first() -> None:
-    topics: Topics[str] = Topics()
+    topics: SubscribedTopics[str] = SubscribedTopics()
     topics.add(b"t" * 300 + b"\0\1b", "a")
     long = encode([b"t" * 300 + b"\0\1bc"])
     small_but_long = bytes((LONG,)) + (300 + 4).to_bytes(8) + b"t" * 300 + b"\0\1bc"
@@ -104,14 +104,14 @@ def test_a_topic_is_found_in_a_long_frame_and_nowhere_behind_the_first() -> None
 
 @pytest.mark.parametrize("length", [2, 3, 5, 9])
 def test_a_topic_is_not_found_across_the_end_of_a_first_frame(length: int) -> None:
-    topics: Topics[str] = Topics()
+    topics: SubscribedTopics[str] = SubscribedTopics()
     frames = [b"t" * (length - 1), b"bbbbbbbb"]
     topics.add(encode(frames)[2 : 2 + length + 3], "a")
     assert chosen(topics, [encode(frames)]) == {}
 
 
 def test_of_topics_that_begin_each_other_all_are_served() -> None:
-    topics: Topics[str] = Topics()
+    topics: SubscribedTopics[str] = SubscribedTopics()
     for name, topic in {"a": b"abcd", "b": b"abcde", "c": b"abcdef", "d": b"a", "e": b"abcdeg"}.items():
         topics.add(topic, name)
     message = encode([b"abcdef and more"])
@@ -120,7 +120,7 @@ def test_of_topics_that_begin_each_other_all_are_served() -> None:
 
 def test_what_is_looked_up_first_follows_topics_that_come_and_go() -> None:
     # Given more beginnings than are looked up in a dictionary
-    topics: Topics[str] = Topics(TopicBounds(in_dictionary=100))
+    topics: SubscribedTopics[str] = SubscribedTopics(TopicBounds(in_dictionary=100))
     some = [b"%06d" % number for number in range(1000)]
     for topic in some:
         topics.add(topic, "a")
@@ -139,7 +139,7 @@ def test_what_is_looked_up_first_follows_topics_that_come_and_go() -> None:
 
 def test_a_frame_that_ends_within_a_chain_of_topics_is_for_those_it_reaches() -> None:
     """Also where they go on with zeros, or are longer than what is compared at once."""
-    topics: Topics[int] = Topics()
+    topics: SubscribedTopics[int] = SubscribedTopics()
     chain = b"a" + bytes(9) + b"b" * 400
     for size in range(1, len(chain) + 1, 3):
         topics.add(chain[:size], size)
@@ -171,7 +171,9 @@ def test_what_was_learnt_of_many_topics_of_many_lengths_holds_until_they_change(
     # Given topics of many lengths, of three subscribers, on several levels, and frames that one of them
     # is, or begins, or begins up to some byte
     draw = random.Random(family)
-    topics: Topics[str] = Topics(TopicBounds(listed=largest, in_dictionary=2 * largest, table_slots=256))
+    topics: SubscribedTopics[str] = SubscribedTopics(
+        TopicBounds(listed=largest, in_dictionary=2 * largest, table_slots=256)
+    )
     there: dict[bytes, set[str]] = {}
     for _ in range(700):
         turn(topics, there, FAMILIES[family](draw), draw.choice("xyz"))
@@ -188,7 +190,7 @@ def test_what_was_learnt_of_many_topics_of_many_lengths_holds_until_they_change(
             assert chosen(topics, messages) == {name: run for name, run in wanted.items() if run}
 
 
-def turn(topics: Topics[str], there: dict[bytes, set[str]], topic: bytes, name: str) -> None:
+def turn(topics: SubscribedTopics[str], there: dict[bytes, set[str]], topic: bytes, name: str) -> None:
     """On, or off."""
     subscribers = there.setdefault(topic, set())
     (topics.remove if name in subscribers else topics.add)(topic, name)
@@ -201,7 +203,7 @@ def wants(there: dict[bytes, set[str]], name: str, frame: bytes) -> bool:
 
 def test_what_is_near_a_frame_is_known_also_when_what_came_first_has_gone() -> None:
     """One of what begins the same is taken where a frame goes on like none: the last, not the first."""
-    topics: Topics[str] = Topics()
+    topics: SubscribedTopics[str] = SubscribedTopics()
     topics.add(b"a", "x")
     many = [b"ab%05d" % number for number in range(2000)]
     for topic in many:
@@ -213,14 +215,14 @@ def test_what_is_near_a_frame_is_known_also_when_what_came_first_has_gone() -> N
 
 def test_levels_are_few_however_topics_part() -> None:
     """Each fifty of them part 20 bytes behind those before: a comb of 60 teeth."""
-    topics: Topics[str] = Topics()
+    topics: SubscribedTopics[str] = SubscribedTopics()
     comb = [b"." * 20 * tooth + b"%02d" % number for tooth in range(60) for number in range(70)]
     for topic in comb:
         topics.add(topic, "a")
     messages = [encode([topic]) for topic in comb]
     assert chosen(topics, messages) == {"a": messages}
     entry, levels = topics.prefixes.root, 0
-    while isinstance(entry, prefixes.Level):
+    while isinstance(entry, prefixes.PrefixLevel):
         entry, levels = entry.groups.get(b"." * entry.size), levels + 1
     assert 1 <= levels <= prefixes.DEEPEST
 
@@ -230,7 +232,7 @@ def test_of_topics_that_begin_each_other_most_messages_are_told_by_the_first_loo
 ) -> None:
     # Given 200 chains of 100 topics each, and messages for them, which were learnt with the first ones
     draw = random.Random(4)
-    topics: Topics[str] = Topics()
+    topics: SubscribedTopics[str] = SubscribedTopics()
     for number in range(20_000):
         topics.add(b"%d/" % (number // 100) + b"x" * (number % 100 + 1), "a")
     frames = [b"%d/" % draw.randrange(200) + b"x" * draw.randint(1, 100) for _ in range(1000)]
@@ -244,7 +246,7 @@ def test_of_topics_that_begin_each_other_most_messages_are_told_by_the_first_loo
 
 
 def test_of_topics_that_begin_each_other_those_are_heard_that_come_and_go() -> None:
-    topics: Topics[str] = Topics()
+    topics: SubscribedTopics[str] = SubscribedTopics()
     messages = [encode([frame]) for frame in (b"a!", b"ab!", b"abc!", b"abcd!")]
     for topic in (b"a", b"ab", b"abc"):
         topics.add(topic, "x")
@@ -260,7 +262,7 @@ def test_of_topics_that_begin_each_other_those_are_heard_that_come_and_go() -> N
 
 def test_when_what_begins_very_many_changes_little_is_learnt_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     # Given chains of topics, and a message for each
-    topics: Topics[str] = Topics()
+    topics: SubscribedTopics[str] = SubscribedTopics()
     messages = []
     for number in range(300):
         for size in range(1, 101):
@@ -284,18 +286,18 @@ def test_when_what_begins_very_many_changes_little_is_learnt_at_once(monkeypatch
 def counted(monkeypatch: pytest.MonkeyPatch, name: str) -> list[None]:
     """One for each call of a method of topics from now on."""
     calls: list[None] = []
-    method = getattr(Topics, name)
+    method = getattr(SubscribedTopics, name)
 
     def called(*arguments: Any) -> Any:
         calls.append(None)
         return method(*arguments)
 
-    monkeypatch.setattr(Topics, name, called)
+    monkeypatch.setattr(SubscribedTopics, name, called)
     return calls
 
 
 def test_those_who_want_just_the_same_share_one_list() -> None:
-    topics: Topics[int] = Topics()
+    topics: SubscribedTopics[int] = SubscribedTopics()
     for number in range(100):
         topics.add(b"a", number)
     runs = [run for _, run in filter(None, topics.wanted([encode([b"ab"]), encode([b"b"])]))]
@@ -327,7 +329,7 @@ def test_very_many_topics_cost_a_message_little_more_than_one(shape: str, count:
 
 def _cost(all_of_them: list[bytes], frames: list[bytes]) -> float:
     """Seconds of CPU, the least of a few attempts."""
-    topics: Topics[str] = Topics()
+    topics: SubscribedTopics[str] = SubscribedTopics()
     for topic in all_of_them:
         topics.add(topic, "a")
     messages = [encode([frame]) for frame in frames]
@@ -344,7 +346,7 @@ def test_very_many_topics_come_and_go_at_a_cost_that_does_not_grow(count: int) -
     draw = random.Random(8)
     all_of_them = [b"%08d" % draw.randrange(10**8) for _ in range(count)]
     all_of_them = list(dict.fromkeys(all_of_them))
-    topics: Topics[str] = Topics()
+    topics: SubscribedTopics[str] = SubscribedTopics()
     costs = []
     for change in (topics.add, topics.remove):
         for start in range(0, len(all_of_them), count // 10):

@@ -18,7 +18,7 @@ from pymongo import MongoClient
 
 from faults.replica_set import ReplicaSet
 from sluicemq import Client, Forward, Job, Producer, Worker
-from sluicemq_broker.backup.archive import Reader
+from sluicemq_broker.backup.archive import ArchiveReader
 from sluicemq_broker.store import HalfRestored, SchemaStore
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
@@ -83,7 +83,7 @@ def parts(folder: Path) -> list[Path]:
 
 
 def require_whole(file: Path, jobs: int = MANY) -> None:
-    with Reader(file) as reader:
+    with ArchiveReader(file) as reader:
         assert sum(each.documents for each in reader.check()) == jobs + 1  # and the number of the schema
 
 

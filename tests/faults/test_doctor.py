@@ -30,7 +30,7 @@ from sluicemq.protocol.keys import KeyPair, decode, write_key_file
 from sluicemq_broker.config import MongoUri
 from sluicemq_broker.doctor import Examination, Host
 from sluicemq_broker.job import Parent
-from sluicemq_broker.store import Child, FanOut, QueueStore, fan_out
+from sluicemq_broker.store import Child, FanOutEntry, QueueStore, fan_out
 from sluicemq_broker.store.jobs.index_models import INDEXES
 from support.broker_process import BrokerProcess
 from support.jobs import NOW, a_job
@@ -317,7 +317,7 @@ def test_a_job_that_waits_for_removed_children_is_named(mongo_uri: str, database
     [parent] = mail.reserve(1, NOW, "me", 1).jobs
     page = a_job("book.1")
     page.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
-    assert fan_out(mail, [FanOut(parent, (Child(mail, page, inherits=False),), b"all")], NOW) == {}
+    assert fan_out(mail, [FanOutEntry(parent, (Child(mail, page, inherits=False),), b"all")], NOW) == {}
     assert "no job waits for children" in look(mongo_uri, database).said("ok", "store")
     mail.jobs.delete_one({"_id": "book.1"})
     # When, Then

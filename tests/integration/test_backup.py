@@ -23,10 +23,11 @@ from pymongo.database import Database
 
 from sluicemq import Client, Producer, Publisher, Reader, Worker
 from sluicemq.cli.app import app
-from sluicemq_broker.backup.archive import Writer
+from sluicemq_broker.backup.archive import ArchiveWriter
 from sluicemq_broker.embedded import EmbeddedMongo
 from sluicemq_broker.store import (
     SCHEMA,
+    BackupSnapshot,
     Description,
     Disturbed,
     HalfRestored,
@@ -35,7 +36,6 @@ from sluicemq_broker.store import (
     LeftOut,
     RestoredDatabase,
     SchemaStore,
-    Snapshot,
 )
 from sluicemq_broker.store.copies.history_window import PARAMETER, SnapshotOver
 from support.broker_process import BrokerProcess
@@ -204,19 +204,23 @@ def store(mongo: MongoClient[dict[str, Any]], database: str) -> Store:
 
 
 @pytest.fixture
-def taken(mongo: MongoClient[dict[str, Any]], store: Store) -> Iterator[tuple[Snapshot, list[Description]]]:
+def taken(
+    mongo: MongoClient[dict[str, Any]], store: Store
+) -> Iterator[tuple[BackupSnapshot, list[Description]]]:
     """A snapshot of it, and its collections."""
     with HistoryWindow(mongo) as window:
-        snapshot = Snapshot(mongo, [store.name], window)
+        snapshot = BackupSnapshot(mongo, [store.name], window)
         with snapshot.taken() as collections:
             yield snapshot, list(collections)
 
 
-def read(snapshot: Snapshot, each: Description) -> list[str]:
+def read(snapshot: BackupSnapshot, each: Description) -> list[str]:
     return [document["_id"] for batch in snapshot.batches(each) for document in bson.decode_all(batch)]
 
 
-def test_all_collections_are_of_one_moment(taken: tuple[Snapshot, list[Description]], store: Store) -> None:
+def test_all_collections_are_of_one_moment(
+    taken: tuple[BackupSnapshot, list[Description]], store: Store
+) -> None:
     snapshot, collections = taken
     queues = [each for each in collections if each.name.startswith("queue.")]
     # Given a job that goes on to another queue while that is not read yet
@@ -228,12 +232,12 @@ def test_all_collections_are_of_one_moment(taken: tuple[Snapshot, list[Descripti
     assert len(first) == len(second) == len({*first, *second}) / 2 == 300
 
 
-def test_leases_and_events_are_not_in_it(taken: tuple[Snapshot, list[Description]]) -> None:
+def test_leases_and_events_are_not_in_it(taken: tuple[BackupSnapshot, list[Description]]) -> None:
     assert [each.name for each in taken[1]] == ["meta", "queue.a", "queue.b"]
 
 
 def test_a_queue_that_is_deleted_meanwhile_is_left_out(
-    taken: tuple[Snapshot, list[Description]], store: Store
+    taken: tuple[BackupSnapshot, list[Description]], store: Store
 ) -> None:
     snapshot, [_, a, b] = taken
     store.drop_collection("queue.a")
@@ -246,7 +250,7 @@ def test_a_queue_that_is_deleted_meanwhile_is_left_out(
 
 
 def test_a_queue_that_is_made_meanwhile_is_left_out(
-    mongo: MongoClient[dict[str, Any]], taken: tuple[Snapshot, list[Description]], store: Store
+    mongo: MongoClient[dict[str, Any]], taken: tuple[BackupSnapshot, list[Description]], store: Store
 ) -> None:
     store["queue.c"].insert_one({})
     entry = next(store.list_collections(filter={"name": "queue.c"}))
@@ -258,7 +262,7 @@ def test_a_copy_that_takes_too_long_names_the_parameter(
     mongo: MongoClient[dict[str, Any]], store: Store
 ) -> None:
     # Given a MongoDB that keeps nothing of the past
-    snapshot = Snapshot(mongo, [store.name], HistoryWindow(mongo))
+    snapshot = BackupSnapshot(mongo, [store.name], HistoryWindow(mongo))
 
     def read_again_and_again(queue: Description) -> None:
         for number in range(10_000):
@@ -389,7 +393,7 @@ def test_a_backup_of_a_newer_schema_is_refused(
 ) -> None:
     file = tmp_path / "newer.tar"
     with file.open("xb+") as out:
-        writer = Writer(out, 0.0)
+        writer = ArchiveWriter(out, 0.0)
         writer.end({"schemas": {"x": SCHEMA + 1}, "database": "x", "sluicemq": "9.9.9", "collections": []})
         writer.close()
     told = refused("restore", file, "--mongodb-uri-file", uri_file, "--database", other, "--yes")

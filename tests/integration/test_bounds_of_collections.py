@@ -15,13 +15,13 @@ from sluicemq import Client, Producer, Publisher, QueueFull, Reject, Subscriptio
 from sluicemq_broker.store import (
     COLLECTIONS,
     HistoryStore,
+    HistorySubject,
     Incident,
     IncidentStore,
     LimitStore,
     MinuteCounts,
     QueueStore,
     Removals,
-    Subject,
     disk_of,
     measure,
 )
@@ -162,7 +162,9 @@ def test_of_too_many_incidents_and_days_the_newest_stay(documents: Database[dict
     incidents.write("me", (Incident("flood", "mail", "b", NOW + at, NOW + at, {}) for at in range(1200)))
     for number in range(15):
         minute = int((NOW + number * DAY) // 60)
-        history.add("me", number, [MinuteCounts(Subject("queue", f"q{number}"), minute, {"pushed": 1}, {})])
+        history.add(
+            "me", number, [MinuteCounts(HistorySubject("queue", f"q{number}"), minute, {"pushed": 1}, {})]
+        )
     # When
     removed = incidents.trim(10), history.trim(10)
     # Then

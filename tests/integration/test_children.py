@@ -21,6 +21,7 @@ from sluicemq_broker.store import (
     Child,
     Completed,
     DeadLetters,
+    FanOutEntry,
     Portions,
     QueueStore,
     Redriven,
@@ -32,7 +33,6 @@ from sluicemq_broker.store import (
     fan_out,
     mark_parents_notified,
 )
-from sluicemq_broker.store import FanOut as StoredFanOut
 from sluicemq_broker.store.admin.redrives import IntoQueue
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, some_jobs, stored
@@ -220,12 +220,12 @@ def waiting(store: QueueStore, pages: QueueStore, count: int = 3, **settings: An
     return pages.reserve(count, LATER, "worker", 2).jobs
 
 
-def fan(parent: StoredJob, pages: QueueStore, count: int) -> StoredFanOut:
+def fan(parent: StoredJob, pages: QueueStore, count: int) -> FanOutEntry:
     made = some_jobs(count)
     for number, job in enumerate(made, 1):
         job.id = f"{parent.id}.{number}"
         job.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
-    return StoredFanOut(parent, tuple(Child(pages, job, inherits=False) for job in made), b"all")
+    return FanOutEntry(parent, tuple(Child(pages, job, inherits=False) for job in made), b"all")
 
 
 def ended(jobs: list[StoredJob]) -> list[Completed]:

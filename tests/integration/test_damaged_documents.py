@@ -26,6 +26,7 @@ from sluicemq_broker.store import (
     AuditStore,
     ConfigurationStore,
     HistoryStore,
+    HistorySubject,
     Holder,
     Incident,
     IncidentStore,
@@ -46,7 +47,6 @@ from sluicemq_broker.store import (
     Segment,
     SetAside,
     StreamStore,
-    Subject,
     SubscriptionStore,
     Tail,
     TaskStore,
@@ -132,7 +132,7 @@ def make_some(documents: Documents) -> None:
     history.prepare()
     counts = {"pushed": 3}
     for minute in (int(NOW // 60), int(NOW // 60) - 3 * 1440):
-        history.add("w", 1, [MinuteCounts(Subject("queue", "mail"), minute, counts, {"ready": 2})])
+        history.add("w", 1, [MinuteCounts(HistorySubject("queue", "mail"), minute, counts, {"ready": 2})])
     history.roll_up(day_of(NOW))
     LeaseStore(documents).begin("owner-that-lives", "elsewhere:1", 1e5, NOW)
     LeaseStore(documents).begin("owner-that-died", "elsewhere:2", 15.0, NOW)
@@ -323,7 +323,7 @@ def of_limits(documents: Documents) -> None:
 
 def of_history(documents: Documents) -> None:
     history = HistoryStore(documents)
-    mail, other = Subject("queue", "mail"), Subject("queue", "other")
+    mail, other = HistorySubject("queue", "mail"), HistorySubject("queue", "other")
     counts = [MinuteCounts(each, int(NOW // 60), {"pushed": 1}, {"ready": 9}) for each in (mail, other)]
     history.add("w", 2, counts)
     assert history.minutes(other, day_of(NOW))

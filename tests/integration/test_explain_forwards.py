@@ -15,8 +15,8 @@ from sluicemq_broker.store import (
     Child,
     Completed,
     DeadLetters,
-    FanOut,
-    Forward,
+    FanOutEntry,
+    ForwardEntry,
     Inspector,
     Progressed,
     QueueDefaults,
@@ -81,7 +81,7 @@ def test_a_forward_reads_the_jobs_that_it_is_about(
     batch = []
     for job in jobs:
         on = a_job(job.id)
-        batch.append(Forward(job, other, on, frozenset(), "worker", NOW, None))
+        batch.append(ForwardEntry(job, other, on, frozenset(), "worker", NOW, None))
     with explainer.plans() as plans:
         assert forward(mail, batch, NOW + 2) == {}
         assert forward(mail, batch, NOW + 2) == {}  # which looks what has become of them
@@ -96,7 +96,7 @@ def test_fan_outs_children_and_progress_read_what_they_are_about(
     made = [a_job(f"{parent.id}.{number}", priority=9) for number in range(FEW)]
     for job in made:
         job.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
-    family = FanOut(parent, tuple(Child(other, job, inherits=True) for job in made), b"")
+    family = FanOutEntry(parent, tuple(Child(other, job, inherits=True) for job in made), b"")
     with explainer.plans() as plans:
         assert fan_out(mail, [family], NOW + 2) == {}
     check(plans, "find", "update")
@@ -127,7 +127,7 @@ def test_removing_children_and_looking_for_parents_reads_what_it_is_about(
     for parent in parents:
         child = a_job(f"{parent.id}.1", priority=9)
         child.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
-        families.append(FanOut(parent, (Child(other, child, inherits=False),), b""))
+        families.append(FanOutEntry(parent, (Child(other, child, inherits=False),), b""))
     assert fan_out(mail, families, NOW + 2) == {}
     orders = Removals(mail.jobs.database)
     # When

@@ -14,7 +14,7 @@ from pymongo.write_concern import WriteConcern
 
 from integration.explained_plans import Explainer, Plan
 from sluicemq_broker.store import StreamStore, date
-from sluicemq_broker.streams import Numbered
+from sluicemq_broker.streams import BatchNumber
 from support.jobs import NOW
 
 MESSAGES = 10_000_000
@@ -99,9 +99,9 @@ def test_later_batches_of_a_publisher_are_searched_among_its_own(
         for at in range(0, len(ids), 10):
             some = {"ids": ids[at : at + 10], "places": [0] * 10}
             segments.insert_one({**_segment(1 + at, 10), **some})
-        ends = [Numbered(f"#{publisher}", 499).later_ids for publisher in ("p", "q", "r")]
+        ends = [BatchNumber(f"#{publisher}", 499).later_ids for publisher in ("p", "q", "r")]
         with explainer.plans() as plans:
-            found = [log.has_between(ends), log.has_between([Numbered("#p", 7).later_ids])]
+            found = [log.has_between(ends), log.has_between([BatchNumber("#p", 7).later_ids])]
         client.drop_database(name)
 
     assert found == [False, True]

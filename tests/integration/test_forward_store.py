@@ -12,7 +12,7 @@ from pymongo.errors import AutoReconnect
 
 from sluicemq.protocol.errors import BadFrames, Duplicate, LeaseLost, Uncertain
 from sluicemq_broker.job import Job
-from sluicemq_broker.store import Forward, QueueDefaults, QueueStore, RolledBack, Unclear, forward
+from sluicemq_broker.store import ForwardEntry, QueueDefaults, QueueStore, RolledBack, Unclear, forward
 from sluicemq_broker.store.jobs.documents import PASSED_KEPT
 from support.jobs import NOW, a_job, everything, some_jobs, stored
 
@@ -30,11 +30,13 @@ def reserved(store: QueueStore, *jobs: Job) -> list[Job]:
     return store.reserve(len(jobs), LATER, "worker", 1).jobs
 
 
-def onward(job: Job, to: QueueStore, *said: str, kept_until: float | None = None, **settings: Any) -> Forward:
+def onward(
+    job: Job, to: QueueStore, *said: str, kept_until: float | None = None, **settings: Any
+) -> ForwardEntry:
     settings.setdefault("payload", b"")
     on = a_job(job.id, settings.pop("payload"), max_attempts=9, **settings)
     on.accept(int(LATER * 1e6), LATER)
-    return Forward(job, to, on, frozenset(said), "worker", LATER, kept_until)
+    return ForwardEntry(job, to, on, frozenset(said), "worker", LATER, kept_until)
 
 
 def test_a_job_is_there_and_no_longer_here_with_all_that_was_not_said_anew(

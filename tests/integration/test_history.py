@@ -14,7 +14,7 @@ from sluicemq_broker.history import History
 from sluicemq_broker.history.history import ALL, FLUSH
 from sluicemq_broker.queues import Census, Queues
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import HistoryStore, MinuteCounts, Subject, day_of
+from sluicemq_broker.store import HistoryStore, HistorySubject, MinuteCounts, day_of
 from sluicemq_broker.store.admin.history import DAYS_KEPT, MINUTES_KEPT
 from support.broker_under_test import BrokerUnderTest
 from support.fakes import Clock, FakeOwners, a_context, a_maker
@@ -24,7 +24,7 @@ from support.own_queue import OwnQueue
 from support.virtual_time import VirtualTime
 from support.waiting import wait_until
 
-MAIL = Subject("queue", "mail")
+MAIL = HistorySubject("queue", "mail")
 DAY = day_of(NOW)
 MINUTE = int(NOW // 60)
 

@@ -16,6 +16,8 @@ from sluicemq_broker.job import Job, Parent
 from sluicemq_broker.store import (
     Child,
     Completed,
+    FanOutEntry,
+    ForwardEntry,
     QueueStore,
     RolledBack,
     count_missing_children,
@@ -26,8 +28,6 @@ from sluicemq_broker.store import (
     mark_parents_notified,
     waiting_parents,
 )
-from sluicemq_broker.store import FanOut as StoredFanOut
-from sluicemq_broker.store import Forward as StoredForward
 from support.jobs import NOW, a_job, everything
 from support.own_queue import SECONDS
 
@@ -58,7 +58,7 @@ def waiting(store: QueueStore, pages: QueueStore, *ids: str, count: int = 3) -> 
         made = [a_job(f"{parent.id}.{number}") for number in range(1, count + 1)]
         for job in made:
             job.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
-        fans.append(StoredFanOut(parent, tuple(Child(pages, job, inherits=False) for job in made), b"all"))
+        fans.append(FanOutEntry(parent, tuple(Child(pages, job, inherits=False) for job in made), b"all"))
     assert fan_out(store, fans, LATER) == {}
     return list(pages.reserve(len(ids) * count, LATER, "worker", 2).jobs)
 
@@ -135,7 +135,7 @@ def test_children_that_have_gone_on_to_another_queue_are_found_there(
 ) -> None:
     jobs = waiting(store, pages, "a")
     other = queue(documents, "ink")
-    on = [StoredForward(job, other, a_job(job.id), frozenset(), "worker", LATER, None) for job in jobs]
+    on = [ForwardEntry(job, other, a_job(job.id), frozenset(), "worker", LATER, None) for job in jobs]
     assert forward(pages, on, LATER) == {}
     assert (everything(pages), lost(store, documents)) == ({}, {})
 

@@ -19,7 +19,7 @@ from pymongo.database import Database
 from integration.model_runs import check
 from sluicemq.protocol.errors import Duplicate, LeaseLost, NotFound, SluiceError, Uncertain
 from sluicemq_broker.job import Job
-from sluicemq_broker.store import DeadLetters, Forward, QueueStore, Redriven, RolledBack, forward
+from sluicemq_broker.store import DeadLetters, ForwardEntry, QueueStore, Redriven, RolledBack, forward
 from sluicemq_broker.store import seconds as seconds_of
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished
 
@@ -238,7 +238,7 @@ class QueueModel(RuleBasedStateMachine):
             on = a_job(job.id, b"", max_attempts=MAX_ATTEMPTS, eligible_at=self.now)
             on.accept(on.seq, self.now)
             self.seqs[job.id] = on.seq
-            batch.append(Forward(job, target, on, frozenset(), "worker", self.now, None))
+            batch.append(ForwardEntry(job, target, on, frozenset(), "worker", self.now, None))
         return forward(source, batch, self.now)
 
     def _gone_on(self, known: Known) -> Known:

@@ -18,6 +18,7 @@ from sluicemq_broker.store import (
     Child,
     Completed,
     DeadLetters,
+    FanOutEntry,
     Inspector,
     Listing,
     QueueStore,
@@ -28,7 +29,6 @@ from sluicemq_broker.store import (
     fan_out,
     mark_parents_notified,
 )
-from sluicemq_broker.store import FanOut as StoredFanOut
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, some_jobs, stored
 from support.own_queue import SECONDS, OwnQueue
 from support.waiting import wait_until
@@ -53,7 +53,7 @@ def waiting(store: QueueStore, pages: QueueStore, job_id: str = "a", count: int 
     for number, job in enumerate(made, 1):
         job.id = f"{parent.id}.{number}"
         job.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
-    family = StoredFanOut(parent, tuple(Child(pages, job, inherits=False) for job in made), b"all")
+    family = FanOutEntry(parent, tuple(Child(pages, job, inherits=False) for job in made), b"all")
     assert fan_out(store, [family], LATER) == {}
     return parent
 
@@ -369,7 +369,7 @@ def test_a_removed_child_tells_the_parent_of_its_parent_as_well(
     (leaf,) = some_jobs(1)
     leaf.id = "a.1.1"
     leaf.set_parent(Parent("pages", "a.1", child.seq, child.under))
-    fan_out(pages, [StoredFanOut(child, (Child(inner, leaf, inherits=False),), b"")], LATER)
+    fan_out(pages, [FanOutEntry(child, (Child(inner, leaf, inherits=False),), b"")], LATER)
     # When
     changes.cancel("inner", "a.1.1", LATER)
     # Then its parent is dead, and will tell its own
@@ -406,7 +406,7 @@ def test_children_of_a_former_fan_out_do_not_count_at_the_next_one(
     (new,) = some_jobs(1)
     new.id = "a.9"
     new.set_parent(Parent("mail", "a", again.seq, again.under))
-    fan_out(store, [StoredFanOut(again, (Child(pages, new, inherits=False),), b"")], LATER)
+    fan_out(store, [FanOutEntry(again, (Child(pages, new, inherits=False),), b"")], LATER)
     # When
     problems, parents = end_children(
         pages, [Completed(old, b"", "worker", LATER)], LATER, lambda _name: store

@@ -17,7 +17,7 @@ from sluicemq_broker.job.job import ATTRIBUTES
 from sluicemq_broker.store import Doubtful, Found, Pushed, QueueStore, Refused, Unclear
 from sluicemq_broker.store.jobs.claims import Claims
 from sluicemq_broker.store.jobs.inserts import MOST_DOUBTS, Insertion
-from sluicemq_broker.store.jobs.numbered_inserts import Insert, Sessions, sessions_of
+from sluicemq_broker.store.jobs.numbered_inserts import Insert, MongoSessions, sessions_of
 from sluicemq_broker.store.write_results import refusals
 from support.between import before
 from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
@@ -132,7 +132,7 @@ def test_inserts_have_numbers_that_the_driver_has_not_used(store: QueueStore) ->
     for _ in range(3):
         store.jobs.insert_one({"_id": "x"})
         store.jobs.delete_one({"_id": "x"})
-    sessions = Sessions(store.jobs.database.client)
+    sessions = MongoSessions(store.jobs.database.client)
     answer = Insert(sessions, store.jobs.database, store.name).send([{"_id": "a"}])
     assert "retriedStmtIds" not in answer
     assert everything(store).keys() == {"a"}
@@ -224,7 +224,7 @@ def test_nothing_else_is_sent_in_the_session_of_an_insert_until_it_is_answered(s
 
 
 def test_inserts_one_after_the_other_share_one_session(store: QueueStore) -> None:
-    sessions = Sessions(store.jobs.database.client)
+    sessions = MongoSessions(store.jobs.database.client)
     for number in range(5):
         insert = Insert(sessions, store.jobs.database, store.name)
         insert.send([{"_id": f"job-{number}"}])

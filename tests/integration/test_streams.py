@@ -21,9 +21,9 @@ from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import GUARD, ServerClock, StreamStore, Tail, connect
 from sluicemq_broker.streams import (
+    BatchNumber,
     Expected,
-    Numbered,
-    Stored,
+    StoredNumbers,
     Stream,
     Streams,
     StreamServices,
@@ -67,21 +67,21 @@ class StreamsRig:
     def __init__(self, documents: Any, time: StreamsTime, **settings: Any) -> None:
         self.line = Line(born=lambda *_stored: None)
         self.counters = Counters()
-        self.answers: list[Stored | SluiceError] = []
+        self.answers: list[StoredNumbers | SluiceError] = []
         faulty: Any = FaultyDatabase(documents, self.line)
         config = dataclasses.replace(Config.default(), other_streams=StreamSettings(**settings))
         self.context = StreamServices(time.clock(), self.counters, Retry(0.001, 0.002), passed=time.passed)
         self.streams = Streams(config, self.context, lambda _name: faulty)
         self.stream: Stream = self.streams.open("orders")
 
-    def publish(self, *topics: str, id: str = "", **fields: Any) -> Stored | SluiceError:  # noqa: A002
+    def publish(self, *topics: str, id: str = "", **fields: Any) -> StoredNumbers | SluiceError:  # noqa: A002
         """Publish one batch, a message for each topic with its name as payload; what became of it."""
         answer = self.begin(*topics, id=id, **fields)
         eventually(lambda: bool(answer))
         return answer[0]
 
-    def begin(self, *topics: str, id: str = "", **fields: Any) -> list[Stored | SluiceError]:  # noqa: A002
-        answer: list[Stored | SluiceError] = []
+    def begin(self, *topics: str, id: str = "", **fields: Any) -> list[StoredNumbers | SluiceError]:  # noqa: A002
+        answer: list[StoredNumbers | SluiceError] = []
         messages = read_batch(b"".join(pack(each.encode(), each.encode()) for each in topics), answer.append)
         messages.key = id
         for key, value in fields.items():
@@ -134,11 +134,11 @@ def two(brokers: Callable[..., StreamsRig]) -> tuple[StreamsRig, StreamsRig]:
 def batch(number: int, *, of: str = "p", again: bool = False) -> dict[str, Any]:
     """The id of a publisher's batch, as the door reads it."""
     key = f"#{of}/{number:012}"
-    return {"id": key, "numbered": Numbered.read(key), "repeated": again}
+    return {"id": key, "numbered": BatchNumber.read(key), "repeated": again}
 
 
-def assert_stored(answer: Stored | SluiceError) -> None:
-    assert isinstance(answer, Stored)
+def assert_stored(answer: StoredNumbers | SluiceError) -> None:
+    assert isinstance(answer, StoredNumbers)
 
 
 def numbered(*topics: str, first: int = 1) -> list[tuple[int, str]]:
@@ -149,7 +149,7 @@ class TestPublishing:
     def test_messages_are_numbered_from_1_in_the_order_of_their_batches(self, rig: StreamsRig) -> None:
         answers = [rig.publish("a", "b"), rig.publish("c"), rig.publish("d", "e")]
 
-        assert answers == [Stored(1), Stored(3), Stored(4)]
+        assert answers == [StoredNumbers(1), StoredNumbers(3), StoredNumbers(4)]
         assert rig.read() == numbered("a", "b", "c", "d", "e")
 
     def test_what_comes_while_an_insert_is_under_way_makes_one_segment(
@@ -158,14 +158,14 @@ class TestPublishing:
         answers = [rig.begin("a"), *(rig.begin("b") for _ in range(50))]
         eventually(lambda: all(answers))
 
-        assert [answer[0] for answer in answers] == [Stored(number) for number in range(1, 52)]
+        assert [answer[0] for answer in answers] == [StoredNumbers(number) for number in range(1, 52)]
         assert documents["stream.orders"].count_documents({"_id": {"$gt": 0}}) <= 2
 
     def test_two_brokers_make_one_order_without_a_hole(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         names = [f"{number}" for number in range(20)]
         answers = [two[number % 2].publish(name) for number, name in enumerate(names)]
 
-        assert answers == [Stored(number) for number in range(1, 21)]
+        assert answers == [StoredNumbers(number) for number in range(1, 21)]
         assert two[0].read() == two[1].read() == numbered(*names)
 
     @pytest.mark.parametrize("kind", [Kind.CUT, Kind.LOST_REPLY, Kind.AWAY])
@@ -173,7 +173,7 @@ class TestPublishing:
         rig.publish("a")
         rig.fails(kind, "insert", times=2)
 
-        assert rig.publish("b") == Stored(2)
+        assert rig.publish("b") == StoredNumbers(2)
         assert rig.read() == numbered("a", "b")
 
     def test_an_insert_that_lands_late_finds_its_place_taken(
@@ -187,7 +187,7 @@ class TestPublishing:
         other.publish("c")
         one.line.land()
 
-        assert answer == Stored(2)
+        assert answer == StoredNumbers(2)
         assert one.read() == numbered("a", "b", "c")
 
     def test_messages_that_are_broken_are_refused(self, rig: StreamsRig) -> None:
@@ -201,7 +201,7 @@ class TestIds:
 
         again = rig.publish("a", "b", id="p/1", repeated=True)
 
-        assert (first, again) == (Stored(1), Stored(0, {0: 1, 1: 2}))
+        assert (first, again) == (StoredNumbers(1), StoredNumbers(0, {0: 1, 1: 2}))
         assert rig.read() == numbered("a", "b")
 
     def test_it_is_known_at_another_broker_and_after_a_restart(
@@ -210,7 +210,7 @@ class TestIds:
         two[0].publish("a", id="p/1")
         two[0].publish("b", id="p/2")
 
-        assert two[1].publish("b", id="p/2", repeated=True) == Stored(0, {0: 2})
+        assert two[1].publish("b", id="p/2", repeated=True) == StoredNumbers(0, {0: 2})
 
     def test_a_batch_that_both_brokers_have_is_stored_by_one(
         self, two: tuple[StreamsRig, StreamsRig]
@@ -220,11 +220,11 @@ class TestIds:
         other.publish("b")  # each knows a tail; that of the first is old
 
         def meanwhile() -> None:
-            assert other.publish("c", id="p/1", repeated=True) == Stored(3)
+            assert other.publish("c", id="p/1", repeated=True) == StoredNumbers(3)
 
         one.line.inside = meanwhile
         one.fails(Kind.INSIDE_BEFORE, "insert")
-        assert one.publish("c", id="p/1") == Stored(0, {0: 3})
+        assert one.publish("c", id="p/1") == StoredNumbers(0, {0: 3})
         assert one.read() == numbered("a", "b", "c")
 
     def test_a_broker_that_has_just_started_sees_a_batch_that_is_stored_while_it_looks_for_it(
@@ -240,19 +240,23 @@ class TestIds:
             return read(store)
 
         monkeypatch.setattr(StreamStore, "tail", read_tail)
-        assert one.publish("b", id="p/1", repeated=True) == Stored(0, {0: 2})
+        assert one.publish("b", id="p/1", repeated=True) == StoredNumbers(0, {0: 2})
         assert one.read() == numbered("a", "b")
 
     def test_the_same_batch_twice_in_one_segment_is_stored_once(self, rig: StreamsRig) -> None:
         answers = [rig.begin("a"), rig.begin("b", id="p/1"), rig.begin("b", id="p/1", repeated=True)]
         eventually(lambda: all(answers))
 
-        assert [answer[0] for answer in answers] == [Stored(1), Stored(2), Stored(0, {0: 2})]
+        assert [answer[0] for answer in answers] == [
+            StoredNumbers(1),
+            StoredNumbers(2),
+            StoredNumbers(0, {0: 2}),
+        ]
         assert rig.read() == numbered("a", "b")
 
     def test_a_second_copy_hears_of_the_first_once_that_is_durable(self, rig: StreamsRig) -> None:
         rig.publish("a")
-        heard: list[list[Stored | SluiceError]] = []
+        heard: list[list[StoredNumbers | SluiceError]] = []
         rig.line.inside = lambda: heard.extend([*copy] for copy in copies)
         rig.fails(Kind.INSIDE_BEFORE, "insert")
 
@@ -261,7 +265,12 @@ class TestIds:
         eventually(lambda: all(copies))
 
         assert heard == [[]] * 4
-        assert [copy[0] for copy in copies] == [Stored(2), Stored(3), Stored(0, {0: 3}), Stored(4, {0: 3})]
+        assert [copy[0] for copy in copies] == [
+            StoredNumbers(2),
+            StoredNumbers(3),
+            StoredNumbers(0, {0: 3}),
+            StoredNumbers(4, {0: 3}),
+        ]
 
     def test_the_answer_to_a_second_copy_follows_the_first_behind_what_another_broker_has_stored(
         self, two: tuple[StreamsRig, StreamsRig]
@@ -274,7 +283,7 @@ class TestIds:
         copies = [one.begin("b", ids={"=x": 0}), one.begin("c", "b", ids={"=x": 1})]
         eventually(lambda: all(copies))
 
-        assert [copy[0] for copy in copies] == [Stored(3), Stored(4, {1: 3})]
+        assert [copy[0] for copy in copies] == [StoredNumbers(3), StoredNumbers(4, {1: 3})]
         assert one.read() == numbered("a", "elsewhere", "b", "c")
 
     def test_a_second_copy_is_stored_where_the_first_one_is_refused(
@@ -289,7 +298,7 @@ class TestIds:
         eventually(lambda: bool(first and second))
 
         assert isinstance(first[0], Conflict)
-        assert second == [Stored(3)]
+        assert second == [StoredNumbers(3)]
         assert one.read() == numbered("a", "elsewhere", "b")
 
     def test_who_expects_another_end_hears_of_it_once_that_is_durable(
@@ -303,26 +312,26 @@ class TestIds:
         first, second = one.begin("b"), one.begin("c", expected=Expected(1))
         eventually(lambda: bool(first and second))
 
-        assert first == [Stored(3)]
+        assert first == [StoredNumbers(3)]
         assert isinstance(second[0], Conflict)
         assert second[0].last == 3
 
     def test_a_batch_of_which_a_part_was_there_hears_its_own_numbers_again(self, rig: StreamsRig) -> None:
         rig.publish("a", ids={"=x": 0})
-        assert rig.publish("b", "a", "c", id="p/1", ids={"=x": 1}) == Stored(2, {1: 1})
+        assert rig.publish("b", "a", "c", id="p/1", ids={"=x": 1}) == StoredNumbers(2, {1: 1})
 
         again = rig.publish("b", "a", "c", id="p/1", ids={"=x": 1}, repeated=True)
 
-        assert again == Stored(0, {0: 2, 1: 1, 2: 3})
+        assert again == StoredNumbers(0, {0: 2, 1: 1, 2: 3})
 
     def test_a_message_with_an_id_is_stored_once_and_those_beside_it_are_new(self, rig: StreamsRig) -> None:
         rig.publish("a", "b", ids={"=x": 0})
 
         again = rig.publish("c", "a", "d", ids={"=x": 1, "=y": 2})
 
-        assert again == Stored(3, {1: 1})
+        assert again == StoredNumbers(3, {1: 1})
         assert rig.read() == numbered("a", "b", "c", "d")
-        assert rig.publish("d", ids={"=y": 0}) == Stored(0, {0: 4})
+        assert rig.publish("d", ids={"=y": 0}) == StoredNumbers(0, {0: 4})
 
     def test_an_id_is_free_again_after_its_window(
         self, brokers: Callable[..., StreamsRig], time: StreamsTime
@@ -331,7 +340,7 @@ class TestIds:
         broker.publish("a", ids={"=x": 0})
         time.value += 61
 
-        assert broker.publish("b", ids={"=x": 0}) == Stored(2)
+        assert broker.publish("b", ids={"=x": 0}) == StoredNumbers(2)
 
 
 class TestLateCopies:
@@ -341,8 +350,8 @@ class TestLateCopies:
         rig.publish("a", **batch(1, again=True))
         rig.publish("b", **batch(2))
 
-        assert rig.publish("a", **batch(1)) == Stored(0, {0: 1})
-        assert rig.publish("c", **batch(3)) == Stored(3)
+        assert rig.publish("a", **batch(1)) == StoredNumbers(0, {0: 1})
+        assert rig.publish("c", **batch(3)) == StoredNumbers(3)
         assert rig.read() == numbered("a", "b", "c")
 
     @pytest.mark.parametrize("wrote_before", [False, True])
@@ -359,10 +368,10 @@ class TestLateCopies:
 
         late = [one.publish(f"{at}", **batch(at)) for at in range(1, 5)]
 
-        assert late[:3] == [Stored(0, {0: first + at}) for at in range(3)]
+        assert late[:3] == [StoredNumbers(0, {0: first + at}) for at in range(3)]
         assert isinstance(late[3], Unavailable)  # its publisher has gone on: it was refused there
-        assert one.publish("4", **batch(4, again=True)) == Stored(first + 4)
-        assert one.publish("6", **batch(6)) == Stored(first + 5)
+        assert one.publish("4", **batch(4, again=True)) == StoredNumbers(first + 4)
+        assert one.publish("6", **batch(6)) == StoredNumbers(first + 5)
 
     def test_nor_if_its_repeat_is_stored_in_between(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         one, other = two
@@ -374,7 +383,7 @@ class TestLateCopies:
         eventually(lambda: all(late))
 
         assert isinstance(late[0][0], Unavailable)
-        assert late[1:] == [[Stored(0, {0: 2})], [Stored(3)]]
+        assert late[1:] == [[StoredNumbers(0, {0: 2})], [StoredNumbers(3)]]
         assert one.read() == numbered("0", "2", "3")
 
     def test_nor_if_its_publisher_was_forgotten(self, two: tuple[StreamsRig, StreamsRig]) -> None:
@@ -385,7 +394,7 @@ class TestLateCopies:
         for at in range(3):
             one.publish("x", **batch(1, of=f"other{at}"))
 
-        assert one.publish("b", **batch(2)) == Stored(0, {0: 2})
+        assert one.publish("b", **batch(2)) == StoredNumbers(0, {0: 2})
 
     def test_nor_if_the_writer_has_missed_what_retention_removed(
         self, two: tuple[StreamsRig, StreamsRig], time: StreamsTime
@@ -407,7 +416,7 @@ class TestLateCopies:
 
         answers = [rig.begin("b", **batch(at)) for at in range(2, 10)]
         eventually(lambda: all(answers))
-        assert rig.publish("c", **batch(11)) == Stored(10)
+        assert rig.publish("c", **batch(11)) == StoredNumbers(10)
         assert rig.line.fired == 0
 
     def test_a_batch_without_a_number_is_looked_up_whenever_it_comes(
@@ -415,14 +424,14 @@ class TestLateCopies:
     ) -> None:
         two[0].publish("a", id="#mine", repeated=True)
 
-        assert two[1].publish("a", id="#mine") == Stored(0, {0: 1})
+        assert two[1].publish("a", id="#mine") == StoredNumbers(0, {0: 1})
 
 
 class TestExpectations:
     def test_it_is_stored_if_the_stream_ends_there(self, rig: StreamsRig) -> None:
-        assert rig.publish("a", expected=Expected(0)) == Stored(1)
-        assert rig.publish("b", "c", expected=Expected(1)) == Stored(2)
-        assert rig.publish("d", expected=Expected(3)) == Stored(4)
+        assert rig.publish("a", expected=Expected(0)) == StoredNumbers(1)
+        assert rig.publish("b", "c", expected=Expected(1)) == StoredNumbers(2)
+        assert rig.publish("d", expected=Expected(3)) == StoredNumbers(4)
 
     @pytest.mark.parametrize("last", [0, 1, 3, 99])
     def test_else_it_is_refused_and_told_where_it_ends(self, rig: StreamsRig, last: int) -> None:
@@ -438,30 +447,30 @@ class TestExpectations:
         two[0].publish("a")
         two[1].publish("b")
 
-        assert two[0].publish("c", expected=Expected(2)) == Stored(3)
+        assert two[0].publish("c", expected=Expected(2)) == StoredNumbers(3)
         assert isinstance(two[1].publish("d", expected=Expected(2)), Conflict)
 
     def test_of_two_with_the_same_expectation_one_is_stored(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         one, other = two
         one.publish("a")
-        answers: list[Stored | SluiceError] = []
+        answers: list[StoredNumbers | SluiceError] = []
         one.line.inside = lambda: answers.append(other.publish("b", expected=Expected(1)))
         one.fails(Kind.INSIDE_BEFORE, "insert")
 
         answers.append(one.publish("c", expected=Expected(1)))
 
-        assert answers[0] == Stored(2)
+        assert answers[0] == StoredNumbers(2)
         assert isinstance(answers[1], Conflict)
 
     def test_a_topic_ends_with_its_own_last_message(self, rig: StreamsRig) -> None:
         rig.publish("x", "y", "x", "y")
 
-        assert rig.publish("x", expected=Expected(3, b"x")) == Stored(5)
-        assert rig.publish("new", expected=Expected(0, b"new")) == Stored(6)
+        assert rig.publish("x", expected=Expected(3, b"x")) == StoredNumbers(5)
+        assert rig.publish("new", expected=Expected(0, b"new")) == StoredNumbers(6)
         assert isinstance(rig.publish("y", expected=Expected(3, b"y")), Conflict)
         answers = [rig.begin("y", expected=Expected(last, b"y")) for last in (4, 7, 7)]
         eventually(lambda: all(answers))
-        assert [type(each[0]) for each in answers] == [Stored, Stored, Conflict]
+        assert [type(each[0]) for each in answers] == [StoredNumbers, StoredNumbers, Conflict]
 
 
 class TestReading:
@@ -633,7 +642,7 @@ class TestRetention:
 
         assert (before, just_before, after) == (3, 3, 1)
         assert broker.counters.values[Count.SEGMENTS_REMOVED] == 2
-        assert broker.publish("d") == Stored(4)
+        assert broker.publish("d") == StoredNumbers(4)
 
     def test_a_broker_that_was_away_does_not_write_into_a_removed_place(
         self,
@@ -658,7 +667,7 @@ class TestRetention:
         away.line.inside = meanwhile  # between its look at the tail and the arrival of its insert
         away.fails(Kind.INSIDE_BEFORE, "insert")
 
-        assert away.publish("late") == Stored(5)
+        assert away.publish("late") == StoredNumbers(5)
         assert other.read(4) == [(4, "d"), (5, "late")]
         assert newest == [5]  # nobody was told of number 2
         listening.close()
@@ -686,7 +695,7 @@ class TestRetention:
         rig.publish("a", "b")
 
         assert rig.streams.remove("orders") == 2
-        assert rig.publish("c") == Stored(3)
+        assert rig.publish("c") == StoredNumbers(3)
         assert rig.read(3) == [(3, "c")]
 
 
@@ -768,7 +777,7 @@ class Connected:
     def __init__(self, rig: StreamsRig) -> None:
         self.broker = rig
         self.sent: deque[tuple[int, bool]] = deque()
-        self.answers: dict[int, list[Stored | SluiceError]] = {}
+        self.answers: dict[int, list[StoredNumbers | SluiceError]] = {}
 
     def deliver(self) -> None:
         number, again = self.sent.popleft()
@@ -799,7 +808,7 @@ def test_whatever_arrives_late_each_batch_is_stored_once_and_in_order(
             gevent.sleep(rng.choice([0, 0.001, 0.01]))
         for each in [each for each in unconfirmed if now.answers.get(each)]:
             answer = now.answers[each][0]
-            assert isinstance(answer, Stored), (answer, seed)
+            assert isinstance(answer, StoredNumbers), (answer, seed)
             confirmed[each] = answer.there.get(0, answer.first)
             unconfirmed.remove(each)
     for left in connections:

@@ -15,8 +15,8 @@ from sluicemq_broker.store import (
     Child,
     Claim,
     FairOrder,
-    FanOut,
-    Forward,
+    FanOutEntry,
+    ForwardEntry,
     QueueDefaults,
     QueueStore,
     RolledBack,
@@ -168,14 +168,14 @@ def _fan_out(store: QueueStore, job: Job) -> None:
     child = a_job(f"{job.id}.1")
     child.set_parent(Parent("mail", job.id, job.seq, job.under))
     pages = QueueStore(store.jobs.database, collection("pages"))
-    assert fan_out(store, [FanOut(job, (Child(pages, child, inherits=False),), b"")], NOW) == {}
+    assert fan_out(store, [FanOutEntry(job, (Child(pages, child, inherits=False),), b"")], NOW) == {}
 
 
 def _forward(store: QueueStore, job: Job) -> None:
     """Its trace stays, for whoever waits."""
     gone_on = a_job(job.id, keep_done=10.0**6)
     pages = QueueStore(store.jobs.database, collection("pages"))
-    assert forward(store, [Forward(job, pages, gone_on, frozenset(), "w", NOW, NOW + 100)], NOW) == {}
+    assert forward(store, [ForwardEntry(job, pages, gone_on, frozenset(), "w", NOW, NOW + 100)], NOW) == {}
 
 
 @pytest.mark.parametrize(

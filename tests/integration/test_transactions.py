@@ -18,8 +18,8 @@ from sluicemq_broker.store import (
     Child,
     Completed,
     DeadLetters,
-    FanOut,
-    Forward,
+    FanOutEntry,
+    ForwardEntry,
     QueueStore,
     RolledBack,
     Unclear,
@@ -102,14 +102,16 @@ def reserved(store: QueueStore, count: int, hold: int = 1, prefix: str = "p") ->
     return list(store.reserve(count, LATER, "worker", hold).jobs)
 
 
-def families(parents: list[Job], pages: QueueStore, each: int = 2) -> list[FanOut]:
+def families(parents: list[Job], pages: QueueStore, each: int = 2) -> list[FanOutEntry]:
     """The fan-outs of these."""
     made = []
     for parent in parents:
         children = [a_job(f"{parent.id}.{number}") for number in range(1, each + 1)]
         for child in children:
             child.set_parent(Parent("mail", parent.id, parent.seq, parent.under))
-        made.append(FanOut(parent, tuple(Child(pages, child, inherits=False) for child in children), b"all"))
+        made.append(
+            FanOutEntry(parent, tuple(Child(pages, child, inherits=False) for child in children), b"all")
+        )
     return made
 
 
@@ -157,7 +159,7 @@ def test_many_forwards_are_as_many_statements_as_one(
     jobs = reserved(mail, MANY)
 
     def go(these: list[Job]) -> None:
-        on = [Forward(job, pages, a_job(job.id), frozenset(), "worker", NOW, None) for job in these]
+        on = [ForwardEntry(job, pages, a_job(job.id), frozenset(), "worker", NOW, None) for job in these]
         assert forward(mail, on, LATER) == {}
 
     go(jobs[:1])

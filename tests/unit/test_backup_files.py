@@ -14,7 +14,7 @@ import bson
 import pytest
 
 from sluicemq_broker.backup import Refusal
-from sluicemq_broker.backup.archive import Filed, Reader, Writer, documents_file, metadata_file
+from sluicemq_broker.backup.archive import ArchiveReader, ArchiveWriter, Filed, documents_file, metadata_file
 from sluicemq_broker.backup.folder import BackupFolder
 
 ABOUT: Final = {"database": "sluicemq", "schemas": {"sluicemq": 3}}
@@ -30,7 +30,7 @@ def written(path: Path) -> Path:
 
 
 def write(file: BinaryIO) -> None:
-    writer = Writer(file, MOMENT)
+    writer = ArchiveWriter(file, MOMENT)
     with writer.adding(FILE) as take:
         for at in range(0, 50, 10):
             take(b"".join(JOBS[at : at + 10]))
@@ -40,7 +40,7 @@ def write(file: BinaryIO) -> None:
 
 
 def test_a_backup_is_read_as_it_was_written(tmp_path: Path) -> None:
-    with Reader(written(tmp_path / "a.tar")) as reader:
+    with ArchiveReader(written(tmp_path / "a.tar")) as reader:
         assert reader.manifest["schemas"] == {"sluicemq": 3}
         assert [(each.name, each.documents) for each in reader.check()] == [
             (FILE, 50), ("dump/sluicemq/queue.mail.metadata.json.gz", 0),
@@ -63,19 +63,19 @@ def test_names_are_written_as_mongodump_does() -> None:
 
 def test_a_file_of_an_empty_collection_is_empty(tmp_path: Path) -> None:
     with (tmp_path / "a.tar").open("xb+") as file:
-        writer = Writer(file, MOMENT)
+        writer = ArchiveWriter(file, MOMENT)
         with writer.adding(FILE):
             pass
         writer.end(ABOUT)
         writer.close()
-    with Reader(tmp_path / "a.tar") as reader:
+    with ArchiveReader(tmp_path / "a.tar") as reader:
         assert list(reader.documents(FILE)) == []
         assert reader.files[FILE].documents == 0
 
 
 def test_what_ends_with_an_error_is_not_in_it(tmp_path: Path) -> None:
     with (tmp_path / "a.tar").open("xb+") as file:
-        writer = Writer(file, MOMENT)
+        writer = ArchiveWriter(file, MOMENT)
         with suppress(KeyError), writer.adding("dump/sluicemq/queue.gone.bson.gz") as take:
             for _ in range(10):
                 take(JOBS[0])
@@ -84,7 +84,7 @@ def test_what_ends_with_an_error_is_not_in_it(tmp_path: Path) -> None:
             take(JOBS[0])
         writer.end(ABOUT)
         writer.close()
-    with Reader(tmp_path / "a.tar") as reader:
+    with ArchiveReader(tmp_path / "a.tar") as reader:
         assert list(reader.files) == [FILE]
         assert list(reader.documents(FILE)) == JOBS[:1]
     with tarfile.open(tmp_path / "a.tar") as tar:
@@ -93,7 +93,7 @@ def test_what_ends_with_an_error_is_not_in_it(tmp_path: Path) -> None:
 
 def problem_of(path: Path) -> str:
     """What is told of a backup when it is checked."""
-    with pytest.raises(Refusal) as refused, Reader(path) as reader:
+    with pytest.raises(Refusal) as refused, ArchiveReader(path) as reader:
         for _ in reader.check():
             pass
     assert str(path) in str(refused.value)
@@ -136,7 +136,7 @@ def test_a_manifest_that_somebody_has_changed_is_found(tmp_path: Path) -> None:
 def test_a_backup_of_a_later_form_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.tar"
     with path.open("xb+") as file:
-        writer = Writer(file, MOMENT)
+        writer = ArchiveWriter(file, MOMENT)
         writer.end({"format": 2})
         writer.close()
     assert "written by a newer SluiceMQ" in problem_of(path)
@@ -144,7 +144,7 @@ def test_a_backup_of_a_later_form_is_named(tmp_path: Path) -> None:
 
 def test_how_far_a_file_is_can_be_told(tmp_path: Path) -> None:
     with (tmp_path / "a.tar").open("xb+") as file:
-        writer = Writer(file, MOMENT)
+        writer = ArchiveWriter(file, MOMENT)
         with writer.adding(FILE) as take:
             done: Filed = take(b"".join(JOBS[:7]))
         writer.close()

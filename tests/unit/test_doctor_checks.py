@@ -10,7 +10,7 @@ from typing import Any, Final
 import pytest
 
 from sluicemq_broker.config import Config, load
-from sluicemq_broker.doctor import Answers, Finding, Host, Level, Store, Subject, findings_of, worst
+from sluicemq_broker.doctor import Answers, ExaminedStore, Finding, Host, Level, Subject, findings_of, worst
 from sluicemq_broker.store import ServerFacts
 from sluicemq_broker.store.admin.server_facts import Member, Oplog
 from support.certificates import Authority
@@ -57,7 +57,7 @@ def found(
             problems=(),
             taken=(),
             host=Host(None, None, None, 8 * GIB, 4 * GIB, 65_536),
-            store=Store(facts=facts),
+            store=ExaminedStore(facts=facts),
             answers=answers or Answers(),
             now=now,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Memory
-from sluicemq_broker.queue.limits import Limits
+from sluicemq_broker.queue.limits import QueueLimits
 from sluicemq_broker.queue.scheduler import LEAST_CLAIM, Scheduler
 from sluicemq_broker.queue.staging import Staging
 from sluicemq_broker.store import StagedByPriority
@@ -15,7 +15,7 @@ MIB = 2**20
 
 def test_a_claim_may_bring_an_eighth_of_what_is_free_and_always_a_little() -> None:
     memory = Memory(hwm_bytes=64 * MIB)
-    scheduler = Scheduler(Limits(QueueSettings()), StagedByPriority(), memory.staged, memory.expiries)
+    scheduler = Scheduler(QueueLimits(QueueSettings()), StagedByPriority(), memory.staged, memory.expiries)
     assert scheduler.room_bytes == 8 * MIB
     memory.staged.take(32 * MIB)
     assert scheduler.room_bytes == 4 * MIB

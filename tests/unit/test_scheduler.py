@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Job, Reservation
 from sluicemq_broker.queue.ledger import Arrival, Claiming
-from sluicemq_broker.queue.limits import Limits
+from sluicemq_broker.queue.limits import QueueLimits
 from sluicemq_broker.queue.plans import ClaimPlan, Conditions
 from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.runtime import Budget
@@ -28,7 +28,7 @@ class Queue(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         settings = QueueSettings()
-        self.scheduler = Scheduler(Limits(settings), StagedByPriority(), Budget(2**26), Budget(1000))
+        self.scheduler = Scheduler(QueueLimits(settings), StagedByPriority(), Budget(2**26), Budget(1000))
         self.now = 1000.0
         self.numbers = 0
         self.seq = int(NOW * 1e6)

@@ -14,7 +14,7 @@ from sluicemq.protocol.rows import plain as row_plain
 from sluicemq_broker.config import (
     Layer,
     QueueSettings,
-    Source,
+    SettingOrigin,
     explained,
     settings_of,
     stored_value,
@@ -27,7 +27,7 @@ FILE = QueueSettings(max_attempts=9, ttl=60.0)
 
 
 def stored(**values: Any) -> Layer:
-    return Layer(Source.MONGODB, {key: stored_value(key, value) for key, value in values.items()})
+    return Layer(SettingOrigin.MONGODB, {key: stored_value(key, value) for key, value in values.items()})
 
 
 def test_a_value_is_read_as_in_a_file_or_as_on_a_command_line() -> None:
@@ -83,21 +83,21 @@ def test_whatever_is_said_is_refused_or_is_read_again_as_it_was(key: str, value:
         text = stored_value(key, value)
     except ValueError:
         return
-    read = with_stored(QueueSettings(), Layer(Source.MONGODB, {key: text}))
+    read = with_stored(QueueSettings(), Layer(SettingOrigin.MONGODB, {key: text}))
     assert json.loads(text) == plain(getattr(read, settings_of(QueueSettings)[key].name))
     assert stored_value(key, json.loads(text)) == text
 
 
 def test_what_a_broker_can_not_use_is_left_out() -> None:
     layer = Layer(
-        Source.MONGODB,
+        SettingOrigin.MONGODB,
         {"new_in_4": "1", "database": '"x"', "ttl": "[", "rate": "{}", "fair": '"yes"', "max_running": "7"},
     )
     assert with_stored(FILE, layer) == with_stored(FILE, stored(max_running=7))
 
 
 def test_each_setting_is_explained_by_where_it_is_from() -> None:
-    of_all = Layer(Source.MONGODB_ALL, {"max_attempts": "3", "max_running": "7"})
+    of_all = Layer(SettingOrigin.MONGODB_ALL, {"max_attempts": "3", "max_running": "7"})
     rows = {each.key: row_plain(each) for each in explained(FILE, of_all, stored(max_running=8))}
     assert rows.keys() == settings_of(QueueSettings).keys()
     assert rows["max_attempts"] == {"key": "max_attempts", "value": 3, "source": "mongodb *", "file": 9}

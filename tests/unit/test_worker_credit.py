@@ -11,7 +11,7 @@ from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.doors import backends  # noqa: F401 # so that their workers are known
 from sluicemq_broker.doors.smq import workers  # noqa: F401
 from sluicemq_broker.queue import Delivery, Marks, Worker
-from sluicemq_broker.queue.limits import Limits
+from sluicemq_broker.queue.limits import QueueLimits
 from sluicemq_broker.queue.plans import Conditions
 from sluicemq_broker.queue.scheduler import Scheduler
 from sluicemq_broker.runtime import Budget
@@ -34,7 +34,7 @@ class Mute(Worker):
 
 def a_scheduler(jobs: int) -> Scheduler:
     """A scheduler with jobs that workers may have."""
-    scheduler = Scheduler(Limits(QueueSettings()), StagedByPriority(), Budget(2**26), Budget(1000))
+    scheduler = Scheduler(QueueLimits(QueueSettings()), StagedByPriority(), Budget(2**26), Budget(1000))
     arrival = scheduler.admit(some_jobs(jobs, owner=ME), 1, NOW, CONDITIONS)
     scheduler.staging.add(arrival.jobs or some_jobs(jobs, owner=ME))
     return scheduler

@@ -9,7 +9,7 @@ from devices.mechanism_wire import DEALER, ROUTER, FixedRandom, frames_of
 from fuzz.attempts import target
 from fuzz.choices import Choices
 from sluicemq_devices.relays.bounds import TopicBounds
-from sluicemq_devices.relays.topics import Topics
+from sluicemq_devices.relays.topics import SubscribedTopics
 from sluicemq_devices.zmtp import (
     COMMAND,
     CURVE,
@@ -406,7 +406,7 @@ def subscriptions(data: bytes) -> None:
     """Topics that come and go at a forwarder: each message goes to those with a prefix of it, once."""
     given = Choices(data)
     bounds = TopicBounds(listed=2, in_dictionary=4) if given.byte() & 1 else TopicBounds()
-    topics: Topics[int] = Topics(bounds)
+    topics: SubscribedTopics[int] = SubscribedTopics(bounds)
     held: set[tuple[bytes, int]] = set()
     while given.left:
         how = given.byte()

@@ -66,7 +66,7 @@ def metadata_file(database: str, collection: str) -> str:
     return documents_file(database, collection).removesuffix(_DOCUMENTS) + _METADATA
 
 
-class Writer:
+class ArchiveWriter:
     """Writes the files of a backup into an empty file."""
 
     def __init__(self, file: BinaryIO, mtime: float) -> None:
@@ -155,7 +155,7 @@ class _Part:
         self.stored += len(data)
 
 
-class Reader:
+class ArchiveReader:
     """Reads a backup, of which nothing is believed before :meth:`check`; raises Refusal for a damaged one."""
 
     def __init__(self, path: Path) -> None:
@@ -195,7 +195,7 @@ class Reader:
             yield file
 
     def text(self, name: str) -> bytes:
-        """Return what :meth:`Writer.add` has added."""
+        """Return what :meth:`ArchiveWriter.add` has added."""
         with self._undamaged(f"is damaged: {name} can't be read"), gzip.open(self._stored(name)) as plain:
             return plain.read()
 

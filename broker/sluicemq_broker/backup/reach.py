@@ -22,7 +22,7 @@ from sluicemq_broker.store import connect_for_copies, require_safe, why_no_prima
 _URI: Final = f"{ENVIRONMENT}MONGODB_URI"
 
 
-class Place(NamedTuple):
+class BackupPlace(NamedTuple):
     """A MongoDB by its URI, or by the folder of an embedded one; and databases, the broker's own first."""
 
     uri: MongoUri | None
@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 def place_of(
     config: str | None, uri: str | None, folder: str | None, database: str | None, environ: Mapping[str, str]
-) -> Place:
+) -> BackupPlace:
     """Return the MongoDB that is named by a URI or a folder, or by a configuration and the environment.
 
     Raises ValueError for values that are wrong.
@@ -51,11 +51,11 @@ def place_of(
         raise ValueError(f"--mongodb-uri: expected {error}") from None
     named = given or (None if folder else found.broker.mongodb_uri)
     settings = found.broker
-    return Place(named, settings.data_dir or Path(), _databases(found), settings.allow_unsafe_store)
+    return BackupPlace(named, settings.data_dir or Path(), _databases(found), settings.allow_unsafe_store)
 
 
 @contextmanager
-def reached(place: Place, *, running: bool) -> Iterator[Any]:
+def reached(place: BackupPlace, *, running: bool) -> Iterator[Any]:
     """Yield a client of this MongoDB; ``running``: an embedded one may belong to a broker that runs."""
     unsafe = running or place.allow_unsafe  # a backup only reads
     uri = place.uri.text if place.uri else uri_of_running(place.folder)

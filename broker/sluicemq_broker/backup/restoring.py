@@ -15,8 +15,8 @@ from typing import Any, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, Unavailable
-from sluicemq_broker.backup.archive import Reader, documents_file, metadata_file
-from sluicemq_broker.backup.reach import Place, reached
+from sluicemq_broker.backup.archive import ArchiveReader, documents_file, metadata_file
+from sluicemq_broker.backup.reach import BackupPlace, reached
 from sluicemq_broker.backup.refusal import Refusal
 from sluicemq_broker.store import (
     COLLECTIONS,
@@ -45,7 +45,7 @@ Say = Callable[[str], None]
 
 
 def restore(
-    file: Path, place: Place, say: Say, confirm: Callable[[str], None], *, paused: bool = False
+    file: Path, place: BackupPlace, say: Say, confirm: Callable[[str], None], *, paused: bool = False
 ) -> dict[str, Any]:
     """Write a backup into a MongoDB.
 
@@ -56,7 +56,7 @@ def restore(
     Raises SluiceError and OSError.
     """
     began = time.monotonic()
-    with Reader(file) as reader:
+    with ArchiveReader(file) as reader:
         _require_known(file, reader.manifest)
         say(f"checking {file}")
         for _ in reader.check():
@@ -70,7 +70,7 @@ class _Restore:
     """The databases of a backup, and those that they are written into, by the names of the backup."""
 
     def __init__(
-        self, reader: Reader, file: Path, place: Place, client: Any, say: Say, *, paused: bool
+        self, reader: ArchiveReader, file: Path, place: BackupPlace, client: Any, say: Say, *, paused: bool
     ) -> None:
         self._reader = reader
         self._file = file

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from sluicemq_broker import __version__
-from sluicemq_broker.backup.archive import Filed, Writer, documents_file, metadata_file
+from sluicemq_broker.backup.archive import ArchiveWriter, Filed, documents_file, metadata_file
 from sluicemq_broker.backup.folder import BackupFolder
-from sluicemq_broker.backup.reach import Place, reached
+from sluicemq_broker.backup.reach import BackupPlace, reached
 from sluicemq_broker.backup.refusal import Refusal
-from sluicemq_broker.store import Description, Disturbed, HistoryWindow, LeftOut, SchemaStore, Snapshot
+from sluicemq_broker.store import BackupSnapshot, Description, Disturbed, HistoryWindow, LeftOut, SchemaStore
 
 #: Seconds between two lines of progress.
 _PROGRESS: Final = 5.0
@@ -26,7 +26,7 @@ _MB: Final = 1_000_000
 Say = Callable[[str], None]
 
 
-def back_up(place: Place, out: Path, keep: int | None, say: Say) -> dict[str, Any]:
+def back_up(place: BackupPlace, out: Path, keep: int | None, say: Say) -> dict[str, Any]:
     """Write a backup into a folder; returns ``{file, documents, bytes, seconds, removed, left_out}``.
 
     ``keep``: how many backups of this database stay there. Raises SluiceError and OSError.
@@ -56,7 +56,7 @@ class _Copy:
     """One try."""
 
     def __init__(
-        self, client: Any, place: Place, folder: BackupFolder, say: Say, schemas: Mapping[str, int]
+        self, client: Any, place: BackupPlace, folder: BackupFolder, say: Say, schemas: Mapping[str, int]
     ) -> None:
         self._client = client
         self._place = place
@@ -71,7 +71,7 @@ class _Copy:
     def make(self) -> dict[str, Any]:
         now = time.time()
         with self._folder.writing(now) as (file, whole):
-            writer = Writer(file, now)
+            writer = ArchiveWriter(file, now)
             try:
                 self._copy(writer)
                 writer.end(self._about(now))
@@ -82,15 +82,15 @@ class _Copy:
         self._say(f"{jobs} documents in {len(self._done)} collections: {size} bytes in {whole}")
         return {"file": str(whole), "documents": jobs, "bytes": size, "left_out": self._left_out}
 
-    def _copy(self, writer: Writer) -> None:
+    def _copy(self, writer: ArchiveWriter) -> None:
         databases = list(self._schemas)
         with HistoryWindow(self._client) as window:
-            snapshot = Snapshot(self._client, databases, window)
+            snapshot = BackupSnapshot(self._client, databases, window)
             with snapshot.taken() as collections:
                 for collection in collections:
                     self._add(writer, collection, snapshot.batches(collection))
 
-    def _add(self, writer: Writer, each: Description, batches: Iterator[bytes]) -> None:
+    def _add(self, writer: ArchiveWriter, each: Description, batches: Iterator[bytes]) -> None:
         done = Filed("", 0, 0, "")
         try:
             with writer.adding(documents_file(each.database, each.name)) as take:
@@ -126,7 +126,7 @@ class _Copy:
         }
 
 
-def _schemas(client: Any, place: Place) -> dict[str, int]:
+def _schemas(client: Any, place: BackupPlace) -> dict[str, int]:
     """Return the schema of each database that is there; raises SluiceError if the broker's own is not."""
     stores = {name: SchemaStore(client[name]) for name in place.databases}
     found = {name: store.read().number for name, store in stores.items() if store.is_there()}

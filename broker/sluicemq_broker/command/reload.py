@@ -28,7 +28,7 @@ from sluicemq_devices.zmtp import CURVE, load_curve
 log = logging.getLogger("broker")
 
 
-class Source:
+class ConfigSource:
     """The sources of the configuration: the file, which is read again, environment and flags."""
 
     def __init__(self, file: Path | None, environ: Mapping[str, str], flags: Mapping[str, Any]) -> None:
@@ -44,7 +44,7 @@ class Source:
         return config
 
 
-def reload(source: Source, server: Server) -> None:
+def reload(source: ConfigSource, server: Server) -> None:
     """Use live settings that have changed; an invalid configuration changes nothing, and is logged.
 
     Another thread reads it: a file with a thousand queues takes longer than a turn of the hub may.
@@ -79,7 +79,7 @@ def _refuse(server: Server, problems: Iterable[Problem], why: str) -> None:
     server.audit.note("reload", {}, code="BAD_CONFIGURATION")
 
 
-def _read(source: Source) -> Config | ConfigError:
+def _read(source: ConfigSource) -> Config | ConfigError:
     """Return the error instead of raising it, which gevent would log as one of its own."""
     try:
         config = source.read()

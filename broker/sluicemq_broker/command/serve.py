@@ -24,7 +24,7 @@ from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker import __version__
 from sluicemq_broker.command import addresses, logs
 from sluicemq_broker.command.readiness import Readiness
-from sluicemq_broker.command.reload import Source, reload
+from sluicemq_broker.command.reload import ConfigSource, reload
 from sluicemq_broker.config import (
     ENVIRONMENT,
     BrokerSettings,
@@ -95,7 +95,7 @@ def serve(
     for name in [name for name, value in flags.items() if value == _HIDDEN]:
         # It was a flag: an error must name the flag, not the environment.
         flags[name] = environ.pop(ENVIRONMENT + name.upper(), _HIDDEN)
-    source = Source(config_file, environ, flags)
+    source = ConfigSource(config_file, environ, flags)
     try:
         config = source.read()
     except ConfigError as error:
@@ -158,7 +158,7 @@ class _Process:
     """The broker and its embedded MongoDB, from the start until a signal ends them, at any time."""
 
     def __init__(
-        self, config: Config, source: Source, readiness: Readiness, notifier: systemd.Notifier
+        self, config: Config, source: ConfigSource, readiness: Readiness, notifier: systemd.Notifier
     ) -> None:
         self._config = config
         self._source = source

@@ -36,7 +36,7 @@ from sluicemq_broker.config.settings import (
 from sluicemq_broker.config.stored_settings import (
     NO_VALUE,
     Layer,
-    Source,
+    SettingOrigin,
     defaults_of_queues,
     explained,
     given_in_file,

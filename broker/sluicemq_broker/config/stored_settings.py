@@ -28,7 +28,7 @@ _SHOWN: Final = 80
 _KNOWN: Final[dict[str, Field[Any]]] = settings_of(QueueSettings)
 
 
-class Source:
+class SettingOrigin:
     """Where a setting has its value from."""
 
     DEFAULT: Final = "default"
@@ -85,7 +85,9 @@ def explained(file: QueueSettings, *layers: Layer) -> tuple[SettingRow, ...]:
     rows = []
     for key, each in _KNOWN.items():
         of_file, value = getattr(file, each.name), getattr(now, each.name)
-        source = sources.get(each.name) or (Source.DEFAULT if of_file == each.default else Source.FILE)
+        source = sources.get(each.name) or (
+            SettingOrigin.DEFAULT if of_file == each.default else SettingOrigin.FILE
+        )
         other = UNSET if value == of_file else plain(of_file)
         rows.append(SettingRow(key=key, value=plain(value), source=str(source), file=other))
     return tuple(rows)

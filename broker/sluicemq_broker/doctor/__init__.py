@@ -6,4 +6,4 @@ with what there is: a broker that runs, its MongoDB alone, or a configuration fi
 
 from sluicemq_broker.doctor.examination import Examination, findings_of
 from sluicemq_broker.doctor.finding import Finding, Level, worst
-from sluicemq_broker.doctor.subject import Answers, Host, Store, Subject
+from sluicemq_broker.doctor.subject import Answers, ExaminedStore, Host, Subject

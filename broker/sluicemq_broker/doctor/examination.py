@@ -35,7 +35,7 @@ from sluicemq_broker.doctor import (
 )
 from sluicemq_broker.doctor.finding import Finding, Level, info, worst
 from sluicemq_broker.doctor.report import as_rows, report, write
-from sluicemq_broker.doctor.subject import Answers, Host, Store, Subject, this_host
+from sluicemq_broker.doctor.subject import Answers, ExaminedStore, Host, Subject, this_host
 from sluicemq_broker.store import (
     UnsafeStore,
     connect,
@@ -128,7 +128,7 @@ class Examination:
                 write(report_to, report(subject, found, log))
         return _answer(found)
 
-    def _subject(self, store: Store, answers: Answers) -> Subject:
+    def _subject(self, store: ExaminedStore, answers: Answers) -> Subject:
         config = self.config
         folder = config.broker.data_dir if config and not (config.broker.mongodb_uri or self._uri) else None
         return Subject(
@@ -143,17 +143,17 @@ class Examination:
         )
 
     @contextmanager
-    def _store(self) -> Iterator[Store]:
+    def _store(self) -> Iterator[ExaminedStore]:
         """Yield MongoDB as far as it can be looked at; its connections last as long."""
         uri, embedded, why = self._where()
         if uri is None:
-            yield Store(embedded=embedded, why=why)
+            yield ExaminedStore(embedded=embedded, why=why)
             return
         left_out = options_left_out(uri.text)
         try:
             mongo = connect(uri.text)
         except SluiceError as error:
-            yield Store(uri=uri, why=str(error), is_broken=True)
+            yield ExaminedStore(uri=uri, why=str(error), is_broken=True)
             return
         with mongo:
             try:
@@ -161,9 +161,11 @@ class Examination:
                 facts = server_facts(mongo, self._database, self._clock)
             except SluiceError as error:
                 why = why_no_primary(uri.text) or str(error)
-                yield Store(uri=uri, embedded=embedded, why=why, is_broken=not embedded, left_out=left_out)
+                yield ExaminedStore(
+                    uri=uri, embedded=embedded, why=why, is_broken=not embedded, left_out=left_out
+                )
                 return
-            yield Store(
+            yield ExaminedStore(
                 uri=uri,
                 embedded=embedded,
                 facts=facts,

@@ -33,7 +33,7 @@ class Host(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Store:
+class ExaminedStore:
     """The MongoDB of a set-up: its facts, or why there are none.
 
     ``why``: what keeps it from being looked at. ``is_broken``: that is wrong, not only unknown. ``others``:
@@ -97,7 +97,7 @@ class Subject:
     problems: Sequence[Problem]
     taken: Sequence[str]
     host: Host
-    store: Store
+    store: ExaminedStore
     answers: Answers
     now: float
 

@@ -1,6 +1,6 @@
 """The doors of the broker: SMQ/1 for the library, REQ, REP, PUSH, PULL and SUB for plain sockets."""
 
-from sluicemq_broker.doors.device import Device, ForwarderDevice, QueueDevice, counts_of_device
+from sluicemq_broker.doors.device import BrokerDevice, ForwarderDevice, QueueDevice, counts_of_device
 from sluicemq_broker.doors.door_group import DoorGroup
 from sluicemq_broker.doors.frames import read_name, split_envelope, without_probes
 from sluicemq_broker.doors.refusals import error_frames, refusal

@@ -24,7 +24,7 @@ _ENDS: dict[str, tuple[type[Frontend], type[Backend]]] = {
 }
 
 
-class Device(admin.Device, Protocol):
+class BrokerDevice(admin.Device, Protocol):
     """A device of the broker, as the process starts and stops it."""
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq_broker.job import Job
-from sluicemq_broker.queue import Push, Pusher, Queue, Stored
+from sluicemq_broker.queue import OnStored, Push, Pusher, Queue
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import charge
 from sluicemq_devices.hub import Fillers, Watermark
@@ -34,7 +34,7 @@ class Inflow:
         queue: Queue,
         jobs: list[Job],
         lane: Lane,
-        on_stored: Stored,
+        on_stored: OnStored,
         *,
         by: Pusher | None = None,
         answered: bool = True,

@@ -20,7 +20,7 @@ from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queues import Census, Queues
 from sluicemq_broker.runtime import Subjects
-from sluicemq_broker.store import Documents, HistoryStore, MinuteCounts, Subject, day_of
+from sluicemq_broker.store import Documents, HistoryStore, HistorySubject, MinuteCounts, day_of
 from sluicemq_devices.hub import let_others_run
 
 #: Seconds between two writes.
@@ -36,7 +36,7 @@ QUEUE: Final = "queue"
 BROKER: Final = "broker"
 SPANS: Final = ("minute", "hour", "day", "month")
 
-_Where = tuple[str, Subject]  # name of the database, and subject
+_Where = tuple[str, HistorySubject]  # name of the database, and subject
 
 
 class History:
@@ -149,7 +149,7 @@ class History:
     def _counted(self) -> Iterator[tuple[_Where, Mapping[str, int]]]:
         for kind, each in self._kinds().items():
             for name, values in each.counters():
-                yield (each.database(name), Subject(kind, name)), values
+                yield (each.database(name), HistorySubject(kind, name)), values
 
     def _of_broker(self) -> Iterator[tuple[str, Mapping[str, int]]]:
         return ((name, self._counters.values) for name in (ALL, self._host))
@@ -161,7 +161,7 @@ class History:
         self._waiting = {}
         return out
 
-    def _make_ahead(self, database: str, subjects: set[Subject]) -> None:
+    def _make_ahead(self, database: str, subjects: set[HistorySubject]) -> None:
         """Make tomorrow's documents of these subjects, at random times before midnight.
 
         So midnight brings no burst of new documents. The chance rises with the time: a queue in use all day
@@ -189,7 +189,7 @@ class History:
         kinds = self._kinds()
         if kind not in kinds or span not in SPANS:
             raise BadFrames(f"history is of a {' or '.join(kinds)}, by {', '.join(SPANS)}")
-        subject = Subject(kind, name)
+        subject = HistorySubject(kind, name)
         store = self.where(kind, name)
         match span:
             case "minute":
@@ -219,11 +219,11 @@ class History:
         """Return the store with a subject's history; raises BadQueue or BadStream for a bad name."""
         return self._store(self._kinds()[kind].database(name))
 
-    def stores_of(self, queues: Sequence[str]) -> Iterator[tuple[HistoryStore, list[Subject]]]:
+    def stores_of(self, queues: Sequence[str]) -> Iterator[tuple[HistoryStore, list[HistorySubject]]]:
         """Yield the stores with the histories of these queues, with the subjects in each."""
-        places: dict[str, list[Subject]] = {}
+        places: dict[str, list[HistorySubject]] = {}
         for name in queues:
-            places.setdefault(self._kinds()[QUEUE].database(name), []).append(Subject(QUEUE, name))
+            places.setdefault(self._kinds()[QUEUE].database(name), []).append(HistorySubject(QUEUE, name))
         for database, subjects in places.items():
             yield self._store(database), subjects
 

@@ -14,7 +14,7 @@ from sluicemq.protocol.rows import RecentRow, SeriesRow
 from sluicemq_broker.history.history import BROKER, QUEUE, History
 from sluicemq_broker.job import State
 from sluicemq_broker.runtime import Count
-from sluicemq_broker.store import Subject, day_of, seconds
+from sluicemq_broker.store import HistorySubject, day_of, seconds
 
 #: The curves: sums of each step; of ``ready`` the highest value.
 CURVES: Final = (
@@ -51,7 +51,7 @@ class Series:
             raise BadFrames(f"a series is of a {' or '.join(_KINDS)}, over an {', a '.join(SPANS)}")
         steps, step = SPANS[span]
         since = (int(now) // step - steps + 1) * step
-        store, subject = self._history.where(kind, name), Subject(kind, name)
+        store, subject = self._history.where(kind, name), HistorySubject(kind, name)
         if span == "month":
             counted = store.hours(subject, day_of(since), day_of(now))
         else:

@@ -22,7 +22,7 @@ from sluicemq_broker.admin import (
 )
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import BrokerSettings, DeviceSettings
-from sluicemq_broker.doors import Device, ForwarderDevice, QueueDevice, SessionDoor
+from sluicemq_broker.doors import BrokerDevice, ForwarderDevice, QueueDevice, SessionDoor
 from sluicemq_broker.process.duties import Duty
 from sluicemq_broker.process.foundation import Foundation
 from sluicemq_broker.process.part import Core, Part
@@ -153,7 +153,7 @@ class Listeners:
 
     # ------------------------------------------------------- putting together
 
-    def _device(self, settings: DeviceSettings) -> Device:
+    def _device(self, settings: DeviceSettings) -> BrokerDevice:
         for part in self._parts:
             if device := part.device(settings):
                 return device

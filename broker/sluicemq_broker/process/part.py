@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from sluicemq_broker.config import Config, DeviceSettings
-from sluicemq_broker.doors import Device, Services, Session, SessionState, Verbs
+from sluicemq_broker.doors import BrokerDevice, Services, Session, SessionState, Verbs
 from sluicemq_broker.process.duties import Duty
 from sluicemq_broker.process.foundation import Foundation
 from sluicemq_broker.process.jobs import Jobs
@@ -61,7 +61,7 @@ class Part:
     def join(self, session: Session) -> SessionState | None:
         """Return what this part keeps of a new session."""
 
-    def device(self, settings: DeviceSettings) -> Device | None:
+    def device(self, settings: DeviceSettings) -> BrokerDevice | None:
         """Return the device of these settings, if this part makes it."""
 
     def add_paths(self, site: Site) -> None:

@@ -4,7 +4,7 @@ from sluicemq_broker.queue.capacity import Counted
 from sluicemq_broker.queue.intake import Push
 from sluicemq_broker.queue.job_maker import JobMaker, check_headers
 from sluicemq_broker.queue.other_queues import MakeJob
-from sluicemq_broker.queue.ports import Pusher, Stored
+from sluicemq_broker.queue.ports import OnStored, Pusher
 from sluicemq_broker.queue.queue import Queue
 from sluicemq_broker.queue.result_waiters import Outcome, StoredResult
 from sluicemq_broker.queue.verdict import (

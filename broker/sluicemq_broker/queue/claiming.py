@@ -18,7 +18,7 @@ from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import Claim
 
 
-class Claims:
+class Claimer:
     """The greenlets that make the claims of one queue: each lives only while workers want more.
 
     ``kill -9`` at any moment: what a claim has reserved is given back when the lease has run out.

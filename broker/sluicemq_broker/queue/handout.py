@@ -8,7 +8,7 @@ from typing import Final
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.deliveries import Deliveries
 from sluicemq_broker.queue.pace import Pace
-from sluicemq_broker.queue.plans import Message
+from sluicemq_broker.queue.plans import WorkerMessage
 from sluicemq_broker.queue.staging import Staging
 from sluicemq_broker.queue.times import Expiries
 from sluicemq_broker.queue.worker import Delivery, Worker
@@ -83,7 +83,7 @@ class HandOut:
         self.offer_workers_of(late)
         return late
 
-    def next_isolated(self, now: float) -> Message | None:
+    def next_isolated(self, now: float) -> WorkerMessage | None:
         """Decide where the next isolated job goes: to a worker with nothing in flight.
 
         None: no worker is idle; one is let run empty.
@@ -93,7 +93,7 @@ class HandOut:
             return self._message(worker, [self.staging.take_isolated()], now)
         return None
 
-    def next_message(self, most_bytes: float, now: float) -> Message | None:
+    def next_message(self, most_bytes: float, now: float) -> WorkerMessage | None:
         """Decide which jobs go out next, and to which worker; None: none do. Then call :meth:`sent`."""
         staging = self.staging
         if not len(staging):
@@ -109,7 +109,7 @@ class HandOut:
             return self._message(worker, jobs, now, more=free > len(jobs))
         return None
 
-    def sent(self, message: Message) -> None:
+    def sent(self, message: WorkerMessage) -> None:
         """A message was sent: its worker may take more, or none if its connection is full now."""
         self.deliveries.recount(message.worker)
         if message.more:
@@ -117,13 +117,13 @@ class HandOut:
 
     # --------------------------------------------------------------- helpers
 
-    def _message(self, worker: Worker, jobs: list[Job], now: float, *, more: bool = False) -> Message:
+    def _message(self, worker: Worker, jobs: list[Job], now: float, *, more: bool = False) -> WorkerMessage:
         if not self.deliveries.in_flight:
             self.pace.begin(now)
         if self.expiries:
             self.expiries.forget(jobs)
         size = sum([job.size for job in jobs])
-        return Message(worker, self.deliveries.open(worker, jobs, now), size, more)
+        return WorkerMessage(worker, self.deliveries.open(worker, jobs, now), size, more)
 
     def _next_idle(self) -> Worker | None:
         """Return a worker with nothing in flight; if there is none, one is let run empty."""

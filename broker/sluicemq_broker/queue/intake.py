@@ -17,7 +17,7 @@ from sluicemq_broker.job import Job
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.ledger import HIGHEST, NOTHING, Arrival
-from sluicemq_broker.queue.ports import Pusher, Stored
+from sluicemq_broker.queue.ports import OnStored, Pusher
 from sluicemq_broker.runtime import Batcher, Count, Timing, shielded
 from sluicemq_broker.store import Pushed, Refused, by_bytes, in_halves
 
@@ -39,7 +39,7 @@ class Push:
 
     __slots__ = ("began", "by", "grouped", "jobs", "on_stored", "size")
 
-    def __init__(self, jobs: list[Job], on_stored: Stored, by: Pusher | None = None) -> None:
+    def __init__(self, jobs: list[Job], on_stored: OnStored, by: Pusher | None = None) -> None:
         self.jobs = jobs
         self.by = by
         self.size = sum([job.size for job in jobs])

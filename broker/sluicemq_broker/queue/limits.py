@@ -19,7 +19,7 @@ from sluicemq_broker.config import QueueSettings
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 
 
-class Limits:
+class QueueLimits:
     """The limits of one queue, and the permits and tokens that this broker has of them."""
 
     def __init__(self, settings: QueueSettings) -> None:

@@ -23,7 +23,7 @@ from sluicemq_broker.queue.pending_writes import weigh, write_in_portions
 from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.verdict import MOST_CHILDREN, Onward
 from sluicemq_broker.security import authorize
-from sluicemq_broker.store import Child, FanOut, Forward, Portions, fan_out, forward
+from sluicemq_broker.store import Child, FanOutEntry, ForwardEntry, Portions, fan_out, forward
 from sluicemq_devices.hub import in_pieces
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ Moving = TypeVar("Moving", PassOn, AwaitChildren)
 NewJobs = dict["Queue", list[Job]]
 
 
-class Move(NamedTuple):
+class PreparedMove(NamedTuple):
     """A job that can be moved on: what is written about it, and the new jobs that this makes."""
 
     entry: Any
@@ -70,7 +70,7 @@ class Moves(Generic[Moving]):
     def write(self, batch: Sequence[Settled[Moving]], now: float) -> tuple[dict[str, SluiceError], NewJobs]:
         """Move these; returns problems by the ids of jobs that were not moved, and the others' new jobs."""
         problems: dict[str, SluiceError] = {}
-        moves: list[Move] = []
+        moves: list[PreparedMove] = []
         for each in batch:
             try:
                 moves.append(self._prepare(each, now))
@@ -81,11 +81,11 @@ class Moves(Generic[Moving]):
         problems |= write_in_portions(self._core, self._portions, moves, _first_queue, self._statement)
         return problems, _new_jobs(move for move in moves if move.job.id not in problems)
 
-    def _prepare(self, settled: Settled[Moving], now: float) -> Move:
+    def _prepare(self, settled: Settled[Moving], now: float) -> PreparedMove:
         """Return what is to be written; raises what is wrong with the verdict."""
         raise NotImplementedError
 
-    def _statement(self, moves: Sequence[Move]) -> dict[str, SluiceError]:
+    def _statement(self, moves: Sequence[PreparedMove]) -> dict[str, SluiceError]:
         """Write these; returns the ids of those that were not moved, and why."""
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class Forwards(Moves[PassOn]):
         """Return how much of a batch of :data:`FORWARDS` it takes."""
         return weigh(1, settled.delivery.job.size + settled.decision.size, FORWARDS, _BYTES)
 
-    def _prepare(self, settled: Settled[PassOn], now: float) -> Move:
+    def _prepare(self, settled: Settled[PassOn], now: float) -> PreparedMove:
         onward, delivery = settled.decision.onward, settled.delivery
         job = delivery.job
         queue, on = self._make(settled, onward, job.id, "a job that is forwarded")
@@ -127,10 +127,10 @@ class Forwards(Moves[PassOn]):
         own |= {"tenant"} if settled.caller.tenant is not None else set()
         began = now - self._core.timer.now() + delivery.handed_at
         said = frozenset(onward.options) | own
-        entry = Forward(job, queue.store, on, said, delivery.worker.name, began, job.kept_until(now))
-        return Move(entry, {queue: [on]})
+        entry = ForwardEntry(job, queue.store, on, said, delivery.worker.name, began, job.kept_until(now))
+        return PreparedMove(entry, {queue: [on]})
 
-    def _statement(self, moves: Sequence[Move]) -> dict[str, SluiceError]:
+    def _statement(self, moves: Sequence[PreparedMove]) -> dict[str, SluiceError]:
         return forward(self._core.store, [move.entry for move in moves], self._core.clock.now())
 
 
@@ -147,7 +147,7 @@ class FanOuts(Moves[AwaitChildren]):
         size = settled.decision.size + _inherited(settled.delivery.job, children)
         return weigh(len(children), size, CHILDREN, _BYTES)
 
-    def _prepare(self, settled: Settled[AwaitChildren], now: float) -> Move:  # noqa: ARG002 - times are those of the statement
+    def _prepare(self, settled: Settled[AwaitChildren], now: float) -> PreparedMove:  # noqa: ARG002 - times are those of the statement
         job, (onwards, result) = settled.delivery.job, settled.decision
         _check(job, onwards)
         parent = Parent(self._core.name, job.id, job.seq, job.under)
@@ -161,9 +161,9 @@ class FanOuts(Moves[AwaitChildren]):
             child.set_parent(parent)
             new[queue].append(child)
             children.append(Child(queue.store, child, inherits=onward.payload is None))
-        return Move(FanOut(job, tuple(children), result), new)
+        return PreparedMove(FanOutEntry(job, tuple(children), result), new)
 
-    def _statement(self, moves: Sequence[Move]) -> dict[str, SluiceError]:
+    def _statement(self, moves: Sequence[PreparedMove]) -> dict[str, SluiceError]:
         return fan_out(self._core.store, [move.entry for move in moves], self._core.clock.now())
 
 
@@ -183,7 +183,7 @@ def _inherited(job: Job, children: Sequence[Onward]) -> int:
     return job.size * sum([child.payload is None for child in children])
 
 
-def _new_jobs(moves: Iterable[Move]) -> NewJobs:
+def _new_jobs(moves: Iterable[PreparedMove]) -> NewJobs:
     new: NewJobs = defaultdict(list)
     for move in moves:
         for queue, jobs in move.new.items():
@@ -191,5 +191,5 @@ def _new_jobs(moves: Iterable[Move]) -> NewJobs:
     return new
 
 
-def _first_queue(move: Move) -> str:
+def _first_queue(move: PreparedMove) -> str:
     return next(iter(move.new)).name

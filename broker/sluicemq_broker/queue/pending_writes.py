@@ -5,21 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from sluicemq.protocol.errors import DifferentStore, SluiceError, Uncertain
-from sluicemq_broker.job import Job
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.runtime import Batcher
-from sluicemq_broker.store import Portions, Refused
-
-
-class OfJob(Protocol):
-    """An entry of a statement, about one job that is reserved here."""
-
-    @property
-    def job(self) -> Job: ...  # noqa: D102
-
+from sluicemq_broker.store import OfJob, Portions, Refused
 
 Item = TypeVar("Item")
 Entry = TypeVar("Entry", bound=OfJob)

@@ -24,7 +24,7 @@ BLOCK: Final = 0.25
 
 
 class Permits:
-    """Asks MongoDB for what the scheduler's :class:`Limits` count. Only its public methods may block."""
+    """Asks MongoDB for what the scheduler's :class:`QueueLimits` count. Only its public methods may block."""
 
     def __init__(self, core: QueueCore, store: LimitStore) -> None:
         self._core = core

@@ -26,7 +26,7 @@ class Conditions(NamedTuple):
     may_hand_out: bool
 
 
-class Message(NamedTuple):
+class WorkerMessage(NamedTuple):
     """Jobs that go to one worker now. ``more``: it could take more than these."""
 
     worker: Worker

@@ -27,7 +27,7 @@ class Pusher(Protocol):
         """Return True once it does: what it has sent here is not stored."""
 
 
-class Stored(Protocol):
+class OnStored(Protocol):
     """Called when every job of a push is durable or refused."""
 
     def __call__(self, refused: dict[int, SluiceError], existing: Mapping[int, str], /) -> None:

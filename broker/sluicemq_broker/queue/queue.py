@@ -17,20 +17,20 @@ from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue.capacity import Capacity, Flow
-from sluicemq_broker.queue.claiming import Claims
+from sluicemq_broker.queue.claiming import Claimer
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.endings import Endings
 from sluicemq_broker.queue.groups import Groups
 from sluicemq_broker.queue.intake import Intake
 from sluicemq_broker.queue.ledger import HIGHEST
-from sluicemq_broker.queue.limits import Limits
+from sluicemq_broker.queue.limits import QueueLimits
 from sluicemq_broker.queue.other_queues import OtherQueues
 from sluicemq_broker.queue.permits import Permits
 from sluicemq_broker.queue.plans import Conditions, News
 from sluicemq_broker.queue.progress import JobsProgress
 from sluicemq_broker.queue.result_waiters import ResultWaiters
 from sluicemq_broker.queue.scheduler import Scheduler
-from sluicemq_broker.queue.sending import Sender
+from sluicemq_broker.queue.sending import JobSender
 from sluicemq_broker.queue.settler import Settler
 from sluicemq_broker.queue.unreadable import UnreadableMessages
 from sluicemq_broker.queue.worker import Worker
@@ -77,7 +77,7 @@ class Queue:
         self.clock, self._timer, self._owners = own.clock, own.timer, own.owners
         self._notify_brokers = own.notify_brokers
         memory, order = own.memory, order_of(defaults).staged(defaults)
-        self.scheduler = scheduler = Scheduler(Limits(settings), order, memory.staged, memory.expiries)
+        self.scheduler = scheduler = Scheduler(QueueLimits(settings), order, memory.staged, memory.expiries)
         self.deliveries = scheduler.deliveries
         self._core = core = QueueCore(name, self.store, own, scheduler, self)
         self._alarm = Alarm(own.timer, self.dispatch)
@@ -93,9 +93,9 @@ class Queue:
         )
         self.endings = Endings(core, self.results, groups, others)
         self.intake = Intake(core, groups)
-        self._claims = Claims(core, self.permits, groups, self.endings)
+        self._claims = Claimer(core, self.permits, groups, self.endings)
         self.settling = Settler(core, groups, self.results, self.endings, others, settings)
-        self._sender = Sender(core, self.settling, self._alarm)
+        self._sender = JobSender(core, self.settling, self._alarm)
         self.progress = JobsProgress(core)
         self.unreadable = UnreadableMessages(core)
         self._ticks_at_rest = 0

@@ -16,7 +16,7 @@ from sluicemq_broker.job import Job, Reservation, StagedOrder
 from sluicemq_broker.queue.deliveries import Deliveries
 from sluicemq_broker.queue.handout import HandOut
 from sluicemq_broker.queue.ledger import HIGHEST, NOTHING, Arrival, Claiming, Ledger
-from sluicemq_broker.queue.limits import Limits
+from sluicemq_broker.queue.limits import QueueLimits
 from sluicemq_broker.queue.pace import UNKNOWN, Pace
 from sluicemq_broker.queue.plans import ClaimPlan, Conditions, News
 from sluicemq_broker.queue.reservations import Reservations
@@ -61,7 +61,7 @@ class Scheduler:
     :meth:`take_news`, :meth:`next_claiming`, :meth:`next_time`.
     """
 
-    def __init__(self, limits: Limits, order: StagedOrder, staged: Budget, expiries: Budget) -> None:
+    def __init__(self, limits: QueueLimits, order: StagedOrder, staged: Budget, expiries: Budget) -> None:
         self.limits = limits
         self.staging = Staging(staged, order)
         self.reservations = Reservations()

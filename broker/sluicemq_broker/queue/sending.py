@@ -6,13 +6,13 @@ from collections.abc import Collection
 from functools import partial
 
 from sluicemq_broker.queue.core import QueueCore
-from sluicemq_broker.queue.plans import Message
+from sluicemq_broker.queue.plans import WorkerMessage
 from sluicemq_broker.queue.settler import Settler
 from sluicemq_broker.queue.worker import Delivery, Worker
 from sluicemq_broker.runtime import Alarm, Count, Timing
 
 
-class Sender:
+class JobSender:
     """Hands out jobs, as long as workers take them and there is room for what they have not read."""
 
     def __init__(self, core: QueueCore, settler: Settler, alarm: Alarm) -> None:
@@ -41,7 +41,7 @@ class Sender:
             turn -= message.size
             self._send(message)
 
-    def _send(self, message: Message) -> None:
+    def _send(self, message: WorkerMessage) -> None:
         worker, deliveries = message.worker, message.deliveries
         self._count(message)
         if worker.pops:
@@ -54,7 +54,7 @@ class Sender:
                 delivery.job.drop_payload()
         self._core.scheduler.hand_out.sent(message)
 
-    def _count(self, message: Message) -> None:
+    def _count(self, message: WorkerMessage) -> None:
         deliveries, now = message.deliveries, self._core.clock.now()
         self._core.counters.add(Count.DELIVERED, len(deliveries))
         self._core.counters.took(
@@ -68,7 +68,7 @@ class Sender:
             )
             self._core.events.emit(Count.DELIVERED, now, told)
 
-    def _popped(self, worker: Worker, message: Message, gone: Collection[Delivery]) -> None:
+    def _popped(self, worker: Worker, message: WorkerMessage, gone: Collection[Delivery]) -> None:
         """Send popped jobs, which are out of the queue now, but for those that were not ours any more."""
         deliveries = message.deliveries
         try:

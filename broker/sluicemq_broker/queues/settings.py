@@ -12,7 +12,7 @@ from sluicemq_broker.config import (
     Config,
     Layer,
     QueueSettings,
-    Source,
+    SettingOrigin,
     circle_of_dead_letters,
     explained,
     problems_of_queue,
@@ -78,5 +78,8 @@ class SharedSettings:
             return self._records.of(self.database(name), of).settings
 
         if name == ALL_QUEUES:
-            return [Layer(Source.MONGODB, stored(ALL_QUEUES))]
-        return [Layer(Source.MONGODB_ALL, stored(ALL_QUEUES)), Layer(Source.MONGODB, stored(name))]
+            return [Layer(SettingOrigin.MONGODB, stored(ALL_QUEUES))]
+        return [
+            Layer(SettingOrigin.MONGODB_ALL, stored(ALL_QUEUES)),
+            Layer(SettingOrigin.MONGODB, stored(name)),
+        ]

@@ -6,7 +6,7 @@ from sluicemq_broker.store.admin.collections import COLLECTIONS
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.admin.damaged import damaged_documents
 from sluicemq_broker.store.admin.dead_letters import DeadLetters
-from sluicemq_broker.store.admin.history import HistoryStore, MinuteCounts, Subject, day_of
+from sluicemq_broker.store.admin.history import HistoryStore, HistorySubject, MinuteCounts, day_of
 from sluicemq_broker.store.admin.incidents import Incident, IncidentStore
 from sluicemq_broker.store.admin.inspector import MOST_CUT, Inspector
 from sluicemq_broker.store.admin.job_view import SHOWN_STATES
@@ -58,10 +58,10 @@ from sluicemq_broker.store.connection import (
 from sluicemq_broker.store.copies.descriptions import Description
 from sluicemq_broker.store.copies.history_window import Disturbed, HistoryWindow
 from sluicemq_broker.store.copies.loading import RestoredDatabase
-from sluicemq_broker.store.copies.snapshot import LeftOut, Snapshot
+from sluicemq_broker.store.copies.snapshot import BackupSnapshot, LeftOut
 from sluicemq_broker.store.errors import Doubtful, Refused, Unclear, UnsafeStore
 from sluicemq_broker.store.halving import by_bytes, in_halves
-from sluicemq_broker.store.jobs.children import Child, FanOut, end_children, fan_out
+from sluicemq_broker.store.jobs.children import Child, FanOutEntry, end_children, fan_out
 from sluicemq_broker.store.jobs.claims import Claim
 from sluicemq_broker.store.jobs.documents import QueueDefaults, collection, stored_size
 from sluicemq_broker.store.jobs.expiry import ExpiredJobs
@@ -73,7 +73,7 @@ from sluicemq_broker.store.jobs.failed_children import (
     mark_parents_notified,
 )
 from sluicemq_broker.store.jobs.fair_order import FairOrder
-from sluicemq_broker.store.jobs.forwards import Forward, forward
+from sluicemq_broker.store.jobs.forwards import ForwardEntry, forward
 from sluicemq_broker.store.jobs.groups import Promoted
 from sluicemq_broker.store.jobs.many_queues import Surveyed, oldest_deaths, survey_queues
 from sluicemq_broker.store.jobs.missing_children import (
@@ -86,7 +86,7 @@ from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.priority_order import PriorityOrder, StagedByPriority
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.schedules import Schedule, ScheduleStore
-from sluicemq_broker.store.jobs.transactions import Aborted
+from sluicemq_broker.store.jobs.transactions import Aborted, OfJob
 from sluicemq_broker.store.logins import log_in_again
 from sluicemq_broker.store.no_primary import why_no_primary
 from sluicemq_broker.store.set_aside import ASIDE, SetAside

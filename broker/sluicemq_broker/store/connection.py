@@ -25,7 +25,7 @@ from pymongo.write_concern import WriteConcern
 from sluicemq.protocol.errors import Unavailable
 from sluicemq_broker.config import MongoUri
 from sluicemq_broker.store.errors import UnsafeStore, brief, translated
-from sluicemq_broker.store.logins import Logins
+from sluicemq_broker.store.logins import LoginWatch
 
 log = logging.getLogger("broker.mongo")
 
@@ -112,7 +112,7 @@ def _client(
     repeat: bool = True,
     answered: Callable[[str, float], None] | None = None,
 ) -> Client:
-    logins = Logins()
+    logins = LoginWatch()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # for options that it would ignore

@@ -32,7 +32,7 @@ _Client = pymongo.MongoClient[dict[str, Any]]
 _clients: WeakValueDictionary[int, _Client] = WeakValueDictionary()
 
 
-class Logins(CommandListener):
+class LoginWatch(CommandListener):
     """The logins of one client, which :meth:`of` names once it is made."""
 
     def __init__(self) -> None:

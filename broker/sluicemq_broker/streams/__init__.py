@@ -1,8 +1,8 @@
 """Streams: numbered messages that are kept, for any number of readers, from any number on."""
 
-from sluicemq_broker.streams.batch import Batch, Expected, Stored, read_batch
+from sluicemq_broker.streams.batch import Batch, Expected, StoredNumbers, read_batch
 from sluicemq_broker.streams.choosing import Usage
-from sluicemq_broker.streams.publishers import Numbered
+from sluicemq_broker.streams.publishers import BatchNumber
 from sluicemq_broker.streams.route import Route
 from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import Reading, Stream, Wanted

@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.packed import slices, survey
-from sluicemq_broker.streams.publishers import Numbered
+from sluicemq_broker.streams.publishers import BatchNumber
 
 
-class Stored(NamedTuple):
+class StoredNumbers(NamedTuple):
     """The numbers of a stored batch: ``first`` is that of the first message stored now, the others follow.
 
     ``there``: numbers of messages that were in the stream before, under their id, by place in the batch.
@@ -30,7 +30,7 @@ class Expected(NamedTuple):
 
 
 #: Called once with the outcome of a batch.
-Done = Callable[[Stored | SluiceError], object]
+Done = Callable[[StoredNumbers | SluiceError], object]
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +51,7 @@ class Batch:
     done: Done
     key: str = ""
     repeated: bool = False
-    numbered: Numbered | None = None
+    numbered: BatchNumber | None = None
     ids: dict[str, int] = field(default_factory=dict)
     expected: Expected | None = None
     numbers: dict[str, int] = field(default_factory=dict)

@@ -21,14 +21,14 @@ _DIGITS: Final = 12
 _MOST: Final = 20_000
 
 
-class Numbered(NamedTuple):
+class BatchNumber(NamedTuple):
     """The number that a publisher has given to a batch."""
 
     publisher: str
     number: int
 
     @classmethod
-    def read(cls, batch_id: str) -> Numbered | None:
+    def read(cls, batch_id: str) -> BatchNumber | None:
         """Return what the id of a batch says; None: it is of another form."""
         name, number = batch_id[: -_DIGITS - 1], batch_id[-_DIGITS:]
         if name and batch_id[-_DIGITS - 1] == "/" and number.isascii() and number.isdigit():
@@ -57,7 +57,7 @@ class Publishers:
         """Return a number above which a stream has no batch of a publisher; None: it is not known."""
         return self._reached.get((stream, publisher))
 
-    def note(self, stream: int, batch: Numbered) -> None:
+    def note(self, stream: int, batch: BatchNumber) -> None:
         """Note that a stream has, or may have, this batch, and none of its publisher's behind it."""
         key = stream, batch.publisher
         self._reached[key] = max(batch.number, self._reached.get(key, 0))
@@ -73,16 +73,16 @@ class Progress:
         self._publishers = publishers
         self._stream = stream
 
-    def is_new(self, batch: Numbered) -> bool:
+    def is_new(self, batch: BatchNumber) -> bool:
         """Return True if the stream has neither this batch nor a later one of its publisher, surely."""
         reached = self._publishers.reached(self._stream, batch.publisher)
         return reached is not None and batch.number > reached
 
-    def note(self, batch: Numbered) -> None:
+    def note(self, batch: BatchNumber) -> None:
         """Note that the stream has, or may have, this batch, and none of its publisher's behind it."""
         self._publishers.note(self._stream, batch)
 
-    def pass_by(self, batch: Numbered) -> None:
+    def pass_by(self, batch: BatchNumber) -> None:
         """Note a batch that is stored, or being stored, if its publisher is known."""
         if self._publishers.reached(self._stream, batch.publisher) is not None:
             self.note(batch)

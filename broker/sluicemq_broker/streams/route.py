@@ -28,7 +28,7 @@ from sluicemq_broker.queue import JobMaker, Queue
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.security import ANYBODY
 from sluicemq_broker.store import Portions, Refused, RouteStore, Subscription
-from sluicemq_broker.streams.segments import Chosen
+from sluicemq_broker.streams.segments import ChosenMessages
 from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.stream import Reading, Stream, Wanted
 from sluicemq_broker.streams.subscriptions import Subscriptions, Wish
@@ -206,7 +206,7 @@ def _number_of(job: Job) -> int:
     return int(job.id.rpartition("-")[2])
 
 
-def _numbered(chosen: Chosen) -> Iterator[tuple[int, list[bytes]]]:
+def _numbered(chosen: ChosenMessages) -> Iterator[tuple[int, list[bytes]]]:
     """Yield messages with their numbers."""
     messages = packed.unpack(chosen.packed)
     places = range(len(messages)) if chosen.places is None else chosen.places

@@ -62,7 +62,7 @@ class Recent:
         return found
 
 
-class Chosen:
+class ChosenMessages:
     """The messages of a segment that a reader wants; ``places``: theirs in the segment; None: all."""
 
     __slots__ = ("packed", "places", "segment")
@@ -80,7 +80,7 @@ class Chosen:
 
 def choose(
     segment: Segment, first: int, topics: Topics, most: int, seconds: float = TURN
-) -> tuple[Chosen | None, int]:
+) -> tuple[ChosenMessages | None, int]:
     """Choose messages of a segment from message ``first`` on, ``most`` at most; also returns where to go on.
 
     That is ``first`` when ``seconds`` have passed before all topics of the segment were checked: the next
@@ -88,14 +88,14 @@ def choose(
     """
     start, end = max(0, first - segment.first), segment.count
     if topics.everything and not start and end <= most:
-        return Chosen(segment, segment.packed, None), segment.next
+        return ChosenMessages(segment, segment.packed, None), segment.next
     wanted = topics.among(segment.topics, segment.first, seconds)
     if wanted is None:
         return None, first
     if not wanted:
         return None, segment.next
     if not start and len(wanted) == len(segment.topics) and end <= most:
-        return Chosen(segment, segment.packed, None), segment.next
+        return ChosenMessages(segment, segment.packed, None), segment.next
     ends, its_topics = scan(segment.packed)
     places = [at for at in range(start, end) if its_topics[at] in wanted]
     if len(places) > most:
@@ -105,4 +105,4 @@ def choose(
     if not places:
         return None, go_on
     each = slices(segment.packed, ends)
-    return Chosen(segment, b"".join([each[at] for at in places]), places), go_on
+    return ChosenMessages(segment, b"".join([each[at] for at in places]), places), go_on

@@ -22,7 +22,7 @@ from sluicemq_broker.store import Segment, StreamKept, StreamStore
 from sluicemq_broker.streams.batch import Batch
 from sluicemq_broker.streams.carried import carried
 from sluicemq_broker.streams.choosing import TURN
-from sluicemq_broker.streams.segments import Chosen, Recent, choose
+from sluicemq_broker.streams.segments import ChosenMessages, Recent, choose
 from sluicemq_broker.streams.services import StreamServices
 from sluicemq_broker.streams.topics import Topics
 from sluicemq_broker.streams.writer import Writer
@@ -53,7 +53,7 @@ class Reading:
     ``more``: there was more, as far as was read; ``newest``: the newest number known here.
     """
 
-    chosen: list[Chosen]
+    chosen: list[ChosenMessages]
     first: int
     gone: int
     newest: int
@@ -188,7 +188,7 @@ class Stream:
             return self._choose(segments, wanted, gone=gone)
 
     def _choose(self, segments: list[Segment], wanted: Wanted, *, gone: int) -> Reading:
-        chosen: list[Chosen] = []
+        chosen: list[ChosenMessages] = []
         first, left, size = wanted.first, wanted.most, wanted.most_bytes
         began = thread_time()
         for segment in segments:
@@ -204,7 +204,9 @@ class Stream:
         newest = max(self.newest, segments[-1].next - 1 if segments else 0)
         return Reading(chosen, first, gone, newest, more=bool(segments))
 
-    def _chosen(self, segment: Segment, first: int, topics: Topics, most: int) -> tuple[Chosen | None, int]:
+    def _chosen(
+        self, segment: Segment, first: int, topics: Topics, most: int
+    ) -> tuple[ChosenMessages | None, int]:
         """Choose messages of a segment; one with fewer than it says is passed over."""
         try:
             return choose(segment, first, topics, most)

@@ -17,8 +17,8 @@ from sluicemq.protocol.errors import Conflict, SluiceError, Unavailable
 from sluicemq.protocol.packed import scan
 from sluicemq_broker.runtime import Batcher, Count, shielded
 from sluicemq_broker.store import Appended, Segment, StreamStore, Tail
-from sluicemq_broker.streams.batch import Batch, Expected, Stored
-from sluicemq_broker.streams.publishers import Numbered
+from sluicemq_broker.streams.batch import Batch, Expected, StoredNumbers
+from sluicemq_broker.streams.publishers import BatchNumber
 from sluicemq_broker.streams.services import StreamServices
 
 
@@ -26,7 +26,7 @@ class _Answer(NamedTuple):
     """An answer to a batch, for the moment when the segment it was composed with is durable."""
 
     batch: Batch
-    outcome: Stored | SluiceError
+    outcome: StoredNumbers | SluiceError
 
 
 class _Once:
@@ -156,7 +156,7 @@ class Writer:
 
     def _stored_elsewhere(self, segment: Segment) -> None:
         for each, place in zip(segment.ids, segment.places, strict=True):
-            if numbered := Numbered.read(each):
+            if numbered := BatchNumber.read(each):
                 self._progress.pass_by(numbered)
                 self._overtaken(numbered)
             for batch in self._waiting.get(each, ()):
@@ -193,7 +193,7 @@ class Writer:
         """True if its number says that the stream can't have it."""
         return batch.numbered is not None and not batch.repeated and self._progress.is_new(batch.numbered)
 
-    def _look_behind(self, unsure: Sequence[Numbered]) -> None:
+    def _look_behind(self, unsure: Sequence[BatchNumber]) -> None:
         """Find out which publishers have later batches in the stream; the others are known from now on."""
         last = list({each.publisher: each for each in sorted(unsure)}.values())
         some = self._has_behind(last)
@@ -203,11 +203,11 @@ class Writer:
             else:
                 self._progress.note(each)
 
-    def _has_behind(self, batches: Sequence[Numbered]) -> bool:
+    def _has_behind(self, batches: Sequence[BatchNumber]) -> bool:
         ranges = [batch.later_ids for batch in batches]
         return bool(ranges) and self._context.retry.run(partial(self._store.has_between, ranges))
 
-    def _overtaken(self, by: Numbered) -> None:
+    def _overtaken(self, by: BatchNumber) -> None:
         """Note that the stream has this batch, if another one of its publisher is being written."""
         if self._later.get(by.publisher, by.number) < by.number:
             self._later[by.publisher] = by.number
@@ -241,7 +241,7 @@ class Writer:
             first = tail.next + len(topics)
             there = batch.there({each: tail.next + ids[each] for each in _ids(batch) & ids.keys()})
             if len(there) == batch.count:
-                answers.append(_Answer(batch, Stored(0, there)))
+                answers.append(_Answer(batch, StoredNumbers(0, there)))
                 continue
             problem = self._problem(batch, first, topics, tail)
             if problem:
@@ -251,7 +251,7 @@ class Writer:
             part, its_topics = batch.new_part(there)
             packed.append(part)
             topics += its_topics
-            answers.append(_Answer(batch, Stored(first, there)))
+            answers.append(_Answer(batch, StoredNumbers(first, there)))
         segment = self._segment(tail, b"".join(packed), topics, ids) if topics else None
         return segment, answers
 
@@ -319,7 +319,7 @@ class Writer:
         for batch, outcome in answers:
             self._settle(batch, outcome)
 
-    def _settle(self, batch: Batch, outcome: Stored | SluiceError) -> None:
+    def _settle(self, batch: Batch, outcome: StoredNumbers | SluiceError) -> None:
         if batch.settled:
             return
         batch.settled = True
@@ -328,7 +328,7 @@ class Writer:
             waiting.remove(batch)
             if not waiting:
                 del self._waiting[job_id]
-        if isinstance(outcome, Stored):
+        if isinstance(outcome, StoredNumbers):
             self._context.counters.add(Count.PUBLISHED, batch.count - len(outcome.there))
             self._context.counters.add(Count.PUBLISHED_AGAIN, len(outcome.there))
         shielded(batch.done, outcome)

@@ -10,7 +10,7 @@ from typing import Any
 
 from sluicemq_devices.hub import Mishap, Watermark, in_turns, nothing
 from sluicemq_devices.relays.bounds import BOUNDS, Bounds
-from sluicemq_devices.relays.subscriber import Subscriber, Subscriptions
+from sluicemq_devices.relays.subscriber import Subscriber, Subscribers
 from sluicemq_devices.relays.upstream import Upstream
 from sluicemq_devices.sockets import Endpoint, Guard, Guards, RawDoor, RawLane, Switchboard, open_to_all
 
@@ -61,7 +61,7 @@ class FanOut:
         self.under_way: deque[tuple[Callable[[], None], _Deliveries]] = deque()
         self._turn = bounds.turn
         self._admits = admits
-        self.subscriptions = Subscriptions(upstream, subscribed, bounds)
+        self.subscriptions = Subscribers(upstream, subscribed, bounds)
         self.doors = [self._backend(end, guard(end)) for end in backends]
 
     @property

@@ -28,16 +28,16 @@ DEEPEST: Final = 8  # levels; lists below them are not split
 _ANY: Final = frozenset(range(256))
 
 
-class Place(Protocol):
+class TopicPlace(Protocol):
     """An object that stands for a topic."""
 
     topic: bytes
 
 
-P = TypeVar("P", bound=Place)
+P = TypeVar("P", bound=TopicPlace)
 
 
-class Level(Generic[P]):
+class PrefixLevel(Generic[P]):
     """Topics by their first ``size`` bytes, and topics that are shorter."""
 
     __slots__ = ("groups", "shorter", "size")
@@ -150,7 +150,7 @@ class Prefixes(Generic[P]):
         meanwhile.
         """
         root = self.root
-        if root.__class__ is not Level:
+        if root.__class__ is not PrefixLevel:
             return repeat(root, len(frames))
         prefixes = [frame[: root.size] for frame in frames]
         if self.table:
@@ -193,7 +193,7 @@ class Prefixes(Generic[P]):
     def group(self, frame: bytes) -> Any:
         """Return the place or list of all topics that begin like the frame; if none does, any or None."""
         level, found = None, self.root
-        while found.__class__ is Level:
+        while found.__class__ is PrefixLevel:
             level, found = found, found.groups.get(frame[: found.size], found.shorter)
         return _any_of(level) if found is None and level is not self.root else found
 
@@ -202,7 +202,7 @@ class Prefixes(Generic[P]):
         root = self.root
         if root is not former:
             self.table = []
-        if root.__class__ is not Level:
+        if root.__class__ is not PrefixLevel:
             return
         if not self.table and len(root.groups) > self._bounds.in_dictionary:
             self.table = [root] * self._bounds.table_slots
@@ -220,7 +220,7 @@ def _with(entry: Any, place: Any, depth: int, largest: int) -> Any:
     """
     if entry is None:
         return place
-    if entry.__class__ is Level:
+    if entry.__class__ is PrefixLevel:
         _put(entry, place, depth, largest)
         return entry
     if entry.__class__ is not SortedList:
@@ -234,7 +234,7 @@ def _without(entry: Any, place: Any) -> Any:
     """Return an entry with a place removed."""
     if entry is place:
         return None
-    if entry.__class__ is Level:
+    if entry.__class__ is PrefixLevel:
         _take(entry, place)
         return entry if entry.groups else entry.shorter
     at = bisect_left(entry.topics, place.topic)
@@ -242,7 +242,7 @@ def _without(entry: Any, place: Any) -> Any:
     return entry if len(entry.topics) > 1 else entry.places[0]
 
 
-def _put(level: Level[Any], place: Any, depth: int, largest: int) -> None:
+def _put(level: PrefixLevel[Any], place: Any, depth: int, largest: int) -> None:
     if len(place.topic) < level.size:
         level.shorter = _with(level.shorter, place, depth + 1, largest)
     else:
@@ -250,7 +250,7 @@ def _put(level: Level[Any], place: Any, depth: int, largest: int) -> None:
         level.groups[prefix] = _with(level.groups.get(prefix), place, depth + 1, largest)
 
 
-def _take(level: Level[Any], place: Any) -> None:
+def _take(level: PrefixLevel[Any], place: Any) -> None:
     if len(place.topic) < level.size:
         level.shorter = _without(level.shorter, place)
         return
@@ -263,7 +263,7 @@ def _take(level: Level[Any], place: Any) -> None:
 
 
 def _any_of(entry: Any) -> Any:
-    while entry.__class__ is Level:
+    while entry.__class__ is PrefixLevel:
         # Taken and put back: to find the first one is slow where those before it were removed.
         prefix, first = entry.groups.popitem()
         entry.groups[prefix] = entry = first
@@ -279,7 +279,7 @@ def _split(whole: SortedList[Any], depth: int) -> Any:
     size = _best_size(whole.topics[:: count // _SAMPLE + 1])
     if not size:
         return whole
-    level: Level[Any] = Level(size)
+    level: PrefixLevel[Any] = PrefixLevel(size)
     shorter: list[int] = []
     groups: dict[bytes, list[int]] = {}
     for at, topic in enumerate(whole.topics):

@@ -16,7 +16,7 @@ _LONGEST_IDENTITY = 255  # bytes
 _NUMBERS = 1 << 32
 
 
-class Queue(HoldingDevice):
+class QueueDevice(HoldingDevice):
     """ROUTER to DEALER and back; requests that no worker takes are held, then the clients wait.
 
     A client that does not read its answers makes no other client wait: beyond the marks its answers are

@@ -7,7 +7,7 @@ from typing import Any
 
 from sluicemq_devices.hub import in_turns
 from sluicemq_devices.relays.bounds import BOUNDS, Bounds
-from sluicemq_devices.relays.topics import LONGEST_TOPIC, Topics
+from sluicemq_devices.relays.topics import LONGEST_TOPIC, SubscribedTopics
 from sluicemq_devices.relays.upstream import Upstream
 from sluicemq_devices.sockets import RawLane
 from sluicemq_devices.zmtp import LONG, first_frame
@@ -21,7 +21,7 @@ _FEW_SUBSCRIBERS, _FEW_TOPICS = 2, 16
 _LEAST_CHOSEN = 16  # messages that are matched at once, however many subscribers there are
 
 
-class Subscriptions:
+class Subscribers:
     """All subscribers of one FORWARDER; ``subscribed`` is called with each new topic of one."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Subscriptions:
         """Bytes that all topics take in memory."""
         self.bounds = bounds
         self.subscribed = subscribed
-        self.topics: Topics[Subscriber] = Topics(bounds.topics)
+        self.topics: SubscribedTopics[Subscriber] = SubscribedTopics(bounds.topics)
         self._count = 0
         self._few: list[tuple[Subscriber, tuple[bytes, ...]]] | None = []  # None: to be found out
         self._upstream = upstream
@@ -111,7 +111,7 @@ class Subscriptions:
 class Subscriber:
     """One subscriber: its lane, its topics, and the messages it has lost."""
 
-    def __init__(self, lane: RawLane, subscriptions: Subscriptions, refused: Callable[[str], None]) -> None:
+    def __init__(self, lane: RawLane, subscriptions: Subscribers, refused: Callable[[str], None]) -> None:
         """``refused(why)`` is called when a subscription is refused."""
         self.lane = lane
         self.topics: set[bytes] = set()

@@ -37,7 +37,7 @@ _LATER: Final[_Audience[Any]] = _Audience(frozenset())
 """Stands for an audience that has still to be computed."""
 
 
-class Topics(Generic[S]):
+class SubscribedTopics(Generic[S]):
     """Topics and their subscribers; a message goes to those with a topic that is a prefix of its first frame.
 
     Topics are not empty, and not longer than :data:`LONGEST_TOPIC`.

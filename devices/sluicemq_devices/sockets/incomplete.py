@@ -17,7 +17,7 @@ _PROGRESS = 65_536  # bytes in that time
 _TURN = 262_144  # bytes that a connection reads before it must ask again
 
 
-class Reader(Protocol):
+class MessageReader(Protocol):
     """A connection, which may hold a large message that is not complete."""
 
     received: int
@@ -60,12 +60,12 @@ class Unfinished:
         self._most_bytes = most_bytes
         self._short = short
         self._timeout = timeout
-        self._sizes: OrderedDict[Reader, int] = OrderedDict()  # in the order in which they began
-        self._aside: dict[Reader, int] = {}  # sizes of those that are not read for another reason
-        self._waiting: dict[Reader, tuple[int, int]] = {}
-        self._queue: list[tuple[int, int, Reader]] = []  # those that wait, by size, then by number
+        self._sizes: OrderedDict[MessageReader, int] = OrderedDict()  # in the order in which they began
+        self._aside: dict[MessageReader, int] = {}  # sizes of those that are not read for another reason
+        self._waiting: dict[MessageReader, tuple[int, int]] = {}
+        self._queue: list[tuple[int, int, MessageReader]] = []  # those that wait, by size, then by number
         self._number = 0
-        self._seen: dict[Reader, tuple[int, int]] = {}  # messages and bytes, at the last look
+        self._seen: dict[MessageReader, tuple[int, int]] = {}  # messages and bytes, at the last look
         self._clock: Any = None
         self.closed = False
 
@@ -84,7 +84,7 @@ class Unfinished:
         """Connections that are not read for now."""
         return len(self._waiting)
 
-    def hold(self, reader: Reader, size: int) -> None:
+    def hold(self, reader: MessageReader, size: int) -> None:
         """Note that the message of ``reader`` takes ``size`` bytes now; 0: it has none, or has ended."""
         self._take_back(reader)
         before = self._sizes.get(reader, 0)
@@ -100,7 +100,7 @@ class Unfinished:
         if size < before and self._waiting:
             self._admit()
 
-    def may_read(self, reader: Reader) -> bool:
+    def may_read(self, reader: MessageReader) -> bool:
         """True if a connection with an incomplete message may be read on; if not, it is paused."""
         self._take_back(reader)
         size = self._sizes[reader]
@@ -108,7 +108,7 @@ class Unfinished:
             self._wait(reader, size)
         return reader not in self._waiting
 
-    def set_aside(self, reader: Reader) -> None:
+    def set_aside(self, reader: MessageReader) -> None:
         """Note that its own receiver has paused a connection: others go on before its message."""
         size = self._sizes.pop(reader, 0)
         if size:
@@ -116,12 +116,12 @@ class Unfinished:
             self._seen.pop(reader, None)
             self._admit()
 
-    def _take_back(self, reader: Reader) -> None:
+    def _take_back(self, reader: MessageReader) -> None:
         size = self._aside.pop(reader, 0)
         if size:
             self._sizes[reader] = size
 
-    def _may_read(self, reader: Reader, size: int) -> bool:
+    def _may_read(self, reader: MessageReader, size: int) -> bool:
         return not self.closed and (size < self._left or reader is next(iter(self._sizes)))
 
     @property
@@ -130,7 +130,7 @@ class Unfinished:
         first = next(iter(self._sizes.values()), 0)
         return self._most_bytes - (self.bytes - first)
 
-    def _wait(self, reader: Reader, size: int) -> None:
+    def _wait(self, reader: MessageReader, size: int) -> None:
         if reader in self._waiting:
             return
         if not self._waiting:
@@ -153,7 +153,7 @@ class Unfinished:
             self._read_on(self._queue[0][2])
             left -= _TURN
 
-    def _read_on(self, reader: Reader) -> None:
+    def _read_on(self, reader: MessageReader) -> None:
         place = self._waiting.pop(reader, None)
         if place is None:
             return
@@ -194,5 +194,5 @@ class Unfinished:
                 )
 
 
-def _place(entry: tuple[int, int, Reader]) -> tuple[int, int]:
+def _place(entry: tuple[int, int, MessageReader]) -> tuple[int, int]:
     return entry[:2]

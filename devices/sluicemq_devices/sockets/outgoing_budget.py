@@ -20,7 +20,7 @@ _PATIENCE: Final = 3  # looks in a row at which a peer has taken next to nothing
 _PROGRESS: Final = 65_536  # bytes that a peer takes from one look to the next, at least
 
 
-class Peer(Protocol):
+class BudgetedPeer(Protocol):
     """A connection to which messages are sent."""
 
     @property
@@ -84,7 +84,7 @@ class Outgoing:
         """Return the bytes that an answer of ``size`` reserves: half of the budget at most."""
         return min(size, self.most_bytes // 2)
 
-    def ration(self, peer: Peer | None) -> Ration:
+    def ration(self, peer: BudgetedPeer | None) -> Ration:
         """Return the account of a peer; :meth:`Ration.close` ends it. None: an account that can't be cut."""
         return Ration(self, peer)
 
@@ -171,7 +171,7 @@ class Ration:
 
     __slots__ = ("_closed", "_outgoing", "_peer", "is_full", "line", "number", "place", "reserved", "unread")
 
-    def __init__(self, outgoing: Outgoing, peer: Peer | None) -> None:
+    def __init__(self, outgoing: Outgoing, peer: BudgetedPeer | None) -> None:
         self.unread = 0
         self.reserved = 0
         self.is_full = False

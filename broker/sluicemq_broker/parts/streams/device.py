@@ -23,7 +23,7 @@ from sluicemq_broker.parts.streams.replay import ReplayDoors
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.security import ANYBODY, charge, may_stay, put_back, takes
 from sluicemq_broker.store import Segment
-from sluicemq_broker.streams import Stored, Stream, Streams, read_batch
+from sluicemq_broker.streams import StoredNumbers, Stream, Streams, read_batch
 from sluicemq_devices.hub import Watermark, let_others_run
 from sluicemq_devices.relays import FanOut, Kind, Subscriber, Upstream
 from sluicemq_devices.sockets import RawDoor, RawLane
@@ -191,7 +191,7 @@ class StreamDevice:
         self._mark.take(len(messages), size)
         self._stream.publish(read_batch(b"".join(messages), partial(self._stored, len(messages), size)))
 
-    def _stored(self, count: int, size: int, outcome: Stored | SluiceError) -> None:
+    def _stored(self, count: int, size: int, outcome: StoredNumbers | SluiceError) -> None:
         self._mark.give(count, size)
         if isinstance(outcome, SluiceError):
             self._lost(count, outcome)

@@ -12,7 +12,7 @@ from sluicemq.protocol.rules import IDENTIFIER, Rule, whole
 from sluicemq_broker.doors import Fields, Session, take
 from sluicemq_broker.runtime import IS_TRUE, Count, Counters, read_options
 from sluicemq_broker.security import charge
-from sluicemq_broker.streams import Batch, Expected, Numbered, Stored, Stream, Streams, read_batch
+from sluicemq_broker.streams import Batch, BatchNumber, Expected, StoredNumbers, Stream, Streams, read_batch
 from sluicemq_devices.hub import Fillers, Watermark
 
 
@@ -51,9 +51,9 @@ class Publishing:
         stream: Stream,
         count: int,
         size: int,
-        outcome: Stored | SluiceError,
+        outcome: StoredNumbers | SluiceError,
     ) -> None:
-        if isinstance(outcome, Stored):
+        if isinstance(outcome, StoredNumbers):
             there = [[list(item) for item in sorted(outcome.there.items())]] if outcome.there else []
             session.send(wire.OK, number, outcome.first, *there)
         else:
@@ -71,7 +71,7 @@ def _apply(given: dict[Any, Any], messages: Batch, client: str) -> None:
         messages.key = "#" + options["id"]
         messages.repeated = options.get("again", False)
         if client and options["id"].startswith(f"{client}/"):
-            messages.numbered = Numbered.read(messages.key)
+            messages.numbered = BatchNumber.read(messages.key)
     for place, own in options.get("ids", ()):
         key = "=" + own  # never an id of a batch, which begins with another sign
         if place >= messages.count or key in messages.ids:

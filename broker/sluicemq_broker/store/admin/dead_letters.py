@@ -52,7 +52,7 @@ class DeadLetters(NamedTuple):
     free_at: float | None = None
 
 
-class Chosen(NamedTuple):
+class ChosenLetter(NamedTuple):
     """A dead letter of a choice; ``in_part``: it is no job, so it can't be redriven."""
 
     id: str
@@ -62,7 +62,7 @@ class Chosen(NamedTuple):
 
 def search_windows(
     jobs: Jobs, choice: DeadLetters, now: float, size: BatchSize, looked: Looked
-) -> Iterator[list[Chosen]]:
+) -> Iterator[list[ChosenLetter]]:
     """Yield the dead letters of a choice, the oldest first, window by window; ignores its limit.
 
     A window reads ``size()`` dead letters, chosen or not: no index has the reason, and a statement that looks
@@ -85,7 +85,7 @@ def search_windows(
     found = jobs.aggregate(pipeline, hint=index_of(indexed), batchSize=most)
     while rows := found.to_list(most):
         looked(len(rows))
-        yield [Chosen(row["id"], row["bytes"], "in_part" in row) for row in rows if "id" in row]
+        yield [ChosenLetter(row["id"], row["bytes"], "in_part" in row) for row in rows if "id" in row]
         most = size()
         found.batch_size(most)
 

@@ -51,7 +51,7 @@ _NO_PLACE: Final = {ServerCode.TYPE_MISMATCH, ServerCode.PATH_NOT_VIABLE}
 _DATE: Final = kept("a date", lambda value: isinstance(value, datetime))
 
 
-class Subject(NamedTuple):
+class HistorySubject(NamedTuple):
     """A subject of counts: ``queue``, ``stream`` or ``device`` and its name, or ``broker`` and a host.
 
     ``broker`` and ``*`` is all brokers together. No name has a ``/``.
@@ -64,7 +64,7 @@ class Subject(NamedTuple):
 class MinuteCounts(NamedTuple):
     """Counts of a subject in one minute: ``added`` to the stored ones, ``most`` where it is higher."""
 
-    subject: Subject
+    subject: HistorySubject
     minute: int
     """Minutes since 1970."""
     added: Mapping[str, int]
@@ -133,7 +133,7 @@ class HistoryStore:
                 ASIDE.note(Damaged(self._days.database.name, "history", damaged, brief(error)))
             return int(details["nMatched"]) + len(failed)
 
-    def make(self, subject: Subject, day: datetime) -> None:
+    def make(self, subject: HistorySubject, day: datetime) -> None:
         """Make the document of a day where it is missing, so that the first counts find it."""
         with translated():
             self._make(_id(subject, day))
@@ -157,7 +157,7 @@ class HistoryStore:
 
     # ------------------------------------------------------------------- read
 
-    def minutes(self, subject: Subject, day: datetime) -> dict[datetime, Document]:
+    def minutes(self, subject: HistorySubject, day: datetime) -> dict[datetime, Document]:
         """Return the counts of each minute of a day; minutes without any are left out."""
         with translated():
             found = self._days.find_one({"_id": _id(subject, day)}, {"hours": 1})
@@ -165,7 +165,7 @@ class HistoryStore:
         return next(readable(self._days, days, _minutes), {})
 
     def minutes_of(
-        self, subjects: Iterable[Subject], first: datetime, since: float, until: float
+        self, subjects: Iterable[HistorySubject], first: datetime, since: float, until: float
     ) -> dict[str, dict[datetime, Document]]:
         """Return by name the counts of each minute between two times, less than a day apart.
 
@@ -181,25 +181,27 @@ class HistoryStore:
                 found.setdefault(name, {}).update(minutes)
         return found
 
-    def hours(self, subject: Subject, first: datetime, last: datetime) -> dict[datetime, Document]:
+    def hours(self, subject: HistorySubject, first: datetime, last: datetime) -> dict[datetime, Document]:
         """Return the counts of each hour of these days."""
         wanted = {"day": 1, **{f"hours.{hour}.total": 1 for hour in _HOURS}}
         found = readable(self._days, self._between(subject, first, last, wanted), _hours)
         return {at: counted for each in found for at, counted in each.items()}
 
-    def days(self, subject: Subject, first: datetime, last: datetime) -> dict[datetime, Document]:
+    def days(self, subject: HistorySubject, first: datetime, last: datetime) -> dict[datetime, Document]:
         """Return the counts of each of these days."""
         found = self._between(subject, first, last, {"day": 1, "total": 1})
         totals = readable(self._days, found, lambda each: (each["day"], _plain(each["total"])))
         return {day: counted for day, counted in totals if counted}
 
-    def months(self, subject: Subject) -> dict[datetime, Document]:
+    def months(self, subject: HistorySubject) -> dict[datetime, Document]:
         """Return the counts of each month that is kept, without the last two days."""
         with translated():
             found = list(self._months.find({"subject": subject.kind, "name": subject.name}).sort("month", 1))
         return {month: counted for month, counted in readable(self._months, found, read_month) if counted}
 
-    def _between(self, subject: Subject, first: datetime, last: datetime, wanted: Document) -> list[Document]:
+    def _between(
+        self, subject: HistorySubject, first: datetime, last: datetime, wanted: Document
+    ) -> list[Document]:
         these = {"subject": subject.kind, "name": subject.name, "day": {"$gte": first, "$lte": last}}
         with translated():
             return list(self._days.find(these, wanted).sort("day", 1))
@@ -230,7 +232,7 @@ class HistoryStore:
             # failpoint history.trim
             return sum(keep_newest(each, "remove_at", most) for each in (self._days, self._months))
 
-    def _into_month(self, subject: Subject, began: datetime, total: Mapping[str, int]) -> None:
+    def _into_month(self, subject: HistorySubject, began: datetime, total: Mapping[str, int]) -> None:
         month = began.replace(day=1)
         new = {
             "subject": subject.kind,
@@ -265,7 +267,7 @@ def day_of(seconds: float) -> datetime:
     return date(seconds // _DAY * _DAY)
 
 
-def _id(subject: Subject, day: datetime) -> str:
+def _id(subject: HistorySubject, day: datetime) -> str:
     return f"{subject.kind}/{subject.name}/{day:%Y-%m-%d}"
 
 
@@ -292,8 +294,8 @@ def _named(stored: Document) -> tuple[str, dict[datetime, Document]]:
     return field(stored, "name", TEXT), _minutes(stored)
 
 
-def _month_of(stored: Document) -> tuple[Subject, datetime, dict[str, int]]:
-    subject = Subject(field(stored, "subject", TEXT), field(stored, "name", TEXT))
+def _month_of(stored: Document) -> tuple[HistorySubject, datetime, dict[str, int]]:
+    subject = HistorySubject(field(stored, "subject", TEXT), field(stored, "name", TEXT))
     return subject, _DATE(stored["day"]), _plain(field(stored, "total", MAP))
 
 

@@ -20,7 +20,7 @@ from sluicemq.protocol.errors import BadFrames, SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.changes import WAITS, Operations, refusal
 from sluicemq_broker.store.admin.dead_letters import (
-    Chosen,
+    ChosenLetter,
     DeadLetters,
     Looked,
     chosen,
@@ -115,7 +115,9 @@ class Redrives(Operations):
 class _Windows:
     """The dead letters of a redrive, read in windows; notes in ``redriven`` which can't move."""
 
-    def __init__(self, choice: DeadLetters, redriven: Redriven, windows: Iterator[list[Chosen]]) -> None:
+    def __init__(
+        self, choice: DeadLetters, redriven: Redriven, windows: Iterator[list[ChosenLetter]]
+    ) -> None:
         self.cut_short = False
         """True if nothing was read behind the limit: MongoDB counts the others by their keys."""
         self._choice = choice

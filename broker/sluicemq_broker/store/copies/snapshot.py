@@ -43,7 +43,7 @@ class LeftOut(Exception):
     """Raised for a collection that was not there at that moment, or is gone now."""
 
 
-class Snapshot:
+class BackupSnapshot:
     """All collections of some databases, at the moment of the first read."""
 
     def __init__(self, client: Client, databases: Sequence[str], window: HistoryWindow) -> None:

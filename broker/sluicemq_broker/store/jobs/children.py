@@ -49,7 +49,7 @@ class Child(NamedTuple):
     inherits: bool
 
 
-class FanOut(NamedTuple):
+class FanOutEntry(NamedTuple):
     """A job that waits for its children from now on, and has this result once they are done."""
 
     job: Job
@@ -66,7 +66,7 @@ class Ended(NamedTuple):
     group: str | None
 
 
-def fan_out(source: QueueStore, fans: Sequence[FanOut], now: float) -> dict[str, SluiceError]:
+def fan_out(source: QueueStore, fans: Sequence[FanOutEntry], now: float) -> dict[str, SluiceError]:
     """Insert the children of jobs of one owner and let the jobs wait; return the ids of the others, and why.
 
     :class:`Duplicate`: there is a job with a child's id. Otherwise as ``forward``.
@@ -91,7 +91,7 @@ def end_children(
     return move.run(), move.ended
 
 
-class _FanOut(Move[FanOut]):
+class _FanOut(Move[FanOutEntry]):
     """Parents begin to wait, and their children are inserted."""
 
     who = "fan-outs"
@@ -105,17 +105,17 @@ class _FanOut(Move[FanOut]):
             (store.name, each) for store, some in ids.items() for each in store.which_exist(some)
         }
 
-    def is_done(self, verdict: FanOut, stored: Mapping[str, Any]) -> bool:
+    def is_done(self, verdict: FanOutEntry, stored: Mapping[str, Any]) -> bool:
         by: str | None = stored.get("children", {}).get("by")
         return by == verdict.job.under
 
-    def obstacle(self, verdict: FanOut) -> SluiceError | None:
+    def obstacle(self, verdict: FanOutEntry) -> SluiceError | None:
         for child in verdict.children:
             if (child.to.name, child.job.id) in self._existing:
                 return already_there(child.to.queue, child.job.id)
         return None
 
-    def apply(self, verdicts: Sequence[FanOut], session: ClientSession) -> None:
+    def apply(self, verdicts: Sequence[FanOutEntry], session: ClientSession) -> None:
         inserted: dict[QueueStore, list[Job]] = defaultdict(list)
         for child in _children(verdicts):
             inserted[child.to].append(child.job)
@@ -128,7 +128,7 @@ class _FanOut(Move[FanOut]):
         for store, jobs in inserted.items():
             store.insert_within(session, jobs, self._now)
 
-    def _inherit_payloads(self, verdicts: Sequence[FanOut], session: ClientSession) -> None:
+    def _inherit_payloads(self, verdicts: Sequence[FanOutEntry], session: ClientSession) -> None:
         """Give children without a payload that of their parent, which by now only MongoDB has."""
         parents = [each.job for each in verdicts if any(child.inherits for child in each.children)]
         if not parents:
@@ -253,7 +253,7 @@ class _EndOfChildren(Move[Completed]):
 _COUNTED: Final = {**{key: 1 for key in HANDED_OUT if key != "payload"}, "children": 1}
 
 
-def _children(fans: Iterable[FanOut]) -> Iterator[Child]:
+def _children(fans: Iterable[FanOutEntry]) -> Iterator[Child]:
     return (child for each in fans for child in each.children)
 
 
@@ -264,7 +264,7 @@ def _by_queue(parents: Mapping[Parent, int]) -> dict[str, dict[Parent, int]]:
     return queues
 
 
-def _waits(fan: FanOut) -> Mapping[str, Any]:
+def _waits(fan: FanOutEntry) -> Mapping[str, Any]:
     """Return the update that makes a parent wait."""
     count, queues = len(fan.children), {child.to.queue for child in fan.children}
     waits: Document = {

@@ -29,7 +29,7 @@ from sluicemq_broker.store.set_aside import Unreadable
 from sluicemq_broker.store.values import BY_ID, Document, date, seconds
 
 
-class Forward(NamedTuple):
+class ForwardEntry(NamedTuple):
     """A job that moves: as it is reserved here, its target queue, and as which job it is stored there.
 
     ``on`` was accepted there. It takes all that is not ``said``, options by their names and ``payload``, from
@@ -45,7 +45,7 @@ class Forward(NamedTuple):
     kept_until: float | None
 
 
-def forward(source: QueueStore, forwards: Sequence[Forward], now: float) -> dict[str, SluiceError]:
+def forward(source: QueueStore, forwards: Sequence[ForwardEntry], now: float) -> dict[str, SluiceError]:
     """Move jobs of one owner into other queues, all that can; return the ids of the others, and why.
 
     :class:`Duplicate`: the target has a job of this id. :class:`LeaseLost`: the job is no longer reserved so.
@@ -60,13 +60,13 @@ def forward(source: QueueStore, forwards: Sequence[Forward], now: float) -> dict
     return _Forwards(source, forwards, now).run()
 
 
-class _Forwards(Move[Forward]):
+class _Forwards(Move[ForwardEntry]):
     """One batch of forwards."""
 
     who = "forwards"
     recognized_by: ClassVar[Document] = {}
 
-    def __init__(self, source: QueueStore, forwards: Sequence[Forward], now: float) -> None:
+    def __init__(self, source: QueueStore, forwards: Sequence[ForwardEntry], now: float) -> None:
         super().__init__(source, forwards, now)
         self._stuck: dict[str, SluiceError] = {}
 
@@ -78,11 +78,11 @@ class _Forwards(Move[Forward]):
             for document in store.known.find(same_ids, {"passed": 1, "forwarded_to": 1}, hint=BY_ID):
                 self._there[(store.name, document["_id"])] = document
 
-    def is_done(self, verdict: Forward, _stored: Mapping[str, Any]) -> bool:
+    def is_done(self, verdict: ForwardEntry, _stored: Mapping[str, Any]) -> bool:
         there, by = self._target(verdict), verdict.job.under
         return any(left.get("hold") == by for left in _passed(there) if isinstance(left, dict))
 
-    def obstacle(self, verdict: Forward) -> SluiceError | None:
+    def obstacle(self, verdict: ForwardEntry) -> SluiceError | None:
         if problem := self._stuck.get(verdict.job.id):
             return problem
         there = self._target(verdict)
@@ -90,7 +90,7 @@ class _Forwards(Move[Forward]):
             return already_there(verdict.to.queue, verdict.job.id)
         return None
 
-    def apply(self, verdicts: Sequence[Forward], session: ClientSession) -> None:
+    def apply(self, verdicts: Sequence[ForwardEntry], session: ClientSession) -> None:
         targets = _by_target(verdicts)
         check_statements((1 + (self.tries > 1)) * len(targets), len(verdicts), "forwards")
         self._complete_jobs(verdicts, session)
@@ -102,10 +102,10 @@ class _Forwards(Move[Forward]):
                 store.jobs.delete_many(trace, hint=BY_ID, session=session)
             store.insert_within(session, jobs, self._now)
 
-    def _target(self, verdict: Forward) -> Document:
+    def _target(self, verdict: ForwardEntry) -> Document:
         return self._there.get((verdict.to.name, verdict.job.id), {})
 
-    def _complete_jobs(self, verdicts: Sequence[Forward], session: ClientSession) -> None:
+    def _complete_jobs(self, verdicts: Sequence[ForwardEntry], session: ClientSession) -> None:
         """Give each new job what its verdict does not say, and the history, as they are stored."""
         reserved = all_reserved_as([each.job for each in verdicts])
         found = {
@@ -124,7 +124,7 @@ class _Forwards(Move[Forward]):
         if self._stuck.keys() & found.keys():
             raise Overtaken
 
-    def _leave(self, verdicts: Sequence[Forward], session: ClientSession) -> None:
+    def _leave(self, verdicts: Sequence[ForwardEntry], session: ClientSession) -> None:
         """Remove the jobs from the source queue, or leave their traces there."""
         jobs = self._source.jobs
         traces = [
@@ -146,14 +146,14 @@ class _Forwards(Move[Forward]):
             require_all(written.matched_count, len(traces))
 
 
-def _by_target(forwards: Iterable[Forward]) -> dict[QueueStore, list[Job]]:
+def _by_target(forwards: Iterable[ForwardEntry]) -> dict[QueueStore, list[Job]]:
     targets: dict[QueueStore, list[Job]] = defaultdict(list)
     for each in forwards:
         targets[each.to].append(each.on)
     return targets
 
 
-def _continue(forward: Forward, stored: Document, source: str, now: float) -> None:
+def _continue(forward: ForwardEntry, stored: Document, source: str, now: float) -> None:
     """Complete the new job from the stored one, read with the settings of the queue that it moves to."""
     former = documents.job(stored, forward.to.defaults)
     over = former.expires_at
@@ -179,6 +179,6 @@ def _passed(stored: Document) -> list[Any]:
     return passed if isinstance(passed, list) else []
 
 
-def _trace(forward: Forward, now: float) -> Document:
+def _trace(forward: ForwardEntry, now: float) -> Document:
     job, until = forward.job, forward.kept_until or now
     return traced(job, forward.worker, forward.started_at, now, until, forward.to.queue)

@@ -39,7 +39,7 @@ _FORGOTTEN: Final = (
 _NOBODY: Final = False
 
 
-class Sessions:
+class MongoSessions:
     """The sessions of one client, from :func:`sessions_of`.
 
     The driver must never get one back: it would count on from its own numbers, which are lower.
@@ -75,13 +75,13 @@ class Numbered(NamedTuple):
     number: Int64
 
 
-def sessions_of(client: Client) -> Sessions:
+def sessions_of(client: Client) -> MongoSessions:
     """Return the sessions of a client, one object for each client."""
-    return _of_clients.setdefault(id(client), Sessions(client))
+    return _of_clients.setdefault(id(client), MongoSessions(client))
 
 
 #: By identity: the driver takes all clients of one server for equal. Each keeps its client alive.
-_of_clients: Final[dict[int, Sessions]] = {}
+_of_clients: Final[dict[int, MongoSessions]] = {}
 
 
 class Insert:
@@ -91,7 +91,7 @@ class Insert:
     places.
     """
 
-    def __init__(self, sessions: Sessions, database: Documents, collection: str) -> None:
+    def __init__(self, sessions: MongoSessions, database: Documents, collection: str) -> None:
         self._sessions = sessions
         self._database = database
         self._collection = collection
