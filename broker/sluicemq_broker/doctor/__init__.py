@@ -4,6 +4,6 @@ Each check is a function from the :class:`Subject` to findings, in the file of w
 with what there is: a broker that runs, its MongoDB alone, or a configuration file alone.
 """
 
-from sluicemq_broker.doctor.examination import Examination, findings_of
+from sluicemq_broker.doctor.examination import Examination, UnusableFile, examine, findings_of
 from sluicemq_broker.doctor.finding import Finding, Level, worst
 from sluicemq_broker.doctor.subject import Answers, ExaminedStore, Host, Subject
