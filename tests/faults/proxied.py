@@ -24,7 +24,7 @@ from support.waiting import TIMEOUT, wait_until
 
 #: The clients here send no signs of life; leases outlast whatever a test holds back; brokers look often.
 SETTINGS: Mapping[str, Any] = MappingProxyType(
-    {"heartbeat": 20.0, "silence": 100.0, "lease": 30.0, "poll": 0.1, "stop_timeout": 3.0}
+    {"heartbeat": 20.0, "silence": 100.0, "lease": 30.0, "poll": 0.5, "stop_timeout": 3.0}
 )
 
 

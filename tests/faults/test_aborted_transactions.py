@@ -69,7 +69,7 @@ class Rig:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[ReplicaSet, BrokerProcess]]:
-    config = {"broker": {"poll": 0.2}, "devices": [], "routes": [ROUTE]}
+    config = {"broker": {"poll": 0.5}, "devices": [], "routes": [ROUTE]}
     with ReplicaSet() as mongo, BrokerProcess(mongo.uri, DATABASE, config=config) as process:
         yield mongo, process
 

@@ -339,6 +339,7 @@ def test_where_no_file_is_left_a_new_connection_takes_that_of_an_idle_one(mongo_
         assert len(broker.process.log_text()) < 20_000
 
 
+@pytest.mark.full
 def test_a_crowd_takes_no_files_of_other_doors_where_few_may_be_open(mongo_uri: str) -> None:
     files = {resource.RLIMIT_NOFILE: 304}
     with serving(mongo_uri, [], http="127.0.0.1:0", process={"rlimits": files}) as broker:

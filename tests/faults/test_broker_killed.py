@@ -19,7 +19,7 @@ from support.waiting import wait_until
 
 QUEUED, RUNNING = 20_000, 50  # 20,000 take the library longer to push than a kill takes to come
 #: Silence is long, so that a connection outlives its broker's being frozen.
-SETTINGS = {"poll": 0.2, "silence": 60}
+SETTINGS = {"poll": 0.5, "silence": 60}
 #: Where a broker's lease is to end soon, and others look for it often; and where it is to be kept, however
 #: slow the machine is.
 LOSING, KEEPING = ({"broker": {**SETTINGS, "lease": lease}} for lease in (4.0, 120.0))

@@ -15,7 +15,7 @@ BATCH = 200
 def test_the_sums_are_what_was_pushed_and_done_but_for_the_last_flush_of_the_one_that_was_killed(
     mongo_uri: str, database: str
 ) -> None:
-    config = {"broker": {"history": True, "lease": 3.0, "poll": 0.2}}
+    config = {"broker": {"history": True, "lease": 3.0, "poll": 0.5}}
     with (
         BrokerProcess(mongo_uri, database, config=config) as killed,
         BrokerProcess(mongo_uri, database, config=config) as other,

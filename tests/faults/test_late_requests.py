@@ -20,7 +20,7 @@ from support.waiting import TIMEOUT, wait_until
 
 SILENCE = 1.0
 JOBS = 200
-SETTINGS = {"lease": 60.0, "poll": 0.2, "heartbeat": 0.3, "silence": SILENCE}
+SETTINGS = {"lease": 60.0, "poll": 0.5, "heartbeat": 0.3, "silence": SILENCE}
 CONFIG = {"broker": SETTINGS, "devices": []}
 
 

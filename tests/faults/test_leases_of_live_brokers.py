@@ -24,7 +24,7 @@ pytestmark = pytest.mark.full
 LEASE = 4.0
 BEATS = 5  # in one lease
 CONNECTIONS = 63  # of the client that all queues share, but the one on which the event bus waits
-SETTINGS = {"lease": LEASE, "poll": 0.2, "silence": 30}
+SETTINGS = {"lease": LEASE, "poll": 0.5, "silence": 30}
 
 Mongo = MongoClient[dict[str, Any]]
 

@@ -270,6 +270,7 @@ def test_many_receipts_are_looked_for_once_over_all_queues(broker: BrokerUnderTe
     assert library.ask(wire.EXTEND, [*receipts, b"one more"], 10).fields[0] == "BAD_FRAMES"
 
 
+@pytest.mark.full
 def test_jobs_with_as_many_headers_as_there_may_be_are_stored_shown_and_delivered(
     broker: BrokerUnderTest,
 ) -> None:

@@ -70,6 +70,7 @@ SHORT = ("patterns of every form", "topics")
 READ = [(pytest.param if name in SHORT else long)(wanted, id=name) for name, wanted in FILTERS.items()]
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("wanted", READ)
 def test_reads_of_the_library(broker: BrokerUnderTest, wanted: list[bytes]) -> None:
     readers = [broker.smq() for _ in range(4)]
@@ -118,6 +119,7 @@ def test_a_reader_that_wants_little_is_not_kept_by_those_that_look_for_what_is_n
 MANY_FRAMES = b"\x01\x01t" + b"\x01\x00" * (5 * MIB) + b"\x00\x00"
 
 
+@pytest.mark.full
 def test_messages_of_very_many_frames_are_refused_where_they_are_published(broker: BrokerUnderTest) -> None:
     library = broker.smq()
 

@@ -30,7 +30,7 @@ DEVICES = [
     {"kind": "streamer", "frontend": tcp(), "backend": tcp(), "ack": "auto"},
     {"kind": "queue", "frontend": tcp(), "backend": tcp()},
 ]
-CONFIG = {"broker": {"lease": LEASE, "poll": 0.2}, "devices": DEVICES}
+CONFIG = {"broker": {"lease": LEASE, "poll": 0.5}, "devices": DEVICES}
 SECONDS = 60.0
 JOBS = [b"%d" % number for number in range(300)]
 

@@ -29,7 +29,7 @@ HWM, PAYLOAD = 5_000, 1_000
 MOST_GROWTH = 60 * MIB
 
 CONFIG = {
-    "broker": {"hwm": HWM, "lease": 2.0, "poll": 0.2},
+    "broker": {"hwm": HWM, "lease": 2.0, "poll": 0.5},
     "devices": [{"kind": "streamer", "frontend": tcp(), "backend": tcp(), "commit": tcp(), "hwm": HWM}],
 }
 

@@ -11,7 +11,7 @@ from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
 
 SILENCE = 4.0
-CONFIG = {"broker": {"lease": 60.0, "poll": 0.2, "heartbeat": 0.4, "silence": SILENCE}, "devices": []}
+CONFIG = {"broker": {"lease": 60.0, "poll": 0.5, "heartbeat": 0.4, "silence": SILENCE}, "devices": []}
 
 
 def test_the_jobs_of_its_workers_are_charged_with_nothing(mongo_uri: str, database: str) -> None:

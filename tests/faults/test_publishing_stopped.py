@@ -19,7 +19,7 @@ pytestmark = pytest.mark.full
 
 STREAM = "orders"
 _STORED = (f"stream.{STREAM}", "queue.mail")
-SETTINGS = {"broker": {"poll": 0.2}}
+SETTINGS = {"broker": {"poll": 0.5}}
 
 
 def test_what_a_pub_socket_has_handed_to_the_kernel_is_stored_by_a_broker_that_stops(

@@ -35,7 +35,7 @@ def node(fleet: Fleet, address: str, hwm: int, count: int) -> Program:
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, spare(received=12), queues=AT_ONCE, poll=0.1, lease=2.0) as broker:
+    with serving(mongo_uri, spare(received=12), queues=AT_ONCE, poll=0.5, lease=2.0) as broker:
         yield broker
 
 
@@ -102,10 +102,11 @@ def test_what_was_on_the_way_to_a_frozen_worker_goes_to_another_and_nothing_is_c
     wait_until(lambda: broker.counter("committed") - before == 200, what="each commit, once")
 
 
+@pytest.mark.full
 def test_what_a_killed_broker_was_not_told_of_comes_again(
     mongo_uri: str, database: str, fleet: Fleet
 ) -> None:
-    config = {"broker": {"lease": 1.0, "poll": 0.1}}
+    config = {"broker": {"lease": 1.0, "poll": 0.5}}
     with (
         BrokerProcess(mongo_uri, database, config=config) as broker,
         MongoClient[dict[str, Any]](mongo_uri) as mongo,

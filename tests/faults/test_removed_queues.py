@@ -48,7 +48,7 @@ def proxied(mongo_uri: str) -> Iterator[tuple[CuttingProxy, BrokerProcess]]:
     with MongoClient[dict[str, Any]](mongo_uri) as mongo:
         with (
             CuttingProxy(mongo_uri) as proxy,
-            BrokerProcess(proxy.uri, database, config={"broker": {"poll": 0.2}}) as broker,
+            BrokerProcess(proxy.uri, database, config={"broker": {"poll": 0.5}}) as broker,
         ):
             yield proxy, broker
         mongo.drop_database(database)

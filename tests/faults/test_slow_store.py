@@ -88,7 +88,7 @@ class SlowBroker:
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[SlowBroker]:
     database = f"test_{token_hex(6)}"
-    config = {"broker": {"poll": 0.2}, "devices": [], "queues": QUEUES, "routes": [ROUTE]}
+    config = {"broker": {"poll": 0.5}, "devices": [], "queues": QUEUES, "routes": [ROUTE]}
     with MongoClient[dict[str, Any]](mongo_uri) as mongo:
         with CuttingProxy(mongo_uri) as proxy, BrokerProcess(proxy.uri, database, config=config) as process:
             yield SlowBroker(process, proxy.slow(lambda _command: True, SLOWLY))

@@ -38,6 +38,7 @@ def counts(broker: BrokerProcess) -> dict[str, Any]:
         return found
 
 
+@pytest.mark.full
 def test_a_store_that_stands_still_is_named_and_what_was_pushed_is_one_job(broker: BrokerProcess) -> None:
     # Given
     with Producer(broker.doors["smq"]) as producer:

@@ -111,7 +111,7 @@ def test_brokers_with_other_databases_keep_off_each_others_jobs_of_a_shared_queu
     with MongoClient[dict[str, Any]](mongo_uri) as mongo, ExitStack() as stack:
         for name in names:
             stack.callback(mongo.drop_database, name)
-        settings = {"silence": 100.0, "heartbeat": 20.0, "poll": 0.1}
+        settings = {"silence": 100.0, "heartbeat": 20.0, "poll": 0.5}
         brokers = [
             stack.enter_context(
                 BrokerProcess(mongo_uri, name, config={**shared, "broker": {**settings, "lease": lease}})
@@ -129,7 +129,7 @@ def test_a_secondary_that_lags_frees_no_jobs_whatever_the_uri_prefers(database: 
         primary = replica_set.primary()
         lagging = next(port for port in replica_set.ports if port != primary)
         preferring = f"{replica_set.uri}&readPreference=secondaryPreferred"
-        settings = {"silence": 100.0, "heartbeat": 20.0, "poll": 0.1}
+        settings = {"silence": 100.0, "heartbeat": 20.0, "poll": 0.5}
         lease = 1.0
         second = stack.enter_context(
             BrokerProcess(preferring, database, config={"broker": {**settings, "lease": lease}})

@@ -38,7 +38,7 @@ from support.waiting import TIMEOUT, wait_until
 full = pytest.mark.full
 LAST = READS[0]
 #: A killed broker's jobs are with others after this, and it is in the way of an upgrade until then.
-SETTINGS = {"lease": 8.0, "poll": 0.2}
+SETTINGS = {"lease": 8.0, "poll": 0.5}
 CONFIG: dict[str, Any] = {"broker": SETTINGS, "devices": [], "queues": {"work": {}}}
 
 
@@ -72,6 +72,7 @@ def two_builds(build: Path, mongo_uri: str) -> Iterator[Brokers]:
         yield Brokers(stack, build, mongo_uri)
 
 
+@pytest.mark.full
 def test_an_upgrade_waits_for_the_last_broker_of_the_old_build_and_then_refuses_it(
     mongo_uri: str, build: Path
 ) -> None:

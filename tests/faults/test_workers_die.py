@@ -29,7 +29,7 @@ HOLD = "hold"
 Stored = Callable[[], list[dict[str, Any]]]
 
 CONFIG: dict[str, Any] = {
-    "broker": {"poll": 0.2},
+    "broker": {"poll": 0.5},
     "queues": {"default": {"backoff": "none"}},  # deaths follow each other at once
     "devices": [
         {

@@ -60,7 +60,7 @@ def working(
             process.kill()
 
 
-BEATS: dict[str, Any] = {"poll": 0.1, "heartbeat": 0.2, "silence": SILENCE}
+BEATS: dict[str, Any] = {"poll": 0.5, "heartbeat": 0.2, "silence": SILENCE}
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from sluicemq.protocol.rows import plain
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until
 
-CONFIG = {"broker": {"poll": 0.2, "lease": 6.0}}
+CONFIG = {"broker": {"poll": 0.5, "lease": 6.0}}
 
 
 class QueueAtTwoBrokers:

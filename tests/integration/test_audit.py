@@ -403,6 +403,7 @@ def test_the_command_shows_records_chosen_by_its_options(client: Client, run: Ca
     assert len(json.loads(run("--json", "--limit", "3").stdout)["records"]) == 3
 
 
+@pytest.mark.full
 def test_the_command_follows_what_comes(broker: BrokerProcess, client: Client) -> None:
     client.pause("shown")
     words = ["--endpoint", broker.doors["smq"], "audit", "--follow", "--json", "--name", "shown"]

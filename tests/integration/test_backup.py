@@ -329,6 +329,7 @@ def test_indexes_and_options_come_back(backup: Path, uri_file: Path, store: Stor
     assert list(restored["meta"].find().sort("_id")) == list(store["meta"].find().sort("_id"))
 
 
+@pytest.mark.full
 def test_a_store_can_be_restored_with_all_that_would_run_paused(
     tmp_path: Path, uri_file: Path, mongo_uri: str, store: Store, other: str
 ) -> None:
@@ -491,6 +492,7 @@ def test_a_folder_without_a_mongodb_is_named_and_none_is_made(tmp_path: Path, mo
     assert not (tmp_path / "nosuch").exists()
 
 
+@pytest.mark.full
 def test_a_mongodb_that_is_no_replica_set_can_not_be_backed_up(tmp_path: Path) -> None:
     (tmp_path / "alone").mkdir()
     with a_mongod(tmp_path / "alone") as port:

@@ -204,6 +204,7 @@ def test_a_broker_that_is_alone_tells_nobody_anything(mongo_uri: str, database: 
         assert [each["lines"] for each in mongo[database]["bus"].find()] == [["hello  0"]]
 
 
+@pytest.mark.full
 def test_without_a_bus_the_poll_finds_what_others_have_done(
     mongo_uri: str, database: str, waiting: Callable[[str, str], Waiting]
 ) -> None:

@@ -19,7 +19,7 @@ from support.waiting import TIMEOUT, wait_until
 #: Takes many processes, or minutes, for what seldom changes.
 pytestmark = pytest.mark.full
 
-BROKER = {"poll": 0.2, "lease": 60.0, "http": "127.0.0.1:0", "history": True}
+BROKER = {"poll": 0.5, "lease": 60.0, "http": "127.0.0.1:0", "history": True}
 FILES: tuple[dict[str, Any], ...] = (
     {"broker": BROKER, "queues": {"mail": {"max_running": 5, "ttl": 60}}},
     {"broker": BROKER, "queues": {"mail": {"ttl": 60}}},

@@ -261,6 +261,7 @@ def test_nobody_is_reached_at_a_place_whose_process_has_ended(network: Network, 
     a.wait("lost")
 
 
+@pytest.mark.full
 def test_large_messages_pass_whole_in_both_directions(network: Network, echo: Echo) -> None:
     data = os.urandom(20 << 20)
     port = network.wire("echo", echo.port)

@@ -48,7 +48,7 @@ LATER = NOW + 10
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, spare(ask=2), queues=AT_ONCE, poll=0.1, lease=2.0) as broker:
+    with serving(mongo_uri, spare(ask=2), queues=AT_ONCE, poll=0.5, lease=2.0) as broker:
         yield broker
 
 

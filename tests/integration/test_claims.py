@@ -22,7 +22,7 @@ SECONDS = 60.0
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, spare(pop=1), poll=0.1, stop_timeout=3) as broker:
+    with serving(mongo_uri, spare(pop=1), poll=0.5, stop_timeout=3) as broker:
         yield broker
 
 

@@ -236,7 +236,7 @@ def test_the_examples_have_every_collection(filled: Documents) -> None:
 
 
 CONFIG: Final = {
-    "broker": {"lease": 1.0, "poll": 0.1},
+    "broker": {"lease": 1.0, "poll": 0.5},
     "queues": {"limited": {"max_running": 5, "rate": 100.0}},
 }
 #: Heartbeats in which a broker does all its duties.

@@ -163,6 +163,7 @@ def test_the_charts_of_the_history_are_drawn(dashboard: Dashboard) -> None:
     expect(page.get_by_text("no history")).to_have_count(0)
 
 
+@pytest.mark.full
 def test_no_two_labels_of_an_axis_are_alike_whatever_is_shown(dashboard: Dashboard) -> None:
     axes = dashboard.show("").evaluate(
         """async () => {
@@ -360,6 +361,7 @@ def test_no_page_is_wider_than_its_window_and_all_that_can_be_used_has_a_name(
     assert dashboard.wrong == []
 
 
+@pytest.mark.full
 def test_the_audit_log_is_leafed_through_and_filtered(dashboard: Dashboard, jobs: OwnQueue) -> None:
     for _ in range(26):
         jobs.client.pause(jobs.queue)
@@ -454,6 +456,7 @@ def test_nobody_sees_anything_before_a_login_and_then_what_is_permitted(closed: 
     assert "mail" not in page.inner_text("main")
 
 
+@pytest.mark.full
 def test_a_user_logs_in_by_password_and_may_change_what_is_permitted(closed: Dashboard) -> None:
     page = closed.show("queues/sms")
     page.get_by_role("button", name="By password").click()
@@ -468,6 +471,7 @@ def test_a_user_logs_in_by_password_and_may_change_what_is_permitted(closed: Das
     expect(page.get_by_text("delivery of sms is resumed")).to_be_visible()
 
 
+@pytest.mark.full
 def test_a_login_that_ends_leads_back_to_the_form(closed: Dashboard) -> None:
     page = closed.show("")
     page.get_by_label("Token").fill(READER)

@@ -19,7 +19,7 @@ from support.broker_process import BrokerProcess
 from support.waiting import wait_until
 
 SECONDS = 60.0
-CONFIG = {"broker": {"poll": 0.2, "stop_timeout": 3}, "queues": {"*": {"dedupe_window": 60.0}}}
+CONFIG = {"broker": {"poll": 0.5, "stop_timeout": 3}, "queues": {"*": {"dedupe_window": 60.0}}}
 
 
 @pytest.fixture(scope="module")

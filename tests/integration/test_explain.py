@@ -1,4 +1,4 @@
-"""The plans of the hot statements over 50,000 jobs, as MongoDB explains what the store really sends.
+"""The plans of the hot statements over 20,000 jobs, as MongoDB explains what the store really sends.
 
 In `full` over 1,000,000 too.
 """
@@ -45,7 +45,7 @@ def explainer(mongo_uri: str) -> Iterator[Explainer]:
     listener.close()
 
 
-@pytest.fixture(scope="module", params=[50_000, long(1_000_000)])
+@pytest.fixture(scope="module", params=[20_000, long(1_000_000)])
 def crowded(mongo_uri: str, explainer: Explainer, request: pytest.FixtureRequest) -> Iterator[QueueStore]:
     """So many jobs, half of them delayed, of ten priorities; 1,500 reserved and 2,000 ended beside them."""
     name = f"test_{token_hex(6)}"

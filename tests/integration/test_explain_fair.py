@@ -1,4 +1,4 @@
-"""The plans of the claims of a fair queue, over 50,000 jobs, most of one tenant; in `full` over 1,000,000."""
+"""The plans of the claims of a fair queue, over 10,000 jobs, most of one tenant; in `full` over 1,000,000."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def explainer(mongo_uri: str) -> Iterator[Explainer]:
     listener.close()
 
 
-@pytest.fixture(scope="module", params=[50_000, pytest.param(1_000_000, marks=pytest.mark.full)])
+@pytest.fixture(scope="module", params=[10_000, pytest.param(1_000_000, marks=pytest.mark.full)])
 def flooded(mongo_uri: str, explainer: Explainer, request: pytest.FixtureRequest) -> Iterator[QueueStore]:
     """Four fifths are the flood's, one fifth is delayed; twenty have some jobs, of three priorities."""
     name = f"test_{token_hex(6)}"

@@ -1,4 +1,4 @@
-"""The plans of what claims read of tenants that are limited, while 20,000 jobs run and 50,000 are ready."""
+"""The plans of what claims read of tenants that are limited, while 4,000 jobs run and 10,000 are ready."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.jobs import NOW, a_job
 
 MOST = 8
 LIMITED = QueueDefaults(fair=True, tenant_max_running=MOST, tenant_rate=1000.0)
-READY, RUNNING = 50_000, 20_000
+READY, RUNNING = 10_000, 4_000
 FEW = 20  # tenants that have jobs ready
 ELSEWHERE = RUNNING // MOST  # tenants that have jobs running, and none ready
 

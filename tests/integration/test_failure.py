@@ -50,7 +50,7 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     devices = [*spare(ask=12, ack=6, pop=6), *slow]
     queues = {"*": LASTING, "settings": OWN}
     queues |= {device["queue"]: {**LASTING, "backoff_base": LONG} for device in SLOW}
-    with serving(mongo_uri, devices, queues=queues, poll=0.2, lease=3) as broker:
+    with serving(mongo_uri, devices, queues=queues, poll=0.5, lease=3) as broker:
         yield broker
 
 

@@ -34,7 +34,7 @@ QUEUES = {"*": {"backoff": "none", **FAIR}}
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     """A broker all of whose queues are fair."""
-    with serving(mongo_uri, spare(received=1), poll=0.2, lease=3.0, queues=QUEUES) as running:
+    with serving(mongo_uri, spare(received=1), poll=0.5, lease=3.0, queues=QUEUES) as running:
         yield running
 
 
@@ -186,7 +186,7 @@ class Pair:
 
     def __init__(self, mongo_uri: str, database: str, folder: Path, **queue: Any) -> None:
         self.config = {
-            "broker": {"poll": 0.2, "lease": 3.0, "silence": 30, "stop_timeout": 1},
+            "broker": {"poll": 0.5, "lease": 3.0, "silence": 30, "stop_timeout": 1},
             "queues": {"mail": {"backoff": "none", **queue}},
         }
         self.mongo_uri, self.database, self.folder = mongo_uri, database, folder
@@ -197,6 +197,7 @@ class Pair:
         return BrokerProcess(self.mongo_uri, self.database, config=self.config, folder=folder)
 
 
+@pytest.mark.full
 def test_with_two_brokers_single_jobs_pushed_at_either_go_before_the_flood(
     mongo_uri: str, database: str, tmp_path: Path
 ) -> None:
@@ -215,6 +216,7 @@ def test_with_two_brokers_single_jobs_pushed_at_either_go_before_the_flood(
                 assert handler.before(name, since) <= 2 * HELD
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("end", first_of("kill", "terminate"))
 def test_a_broker_that_ends_leaves_nobody_behind(
     mongo_uri: str, database: str, tmp_path: Path, end: str

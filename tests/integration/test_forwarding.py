@@ -21,7 +21,7 @@ from support.waiting import wait_until
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     devices = spare(ask=16, ack=2)
-    with serving(mongo_uri, devices, queues=AT_ONCE, poll=0.2, http="127.0.0.1:0") as broker:
+    with serving(mongo_uri, devices, queues=AT_ONCE, poll=0.5, http="127.0.0.1:0") as broker:
         yield broker
 
 
@@ -209,7 +209,7 @@ def test_who_asks_at_another_broker_follows_the_job_through_all_queues(
 ) -> None:
     # Given an asker at one broker, and all workers at another one
     database = broker.collection(queue).database.name
-    other = BrokerProcess(mongo_uri, database, config={"broker": {"poll": 0.2}, "devices": []})
+    other = BrokerProcess(mongo_uri, database, config={"broker": {"poll": 0.5}, "devices": []})
     first, second, third = (f"{queue}-{number}" for number in (1, 2, 3))
     began, go_on = threading.Event(), threading.Event()
 

@@ -19,7 +19,7 @@ from support.waiting import wait_until
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, spare(pop=16, pop_full=8, ask_full=4, ask=4), poll=0.2, queues=AT_ONCE) as broker:
+    with serving(mongo_uri, spare(pop=16, pop_full=8, ask_full=4, ask=4), poll=0.5, queues=AT_ONCE) as broker:
         yield broker
 
 

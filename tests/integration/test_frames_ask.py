@@ -29,7 +29,7 @@ NARROW = [{"kind": "queue", "queue": "narrow", "frontend": ANY_PORT, "backend": 
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     # Expired jobs are swept once a lease.
     with serving(
-        mongo_uri, [*spare(ask=22 + 4), *MIXED, *NARROW], poll=0.2, lease=3, queues=AT_ONCE
+        mongo_uri, [*spare(ask=22 + 4), *MIXED, *NARROW], poll=0.5, lease=3, queues=AT_ONCE
     ) as broker:
         yield broker
 

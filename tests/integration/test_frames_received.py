@@ -18,7 +18,7 @@ from support.waiting import wait_until
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     devices = spare(received=16, received_full=1, ask=1)
-    with serving(mongo_uri, devices, queues=AT_ONCE, poll=0.1) as broker:
+    with serving(mongo_uri, devices, queues=AT_ONCE, poll=0.5) as broker:
         yield broker
 
 

@@ -36,7 +36,7 @@ def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
         {"kind": "streamer", "queue": "pushed", **doors},
     ]
     queues = {f"{name}-{n}": bounds for name, bounds in BOUNDS.items() for n in range(16)}
-    with serving(mongo_uri, devices, queues=queues, poll=0.2) as broker:
+    with serving(mongo_uri, devices, queues=queues, poll=0.5) as broker:
         yield broker
         assert "Traceback" not in broker.process.log_text()
 
@@ -165,6 +165,7 @@ def test_there_is_room_again_when_an_order_has_made_it(
 # --------------------------------------------------------------------------- held
 
 
+@pytest.mark.full
 def test_a_push_socket_waits_and_another_queue_at_its_door_does_not(
     broker: BrokerUnderTest, names: dict[str, str]
 ) -> None:

@@ -63,7 +63,7 @@ def principals() -> dict[str, Any]:
 def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
     library = {"endpoint": "tcp://127.0.0.1:0", "anonymous": "all"}  # for these tests
     config = {
-        "broker": {"endpoint": library, "http": "127.0.0.1:0", "history": True, "poll": 0.1},
+        "broker": {"endpoint": library, "http": "127.0.0.1:0", "history": True, "poll": 0.5},
         "security": {"anonymous": "none", "principals": principals()},
         "devices": [],
         "schedules": {"nightly": {"queue": "mail", "payload": "x", "every": 86400}},

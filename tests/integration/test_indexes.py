@@ -168,7 +168,7 @@ def test_a_queue_removed_while_others_use_it_is_never_without_its_indexes(
 
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, [], lease=1.0, poll=0.1) as broker:
+    with serving(mongo_uri, [], lease=1.0, poll=0.5) as broker:
         yield broker
 
 

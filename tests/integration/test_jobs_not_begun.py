@@ -25,7 +25,7 @@ SECONDS = 60.0
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, [], poll=0.1, silence=2, heartbeat=0.5) as broker:
+    with serving(mongo_uri, [], poll=0.5, silence=2, heartbeat=0.5) as broker:
         yield broker
 
 
@@ -114,7 +114,7 @@ def test_after_a_brokers_restart_a_job_does_not_wait_behind_its_own_void_run(
 ) -> None:
     stuck = Hanging()
     done = threading.Event()
-    with BrokerProcess(mongo_uri, database, config={"broker": {"lease": 2.0, "poll": 0.1}}) as broker:
+    with BrokerProcess(mongo_uri, database, config={"broker": {"lease": 2.0, "poll": 0.5}}) as broker:
         endpoint = broker.doors["smq"]
         with Worker(endpoint, "default", stuck):
             push(endpoint, "default", b"A")

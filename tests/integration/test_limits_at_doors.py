@@ -30,7 +30,7 @@ def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     queues["slow"] = {"rate": RATE, "burst": 5}
     queues["tenants"] = {"fair": True, "tenant_max_running": MOST}
     queues["slow-tenants"] = {"fair": True, "tenant_rate": RATE, "tenant_burst": 5}
-    with serving(mongo_uri, devices, queues=queues, poll=0.2) as broker:
+    with serving(mongo_uri, devices, queues=queues, poll=0.5) as broker:
         yield broker
         assert "Traceback" not in broker.process.log_text()
 

@@ -24,7 +24,7 @@ ME, LOGIN, LOGOUT = (f"{BASE}/{name}" for name in ("me", "login", "logout"))
 
 @pytest.fixture
 def brokers(mongo_uri: str, database: str) -> Iterator[list[BrokerProcess]]:
-    settings = {"http": "127.0.0.1:0", "http_token": TOKEN, "poll": 0.2}
+    settings = {"http": "127.0.0.1:0", "http_token": TOKEN, "poll": 0.5}
     config = {
         "broker": settings, "security": {"anonymous": {}}, "devices": [], "queues": {"mail": {}}
     }  # fmt: skip

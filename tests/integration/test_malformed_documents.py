@@ -223,7 +223,7 @@ def test_a_holder_without_a_window_keeps_its_dedupe_id_from_nobody(store: QueueS
 
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, [], lease=1.0, poll=0.1) as broker:
+    with serving(mongo_uri, [], lease=1.0, poll=0.5) as broker:
         yield broker
 
 

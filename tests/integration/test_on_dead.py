@@ -57,7 +57,7 @@ class OneQueue:
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, [], queues=QUEUES, poll=0.1, lease=1.0) as broker:
+    with serving(mongo_uri, [], queues=QUEUES, poll=0.5, lease=1.0) as broker:
         yield broker
 
 

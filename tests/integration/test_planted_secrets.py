@@ -213,7 +213,7 @@ def configuration(secrets: Path, form: str, operator: KeyPair, password: str, to
             "log_level": "debug",
             "log_format": form,
             "history": True,
-            "poll": 0.2,
+            "poll": 0.5,
             "stop_timeout": 1.0,
         },
         "security": {

@@ -22,7 +22,7 @@ FILES = ({"*": {"max_attempts": 7}, "named": {"ttl": 60}}, {"*": {"max_attempts"
 @pytest.fixture(scope="module")
 def brokers(mongo_uri: str) -> Iterator[list[BrokerProcess]]:
     database = f"test_{token_hex(6)}"
-    one, other = ({"broker": {"poll": 0.2}, "queues": each} for each in FILES)
+    one, other = ({"broker": {"poll": 0.5}, "queues": each} for each in FILES)
     with (
         MongoClient[dict[str, Any]](mongo_uri) as mongo,
         BrokerProcess(mongo_uri, database, config=one) as first,

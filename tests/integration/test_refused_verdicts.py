@@ -17,7 +17,7 @@ MIB = 2**20
 
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
-    with serving(mongo_uri, [], poll=0.1, max_job_bytes=MIB) as broker:
+    with serving(mongo_uri, [], poll=0.5, max_job_bytes=MIB) as broker:
         yield broker
 
 

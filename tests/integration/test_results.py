@@ -26,7 +26,7 @@ pytestmark = pytest.mark.one_in(4)
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     # Expired jobs are swept once a lease.
-    with serving(mongo_uri, spare(ask=2), poll=0.2, lease=2) as broker:
+    with serving(mongo_uri, spare(ask=2), poll=0.5, lease=2) as broker:
         yield broker
 
 
@@ -258,7 +258,7 @@ def test_questions_that_wait_are_answered_by_the_broker_that_comes_back(
 
 
 def test_a_job_done_at_another_broker_is_heard_of_here(mongo_uri: str, queue: str) -> None:
-    with serving(mongo_uri, [], poll=0.1) as here:
+    with serving(mongo_uri, [], poll=0.5) as here:
         config = here.process.config["broker"]
         with (
             serving_beside(mongo_uri, config["database"]) as there,
@@ -272,7 +272,7 @@ def test_a_job_done_at_another_broker_is_heard_of_here(mongo_uri: str, queue: st
 
 @contextmanager
 def serving_beside(mongo_uri: str, database: str) -> Iterator[str]:
-    with BrokerProcess(mongo_uri, database, config={"broker": {"poll": 0.1}, "devices": []}) as broker:
+    with BrokerProcess(mongo_uri, database, config={"broker": {"poll": 0.5}, "devices": []}) as broker:
         yield broker.doors["smq"]
 
 

@@ -31,7 +31,7 @@ def database(mongo_uri: str) -> Iterator[str]:
 
 
 def broker_on(mongo_uri: str, database: str, routes: list[dict[str, Any]]) -> BrokerProcess:
-    settings = {"poll": 0.1, "lease": LEASE, "stop_timeout": 3}
+    settings = {"poll": 0.5, "lease": LEASE, "stop_timeout": 3}
     return BrokerProcess(mongo_uri, database, config={"broker": settings, "devices": [], "routes": routes})
 
 

@@ -18,7 +18,7 @@ DEVICE = {"kind": "streamer", "ack": "explicit", "hwm": 2}
 @pytest.fixture
 def broker(mongo_uri: str, database: str) -> Iterator[BrokerProcess]:
     ends = {"frontend": tcp(), "backend": tcp(), "commit": tcp()}
-    config = {"broker": {"poll": 0.1}, "devices": [DEVICE | ends]}
+    config = {"broker": {"poll": 0.5}, "devices": [DEVICE | ends]}
     with BrokerProcess(mongo_uri, database, config=config) as broker:
         yield broker
 

@@ -127,7 +127,7 @@ def quick_broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     """A broker that looks often, and whose jobs come again without a wait."""
     queues = {**AT_ONCE, "late": {"delay": LONG}}
     with serving(
-        mongo_uri, [], poll=0.1, lease=2.0, queues=queues, http="127.0.0.1:0", http_token=TOKEN, history=True
+        mongo_uri, [], poll=0.5, lease=2.0, queues=queues, http="127.0.0.1:0", http_token=TOKEN, history=True
     ) as broker:
         yield broker
 
