@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from random import Random
 from secrets import token_hex
@@ -17,7 +17,6 @@ from pymongo import MongoClient
 
 from faults.load import Load
 from faults.mongo_messages import Command
-from faults.mongo_proxy import Chosen, Fault
 from faults.proxied import RawClient, shared_queue
 from faults.replica_set import ReplicaSet
 from sluicemq import Duplicate, Producer
@@ -45,29 +44,6 @@ def two_brokers(uri: str) -> Iterator[list[BrokerProcess]]:
 
 def jobs_of(mongo: MongoClient[dict[str, Any]], broker: BrokerProcess) -> Any:
     return mongo[broker.config["broker"]["database"]][f"queue.{QUEUE}"]
-
-
-# ------------------------------------------------------------------ the primary is killed
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_kills_of_the_primary_of_three_nodes_lose_nothing(seed: int) -> None:
-    random = Random(seed)
-    with (
-        ReplicaSet(3) as replica_set,
-        two_brokers(replica_set.uri) as brokers,
-        MongoClient[dict[str, Any]](replica_set.uri) as mongo,
-        Load(brokers, QUEUE) as load,
-    ):
-        for _ in range(3):
-            load.go_on(random.randrange(500, 5000))
-            primary = replica_set.primary()
-            replica_set.kill(primary)
-            load.go_on(random.randrange(500, 3000))
-            replica_set.launch(primary)
-            replica_set.wait_member(primary)
-        load.go_on()
-        load.finish(jobs_of(mongo, brokers[0]))
 
 
 # ------------------------------------------------------------------ MongoDB fails statements
@@ -109,29 +85,6 @@ def test_statements_that_fail_lose_nothing_and_run_nothing_again(seed: int) -> N
                 load.go_on(200)
                 replica_set.fail(port, "failCommand", "off")
             load.finish(jobs_of(mongo, brokers[0]))
-
-
-# ------------------------------------------------------------------ replies are lost at random
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_replies_that_are_lost_at_random_lose_nothing_and_run_nothing_again(
-    mongo_uri: str, seed: int
-) -> None:
-    random = Random(seed)
-    with shared_queue(mongo_uri, queue=QUEUE) as shared:
-        brokers = [broker.process for broker in shared.brokers]
-        with Load(brokers, QUEUE) as load:
-            load.go_on(1000)
-            for _ in range(30):
-                broker = random.choice(shared.brokers)
-                chosen = shared.on(random.choice(["insert", "update", "delete", "find"]))
-                faults: list[Callable[[Chosen, int], Fault[Any]]]
-                faults = [broker.proxy.cut, broker.proxy.refuse, broker.proxy.hold]
-                fault = random.choice(faults)(chosen, random.randrange(1, 4))
-                load.go_on(200)
-                fault.cut()
-            load.finish(shared.jobs)
 
 
 # ------------------------------------------------------------------ dedupe and pops
