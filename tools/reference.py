@@ -229,6 +229,14 @@ def _is_error(name: str) -> bool:
     return isinstance(kind, type) and issubclass(kind, Exception)
 
 
+#: Counters that say, when they rise, that something is wrong.
+_ALARMING: Final = (
+    Count.JOBS_REFUSED, Count.UNCOMMITTED, Count.WORKERS_HUNG_UP, Count.POPPED_LOST, Count.RECLAIMED,
+    Count.GIVEN_BACK_BY_OTHERS, Count.STORE_UNAVAILABLE, Count.TRANSACTIONS_ABORTED, Count.BUS_LOST,
+    Count.BUS_UNTOLD, Count.CLAIMS_REFUSED, Count.UNSWEPT, Count.UNCOUNTED, Count.UNINDEXED,
+    Count.INDEXES_REMADE, Count.DEDUPE_IDS_SHARED, Count.UNREADABLE_DOCUMENTS, Count.SET_ASIDE,
+    Mishap.CONNECTIONS_REFUSED, Count.SLOW_TURNS, Mishap.CALLBACKS_FAILED,
+)  # fmt: skip
 #: Classes of the library that belong together.
 _GROUPS: Final = {
     "Push": ["Producer", "PushReceipt", "Reply", "JobOptions", "NewJob"],
@@ -270,6 +278,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "principals": lambda: _settings(PrincipalSettings),
     "job-options": lambda: _table(map(_option, OPTIONS.values())),
     "counts": lambda: _table(map(_figure, Count)),
+    "alarming": lambda: _table(map(_figure, _ALARMING)),
     "balances": lambda: "\n".join(f"- {balance}" for balance in BALANCES),
     "mishaps": lambda: _table(map(_figure, Mishap)),
     "device-counts": lambda: _table(map(_figure, DeviceCount)),

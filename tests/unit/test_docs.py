@@ -1,4 +1,4 @@
-"""The documents name what is there: files, headings, error codes, counters, bytes."""
+"""The documents name what is there: files, headings, commands, figures, bytes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ import pytest
 
 from sluicemq.installed import to_install
 from sluicemq.protocol import wire
-from sluicemq_broker.runtime import Count
-from sluicemq_devices.hub import Mishap
 from support.plain_words import WORDS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -153,7 +151,7 @@ def test_every_python_sample_is_run() -> None:
     assert [mark[1] for mark in marks if mark and f'"{mark[1]}"' not in runs] == []
 
 
-# ---------------------------------------------------- figures, codes, counters
+# ---------------------------------------------------------- figures, commands
 
 
 def test_the_figures_of_the_readme_are_those_of_the_performance_page() -> None:
@@ -187,13 +185,6 @@ def test_every_command_that_is_shown_is_one() -> None:
 def code_of(page: Path) -> str:
     """What a page has in blocks and spans of code."""
     return "\n".join(re.findall(r"^```sh\n.*?^```|`[^`\n]+`", page.read_text(), re.DOTALL | re.MULTILINE))
-
-
-def test_the_counters_worth_an_alarm_are_counters() -> None:
-    table = read("docs/watching.md").partition("| counter | counts |")[2].partition("\n\n")[0]
-    alarming = re.findall(r"`([a-z_]+)`", "".join(row.split("|")[1] for row in table.splitlines()[2:]))
-    assert len(alarming) > 10
-    assert set(alarming) <= {*Count, *Mishap}
 
 
 # ------------------------------------------------------------------------- SMQ/1
