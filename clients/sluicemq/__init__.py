@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from sluicemq._deprecated import module_names
 from sluicemq.claim import Claim, ClaimedJob
 from sluicemq.client import Client
+from sluicemq.codec import JSON, Codec
 from sluicemq.dead_letters import DeadLetterChoice
 from sluicemq.forward import FanOut, Forward
 from sluicemq.job import Job
@@ -65,6 +66,7 @@ from sluicemq.transport.access import Access
 from sluicemq.worker import Worker
 
 __all__ = [
+    "JSON",
     "Access",
     "AuditChoice",
     "BadFramesError",
@@ -78,6 +80,7 @@ __all__ = [
     "Claim",
     "ClaimedJob",
     "Client",
+    "Codec",
     "ConflictError",
     "DeadError",
     "DeadLetterChoice",

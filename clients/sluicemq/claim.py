@@ -12,6 +12,7 @@ from typing import Any, Self, Unpack
 
 from sluicemq import arguments, tracing
 from sluicemq._deprecated import Moved
+from sluicemq.codec import JSON, Codec
 from sluicemq.complaints import log
 from sluicemq.forward import Forward
 from sluicemq.headers import as_bytes
@@ -52,6 +53,10 @@ class ClaimedJob(Job):
         job._claim = claim
         return job
 
+    @property
+    def _codec(self) -> Codec:
+        return self._claim.codec
+
     def commit(self, result: bytes | None = None) -> None:
         """Mark the job as done, with this result."""
         self._claim.settle([self], wire.COMMIT, None if result is None else as_bytes(result))
@@ -90,8 +95,12 @@ class Claim:
     :class:`~sluicemq.ForkedError`, and leaving the block gives nothing back.
     """
 
-    def __init__(self, access: Access, queue: str, *, timeout: float, patient: bool) -> None:
+    def __init__(
+        self, access: Access, queue: str, *, timeout: float, patient: bool, codec: Codec = JSON
+    ) -> None:
         self.queue = queue
+        self.codec = codec
+        """Decodes the payloads that have no content type of their own."""
         self._endpoint = access.endpoint
         self.jobs: list[ClaimedJob] = []
         """All jobs of the claim, settled or not."""

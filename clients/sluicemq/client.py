@@ -9,6 +9,7 @@ from typing import Any, Final, Unpack
 
 from sluicemq._deprecated import Keyword, Moved, endpoint_first, register
 from sluicemq.arguments import checked
+from sluicemq.codec import JSON, CodecArgument
 from sluicemq.life import LongLived
 from sluicemq.namespaces import Calls, Namespaces, as_sent
 from sluicemq.protocol import wire
@@ -123,7 +124,8 @@ class Client(LongLived, Namespaces, _FormerMethods):
     :class:`~sluicemq.UnavailableError` instead, since the change may have been made or not.
 
     With ``wait=False`` every verb raises :class:`~sluicemq.UnavailableError` at once if nothing listens at
-    ``endpoint``, instead of waiting for a broker. In the child of a fork the client connects again at its
+    ``endpoint``, instead of waiting for a broker. ``codec`` decodes the payloads of ``job.value()`` whose
+    content type is not JSON. In the child of a fork the client connects again at its
     first use.
     """
 
@@ -132,11 +134,12 @@ class Client(LongLived, Namespaces, _FormerMethods):
         *,
         timeout: float = 10.0,
         wait: bool = True,
+        codec: CodecArgument = JSON,
         endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
         self._stop_asked = threading.Event()
-        self._asker = Asker(Access.chosen(endpoint, access), timeout=timeout, patient=wait)
+        self._asker = Asker(Access.chosen(endpoint, access), timeout=timeout, patient=wait, codec=codec)
         self._plain = as_sent(self._asker)
         super().__init__(Calls(self._asker))
 

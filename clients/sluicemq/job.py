@@ -8,6 +8,7 @@ from time import monotonic
 from typing import Any, Final, Self
 
 from sluicemq import arguments
+from sluicemq.codec import CONTENT_TYPE, JSON, Codec, codec_of, decoded
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, check_span, in_seconds
 from sluicemq.protocol.options import OPTIONS
@@ -106,6 +107,33 @@ class Job:
         job._extend = extend
         job._send_progress = send_progress
         return job
+
+    @property
+    def content_type(self) -> str | None:
+        """Return the type of the payload's content, if the producer has told it (``push_json`` does)."""
+        found = self.headers.get(CONTENT_TYPE)
+        return found if isinstance(found, str) else None
+
+    def value(self) -> Any:
+        """Return the payload as the codec decodes it: that of its content type, else of the worker or claim.
+
+        Raises ValueError for a payload that is none, and for a content type of neither.
+        """
+        codec = codec_of(self.content_type, self._codec, f"the content type of job {self.id}")
+        return decoded(codec, self.payload, f"the payload of job {self.id}")
+
+    def json(self) -> Any:
+        """Return the payload, which is JSON; raises ValueError for other bytes."""
+        return decoded(JSON, self.payload, f"the payload of job {self.id}")
+
+    def text(self) -> str:
+        """Return the payload, which is text in UTF-8; raises ValueError for other bytes."""
+        return self.payload.decode()
+
+    @property
+    def _codec(self) -> Codec:
+        found: Codec = getattr(self.source, "codec", JSON)
+        return found
 
     @property
     def is_held(self) -> bool:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from typing import Self
 
+from sluicemq.arguments import checked
 from sluicemq.complaints import log
 from sluicemq.stop_signals import StopSignals
 from sluicemq.transport.connection import Connection
 
 
+@checked()
 class LongLived:
     """Has a connection, and lives until it is stopped. Each method may be called again.
 

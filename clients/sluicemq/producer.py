@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack
 from sluicemq import tracing
 from sluicemq._deprecated import endpoint_first
 from sluicemq.arguments import checked, number, plain_text
+from sluicemq.codec import JSON, CodecArgument, encoded, with_content_type
 from sluicemq.confirming import Confirming
 from sluicemq.headers import Headers, as_bytes, as_headers, checked_id
 from sluicemq.protocol.errors import (
@@ -59,6 +60,8 @@ class Producer(Confirming[PushReceipt]):
     called for each one, in a thread for callbacks: it may wait, also for this producer. A refused job counts
     as unconfirmed until it returns. The next ``flush`` or ``close`` raises a refusal that neither has seen.
 
+    ``codec``: makes bytes of the values of ``push_value``, and of ``push_many_values`` and ``submit_value``.
+
     ``now``: nanoseconds since 1970, with which the ids begin that the producer chooses; used for nothing
     else.
 
@@ -81,10 +84,12 @@ class Producer(Confirming[PushReceipt]):
         close_timeout: float = 60.0,
         on_refused: Callable[[PushReceipt, SluiceError], None] | None = None,
         now: Callable[[], int] = time_ns,
+        codec: CodecArgument = JSON,
         endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
         self._now = now
+        self._codec = codec
         broker = Access.chosen(endpoint, access)
         super().__init__(broker, window, window_bytes, push_timeout, close_timeout, on_refused)
 
@@ -147,6 +152,57 @@ class Producer(Confirming[PushReceipt]):
                 for position, job in enumerate(jobs, start)
             ]
 
+    def push_value(
+        self,
+        queue: str,
+        value: Any,
+        *,
+        id: str | None = None,  # noqa: A002
+        **options: Unpack[JobOptions],
+    ) -> PushReceipt:
+        """Push one job whose payload the producer's codec makes of ``value``; ``job.value()`` returns it.
+
+        The job's own header ``content-type`` names the codec. ``options`` are those of :meth:`push`. Raises
+        TypeError or ValueError for a value that the codec has no form for, and what :meth:`push` raises.
+        """
+        return self.push(queue, encoded(self._codec, value), id=id, **with_content_type(options, self._codec))
+
+    def push_json(
+        self,
+        queue: str,
+        value: Any,
+        *,
+        id: str | None = None,  # noqa: A002
+        **options: Unpack[JobOptions],
+    ) -> PushReceipt:
+        """Push one job whose payload is ``value`` as JSON, whatever the codec; ``job.json()`` returns it."""
+        return self.push(queue, encoded(JSON, value), id=id, **with_content_type(options, JSON))
+
+    def push_many_values(
+        self, queue: str, values: Iterable[Any], *, start: int = 0, **options: Unpack[JobOptions]
+    ) -> list[PushReceipt]:
+        """Push many jobs, as :meth:`push_many` does, whose payloads the codec makes of ``values``.
+
+        A value that the codec has no form for raises TypeError or ValueError; those before it are pushed.
+        """
+        payloads = (encoded(self._codec, value) for value in values)
+        return self.push_many(queue, payloads, start=start, **with_content_type(options, self._codec))
+
+    def submit_value(
+        self,
+        queue: str,
+        value: Any,
+        *,
+        id: str | None = None,  # noqa: A002
+        **options: Unpack[JobOptions],
+    ) -> Reply:
+        """Push one job as :meth:`push_value` does, and return its result as :meth:`submit` does.
+
+        ``reply.value()`` waits for the result, and decodes it.
+        """
+        payload = encoded(self._codec, value)
+        return self.submit(queue, payload, id=id, **with_content_type(options, self._codec))
+
     def submit(
         self,
         queue: str,
@@ -164,7 +220,7 @@ class Producer(Confirming[PushReceipt]):
         only when you have the results: closing ends the other futures with
         :class:`~sluicemq.UnavailableError`, though their jobs are done nevertheless.
         """
-        reply = Reply(self._connection.call_back)
+        reply = Reply(self._connection.call_back, self._codec)
         receipt = self._made(ResultReceipt, queue, payload, id, options, reply=RESULT)
         receipt.attach(reply, self._buffer.replies)
         self._enqueue(receipt)

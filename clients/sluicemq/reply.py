@@ -10,6 +10,7 @@ from typing import Any
 
 from sluicemq import forks
 from sluicemq.aside import CallBack, refuse_to_wait, runs_no_user_code
+from sluicemq.codec import JSON, Codec, decoded
 from sluicemq.complaints import complain
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.receipt import PushReceipt
@@ -23,9 +24,10 @@ class Reply(Future[bytes]):
     ``exception`` raise :class:`~sluicemq.ForkedError`: only the parent gets the answer.
     """
 
-    def __init__(self, call_back: CallBack) -> None:
-        """``call_back`` runs callbacks; called through the mailbox."""
+    def __init__(self, call_back: CallBack, codec: Codec = JSON) -> None:
+        """``call_back`` runs callbacks; called through the mailbox. ``codec``: that of its producer."""
         super().__init__()
+        self._codec = codec
         self._call_back = call_back
         self.receipt: PushReceipt
         self.given_up = False
@@ -35,6 +37,18 @@ class Reply(Future[bytes]):
         """Return the result, waiting up to ``timeout`` seconds; raises TimeoutError, or the job's error."""
         self._refuse_in_child()
         return super().result(timeout)
+
+    def value(self, timeout: float | None = None) -> Any:
+        """Return the result as the producer's codec decodes it; raises as :meth:`result`, and ValueError."""
+        return decoded(self._codec, self.result(timeout), f"the result of job {self.receipt.id}")
+
+    def json(self, timeout: float | None = None) -> Any:
+        """Return the result, which is JSON; raises as :meth:`result`, and ValueError for other bytes."""
+        return decoded(JSON, self.result(timeout), f"the result of job {self.receipt.id}")
+
+    def text(self, timeout: float | None = None) -> str:
+        """Return the result, which is text in UTF-8; raises as :meth:`result`, and ValueError."""
+        return self.result(timeout).decode()
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the error, waiting for it; None if there is a result."""

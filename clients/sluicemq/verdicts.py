@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from sluicemq import handlers, tracing
+from sluicemq.codec import Codec, encoded
 from sluicemq.complaints import complain
 from sluicemq.forward import FanOut, Forward, as_sent
 from sluicemq.handlers import Handler
@@ -22,16 +23,24 @@ class Verdicts:
     """Calls the handler of a worker for each job, in spans if the program traces.
 
     ``on_unusable`` is called with the error of a handler that does nothing, such as an ``async def``: its job
-    is given back, as other jobs would fare no better.
+    is given back, as other jobs would fare no better. ``codec``: makes bytes of other results; None: refuses
+    them.
     """
 
     def __init__(
-        self, handler: Handler, endpoint: str, *, pop: bool, on_unusable: Callable[[TypeError], None]
+        self,
+        handler: Handler,
+        endpoint: str,
+        *,
+        pop: bool,
+        on_unusable: Callable[[TypeError], None],
+        codec: Codec | None = None,
     ) -> None:
         self._handler = handler
         self._endpoint = endpoint
         self._pop = pop
         self._on_unusable = on_unusable
+        self._codec = codec
 
     def on(self, job: Job) -> JobVerdict:
         """Have a job handled, and return the verdict on it."""
@@ -70,6 +79,8 @@ class Verdicts:
             return JobVerdict(job, wire.FAN_OUT, handlers.as_result(result.result), onward=onward)
         if handlers.only_begun(result):
             raise _OnlyBegun(result)
+        if self._codec is not None and not isinstance(result, bytearray | memoryview | bytes):
+            return JobVerdict(job, wire.COMMIT, encoded(self._codec, result))
         return JobVerdict(job, wire.COMMIT, handlers.as_result(result))
 
     def _given_back(self, job: Job, unfinished: Any) -> JobVerdict:

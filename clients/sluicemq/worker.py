@@ -13,6 +13,7 @@ from weakref import WeakSet
 from sluicemq import forks, handlers
 from sluicemq._deprecated import Keyword, endpoint_first
 from sluicemq.arguments import checked
+from sluicemq.codec import JSON, CodecArgument
 from sluicemq.complaints import complain, log
 from sluicemq.handlers import Handler
 from sluicemq.job import Job
@@ -88,6 +89,9 @@ class Worker(LongLived):
     exist, with a warning in the log that names the most similar queue; with ``wait=False``,
     ``run()`` raises :class:`~sluicemq.NotFoundError`.
 
+    ``codec`` decodes the payloads of ``job.value()`` whose content type is not JSON, and encodes results that
+    are not bytes.
+
     ``name`` is the worker's name in the broker's log and in the history of jobs, beside host and pid.
 
     ``on_stop``, if given, is called once when the worker begins to stop, before it waits for handlers. It
@@ -113,6 +117,7 @@ class Worker(LongLived):
         wait: bool = True,
         on_stop: Callable[[], None] | None = None,
         name: str | None = None,
+        codec: CodecArgument | None = None,
         endpoint: Broker = None,
         **access: Unpack[AccessOptions],
     ) -> None:
@@ -132,6 +137,7 @@ class Worker(LongLived):
         self._name = name
         self._pop = pop
         self._wait_for_queue = wait
+        self._codec = codec
         self._started_in: int | None = None
         self._begin()
         forks.on_fork(self, Worker._forked)
@@ -160,7 +166,11 @@ class Worker(LongLived):
         count = min(MOST_CONNECTIONS, most_brokers(self._access.endpoints))
         self._connections = [self._connected() for _ in range(count)]
         self._verdicts = Verdicts(
-            self._handler, self._access.endpoint, pop=self._pop, on_unusable=self._on_unusable
+            self._handler,
+            self._access.endpoint,
+            pop=self._pop,
+            on_unusable=self._on_unusable,
+            codec=self._codec,
         )
 
     def _connected(self) -> Connection:
@@ -185,6 +195,7 @@ class Worker(LongLived):
             self._on_failure,
             self._at_work,
             wait_for_queue=self._wait_for_queue,
+            codec=self._codec or JSON,
         )
 
     def _forked(self) -> None:

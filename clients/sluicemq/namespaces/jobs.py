@@ -89,7 +89,7 @@ class Jobs(Namespace):
         Raises :class:`~sluicemq.NotFoundError` if there is no such queue.
         """
         asker = self._calls.asker
-        claim = Claim(asker.access, queue, timeout=asker.timeout, patient=asker.patient)
+        claim = Claim(asker.access, queue, timeout=asker.timeout, patient=asker.patient, codec=asker.codec)
         return claim.fill(limit, in_seconds(wait))
 
     def pop(self, queue: str, limit: int = 1, wait: Duration = 0.0) -> builtins.list[Job]:
@@ -99,5 +99,11 @@ class Jobs(Namespace):
         """
         asker = self._calls.asker
         return pop_jobs(
-            asker.access, queue, limit, in_seconds(wait), timeout=asker.timeout, patient=asker.patient
+            asker.access,
+            queue,
+            limit,
+            in_seconds(wait),
+            timeout=asker.timeout,
+            patient=asker.patient,
+            codec=asker.codec,
         )

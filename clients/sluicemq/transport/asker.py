@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sluicemq import forks
+from sluicemq.codec import JSON, Codec
 from sluicemq.transport.access import Access
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
@@ -17,10 +18,11 @@ class Asker:
     :class:`~sluicemq.UnavailableError` at once if nothing listens at any endpoint.
     """
 
-    def __init__(self, access: Access, *, timeout: float, patient: bool) -> None:
+    def __init__(self, access: Access, *, timeout: float, patient: bool, codec: Codec = JSON) -> None:
         self.access = access
         self.timeout = timeout
         self.patient = patient
+        self.codec = codec
         self._closed = False
         self._begin()
         self._connection.start()

@@ -17,6 +17,7 @@ from time import monotonic, time_ns
 from typing import Any, NamedTuple
 
 from sluicemq import tracing
+from sluicemq.codec import JSON, Codec
 from sluicemq.complaints import log
 from sluicemq.job import BEGIN_WITHIN, BEGUN_LATE, PROGRESS_EACH, Job, clock_offset
 from sluicemq.protocol import wire
@@ -71,11 +72,14 @@ class Assignment:
         at_work: Sequence[Job | None],
         *,
         wait_for_queue: bool = False,
+        codec: Codec = JSON,
     ) -> None:
         """``inbox``: jobs that no handler has begun; any thread takes from it.
 
         ``at_work``: the job that each thread of the worker has begun, kept by the worker.
         """
+        self.codec = codec
+        """Decodes the payloads that have no content type of their own."""
         self.open = 0
         """The epoch of its connection, while it takes part in the sharing of the prefetch; else 0."""
         self.share: int | None = None

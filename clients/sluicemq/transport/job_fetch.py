@@ -6,9 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sluicemq import forks, tracing
+from sluicemq.codec import JSON, Codec
 from sluicemq.job import Job, clock_offset
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import BadFramesError, ForkedError, SluiceError, UnavailableError
@@ -186,13 +187,29 @@ def _given_back(_value: Any, _error: SluiceError | None) -> None:
     """Ignore the answer: the jobs are not ours."""
 
 
+class _Popped(NamedTuple):
+    """Where popped jobs are from: nobody else has them."""
+
+    codec: Codec
+
+    def holds(self, _job: Job) -> bool:
+        """Return True: they are this program's for good."""
+        return True
+
+    def keep_extending(self, _job: Job) -> None:
+        """Do nothing."""
+
+
 def pop_jobs(
-    access: Access, queue: str, limit: int, wait: float, *, timeout: float, patient: bool
+    access: Access, queue: str, limit: int, wait: float, *, timeout: float, patient: bool, codec: Codec = JSON
 ) -> list[Job]:
-    """Take up to ``limit`` jobs at most once, for ``Client.pop``."""
+    """Take up to ``limit`` jobs at most once, for ``Client.jobs.pop``."""
+    source = _Popped(codec)
 
     def made(row: Sequence[Any], epoch: int, offset: float) -> Job:
-        return Job.delivered(queue, row, epoch, refuse_extend, ignore_progress, offset)
+        job = Job.delivered(queue, row, epoch, refuse_extend, ignore_progress, offset)
+        job.source = source
+        return job
 
     fetch = JobFetch(access, queue, made, pop=True, patient=patient)
     try:
