@@ -13,7 +13,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import MISSING, Field
-from importlib import resources
+from functools import cache
 from typing import Any, Final, TypeGuard, cast, get_args, get_origin
 
 from msgspec import UnsetType
@@ -40,6 +40,7 @@ from sluicemq_broker.config import (
 )
 from sluicemq_broker.doors import ADMIN_VERBS, VERBS
 from sluicemq_broker.http import Site
+from sluicemq_broker.http.route import Route
 from sluicemq_broker.parts import NEEDS, PARTS
 from sluicemq_broker.runtime import BALANCES, Count, Counters, Gauge, Timing
 from sluicemq_broker.security import Needs, Security
@@ -57,13 +58,26 @@ def verbs() -> dict[bytes, Needs]:
 
 
 def paths() -> dict[str, Needs | None]:
-    """Return what each path of the HTTP door needs, without a broker behind it."""
+    """Return what each path of the HTTP door needs."""
+    return {path: needs for path, needs in site().needs.items() if path not in former_paths()}
+
+
+def former_paths() -> set[str]:
+    """Return the paths of the HTTP door that have another name now."""
+    return {
+        route.former for methods in site().table.values() for route, _ in methods.values() if route.former
+    }
+
+
+@cache
+def site() -> Site:
+    """Return the paths of the HTTP door, without a broker behind them."""
     counters, nothing = Counters(), cast("Any", _Nothing())
     of_site = (Config.default().broker, counters, nothing, nothing, nothing, nothing)
-    site = Site(*of_site, Security(counters))
+    made = Site(*of_site, Security(counters))
     for part in PARTS:
-        part.add_paths(nothing, site)
-    return site.needs
+        part.add_paths(nothing, made)
+    return made
 
 
 class _Nothing:
@@ -162,13 +176,18 @@ def _settings(kind: type, more: Callable[[str], _Row] = lambda _key: {}, *, live
 
 
 def _paths() -> str:
-    described = json.loads(resources.files("sluicemq_broker.http").joinpath("openapi.json").read_text())
-    does = {
-        path: "; ".join(each["summary"] for each in methods.values() if "summary" in each)
-        for path, methods in described["paths"].items()
-    }
-    needed = {path: needs for path, needs in sorted(paths().items()) if needs}
-    return _table(_act(path, "path", needs) | {"does": does.get(path, "")} for path, needs in needed.items())
+    routes = sorted(
+        (route for methods in site().table.values() for route, _ in methods.values()), key=_by_path
+    )
+    return _table(
+        _act(f"{route.method} {route.path}", "path", route.needs) | {"does": route.summary}
+        for route in dict.fromkeys(routes)
+        if route.needs
+    )
+
+
+def _by_path(route: Route) -> tuple[str, str]:
+    return route.path, route.method
 
 
 def _error(kind: type[SluiceError]) -> _Row:

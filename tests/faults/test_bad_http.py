@@ -227,8 +227,9 @@ PATHS = [
         "queues/small/jobs?state=dead", "queues/small/jobs?state=done", "queues/small/jobs?state=waiting",
         "queues/small/jobs?state=scheduled", "queues/small/jobs?state=reserved",
         "queues/small/jobs/%00", "queues/small/jobs/%ff", "queues/small/jobs/job/payload",
-        "queues/small/dead",
-        "queues/small/dead/count", "queues/small/dead/reasons", "workers", "tasks/%00", "tasks/x",
+        "queues/small/dead-letters",
+        "queues/small/dead-letters/count", "queues/small/dead-letters/reasons", "workers",
+        "operations/%00", "operations/x",
         "incidents",
         "history/queue/%00", "history/%00/small", "history/queue/small", "series/queue/%00",
         "series/broker/*",
@@ -259,11 +260,11 @@ BODIES: list[str | bytes] = [
 ]  # fmt: skip
 ORDERS = [
     "token", "queues/nosuch/pause", "queues/nosuch/resume", "queues/nosuch/purge",
-    "queues/empty/dead/redrive",
-    "queues/empty/dead/delete", "queues/%00/pause", "queues/empty/jobs/%00/retry",
+    "queues/empty/dead-letters/redrive",
+    "queues/empty/dead-letters/discard", "queues/%00/pause", "queues/empty/jobs/%00/redrive",
     "queues/empty/jobs/%ff/promote",
     "queues/empty/jobs/a%00b/cancel", "queues/empty/jobs/%ed%a0%80/delete", "schedules/%00/pause",
-    "schedules/%ff/resume", "schedules/x/run", "tasks/%00/cancel", "tasks/%ed%a0%80/cancel",
+    "schedules/%ff/resume", "schedules/x/run", "operations/%00/cancel", "operations/%ed%a0%80/cancel",
 ]  # fmt: skip
 
 

@@ -178,8 +178,9 @@ def test_a_number_in_an_order_over_http_is_refused(shared: BrokerUnderTest, path
 @pytest.mark.parametrize(
     ("path", "name"),
     [
-        (f"queues/{QUEUE}/jobs", "limit"), (f"queues/{QUEUE}/dead", "limit"), ("queues", "limit"),
-        (f"queues/{QUEUE}/dead", "since"), (f"queues/{QUEUE}/dead/count", "until"), ("overview", "limit"),
+        (f"queues/{QUEUE}/jobs", "limit"), (f"queues/{QUEUE}/dead-letters", "limit"), ("queues", "limit"),
+        (f"queues/{QUEUE}/dead-letters", "since"), (f"queues/{QUEUE}/dead-letters/count", "until"),
+        ("overview", "limit"),
         (f"queues/{QUEUE}/jobs/x", "payload"),
     ],
 )  # fmt: skip

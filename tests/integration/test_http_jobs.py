@@ -10,17 +10,18 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from sluicemq import Reject, Worker
-from sluicemq_broker.http import BASE, api
+from sluicemq_broker.http import BASE
 from sluicemq_broker.http.door import MOST_CONNECTIONS
 from support.broker_under_test import BrokerUnderTest
 from support.http_reader import Web, all_of
+from support.http_site import description
 from support.own_queue import OwnQueue
 from support.waiting import wait_until
 
 #: Cases of one test differ in a name or a value.
 pytestmark = pytest.mark.one_in(4)
 
-DOCUMENT = api.document()
+DOCUMENT = description()
 V1 = BASE
 
 
@@ -111,7 +112,7 @@ def test_those_that_died_in_one_millisecond_are_not_torn_apart(told: Told, jobs:
         when = now - timedelta(seconds=100 - number // 3)
         jobs.collection.update_one({"_id": f"d{number:02}"}, {"$set": {"ended_at": when}})
     # When
-    pages = leaf(told, "/queues/{queue}/dead", jobs.queue, limit=2)
+    pages = leaf(told, "/queues/{queue}/dead-letters", jobs.queue, limit=2)
     # Then: the latest first, and inside one millisecond by id
     assert [each for page in pages for each in page] == [
         "d09", "d10", "d11", "d06", "d07", "d08", "d03", "d04", "d05", "d00", "d01", "d02",
@@ -125,9 +126,9 @@ def test_a_page_goes_on_where_it_was_when_its_dead_letters_were_deleted(told: To
     kill_all(jobs, 6)
     when = jobs.now().replace(microsecond=0, tzinfo=None) - timedelta(seconds=5)
     jobs.collection.update_many({}, {"$set": {"ended_at": when}})
-    first = told("/queues/{queue}/dead", jobs.queue, limit=3)
+    first = told("/queues/{queue}/dead-letters", jobs.queue, limit=3)
     jobs.collection.delete_many({"_id": {"$in": [each["id"] for each in first["jobs"]]}})
-    second = told("/queues/{queue}/dead", jobs.queue, limit=3, after=first["next"])
+    second = told("/queues/{queue}/dead-letters", jobs.queue, limit=3, after=first["next"])
     assert [each["id"] for each in second["jobs"]] == ["d3", "d4", "d5"]
 
 
@@ -182,8 +183,8 @@ def test_dead_letters_are_chosen_by_reason_and_time_and_counted(told: Told, jobs
 
     # Then
     def chosen(**asked: Any) -> list[str]:
-        (found,) = leaf(told, "/queues/{queue}/dead", jobs.queue, **asked)
-        counted = told("/queues/{queue}/dead/count", jobs.queue, **asked)
+        (found,) = leaf(told, "/queues/{queue}/dead-letters", jobs.queue, **asked)
+        counted = told("/queues/{queue}/dead-letters/count", jobs.queue, **asked)
         assert counted == {"count": len(found), "exact": True}
         return found
 
@@ -193,7 +194,7 @@ def test_dead_letters_are_chosen_by_reason_and_time_and_counted(told: Told, jobs
     assert chosen(reason="nothing") == []
     assert chosen(since=middle) == ["b"]
     assert chosen(until=middle) == ["a"]
-    assert told("/queues/{queue}/dead/reasons", jobs.queue)["reasons"] == [
+    assert told("/queues/{queue}/dead-letters/reasons", jobs.queue)["reasons"] == [
         {"reason": "disk is full $. (100%)", "count": 1}, {"reason": "no such address", "count": 1},
     ]  # fmt: skip
 

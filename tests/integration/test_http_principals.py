@@ -18,17 +18,16 @@ from jsonschema import Draft202012Validator
 from sluicemq import Client, NotFound, Producer, Worker
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.http import BASE as V1
-from sluicemq_broker.http.api import document
 from support.broker_process import BrokerProcess
 from support.cheap_passwords import cheap_hash
 from support.http_reader import Answer, Web
-from support.http_site import all_needs
+from support.http_site import all_needs, description
 from support.waiting import TIMEOUT, wait_until
 
 #: Cases of one test differ in a name or a value.
 pytestmark = pytest.mark.one_in(4)
 
-DOCUMENT = document()
+DOCUMENT = description()
 PASSWORD = "correct horse battery"  # noqa: S105 - of a broker of tests
 #: Seconds within which a live stream ends when its caller may no longer have it; and what a machine may add.
 SOON = 30.0
@@ -121,20 +120,7 @@ def live_status(web: Web, **headers: str) -> int:
 
 
 NEEDING = [path for path, needs in all_needs().items() if needs is not None]
-LAST = {
-    "pause",
-    "resume",
-    "purge",
-    "redrive",
-    "delete",
-    "retry",
-    "promote",
-    "cancel",
-    "run",
-    "token",
-    "logout",
-}
-POSTS = [path for path in NEEDING if path.rpartition("/")[2] in LAST]
+POSTS = {path for path, methods in DOCUMENT["paths"].items() if "post" in methods}
 WITH_ACTION = [
     path
     for path in NEEDING
@@ -155,8 +141,8 @@ def test_who_may_everything_but_that_gets_403_and_who_may_only_that_does_not(web
 
 #: Fields with all effects that a path can have.
 EFFECTS = {
-    f"{V1}/queues/{{queue}}/set": ("settings", {}),
-    f"{V1}/queues/{{queue}}/dead/redrive": ("to", "sms"),
+    f"{V1}/queues/{{queue}}/settings/set": ("settings", {}),
+    f"{V1}/queues/{{queue}}/dead-letters/redrive": ("to", "sms"),
 }
 WALKED = [
     (path, action)
@@ -177,7 +163,7 @@ def test_a_change_needs_a_permission_for_each_of_its_effects(
     queues = {each["name"] for each in web.get(f"{V1}/queues", **bearer("all")).json["queues"]}
     assert f"{key}-{action}" not in queues
     assert web.post(address(path), body, **bearer("all")).status == 200
-    web.post(address(f"{V1}/queues/{{queue}}/unset"), {"keys": ["on_dead"]}, **bearer("all"))
+    web.post(address(f"{V1}/queues/{{queue}}/settings/unset"), {"keys": ["on_dead"]}, **bearer("all"))
     with Client(broker.doors["smq"]) as client, suppress(NotFound):
         client.delete(f"{key}-{action}")
 
@@ -192,11 +178,12 @@ def test_what_is_refused_is_as_the_document_says(web: Web) -> None:
         answer = web.get(f"{V1}/queues/sms", **caller)
         assert answer.status == status
         described = DOCUMENT["paths"][f"{V1}/queues/{{queue}}"]["get"]["responses"][str(status)]
-        schema = described["content"]["application/json"]["schema"]
+        assert described["$ref"].rpartition("/")[2] in DOCUMENT["components"]["responses"]
+        schema = DOCUMENT["components"]["schemas"]["ErrorRow"]
         Draft202012Validator({**schema, "components": DOCUMENT["components"]}).validate(answer.json)
     assert web.get(f"{V1}/queues/sms").headers["www-authenticate"] == "Bearer"
     me = web.get(f"{V1}/me", **bearer("reader")).json
-    Draft202012Validator(DOCUMENT["components"]["schemas"]["Me"]).validate(me)
+    Draft202012Validator(DOCUMENT["components"]["schemas"]["MeRow"]).validate(me)
     assert me["permissions"] == {"read": ["mail*"]}
 
 

@@ -13,7 +13,6 @@ import sys
 import tarfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from importlib.resources import files
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -31,6 +30,7 @@ from sluicemq.protocol.secret_files import write_secret
 from sluicemq_broker.command.users import hash_password
 from support.broker_process import BrokerProcess
 from support.http_reader import Answer, Web
+from support.http_site import description
 from support.long_forms import first_of
 from support.ports import tcp
 from support.raw_sockets import Smq
@@ -319,11 +319,10 @@ def logged_in(place: Place, body: Mapping[str, str]) -> str:
 
 def paths() -> dict[str, list[str]]:
     """All paths of the HTTP door whose answers end, with their methods, but login and logout."""
-    description = json.loads(files("sluicemq_broker.http").joinpath("openapi.json").read_text())
     apart = ("/api/v1/live", "/api/v1/login", "/api/v1/logout")
     names = {"{queue}": "open", "{job_id}": "1", "{subject}": "queue", "{name}": "open", "{task_id}": "1"}
     found = {}
-    for path, methods in description["paths"].items():
+    for path, methods in description()["paths"].items():
         if path not in apart:
             for place, name in names.items():
                 path = path.replace(place, name)  # noqa: PLW2901

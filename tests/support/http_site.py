@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
-from reference import paths
+from reference import paths, site
 from sluicemq_broker.security import Needs
 
 
@@ -13,3 +15,9 @@ from sluicemq_broker.security import Needs
 def all_needs() -> Mapping[str, Needs | None]:
     """Permission that each path needs; None: everybody may."""
     return paths()
+
+
+@cache
+def description() -> dict[str, Any]:
+    """The OpenAPI document."""
+    return dict(json.loads(site().description))

@@ -55,24 +55,31 @@ WANTED: dict[str, Action | None] = {
     **dict.fromkeys(
         [
             *(QUEUE, f"{QUEUE}/settings", f"{QUEUE}/jobs", JOB, f"{JOB}/payload"),
-            *(f"{QUEUE}/dead", f"{QUEUE}/dead/count", f"{QUEUE}/dead/reasons"),
+            *(f"{QUEUE}/dead-letters", f"{QUEUE}/dead-letters/count", f"{QUEUE}/dead-letters/reasons"),
             *(f"{BASE}/history/{{subject}}/{{name}}", f"{BASE}/series/{{subject}}/{{name}}"),
         ],
         Action.READ,
     ),
     **dict.fromkeys(
         [
-            *(f"{QUEUE}/pause", f"{QUEUE}/resume", f"{QUEUE}/set", f"{QUEUE}/unset", f"{QUEUE}/purge"),
-            *(f"{QUEUE}/dead/redrive", f"{QUEUE}/dead/delete"),
-            *(f"{JOB}/retry", f"{JOB}/promote", f"{JOB}/cancel", f"{JOB}/delete"),
-            *(f"{SCHEDULE}/pause", f"{SCHEDULE}/resume", f"{SCHEDULE}/run"),
+            *(
+                f"{QUEUE}/pause",
+                f"{QUEUE}/resume",
+                f"{QUEUE}/settings/set",
+                f"{QUEUE}/settings/unset",
+                f"{QUEUE}/purge",
+                f"{QUEUE}/delete",
+            ),
+            *(f"{QUEUE}/dead-letters/redrive", f"{QUEUE}/dead-letters/discard"),
+            *(f"{JOB}/redrive", f"{JOB}/promote", f"{JOB}/cancel", f"{JOB}/delete", f"{JOB}/change"),
+            *(f"{SCHEDULE}/{act}" for act in ("add", "delete", "pause", "resume", "run")),
         ],
         Action.MANAGE,
     ),
 }
 OPEN = {"/", "/healthz", "/readyz", f"{BASE}/login"}
 CHANGES = {"pause", "resume", "set", "unset", "purge", "redrive", "delete"}
-CHANGES |= {"retry", "promote", "cancel", "run", "token"}
+CHANGES |= {"promote", "cancel", "run", "token", "discard", "change", "add"}
 
 
 class KnownTokens(Security):
@@ -101,6 +108,7 @@ class Door:
         connections = Connections(10, self.counters, outgoing.ration(None).hold)
         admin: Any = MagicMock()
         admin.schedules.queue_of.return_value = "mail"
+        admin.schedules.needs.return_value = [(Action.MANAGE, "mail")]
         admin.tasks.find.return_value.queue = "mail"
         metrics: Any = SimpleNamespace(on_get=lambda _request, _response: None)
         settings = Config.default().broker
@@ -113,21 +121,25 @@ class Door:
         self, path: str, permissions: Permissions | None, body: Any = None, method: str | None = None
     ) -> int:
         """Status of the answer to a principal with these permissions; None: to nobody."""
+        return int(self.answer(path, permissions, body, method).status_code)
+
+    def answer(
+        self, path: str, permissions: Permissions | None, body: Any = None, method: str | None = None
+    ) -> testing.Result:
+        """The answer itself."""
         headers = {HEADER: "x", "Content-Type": "application/json"}
         if permissions is not None:
             self.security.table["p"] = Principal("p", permissions)
             headers["Authorization"] = "Bearer p"
         method = method or ("POST" if path.rpartition("/")[2] in {*CHANGES, "logout"} else "GET")
-        return int(
-            testing.simulate_request(
-                self.site,
-                method,
-                path.format(**NAMES),
-                headers=headers,
-                host="localhost",
-                body=json.dumps(body or {}),
-                extras={CONNECTION: SimpleNamespace(served=0)},
-            ).status_code
+        return testing.simulate_request(
+            self.site,
+            method,
+            path.format(**NAMES),
+            headers=headers,
+            host="localhost",
+            body=json.dumps(body or {}),
+            extras={CONNECTION: SimpleNamespace(served=0)},
         )
 
 
@@ -141,9 +153,12 @@ def everything_but(*actions: Action) -> Permissions:
 
 
 def test_each_path_is_in_the_table_of_these_tests(door: Door) -> None:
-    needed = {path for path, needs in door.site.needs.items() if needs is not None}
+    routes = [each for methods in door.site.table.values() for each, _ in methods.values()]
+    needed = {each.path for each in routes if each.needs is not None}
     assert needed == WANTED.keys()
-    assert {path for path in door.site.needs.keys() - needed if not path.startswith("/dashboard/")} == OPEN
+    assert {
+        each.path for each in routes if each.needs is None and not each.path.startswith("/dashboard/")
+    } == OPEN
 
 
 @pytest.mark.parametrize("path", [path for path, action in WANTED.items() if action])
@@ -190,7 +205,7 @@ def test_health_and_the_page_with_the_login_need_nobody(door: Door) -> None:
 
 
 def test_dead_letters_are_redriven_into_another_queue_by_who_may_push_there(door: Door) -> None:
-    path = f"{QUEUE}/dead/redrive"
+    path = f"{QUEUE}/dead-letters/redrive"
     manages = Permissions({Action.MANAGE: ("mail",)})
     assert door.status(path, manages, {"all": True, "to": "sms"}) == 403
     assert door.status(path, manages, {"all": True}) != 403
@@ -198,6 +213,21 @@ def test_dead_letters_are_redriven_into_another_queue_by_who_may_push_there(door
     assert door.status(path, both, {"all": True, "to": "sms"}) == 403  # who works there would read them
     both = Permissions({Action.MANAGE: ("mail",), Action.READ: ("mail",), Action.PUSH: ("sms",)})
     assert door.status(path, both, {"all": True, "to": "sms"}) != 403
+
+
+def test_a_path_that_was_renamed_needs_what_it_needed_and_says_where_it_is(door: Door) -> None:
+    former = {
+        each.former: each
+        for methods in door.site.table.values()
+        for each, _ in methods.values()
+        if each.former
+    }
+    assert len(former) == 10
+    for path, route in former.items():
+        assert door.site.needs[path] is door.site.needs[route.path]
+    answer = door.answer(f"{QUEUE}/dead/count", Permissions.all())
+    assert answer.headers["deprecation"] == "true"
+    assert answer.headers["link"] == f'<{QUEUE}/dead-letters/count>; rel="successor-version"'
 
 
 def test_a_path_that_changes_something_is_not_read(door: Door) -> None:

@@ -22,7 +22,7 @@ class _Queue(NamedTuple):
 
 class _Census(NamedTuple):
     all: Any = None
-    kept: Any = None
+    rows: Any = None
 
 
 def test_workers_that_a_caller_may_not_see_take_no_place_in_its_answer() -> None:

@@ -33,19 +33,21 @@ from sluicemq.protocol.errors import (
     Unavailable,
 )
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
-from sluicemq_broker.admin import CHOICE, DeadLetterAdmin, JobAdmin, PrincipalAdmin, QueueAdmin, ScheduleAdmin
+from sluicemq_broker.admin import DeadLetterAdmin, JobAdmin, PrincipalAdmin, QueueAdmin, ScheduleAdmin
 from sluicemq_broker.admin.jobs import job_page, place_of
 from sluicemq_broker.admin.principals import Change, KnownPrincipals
 from sluicemq_broker.config import BrokerSettings, Config, QueueSettings, Secret
 from sluicemq_broker.context import Context, Retry
 from sluicemq_broker.doors import Services, Session, SessionDoor
 from sluicemq_broker.doors.worker_frames import answer, commit_frames
-from sluicemq_broker.http import BASE, Site, Tls, view
+from sluicemq_broker.http import BASE, Site, Tls
 from sluicemq_broker.http.authorization import HEADER
 from sluicemq_broker.http.connections import Connections
 from sluicemq_broker.http.door import Server
 from sluicemq_broker.http.handler import MOST_BODY_BYTES, Handler
-from sluicemq_broker.http.requests import dead_letters
+from sluicemq_broker.http.inputs import DeadQuery
+from sluicemq_broker.http.route import Nothing, read_query
+from sluicemq_broker.http.table import CORE
 from sluicemq_broker.parts import PARTS
 from sluicemq_broker.parts.streams import replay
 from sluicemq_broker.parts.streams.sessions import StreamSessions
@@ -474,6 +476,9 @@ def questions(data: bytes) -> None:
     assert 1 <= options.get("limit", 1) <= 10_000
 
 
+_READS: Final = [each for each in CORE if each.query is not Nothing]
+
+
 @target("http-queries", BadFrames, falcon.HTTPError)
 def queries(data: bytes) -> None:
     """Query strings, and cursors: what a page says comes back as it was."""
@@ -482,9 +487,10 @@ def queries(data: bytes) -> None:
     request = falcon.Request(environ)
     place = place_of(request.get_param("after"))
     assert place is None or place_of(job_page(JobPage([], place)).next) == place
-    chosen = dead_letters(request)
-    assert len(chosen) == len(CHOICE) or chosen is not None
-    view(request)
+    for route in _READS:
+        query = read_query(route, request)
+        if isinstance(query, DeadQuery):
+            query.which()
 
 
 class _Socket:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from enum import StrEnum
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple
 
 from gevent.lock import BoundedSemaphore
+from msgspec import Meta, Struct
 
-from sluicemq.protocol.errors import BadFrames
 from sluicemq.protocol.json_values import dumps
 from sluicemq.protocol.permissions import EVERY, Action
 from sluicemq.protocol.rows import CountersRow, OverviewRow, QueuePage, QueueRow, RatesRow, TotalsRow
+from sluicemq.protocol.wire import ShownState
 from sluicemq_broker.runtime import Gauge
 from sluicemq_broker.security import Caller, visible
 from sluicemq_broker.store import SHOWN_STATES
@@ -31,14 +33,31 @@ _ROWS_A_TURN: Final = 1000
 #: Seconds for which a snapshot answers single questions.
 FRESH: Final = 1.0
 
+
+class Sorting(StrEnum):
+    """The columns by which queues are sorted; ``in`` and ``out``: their rates."""
+
+    NAME = "name"
+    READY = ShownState.READY.value
+    SCHEDULED = ShownState.SCHEDULED.value
+    WAITING = ShownState.WAITING.value
+    RESERVED = ShownState.RESERVED.value
+    DONE = ShownState.DONE.value
+    DEAD = ShownState.DEAD.value
+    IN = "in"
+    OUT = "out"
+    WORKERS = "workers"
+    OLDEST = "oldest"
+
+
 #: Keys for sorting queues, and whether the largest value stands first.
-_KEYS: Final[dict[str, tuple[Callable[[QueueRow], Any], bool]]] = {
-    "name": (attrgetter("name"), False),
+_KEYS: Final[Mapping[str, tuple[Callable[[QueueRow], Any], bool]]] = {
+    Sorting.NAME: (attrgetter("name"), False),
     **{state: (attrgetter(state), True) for state in SHOWN_STATES},
-    "in": (attrgetter("rates.pushed"), True),
-    "out": (attrgetter("rates.committed"), True),
-    "workers": (attrgetter("workers"), True),
-    "oldest": (lambda row: row.oldest_ready_age or 0.0, True),
+    Sorting.IN: (attrgetter("rates.pushed"), True),
+    Sorting.OUT: (attrgetter("rates.committed"), True),
+    Sorting.WORKERS: (attrgetter("workers"), True),
+    Sorting.OLDEST: (lambda row: row.oldest_ready_age or 0.0, True),
 }
 _SUMMED: Final = (*SHOWN_STATES, "workers", str(Gauge.IN_FLIGHT))
 _RATED: Final = ("pushed", "delivered", "committed")
@@ -51,24 +70,15 @@ _EVERYTHING: Final = ((EVERY,), True)
 _OF_EVERYBODY: Final = frozenset({"name", "version", Gauge.UPTIME, "store", Gauge.STORE_SILENT})
 
 
-class View(NamedTuple):
+class View(Struct, frozen=True):
     """The queues that one dashboard shows: names with ``contains``, sorted, from ``offset`` on."""
 
-    sort: str = "name"
+    sort: Sorting = Sorting.NAME
     contains: str = ""
-    offset: int = 0
-    limit: int = 0
+    offset: Annotated[int, Meta(ge=0)] = 0
+    limit: Annotated[int, Meta(ge=0, le=MOST_ROWS)] = 0
     reverse: bool = False
-    only: str = ""
-    """The whole name of one queue to show."""
-
-    def check(self) -> View:
-        """Return this view; raises BadFrames for a value that is not allowed."""
-        if self.sort not in _KEYS:
-            raise BadFrames(f"queues are sorted by {', '.join(_KEYS)}")
-        if not (0 <= self.limit <= MOST_ROWS and self.offset >= 0):
-            raise BadFrames(f"limit is from 0 to {MOST_ROWS}, offset at least 0")
-        return self
+    only: Annotated[str, Meta(description="the whole name of one queue")] = ""
 
 
 class About(NamedTuple):
@@ -129,7 +139,7 @@ class Snapshot:
             words = view.contains.lower()
             rows = [row for row in self._rows if words in row.name.lower()] if words else self._rows
         key, most_first = _KEYS[view.sort]
-        if view.sort != "name" or view.reverse:
+        if view.sort != Sorting.NAME or view.reverse:
             rows = sorted(rows, key=key, reverse=most_first != view.reverse)
         return QueuePage(matching=len(rows), queues=tuple(rows[view.offset : view.offset + view.limit]))
 

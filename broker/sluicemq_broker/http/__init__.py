@@ -1,10 +1,9 @@
 """The HTTP door: health, metrics, the API, and the paths that parts of the broker add."""
 
 from sluicemq_broker.http.answers import Endless
-from sluicemq_broker.http.api import Answer
 from sluicemq_broker.http.door import HttpDoor, limited_connections
 from sluicemq_broker.http.fair_turns import HubPace
 from sluicemq_broker.http.metrics import Metrics
-from sluicemq_broker.http.requests import BASE, Query, view
+from sluicemq_broker.http.route import BASE, Call
 from sluicemq_broker.http.routes import Site
 from sluicemq_broker.http.tls import Tls

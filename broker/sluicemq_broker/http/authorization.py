@@ -16,6 +16,7 @@ from sluicemq.protocol.permissions import Action
 from sluicemq_broker.http.callers import Callers, unauthorized
 from sluicemq_broker.http.host_names import HostNames
 from sluicemq_broker.http.requests import read_body
+from sluicemq_broker.http.route import Method, Route
 from sluicemq_broker.queues import Task
 from sluicemq_broker.security import Audit, Caller, Door, Needs
 
@@ -90,28 +91,28 @@ class Authorization:
 
 
 class Recorded:
-    """Records changes when they are answered; ``needs``: of all paths."""
+    """Records changes when they are answered."""
 
-    def __init__(self, audit: Audit, needs: Mapping[str, Needs | None]) -> None:
+    def __init__(self, audit: Audit) -> None:
         self._audit = audit
-        self._needs = needs
 
-    def answered(self, request: falcon.Request, response: falcon.Response, resource: object) -> None:
+    def answered(self, request: falcon.Request, response: falcon.Response) -> None:
         """Record a change before its answer goes out; waits for MongoDB.
 
         A request whose caller is not known is none: a wrong token is counted as a login.
         """
-        path, context = request.uri_template, request.context
-        needs = self._needs.get(path) if path else None
-        changes = request.method == "POST" and hasattr(resource, "on_post")
-        if not (changes and needs and needs.administers and hasattr(context, "caller")):
+        context = request.context
+        route: Route | None = getattr(context, "route", None)
+        if route is None or route.method is not Method.POST or not hasattr(context, "caller"):
+            return
+        if not (route.needs and route.needs.administers):
             return
         parameters: dict[str, str] = context.parameters
         queue = parameters.get("queue")
         act = self._audit.act(
             context.caller,
             Door.HTTP,
-            getattr(resource, "action", str(path)),
+            route.act,
             queue if queue is not None else parameters.get("name", ""),
             {**getattr(context, "body", {}), **parameters},
             queue,

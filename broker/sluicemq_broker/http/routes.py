@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import unquote
 
 import falcon
 import falcon.media
+from msgspec import Struct
 
 from sluicemq.protocol.errors import BadQueue, Forbidden, NotFound, SluiceError, Unavailable
 from sluicemq.protocol.json_values import dumps
 from sluicemq_broker.admin import Admin, Snapshots
 from sluicemq_broker.config import BrokerSettings
-from sluicemq_broker.http import actions, api, login
+from sluicemq_broker.http import openapi
 from sluicemq_broker.http.answer_memory import AnswerMemory
 from sluicemq_broker.http.authorization import Authorization, Recorded
 from sluicemq_broker.http.callers import Callers, unauthorized
 from sluicemq_broker.http.connections import Connections
+from sluicemq_broker.http.endpoint import Endpoint
 from sluicemq_broker.http.fair_turns import FairTurns
 from sluicemq_broker.http.health import PATHS as HEALTH
-from sluicemq_broker.http.health import Live, Ready
 from sluicemq_broker.http.host_names import HostNames
 from sluicemq_broker.http.metrics import Metrics
-from sluicemq_broker.http.requests import BASE
+from sluicemq_broker.http.route import BASE, Method, Nothing, Route, Table, add
+from sluicemq_broker.http.table import CORE, Sources
 from sluicemq_broker.runtime import Count, Counters, Timer
 from sluicemq_broker.security import NOTHING, Caller, Needs, Security, told
 from sluicemq_devices.sockets import Outgoing
@@ -52,7 +55,7 @@ _STATUS: Final[dict[type[SluiceError], str]] = {
 
 
 class Site:
-    """All paths of the door; parts of the broker add theirs by :meth:`add`, :meth:`ask` and :meth:`open`.
+    """All paths of the door; parts of the broker add theirs by :meth:`ask` and :meth:`serve`.
 
     ``connections``: of the door; ``outgoing``: memory that all doors share. ``timer``: of wrong tries.
     """
@@ -70,40 +73,91 @@ class Site:
     ) -> None:
         self._counters = counters
         names, memory = HostNames(settings.http, settings.http_hosts), AnswerMemory(connections, outgoing)
-        self.needs: dict[str, Needs | None] = {}
-        """Permission that each path needs; None: everybody may, also before a login."""
+        self.table: Table = {}
+        """The paths, with what answers each."""
         self._callers = callers = Callers(settings, security, counters, timer)
         self.snapshots = Snapshots(lambda: admin.snapshot(actions=callers.any))
-        self._turns = FairTurns(api.AT_ONCE, api.WAITING)
+        turns = FairTurns(AT_ONCE, WAITING)
+        self._endpoint = Endpoint(turns)
         self._closing: list[Callable[[], None]] = []
-        recorded = Recorded(security.audit, self.needs)
-        guard = _Guard(names, Authorization(callers, names), memory, self.needs, recorded, callers.renew)
+        guard = _Guard(
+            names, Authorization(callers, names), memory, self.table, Recorded(security.audit), callers.renew
+        )
         self._app = _application(guard, self._failed)
-        self.open("/healthz", Live())
-        self.open("/readyz", Ready(admin.broker))
-        self.open(f"{BASE}/login", login.Login(callers))
-        self.add("/metrics", metrics, NOTHING)
-        read = api.routes(admin, self.snapshots, self._turns, memory)
-        for path, route in {**read, **actions.routes(admin), **login.routes(callers)}.items():
-            self.add(path, *route)
+        self.add(CORE, Sources(admin, self.snapshots, callers, metrics, turns, memory))
+        self.add((DESCRIPTION,), self)
 
-    def add(self, path: str, resource: object, needs: Needs) -> None:
-        """Let a resource answer a path, for callers with the permission that it needs.
+    def add(self, routes: Iterable[Route], subject: Any) -> None:
+        """Let paths be answered by their functions, which get this ``subject``.
 
-        The resource finds the caller in ``request.context``, and ``goes_on()``, which says if the caller is
-        still permitted what it was when the request came.
+        ``request.context`` has the caller, and ``goes_on()``, which says if the caller is still permitted
+        what it was when the request came.
         """
-        self.needs[path] = needs
-        self._app.add_route(path, resource)
+        for path in add(self.table, routes, subject):
+            self._app.add_route(path, self._endpoint)
 
-    def ask(self, path: str, answer: Callable[..., Any], needs: Needs) -> None:
-        """Answer a path of the API with ``answer(request, **names in the path)``, which may ask MongoDB."""
-        self.add(BASE + path, api.Answer(answer, self._turns), needs)
+    def ask(
+        self,
+        path: str,
+        name: str,
+        summary: str,
+        needs: Needs,
+        answer: type[Struct],
+        do: Callable[..., Any],
+        *,
+        query: type[Struct] = Nothing,
+        asks_store: bool = True,
+    ) -> None:
+        """Answer a GET of the API with the row that ``do(call, **names)`` returns; see :class:`Route`."""
+        route = Route(
+            Method.GET,
+            BASE + path,
+            name,
+            summary,
+            needs,
+            answer,
+            do=lambda _subject, call, **names: do(call, **names),
+            query=query,
+            asks_store=asks_store,
+        )
+        self.add((route,), None)
 
-    def open(self, path: str, resource: object) -> None:
-        """Let a resource answer a path for everybody, also before a login."""
-        self.needs[path] = None
-        self._app.add_route(path, resource)
+    def serve(
+        self,
+        path: str,
+        name: str,
+        summary: str,
+        needs: Needs | None,
+        serve: Callable[[falcon.Request, falcon.Response], None],
+        *,
+        media: str,
+        query: type[Struct] = Nothing,
+    ) -> None:
+        """Let ``serve`` write the answer to a GET, which is no JSON; ``needs`` None: also before a login."""
+        route = Route(
+            Method.GET,
+            path,
+            name,
+            summary,
+            needs,
+            serve=lambda _subject, request, response: serve(request, response),
+            media=media,
+            query=query,
+            asks_store=False,
+        )
+        self.add((route,), None)
+
+    @property
+    def needs(self) -> dict[str, Needs | None]:
+        """Return the permission that each path needs; None: everybody may, also before a login."""
+        return {
+            path: route.needs for path, by_method in self.table.items() for route, _ in by_method.values()
+        }
+
+    @cached_property
+    def description(self) -> str:
+        """Return the OpenAPI document, once all paths are there."""
+        return openapi.text(self.table)
 
     def reconfigure(self, settings: BrokerSettings) -> None:
         """Use other live settings."""
@@ -138,6 +192,25 @@ class Site:
             step()
 
 
+def _describe(site: Site, _request: falcon.Request, response: falcon.Response) -> None:
+    response.content_type = falcon.MEDIA_JSON
+    response.text = site.description
+
+
+#: Requests that ask MongoDB at one time, for they share its connections with the jobs; and that wait.
+AT_ONCE: Final = 4
+WAITING: Final = 100
+DESCRIPTION: Final = Route(
+    Method.GET,
+    f"{BASE}/openapi.json",
+    "openapi.get",
+    "This document",
+    NOTHING,
+    serve=_describe,
+    asks_store=False,
+)
+
+
 def _application(guard: _Guard, failed: Callable[..., None]) -> falcon.App[Any, Any]:
     app = falcon.App(middleware=[guard])
     app.resp_options.media_handlers[falcon.MEDIA_JSON] = falcon.media.JSONHandler(dumps=dumps)
@@ -158,7 +231,7 @@ class _Guard:
         names: HostNames,
         authorization: Authorization,
         memory: AnswerMemory,
-        needs: Mapping[str, Needs | None],
+        table: Table,
         recorded: Recorded,
         renew: Callable[[falcon.Request, falcon.Response], None],
     ) -> None:
@@ -167,7 +240,7 @@ class _Guard:
         self._names = names
         self._authorization = authorization
         self._memory = memory
-        self._needs = needs
+        self._table = table
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
         if request.method not in ("GET", "HEAD", "POST"):
@@ -187,13 +260,23 @@ class _Guard:
         """Decode ``%XX`` in names of the path, which may have slashes; ask if the caller may have it."""
         for name, value in params.items():
             params[name] = unquote(value)
-        request.context.parameters = params
-        self._authorization.check(request, self._needs[str(request.uri_template)], params)
+        methods = self._table[str(request.uri_template)]
+        method = Method.POST if request.method == Method.POST else Method.GET
+        if method not in methods:
+            raise falcon.HTTPMethodNotAllowed([*methods, *(["HEAD"] if Method.GET in methods else [])])
+        context = request.context
+        context.parameters = params
+        context.route, context.subject = methods[method]
+        self._authorization.check(request, context.route.needs, params)
 
     def process_response(
-        self, request: falcon.Request, response: falcon.Response, resource: object, _succeeded: object
+        self, request: falcon.Request, response: falcon.Response, _resource: object, _succeeded: object
     ) -> None:
-        self._recorded.answered(request, response, resource)
+        route: Route | None = getattr(request.context, "route", None)
+        if route and route.former == request.uri_template:
+            response.set_header("Deprecation", "true")
+            response.set_header("Link", f'<{route.path}>; rel="successor-version"')
+        self._recorded.answered(request, response)
         self._renew(request, response)
         for name, value in _HEADERS.items():
             if response.get_header(name) is None:

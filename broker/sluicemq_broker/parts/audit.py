@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from msgspec import Meta, Struct
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames, SluiceError
+from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import AuditPage, AuditRow
 from sluicemq.protocol.rules import Rule, kept, number, whole
@@ -22,7 +24,7 @@ from sluicemq_broker.security import Needs, Outcome
 from sluicemq_broker.store import AuditChoice, AuditStore
 
 if TYPE_CHECKING:
-    from sluicemq_broker.http import Query, Site
+    from sluicemq_broker.http import Site
 
 NEEDS: Final = {wire.AUDIT: Needs(Action.OPERATE)}
 #: Records in one answer: at most, and by default.
@@ -53,7 +55,15 @@ class AuditPart(Part):
 
     def add_paths(self, site: Site) -> None:
         """Add the list of records."""
-        site.ask("/audit", self._of_query, NEEDS[wire.AUDIT])
+        site.ask(
+            "/audit",
+            "audit.list",
+            "Administrative acts, logins and refusals of all brokers, the newest first",
+            NEEDS[wire.AUDIT],
+            AuditPage,
+            lambda call: self.read({name: getattr(call.query, name) for name in _OPTIONS}),
+            query=AuditQuery,
+        )
 
     def prepare(self) -> None:
         """Make the indexes, and record that the broker has started."""
@@ -83,18 +93,18 @@ class AuditPart(Part):
         place = last and f"{round(last[0] * 1000)}-{last[1]}"
         return AuditPage(records=tuple(AuditRow(**each) for each in rows), next=place)
 
-    def _of_query(self, request: Query) -> AuditPage:
-        return self.read({name: _value(name, request.get_param(name)) for name in _OPTIONS})
 
+class AuditQuery(Struct, frozen=True):
+    """Records of the audit."""
 
-def _value(name: str, text: str | None) -> Any:
-    """Return a parameter of HTTP as the verb has it."""
-    if not text or name not in _NUMBERS:
-        return text or None
-    try:
-        return _NUMBERS[name](text)
-    except ValueError:
-        raise BadFrames(f"{name} is a number") from None
+    principal: str | None = None
+    action: Annotated[str, Meta(description="such as purge; its first word alone chooses all")] | None = None
+    name: Annotated[str, Meta(description="of the queue, stream, schedule or principal")] | None = None
+    outcome: Outcome | None = None
+    since: float | None = None
+    until: float | None = None
+    after: str | None = None
+    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
 def _place(value: Any) -> tuple[float, str]:
@@ -106,7 +116,6 @@ def _place(value: Any) -> tuple[float, str]:
 
 
 _DIGITS: Final = 15
-_NUMBERS: Final[Mapping[str, type[int | float]]] = {"since": float, "until": float, "limit": int}
 _TEXT: Final = kept(
     "a text of up to 128 characters", lambda value: isinstance(value, str) and len(value) <= 128
 )

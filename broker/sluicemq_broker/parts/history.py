@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from msgspec import Meta, Struct
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.permissions import Action
+from sluicemq.protocol.rows import HistoryRow, IncidentsRow, RecentRow, SeriesRow
 from sluicemq_broker.doors import AdminVerb
 from sluicemq_broker.history import History, Incidents, Series
 from sluicemq_broker.process.duties import Duty
@@ -17,7 +20,7 @@ from sluicemq_broker.process.part import Core, Part
 from sluicemq_broker.security import Needs, visible
 
 if TYPE_CHECKING:
-    from sluicemq_broker.http import Query, Site
+    from sluicemq_broker.http import Call, Site
 
 #: A history needs what its subject needs: of a stream ``subscribe``, of a broker ``operate``.
 NEEDS: Final = {
@@ -63,15 +66,41 @@ class HistoryPart(Part):
         of_subject = Needs(
             Action.OPERATE, more=lambda _request, subject, name: [visible.history(subject, name)]
         )
-        site.ask("/history/{subject}/{name}", self._read, of_subject)
-        site.ask("/series/{subject}/{name}", self._curves, of_subject)
-        site.ask("/recent", self._recent_curves, Needs(Action.READ, shows=visible.recent_curves))
+        site.ask(
+            "/history/{subject}/{name}",
+            "history.get",
+            "Counters of each minute, hour, day or month, of all brokers together",
+            of_subject,
+            HistoryRow,
+            self._read,
+            query=HistoryQuery,
+        )
+        site.ask(
+            "/series/{subject}/{name}",
+            "history.series",
+            "Curves for a chart: a number for each step",
+            of_subject,
+            SeriesRow,
+            lambda call, subject, name: self._series.of(subject, name, call.query.span, self._now()),
+            query=SeriesQuery,
+        )
+        site.ask(
+            "/recent",
+            "history.recent",
+            "Jobs that were pushed and committed in each minute of the last hour",
+            Needs(Action.READ, shows=visible.recent_curves),
+            RecentRow,
+            self._recent_curves,
+            query=RecentQuery,
+        )
         site.ask(
             "/incidents",
-            lambda request: self._incidents.read(
-                request.get_param("span") or "day", request.get_param("queue")
-            ),
+            "incidents.list",
+            "Up to 100 incidents, the latest first",
             Needs(Action.READ, shows=visible.incidents),
+            IncidentsRow,
+            lambda call: self._incidents.read(call.query.span, call.query.queue),
+            query=IncidentsQuery,
         )
 
     def dying(self) -> Mapping[str, int]:
@@ -103,14 +132,38 @@ class HistoryPart(Part):
                 with suppress(SluiceError):
                     close()
 
-    def _read(self, request: Query, subject: str, name: str) -> object:
-        span = request.get_param("span") or "minute"
-        return self._history.read(subject, name, request.get_param("day"), span)
+    def _now(self) -> float:
+        return self._foundation.clock.now()
 
-    def _curves(self, request: Query, subject: str, name: str) -> object:
-        span = request.get_param("span") or "hour"
-        return self._series.of(subject, name, span, self._foundation.clock.now())
+    def _read(self, call: Call, subject: str, name: str) -> HistoryRow:
+        return self._history.read(subject, name, call.query.day, call.query.span)
 
-    def _recent_curves(self, request: Query) -> object:
-        names = [each for each in (request.get_param("queue") or "").split(",") if each]
-        return self._series.recent(names, self._foundation.clock.now())
+    def _recent_curves(self, call: Call) -> RecentRow:
+        names = [each for each in call.query.queue.split(",") if each]
+        return self._series.recent(names, self._now())
+
+
+class HistoryQuery(Struct, frozen=True):
+    """A span of history."""
+
+    span: Literal["minute", "hour", "day", "month"] = "minute"
+    day: Annotated[str, Meta(description="such as 2026-01-31, in UTC; by default today")] | None = None
+
+
+class SeriesQuery(Struct, frozen=True):
+    """One hour by minute, one day by five minutes, 30 days by hour."""
+
+    span: Literal["hour", "day", "month"] = "hour"
+
+
+class RecentQuery(Struct, frozen=True):
+    """The queues whose curves are wanted."""
+
+    queue: Annotated[str, Meta(description="up to 100 names of queues, divided by commas")] = ""
+
+
+class IncidentsQuery(Struct, frozen=True):
+    """Incidents of the last hour, day, or 30 days."""
+
+    span: Literal["hour", "day", "month"] = "day"
+    queue: str | None = None

@@ -44,7 +44,14 @@ class KeptPart(Part):
 
     def add_paths(self, site: Site) -> None:
         """Add the list."""
-        site.ask("/kept", lambda _request: self._answer(), Needs(Action.OPERATE))
+        site.ask(
+            "/kept",
+            "kept.list",
+            "What is kept, up to which bound, as it was looked at last",
+            Needs(Action.OPERATE),
+            KeptList,
+            lambda _call: self._answer(),
+        )
 
     def gauges(self) -> Iterable[LabelledGauge]:
         """Return the figures of the last look."""

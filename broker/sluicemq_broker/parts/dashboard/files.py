@@ -36,7 +36,8 @@ class _File(NamedTuple):
 def add_paths(site: Site) -> None:
     """Add a path for each file."""
     for name, each in _files().items():
-        site.open("/" if name == "index.html" else f"/dashboard/{name}", DashboardFile(each))
+        path = "/" if name == "index.html" else f"/dashboard/{name}"
+        site.serve(path, "dashboard.get", "The dashboard", None, DashboardFile(each).serve, media=each.kind)
 
 
 class DashboardFile:
@@ -45,7 +46,7 @@ class DashboardFile:
     def __init__(self, file: _File) -> None:
         self._file = file
 
-    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
+    def serve(self, request: falcon.Request, response: falcon.Response) -> None:
         """Answer with the file, or with 304 if the browser has it."""
         response.set_header("ETag", f'"{self._file.tag}"')
         response.set_header("Cache-Control", "no-cache")

@@ -19,11 +19,13 @@ from gevent.event import Event
 from sluicemq.protocol.errors import Unavailable
 from sluicemq.protocol.rows import OverviewRow
 from sluicemq_broker.admin import Snapshot, Snapshots, View
-from sluicemq_broker.http import BASE, Answer, Endless, HubPace, Site, view
+from sluicemq_broker.http import BASE, Endless, HubPace, Site
 from sluicemq_broker.runtime import Timer
 from sluicemq_broker.security import NOTHING, Caller
 
 log = logging.getLogger("broker.http")
+
+_EVENTS: Final = "text/event-stream"
 
 #: Seconds between two snapshots at least; more if they took a larger share of the CPU time, as with many
 #: queues on a busy machine; and at most.
@@ -37,13 +39,26 @@ CHECK: Final = 1.0
 def add_paths(site: Site) -> None:
     """Add the overview as it is now, and the feed of its changes."""
     feed = LiveFeed(site.snapshots)
-    site.add(f"{BASE}/overview", Answer(partial(_overview, site.snapshots)), NOTHING)
-    site.add(f"{BASE}/live", _Live(feed), NOTHING)
+    site.ask(
+        "/overview",
+        "overview.get",
+        "The broker, all queues together, and some of them",
+        NOTHING,
+        OverviewRow,
+        lambda call: site.snapshots.latest().of(call.caller).whole(call.query),
+        query=View,
+        asks_store=False,
+    )
+    site.serve(
+        f"{BASE}/live",
+        "overview.live",
+        "The overview again every 2 seconds, as server-sent events; 50 readers at most",
+        NOTHING,
+        partial(_serve, feed),
+        media=_EVENTS,
+        query=View,
+    )
     site.on_close(feed.close)
-
-
-def _overview(snapshots: Snapshots, request: falcon.Request) -> OverviewRow:
-    return snapshots.latest().of(request.context.caller).whole(view(request))
 
 
 class LiveFeed:
@@ -141,17 +156,12 @@ class LiveFeed:
         self._making = False
 
 
-class _Live:
-    """The feed as server-sent events."""
-
-    def __init__(self, feed: LiveFeed) -> None:
-        self._feed = feed
-
-    def on_get(self, request: falcon.Request, response: falcon.Response) -> None:
-        context = request.context
-        response.stream = Endless(self._feed.listen(view(request), context.caller, context.goes_on))
-        response.content_type = "text/event-stream"
-        response.set_header("X-Accel-Buffering", "no")  # nginx would buffer events
+def _serve(feed: LiveFeed, request: falcon.Request, response: falcon.Response) -> None:
+    """Answer with the feed as server-sent events."""
+    context = request.context
+    response.stream = Endless(feed.listen(context.query, context.caller, context.goes_on))
+    response.content_type = _EVENTS
+    response.set_header("X-Accel-Buffering", "no")  # nginx would buffer events
 
 
 def _event(snapshot: Snapshot, view: View) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.protocol.permissions import Action
-from sluicemq.protocol.rows import SubscriptionRow
+from sluicemq.protocol.rows import StreamsRow, SubscriptionRow
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors import Session
@@ -85,8 +85,11 @@ class StreamsPart(Part):
         """Add the list of streams, subscriptions and routes."""
         site.ask(
             "/streams",
-            lambda _request: self._admin.overview(),
+            "streams.list",
+            "Streams, their subscriptions with how far each is behind, and routes into queues",
             Needs(Action.SUBSCRIBE, shows=visible.stream_overview),
+            StreamsRow,
+            lambda _call: self._admin.overview(),
         )
 
     def gauges(self) -> Iterable[LabelledGauge]:

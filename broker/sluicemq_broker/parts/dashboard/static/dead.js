@@ -32,7 +32,7 @@ function which() {
 }
 
 function letters(name, asked) {
-  const path = `/queues/${enc(name)}/dead`;
+  const path = `/queues/${enc(name)}/dead-letters`;
   const chosen = new Set();
   const reason = h("input", { type: "search", id: "reason", value: asked.get("reason") || "", placeholder: "part of the last reason", autocomplete: "off" });
   const since = h("input", { type: "datetime-local", id: "since" });
@@ -89,7 +89,7 @@ function letters(name, asked) {
     const what = some ? `${chosen.size} chosen` : Object.keys(filtered).length ? "all that match" : "all";
     fill(acts,
       button(`Redrive ${what}`, { on: name, ask: ask("Redrive", `They become ready in ${name}, the oldest first. Their attempts and times to live start again; their history is kept. A job that dies again meanwhile is not redriven twice.`), order: () => post(`${path}/redrive`, body()), done: search }),
-      button(`Delete ${what}`, { on: name, danger: true, ask: ask("Delete", "They are removed with their payloads and histories. This can't be undone.", true), order: () => post(`${path}/delete`, body()), done: search }));
+      button(`Delete ${what}`, { on: name, danger: true, ask: ask("Delete", "They are removed with their payloads and histories. This can't be undone.", true), order: () => post(`${path}/discard`, body()), done: search }));
   }
 
   for (const field of [reason, since, until]) field.addEventListener("input", () => { clearTimeout(typing); typing = setTimeout(search, 350); });

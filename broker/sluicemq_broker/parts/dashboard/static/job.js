@@ -46,7 +46,7 @@ function orders(queue, id, found, done) {
     on: queue, danger, done, ask: () => ({ title, text, yes: words, danger, after: () => `job ${id}: ${verb} done` }), order: () => post(`${path}/${verb}`),
   });
   return [
-    found.state === "dead" && make("Retry", "retry", "Retry this job?", "It becomes ready again: its attempts and its time to live start again; its history is kept."),
+    found.state === "dead" && make("Retry", "redrive", "Retry this job?", "It becomes ready again: its attempts and its time to live start again; its history is kept."),
     found.state === "scheduled" && make("Promote", "promote", "Run this job now?", "It becomes ready now, before its delay is over."),
     ["ready", "scheduled", "waiting"].includes(found.state) && make("Cancel", "cancel", "Cancel this job?", "It is removed; clients that wait for its result get an error.", true),
     ["dead", "done"].includes(found.state) && make("Delete", "delete", "Delete this job?", "It is removed with its payload and its history.", true),

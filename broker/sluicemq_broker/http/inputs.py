@@ -1,0 +1,158 @@
+"""Parameters and bodies of requests: what each may have, with its bounds."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal
+
+from msgspec import Meta, Struct
+
+from sluicemq.protocol import wire
+from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.wire import ShownState
+from sluicemq_broker.admin import CHOICE
+from sluicemq_broker.runtime import read_options
+from sluicemq_broker.store import DeadLetters
+
+_MOST_LISTED: Final = 200
+Time = Annotated[float, Meta(description="Unix seconds")]
+Limit = Annotated[int, Meta(ge=1, le=_MOST_LISTED, description="how many at most")]
+After = Annotated[str, Meta(description="the `next` of the page before")]
+Part = Annotated[str, Meta(description="a part of the last reason")]
+
+
+class Pausable(StrEnum):
+    """The parts of a queue that can be paused."""
+
+    DELIVERY = wire.DELIVERY
+    INTAKE = wire.INTAKE
+
+
+class OfQueue(Struct, frozen=True):
+    """A choice of one queue, or of all."""
+
+    queue: str | None = None
+
+
+class JobsQuery(Struct, frozen=True):
+    """Jobs of a state, page by page; or jobs by the beginning of their ``id``."""
+
+    state: ShownState = ShownState.READY
+    id: Annotated[str, Meta(description="how the id begins")] | None = None
+    limit: Limit = 20
+    after: After | None = None
+
+
+class JobQuery(Struct, frozen=True):
+    """One job, with the beginnings of its payload and result."""
+
+    payload: Annotated[int, Meta(ge=0, description="bytes that are enough")] | None = None
+
+
+class DeadQuery(Struct, frozen=True):
+    """Dead letters, chosen by why and when they died."""
+
+    reason: Part | None = None
+    since: Time | None = None
+    until: Time | None = None
+
+    def which(self) -> DeadLetters:
+        """Return the choice; raises BadFrames for a time out of bounds."""
+        given = {"reason": self.reason, "since": self.since, "until": self.until}
+        return DeadLetters(**read_options(_given(given), CHOICE, "a choice of dead letters"))
+
+
+class DeadPageQuery(DeadQuery, frozen=True):
+    """A page of dead letters."""
+
+    limit: Limit = 20
+    after: After | None = None
+
+
+class WhatBody(Struct, frozen=True):
+    """The part of a queue that is paused or resumed."""
+
+    what: Pausable = Pausable.DELIVERY
+
+
+class SettingsBody(Struct, frozen=True):
+    """Values by setting, as in a file; null: no value."""
+
+    settings: dict[str, Any]
+
+
+class KeysBody(Struct, frozen=True):
+    """Settings that are taken back."""
+
+    keys: tuple[str, ...]
+
+
+class StateBody(Struct, frozen=True):
+    """Jobs of a state; those that are reserved can't be removed."""
+
+    state: str
+
+
+class ChangeBody(Struct, frozen=True):
+    """Another priority, another delay from now on, or both."""
+
+    priority: Annotated[int, Meta(ge=0, le=255)] | None = None
+    delay: Annotated[float, Meta(ge=0, description="seconds")] | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return what is given."""
+        return _given({"priority": self.priority, "delay": self.delay})
+
+
+class DeadBody(Struct, frozen=True):
+    """Dead letters, the oldest first: ``all`` of them, or those that match all else that is given."""
+
+    all: bool = False
+    ids: Annotated[tuple[str, ...], Meta(max_length=wire.MOST_IDS)] | None = None
+    reason: Part | None = None
+    since: Time | None = None
+    until: Time | None = None
+    limit: Annotated[int, Meta(ge=1)] | None = None
+
+    def which(self) -> dict[str, Any]:
+        """Return the choice; raises BadFrames if nothing is chosen."""
+        given = _given({name: getattr(self, name) for name in CHOICE})
+        if not given and not self.all:
+            raise BadFrames(f"choose dead letters by {', '.join(CHOICE)}, or all: true")
+        return {**given, "ids": list(self.ids)} if self.ids is not None else given
+
+
+class RedriveBody(DeadBody, frozen=True):
+    """Dead letters that become ready again, in their own queue or in the queue ``to``."""
+
+    to: str | None = None
+
+
+class ScheduleBody(Struct, frozen=True):
+    """A recurring job: by a ``cron`` expression in a ``timezone``, or ``every`` number of seconds."""
+
+    queue: str
+    payload: str
+    cron: str | None = None
+    timezone: str | None = None
+    every: float | None = None
+    misfire: Literal["skip", "one", "all"] | None = None
+    options: dict[str, Any] | None = None
+
+    def fields(self, name: str) -> dict[str, Any]:
+        """Return the schedule as the verb SCHEDULE takes it."""
+        optional = ("cron", "timezone", "every", "misfire", "options")
+        given = _given({key: getattr(self, key) for key in optional})
+        return {"name": name, "queue": self.queue, "payload": self.payload.encode(), **given}
+
+
+class LoginBody(Struct, frozen=True):
+    """A token, or a user and a password."""
+
+    token: str | None = None
+    user: str | None = None
+    password: str | None = None
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
