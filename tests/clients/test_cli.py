@@ -48,18 +48,18 @@ def test_a_mistyped_command_is_answered_with_the_one_that_may_be_meant(
         ["push", "\udcff", "x"],
         ["push", "q", "x", "--header", "a=\udcff"],
         ["push", "q", "x", "--group", "\udcff"],
-        ["show", "q", "\udcff"],
-        ["delete", "\udcff", "--yes"],
-        ["result", "q", "\udcff"],
-        ["dead", "redrive", "q", "ok", "\udcff"],
-        ["dead", "purge", "q", "--reason", "\udcff"],
-        ["schedule", "remove", "\udcff"],
-        ["schedule", "add", "name", "q", "x", "--cron", "\udcff"],
-        ["stream", "show", "\udcff"],
+        ["jobs", "show", "q", "\udcff"],
+        ["queues", "delete", "\udcff", "--yes"],
+        ["jobs", "result", "q", "\udcff"],
+        ["dead-letters", "redrive", "q", "ok", "\udcff"],
+        ["dead-letters", "discard", "q", "--reason", "\udcff"],
+        ["schedules", "remove", "\udcff"],
+        ["schedules", "add", "name", "q", "x", "--cron", "\udcff"],
+        ["streams", "show", "\udcff"],
         ["workers", "\udcff"],
         ["work", "\udcff", "--print"],
         ["pop", "\udcff"],
-        ["task", "show", "\udcff"],
+        ["operations", "show", "\udcff"],
         ["--endpoint", "ipc://\udcff", "queues"],
     ],
     ids=lambda arguments: " ".join(arguments).encode(errors="backslashreplace").decode(),
@@ -97,7 +97,7 @@ def test_a_push_that_only_the_store_has_not_confirmed_says_so_and_how_to_repeat_
 
 
 @pytest.mark.parametrize(
-    "command", [["purge", "mail", "--yes"], ["call", "mail", "x"], ["result", "mail", "x"]]
+    "command", [["queues", "purge", "mail", "--yes"], ["call", "mail", "x"], ["jobs", "result", "mail", "x"]]
 )
 def test_every_command_tells_a_silent_store_from_a_silent_broker(
     broker: ScriptedBroker, run: Run, command: list[str]
@@ -144,8 +144,9 @@ def test_the_names_of_queues_are_completed_wherever_one_is_wanted(broker: Script
 
 
 def test_without_a_broker_commands_are_completed_and_no_queues() -> None:
-    assert completed("--endpoint", nobody(), "peek", "") == []
-    assert "peek" in completed("pe")
+    assert completed("--endpoint", nobody(), "jobs", "list", "") == []
+    assert completed("dea") == ["dead-letters"]
+    assert "list" in completed("jobs", "l")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -180,7 +181,7 @@ def test_ping_waits_for_a_broker_that_comes_up(broker: ScriptedBroker) -> None:
 @pytest.mark.parametrize(
     "command",
     [["queues"], ["ping"], ["push", "q", "x"], ["push", "q", "--lines"], ["work", "q", "--print"],
-     ["purge", "q", "--yes"]],
+     ["queues", "purge", "q", "--yes"]],
 )  # fmt: skip
 def test_without_a_broker_every_command_ends_with_3_and_says_what_to_do(command: list[str]) -> None:
     done = CliRunner().invoke(app, ["--endpoint", nobody(), "--timeout", "60", *command], input=b"")

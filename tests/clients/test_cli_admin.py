@@ -45,7 +45,7 @@ def test_show_tells_a_job_with_its_times_and_its_history(broker: ScriptedBroker,
     # Given
     broker.on[wire.SHOW] = lambda _message: a_job()
     # When
-    shown = run("show", "mail", "one").stdout
+    shown = run("jobs", "show", "mail", "one").stdout
     # Then
     assert broker.of(wire.SHOW)[0].fields == ["mail", "one"]
     lines = [line.split() for line in shown.splitlines()]
@@ -61,9 +61,9 @@ def test_show_shows_the_payload_only_if_asked(broker: ScriptedBroker, run: Run) 
     broker.on[wire.SHOW] = lambda message: a_job(state="done" if message.fields[1] == "two" else "dead")
     # When
     for command in (
-        ["show", "mail", "one"],
-        ["dead", "show", "mail", "one"],
-        ["done", "show", "mail", "two"],
+        ["jobs", "show", "mail", "one"],
+        ["jobs", "show", "mail", "one"],
+        ["jobs", "show", "mail", "two"],
     ):
         shown, asked = run(*command).stdout, run(*command, "--payload").stdout
         # Then
@@ -74,15 +74,15 @@ def test_show_shows_the_payload_only_if_asked(broker: ScriptedBroker, run: Run) 
 
 def test_show_as_json_is_the_whole_job_with_its_payload_if_asked(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.SHOW] = lambda _message: a_job(payload=b"x" * 10_000)
-    shown = json.loads(run("show", "mail", "one", "--json", "--payload").stdout)
+    shown = json.loads(run("jobs", "show", "mail", "one", "--json", "--payload").stdout)
     assert (shown["queue"], len(shown["job"]["payload"])) == ("mail", 10_000)
-    without = json.loads(run("show", "mail", "one", "--json").stdout)["job"]
+    without = json.loads(run("jobs", "show", "mail", "one", "--json").stdout)["job"]
     assert (without.get("payload"), without["payload_bytes"]) == (None, 10_000)
 
 
 def test_show_cuts_a_long_payload_and_says_so(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.SHOW] = lambda _message: a_job(payload=b"x" * 10_000)
-    shown = run("show", "mail", "one", "--payload").stdout
+    shown = run("jobs", "show", "mail", "one", "--payload").stdout
     assert len(shown) < 4000
     assert "(10000 bytes; --json shows all)" in shown
 
@@ -90,15 +90,15 @@ def test_show_cuts_a_long_payload_and_says_so(broker: ScriptedBroker, run: Run) 
 @pytest.mark.parametrize(
     ("command", "verb", "fields", "said"),
     [
-        (["promote", "mail", "one"], wire.PROMOTE, ["mail", "one"], "promoted one: it is due now\n"),
+        (["jobs", "promote", "mail", "one"], wire.PROMOTE, ["mail", "one"], "promoted one: it is due now\n"),
         (
-            ["change", "mail", "one", "--priority", "0", "--delay", "1.5"],
+            ["jobs", "change", "mail", "one", "--priority", "0", "--delay", "1.5"],
             wire.CHANGE,
             ["mail", "one", {"priority": 0, "delay": 1.5}],
             "changed one\n",
         ),
         (
-            ["change", "mail", "one", "--delay", "0"],
+            ["jobs", "change", "mail", "one", "--delay", "0"],
             wire.CHANGE,
             ["mail", "one", {"delay": 0.0}],
             "changed one\n",
@@ -115,22 +115,22 @@ def test_a_job_that_waits_is_promoted_or_changed(
 
 def test_a_refused_change_ends_with_1(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.CHANGE] = lambda _message: NotFound("job 'one' is reserved")
-    result = run("change", "mail", "one", "--delay", "1")
+    result = run("jobs", "change", "mail", "one", "--delay", "1")
     assert (result.exit_code, result.stderr) == (1, "sluicemq: job 'one' is reserved\n")
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["change", "mail", "one"],
-        ["change", "mail", "one", "--priority", "256"],
-        ["change", "mail", "one", "--delay", "-1"],
+        ["jobs", "change", "mail", "one"],
+        ["jobs", "change", "mail", "one", "--priority", "256"],
+        ["jobs", "change", "mail", "one", "--delay", "-1"],
         ["dead"],
-        ["dead", "redrive", "mail"],
-        ["dead", "redrive", "mail", "one", "--all"],
-        ["dead", "redrive", "mail", "--all", "--limit", "0"],
-        ["dead", "redrive", "mail", "--all", "--older-than", "5"],
-        ["dead", "purge", "mail", "one", "--reason", "disk"],
+        ["dead-letters", "redrive", "mail"],
+        ["dead-letters", "redrive", "mail", "one", "--all"],
+        ["dead-letters", "redrive", "mail", "--all", "--limit", "0"],
+        ["dead-letters", "redrive", "mail", "--all", "--older-than", "5"],
+        ["dead-letters", "discard", "mail", "one", "--reason", "disk"],
         ["done", "redrive", "mail"],
     ],
 )
@@ -162,19 +162,6 @@ def test_what_has_ended_is_listed_with_its_end(broker: ScriptedBroker, run: Run,
     assert json.loads(run(state, "list", "mail", "--json").stdout)["jobs"][0]["id"] == "one"
 
 
-@pytest.mark.parametrize(("state", "other"), [("dead", "done"), ("done", "dead")])
-def test_what_has_ended_is_shown_by_the_command_of_its_state_only(
-    broker: ScriptedBroker, run: Run, state: str, other: str
-) -> None:
-    broker.on[wire.SHOW] = lambda _message: a_job(state=state)
-    assert run(state, "show", "mail", "one").exit_code == 0
-    refused = run(other, "show", "mail", "one")
-    assert (refused.exit_code, refused.stderr) == (
-        1,
-        f"sluicemq: job 'one' of queue 'mail' is {state}, not {other}\n",
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "fields"),
     [
@@ -188,7 +175,7 @@ def test_redrive_sends_which_and_where_to(
     broker: ScriptedBroker, run: Run, arguments: list[str], fields: list[Any]
 ) -> None:
     broker.on[wire.REDRIVE] = lambda _message: {"moved": 0, "left": 3, "refused": []}
-    result = run("dead", "redrive", "mail", *arguments)
+    result = run("dead-letters", "redrive", "mail", *arguments)
     assert result.exit_code == 0
     assert result.stdout.startswith("0 dead letters of mail redriven")
     assert result.stdout.endswith(", 3 left\n")
@@ -198,12 +185,12 @@ def test_redrive_sends_which_and_where_to(
 def test_an_id_that_can_not_be_redriven_is_told_and_ends_with_1(broker: ScriptedBroker, run: Run) -> None:
     refused = [["two", "NOT_FOUND", "job 'two' is ready"]]
     broker.on[wire.REDRIVE] = lambda _message: {"moved": 1, "left": 0, "refused": refused}
-    result = run("dead", "redrive", "mail", "one", "two", "--json")
+    result = run("dead-letters", "redrive", "mail", "one", "two", "--json")
     assert (result.exit_code, result.stderr) == (1, "not redriven: job 'two' is ready\n")
     assert json.loads(result.stdout) == {
         "queue": "mail", "to": None, "moved": 1, "left": 0, "refused": refused,
     }  # fmt: skip
-    assert run("dead", "redrive", "mail", "--all").exit_code == 0
+    assert run("dead-letters", "redrive", "mail", "--all").exit_code == 0
 
 
 @pytest.mark.parametrize(
@@ -219,21 +206,21 @@ def test_dead_purge_asks_first_and_sends_which(
     broker: ScriptedBroker, run: Run, arguments: list[str], question: str, which: dict[str, Any]
 ) -> None:
     broker.on[wire.DISCARD] = lambda _message: 7
-    asked = run("dead", "purge", "mail", *arguments, stdin=b"n\n")
+    asked = run("dead-letters", "discard", "mail", *arguments, stdin=b"n\n")
     assert (asked.exit_code, question in asked.stderr) == (1, True)
     assert broker.of(wire.DISCARD) == []
-    told = run("dead", "purge", "mail", *arguments, "--yes").stdout
+    told = run("dead-letters", "discard", "mail", *arguments, "--yes").stdout
     assert told == "removed 7 dead letters of mail\n"
     assert broker.of(wire.DISCARD)[0].fields[:2] == ["mail", which]
 
 
 @pytest.mark.parametrize("verb", [wire.REDRIVE, wire.DISCARD])
 def test_dead_letters_are_chosen_by_when_they_died(broker: ScriptedBroker, run: Run, verb: bytes) -> None:
-    command = ["redrive", "mail"] if verb == wire.REDRIVE else ["purge", "mail", "--yes"]
+    command = ["redrive", "mail"] if verb == wire.REDRIVE else ["discard", "mail", "--yes"]
     broker.on[wire.REDRIVE] = lambda _message: {"moved": 0, "left": 0, "refused": []}
     broker.on[wire.DISCARD] = lambda _message: 0
     before = time()
-    assert run("dead", *command, "--newer-than", "60", "--older-than", "20").exit_code == 0
+    assert run("dead-letters", *command, "--newer-than", "60", "--older-than", "20").exit_code == 0
     (asked,) = broker.of(verb)
     assert before <= asked.fields[1]["since"] + 60 <= time()
     assert before <= asked.fields[1]["until"] + 20 <= time()
@@ -251,12 +238,15 @@ def test_pause_and_resume_send_what(
 ) -> None:
     broker.on[wire.PAUSE] = lambda message: ["delivery", "intake"][: 1 + (message.fields[1] == "intake")]
     broker.on[wire.RESUME] = lambda _message: ["intake"]
-    assert run("pause", "mail", *flags).stdout.startswith("paused in mail: delivery")
+    assert run("queues", "pause", "mail", *flags).stdout.startswith("paused in mail: delivery")
     assert [message.fields for message in broker.of(wire.PAUSE)] == [["mail", what] for what in whats]
-    resumed = run("resume", "mail", *flags).stdout
+    resumed = run("queues", "resume", "mail", *flags).stdout
     assert resumed == f"resumed in mail: {' and '.join(whats)}; still paused: intake\n"
     assert [message.fields for message in broker.of(wire.RESUME)] == [["mail", what] for what in whats]
-    assert json.loads(run("resume", "mail", "--json").stdout) == {"queue": "mail", "paused": ["intake"]}
+    assert json.loads(run("queues", "resume", "mail", "--json").stdout) == {
+        "queue": "mail",
+        "paused": ["intake"],
+    }
 
 
 def test_settings_of_a_queue_are_set_taken_back_and_shown(broker: ScriptedBroker, run: Run) -> None:
@@ -267,19 +257,19 @@ def test_settings_of_a_queue_are_set_taken_back_and_shown(broker: ScriptedBroker
     broker.on[wire.SETTINGS] = lambda _message: {"settings": [of_mongodb, of_file], "differs": [differs]}
 
     line = "mail: max_running = 5 (mongodb; the file says none)\n"
-    assert run("queue", "set", "mail", "max_running", "5", "ttl", "none").stdout == line
-    assert run("queue", "unset", "mail", "max_running", "ttl").stdout == line
+    assert run("queues", "set-settings", "mail", "max_running", "5", "ttl", "none").stdout == line
+    assert run("queues", "unset-settings", "mail", "max_running", "ttl").stdout == line
     assert [each.fields for each in broker.of(wire.SET)] == [["mail", {"max_running": "5", "ttl": "none"}]]
     assert [each.fields for each in broker.of(wire.UNSET)] == [["mail", ["max_running", "ttl"]]]
-    assert json.loads(run("queue", "set", "*", "ttl", "1h", "--json").stdout) == {
+    assert json.loads(run("queues", "set-settings", "*", "ttl", "1h", "--json").stdout) == {
         "queue": "*", "settings": [of_mongodb],
     }  # fmt: skip
-    shown = run("queue", "show", "mail").stdout
+    shown = run("queues", "settings", "mail").stdout
     for each in ("max_running", "none", '{"acme": 3}', "file", "brokers differ", "a:1", "60.0"):
         assert each in shown
-    told = json.loads(run("queue", "show", "mail", "--json").stdout)
+    told = json.loads(run("queues", "settings", "mail", "--json").stdout)
     assert told == {"queue": "mail", "settings": [of_mongodb, of_file], "differs": [differs]}
-    assert run("queue", "set", "mail", "max_running").exit_code == 2
+    assert run("queues", "set-settings", "mail", "max_running").exit_code == 2
 
 
 def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
@@ -313,12 +303,17 @@ def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
 def test_the_library_says_when_dead_letters_died_in_unix_seconds(broker: ScriptedBroker) -> None:
     broker.on[wire.DISCARD] = lambda _message: 3
     with Client(broker.endpoint, timeout=60) as client:
-        assert client.discard("mail", since=datetime.fromtimestamp(5, UTC), until=7.5, reason=None) == 3
+        assert (
+            client.dead_letters.discard(
+                "mail", since=datetime.fromtimestamp(5, UTC), until=7.5, reason=None
+            ).result()
+            == 3
+        )
     assert broker.of(wire.DISCARD)[0].fields[:2] == ["mail", {"since": 5.0, "until": 7.5}]
 
 
 def test_the_library_redrives_ids_in_one_request(broker: ScriptedBroker) -> None:
     broker.on[wire.REDRIVE] = lambda _message: {"moved": 1, "left": 0, "refused": []}
     with Client(broker.endpoint) as client:
-        client.redrive("mail", ("one",), to="late")
+        client.dead_letters.redrive("mail", ("one",), to="late").result()
     assert [message.fields[:3] for message in broker.of(wire.REDRIVE)] == [["mail", {"ids": ["one"]}, "late"]]

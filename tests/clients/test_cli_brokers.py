@@ -35,31 +35,31 @@ def test_brokers_are_listed_with_their_versions_and_what_they_read(broker: Scrip
         "lives",
         "silent",
     ]
-    assert "schema 2; sluicemq upgrade raises it to 3" in result.stderr
+    assert "schema 2; sluicemq brokers upgrade raises it to 3" in result.stderr
     assert json.loads(run("brokers", "--json").stdout) == FOUND
 
 
 def test_an_upgrade_shows_the_brokers_and_asks(broker: ScriptedBroker, run: Run) -> None:
     finds(broker)
-    refused = run("upgrade", stdin=b"n\n")
+    refused = run("brokers", "upgrade", stdin=b"n\n")
     assert refused.exit_code == 1
     assert "b:2" in refused.stderr
     assert "from schema 2 to 3, for good?" in refused.stderr
     assert broker.of(wire.UPGRADE) == []
-    assert run("upgrade", stdin=b"y\n").stdout == "the store has schema 3 now\n"
-    assert json.loads(run("upgrade", "--yes", "--json").stdout) == {"schema": 3, "before": 2}
+    assert run("brokers", "upgrade", stdin=b"y\n").stdout == "the store has schema 3 now\n"
+    assert json.loads(run("brokers", "upgrade", "--yes", "--json").stdout) == {"schema": 3, "before": 2}
 
 
 def test_an_upgrade_with_nothing_to_do_asks_nothing(broker: ScriptedBroker, run: Run) -> None:
     finds(broker, schema=3)
-    result = run("upgrade")
+    result = run("brokers", "upgrade")
     assert (result.exit_code, result.stdout) == (0, "the store had schema 3 already\n")
 
 
 def test_a_refusal_says_which_broker_is_too_old(broker: ScriptedBroker, run: Run) -> None:
     finds(broker)
     broker.on[wire.UPGRADE] = lambda _message: OldBroker("schema 3 can't be read by b:2")
-    result = run("upgrade", "--yes", "--json")
+    result = run("brokers", "upgrade", "--yes", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["error"] == {
         "code": "OLD_BROKER", "message": "schema 3 can't be read by b:2",

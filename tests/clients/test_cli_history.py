@@ -32,7 +32,7 @@ TOLD: dict[str, Any] = {"subject": "queue", "name": "mail", "span": "minute", "t
 
 def test_the_last_hour_is_shown_by_minute(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.HISTORY] = lambda _message: TOLD
-    head, *lines = run("history", "mail").stdout.splitlines()
+    head, *lines = run("history", "queue", "mail").stdout.splitlines()
     assert head.split()[:4] == ["minute", "pushed", "delivered", "committed"]
     assert len(lines) == 60
     assert lines[-1].split() == ["23:43", "89", "2", "0", "0", "0", "0", "7", "1.5", "s", "-"]
@@ -42,7 +42,7 @@ def test_the_last_hour_is_shown_by_minute(broker: ScriptedBroker, run: Run) -> N
 def test_other_spans_and_days_are_asked_for_and_shown_whole(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.HISTORY] = lambda message: {**TOLD, "span": message.fields[3]}
     for flag, shown in (("--hour", "11-14 23:00"), ("--day", "2023-11-14"), ("--month", "2023-11")):
-        lines = run("history", "mail", flag, "--on", "2023-11-14").stdout.splitlines()
+        lines = run("history", "queue", "mail", flag, "--on", "2023-11-14").stdout.splitlines()
         assert len(lines) == 91
         assert lines[-1].startswith(shown)
         assert broker.of(wire.HISTORY)[-1].fields == ["queue", "mail", "2023-11-14", flag[2:]]
@@ -50,18 +50,18 @@ def test_other_spans_and_days_are_asked_for_and_shown_whole(broker: ScriptedBrok
 
 def test_as_json_it_is_what_the_broker_told(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.HISTORY] = lambda _message: TOLD
-    assert json.loads(run("history", "mail", "--json").stdout) == TOLD
+    assert json.loads(run("history", "queue", "mail", "--json").stdout) == TOLD
 
 
 def test_a_queue_without_history_says_so(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.HISTORY] = lambda _message: {**TOLD, "points": []}
-    assert run("history", "mail").stderr == "nothing was counted in mail\n"
+    assert run("history", "queue", "mail").stderr == "nothing was counted in mail\n"
 
 
 @pytest.mark.parametrize("kind", ["queue", "stream", "device", "broker"])
 def test_it_can_be_drawn(broker: ScriptedBroker, run: Run, tmp_path: Path, kind: str) -> None:
     broker.on[wire.HISTORY] = lambda _message: {**TOLD, "subject": kind}
-    assert run("history", "mail", "--plot", str(tmp_path / "mail.svg")).exit_code == 0
+    assert run("history", "queue", "mail", "--plot", str(tmp_path / "mail.svg")).exit_code == 0
     assert "<svg" in (tmp_path / "mail.svg").read_text()
 
 
@@ -70,7 +70,7 @@ def test_what_it_can_not_be_drawn_into_is_said(
     broker: ScriptedBroker, run: Run, tmp_path: Path, file: str
 ) -> None:
     broker.on[wire.HISTORY] = lambda _message: TOLD
-    refused = run("history", "mail", "--plot", str(tmp_path / file))
+    refused = run("history", "queue", "mail", "--plot", str(tmp_path / file))
     assert refused.exit_code == 1
     assert refused.stderr.startswith(f"Error: can't draw {tmp_path / file}: ")
 
@@ -85,10 +85,10 @@ def test_streams_and_devices_have_columns_of_their_own(broker: ScriptedBroker, r
         "points": [{"at": 1_700_000_040.0, "counted": counted}],
     }  # fmt: skip
     # When, Then
-    head, line = run("history", "--stream", "prices").stdout.splitlines()
+    head, line = run("history", "stream", "prices").stdout.splitlines()
     assert head.split() == ["minute", "published", "bytes", "again", "read", "bytes", "read", "gone"]
     assert line.split() == ["22:14", "5", "900", "0", "7", "1000", "0"]
-    head, line = run("history", "--device", "streamer.mail").stdout.splitlines()
+    head, line = run("history", "device", "streamer.mail").stdout.splitlines()
     assert head.split() == ["minute", "received", "sent", "lost", "paused"]
     assert line.split() == ["22:14", "4", "3", "1", "2.0", "s"]
     assert [each.fields[:2] for each in broker.of(wire.HISTORY)] == [

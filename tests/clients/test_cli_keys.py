@@ -145,7 +145,7 @@ class TestConnecting:
         options = ["--endpoint", broker.endpoint, "--key-file", str(tmp_path / "key")]
         options += ["--server-key", broker.server_key]
         shell = ShellComplete(app, {}, "sluicemq", "_SLUICEMQ_COMPLETE")
-        line = [*options, "peek"] if first else ["peek", *options]
+        line = [*options, "jobs", "list"] if first else ["jobs", "list", *options]
         assert [each.value for each in shell.get_completions(line, "ma")] == ["mail"]
 
     def test_a_user_takes_its_password_from_a_file(

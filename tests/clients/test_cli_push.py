@@ -20,7 +20,7 @@ from sluicemq.protocol import wire
     [
         ["push", "mail", "x", "--priority", "300"],
         ["push", "mail", "--lines", "--priority", "300"],
-        ["change", "mail", "one", "--priority", "300"],
+        ["jobs", "change", "mail", "one", "--priority", "300"],
     ],
 )
 def test_a_priority_that_no_job_may_have_is_a_usage_error_everywhere(
@@ -172,7 +172,7 @@ def test_push_of_many_counts_what_is_refused_and_ends_with_1(broker: ScriptedBro
         ["--timeout", "0", "ping"],
         ["ping", "--timeout", "-1"],
         ["ping", "--endpoint", "localhost"],
-        ["peek", "mail", "--state", "lost"],
+        ["jobs", "list", "mail", "--state", "lost"],
         ["nonsense"],
         ["--endpoint", "localhost", "queues"],
     ],

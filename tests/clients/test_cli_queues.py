@@ -36,10 +36,10 @@ def test_queues_are_shown_as_a_table_of_whatever_the_broker_tells(broker: Script
 LISTS: dict[str, tuple[bytes, list[str]]] = {
     "read queues": (wire.QUEUES, ["queues"]),
     "read workers": (wire.WORKERS, ["workers"]),
-    "subscribe streams": (wire.STREAMS, ["stream", "list"]),
-    "subscribe subscriptions": (wire.SUBS, ["stream", "subscriptions"]),
-    "manage schedules": (wire.SCHEDULE, ["schedule", "list"]),
-    "manage bulk operations": (wire.TASKS, ["tasks"]),
+    "subscribe streams": (wire.STREAMS, ["streams", "list"]),
+    "subscribe subscriptions": (wire.SUBS, ["subscriptions", "list"]),
+    "manage schedules": (wire.SCHEDULE, ["schedules", "list"]),
+    "manage bulk operations": (wire.TASKS, ["operations", "list"]),
 }
 
 
@@ -81,14 +81,14 @@ def test_peek_shows_jobs_with_times_and_the_beginning_of_payloads(broker: Script
     }  # fmt: skip
     broker.on[wire.PEEK] = lambda _message: [job]
     # When
-    shown = run("peek", "mail", "--state", "dead", "--limit", "3").stdout
+    shown = run("jobs", "list", "mail", "--state", "dead", "--limit", "3").stdout
     # Then
     assert broker.of(wire.PEEK)[0].fields == ["mail", "dead", 3, {"first": 256}]
     assert shown.split()[:5] == ["id", "attempts", "age", "headers", "payload"]
     assert '{"a": 1}' in shown
     assert "\\xffxyyy" in shown
     assert "yyy…" in shown
-    as_json = json.loads(run("--json", "peek", "mail").stdout)
+    as_json = json.loads(run("--json", "jobs", "list", "mail").stdout)
     assert as_json["jobs"][0]["payload"]["base64"].startswith("/3h5")
 
 
@@ -99,7 +99,7 @@ def test_peek_reads_no_more_of_a_long_payload_than_it_shows(broker: ScriptedBrok
     broker.on[wire.PEEK] = lambda _message: [whole, left_out]
     # When
     began = process_time()
-    shown = run("peek", "mail").stdout
+    shown = run("jobs", "list", "mail").stdout
     took = process_time() - began
     # Then: to decode all of it took a microsecond a byte
     assert took < 2.0
@@ -113,7 +113,7 @@ def test_peek_shows_when_a_job_is_due_and_the_reason_of_its_last_failure(
     reasons = [{"reason": "first", "attempt": 1}, {"reason": "disk full", "attempt": 2}]
     job = {"id": "one", "state": "ready", "eligible_at": time() + 3 * 3600 + 60, "errors": reasons}
     broker.on[wire.PEEK] = lambda _message: [job]
-    shown = run("peek", "mail").stdout
+    shown = run("jobs", "list", "mail").stdout
     assert shown.split("\n")[0].split() == ["id", "due", "last", "error"]
     assert shown.split("\n")[1].split() == ["one", "in", "3", "h", "disk", "full"]
 
@@ -125,7 +125,7 @@ def test_peek_in_a_narrow_terminal_shows_ids_whole(
     monkeypatch.setenv("COLUMNS", "30")
     job = {"id": "i" * 50, "attempts": 1, "payload": b"p " * 40, "headers": {"key": "value " * 20}}
     broker.on[wire.PEEK] = lambda _message: [job]
-    assert "i" * 50 in run("peek", "mail").stdout
+    assert "i" * 50 in run("jobs", "list", "mail").stdout
 
 
 def test_nothing_shown_can_command_the_terminal(broker: ScriptedBroker, run: Run) -> None:
@@ -135,11 +135,17 @@ def test_nothing_shown_can_command_the_terminal(broker: ScriptedBroker, run: Run
     broker.on[wire.QUEUES] = lambda _message: [{"name": evil}]
     broker.on[wire.STATS] = lambda _message: {evil: {evil: evil}}
     broker.on[wire.CANCEL] = lambda _message: NotFound(evil)
-    for command in (["peek", "q"], ["queues"], ["stats"], ["cancel", "q", "x"], ["--json", "peek", "q"]):
+    for command in (
+        ["jobs", "list", "q"],
+        ["queues"],
+        ["stats"],
+        ["jobs", "cancel", "q", "x"],
+        ["--json", "jobs", "list", "q"],
+    ):
         result = run(*command)
         assert result.output
         assert all(line.isprintable() for line in result.output.split("\n")), command
-    as_json = json.loads(run("--json", "peek", "q").stdout)
+    as_json = json.loads(run("--json", "jobs", "list", "q").stdout)
     assert as_json["jobs"][0]["id"] == evil
 
 
@@ -148,8 +154,8 @@ def test_queues_asks_for_one_queue_alone(broker: ScriptedBroker, run: Run) -> No
     no_queue = BadQueue("there is no queue 'nosuch'")
     broker.on[wire.QUEUE] = lambda message: QUEUES[1] if message.fields == ["thumbs"] else no_queue
     # Then
-    assert json.loads(run("queues", "thumbs", "--json").stdout) == {"queues": QUEUES[1:]}
-    unknown = run("queues", "nosuch")
+    assert json.loads(run("queues", "list", "thumbs", "--json").stdout) == {"queues": QUEUES[1:]}
+    unknown = run("queues", "list", "nosuch")
     assert unknown.exit_code == 1
     assert unknown.stderr == "sluicemq: there is no queue 'nosuch'\n"
     assert broker.of(wire.QUEUES) == []
@@ -165,11 +171,11 @@ def test_an_error_is_told_as_json_when_the_option_follows_the_command(
     broker: ScriptedBroker, run: Run
 ) -> None:
     broker.on[wire.CANCEL] = lambda _message: NotFound("no job")
-    assert json.loads(run("cancel", "q", "x", "--json").stdout)["error"]["code"] == "NOT_FOUND"
+    assert json.loads(run("jobs", "cancel", "q", "x", "--json").stdout)["error"]["code"] == "NOT_FOUND"
 
 
 def test_purge_asks_first_and_a_no_ends_with_1(broker: ScriptedBroker, run: Run) -> None:
-    result = run("purge", "mail", stdin=b"n\n")
+    result = run("queues", "purge", "mail", stdin=b"n\n")
     assert result.exit_code == 1
     assert "Remove all ready jobs of queue mail?" in result.stderr
     assert broker.of(wire.PURGE) == []
@@ -177,21 +183,23 @@ def test_purge_asks_first_and_a_no_ends_with_1(broker: ScriptedBroker, run: Run)
 
 def test_purge_and_delete_do_it_after_a_yes(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.PURGE] = broker.on[wire.DELETE] = lambda _message: 12
-    assert run("purge", "mail", stdin=b"y\n").stdout == "removed 12 ready jobs of mail\n"
-    assert run("purge", "mail", "--state", "dead", "--yes").stdout == "removed 12 dead jobs of mail\n"
-    assert run("delete", "mail", "--yes").stdout == "deleted mail with 12 jobs\n"
+    assert run("queues", "purge", "mail", stdin=b"y\n").stdout == "removed 12 ready jobs of mail\n"
+    assert (
+        run("queues", "purge", "mail", "--state", "dead", "--yes").stdout == "removed 12 dead jobs of mail\n"
+    )
+    assert run("queues", "delete", "mail", "--yes").stdout == "deleted mail with 12 jobs\n"
     assert [message.fields[:2] for message in broker.of(wire.PURGE)] == [["mail", "ready"], ["mail", "dead"]]
     assert broker.of(wire.DELETE)[0].fields[:1] == ["mail"]
 
 
 def test_cancel_names_the_job(broker: ScriptedBroker, run: Run) -> None:
-    assert json.loads(run("--json", "cancel", "mail", "one").stdout) == {"queue": "mail", "id": "one"}
+    assert json.loads(run("--json", "jobs", "cancel", "mail", "one").stdout) == {"queue": "mail", "id": "one"}
     assert broker.of(wire.CANCEL)[0].fields == ["mail", "one"]
 
 
 def test_a_refusal_is_one_line_and_with_json_also_an_object(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.CANCEL] = lambda _message: NotFound("no job 'one' in mail")
-    result = run("--json", "cancel", "mail", "one")
+    result = run("--json", "jobs", "cancel", "mail", "one")
     assert result.exit_code == 1
     assert result.stderr == "sluicemq: no job 'one' in mail\n"
     assert json.loads(result.stdout) == {"error": {"code": "NOT_FOUND", "message": "no job 'one' in mail"}}
@@ -200,11 +208,14 @@ def test_a_refusal_is_one_line_and_with_json_also_an_object(broker: ScriptedBrok
 def test_peek_says_that_there_are_more_and_why_they_are_not_shown(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.PEEK] = lambda _message: [{"id": "one"}, {"id": "two"}]
     broker.on[wire.QUEUE] = lambda _message: {"name": "q", "ready": 37}
-    assert run("peek", "q", "--limit", "2").stderr == "2 of 37: --limit shows more\n"
-    assert run("peek", "q", "--limit", "100").stderr == "2 of 37: more are too large to be shown at once\n"
-    assert json.loads(run("--json", "peek", "q").stdout)["more"] is True
+    assert run("jobs", "list", "q", "--limit", "2").stderr == "2 of 37: --limit shows more\n"
+    assert (
+        run("jobs", "list", "q", "--limit", "100").stderr
+        == "2 of 37: more are too large to be shown at once\n"
+    )
+    assert json.loads(run("--json", "jobs", "list", "q").stdout)["more"] is True
     broker.on[wire.QUEUE] = lambda _message: {"name": "q", "ready": 2}
-    assert run("peek", "q").stderr == ""
+    assert run("jobs", "list", "q").stderr == ""
 
 
 def test_peek_at_nothing_says_what_there_is_and_when_the_next_is_due(
@@ -217,10 +228,12 @@ def test_peek_at_nothing_says_what_there_is_and_when_the_next_is_due(
     broker.on[wire.QUEUE] = lambda _message: {"name": "q", "ready": 0, "scheduled": 1, "dead": 3}
     at = datetime.fromtimestamp(due, UTC).isoformat(sep=" ", timespec="seconds")
     said = f"no ready jobs in q; 1 scheduled, the next due in 10 min ({at}); 3 dead\n"
-    assert run("peek", "q").stderr == said
+    assert run("jobs", "list", "q").stderr == said
 
 
-@pytest.mark.parametrize("arguments", [["peek", "q", "--newest"], ["dead", "list", "q", "--newest"]])
+@pytest.mark.parametrize(
+    "arguments", [["jobs", "list", "q", "--newest"], ["dead-letters", "list", "q", "--newest"]]
+)
 def test_the_last_ones_are_asked_for_from_the_end(
     broker: ScriptedBroker, run: Run, arguments: list[str]
 ) -> None:
@@ -254,15 +267,15 @@ def test_queues_are_shown_as_they_were_counted_while_mongodb_is_away(
 @pytest.mark.parametrize(
     ("arguments", "ordered"),
     [
-        (["show", "q", "x"], False),
-        (["peek", "q"], False),
-        (["schedule", "list"], False),
-        (["stream", "list"], False),
-        (["tasks"], False),
-        (["cancel", "q", "x"], True),
-        (["pause", "q"], True),
-        (["schedule", "remove", "x"], True),
-        (["purge", "q", "--yes"], True),
+        (["jobs", "show", "q", "x"], False),
+        (["jobs", "list", "q"], False),
+        (["schedules", "list"], False),
+        (["streams", "list"], False),
+        (["operations", "list"], False),
+        (["jobs", "cancel", "q", "x"], True),
+        (["queues", "pause", "q"], True),
+        (["schedules", "remove", "x"], True),
+        (["queues", "purge", "q", "--yes"], True),
     ],
 )
 def test_only_of_an_order_it_is_said_that_it_may_still_be_carried_out(
@@ -286,3 +299,24 @@ def test_only_of_an_order_it_is_said_that_it_may_still_be_carried_out(
     assert result.exit_code == 4
     assert away in result.stderr
     assert ("may still be carried out" in result.stderr) == ordered
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (["peek", "mail"], "jobs list"),
+        (["dead", "list", "mail"], "dead-letters list"),
+        (["done", "list", "mail"], "jobs list --state done"),
+        (["tasks"], "operations list"),
+        (["queues", "mail"], "queues list mail"),
+    ],
+)
+def test_a_command_of_the_last_version_works_and_says_its_new_form(
+    broker: ScriptedBroker, run: Run, old: list[str], new: str
+) -> None:
+    broker.on[wire.PEEK] = broker.on[wire.TASKS] = lambda _message: []
+    broker.on[wire.QUEUE] = lambda _message: QUEUES[0]
+    result = run(*old, "--json")
+    assert result.exit_code == 0
+    assert result.stderr.startswith("sluicemq: `sluicemq ")
+    assert result.stderr.endswith(f"` is now `sluicemq {new}`\n")

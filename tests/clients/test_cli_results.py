@@ -52,10 +52,10 @@ def test_call_without_a_result_in_time_ends_with_1_and_says_how_to_ask_again(
     broker.on[wire.RESULT] = lambda _message: SILENCE
     result = run("call", "mail", "x", "--id", "mine", "--timeout", "0.3")
     assert result.exit_code == 1
-    assert "job mine has no result after 0.3 s; `sluicemq result mail mine` asks again" in result.stderr
+    assert "job mine has no result after 0.3 s; `sluicemq jobs result mail mine` asks again" in result.stderr
 
 
-@pytest.mark.parametrize("command", [["call", "mail", "x"], ["result", "mail", "mine"]])
+@pytest.mark.parametrize("command", [["call", "mail", "x"], ["jobs", "result", "mail", "mine"]])
 def test_the_error_of_a_dead_job_ends_with_1(broker: ScriptedBroker, run: Run, command: list[str]) -> None:
     broker.on[wire.RESULT] = lambda _message: Dead("no cat")
     result = run(*command)
@@ -70,7 +70,7 @@ def test_a_refused_call_ends_with_1(broker: ScriptedBroker, run: Run) -> None:
 
 def test_result_prints_it_and_waits_as_long_as_it_is_told(broker: ScriptedBroker, run: Run) -> None:
     broker.on[wire.RESULT] = lambda _message: b"42"
-    assert run("result", "mail", "mine", "--wait", "2.5").stdout_bytes == b"42"
+    assert run("jobs", "result", "mail", "mine", "--wait", "2.5").stdout_bytes == b"42"
     assert broker.of(wire.RESULT)[0].fields == ["mail", "mine", 2.5]
 
 
@@ -79,11 +79,11 @@ def test_no_result_ends_with_1_as_long_as_the_broker_is_there(
     broker: ScriptedBroker, run: Run, error: Exception
 ) -> None:
     broker.on[wire.RESULT] = lambda _message: error
-    result = run("result", "mail", "mine")
+    result = run("jobs", "result", "mail", "mine")
     assert (result.exit_code, result.stderr) == (1, f"sluicemq: {error}\n")
 
 
-@pytest.mark.parametrize("command", [["call", "q", "x"], ["result", "q", "id"], ["pop", "q"]])
+@pytest.mark.parametrize("command", [["call", "q", "x"], ["jobs", "result", "q", "id"], ["pop", "q"]])
 def test_without_a_broker_they_end_with_3(command: list[str]) -> None:
     result = CliRunner().invoke(app, ["--endpoint", nobody(), "--timeout", "2", *command])
     assert result.exit_code == 3

@@ -32,7 +32,8 @@ class Command:
         self._endpoint = endpoint
 
     def __call__(self, *arguments: str, stdin: str = "") -> Result:
-        everything = ["--endpoint", self._endpoint, "--timeout", "60", "stream", *arguments]
+        noun = [] if arguments[0] == "subscriptions" else ["streams"]
+        everything = ["--endpoint", self._endpoint, "--timeout", "60", *noun, *arguments]
         return CliRunner().invoke(app, everything, stdin)
 
     def json(self, *arguments: str) -> Any:
@@ -67,8 +68,8 @@ def test_streams_are_listed_shown_trimmed_and_deleted(run: Command, stream: str)
     listed = {each["name"]: each for each in run.json("list")["streams"]}[stream]
     trimmed = run("trim", stream, "3", "--yes")
     shown = run.json("show", stream)
-    asked = run("delete", stream, stdin="n\n")
-    deleted = run.json("delete", stream, "--yes")
+    asked = run("erase", stream, stdin="n\n")
+    deleted = run.json("erase", stream, "--yes")
 
     assert (listed["first"], listed["last"], listed["messages"]) == (1, 3, 3)
     assert "removed 2 messages" in trimmed.stdout
@@ -80,13 +81,16 @@ def test_streams_are_listed_shown_trimmed_and_deleted(run: Command, stream: str)
 
 def test_people_read_tables_of_streams_and_subscriptions(run: Command, stream: str) -> None:
     run("publish", stream, "a", "--lines", stdin="1\n2\n3\n")
-    nobody = run("subscriptions", stream)
-    behind, at_the_end = run("seek", stream, "sums", "1"), run("seek", stream, "totals", "-1")
+    nobody = run("subscriptions", "list", stream)
+    behind, at_the_end = (
+        run("subscriptions", "seek", stream, "sums", "1"),
+        run("subscriptions", "seek", stream, "totals", "-1"),
+    )
 
     assert "no subscriptions" in nobody.output
     assert (behind.stdout, at_the_end.stdout) == ("sums goes on behind 1\n", "totals goes on at the end\n")
     assert {"messages", "sums", "totals"} <= set(run("show", stream).stdout.split())
-    assert {"sums", "totals"} <= set(run("subscriptions", stream).stdout.split())
+    assert {"sums", "totals"} <= set(run("subscriptions", "list", stream).stdout.split())
     assert stream in run("list").stdout
 
 
@@ -99,7 +103,7 @@ def test_people_read_tables_of_streams_and_subscriptions(run: Command, stream: s
         (("publish", "orders", "a", "x", "--expect", "99999999"), 1),
         (("read", "orders", "--after", "1", "--since", "1"), 2),
         (("trim", "nobody.knows", "1", "--yes"), 1),
-        (("release", "orders", "nobody"), 1),
+        (("subscriptions", "release", "orders", "nobody"), 1),
     ],
 )
 def test_what_can_not_be_done_has_its_exit_code(run: Command, arguments: tuple[str, ...], code: int) -> None:

@@ -141,7 +141,7 @@ def test_work_on_a_full_disk_gives_the_job_back_and_says_why(broker: ScriptedBro
     assert broker.settled() == {b"r-1": ["RELEASE", None, 0.0]}
 
 
-@pytest.mark.parametrize("arguments", [["peek", "q"], ["--json", "queues"], ["ping"]])
+@pytest.mark.parametrize("arguments", [["jobs", "list", "q"], ["--json", "queues"], ["ping"]])
 def test_a_result_that_can_not_be_written_is_one_line(broker: ScriptedBroker, arguments: list[str]) -> None:
     broker.on[wire.PEEK] = broker.on[wire.QUEUES] = lambda _message: [{"id": "one", "name": "q"}]
     command = [sys.executable, "-m", "sluicemq.cli", "--endpoint", broker.endpoint, *arguments]

@@ -29,11 +29,12 @@ STDOUTS = {
 #: All that print something, with ``q`` for a queue that has a job.
 COMMANDS = """
     --help; --version; serve --help; serve --check-config; config check; device --help; completion bash
-    ping; queues; --json queues; stats; --json stats; peek q; --json peek q; --json workers; --json tasks
-    --json dead list q; --json done list q; --json stream list; push q again
-    --json stream subscriptions; --json schedule list; push q --help; stream publish s topic payload
-    schedule add nightly q report --every 3600; key new; --json user list; audit
-    --json purge q --state dead --yes; --json brokers; upgrade; queue show q; queue set q ttl 1h
+    ping; queues; --json queues; stats; --json stats; jobs list q; --json jobs list q; --json workers
+    --json operations; --json dead-letters list q; --json jobs list q --state done; --json streams
+    push q again; --json subscriptions; --json schedules; push q --help; streams publish s topic payload
+    schedules add nightly q report --every 3600; key new; --json principals; audit
+    --json queues purge q --state dead --yes; --json brokers; brokers upgrade; queues settings q
+    queues set-settings q ttl 1h
     --json doctor
 """.replace("\n", ";")
 
@@ -70,8 +71,7 @@ def shell(
 
 def test_each_command_that_prints_and_ends_by_itself_is_tried() -> None:
     tried = {word for line in words_of(COMMANDS) for word in line.split()}
-    others = "work pop call result top events bench history cancel promote change delete pause resume task"
-    others += " backup restore"
+    others = "work pop call top events bench history backup restore"
     assert set(app.list_commands(click.Context(app))) - tried == set(others.split())
 
 
@@ -79,7 +79,7 @@ def test_each_command_that_prints_and_ends_by_itself_is_tried() -> None:
 @pytest.mark.parametrize(
     "commands",
     [
-        pytest.param("--version; queues; --json peek q; serve --check-config", id="some"),
+        pytest.param("--version; queues; --json jobs list q; serve --check-config", id="some"),
         pytest.param(COMMANDS, id="all", marks=pytest.mark.full),
     ],
 )
@@ -185,7 +185,7 @@ def test_a_broker_that_can_not_say_that_it_is_ready_ends(mongo_uri: str, databas
 def test_a_table_on_a_stdout_of_any_encoding_shows_what_it_has_not_escaped(
     broker: BrokerProcess, encoding: str, shown: str
 ) -> None:
-    done = shell(broker, "peek q --limit 1", "", PYTHONIOENCODING=encoding)
+    done = shell(broker, "jobs list q --limit 1", "", PYTHONIOENCODING=encoding)
     assert done.returncode == 0
     assert b"Traceback" not in done.stderr
     assert shown in done.stdout.decode(encoding)
@@ -194,13 +194,13 @@ def test_a_table_on_a_stdout_of_any_encoding_shows_what_it_has_not_escaped(
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])
 def test_json_on_a_stdout_of_any_encoding_is_json(broker: BrokerProcess, encoding: str) -> None:
-    done = shell(broker, "--json peek q --limit 1", "", PYTHONIOENCODING=encoding)
+    done = shell(broker, "--json jobs list q --limit 1", "", PYTHONIOENCODING=encoding)
     [job] = json.loads(done.stdout.decode(encoding))["jobs"]
     assert job["payload"] == "héllo → …"
 
 
 def test_what_no_encoding_is_named_for_is_shown_in_the_c_locale(broker: BrokerProcess) -> None:
     plain = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
-    done = shell(broker, "peek q --limit 1", "", **plain)
+    done = shell(broker, "jobs list q --limit 1", "", **plain)
     assert done.returncode == 0
     assert b"h\\xe9llo -> ..." in done.stdout

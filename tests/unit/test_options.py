@@ -12,8 +12,9 @@ from typing import Any
 import click
 import pytest
 
-from sluicemq import Client, Producer
+from sluicemq import Producer
 from sluicemq.cli.app import app
+from sluicemq.namespaces.jobs import Jobs
 from sluicemq.protocol.options import KEYWORDS, OPTIONS, JobOptions, Option
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Job, Parent, Reservation
@@ -80,7 +81,7 @@ def test_push_says_of_every_option_that_there_is_such_a_keyword(option: Option) 
 
 
 def test_what_can_be_changed_while_a_job_waits_is_what_the_client_takes() -> None:
-    keywords = inspect.signature(Client.change).parameters.keys() - {"self", "queue", "id"}
+    keywords = inspect.signature(Jobs.change).parameters.keys() - {"self", "queue", "id"}
     assert keywords == {each.name for each in ALL if each.changeable}
 
 

@@ -16,6 +16,7 @@ from typing import Any, Final
 import click
 
 from sluicemq.cli import completion
+from sluicemq.cli.former import WORDS, former
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.reached import reached
@@ -36,27 +37,36 @@ _HOMES = {
         "serve": ["serve", "device", "config"],
         "push": ["push"],
         "work": ["work", "pop"],
-        "results": ["call", "result"],
-        "queues": ["queues", "stats", "purge", "delete", "pause", "resume", "ping"],
-        "queue_settings": ["queue"],
+        "results": ["call"],
+        "queues": ["queues", "stats", "ping"],
         "history": ["history"],
         "top": ["top"],
         "workers": ["workers", "events"],
-        "jobs": ["peek", "show", "cancel", "promote", "change"],
-        "ended": ["dead", "done"],
-        "schedule": ["schedule"],
-        "streams": ["stream"],
-        "tasks": ["tasks", "task"],
+        "jobs": ["jobs"],
+        "dead_letters": ["dead-letters"],
+        "schedules": ["schedules"],
+        "streams": ["streams", "subscriptions"],
+        "operations": ["operations"],
         "bench": ["bench"],
         "completion": ["completion"],
         "keys": ["key"],
-        "users": ["user"],
-        "brokers": ["brokers", "upgrade"],
+        "principals": ["principals"],
+        "brokers": ["brokers"],
         "audit": ["audit"],
         "doctor": ["doctor"],
         "backup": ["backup", "restore"],
     }.items()
     for command in commands
+}
+#: Columns of ``--help`` that stand beside the sentence of a command.
+_BESIDE: Final = 18
+#: The commands by what they are for, in the order of ``--help``.
+SECTIONS: Final = {
+    "Jobs": ["push", "call", "work", "pop", "jobs", "dead-letters"],
+    "Queues, streams and schedules": ["queues", "streams", "subscriptions", "schedules", "operations"],
+    "Watching": ["top", "stats", "workers", "events", "history", "ping", "doctor"],
+    "Keys and principals": ["key", "principals", "audit"],
+    "The broker": ["serve", "device", "config", "brokers", "backup", "restore", "bench", "completion"],
 }
 #: Arguments that are sent, or run, as bytes without a check.
 _MAY_BE_BYTES = ("payload", "payloads", "topic", "topics", "command")
@@ -72,9 +82,24 @@ class _Commands(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in _HOMES and cmd_name not in self.commands:
-            command = getattr(import_module(f"sluicemq.cli.{_HOMES[cmd_name]}"), cmd_name)
-            self.add_command(command if cmd_name in _ALONE else _with_broker_options(command))
+            command = getattr(import_module(f"sluicemq.cli.{_HOMES[cmd_name]}"), cmd_name.replace("-", "_"))
+            self.add_command(command if cmd_name in _ALONE else _with_broker_options(command), cmd_name)
+        if cmd_name in WORDS and cmd_name not in self.commands:
+            self.add_command(former(cmd_name, lambda noun: self.get_command(ctx, noun)))
         return super().get_command(ctx, cmd_name)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands by what they are for."""
+        for section, names in SECTIONS.items():
+            found = [(name, self.get_command(ctx, name)) for name in names]
+            with formatter.section(section):
+                formatter.write_dl(
+                    [
+                        (name, each.get_short_help_str(formatter.width - _BESIDE))
+                        for name, each in found
+                        if each
+                    ]
+                )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import click
 
+from sluicemq.cli.nouns import Noun
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import CommandClient, Invocation, shown
 
@@ -17,7 +18,12 @@ _LOOK: Final = 1.0
 _LATE: Final = 60.0
 
 
-@click.command()
+@click.group(cls=Noun, default="list")
+def audit() -> None:
+    """Look at administrative acts, logins and refusals."""
+
+
+@audit.command("list")
 @click.option("--principal", metavar="NAME", help="Of this principal; '' is anonymous clients.")
 @click.option("--action", metavar="ACTION", help="Such as purge; users is all that begin with it.")
 @click.option("--name", metavar="NAME", help="About this queue, stream, schedule or principal.")
@@ -27,7 +33,7 @@ _LATE: Final = 60.0
 @click.option("--limit", type=click.IntRange(1), metavar="N", default=50, show_default=True, help="At most.")
 @click.option("--follow", "-f", is_flag=True, help="What comes from now on, until Ctrl-C.")
 @click.pass_obj
-def audit(
+def list_(
     invocation: Invocation,
     /,
     newer_than: float | None,

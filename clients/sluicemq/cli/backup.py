@@ -128,7 +128,7 @@ def restore(
 def _what_runs(done: dict[str, Any]) -> str:
     what = f"{done['queues']} queues and {done['schedules']} schedules"
     if done["paused"]:
-        return f"{what} are paused: go on with sluicemq resume QUEUE, and sluicemq schedule resume NAME"
+        return f"{what} are paused: go on with sluicemq queues resume QUEUE, and schedules resume NAME"
     return f"the jobs of {what} run as soon as a broker starts there; to look around first: --paused"
 
 

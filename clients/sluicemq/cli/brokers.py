@@ -7,13 +7,19 @@ from typing import Any
 
 import click
 
+from sluicemq.cli.nouns import Noun
 from sluicemq.cli.output import CommandClient, Invocation
 from sluicemq.protocol.errors import BadVerb
 
 
-@click.command()
+@click.group(cls=Noun, default="list")
+def brokers() -> None:
+    """Look at the brokers of the database, and raise the schema of its store."""
+
+
+@brokers.command("list")
 @click.pass_obj
-def brokers(invocation: Invocation) -> None:
+def list_(invocation: Invocation) -> None:
     """List the brokers of the database: their versions, and since when they run.
 
     With those that fell silent in the last day, and the schema of the store.
@@ -26,7 +32,7 @@ def brokers(invocation: Invocation) -> None:
         _show(invocation, found)
 
 
-@click.command()
+@brokers.command()
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.pass_obj
 def upgrade(invocation: Invocation, *, yes: bool) -> None:
@@ -80,6 +86,8 @@ def _show(invocation: Invocation, found: Mapping[str, Any], *, err: bool = False
     (invocation.err if err else invocation.out).print(table, crop=False)
     schema, newest = found["schema"], found["newest"]
     more = (
-        "" if schema == newest else f"; sluicemq upgrade raises it to {newest}, which old versions can't read"
+        ""
+        if schema == newest
+        else f"; sluicemq brokers upgrade raises it to {newest}, too new for old versions"
     )
     invocation.note(f"the store has schema {schema}{more}")

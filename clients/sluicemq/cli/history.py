@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
+from sluicemq.cli.nouns import Noun, note_former
 from sluicemq.cli.output import Invocation, took
 from sluicemq.installed import to_install
 
@@ -47,26 +49,81 @@ _SHOWN = 60
 _FORMS = {"minute": "%H:%M", "hour": "%m-%d %H:00", "day": "%Y-%m-%d", "month": "%Y-%m"}
 
 
-@click.command()
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def _when(function: _Function) -> _Function:
+    """Add the options of a history: by which span of time, up to when, and how it is shown."""
+    for option in (
+        click.option("--plot", type=_FILE, help="Draw it: an SVG or a PNG."),
+        click.option(
+            "--on", metavar="DAY", help="Up to this day, as 2026-01-31; by minute: that day.  [today]"
+        ),
+        click.option("--month", "by", flag_value="month", help="By month."),
+        click.option("--day", "by", flag_value="day", help="By day, of a year."),
+        click.option("--hour", "by", flag_value="hour", help="By hour, of 30 days."),
+    ):
+        function = option(function)
+    return function
+
+
+@click.group(cls=Noun, default="queue")
+def history() -> None:
+    """Show what all brokers have counted: by minute, of the last hour. Times are UTC."""
+
+
+@history.command("queue")
 @click.argument("queue", required=False)
-@click.option("--stream", help="Of a stream.")
-@click.option("--device", metavar="KIND.NAME", help="Of the devices of a kind and queue or stream: streamer.mail.")  # noqa: E501 # fmt: skip
-@click.option("--broker", metavar="HOST", help="Of the brokers on a host; * is all together.")
-@click.option("--hour", "by", flag_value="hour", help="By hour, of 30 days.")
-@click.option("--day", "by", flag_value="day", help="By day, of a year.")
-@click.option("--month", "by", flag_value="month", help="By month.")
-@click.option("--on", metavar="DAY", help="Up to this day, as in 2026-01-31; by minute: that day.  [today]")
-@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="Draw it: an SVG or a PNG.")
+@click.option("--stream", hidden=True)
+@click.option("--device", hidden=True)
+@click.option("--broker", hidden=True)
+@_when
 @click.pass_obj
-def history(
+def of_queue(
     invocation: Invocation, /, by: str | None, on: str | None, plot: Path | None, **subject: str | None
 ) -> None:
-    """Show what all brokers have counted in a QUEUE: by minute, of the last hour. Times are UTC."""
+    """Show the history of a QUEUE."""
     named = {kind: name for kind, name in subject.items() if name is not None}
     if len(named) != 1:
-        raise click.UsageError("give one of QUEUE, --stream, --device and --broker")
+        raise click.UsageError("give a QUEUE; or write history stream, device or broker")
+    ((kind, name),) = named.items()
+    if kind != "queue":
+        note_former(click.get_current_context(), f"sluicemq history --{kind}", f"sluicemq history {kind}")
+    _show(invocation, kind, name, by, on, plot)
+
+
+@history.command("stream")
+@click.argument("stream")
+@_when
+@click.pass_obj
+def of_stream(invocation: Invocation, stream: str, by: str | None, on: str | None, plot: Path | None) -> None:
+    """Show the history of a STREAM."""
+    _show(invocation, "stream", stream, by, on, plot)
+
+
+@history.command("device")
+@click.argument("device", metavar="KIND.NAME")
+@_when
+@click.pass_obj
+def of_device(invocation: Invocation, device: str, by: str | None, on: str | None, plot: Path | None) -> None:
+    """Show the history of the devices of a kind and a queue or stream, as in streamer.mail."""
+    _show(invocation, "device", device, by, on, plot)
+
+
+@history.command("broker")
+@click.argument("host", default="*")
+@_when
+@click.pass_obj
+def of_broker(invocation: Invocation, host: str, by: str | None, on: str | None, plot: Path | None) -> None:
+    """Show the history of the brokers on a HOST; without one, of all brokers together."""
+    _show(invocation, "broker", host, by, on, plot)
+
+
+def _show(
+    invocation: Invocation, kind: str, name: str, by: str | None, on: str | None, plot: Path | None
+) -> None:
     with invocation.client() as client:
-        ((kind, name),) = named.items()
         answer = getattr(client.sent.history, kind)(name, span=by or "minute", day=on)
     points = answer["points"]
     if plot:
@@ -74,11 +131,11 @@ def history(
     if invocation.as_json:
         invocation.json(answer)
     elif not points:
-        invocation.note(f"nothing was counted in {next(iter(named.values()))}")
+        invocation.note(f"nothing was counted in {name}")
     elif plot is None:
         last_hour = by is None and on is None
-        kind, shown = answer["subject"], points[-_SHOWN:] if last_hour else points
-        invocation.table("", [line(each, answer["span"], kind) for each in shown])
+        shown = points[-_SHOWN:] if last_hour else points
+        invocation.table("", [line(each, answer["span"], answer["subject"]) for each in shown])
 
 
 def line(point: dict[str, Any], by: str, kind: str) -> dict[str, Any]:

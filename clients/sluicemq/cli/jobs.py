@@ -8,8 +8,10 @@ from typing import Any
 
 import click
 
+from sluicemq.cli.nouns import Noun
 from sluicemq.cli.options import flag, job_flags, of_change
 from sluicemq.cli.output import CommandClient, Invocation, shown, span
+from sluicemq.cli.results import result
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.readable import start_of
 from sluicemq.protocol.wire import ShownState
@@ -25,18 +27,23 @@ newest_option = click.option("--newest", is_flag=True, help="The last jobs, the 
 payload_option = click.option("--payload", is_flag=True, help="Also the payload; whole with --json.")
 
 
-@click.command()
+@click.group(cls=Noun)
+def jobs() -> None:
+    """Look at single jobs of a queue, and cancel, promote or change them."""
+
+
+@jobs.command("list")
 @click.argument("queue")
 @click.option("--state", type=click.Choice(STATES), default=ShownState.READY.value, show_default=True)
 @limit_option
 @newest_option
 @click.pass_obj
-def peek(invocation: Invocation, queue: str, state: str, limit: int, *, newest: bool) -> None:
+def list_(invocation: Invocation, queue: str, state: str, limit: int, *, newest: bool) -> None:
     """Show the next jobs of a QUEUE without taking them; with --json, whole and with all their fields."""
     list_jobs(invocation, queue, state, limit, newest=newest)
 
 
-@click.command()
+@jobs.command()
 @click.argument("queue")
 @click.argument("id")
 @payload_option
@@ -48,7 +55,7 @@ def show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> None:
     show_job(invocation, queue, job, payload=payload)
 
 
-@click.command()
+@jobs.command()
 @click.argument("queue")
 @click.argument("id")
 @click.pass_obj
@@ -59,7 +66,7 @@ def cancel(invocation: Invocation, queue: str, id: str) -> None:  # noqa: A002
     invocation.result(f"cancelled {id}", queue=queue, id=id)
 
 
-@click.command()
+@jobs.command()
 @click.argument("queue")
 @click.argument("id")
 @click.pass_obj
@@ -70,7 +77,7 @@ def promote(invocation: Invocation, queue: str, id: str) -> None:  # noqa: A002
     invocation.result(f"promoted {id}: it is due now", queue=queue, id=id)
 
 
-@click.command()
+@jobs.command()
 @click.argument("queue")
 @click.argument("id")
 @job_flags(of_change(), delay="seconds from now before it may be delivered")
@@ -93,18 +100,20 @@ def change(
 def list_jobs(invocation: Invocation, queue: str, state: str, limit: int, *, newest: bool = False) -> None:
     """Show the first or last jobs of a state as a table, and say what other jobs there are."""
     with invocation.client() as client:
-        jobs = client.sent.jobs.list(
+        found = client.sent.jobs.list(
             queue, state, limit, newest=newest, first=None if invocation.as_json else _FIRST
         )
         counts = _counts(client, queue)
         there = counts.get(state, 0)
         if invocation.as_json:
-            invocation.json({"queue": queue, "state": state, "jobs": jobs, "more": there > len(jobs)})
-        elif jobs:
-            invocation.table("", _in_short(jobs, state, time()))
-            if there > len(jobs):
-                why = "--limit shows more" if len(jobs) == limit else "more are too large to be shown at once"
-                invocation.note(f"{len(jobs)} of {there}: {why}")
+            invocation.json({"queue": queue, "state": state, "jobs": found, "more": there > len(found)})
+        elif found:
+            invocation.table("", _in_short(found, state, time()))
+            if there > len(found):
+                why = (
+                    "--limit shows more" if len(found) == limit else "more are too large to be shown at once"
+                )
+                invocation.note(f"{len(found)} of {there}: {why}")
         else:
             invocation.note(f"no {state} jobs in {queue}{_others(client, queue, counts)}")
 
@@ -213,3 +222,6 @@ def _body(name: str, body: Any) -> str:
     text = start_of(body, _PREVIEW + 1) if isinstance(body, bytes) else str(body)
     more = f" … ({len(body)} bytes; --json shows all)" if len(text) > _PREVIEW else ""
     return f"{name}: {text[:_PREVIEW]}{more}"
+
+
+jobs.add_command(result)

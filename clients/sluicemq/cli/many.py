@@ -81,7 +81,7 @@ def existing(receipt: PushReceipt) -> str:
     """Return the sentence about a push whose id a job had before."""
     state = f", and is {receipt.state}" if receipt.state else ""
     text = f"job {receipt.id} existed in {receipt.queue}{state}: none was pushed"
-    hint = f"; see it, or run it again: sluicemq dead redrive {receipt.queue} {receipt.id}"
+    hint = f"; see it, or run it again: sluicemq dead-letters redrive {receipt.queue} {receipt.id}"
     return text + hint if receipt.state == DEAD else text
 
 

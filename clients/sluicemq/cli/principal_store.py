@@ -1,4 +1,4 @@
-"""Where ``sluicemq user`` changes principals: at a broker, or in MongoDB itself."""
+"""Where ``sluicemq principals`` changes principals: at a broker, or in MongoDB itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _uri_file = click.option("--mongodb-uri-file", "uri_file", metavar="FILE", help=
 _database = click.option("--database", metavar="NAME", default="sluicemq", show_default=True, help="Its database there.")  # noqa: E501 # fmt: skip
 
 
-def principals(command: Callable[..., Any]) -> Callable[..., Any]:
+def acting(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command its options, and ``act(action, **fields)``, which does what the verb USERS does."""
 
     @_uri

@@ -1,4 +1,4 @@
-"""``sluicemq queue``: settings of queues that all brokers share, over those of their files."""
+"""``sluicemq queues settings``: settings of queues that all brokers share, over those of their files."""
 
 from __future__ import annotations
 
@@ -15,21 +15,16 @@ _name = click.argument("queue")
 _NO_VALUE = "none"
 
 
-@click.group()
-def queue() -> None:
-    """Say, for all brokers at once, how the jobs of a queue are treated.
-
-    Settings are those of [queues.NAME] in the brokers' files. What is set here lies in MongoDB, and counts
-    before what a file says. QUEUE may be "*", in quotes: all queues.
-    """
-
-
-@queue.command(name="set")
+@click.command("set-settings")
 @_name
 @click.argument("settings", nargs=-1, required=True, metavar="KEY VALUE [KEY VALUE]...")
 @click.pass_obj
-def set_(invocation: Invocation, queue: str, settings: tuple[str, ...]) -> None:
-    """Set KEY to VALUE for a QUEUE, at all brokers; VALUE none: no value."""
+def set_settings(invocation: Invocation, queue: str, settings: tuple[str, ...]) -> None:
+    """Set KEY to VALUE for a QUEUE, at all brokers; VALUE none: no value.
+
+    Settings are those of [queues.NAME] in the brokers' files. What is set here is in MongoDB, and counts
+    before what a file says. QUEUE may be "*", in quotes: all queues.
+    """
     if len(settings) % 2:
         raise click.UsageError(f"KEY {settings[-1]!r} has no VALUE")
     wanted = dict(zip(settings[::2], settings[1::2], strict=True))
@@ -37,20 +32,20 @@ def set_(invocation: Invocation, queue: str, settings: tuple[str, ...]) -> None:
         _changed(invocation, queue, client.sent.queues.set_settings(queue, wanted))
 
 
-@queue.command()
+@click.command("unset-settings")
 @_name
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @click.pass_obj
-def unset(invocation: Invocation, queue: str, keys: tuple[str, ...]) -> None:
+def unset_settings(invocation: Invocation, queue: str, keys: tuple[str, ...]) -> None:
     """Take back what was set: the files say again what KEY is."""
     with invocation.client() as client:
         _changed(invocation, queue, client.sent.queues.unset_settings(queue, keys))
 
 
-@queue.command()
+@click.command()
 @_name
 @click.pass_obj
-def show(invocation: Invocation, queue: str) -> None:
+def settings(invocation: Invocation, queue: str) -> None:
     """Show each setting of a QUEUE, and where it has its value from; and where brokers differ."""
     with invocation.client() as client:
         told = client.sent.queues.settings(queue)
@@ -62,6 +57,12 @@ def show(invocation: Invocation, queue: str) -> None:
     if told["differs"]:
         invocation.result(" ")
         invocation.table("brokers differ", [_difference(each) for each in told["differs"]])
+
+
+def add_to(group: click.Group) -> None:
+    """Add these commands to the group of queues."""
+    for command in (settings, set_settings, unset_settings):
+        group.add_command(command)
 
 
 def _changed(invocation: Invocation, queue: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -86,5 +87,5 @@ def _shown(name: str, value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return a value as ``queue set`` takes it."""
+    """Return a value as ``set-settings`` takes it."""
     return _NO_VALUE if value is None else value if isinstance(value, str) else json.dumps(value)

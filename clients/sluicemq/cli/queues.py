@@ -8,12 +8,14 @@ from typing import Any
 
 import click
 
+from sluicemq.cli import queue_settings
 from sluicemq.cli.jobs import STATES
+from sluicemq.cli.nouns import Noun
+from sluicemq.cli.operations import carried_out
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, none_seen
 from sluicemq.cli.queue_table import queue_rows
 from sluicemq.cli.reached import NO_STORE, counted, last_counts, store_problem
-from sluicemq.cli.tasks import carried_out
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import Timeout, Unavailable
 from sluicemq.protocol.permissions import Action
@@ -26,12 +28,20 @@ _intake = click.option("--intake", is_flag=True, help="The intake of new jobs.")
 _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
-@click.command()
+@click.group(cls=Noun, default="list")
+def queues() -> None:
+    """Look at queues, pause them, empty them, change their settings.
+
+    Without a verb: list them.
+    """
+
+
+@queues.command("list")
 @click.argument("queue", required=False)
 @click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option("--interval", type=timespan(0.2), metavar="S", default=2.0, show_default=True)
 @click.pass_obj
-def queues(invocation: Invocation, queue: str | None, interval: float, *, watch: bool) -> None:
+def list_(invocation: Invocation, queue: str | None, interval: float, *, watch: bool) -> None:
     """List the queues, or one QUEUE, and how many jobs they have."""
     with invocation.client() as client:
         problem = ""
@@ -48,10 +58,43 @@ def queues(invocation: Invocation, queue: str | None, interval: float, *, watch:
         if watch:
             _watch(invocation, rows, interval)
         else:
-            if not _list(invocation, rows()):
+            if not _listed(invocation, rows()):
                 invocation.note(none_seen(client, Action.READ, "queues"))
             if problem:
                 click.get_current_context().exit(NO_STORE)
+
+
+@queues.command()
+@click.argument("queue")
+@click.pass_obj
+def show(invocation: Invocation, queue: str) -> None:
+    """Show one QUEUE, counted now, with all that is known of it."""
+    with invocation.client() as client:
+        found = client.sent.queues.get(queue)
+    if invocation.as_json:
+        invocation.json(found)
+    else:
+        invocation.table("", [{"name": key, "value": value} for key, value in found.items()])
+
+
+@queues.command()
+@click.argument("queue")
+@click.option("--for", "seconds", type=timespan(), metavar="S", help="S seconds at most; else for ever.")
+@click.pass_obj
+def wait_until_empty(invocation: Invocation, queue: str, seconds: float | None) -> None:
+    """Wait until a QUEUE has no job to do: none ready, scheduled, waiting or reserved.
+
+    Exits with 1 if it has some after S seconds.
+    """
+    with invocation.client() as client:
+        try:
+            client.queues.wait_until_empty(queue, seconds)
+        except Timeout as error:
+            if seconds is None or store_problem(client.health().store):
+                raise
+            invocation.error(error)
+            click.get_current_context().exit(1)
+    invocation.result(f"{queue} is empty", queue=queue)
 
 
 @click.command()
@@ -79,7 +122,7 @@ def stats(invocation: Invocation) -> None:
         invocation.result(" ")
 
 
-@click.command()
+@queues.command()
 @click.argument("queue")
 @_state
 @_yes
@@ -92,7 +135,7 @@ def purge(invocation: Invocation, queue: str, state: str, *, yes: bool) -> None:
     invocation.result(f"removed {count} {state} jobs of {queue}", queue=queue, state=state, removed=count)
 
 
-@click.command()
+@queues.command()
 @click.argument("queue")
 @_yes
 @click.pass_obj
@@ -104,7 +147,7 @@ def delete(invocation: Invocation, queue: str, *, yes: bool) -> None:
     invocation.result(f"deleted {queue} with {count} jobs", queue=queue, removed=count)
 
 
-@click.command()
+@queues.command()
 @click.argument("queue")
 @_delivery
 @_intake
@@ -121,7 +164,7 @@ def pause(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) -
     invocation.result(f"paused in {queue}: {' and '.join(paused)}", queue=queue, paused=paused)
 
 
-@click.command()
+@queues.command()
 @click.argument("queue")
 @_delivery
 @_intake
@@ -177,7 +220,7 @@ def _chosen(*, delivery: bool, intake: bool) -> list[str]:
     return [what for what, chosen in given.items() if chosen]
 
 
-def _list(invocation: Invocation, rows: Sequence[dict[str, Any]]) -> bool:
+def _listed(invocation: Invocation, rows: Sequence[dict[str, Any]]) -> bool:
     """Show the rows; returns whether there are any."""
     if invocation.as_json:
         invocation.json({"queues": rows})
@@ -190,7 +233,7 @@ def _watch(invocation: Invocation, rows: Callable[[], Sequence[dict[str, Any]]],
     """Show it again and again, in one place of a terminal; elsewhere, and as JSON, one after the other."""
     if invocation.as_json or not invocation.out.is_terminal:
         while True:
-            _list(invocation, rows())
+            _listed(invocation, rows())
             sleep(interval)
     from rich.live import Live  # noqa: PLC0415 - slow to load, and most calls look once
 
@@ -203,3 +246,6 @@ def _watch(invocation: Invocation, rows: Callable[[], Sequence[dict[str, Any]]],
 def _ask(question: str, *, yes: bool) -> None:
     if not yes:
         click.confirm(question, abort=True, err=True)
+
+
+queue_settings.add_to(queues)

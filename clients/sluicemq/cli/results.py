@@ -62,7 +62,7 @@ def call(invocation: Invocation, /, queue: str, payload: str, **options: Any) ->
                 late = Timeout(f"job {job_id} has no result after {invocation.timeout:g} s", job_id)
                 if store_problem(client.health().store):
                     raise late from None
-                _refuse(invocation, late, f"`sluicemq result {queue} {job_id}` asks again")
+                _refuse(invocation, late, f"`sluicemq jobs result {queue} {job_id}` asks again")
     _print(invocation, queue, reply.receipt.id, outcome)
 
 

@@ -1,4 +1,4 @@
-"""``sluicemq stream``: messages that are kept."""
+"""``sluicemq streams`` and ``subscriptions``: messages that are kept, and their readers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from sluicemq.cli.nouns import Noun
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, none_seen, shown, span
 from sluicemq.message import Message
@@ -22,12 +23,17 @@ _topics = click.option("--topic", "topics", multiple=True, metavar="TOPIC", help
 _yes = click.option("--yes", is_flag=True, help="Don't ask.")
 
 
-@click.group()
-def stream() -> None:
-    """Publish messages, read them from any point on, and look at their readers."""
+@click.group(cls=Noun, default="list")
+def streams() -> None:
+    """Publish messages, read them from any point on, and remove the oldest."""
 
 
-@stream.command("list")
+@click.group(cls=Noun, default="list")
+def subscriptions() -> None:
+    """Look at the named readers of streams, and say where they go on."""
+
+
+@streams.command("list")
 @click.pass_obj
 def list_(invocation: Invocation, /) -> None:
     """List the streams, and what each keeps."""
@@ -41,24 +47,23 @@ def list_(invocation: Invocation, /) -> None:
         invocation.note(none_seen(client, Action.SUBSCRIBE, "streams"))
 
 
-@stream.command()
+@streams.command()
 @click.argument("stream")
 @click.pass_obj
 def show(invocation: Invocation, /, stream: str) -> None:
     """Show one STREAM: its numbers, size, bounds and subscriptions."""
     with invocation.client() as client:
         found = client.sent.streams.get(stream)
-        found["subscriptions"] = client.sent.subscriptions.list(stream)
+        readers = client.sent.subscriptions.list(stream)
     if invocation.as_json:
-        invocation.json(found)
+        invocation.json({**found, "subscriptions": readers})
         return
-    subscriptions = found.pop("subscriptions")
     invocation.table("", [{"name": key, "value": value} for key, value in _readable(found).items()])
-    if subscriptions:
-        invocation.table("subscriptions", subscriptions)
+    if readers:
+        invocation.table("subscriptions", readers)
 
 
-@stream.command()
+@streams.command()
 @click.argument("stream")
 @click.argument("topic")
 @click.argument("payload", required=False)
@@ -91,7 +96,7 @@ def publish(
         invocation.result(str(numbers[0]))
 
 
-@stream.command()
+@streams.command()
 @click.argument("stream")
 @click.option("--after", type=click.IntRange(min=0), metavar="N", help="Behind N; else from the oldest.")
 @click.option("--since", type=timespan(), metavar="S", help="Not older than S seconds.")
@@ -118,7 +123,7 @@ def read(
             invocation.result(_line(each))
 
 
-@stream.command()
+@streams.command()
 @click.argument("stream")
 @_topics
 @click.pass_obj
@@ -135,10 +140,10 @@ def tail(invocation: Invocation, /, stream: str, *, topics: tuple[str, ...]) -> 
                 invocation.result(_line(each))
 
 
-@stream.command()
+@subscriptions.command("list")
 @click.argument("stream", required=False)
 @click.pass_obj
-def subscriptions(invocation: Invocation, /, stream: str | None) -> None:
+def list_subscriptions(invocation: Invocation, /, stream: str | None) -> None:
     """List subscriptions: their holders, and how far each is behind, in messages and seconds."""
     with invocation.client() as client:
         rows = client.sent.subscriptions.list(stream)
@@ -150,7 +155,7 @@ def subscriptions(invocation: Invocation, /, stream: str | None) -> None:
         invocation.note(none_seen(client, Action.SUBSCRIBE, "subscriptions", "no subscriptions"))
 
 
-@stream.command(context_settings={"ignore_unknown_options": True})  # -1 is no option
+@subscriptions.command(context_settings={"ignore_unknown_options": True})  # -1 is no option
 @click.argument("stream")
 @click.argument("subscription")
 @click.argument("after", type=int)
@@ -163,7 +168,7 @@ def seek(invocation: Invocation, /, stream: str, subscription: str, after: int) 
     invocation.result(text, stream=stream, subscription=subscription, after=after)
 
 
-@stream.command()
+@subscriptions.command()
 @click.argument("stream")
 @click.argument("subscription")
 @click.pass_obj
@@ -174,7 +179,21 @@ def release(invocation: Invocation, /, stream: str, subscription: str) -> None:
     invocation.result(f"released {subscription}", stream=stream, subscription=subscription)
 
 
-@stream.command()
+@subscriptions.command("delete")
+@click.argument("stream")
+@click.argument("subscription")
+@_yes
+@click.pass_obj
+def delete(invocation: Invocation, /, stream: str, subscription: str, *, yes: bool) -> None:
+    """Remove a SUBSCRIPTION that nobody holds, with its position."""
+    if not yes:
+        click.confirm(f"Remove subscription {subscription} of stream {stream}?", abort=True, err=True)
+    with invocation.client() as client:
+        client.subscriptions.delete(stream, subscription)
+    invocation.result(f"removed {subscription}", stream=stream, subscription=subscription)
+
+
+@streams.command()
 @click.argument("stream")
 @click.argument("first", type=click.IntRange(min=1))
 @_yes
@@ -188,11 +207,11 @@ def trim(invocation: Invocation, /, stream: str, first: int, *, yes: bool) -> No
     invocation.result(f"removed {removed} messages of {stream}", stream=stream, removed=removed)
 
 
-@stream.command()
+@streams.command()
 @click.argument("stream")
 @_yes
 @click.pass_obj
-def delete(invocation: Invocation, /, stream: str, *, yes: bool) -> None:
+def erase(invocation: Invocation, /, stream: str, *, yes: bool) -> None:
     """Remove all messages of STREAM; its numbers go on."""
     if not yes:
         click.confirm(f"Remove all messages of stream {stream}?", abort=True, err=True)

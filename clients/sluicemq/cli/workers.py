@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from sluicemq.cli.everywhere import at_each, unanswered
+from sluicemq.cli.nouns import Noun
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import CommandClient, Invocation, none_seen, span
 from sluicemq.protocol.permissions import Action
@@ -19,10 +20,20 @@ _LOOK: Final = 0.25
 _SECONDS: Final = 5.0
 
 
-@click.command()
+@click.group(cls=Noun, default="list")
+def workers() -> None:
+    """Look at the workers at brokers."""
+
+
+@click.group(cls=Noun, default="read")
+def events() -> None:
+    """Look at what happens to jobs at a broker."""
+
+
+@workers.command("list")
 @click.argument("queue", required=False)
 @click.pass_obj
-def workers(invocation: Invocation, queue: str | None) -> None:
+def list_(invocation: Invocation, queue: str | None) -> None:
     """List the workers at the brokers of all endpoints, or those of one QUEUE, with their jobs.
 
     A broker that does not answer is named.
@@ -73,27 +84,41 @@ def worker_row(worker: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-@click.command()
+_queue_option = click.option("--queue", metavar="QUEUE", help="Another way to give QUEUE.", hidden=True)
+
+
+@events.command()
 @click.argument("named", metavar="[QUEUE]", required=False)
-@click.option("--queue", metavar="QUEUE", help="Another way to give QUEUE.")
-@click.option("--follow", "-f", is_flag=True, help="Until Ctrl-C.")
+@_queue_option
+@click.option("--follow", "-f", is_flag=True, help="Until Ctrl-C.", hidden=True)
 @click.option(
     "--for", "seconds", type=timespan(), metavar="S", default=_SECONDS, show_default=True,
-    help="For S seconds, without --follow.",
+    help="For S seconds.",
 )  # fmt: skip
 @click.pass_obj
-def events(
+def read(
     invocation: Invocation, named: str | None, queue: str | None, seconds: float, *, follow: bool
 ) -> None:
-    """Print what happens to jobs at this broker, or in one QUEUE, from now on: a JSON line for each event.
+    """Print what happens to jobs at this broker, or in one QUEUE, from now on, for a few seconds.
 
-    If events come faster than they are read, a line {"missed": N} stands for those that were dropped.
+    A JSON line for each event. If events come faster than they are read, a line {"missed": N} stands for
+    those that were dropped.
     """
-    queue = one_of(named, queue)
+    _print(invocation, one_of(named, queue), None if follow else monotonic() + seconds)
+
+
+@events.command("follow")
+@click.argument("named", metavar="[QUEUE]", required=False)
+@click.pass_obj
+def follow_(invocation: Invocation, named: str | None) -> None:
+    """Print what happens to jobs at this broker, or in one QUEUE, until Ctrl-C, as `events read` does."""
+    _print(invocation, named, None)
+
+
+def _print(invocation: Invocation, queue: str | None, end: float | None) -> None:
     with invocation.client() as client:
         after = client.sent.events.read(queue)["after"]
-        end = monotonic() + seconds
-        while follow or monotonic() < end:
+        while end is None or monotonic() < end:
             answer = client.sent.events.read(queue, after)
             after = answer["after"]
             if answer["missed"]:

@@ -1,4 +1,4 @@
-"""``sluicemq schedule`` against a scripted broker."""
+"""``sluicemq schedules`` against a scripted broker."""
 
 from __future__ import annotations
 
@@ -88,7 +88,12 @@ def test_list_shows_a_line_of_each(broker: ScriptedBroker, run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("command", "action"),
-    [("remove", wire.REMOVE), ("pause", wire.SUSPEND), ("resume", wire.GO_ON), ("run-now", wire.RUN)],
+    [
+        ("remove", wire.REMOVE),
+        ("queues", "pause", wire.SUSPEND),
+        ("queues", "resume", wire.GO_ON),
+        ("run-now", wire.RUN),
+    ],
 )
 def test_each_order_names_its_schedule_and_an_unknown_one_is_refused(
     broker: ScriptedBroker, run: Run, command: str, action: str

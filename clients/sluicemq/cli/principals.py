@@ -1,4 +1,4 @@
-"""``sluicemq user``: principals, their keys, and what they may do."""
+"""``sluicemq principals``: principals, their keys, and what they may do."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any, Final, TypeVar
 
 import click
 
+from sluicemq.cli.nouns import Noun
 from sluicemq.cli.options import Ruled
 from sluicemq.cli.output import Invocation, shown
-from sluicemq.cli.principal_store import of_broker, principals
+from sluicemq.cli.principal_store import acting, of_broker
 from sluicemq.protocol import wire
 from sluicemq.protocol.keys import encode, read_key, read_key_file
 from sluicemq.protocol.permissions import Permissions
@@ -56,8 +57,8 @@ def _given(**fields: Any) -> dict[str, Any]:
     return {key: value for key, value in fields.items() if value not in (None, False)}
 
 
-@click.group()
-def user() -> None:
+@click.group(cls=Noun, default="list")
+def principals() -> None:
     """Say who may connect to the broker, by which keys, and what each may do.
 
     PERMISSIONS are actions with patterns of names: push=mail.*,sms work=* operate; or all, or none. Actions
@@ -68,12 +69,12 @@ def user() -> None:
     """
 
 
-@user.command()
+@principals.command()
 @_name
 @_permissions
 @_with(_keys)
 @_with(_limits)
-@principals
+@acting
 def add(act: Any, invocation: Invocation, name: str, permissions: tuple[str, ...], **options: Any) -> None:
     """Add principal NAME, which has PERMISSIONS."""
     keys = _new_keys(name, options)
@@ -83,8 +84,8 @@ def add(act: Any, invocation: Invocation, name: str, permissions: tuple[str, ...
     _changed(invocation, act(wire.ADD, name=name, **fields), f"added {name}")
 
 
-@user.command(name="list")
-@principals
+@principals.command(name="list")
+@acting
 def list_(act: Any, invocation: Invocation) -> None:
     """List the principals: what they may do, and the ids of their keys."""
     rows: list[dict[str, Any]] = []
@@ -98,12 +99,12 @@ def list_(act: Any, invocation: Invocation) -> None:
     elif rows:
         invocation.table("", [_readable(row) for row in rows])
     else:
-        invocation.note("no principals yet: `sluicemq user add` adds one")
+        invocation.note("no principals yet: `sluicemq principals add` adds one")
 
 
-@user.command()
+@principals.command()
 @_name
-@principals
+@acting
 def show(act: Any, invocation: Invocation, name: str) -> None:
     """Show principal NAME and its keys."""
     row = act(wire.ONE, name=name)
@@ -117,11 +118,11 @@ def show(act: Any, invocation: Invocation, name: str) -> None:
     invocation.table("keys", row["keys"] or [{"id": None}])
 
 
-@user.command()
+@principals.command()
 @_name
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @_force
-@principals
+@acting
 def remove(act: Any, invocation: Invocation, name: str, *, yes: bool, force: bool) -> None:
     """Remove principal NAME: its connections end at once."""
     if not yes:
@@ -130,13 +131,13 @@ def remove(act: Any, invocation: Invocation, name: str, *, yes: bool, force: boo
     invocation.result(f"removed {name}", name=name)
 
 
-@user.command()
+@principals.command()
 @_name
 @_with(_keys)
 @click.option("--drop", is_flag=True, help="Other keys of this kind end now. A new password always ends the one before.")  # noqa: E501 # fmt: skip
 @click.option("--end", metavar="ID", help="End the key with this id.")
 @_force
-@principals
+@acting
 def rotate(act: Any, invocation: Invocation, name: str, end: str | None, **options: Any) -> None:
     """Give principal NAME a new key, password or token, or --end one.
 
@@ -150,13 +151,13 @@ def rotate(act: Any, invocation: Invocation, name: str, end: str | None, **optio
     _changed(invocation, act(wire.ROTATE, name=name, **wanted, **more), f"changed the keys of {name}")
 
 
-@user.command()
+@principals.command()
 @_name
 @_permissions
 @_with(_limits)
 @_force
-@principals
-def permit(
+@acting
+def grant(
     act: Any, invocation: Invocation, name: str, permissions: tuple[str, ...], *, force: bool, **options: Any
 ) -> None:
     """Replace what principal NAME may do by PERMISSIONS; open connections get them at once."""
@@ -166,7 +167,7 @@ def permit(
     _changed(invocation, act(wire.PERMIT, name=name, **fields, **_given(force=force)), f"changed {name}")
 
 
-@user.command(name="hash")
+@principals.command(name="hash")
 @click.option("--password-file", metavar="FILE", help="The password is in FILE; - is stdin.")
 @click.pass_obj
 def hash_(invocation: Invocation, password_file: str | None) -> None:

@@ -1,4 +1,4 @@
-"""``sluicemq dead`` and ``sluicemq done``: jobs that have ended and are kept."""
+"""``sluicemq dead-letters``: jobs that have failed for good."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from sluicemq.cli.jobs import limit_option, list_jobs, newest_option, payload_option, show_job
+from sluicemq.cli.jobs import limit_option, list_jobs, newest_option
+from sluicemq.cli.nouns import Noun
+from sluicemq.cli.operations import carried_out
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
-from sluicemq.cli.tasks import carried_out
 from sluicemq.dead_letters import DeadLetterChoice
-from sluicemq.protocol.errors import NotFound
 from sluicemq.protocol.rows import RedriveRow, plain
 from sluicemq.protocol.wire import ShownState
 
@@ -25,42 +25,65 @@ _SECONDS: Final = timespan()
 _COMMON: Final = ("reason", "newer_than", "older_than")
 
 
-@click.group()
-def dead() -> None:
+@click.group(cls=Noun)
+def dead_letters() -> None:
     """Look at dead letters, make them ready again, or remove them."""
 
 
-@click.group()
-def done() -> None:
-    """Look at finished jobs that are kept."""
-
-
-@dead.command("list")
+@dead_letters.command("list")
 @click.argument("queue")
 @limit_option
 @newest_option
 @click.pass_obj
-def dead_list(invocation: Invocation, queue: str, limit: int, *, newest: bool) -> None:
+def list_(invocation: Invocation, queue: str, limit: int, *, newest: bool) -> None:
     """List the dead letters of a QUEUE, oldest first."""
     list_jobs(invocation, queue, ShownState.DEAD, limit, newest=newest)
 
 
-@dead.command("show")
+def _of_time(function: _Function) -> _Function:
+    """Add the options that choose dead letters by the time of their death."""
+    for option in (
+        click.option("--older-than", type=_SECONDS, metavar="S", help="Those dead for S seconds or longer."),
+        click.option("--newer-than", type=_SECONDS, metavar="S", help="Those dead for S seconds at most."),
+    ):
+        function = option(function)
+    return function
+
+
+@dead_letters.command()
 @click.argument("queue")
-@click.argument("id")
-@payload_option
+@_of_time
+@click.option("--reason", metavar="TEXT", help="Those with TEXT in their last error.")
 @click.pass_obj
-def dead_show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002 - the argument
-    """Show one dead letter of a QUEUE with its history."""
-    _show(invocation, queue, id, ShownState.DEAD, payload=payload)
+def count(invocation: Invocation, /, queue: str, *, reason: str | None, **times: float | None) -> None:
+    """Count the dead letters of a QUEUE."""
+    with invocation.client() as client:
+        found = client.dead_letters.count(queue, reason=reason, **_moments(**times))
+    about = "" if found.exact else "about "
+    invocation.result(f"{about}{found.count}", queue=queue, count=found.count, exact=found.exact)
+
+
+@dead_letters.command()
+@click.argument("queue")
+@_of_time
+@click.pass_obj
+def by_reason(invocation: Invocation, /, queue: str, **times: float | None) -> None:
+    """Show why the latest dead letters of a QUEUE died, the most frequent reasons first."""
+    with invocation.client() as client:
+        found = plain(client.dead_letters.by_reason(queue, **_moments(**times)))
+    if invocation.as_json:
+        invocation.json({"queue": queue, "reasons": found})
+    elif found:
+        invocation.table("", [{"count": each["count"], "reason": each["reason"]} for each in found])
+    else:
+        invocation.note(f"no dead letters in {queue}")
 
 
 def _which(function: _Function) -> _Function:
     """Add the arguments and options that choose dead letters."""
     for option in (
         click.option("--limit", type=click.IntRange(1), metavar="N", help="At most N, the oldest."),
-        click.option("--older-than", type=_SECONDS, metavar="S", help="Those dead for S seconds or longer."),
-        click.option("--newer-than", type=_SECONDS, metavar="S", help="Those dead for S seconds at most."),
+        _of_time,
         click.option("--reason", metavar="TEXT", help="Those with TEXT in their last error."),
         click.option("--all", "everything", is_flag=True, help="All of them."),
         click.argument("ids", metavar="[ID]...", nargs=-1),
@@ -70,7 +93,7 @@ def _which(function: _Function) -> _Function:
     return function
 
 
-@dead.command()
+@dead_letters.command()
 @_which
 @click.option("--to", metavar="OTHER", help="Into another queue.")
 @click.pass_obj
@@ -93,13 +116,11 @@ def redrive(
         click.get_current_context().exit(1)
 
 
-@dead.command("purge")
+@dead_letters.command()
 @_which
 @click.option("--yes", is_flag=True, help="Don't ask.")
 @click.pass_obj
-def dead_purge(
-    invocation: Invocation, /, queue: str, ids: tuple[str, ...], *, yes: bool, **which: Any
-) -> None:
+def discard(invocation: Invocation, /, queue: str, ids: tuple[str, ...], *, yes: bool, **which: Any) -> None:
     """Remove dead letters of a QUEUE.
 
     Choose them by IDs, by a reason or a time; without any of these, all of them are removed.
@@ -117,34 +138,6 @@ def dead_purge(
     )
 
 
-@done.command("list")
-@click.argument("queue")
-@limit_option
-@newest_option
-@click.pass_obj
-def done_list(invocation: Invocation, queue: str, limit: int, *, newest: bool) -> None:
-    """List the finished jobs of a QUEUE that are kept, oldest first."""
-    list_jobs(invocation, queue, ShownState.DONE, limit, newest=newest)
-
-
-@done.command("show")
-@click.argument("queue")
-@click.argument("id")
-@payload_option
-@click.pass_obj
-def done_show(invocation: Invocation, queue: str, id: str, *, payload: bool) -> None:  # noqa: A002
-    """Show one finished job of a QUEUE with its result and history."""
-    _show(invocation, queue, id, ShownState.DONE, payload=payload)
-
-
-def _show(invocation: Invocation, queue: str, job_id: str, state: str, *, payload: bool) -> None:
-    with invocation.client() as client:
-        job = client.sent.jobs.get(queue, job_id)
-    if job.get("state") != state:
-        raise NotFound(f"job {job_id!r} of queue {queue!r} is {job.get('state')}, not {state}")
-    show_job(invocation, queue, job, payload=payload)
-
-
 def _chosen(
     ids: tuple[str, ...],
     *,
@@ -157,8 +150,14 @@ def _chosen(
     common = reason is not None or newer_than is not None or older_than is not None
     if bool(ids) + common + everything != 1:
         raise click.UsageError("give IDs, or --reason, --newer-than and --older-than, or --all")
+    times = _moments(newer_than, older_than)
+    return DeadLetterChoice(reason=reason, limit=limit, since=times["since"], until=times["until"])
+
+
+def _moments(newer_than: float | None, older_than: float | None) -> dict[str, float | None]:
+    """Return the times from and before which dead letters have died."""
     since, until = (None if ago is None else time() - ago for ago in (newer_than, older_than))
-    return DeadLetterChoice(reason=reason, since=since, until=until, limit=limit)
+    return {"since": since, "until": until}
 
 
 def _question(queue: str, ids: tuple[str, ...], chosen: DeadLetterChoice) -> str:

@@ -55,11 +55,14 @@ def goes_on(broker: ScriptedBroker, verb: bytes, *looks: dict[str, Any]) -> None
     broker.on[wire.TASK] = lambda _message: next(seen)
 
 
-@pytest.mark.parametrize("command", [["purge", "mail"], ["delete", "mail"], ["dead", "purge", "mail"]])
+@pytest.mark.parametrize(
+    "command",
+    [["queues", "purge", "mail"], ["queues", "delete", "mail"], ["dead-letters", "discard", "mail"]],
+)
 def test_a_command_whose_order_takes_long_follows_it_to_its_end(
     broker: ScriptedBroker, run: Run, command: list[str]
 ) -> None:
-    verb = {"delete": wire.DELETE, "dead": wire.DISCARD}.get(command[0], wire.PURGE)
+    verb = {"delete": wire.DELETE, "discard": wire.DISCARD}.get(command[1], wire.PURGE)
     goes_on(broker, verb, TASK, DONE)
     result = run(*command, "--yes", "--json")
     assert (result.exit_code, json.loads(result.stdout)["removed"]) == (0, 3000)
@@ -71,7 +74,7 @@ def test_a_redrive_that_takes_long_tells_at_its_end_what_could_not_go(
 ) -> None:
     answer = {"moved": 2999, "left": 1, "refused": [["one", "BAD_FRAMES", "no job"]]}
     goes_on(broker, wire.REDRIVE, {**DONE, "answer": answer})
-    result = run("dead", "redrive", "mail", "--all")
+    result = run("dead-letters", "redrive", "mail", "--all")
     assert result.stdout == "2999 dead letters of mail redriven, 1 left\n"
     assert "not redriven: no job" in result.stderr
 
@@ -79,8 +82,8 @@ def test_a_redrive_that_takes_long_tells_at_its_end_what_could_not_go(
 def test_an_order_waits_a_second_at_the_broker_and_less_where_answers_are_not_waited_for_so_long(
     broker: ScriptedBroker, run: Run
 ) -> None:
-    run("purge", "mail", "--yes")
-    run("--timeout", "0.5", "purge", "mail", "--yes")
+    run("queues", "purge", "mail", "--yes")
+    run("--timeout", "0.5", "queues", "purge", "mail", "--yes")
     assert [message.fields[2] for message in broker.of(wire.PURGE)] == [1.0, 0.25]
 
 
@@ -92,15 +95,15 @@ def test_ctrl_c_leaves_the_order_to_the_broker_and_says_how_to_end_it(
 
     goes_on(broker, wire.PURGE)
     monkeypatch.setattr(Operation, "result", interrupted)
-    result = run("purge", "mail", "--yes")
+    result = run("queues", "purge", "mail", "--yes")
     assert result.exit_code == 130
-    assert "sluicemq task cancel a1b2" in result.stderr
+    assert "sluicemq operations cancel a1b2" in result.stderr
     assert broker.of(wire.TCANCEL) == []
 
 
 def test_a_cancelled_order_is_told_and_ends_with_3(broker: ScriptedBroker, run: Run) -> None:
     goes_on(broker, wire.PURGE, {**TASK, "state": "cancelled", "ended_at": 1e9})
-    result = run("purge", "mail", "--yes")
+    result = run("queues", "purge", "mail", "--yes")
     assert result.exit_code != 0
     assert "operation a1b2 was cancelled" in result.stderr
 
@@ -110,12 +113,14 @@ def test_tasks_are_listed_shown_and_cancelled(broker: ScriptedBroker, run: Run) 
     broker.on[wire.TASK] = lambda _message: DONE
     broker.on[wire.TCANCEL] = lambda _message: None
     assert ["a1b2", "purge", "mail", "running", "500", "0", "3000"] in [
-        line.split()[:7] for line in run("tasks").stdout.splitlines()
+        line.split()[:7] for line in run("operations", "list").stdout.splitlines()
     ]
-    assert json.loads(run("tasks", "--json").stdout)["tasks"] == [TASK]
-    assert json.loads(run("task", "show", "a1b2", "--json").stdout) == DONE
-    assert ["answer", "3000"] in [line.split() for line in run("task", "show", "a1b2").stdout.splitlines()]
-    assert run("task", "cancel", "a1b2").exit_code == 0
+    assert json.loads(run("operations", "list", "--json").stdout)["operations"] == [TASK]
+    assert json.loads(run("operations", "show", "a1b2", "--json").stdout) == DONE
+    assert ["answer", "3000"] in [
+        line.split() for line in run("operations", "show", "a1b2").stdout.splitlines()
+    ]
+    assert run("operations", "cancel", "a1b2").exit_code == 0
     assert broker.of(wire.TCANCEL)[0].fields == ["a1b2"]
 
 

@@ -1,4 +1,4 @@
-"""``sluicemq schedule``: jobs that are pushed again and again."""
+"""``sluicemq schedules``: jobs that are pushed again and again."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from sluicemq.cli.nouns import Noun
 from sluicemq.cli.options import job_flags, of_push, timespan
 from sluicemq.cli.output import Invocation, none_seen, shown, span
 from sluicemq.protocol.options import Option
@@ -18,12 +19,12 @@ def _of_runs() -> list[Option]:
     return [each for each in of_push() if each.for_schedules]
 
 
-@click.group()
-def schedule() -> None:
+@click.group(cls=Noun, default="list")
+def schedules() -> None:
     """Push a job again and again, by a cron expression or at intervals."""
 
 
-@schedule.command()
+@schedules.command()
 @click.argument("name")
 @click.argument("queue")
 @click.argument("payload")
@@ -65,7 +66,7 @@ def add(
     invocation.result(f"{name} runs next {_when(row['next_at'])}", **row)
 
 
-@schedule.command(name="list")
+@schedules.command(name="list")
 @click.pass_obj
 def list_(invocation: Invocation) -> None:
     """List the schedules: when each runs next, and how many jobs it has pushed."""
@@ -79,7 +80,20 @@ def list_(invocation: Invocation) -> None:
         invocation.note(none_seen(client, Action.MANAGE, "schedules"))
 
 
-@schedule.command()
+@schedules.command()
+@click.argument("name")
+@click.pass_obj
+def show(invocation: Invocation, name: str) -> None:
+    """Show schedule NAME with all its fields."""
+    with invocation.client() as client:
+        row = client.sent.schedules.get(name)
+    if invocation.as_json:
+        invocation.json(row)
+    else:
+        invocation.table("", [{"name": key, "value": value} for key, value in _readable(row).items()])
+
+
+@schedules.command()
 @click.argument("name")
 @click.pass_obj
 def remove(invocation: Invocation, name: str) -> None:
@@ -89,7 +103,7 @@ def remove(invocation: Invocation, name: str) -> None:
     invocation.result(f"removed {name}", name=name)
 
 
-@schedule.command()
+@schedules.command()
 @click.argument("name")
 @click.pass_obj
 def pause(invocation: Invocation, name: str) -> None:
@@ -99,7 +113,7 @@ def pause(invocation: Invocation, name: str) -> None:
     invocation.result(f"{name} is paused", name=name, paused=True)
 
 
-@schedule.command()
+@schedules.command()
 @click.argument("name")
 @click.pass_obj
 def resume(invocation: Invocation, name: str) -> None:
@@ -109,10 +123,10 @@ def resume(invocation: Invocation, name: str) -> None:
     invocation.result(f"{name} runs next {_when(row['next_at'])}", **row)
 
 
-@schedule.command(name="run-now")
+@schedules.command()
 @click.argument("name")
 @click.pass_obj
-def run_now(invocation: Invocation, name: str) -> None:
+def run(invocation: Invocation, name: str) -> None:
     """Push one job of a schedule now, also while it is paused."""
     with invocation.client() as client:
         job_id = client.schedules.run(name)
