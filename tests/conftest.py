@@ -18,6 +18,7 @@ from pymongo import MongoClient
 
 from sluicemq import Client, Subscription
 from support import durations, ports
+from support.forked_broker import nursery
 from support.long_forms import longer
 from support.processes import Processes
 from support.redis_server import RedisServer
@@ -71,12 +72,15 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     """All processes share one MongoDB: each of its own would take a second to start, and 2 % at rest.
 
-    But not with ``--full``, where some fill it with millions; unit tests need none.
+    But not with ``--full``, where some fill it with millions. They share the process that forks brokers, too;
+    unit tests need neither.
     """
     config = session.config
     units = all(Path(each).resolve() == _UNITS for each in config.args)
-    if config.getoption("processes") and not config.getoption("full") and not units:
-        os.environ[GIVEN] = _FOR_ALL.enter_context(session_mongodb())
+    if config.getoption("processes") and not units:
+        nursery()
+        if not config.getoption("full"):
+            os.environ[GIVEN] = _FOR_ALL.enter_context(session_mongodb())
 
 
 def pytest_unconfigure() -> None:

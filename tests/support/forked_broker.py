@@ -88,7 +88,7 @@ class ForkedBroker:
         }
         told, end = socket.socketpair()
         with told, end:
-            socket.send_fds(_nursery(), [json.dumps(order).encode()], [end.fileno()])
+            socket.send_fds(nursery(), [json.dumps(order).encode()], [end.fileno()])
             self._lines = told.makefile("rb")
         self._reading = threading.Lock()
         self.pid = int(self._lines.readline())
@@ -133,8 +133,8 @@ _lock = threading.Lock()
 _orders: list[socket.socket] = []
 
 
-def _nursery() -> socket.socket:
-    """Where orders go; the nursery begins with the first."""
+def nursery() -> socket.socket:
+    """Return where orders go; the nursery begins with the first call. Processes forked after it share it."""
     with _lock:
         if not _orders:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -26,8 +26,8 @@ from pymongo import MongoClient
 store = EmbeddedMongo(Path(sys.argv[1]))
 try:
     uri = store.start()
-    with MongoClient(uri) as client:  # dropping a database waits for the journal: 10 ms, not 100
-        client.admin.command({"setParameter": 1, "journalCommitInterval": 10})
+    with MongoClient(uri) as client:  # dropping a database waits for the journal: 30 ms, not 100
+        client.admin.command({"setParameter": 1, "journalCommitInterval": 30})
     print(uri, flush=True)
     sys.stdin.read()
 finally:
