@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 import falcon
 import falcon.media
+import gevent
 from msgspec import Struct
 
 from sluicemq.protocol.errors import BadQueue, Forbidden, NotFound, SluiceError, Unavailable
@@ -156,8 +157,9 @@ class Site:
 
     @cached_property
     def description(self) -> str:
-        """Return the OpenAPI document, once all paths are there."""
-        return openapi.text(self.table)
+        """Return the OpenAPI document, once all paths are there. It takes 40 ms: made beside the hub."""
+        text: str = gevent.get_hub().threadpool.apply(openapi.text, (self.table,))
+        return text
 
     def reconfigure(self, settings: BrokerSettings) -> None:
         """Use other live settings."""
