@@ -79,23 +79,6 @@ def test_what_is_asked_after_an_order_on_the_same_connection_does_not_wait_for_i
     assert removed == [JOBS]
 
 
-def test_an_order_whose_broker_is_killed_is_interrupted_and_goes_on_with_the_next(slow: Slow) -> None:
-    # Given
-    task = slow.purge()
-    with slow.client() as client:
-        wait_until(client.tasks, what="the note of the task")
-    # When
-    slow.broker.kill()
-    left = slow.jobs.count_documents({})
-    assert 0 < left < JOBS
-    slow.broker.restart()
-    # Then
-    with slow.client() as client:
-        client.follow(task)
-        assert client.task(task)["state"] == "done"
-    assert slow.jobs.count_documents({}) == 0
-
-
 def test_an_order_goes_on_after_a_clean_stop(slow: Slow) -> None:
     task = slow.purge()
     slow.broker.terminate()

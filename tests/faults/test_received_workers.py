@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import pytest
 import zmq
-from pymongo import MongoClient
-from pymongo.collection import Collection
 
 from faults.fleet import Fleet, Program
-from sluicemq import Producer
-from support.broker_process import BrokerProcess
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, Doors, serving, spare
 from support.raw_sockets import receive
 from support.waiting import wait_until
@@ -100,52 +95,6 @@ def test_what_was_on_the_way_to_a_frozen_worker_goes_to_another_and_nothing_is_c
     frozen.wait_said("got", 100)  # and it may have some of the others, which came to it too
     wait_until(lambda: not broker.counts(doors.queue), what="all commits")
     wait_until(lambda: broker.counter("committed") - before == 200, what="each commit, once")
-
-
-@pytest.mark.full
-def test_what_a_killed_broker_was_not_told_of_comes_again(
-    mongo_uri: str, database: str, fleet: Fleet
-) -> None:
-    config = {"broker": {"lease": 1.0, "poll": 0.5}}
-    with (
-        BrokerProcess(mongo_uri, database, config=config) as broker,
-        MongoClient[dict[str, Any]](mongo_uri) as mongo,
-    ):
-        stored = mongo[database]["queue.default"]
-        with Producer(broker.doors["smq"]) as producer:
-            for number in range(500):
-                producer.push("default", b"%d" % number)
-        worker = fleet.start("taker.py", broker.doors["pull"], 10, TAKEN)
-        worker.wait_said("full")
-        wait_until(lambda: "reserved" in stored.distinct("state"), what="a job on its way")
-
-        broker.kill()
-        worker.end()
-        broker.restart()
-
-        wait_until(lambda: stored.distinct("state") == ["ready"], what="the return of what was on its way")
-        (losses,) = stored.distinct("losses")
-        assert losses == 1
-        assert stored.distinct("attempts") == [0]
-        taken, rest = {job for (job,) in worker.said("got")}, all_of(broker.doors["pull"], stored)
-        lost = {str(number) for number in range(500)} - taken - set(rest)
-        assert len(lost) <= 10
-        assert len(set(rest)) == len(rest)
-
-
-def all_of(address: str, stored: Collection[dict[str, Any]]) -> list[str]:
-    """What a worker gets until nothing is stored."""
-    jobs: list[str] = []
-    with zmq.Context() as context, context.socket(zmq.PULL) as worker:
-        worker.connect(address)
-
-        def is_all() -> bool:
-            while worker.poll(0):
-                jobs.append(worker.recv().decode())
-            return stored.find_one() is None
-
-        wait_until(lambda: is_all() and is_all(), what="all commits")
-    return jobs
 
 
 def push(broker: BrokerUnderTest, doors: Doors, count: int, first: int = 0, **headers: float) -> list[bytes]:

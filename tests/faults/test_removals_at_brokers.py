@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
-from contextlib import suppress
-from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from pymongo import MongoClient
 
-from faults.mongo_messages import Command
-from faults.mongo_proxy import Chosen, Fault
-from faults.proxied import ProxiedBroker, SharedQueue, proxied_brokers
-from sluicemq import BadQueue, Client, Duplicate, NotFound, Producer, Timeout, Unavailable
+from faults.proxied import ProxiedBroker, SharedQueue
+from sluicemq import BadQueue, Client, Duplicate, NotFound, Producer
 from sluicemq_broker.store.jobs.index_models import DEDUPE_INDEX, READY_INDEX
-from support.long_forms import long
 from support.waiting import TIMEOUT, wait_until
 
 #: By default test_every_failpoint kills brokers at statements, and test_chaos_short everything at once.
 pytestmark = pytest.mark.full
-
-#: Where a killed broker's lease is to end; elsewhere none does, however slow the machine is.
-LEASE = 5.0
 
 
 @pytest.fixture
@@ -54,10 +44,6 @@ def record(queue: SharedQueue) -> dict[str, Any]:
 
 def indexes(queue: SharedQueue) -> set[str]:
     return set(queue.jobs.index_information())
-
-
-def is_put_aside(queue: SharedQueue, command: Command) -> bool:
-    return command.name == "renameCollection" and command.collection.endswith(f".{queue.jobs.name}")
 
 
 def test_a_queue_that_is_removed_at_one_broker_is_gone_at_the_other(queue: SharedQueue) -> None:
@@ -128,73 +114,6 @@ def test_a_frozen_broker_does_not_hold_up_a_removal_and_hears_of_it_later(queue:
             reply.result(TIMEOUT)
 
 
-class Killed(NamedTuple):
-    """A statement of a removal at which its broker is killed; ``removed``: the queue is gone by then."""
-
-    chosen: Callable[[SharedQueue, Command], bool]
-    applied: bool = False
-    removed: bool = False
-
-
-STEPS: dict[str, Killed] = {
-    "before it is noted": Killed(lambda queue, each: notes(queue, each, "removing")),
-    "before it is put aside": Killed(is_put_aside),
-    "after it is put aside": Killed(is_put_aside, applied=True, removed=True),
-    "before its end is noted": Killed(lambda queue, each: notes(queue, each, "removed"), removed=True),
-}
-#: Its transaction stays open until MongoDB ends it.
-_LASTS = "before its end is noted"
-
-
-@pytest.mark.parametrize("step", [long(each) if each == _LASTS else each for each in STEPS])
-def test_a_broker_that_is_killed_in_a_removal_leaves_the_queue_or_no_queue(
-    mongo_uri: str, database: str, step: str
-) -> None:
-    killed = STEPS[step]
-    with (
-        MongoClient[dict[str, Any]](mongo_uri) as mongo,
-        proxied_brokers(mongo_uri, database, lease=LEASE) as both,
-    ):
-        queue = SharedQueue(both, mongo, "mail")
-        push(queue, queue.a, b"made")
-        names(queue.b)
-        # When the broker is killed before, or right after, MongoDB gets a statement of the removal
-        stop: Callable[[Chosen], Fault[Any]] = queue.a.proxy.hold if killed.applied else queue.a.proxy.delay
-        held = stop(lambda command: killed.chosen(queue, command))
-        order = Thread(target=deleting, args=(queue,))
-        order.start()
-        held.wait()
-        queue.a.process.kill()
-        order.join(TIMEOUT)
-        # Then the other one ends it or takes it back, and what is pushed there is kept
-        push(queue, queue.b, b"next")
-        wait_until(lambda: "removing" not in record(queue), what="the end of the removal")
-        payloads = {each["payload"] for each in queue.jobs.find()}
-        assert payloads == ({b"next"} if killed.removed else {b"made", b"next"})
-        with queue.working(queue.b) as handled:
-            wait_until(lambda: set(handled) == payloads, what="its jobs")
-        wait_until(lambda: not left_over(queue), what="the end of what was put aside")
-
-
-def deleting(queue: SharedQueue) -> None:
-    with suppress(Unavailable, Timeout), Client(queue.a.endpoint, timeout=10.0, patient=False) as client:
-        client.delete(queue.name)
-
-
-def notes(queue: SharedQueue, command: Command, what: str) -> bool:
-    """Return True for the statement by which the record of the queue says this."""
-    is_record = command.name == "update" and command.collection == "queues"
-    return is_record and any(
-        each["q"].get("_id") == queue.name and what in each["u"] for each in command.statements
-    )
-
-
 def workers(queue: SharedQueue) -> int:
     with Client(queue.b.endpoint, timeout=TIMEOUT) as client:
         return int(client.queue(queue.name)["workers"])
-
-
-def left_over(queue: SharedQueue) -> list[str]:
-    return [
-        each for each in queue.database.list_collection_names() if each.startswith(("removed.", "deleted."))
-    ]
