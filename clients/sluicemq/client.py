@@ -100,7 +100,7 @@ class _FormerMethods:
     release = _Former("subscriptions.release")
     forget = _Former("subscriptions.delete")
     add_schedule = _Former("schedules.add")
-    remove_schedule = _Former("schedules.remove")
+    remove_schedule = _Former("schedules.delete")
     pause_schedule = _Former("schedules.pause")
     resume_schedule = _Former("schedules.resume")
     run_schedule = _Former("schedules.run")

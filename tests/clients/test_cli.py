@@ -53,7 +53,7 @@ def test_a_mistyped_command_is_answered_with_the_one_that_may_be_meant(
         ["jobs", "result", "q", "\udcff"],
         ["dead-letters", "redrive", "q", "ok", "\udcff"],
         ["dead-letters", "discard", "q", "--reason", "\udcff"],
-        ["schedules", "remove", "\udcff"],
+        ["schedules", "delete", "\udcff"],
         ["schedules", "add", "name", "q", "x", "--cron", "\udcff"],
         ["streams", "show", "\udcff"],
         ["workers", "\udcff"],

@@ -36,7 +36,7 @@ def run(broker: ScriptedBroker) -> Run:
     """Run a command against the stub."""
 
     def run(*arguments: str, stdin: bytes | None = None) -> Result:
-        return CliRunner().invoke(app, ["--endpoint", broker.endpoint, "schedule", *arguments], input=stdin)
+        return CliRunner().invoke(app, ["--endpoint", broker.endpoint, "schedules", *arguments], input=stdin)
 
     return run
 
@@ -88,12 +88,7 @@ def test_list_shows_a_line_of_each(broker: ScriptedBroker, run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("command", "action"),
-    [
-        ("remove", wire.REMOVE),
-        ("queues", "pause", wire.SUSPEND),
-        ("queues", "resume", wire.GO_ON),
-        ("run-now", wire.RUN),
-    ],
+    [("delete", wire.REMOVE), ("pause", wire.SUSPEND), ("resume", wire.GO_ON), ("run", wire.RUN)],
 )
 def test_each_order_names_its_schedule_and_an_unknown_one_is_refused(
     broker: ScriptedBroker, run: Run, command: str, action: str

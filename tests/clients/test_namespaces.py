@@ -161,7 +161,7 @@ def test_a_schedule_is_added_looked_at_paused_run_and_removed(jobs: OwnQueue, cl
     job = client.schedules.run(name)
     assert client.jobs.get(jobs.queue, job).payload == b"go"
     assert not client.schedules.resume(name).paused
-    client.schedules.remove(name)
+    client.schedules.delete(name)
     with pytest.raises(NotFound, match="no schedule"):
         client.schedules.get(name)
 

@@ -174,12 +174,12 @@ def _rows(text: str, first: str = "") -> list[tuple[str, set[str]]]:
 
 
 def test_every_command_that_is_shown_is_one() -> None:
-    said = {word for page in PAGES for word in re.findall(r"\bsluicemq ([a-z-]+)\b", code_of(page))}
+    said = {word for page in PAGES for word in re.findall(r"\bsluicemq ([a-z][a-z-]*)", code_of(page))}
     assert said >= {"serve", "push", "work", "queues"}
     shown = subprocess.run(
         [Path(sys.executable).parent / "sluicemq", "--help"], capture_output=True, check=True
     )
-    commands = re.findall(r"^  ([a-z-]+) ", shown.stdout.decode(), re.MULTILINE)
+    commands = re.findall(r"^  ([a-z][a-z-]*) ", shown.stdout.decode(), re.MULTILINE)
     assert said - set(commands) - FORMER_WORDS == set()  # former ones, until no page shows them
 
 

@@ -15,9 +15,13 @@ from sluicemq.namespaces.calls import Calls
 from sluicemq.namespaces.namespace import Namespace
 from sluicemq.protocol import wire
 from sluicemq.protocol.verbs import VERBS, Verb
+from sluicemq_broker.http.table import CORE
 
 #: Commands that are no verbs of administration: they publish, read, or compute alone.
 BESIDE = {"streams publish", "streams read", "streams tail", "principals hash"}
+
+#: Paths for browsers: a payload as a file, one dead letter, and the counters of the broker itself.
+OF_HTTP = {"jobs.payload", "jobs.delete", "jobs.redrive", "brokers.counters"}
 
 
 def commands() -> dict[str, click.Command]:
@@ -49,6 +53,12 @@ def test_the_command_line_has_the_verbs_of_the_table() -> None:
 def test_help_has_each_command_in_one_section() -> None:
     named = [name for names in SECTIONS.values() for name in names]
     assert sorted(named) == app.list_commands(click.Context(app))
+
+
+def test_paths_of_http_have_the_verbs_of_the_table() -> None:
+    nouns = {each.noun for each in VERBS}
+    named = {each.name for each in CORE if each.name.partition(".")[0] in nouns}
+    assert named - {each.method for each in VERBS} == OF_HTTP
 
 
 @pytest.mark.parametrize("verb", [each for each in VERBS if each.smq], ids=lambda each: each.method)

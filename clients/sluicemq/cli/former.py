@@ -34,7 +34,7 @@ FORMER: Final[dict[str, str]] = {
     "done show": "jobs show",
     "schedule add": "schedules add",
     "schedule list": "schedules list",
-    "schedule remove": "schedules remove",
+    "schedule remove": "schedules delete",
     "schedule pause": "schedules pause",
     "schedule resume": "schedules resume",
     "schedule run-now": "schedules run",

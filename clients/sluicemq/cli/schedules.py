@@ -96,10 +96,10 @@ def show(invocation: Invocation, name: str) -> None:
 @schedules.command()
 @click.argument("name")
 @click.pass_obj
-def remove(invocation: Invocation, name: str) -> None:
+def delete(invocation: Invocation, name: str) -> None:
     """Remove a schedule; jobs that it has pushed stay."""
     with invocation.client() as client:
-        client.schedules.remove(name)
+        client.schedules.delete(name)
     invocation.result(f"removed {name}", name=name)
 
 

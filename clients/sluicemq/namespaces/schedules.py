@@ -61,7 +61,7 @@ class Schedules(CalledBefore, verb="list"):
         about = {"name": name, "queue": queue, "payload": as_bytes(payload), "misfire": misfire, **when}
         return self._calls.read(ScheduleRow, wire.SCHEDULE, wire.ADD, {**about, "options": headers or {}})
 
-    def remove(self, name: str) -> None:
+    def delete(self, name: str) -> None:
         """Remove a schedule; jobs that it has pushed stay. Raises :class:`~sluicemq.NotFoundError`."""
         self._calls.act(wire.SCHEDULE, wire.REMOVE, {"name": name})
 

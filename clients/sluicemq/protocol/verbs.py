@@ -12,57 +12,55 @@ from typing import Final, NamedTuple
 class Verb(NamedTuple):
     """One verb of a noun. ``smq``: the verb of SMQ/1; empty: it is made of others.
 
-    ``command``: the command, ``queues show``; empty: the command line has it elsewhere. ``http``: method and
-    path below ``/api/v1``; empty: HTTP does not have it.
+    ``command``: the command, ``queues show``; empty: the command line has it elsewhere.
     """
 
     noun: str
     name: str
     smq: str
     command: str
-    http: str = ""
 
     @property
     def method(self) -> str:
-        """Return the method of the library, as in ``queues.get``."""
+        """Return the method of the library, and the name of the path of HTTP, as in ``queues.get``."""
         return f"{self.noun}.{self.name}"
 
 
-_Rows = tuple[tuple[str, ...], ...]
+_Rows = tuple[tuple[str, str, str], ...]
 
-#: By noun: verb, verb of SMQ/1, its name on the command line (``-``: none), method and path of HTTP.
+#: By noun: verb, verb of SMQ/1, its name on the command line (``-``: none).
 _TABLE: Final[dict[str, _Rows]] = {
     "queues": (
-        ("list", "QUEUES", "list", "GET /queues"),
-        ("get", "QUEUE", "show", "GET /queues/{queue}"),
-        ("settings", "SETTINGS", "settings", "GET /queues/{queue}/settings"),
-        ("set_settings", "SET", "set-settings", "POST /queues/{queue}/set"),
-        ("unset_settings", "UNSET", "unset-settings", "POST /queues/{queue}/unset"),
-        ("pause", "PAUSE", "pause", "POST /queues/{queue}/pause"),
-        ("resume", "RESUME", "resume", "POST /queues/{queue}/resume"),
-        ("purge", "PURGE", "purge", "POST /queues/{queue}/purge"),
+        ("list", "QUEUES", "list"),
+        ("get", "QUEUE", "show"),
+        ("settings", "SETTINGS", "settings"),
+        ("set_settings", "SET", "set-settings"),
+        ("unset_settings", "UNSET", "unset-settings"),
+        ("pause", "PAUSE", "pause"),
+        ("resume", "RESUME", "resume"),
+        ("purge", "PURGE", "purge"),
         ("delete", "DELETE", "delete"),
         ("wait_until_empty", "", "wait-until-empty"),
     ),
     "jobs": (
-        ("list", "PEEK", "list", "GET /queues/{queue}/jobs"),
-        ("get", "SHOW", "show", "GET /queues/{queue}/jobs/{job_id}"),
+        ("list", "PEEK", "list"),
+        ("get", "SHOW", "show"),
         ("change", "CHANGE", "change"),
-        ("promote", "PROMOTE", "promote", "POST /queues/{queue}/jobs/{job_id}/promote"),
-        ("cancel", "CANCEL", "cancel", "POST /queues/{queue}/jobs/{job_id}/cancel"),
+        ("promote", "PROMOTE", "promote"),
+        ("cancel", "CANCEL", "cancel"),
         ("result", "RESULT", "result"),
         ("reserve", "READY", "-"),
         ("pop", "READY", "-"),
     ),
     "dead_letters": (
-        ("list", "PEEK", "list", "GET /queues/{queue}/dead"),
-        ("count", "DEAD", "count", "GET /queues/{queue}/dead/count"),
-        ("by_reason", "DEAD", "by-reason", "GET /queues/{queue}/dead/reasons"),
-        ("redrive", "REDRIVE", "redrive", "POST /queues/{queue}/dead/redrive"),
-        ("discard", "DISCARD", "discard", "POST /queues/{queue}/dead/delete"),
+        ("list", "PEEK", "list"),
+        ("count", "DEAD", "count"),
+        ("by_reason", "DEAD", "by-reason"),
+        ("redrive", "REDRIVE", "redrive"),
+        ("discard", "DISCARD", "discard"),
     ),
     "streams": (
-        ("list", "STREAMS", "list", "GET /streams"),
+        ("list", "STREAMS", "list"),
         ("get", "STREAM", "show"),
         ("trim", "TRIM", "trim"),
         ("erase", "ERASE", "erase"),
@@ -74,13 +72,13 @@ _TABLE: Final[dict[str, _Rows]] = {
         ("delete", "FORGET", "delete"),
     ),
     "schedules": (
-        ("list", "SCHEDULE list", "list", "GET /schedules"),
+        ("list", "SCHEDULE list", "list"),
         ("get", "SCHEDULE list", "show"),
         ("add", "SCHEDULE add", "add"),
-        ("remove", "SCHEDULE remove", "remove"),
-        ("pause", "SCHEDULE pause", "pause", "POST /schedules/{name}/pause"),
-        ("resume", "SCHEDULE resume", "resume", "POST /schedules/{name}/resume"),
-        ("run", "SCHEDULE run", "run", "POST /schedules/{name}/run"),
+        ("delete", "SCHEDULE remove", "delete"),
+        ("pause", "SCHEDULE pause", "pause"),
+        ("resume", "SCHEDULE resume", "resume"),
+        ("run", "SCHEDULE run", "run"),
     ),
     "principals": (
         ("list", "USERS list", "list"),
@@ -91,31 +89,28 @@ _TABLE: Final[dict[str, _Rows]] = {
         ("remove", "USERS remove", "remove"),
     ),
     "operations": (
-        ("list", "TASKS", "list", "GET /tasks"),
-        ("get", "TASK", "show", "GET /tasks/{task_id}"),
-        ("cancel", "TCANCEL", "cancel", "POST /tasks/{task_id}/cancel"),
+        ("list", "TASKS", "list"),
+        ("get", "TASK", "show"),
+        ("cancel", "TCANCEL", "cancel"),
         ("wait", "TASK", "wait"),
     ),
     "brokers": (
-        ("list", "BROKERS", "list", "GET /brokers"),
+        ("list", "BROKERS", "list"),
         ("schema", "BROKERS", "-"),
         ("upgrade", "UPGRADE", "upgrade"),
     ),
-    "workers": (("list", "WORKERS", "list", "GET /workers"),),
+    "workers": (("list", "WORKERS", "list"),),
     "events": (("read", "EVENTS", "read"), ("follow", "EVENTS", "follow")),
-    "history": tuple(
-        (each, "HISTORY", each, "GET /history/{subject}/{name}")
-        for each in ("queue", "stream", "device", "broker")
-    ),
-    "audit": (("list", "AUDIT", "list", "GET /audit"), ("iterate", "AUDIT", "-")),
+    "history": tuple((each, "HISTORY", each) for each in ("queue", "stream", "device", "broker")),
+    "audit": (("list", "AUDIT", "list"), ("iterate", "AUDIT", "-")),
 }
 
 
 def _verbs() -> Iterator[Verb]:
     for noun, rows in _TABLE.items():
-        for name, smq, command, *http in rows:
+        for name, smq, command in rows:
             whole = "" if command == "-" else f"{noun.replace('_', '-')} {command}"
-            yield Verb(noun, name, smq, whole, *http)
+            yield Verb(noun, name, smq, whole)
 
 
 VERBS: Final[tuple[Verb, ...]] = tuple(_verbs())
