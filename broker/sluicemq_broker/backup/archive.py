@@ -32,14 +32,9 @@ FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 _ROOT: Final = "dump"
 _DOCUMENTS: Final = ".bson.gz"
-_METADATA: Final = ".metadata.json.gz"
 #: Characters that mongodump leaves in the name of a file.
 _PLAIN: Final = "-_.~$&+=:@"
-#: Threads that compress, and batches of up to 16 MB that wait for them.
-_THREADS: Final = 2
-_WAITING: Final = 3
 _BLOCK: Final = tarfile.BLOCKSIZE
-_READ: Final = 1 << 20
 #: The shortest document of BSON has its length, and a zero; the longest is what MongoDB takes, and a bit.
 _SHORTEST: Final = 5
 _LONGEST: Final = 17 << 20
@@ -63,7 +58,7 @@ def documents_file(database: str, collection: str) -> str:
 
 def metadata_file(database: str, collection: str) -> str:
     """Return the name of the file with the options and indexes of a collection."""
-    return documents_file(database, collection).removesuffix(_DOCUMENTS) + _METADATA
+    return documents_file(database, collection).removesuffix(_DOCUMENTS) + ".metadata.json.gz"
 
 
 class ArchiveWriter:
@@ -72,7 +67,7 @@ class ArchiveWriter:
     def __init__(self, file: BinaryIO, mtime: float) -> None:
         self._file = file
         self._mtime = int(mtime)
-        self._pool = ThreadPoolExecutor(_THREADS)
+        self._pool = ThreadPoolExecutor(2)  # threads that compress
         self._files: list[Filed] = []
 
     @contextmanager
@@ -136,7 +131,8 @@ class _Part:
         self._bytes += len(batch)
         self._documents += sum(1 for _ in _documents(batch))
         self._waiting.append(self._pool.submit(_compressed, batch))
-        if len(self._waiting) > _WAITING:
+        # Batches of up to 16 MB that wait for them
+        if len(self._waiting) > 3:
             self._store(self._waiting.popleft().result())
         return self.filed()
 
@@ -188,7 +184,7 @@ class ArchiveReader:
         for file in self.files.values():
             with self._undamaged(f"is damaged: {file.name} can't be read"), self._stored(file.name) as stored:
                 found = hashlib.sha256()
-                while data := stored.read(_READ):
+                while data := stored.read(1 << 20):
                     found.update(data)
             if found.hexdigest() != file.sha256:
                 raise Refusal(f"{self._path} is damaged: {file.name} is not as it was written")

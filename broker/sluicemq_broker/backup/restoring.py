@@ -31,15 +31,10 @@ from sluicemq_broker.store import (
     collection,
 )
 
-#: Seconds between two lines of progress, and two looks whether another restore has begun.
-_PROGRESS: Final = 5.0
-_LOOK: Final = 1.0
 #: Documents, and bytes, of one insert.
 _MOST: Final = 2000
 _MOST_BYTES: Final = 8 << 20
-_MB: Final = 1_000_000
 _META: Final = "meta"
-_SCHEDULES: Final = "schedules"
 
 Say = Callable[[str], None]
 
@@ -110,7 +105,7 @@ class _Restore:
 
     def _what_runs(self) -> dict[str, int]:
         """Return the numbers of queues and of schedules in the backup."""
-        manifest, schedules = self._reader.manifest, [self._own, _SCHEDULES]
+        manifest, schedules = self._reader.manifest, [self._own, "schedules"]
         there = schedules in [list(each) for each in manifest["collections"]]
         return {
             "queues": sum(name.startswith(collection("")) for _, name in manifest["collections"]),
@@ -207,7 +202,7 @@ class _Restore:
             self._documents += len(documents)
             self._bytes += sum(map(len, documents))
             self._say_sometimes(
-                f"{each.name}: {self._documents} documents, {self._bytes // _MB} MB in all so far"
+                f"{each.name}: {self._documents} documents, {self._bytes // 1_000_000} MB in all so far"
             )
             self._require_last_restore(target)
         wanted = self._reader.files[documents_file(each.database, each.name)].documents
@@ -229,13 +224,15 @@ class _Restore:
             yield batch
 
     def _require_last_restore(self, target: RestoredDatabase) -> None:
-        if time.monotonic() - self._looked > _LOOK:
+        # Seconds between two looks whether another restore has begun
+        if time.monotonic() - self._looked > 1.0:
             self._looked = time.monotonic()
             if not target.is_mine():
                 raise Refusal("another restore has begun")
 
     def _say_sometimes(self, text: str) -> None:
-        if time.monotonic() - self._said > _PROGRESS:
+        # Seconds between two lines of progress
+        if time.monotonic() - self._said > 5.0:
             self._said = time.monotonic()
             self._say(text)
 

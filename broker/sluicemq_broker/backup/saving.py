@@ -10,7 +10,7 @@ import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from sluicemq_broker import __version__
 from sluicemq_broker.backup.archive import ArchiveWriter, Filed, documents_file, metadata_file
@@ -18,10 +18,6 @@ from sluicemq_broker.backup.folder import BackupFolder
 from sluicemq_broker.backup.reach import BackupPlace, reached
 from sluicemq_broker.backup.refusal import Refusal
 from sluicemq_broker.store import BackupSnapshot, Description, Disturbed, HistoryWindow, LeftOut, SchemaStore
-
-#: Seconds between two lines of progress.
-_PROGRESS: Final = 5.0
-_MB: Final = 1_000_000
 
 Say = Callable[[str], None]
 
@@ -106,11 +102,13 @@ class _Copy:
         self._collections.append((each.database, each.name))
 
     def _show(self, each: Description, done: Filed) -> None:
-        if time.monotonic() - self._said > _PROGRESS:
+        # Seconds between two lines of progress
+        if time.monotonic() - self._said > 5.0:
             self._said = time.monotonic()
             before = sum(file.bytes for file in self._done)
             self._say(
-                f"{each.name}: {done.documents} documents; {(before + done.bytes) // _MB} MB in all so far"
+                f"{each.name}: {done.documents} documents; "
+                f"{(before + done.bytes) // 1_000_000} MB in all so far"
             )
 
     def _about(self, now: float) -> dict[str, Any]:

@@ -14,9 +14,6 @@ from sluicemq.protocol.errors import Unavailable
 _AWAIT: Final = 1.0
 #: Seconds for a connection, and for an answer, at most.
 _TIMEOUT: Final = 3.0
-#: Seconds of silence after which a connection is checked.
-_CHECKED: Final = 10
-_CHANNEL: Final = "sluicemq:"
 
 
 class RedisTransport:
@@ -36,12 +33,13 @@ class RedisTransport:
         except ImportError:
             raise Unavailable(f"events over Redis: {to_install('redis')}") from None
         self._me = secrets.token_hex(6)
-        self._channel = _CHANNEL + database
+        self._channel = "sluicemq:" + database
+        # Seconds of silence after which a connection is checked
         self._client: Any = Redis.from_url(
             url,
             socket_timeout=_TIMEOUT,
             socket_connect_timeout=_TIMEOUT,
-            health_check_interval=_CHECKED,
+            health_check_interval=10,
             retry=Retry(NoBackoff(), 0),
         )
 

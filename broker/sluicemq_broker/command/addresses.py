@@ -14,7 +14,6 @@ from sluicemq_devices.sockets import host_and_port, parse_endpoint, resolved, un
 
 #: Ports proposed for a second broker are 1000 higher, or lower where the first one's are high.
 _FURTHER: Final = 1000
-_HIGH: Final = 60_000
 
 
 def require_free(config: Config) -> None:
@@ -36,7 +35,7 @@ def taken(config: Config) -> list[str]:
 def _way_out(config: Config) -> str:
     """Return the options that a second broker on this machine needs: other doors, another data folder."""
     broker = config.broker
-    ports = broker.ports + (_FURTHER if broker.ports < _HIGH else -_FURTHER)
+    ports = broker.ports + (_FURTHER if broker.ports < 60_000 else -_FURTHER)
     words = [f"--ports {ports}"]
     if broker.mongodb_uri is None:
         words.append(f"--data-dir {shlex.quote(f'{broker.data_dir}-{ports}')}")

@@ -10,12 +10,7 @@ from typing import Final, NamedTuple
 
 from sluicemq.protocol.secret_files import read_secret
 
-#: Seconds before its end from which a certificate is warned of.
-_SOON: Final = 14 * 86_400.0
 _END: Final = "-----END CERTIFICATE-----"
-#: The tags of ASN.1 that are met on the way to the dates of a certificate.
-_UTC_TIME: Final = 0x17
-_VERSION: Final = 0xA0
 
 #: A context of any kind: gevent has one of its own.
 Context = ssl.SSLContext
@@ -59,7 +54,7 @@ class Validity(NamedTuple):
             return f"has expired on {day(self.ends)}: clients that check it stay away"
         if now < self.begins:
             return f"holds from {day(self.begins)} on only: clients that check it stay away until then"
-        return f"expires on {day(self.ends)}" if self.ends - now < _SOON else ""
+        return f"expires on {day(self.ends)}" if self.ends - now < 14 * 86_400.0 else ""
 
 
 def validity(certificate: Path) -> Validity | None:
@@ -68,7 +63,8 @@ def validity(certificate: Path) -> Validity | None:
         text = certificate.read_text(errors="replace")
         whole = ssl.PEM_cert_to_DER_cert(text[text.index(ssl.PEM_HEADER) : text.index(_END) + len(_END)])
         _tag, signed = _element(_element(whole)[1])  # tbsCertificate, RFC 5280, 4.1
-        parts = [element for element in _elements(signed) if element[0] != _VERSION]
+        # The tag of ASN.1 for a version
+        parts = [element for element in _elements(signed) if element[0] != 0xA0]
         _serial_number, _algorithm, _issuer, (_tag, dates), *_others = parts
         begins, ends = (_seconds(*element) for element in _elements(dates))
     except (OSError, ValueError, IndexError):
@@ -99,7 +95,7 @@ def _element(content: bytes) -> tuple[int, bytes]:
 
 
 def _seconds(tag: int, text: bytes) -> float:
-    form = "%y%m%d%H%M%SZ" if tag == _UTC_TIME else "%Y%m%d%H%M%SZ"
+    form = "%y%m%d%H%M%SZ" if tag == 0x17 else "%Y%m%d%H%M%SZ"  # the tag of ASN.1 for a UTC time
     return datetime.strptime(text.decode(), form).replace(tzinfo=UTC).timestamp()
 
 

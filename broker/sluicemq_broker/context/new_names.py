@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
 
 from sluicemq.protocol.errors import QueueFull
 from sluicemq_broker.runtime import Bucket, Count, Counters
-
-#: Names that all peers together may make, and how many of these are left to peers that have made few.
-_EACH_SECOND_OF_ALL: Final = 20.0
-_AT_ONCE_OF_ALL: Final = 200.0
-_LEFT: Final = 50.0
-_FEW: Final = 10
 
 
 class NewNames:
@@ -24,7 +17,7 @@ class NewNames:
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self._of_all = Bucket(_EACH_SECOND_OF_ALL, _AT_ONCE_OF_ALL)
+        self._of_all = Bucket(20.0, 200.0)
         self.peers: OrderedDict[str, _Peer] = OrderedDict()
 
     def ask(
@@ -37,7 +30,7 @@ class NewNames:
         peers that have made many leave a tenth of these to others. ``now``: monotonic seconds.
         """
         known = self.peers.get(peer) if peer else None
-        few = known is None or known.made < _FEW
+        few = known is None or known.made < 10
         # A tenth of all names that there may be is left to peers of the library that have made few.
         if there >= (most if few and not plain else most - most // 10):
             self._refuse(f"{what} can't be made: there are {there} already, and max_queues = {most}")
@@ -45,7 +38,8 @@ class NewNames:
             return
         known = known or _Peer()
         left = self._of_all.left(now)
-        if left < (1 if few else _LEFT) or not known.bucket.take(now):
+        # Of the names of all peers, 50 are left to peers that have made few
+        if left < (1 if few else 50.0) or not known.bucket.take(now):
             self._refuse(f"{what} can't be made now: too many were made just before; try again in a second")
         self._of_all.take(now)
         known.made += 1

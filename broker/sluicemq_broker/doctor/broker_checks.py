@@ -20,8 +20,6 @@ from sluicemq_broker.store import (
     ring_of_events,
 )
 
-#: Leases after which a broker whose lease is still live has missed to renew it: others look as often.
-_MISSED: Final = 2.0
 #: Differences that are named.
 _MOST: Final = 20
 #: Counters that show trouble of a broker, and what to say of it.
@@ -97,7 +95,7 @@ def leases(subject: Subject) -> Iterator[Finding]:
                 "it was declared dead",
                 to_do="see whether it was killed: its log ends without 'stopped'",
             )
-        elif now - broker.seen > _MISSED * spans.get(broker.name, 15.0):
+        elif now - broker.seen > 2.0 * spans.get(broker.name, 15.0):  # others look as often
             yield error(
                 f"broker {broker.name} has not renewed its lease for {now - broker.seen:.0f} s: it hangs, "
                 "or was killed while no other ran",

@@ -9,14 +9,8 @@ from sluicemq_broker.doctor.finding import Finding, error, ok, warning
 from sluicemq_broker.doctor.subject import Subject
 
 _MIB: Final = 1 << 20
-#: Bytes below which a disk is full, and nearly full: the oplog takes 512 MiB, the journal 100 MiB.
-_NO_ROOM: Final = 100 * _MIB
+#: Bytes below which a disk is nearly full: the oplog takes 512 MiB, the journal 100 MiB.
 _LITTLE_ROOM: Final = 1024 * _MIB
-#: Share of a disk that should stay free.
-_SPARE: Final = 0.05
-#: Bytes of memory that a broker with its MongoDB needs, and those that should be available.
-_LEAST_MEMORY: Final = 512 * _MIB
-_LEAST_AVAILABLE: Final = 128 * _MIB
 
 
 def disk(subject: Subject) -> Iterator[Finding]:
@@ -31,9 +25,9 @@ def judged_disk(which: str, free: int, total: int) -> Iterator[Finding]:
     """Judge the room on a disk with data of MongoDB."""
     shown = f"{free // _MIB} of {total // _MIB} MiB are free"
     cure = "make room, or move the data to a larger disk; purge dead letters and finished jobs, bound streams"
-    if free < _NO_ROOM:
+    if free < 100 * _MIB:
         yield error(f"{which} is full: MongoDB ends, or takes no jobs", shown, cure)
-    elif free < max(_LITTLE_ROOM, min(total * _SPARE, 16 * _LITTLE_ROOM)):
+    elif free < max(_LITTLE_ROOM, min(total * 0.05, 16 * _LITTLE_ROOM)):
         yield warning(f"{which} is nearly full", shown, cure)
     else:
         yield ok(f"{which} has room", shown)
@@ -42,12 +36,12 @@ def judged_disk(which: str, free: int, total: int) -> Iterator[Finding]:
 def memory(subject: Subject) -> Iterator[Finding]:
     """Judge the memory of this machine, or container."""
     host = subject.host
-    if host.memory is not None and host.memory < _LEAST_MEMORY:
+    if host.memory is not None and host.memory < 512 * _MIB:
         yield warning(
             f"this machine has {host.memory // _MIB} MiB of memory",
             to_do="give it 512 MiB at least, 1 GiB with an embedded MongoDB (docs/operations.md, sizing)",
         )
-    elif host.memory_available is not None and host.memory_available < _LEAST_AVAILABLE:
+    elif host.memory_available is not None and host.memory_available < 128 * _MIB:
         yield warning(
             f"only {host.memory_available // _MIB} MiB of memory are left: the kernel may end the broker",
             to_do="see what takes it (ps aux --sort -rss), or give the machine more",

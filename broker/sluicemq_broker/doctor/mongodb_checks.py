@@ -11,11 +11,6 @@ from sluicemq_broker.doctor.host_checks import judged_disk
 from sluicemq_broker.doctor.subject import Subject
 from sluicemq_broker.store import ServerFacts, fixed_until
 
-#: Seconds that an oplog must span, and should, once it is full: a member that was away longer starts over.
-_SHORT_OPLOG: Final = 3600.0
-_WANTED_OPLOG: Final = 86_400.0
-#: Seconds by which a secondary may be behind.
-_BEHIND: Final = 10.0
 #: The oldest version of MongoDB that is supported.
 OLDEST: Final = (4, 4)
 
@@ -83,7 +78,7 @@ def members(subject: Subject) -> Iterator[Finding]:
                 f"member {member.host} of the replica set is {member.state}",
                 to_do="start it, and look at its log; rs.status() at another member says more",
             )
-        elif member.behind is not None and member.behind > _BEHIND:
+        elif member.behind is not None and member.behind > 10.0:  # seconds
             yield warning(
                 f"member {member.host} is {member.behind:.0f} s behind the primary",
                 to_do="see its disk and network: writes wait for the majority",
@@ -125,8 +120,9 @@ def oplog(subject: Subject) -> Iterator[Finding]:
     shown = f"{found.seconds / 3600:.1f} h in {found.used >> 20} of {found.size >> 20} MiB"
     # Share of its size above which an oplog is full: what it spans does not grow any more.
     is_full = found.used >= found.size * 0.9
-    if is_full and found.seconds < _WANTED_OPLOG:
-        level = error if found.seconds < _SHORT_OPLOG else warning
+    # Seconds that an oplog should span once it is full: a member that was away longer starts over
+    if is_full and found.seconds < 86_400.0:
+        level = error if found.seconds < 3600.0 else warning
         yield level(
             "the oplog is too short: a member that is away longer must copy everything, and backups fail",
             shown,

@@ -26,12 +26,6 @@ from sluicemq_broker.store import IncidentStore
 
 #: Packages whose versions matter.
 _PACKAGES: Final = ("sluicemq", "gevent", "pymongo", "pyzmq", "msgpack", "falcon", "pynacl", "redis")
-#: Days whose incidents are shown, and how many of them at most.
-_DAYS: Final = 7
-_MOST_INCIDENTS: Final = 200
-#: Bytes at the end of a log, and lines of it.
-_TAIL: Final = 256 * 1024
-_LINES: Final = 300
 #: Fields of a task, and of a row of queues, that are no text of a job.
 _OF_TASKS: Final = (
     *("id", "kind", "queue", "state", TaskField.DONE, TaskField.TOTAL, "broker"),
@@ -92,8 +86,8 @@ def without_texts(config: Config) -> dict[str, Any]:
 def last_lines(log: Path) -> list[str]:
     """Return the last lines of a log; raises OSError."""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _TAIL))
-        return file.read().decode(errors="replace").splitlines()[-_LINES:]
+        file.seek(max(0, log.stat().st_size - 256 * 1024))
+        return file.read().decode(errors="replace").splitlines()[-300:]
 
 
 def _versions() -> dict[str, str]:
@@ -115,9 +109,9 @@ def _answers(by_name: Mapping[str, Any]) -> dict[str, Any]:
 def _incidents(subject: Subject) -> list[dict[str, Any]] | None:
     if subject.store.database is None:
         return None
-    since = subject.now - _DAYS * 86_400
+    since = subject.now - 7 * 86_400
     try:
-        found = IncidentStore(subject.store.database).between(since, subject.now + 86_400, _MOST_INCIDENTS)
+        found = IncidentStore(subject.store.database).between(since, subject.now + 86_400, 200)
     except SluiceError:
         return None
     return [{**each._asdict(), "figures": _numbers(each.figures)} for each in found]

@@ -36,11 +36,7 @@ _LONGEST_PATH: Final = 103
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./+-]+")
 #: Name by which mongod, and the driver, know a socket.
 _SOCKET: Final = "mongodb-27017.sock"
-_PRIVATE_FILE: Final = 0o600
 _PRIVATE_FOLDER: Final = 0o700
-#: Looks at the lock of an owner that has died, and seconds between them.
-_TRIES: Final = 100
-_PAUSE: Final = 0.05
 _OURS: Final = re.compile(r"lock|mongo|mongod\..+|mongodb\.uri")
 
 
@@ -70,7 +66,7 @@ class DataFolder:
         if self.socket.parent != self.data:
             _make_private_among_others(self.socket.parent)
         for file in self.path.glob("mongod.*"):  # former versions left them to the umask
-            file.chmod(_PRIVATE_FILE)
+            file.chmod(0o600)
 
     def release(self) -> None:
         """Let another process become its owner; leave nothing among temporary files."""
@@ -120,7 +116,8 @@ def _locked(folder: Path) -> TextIO:
     But the child of an owner that was killed has it until it becomes mongod: that is waited for.
     """
     lock = open(folder / "lock", "a+", encoding="utf-8", opener=private)  # noqa: SIM115
-    for left in reversed(range(_TRIES)):
+    # Looks at the lock of an owner that has died
+    for left in reversed(range(100)):
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
@@ -128,7 +125,7 @@ def _locked(folder: Path) -> TextIO:
             lock.seek(0)
             owner = lock.read().strip() or "unknown"
             if left and _has_died(owner):
-                time.sleep(_PAUSE)
+                time.sleep(0.05)
                 continue
             lock.close()
             raise Unavailable(

@@ -30,15 +30,12 @@ if TYPE_CHECKING:
 
 _REPLICA_SET: Final = "sluicemq"
 _MIB: Final = 2**20
-_GIB: Final = 2**30
 #: Bytes of a cache that still holds the indexes of some thousands of jobs.
 _LEAST_CACHE: Final = 64 * _MIB
 
 _START_DEADLINE: Final = 120.0  # a long journal to replay; a healthy start takes about 1 s
 _FORMER_TIMEOUT: Final = 10.0  # for a killed broker's mongod; the kernel kills it at once, as a rule
 _STOP_TIMEOUT: Final = 20.0  # a clean stop takes 1 s
-_HURRIED_TIMEOUT: Final = 1.0  # mongod recovers from its journal, so to kill it is safe
-_LONGEST_BACKOFF: Final = 5.0
 _LOG_LIMIT: Final = 8 * 2**20
 _LOG_CHECK: Final = 5.0
 
@@ -130,7 +127,7 @@ class EmbeddedMongo:
 
     def hurry(self) -> None:
         """Cut short the waits of a start or stop that is under way, and of a later stop."""
-        self._timeout = _HURRIED_TIMEOUT
+        self._timeout = 1.0
         if self._process and (self._stopping.is_set() or not self._watcher):
             self._process.kill()
 
@@ -214,7 +211,7 @@ class EmbeddedMongo:
                 self._log.warning("MongoDB is back after %.1f s", time.monotonic() - began)
                 return
             self._stopping.wait(pause)
-            pause = min(pause * 2, _LONGEST_BACKOFF)
+            pause = min(pause * 2, 5.0)
 
     def _bound_log(self, process: subprocess.Popen[bytes]) -> None:
         """Rotate a log that has grown.
@@ -235,7 +232,7 @@ class EmbeddedMongo:
 
 def _usual_cache() -> int:
     """Return a quarter of the memory that this process may have, at most 1 GiB."""
-    return min(_GIB, host_memory().total // 4)
+    return min(2**30, host_memory().total // 4)
 
 
 def _make_primary(uri: str, host: str, process: subprocess.Popen[bytes], deadline: float) -> str:

@@ -27,12 +27,8 @@ if TYPE_CHECKING:
     from sluicemq_broker.http import Site
 
 NEEDS: Final = {wire.AUDIT: Needs(Action.OPERATE)}
-#: Records in one answer: at most, and by default.
+#: Records in one answer, at most.
 MOST_READ: Final = 1000
-_READ: Final = 100
-#: Seconds between two writes of what was counted, and between two looks for old records.
-_WRITTEN: Final = 5.0
-_TRIMMED: Final = 1800.0
 #: Largest time in Unix seconds: the end of the year 9999, MongoDB's dates and Python's end there.
 _LATEST: Final = 253_402_300_799
 
@@ -73,8 +69,8 @@ class AuditPart(Part):
 
     def duties(self) -> Iterator[Duty]:
         """Return what writes counted records, and removes old ones."""
-        yield Duty("records of the audit", _WRITTEN, self._audit.tick)
-        yield Duty("old records of the audit", _TRIMMED, self._audit.trim)
+        yield Duty("records of the audit", 5.0, self._audit.tick)
+        yield Duty("old records of the audit", 1800.0, self._audit.trim)
 
     def leave(self) -> None:
         """Record that the broker stops, and write what is left."""
@@ -86,7 +82,7 @@ class AuditPart(Part):
     def read(self, options: dict[str, Any]) -> AuditPage:
         """Return records, the newest first."""
         given = read_options(options, _OPTIONS, "an AUDIT")
-        most = given.pop("limit", _READ)
+        most = given.pop("limit", 100)
         with suppress(SluiceError):
             self._audit.flush()
         rows, last = self._store.page(AuditChoice(**given), most)

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 
 #: Rows with figures of their own in ``/metrics``.
 _MOST_SHOWN: Final = 1000
-_LABELS: Final = ("kind", "name")
-#: Times the reserve: a disk with less room is looked at every lease.
-_SCARCE: Final = 8
-_OF_OTHERS: Final = "not of a broker"
 #: By the field of a row: name and text of its gauge.
 GAUGES: Final = {
     "number": ("kept_items", "how many are kept"),
@@ -58,7 +54,7 @@ class KeptPart(Part):
         for key, (name, text) in GAUGES.items():
             rows = [each for each in self.core.kept if getattr(each, key) is not None][:_MOST_SHOWN]
             values = [((row.kind, row.name), float(getattr(row, key))) for row in rows]
-            yield LabelledGauge(name, text, _LABELS, values)
+            yield LabelledGauge(name, text, ("kind", "name"), values)
 
     def duties(self) -> Iterator[Duty]:
         """Return the looks at collections and disks."""
@@ -84,7 +80,8 @@ class KeptPart(Part):
     def _look_if_scarce(self) -> None:
         """Look at disks with little room: with a thousand queues that takes MongoDB a third of a second."""
         reserve = self.core.config.broker.disk_reserve
-        if any(disk.free < _SCARCE * reserve for disk in self.core.disks.values()):
+        # Times the reserve: a disk with less room is looked at every lease
+        if any(disk.free < 8 * reserve for disk in self.core.disks.values()):
             self._look_at_disks()
 
     def _look_at_disks(self) -> None:
@@ -107,6 +104,6 @@ def _row(measured: Measured) -> Kept:
     name, number, size, oldest = measured
     about = COLLECTIONS.get(name)
     if about is None:
-        return Kept("collection", name, _OF_OTHERS, number, size)
+        return Kept("collection", name, "not of a broker", number, size)
     used = None if about.most is None else number / about.most
     return Kept("collection", name, about.bound, number, size, oldest, used)

@@ -41,9 +41,8 @@ from sluicemq_broker.store import (
 )
 from sluicemq_devices.sockets import Outgoing
 
-#: Seconds for which a starting broker tries each statement, as long as an election takes; and between tries.
+#: Seconds for which a starting broker tries each statement, as long as an election takes.
 _RETRIED: Final = 15.0
-_PAUSE: Final = 0.1
 
 Result = TypeVar("Result")
 log = logging.getLogger("broker")
@@ -202,4 +201,4 @@ def retried(statement: Callable[[], Result], only: type[Unavailable] = Unavailab
             if not logged:
                 log.warning("starting: %s; it is tried again for %.0f s", error, _RETRIED)
                 logged = True
-        gevent.sleep(_PAUSE)
+        gevent.sleep(0.1)

@@ -31,8 +31,6 @@ log = logging.getLogger("broker")
 #: A stopping broker reads its doors until ten looks in a row, 0.01 s apart, have found nothing new, or for a
 #: fifth of its deadline. Looks are counted, because the hub reads sockets between two of them; on a busy
 #: machine time may pass without that.
-_QUIET_LOOKS: Final = 10
-_LOOK: Final = 0.01
 _READING_SHARE: Final = 0.2
 _WRITING_SHARE: Final = 0.3
 #: Seconds that MongoDB gets in any case: to write what is given back; to end the lease.
@@ -224,8 +222,8 @@ class Server:
         latest.begin(min(seconds, self._deadline.left))
         self._listeners.read_all()
         quiet, before = 0, self._listeners.received
-        while quiet < _QUIET_LOOKS and latest.left and self._deadline.left:
-            self._deadline.until(lambda: False, within=_LOOK)
+        while quiet < 10 and latest.left and self._deadline.left:
+            self._deadline.until(lambda: False, within=0.01)
             now = self._listeners.received
             # A door may be held back by messages on their way to MongoDB, and is not quiet then.
             quiet = quiet + 1 if now == before and not self._listeners.taking_in else 0

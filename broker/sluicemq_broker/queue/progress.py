@@ -5,16 +5,10 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.worker import Worker
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import Progressed
-
-#: Seconds from one statement to the next, for all jobs of a queue together.
-_EVERY: Final = 1.0
-_MOST: Final = 1000  # jobs in a statement
 
 
 class JobsProgress:
@@ -24,7 +18,7 @@ class JobsProgress:
         self._core = core
         self._written = 0.0
         self._newest: dict[bytes, Progressed] = {}
-        self._batcher: Batcher[bytes] = Batcher(self._write, size=_MOST, gather=self._gather)
+        self._batcher: Batcher[bytes] = Batcher(self._write, size=1000, gather=self._gather)
 
     def report(self, receipt: bytes, worker: Worker, done: float, total: float | None, note: str) -> bool:
         """Note how far the job of a delivery is; False if this worker does not have the job (any more)."""
@@ -38,7 +32,7 @@ class JobsProgress:
         return True
 
     def _gather(self, _waiting: int) -> None:
-        if (early := self._written + _EVERY - self._core.timer.now()) > 0:
+        if (early := self._written + 1.0 - self._core.timer.now()) > 0:
             self._core.timer.sleep(early)
 
     def _write(self, receipts: list[bytes]) -> None:

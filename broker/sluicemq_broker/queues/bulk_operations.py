@@ -19,7 +19,6 @@ from sluicemq_broker.store import DeadLetters, Redriven, Redrives, Removals, Unc
 
 #: Jobs in a page, at most.
 PAGE: Final = 500
-_MILLISECOND: Final = 0.001
 
 Pages = Generator[int, None, None]
 
@@ -234,7 +233,7 @@ class Retire(Discard):
         yield from self._paging(DeadLetters(until=self._bounds.until, free_at=self.now))
         count, last = self._removals.excess(self.queue.name, self._bounds.most)
         if count:
-            yield from self._paging(DeadLetters(limit=count, until=last + _MILLISECOND, free_at=self.now))
+            yield from self._paging(DeadLetters(limit=count, until=last + 0.001, free_at=self.now))
 
     def _count(self, removed: int) -> None:
         self.queue.counters.add(self.counted, removed)  # of the broker, too

@@ -18,12 +18,8 @@ from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.store import ALL_QUEUES, ConfigurationStore, Said, Tables
 from sluicemq_devices.hub import let_others_run
 
-#: Seconds between two looks, and after which a broker says its settings again though they are as before.
+#: Seconds between two looks.
 EVERY: Final = 5.0
-_AGAIN: Final = 600.0
-#: Files that are compared, and differences that are kept, at most.
-_MOST_FILES: Final = 16
-_MOST: Final = 200
 #: Queues that are compared in one turn of the hub.
 _A_TURN: Final = 200
 _DEFAULTS: Final = defaults_of_queues()
@@ -87,7 +83,7 @@ class Disagreements:
         for database, store in self._stores.items() if self._owners.others else ():
             for each in self._compare(database, store):
                 found.setdefault((each.queue, each.key), each)
-        self.found = list(islice(found.values(), _MOST))
+        self.found = list(islice(found.values(), 200))
 
     def _read_own(self) -> None:
         if self._config is self._queues.config:
@@ -105,7 +101,8 @@ class Disagreements:
 
     def _publish(self) -> None:
         now, own = self._timer.now(), (self._digest, self._owners.own_ids())
-        if own == self._published and now - self._published_at < _AGAIN:
+        # Seconds after which a broker says its settings again though they are as before
+        if own == self._published and now - self._published_at < 600.0:
             return
         for store in self._stores.values():
             store.put(self._owners.own_ids(), self._digest, self._texts, self._clock.now())
@@ -140,7 +137,7 @@ class _Files:
     def differences(self, brokers: Iterable[Said]) -> list[Difference]:
         """Return the differences of these brokers' files; ten thousand queues take a tenth of a second."""
         said = [(broker.broker, broker.digest) for broker in brokers if broker.digest]
-        digests = list(islice(dict.fromkeys(digest for _, digest in said), _MOST_FILES))
+        digests = list(islice(dict.fromkeys(digest for _, digest in said), 16))
         if len(digests) < 2:
             return []
         missing = [digest for digest in digests if digest not in self._known]

@@ -40,7 +40,6 @@ _PAGE: Final = 250
 _SELDOM: Final = 32
 #: Dead letters that are looked at in one turn: MongoDB reads them, and took over 15 s for a million.
 _STEP: Final = 50_000
-_MILLISECOND: Final = 0.001
 #: Seconds by which clocks of brokers differ, and statements are late.
 _MARGIN: Final = 10.0
 
@@ -153,7 +152,7 @@ class OnDead:
         """Search on through all dead letters of a queue; behind the latest, begin with the oldest again."""
         until = death_after(queue.store, since, self._step)
         self._notify_parents(queue, since, until)
-        after = None if until is None else until + _MILLISECOND
+        after = None if until is None else until + 0.001  # dates in MongoDB are in whole milliseconds
         if after is None:
             self._places.pop(queue.name, None)
         else:

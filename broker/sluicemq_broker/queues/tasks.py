@@ -53,7 +53,6 @@ FAIR: Final = 12
 #: ``_LONGEST`` seconds. While no broker works on jobs it takes as long as the page.
 GENTLE: Final = 12.0
 _LONGEST: Final = 2.0
-_LOOK: Final = 0.02
 #: Tasks that run here, at most.
 MOST: Final = 100
 
@@ -321,7 +320,7 @@ class Tasks:
         enough = self._jobs_worked + FAIR * jobs
         end = self._timer.now() + min(_LONGEST, took * (1.0 if alone else GENTLE))
         while self._timer.now() < end and self._jobs_worked < enough:
-            if self._timer.wait(self._stopping, min(_LOOK, max(0.0, end - self._timer.now()))):
+            if self._timer.wait(self._stopping, min(0.02, max(0.0, end - self._timer.now()))):
                 break
         self._worked = self._jobs_worked
 

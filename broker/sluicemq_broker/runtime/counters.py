@@ -13,9 +13,6 @@ from sluicemq_broker.runtime.counts import Count, Timing
 from sluicemq_broker.runtime.histogram import Histogram
 from sluicemq_devices.hub import About, Notices
 
-#: Rates are taken over a minute: twelve steps of five seconds.
-_STEP: Final = 5.0
-_STEPS: Final = 12
 _RATED: Final = (Count.PUSHED, Count.DELIVERED, Count.COMMITTED)
 
 #: Queues that have histograms of their own: each has 60 lines in a scrape.
@@ -92,7 +89,7 @@ class QueueCounters(PartCounters):
         super().__init__(broker, {"queue": queue} if queue else None)
         self._queue = queue or OTHERS
         self._timings: dict[Timing, Histogram] | None = None  # until something has taken any time
-        self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, self._rated())], maxlen=_STEPS + 1)
+        self._marks: deque[tuple[float, tuple[int, ...]]] = deque([(now, self._rated())], maxlen=13)
 
     def took(self, timing: Timing, durations: Sequence[float]) -> None:
         """Record the durations of one batch, in seconds; a negative one counts as 0."""
@@ -110,7 +107,8 @@ class QueueCounters(PartCounters):
 
     def tick(self, now: float) -> None:
         """Remember the counts for :meth:`rates`; called every second or so. ``now`` is monotonic."""
-        if now - self._marks[-1][0] >= _STEP:
+        # Rates are taken over a minute: twelve steps of five seconds
+        if now - self._marks[-1][0] >= 5.0:
             self._marks.append((now, self._rated()))
 
     def rates(self, now: float) -> dict[str, float]:

@@ -9,12 +9,11 @@ from typing import Any, Final
 from gevent.lock import BoundedSemaphore
 from pymongo.collection import Collection
 
-#: A collection with its indexes takes MongoDB some 30 ms, with locks that others wait for.
-_AT_ONCE: Final = 2
 #: Names of the driver for a MongoDB of several nodes: a standalone refuses a quorum.
 _OF_SEVERAL: Final = ("ReplicaSetWithPrimary", "ReplicaSetNoPrimary", "Sharded")
 
-_turns = BoundedSemaphore(_AT_ONCE)
+#: A collection with its indexes takes MongoDB some 30 ms, with locks that others wait for.
+_turns = BoundedSemaphore(2)
 
 
 @contextmanager

@@ -16,9 +16,6 @@ from sluicemq_broker.config import MongoUri
 from sluicemq_broker.store.errors import ServerCode, brief
 from sluicemq_broker.store.no_tls import why_no_tls
 
-#: Seconds for one host, and how many hosts are asked.
-_PATIENCE: Final = 2.0
-_MOST_ASKED: Final = 5
 #: Options that describe the replica set, not how to reach one host of it.
 _OF_THE_WHOLE: Final = frozenset({"replicaset", "directconnection", "loadbalanced"})
 #: Options of a login.
@@ -33,7 +30,7 @@ def why_no_primary(text: str) -> str | None:
     """
     uri = MongoUri.read(text)
     not_initiated = None
-    for host in _hosts(text)[:_MOST_ASKED]:
+    for host in _hosts(text)[:5]:
         said = _hello(uri, host)
         why = _what_it_says(uri, host, said)
         if why and not _says_not_initiated(said):
@@ -107,7 +104,7 @@ def _client(
     """Return a client of one host, with a login or without, that waits for a short time."""
     options = [f"{name}={value}" for name, value in uri.parts.options if name.lower() not in left_out]
     database = uri.parts.database or "" if login else ""
-    milliseconds = int(_PATIENCE * 1000)
+    milliseconds = 2000  # for one host
     return pymongo.MongoClient(
         f"mongodb://{login}{host}/{database}?{'&'.join(['directConnection=true', *options])}",
         serverSelectionTimeoutMS=milliseconds,

@@ -11,8 +11,6 @@ from pymongo.uri_parser import parse_uri
 
 from sluicemq_broker.config import MongoUri
 
-#: Rounds of a handshake in memory, more than TLS needs.
-_ROUNDS: Final = 10
 _CERTIFICATE: Final = "the certificate of {host}"
 _AUTHORITY: Final = "and tlsCAFile=FILE with its authority, unless this machine trusts that"
 _OF_CLIENTS: Final = ssl.Purpose.CLIENT_AUTH
@@ -104,7 +102,8 @@ def _verified(file: str, password: str | None, authority: str | None) -> str:
         return str(error.strerror or error)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)
-    for _ in range(_ROUNDS):
+    # More than TLS needs
+    for _ in range(10):
         for end in ends:
             try:
                 end.do_handshake()

@@ -16,9 +16,8 @@ from sluicemq_devices.hub import NEXT_TURN, let_others_run
 
 #: Seconds of the hub for choosing, at most, before other greenlets have their turn.
 TURN: Final = 0.004
-#: Seconds of CPU that a light reader has used of late, at most; and how many are forgotten each second.
+#: Seconds of CPU that a light reader has used of late, at most.
 _LIGHT: Final = 0.005
-_FORGOTTEN: Final = 0.02
 
 
 class Usage:
@@ -31,7 +30,7 @@ class Usage:
 
     def of_late(self, now: float) -> float:
         """Return the seconds as of now."""
-        self._seconds = max(0.0, self._seconds - _FORGOTTEN * (now - self._at))
+        self._seconds = max(0.0, self._seconds - 0.02 * (now - self._at))
         self._at = now
         return self._seconds
 

@@ -38,14 +38,10 @@ log = logging.getLogger("broker.routes")
 
 #: The kind under which a route holds its subscription.
 KIND: Final = "route"
-#: Messages in one transaction, at most, and about how many bytes.
+#: Messages in one transaction, at most.
 _MOST: Final = 500
-_MOST_BYTES: Final = 4 << 20
 #: Seconds between two tries to hold the route's subscription.
 _LOOK: Final = 1.0
-#: Seconds by which the clock of another broker may be ahead, at most, for the order to be kept.
-_AHEAD: Final = 1.0
-_MILLISECOND: Final = 0.001  # MongoDB keeps no less
 
 
 class Route:
@@ -134,7 +130,7 @@ class Route:
                 self._stopping.wait(_LOOK)
                 continue
             self._more.clear()
-            reading = self._stream.read(Wanted(at + 1, self._topics, _MOST, _MOST_BYTES))
+            reading = self._stream.read(Wanted(at + 1, self._topics, _MOST, 4 << 20))
             if at:  # a new route has missed nothing
                 self._note_gone(reading)
             jobs = list(self._jobs(reading))
@@ -148,9 +144,9 @@ class Route:
 
     def _wait_until_after(self, marked_at: float | None) -> None:
         """Wait until new jobs come behind those of another broker, whose clock may have been ahead."""
-        ahead = (marked_at or 0.0) + _MILLISECOND - self._clock.now()
+        ahead = (marked_at or 0.0) + 0.001 - self._clock.now()  # MongoDB keeps whole milliseconds
         if ahead > 0:
-            self._stopping.wait(min(ahead, _AHEAD))
+            self._stopping.wait(min(ahead, 1.0))
 
     def _route(self, held: Subscription, at: int, jobs: list[Job]) -> None:
         """Route a page, in several transactions if need be: the last one raises the watermark to ``at``."""

@@ -31,7 +31,6 @@ from sluicemq_devices.hub import let_others_run
 #: Bytes of a page, at most, unless it has one message.
 MOST_BYTES: Final = 4 << 20
 _AT_ONCE: Final = nullcontext()
-_UNKNOWN: Final = 16 << 20  # bytes of a page, while none was read
 
 Woken = Callable[[], None]
 
@@ -101,7 +100,7 @@ class Stream:
     @property
     def largest(self) -> int:
         """Bytes of memory for a page of one segment, as it comes from MongoDB and unpacked."""
-        return 2 * self.store.weight or _UNKNOWN
+        return 2 * self.store.weight or (16 << 20)  # while no page was read
 
     @property
     def newest(self) -> int:

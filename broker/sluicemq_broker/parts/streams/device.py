@@ -28,12 +28,8 @@ from sluicemq_devices.hub import Watermark, let_others_run
 from sluicemq_devices.relays import FanOut, Kind, Subscriber, Upstream
 from sluicemq_devices.sockets import RawDoor, RawLane
 
-#: Messages that are sent in one turn of the hub; and in the turn in which they become durable.
+#: Messages that are sent in one turn of the hub.
 _PASSED: Final = 512
-_AT_ONCE: Final = 64
-#: Seconds between two looks for more without a notice; and seconds of rest after an error.
-_LOOK: Final = 5.0
-_PAUSE: Final = 0.5
 
 
 class StreamDevice:
@@ -221,7 +217,7 @@ class StreamDevice:
             except SluiceError as error:
                 text = f"following stream {self._stream.name}: {error}"
                 self._counters.notice(Count.STORE_UNAVAILABLE, text)
-                self._over.wait(_PAUSE)
+                self._over.wait(0.5)  # seconds of rest after an error
             else:
                 return
 
@@ -252,14 +248,14 @@ class StreamDevice:
         if not segments:
             self._stream.wait(self, self._next, self._woken)
             self._waits = True
-            self._more.wait(_LOOK)
+            self._more.wait(5.0)  # seconds between two looks for more without a notice
             self._waits = False
             self._stream.forget(self)
 
     def _woken(self) -> None:
         """Send a few new messages at once, for waking the follower takes 0.1 ms; else wake it."""
         quick = self._waits and self._fan_out.is_quick
-        few = self._stream.few(self._next, _AT_ONCE) if quick else []
+        few = self._stream.few(self._next, 64) if quick else []
         for segment in few:
             self._pass_on(segment)
         if few:

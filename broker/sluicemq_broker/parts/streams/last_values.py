@@ -19,10 +19,6 @@ from sluicemq_devices.relays import Subscriber
 MOST_TOPICS: Final = 100_000
 #: New topics that are sorted together: 2 ms beside 100,000 others.
 _SORTED_AT_ONCE: Final = 1000
-#: Seconds of CPU for the last messages of one subscriber before others have their turn; and messages between
-#: two looks at the clock.
-_PIECE: Final = 0.002
-_LOOKS: Final = 16
 
 
 class LastValues:
@@ -148,13 +144,14 @@ class LateMessages:
 
     def _send_some(self, subscriber: Subscriber, messages: Iterator[bytes | None]) -> bool:
         """Send messages for one piece of time; return True if there are more."""
-        until = thread_time() + _PIECE
+        # Seconds of CPU for the last messages of one subscriber before others have their turn
+        until = thread_time() + 0.002
         some = list[bytes]()
         more = False
         for looks, message in enumerate(messages, 1):
             if message is not None:
                 some.append(message)
-            if looks % _LOOKS == 0 and thread_time() > until:
+            if looks % 16 == 0 and thread_time() > until:
                 more = True
                 break
         if some:

@@ -34,12 +34,8 @@ from sluicemq_broker.streams import Reading, Streams, Topics, Usage, Wanted, che
 from sluicemq_devices.hub import let_others_run
 from sluicemq_devices.sockets import Lane, LaneDoor
 
-#: Messages of one answer, by default and at most; and about how many bytes.
-_LIMIT: Final = 1000
+#: Messages of one answer, at most.
 _MOST: Final = 10_000
-_BYTES: Final = 1 << 20
-#: Frames after which an answer ends with the segment.
-_FRAMES: Final = 20_000
 _LONGEST_REQUEST: Final = 256 * 1024
 #: Bytes of memory that an answer takes, about: its messages, and twice the frames of each.
 _ROOM: Final = 4 << 20
@@ -95,7 +91,7 @@ class ReplayDoors:
         """Read page after page until one has wanted messages; a client that has left gets no answer."""
         name, options = _read(body, self._default)
         authorize(client.lane.who, Action.SUBSCRIBE, name)
-        topics, limit = _topics(options, client.usage), options.get("limit", _LIMIT)
+        topics, limit = _topics(options, client.usage), options.get("limit", 1000)
         after, since = options.get("after", 0), options.get("since")
         with client.user.slot():
             stream = self._streams.get(check_stream(name))
@@ -103,7 +99,7 @@ class ReplayDoors:
         gone = 0
         while client.listens:
             with client.page():
-                reading = stream.read(Wanted(at, topics, limit, _BYTES))
+                reading = stream.read(Wanted(at, topics, limit, 1 << 20))
                 gone += reading.gone
                 if reading.chosen or not reading.more:
                     client.lane.send([*envelope, *_frames(reading, 0 if first == 1 else gone)])
@@ -158,7 +154,8 @@ def _frames(reading: Reading, gone: int) -> list[bytes]:
     frames: list[bytes] = []
     count, after = 0, reading.first - 1
     for each in reading.chosen:
-        if len(frames) > _FRAMES:
+        # Frames after which an answer ends with the segment
+        if len(frames) > 20_000:
             break
         if count:
             let_others_run()

@@ -31,8 +31,7 @@ from sluicemq_broker.store.values import Document, Jobs, date
 COUNTED_EXACTLY: Final = 10_000
 #: Jobs in all from which a sample decides first which states are not worth counting.
 SURELY_MANY: Final = 100_000
-#: Priorities among which the oldest ready job is looked for, and milliseconds for each.
-_PRIORITIES: Final = 32
+#: Milliseconds for each priority among which the oldest ready job is looked for.
 _MOST_MS: Final = 50
 _INDEX_OF: Final = {
     State.READY: READY_INDEX,
@@ -99,7 +98,7 @@ class Counting:
         too, where the first job that has not expired takes too long to find.
         """
         due, below = list[float](), float(2**31)
-        for _ in range(_PRIORITIES):
+        for _ in range(32):  # priorities
             line = {
                 "state": State.READY,
                 "priority": {"$gte": -(2**31), "$lt": below},

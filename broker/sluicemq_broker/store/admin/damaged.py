@@ -15,9 +15,6 @@ from sluicemq_broker.store.streams.segments import HEAD, OUTLINE, head_of, segme
 from sluicemq_broker.store.streams.stream_store import STREAM_PREFIX
 from sluicemq_broker.store.values import Document
 
-#: Documents of one collection, and of one stream, that are read: the latest.
-_MOST: Final = 10_000
-_MOST_SEGMENTS: Final = 1000
 _OUTLINE: Final = {**OUTLINE, "first": 1, "removed": 1}
 
 
@@ -26,9 +23,9 @@ def damaged_documents(database: Documents) -> Iterator[Damaged]:
     with translated():
         for name in sorted(database.list_collection_names()):
             if name in COLLECTIONS and (read := COLLECTIONS[name].read):
-                yield from _damaged(database[name], read, None, _MOST)
+                yield from _damaged(database[name], read, None, 10_000)
             elif name.startswith(STREAM_PREFIX):
-                yield from _damaged(database[name], _in_stream, _OUTLINE, _MOST_SEGMENTS)
+                yield from _damaged(database[name], _in_stream, _OUTLINE, 1000)
 
 
 def _in_stream(stored: Document) -> object:

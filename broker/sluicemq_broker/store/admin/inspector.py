@@ -24,10 +24,6 @@ _PAGE: Final = 20
 _HEAVY: Final = 100_000
 
 
-#: How much more a byte of headers and errors costs than one of a payload.
-_DEARER: Final = 8
-
-
 _WEIGHT: Final = {"weight": {"$bsonSize": "$$ROOT"}}
 
 #: Bytes of a payload, or a result, that is read though only its beginning is wanted.
@@ -162,4 +158,5 @@ def _weight(stored: Document) -> int:
     plain = [stored.get(name) for name in ("payload", "result")]
     dear: Document = {name: stored[name] for name in ("headers", "errors", "raw_headers") if name in stored}
     size = sum(len(each) for each in plain if isinstance(each, bytes | str))
-    return size + (_DEARER * len(bson.encode(dear)) if dear else 0)
+    # A byte of headers and errors costs as much more than one of a payload
+    return size + (8 * len(bson.encode(dear)) if dear else 0)

@@ -33,9 +33,6 @@ from sluicemq_broker.store.values import BY_ID, Document, Jobs, date, seconds
 
 #: Bytes of payloads that are shown in a page, at most.
 _SMALL: Final = 256
-#: Jobs that are searched for a reason in one window, and windows for one page.
-_WINDOW: Final = 2_000
-_WINDOWS: Final = 3
 #: Milliseconds for a count, before a sample estimates it, and for each sample. A random sample of documents
 #: that are in no cache takes seconds, so a smaller one follows, then the latest jobs.
 _MOST_MS: Final = 50
@@ -145,7 +142,7 @@ class Listing:
         jobs, place = self._jobs(queue), _ended_place(after)
         found: list[Document] = []
         with translated():
-            for _ in range(_WINDOWS):
+            for _ in range(3):
                 window = _Window(jobs, state, choice, place, now, limit)
                 found += window.read(limit + 1 - len(found))
                 place = window.end
@@ -228,7 +225,7 @@ class _Window:
         self._why = {name: value for name, value in these.items() if name == "$expr"}
         when: Document = {"$gte": date(0), **these["ended_at"]}
         behind = when if place is None else {**when, "$lt": place.at}
-        size = _WINDOW if self._why else limit + 1
+        size = 2000 if self._why else limit + 1
         edge = self._edge({"state": state, "ended_at": behind}, size)
         first = when["$gte"] if edge is None else edge
         self._these: Document = {"state": state, "ended_at": {**behind, "$gte": first}}

@@ -36,8 +36,6 @@ from sluicemq_broker.store.values import Document, date
 
 #: Seconds after which a new secret is made.
 RENEWED: Final = timedelta(days=1).total_seconds()
-#: Secrets that are kept: the last one signed nothing for as long as the newest one is old.
-_KEPT: Final = 2
 _BYTES: Final = 32
 _SECRETS: Final = "secrets"
 
@@ -87,7 +85,8 @@ class LoginStore:
             before = self._secrets_of(stored)
             if before and now - before[-1].made_at < RENEWED:
                 return
-            made = [*before, SigningSecret(secrets.token_bytes(_BYTES), now)][-_KEPT:]
+            # The last one signed nothing for as long as the newest one is old.
+            made = [*before, SigningSecret(secrets.token_bytes(_BYTES), now)][-2:]
             put(
                 {
                     "name": (stored or {}).get("name") or secrets.token_hex(4),

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from sluicemq_broker.store.values import BY_ID, Jobs, date
-
-#: Documents that one statement removes, and statements of one call: it must hold up nothing else for long.
-_AT_ONCE: Final = 500
-_STATEMENTS: Final = 100
 
 
 def keep_newest(documents: Jobs, by: str, most: int) -> int:
@@ -18,11 +12,11 @@ def keep_newest(documents: Jobs, by: str, most: int) -> int:
     reply: a part is removed; several brokers may do it at once.
     """
     gone = 0
-    for _ in range(_STATEMENTS):
+    for _ in range(100):
         excess = documents.estimated_document_count() - most
         if excess <= 0:
             break
-        oldest = documents.find({by: {"$gte": date(0)}}, {"_id": 1}).sort(by, 1).limit(min(excess, _AT_ONCE))
+        oldest = documents.find({by: {"$gte": date(0)}}, {"_id": 1}).sort(by, 1).limit(min(excess, 500))
         ids = [document["_id"] for document in oldest]
         # failpoint *
         gone += documents.delete_many({"_id": {"$in": ids}}, hint=BY_ID).deleted_count

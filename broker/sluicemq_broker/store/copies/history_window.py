@@ -18,9 +18,8 @@ from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.errors import translated
 
 PARAMETER: Final = "minSnapshotHistoryWindowInSeconds"
-#: Seconds that an embedded MongoDB keeps at first, and between copies.
+#: Seconds that an embedded MongoDB keeps at first; none between copies.
 _FIRST: Final = 60
-_BETWEEN: Final = 0
 
 
 class SnapshotOver(Unavailable):
@@ -50,7 +49,7 @@ class HistoryWindow:
         if self._set:
             with suppress(PyMongoError):  # it has ended: its parameters went with it
                 # failpoint history_window.lower
-                self._client.admin.command({"setParameter": 1, PARAMETER: _BETWEEN})
+                self._client.admin.command({"setParameter": 1, PARAMETER: 0})
 
     def begin(self) -> None:
         """Count from now on: a copy begins."""

@@ -35,8 +35,6 @@ from sluicemq_broker.store.errors import ServerCode, brief, translated
 #: bus, what the files of these brokers say, and the secrets that sign logins, with which a reader of a backup
 #: could sign. Jobs whose owner has no lease are given back.
 OF_THE_MOMENT: Final = frozenset({"owners", "bus", "configurations", "logins"})
-_SYSTEM: Final = "system."
-_META: Final = "meta"
 
 
 class LeftOut(Exception):
@@ -60,7 +58,7 @@ class BackupSnapshot:
             self._before = {each.uuid for each in self._listed()}
             with self._client.start_session(snapshot=True) as self._session:
                 self._window.begin()
-                self._client[self._databases[0]][_META].find_one({}, session=self._session)
+                self._client[self._databases[0]]["meta"].find_one({}, session=self._session)
                 found = [self._described(each) for each in self._listed()]
                 yield found
 
@@ -91,7 +89,7 @@ class BackupSnapshot:
             for entry in sorted(
                 self._client[name].list_collections(filter={"type": "collection"}), key=itemgetter("name")
             )
-            if entry["name"] not in OF_THE_MOMENT and not entry["name"].startswith(_SYSTEM)
+            if entry["name"] not in OF_THE_MOMENT and not entry["name"].startswith("system.")
         ]
 
     def _described(self, each: Description) -> Description:

@@ -20,8 +20,6 @@ from sluicemq_broker.store.errors import ServerCode, brief, in_trouble
 from sluicemq_broker.store.jobs.index_models import INDEXES, LINE_INDEX, SLOT_INDEX
 from sluicemq_broker.store.values import Document, Jobs
 
-#: How often obstacles are removed before the next sweep tries again.
-_TRIES: Final = 3
 _AT_ONCE: Final = 1000
 
 #: Called with what was found: its kind, and a text for the log.
@@ -110,7 +108,8 @@ def may_have(jobs: Jobs, state: str) -> bool:
 
 def _make(jobs: Jobs, index: IndexModel, notice: Notice) -> None:
     problem = ""
-    for _ in range(_TRIES):
+    # How often obstacles are removed before the next sweep tries again
+    for _ in range(3):
         try:
             # failpoint indexes.make_one
             jobs.create_indexes([index], **by_majority(jobs))

@@ -18,7 +18,6 @@ from sluicemq_broker.store.values import BY_ID, Document, Jobs
 
 #: Reserved without an owner that is a string; $type would read all keys.
 _OWNERLESS: Final[Document] = {"state": State.RESERVED, "owner": {"$not": {"$gte": ""}}}
-_AT_ONCE: Final = 1000
 
 
 class Malformed(NamedTuple):
@@ -59,7 +58,7 @@ def set_aside(collection: Jobs, malformed: Iterable[Malformed], now: float) -> l
 def set_ownerless_aside(collection: Jobs, now: float) -> list[Malformed]:
     """Make dead letters of documents that are reserved by nobody: no lease of theirs will ever end."""
     reason = "reserved, and its owner is no string"
-    found = collection.find(_OWNERLESS, {"_id": 1}).limit(_AT_ONCE)
+    found = collection.find(_OWNERLESS, {"_id": 1}).limit(1000)
     malformed = [Malformed(document["_id"], reason) for document in found]
     these = {"_id": {"$in": [each.id for each in malformed]}, **_OWNERLESS}
     if malformed:

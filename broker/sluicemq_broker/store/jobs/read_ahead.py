@@ -17,9 +17,8 @@ from typing import Any, Final, NamedTuple
 
 from sluicemq_broker.store.values import Document
 
-#: Ids of a tenant that are read together: at first, as they may serve one claim only, and at most.
+#: Ids of a tenant that are read together at first, as they may serve one claim only.
 AHEAD: Final = 64
-_MOST_AHEAD: Final = 256
 #: Where a claim wants more jobs of a tenant than this, they are read when they are wanted: that takes no
 #: longer.
 FEW_JOBS: Final = 16
@@ -88,7 +87,7 @@ class ReadAhead:
 
     def used_up(self) -> None:
         """Read more next time: all that was read was claimed, or nothing was read yet."""
-        self.depth = min(2 * self.depth, _MOST_AHEAD)
+        self.depth = min(2 * self.depth, 256)
 
     def forget(self) -> None:
         """Drop all, as jobs may have become ready between those that are known."""

@@ -27,13 +27,9 @@ from sluicemq_broker.store.jobs.index_models import CHILD_INDEXES, PARENT_INDEX
 from sluicemq_broker.store.jobs.indexes import ignore, make_indexes
 from sluicemq_broker.store.values import BY_ID, Jobs, date
 
-#: Prefix of the empty collections that take the place of removed ones; and seconds after which such a
-#: collection counts as left over.
+#: Prefix of the empty collections that take the place of removed ones.
 EMPTY: Final = "deleted."
-_LEFT_OVER: Final = 60.0
-#: Seconds for which places and limits of a removed queue stay: another broker may be about to use them. And
-#: the index by which they are found.
-_BESIDE_KEPT: Final = 24 * 3600.0
+#: The index by which places and limits of a removed queue are found.
 _REMOVED: Final = IndexModel([("removed_at", 1)], name="removed", sparse=True)
 #: Children that are read at once.
 CHILDREN: Final = 500
@@ -94,7 +90,8 @@ def forget_removed(database: Documents, now: float) -> None:
     A document that is used at this moment has changed since it was read, and stays. Crash in between, or a
     lost reply: the next call goes on.
     """
-    long_ago = {"removed_at": {"$lte": date(now - _BESIDE_KEPT)}}
+    # Seconds for which they stay: another broker may be about to use them
+    long_ago = {"removed_at": {"$lte": date(now - 24 * 3600.0)}}
     for name in (PLACES, LIMITS):
         beside = database[name]
         for document in list(beside.find(long_ago).limit(CHILDREN)):
@@ -161,7 +158,7 @@ def drop_left_over(database: Documents, now: float) -> None:
     """
     for each in _named(database, EMPTY):
         made = each.name.rpartition(".")[2].partition("-")[0]
-        if now * 1000 - int(made, 16) > _LEFT_OVER * 1000 and each.find_one({}, {"_id": 1}) is None:
+        if now * 1000 - int(made, 16) > 60_000 and each.find_one({}, {"_id": 1}) is None:
             # failpoint queues.drop_left_over
             each.drop()
 

@@ -53,10 +53,8 @@ from sluicemq_broker.store.values import Document, date
 #: Seconds. A former tail is not removed for twice as long; a writer that takes it for the tail for longer
 #: than this asks again. No clock is compared with another.
 GUARD: Final = 20.0
-#: Documents in one read, or one removal, at most.
+#: Documents in one read, at most.
 _MOST_READ: Final = 256
-_MOST_REMOVED: Final = 500
-_MOST_NEWER: Final = 1000
 
 STREAM_PREFIX: Final = "stream."
 _IDS_INDEX: Final = "ids"
@@ -138,7 +136,7 @@ class StreamStore:
         """Return the outlines of segments behind a former tail, a thousand at most."""
         query: Document = {"_id": {"$gte": tail.next}}
         with translated():
-            found = list(self._segments.find(query, OUTLINE, sort=[("_id", 1)], limit=_MOST_NEWER))
+            found = list(self._segments.find(query, OUTLINE, sort=[("_id", 1)], limit=1000))
         removed = self.head().removed if found else 0  # after the read, as in read
         return list(self._outlines([document for document in found if document["_id"] >= removed], tail))
 
@@ -304,7 +302,7 @@ class StreamStore:
                 self._segments.update_one({"_id": newest.first}, {"$set": {"packed": b"", "topics": []}})
         query: Document = {"_id": {"$gt": HEAD, "$lt": min(below, newest.first)}}
         with translated():
-            oldest = self._segments.find(query, {"count": 1}, sort=[("_id", 1)], limit=_MOST_REMOVED)
+            oldest = self._segments.find(query, {"count": 1}, sort=[("_id", 1)], limit=500)
             ends = [int(document["_id"]) + stand_in(document, Tail()).count for document in oldest]
         over = [end for end in ends if end <= below]
         if not over:
