@@ -148,11 +148,11 @@ class _Restore:
         targets = list(self._targets.values())
         for target in targets:
             target.close(self._file.name, time.time())
-        came = [name for each in targets for name in each.live_brokers(dead=dead).values()]
-        if came:
+        started = [name for each in targets for name in each.live_brokers(dead=dead).values()]
+        if started:
             for each in targets:
                 each.open_again()
-            raise Refusal(f"a broker has started on {self._names()}: {', '.join(came)}. Stop it first")
+            raise Refusal(f"a broker has started on {self._names()}: {', '.join(started)}. Stop it first")
         for each in targets:
             each.clear()
 

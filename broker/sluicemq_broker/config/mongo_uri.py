@@ -99,8 +99,8 @@ class MongoUri:
         scheme, user, password, hosts, database, options = self.parts
         who = "" if user is None else f"{user}{'' if password is None else ':***'}@"
         path = "" if database is None else f"/{database}"
-        asked = "&".join(f"{_shown_name(name)}={_shown_value(name, value)}" for name, value in options)
-        return f"{scheme}{who}{hosts}{path}{'?' if asked else ''}{asked}"
+        query = "&".join(f"{_shown_name(name)}={_shown_value(name, value)}" for name, value in options)
+        return f"{scheme}{who}{hosts}{path}{'?' if query else ''}{query}"
 
     def __repr__(self) -> str:
         return f"MongoUri('{self}')"

@@ -169,12 +169,12 @@ class Owners:
         with self._changing:
             if self._ended:
                 return
-            mine = self.own_ids()
-            sent, live = self._raise(mine)
-            if live == len(mine):
+            own = self.own_ids()
+            sent, live = self._raise(own)
+            if live == len(own):
                 self._confirm(sent)
             else:
-                self._drop_dead(mine)
+                self._drop_dead(own)
             if not self._ended:
                 self.use()
         with self._watching:
@@ -260,12 +260,12 @@ class Owners:
     def _end_at_all_databases(self, owner: str, *, silent: bool = False) -> list[Seen | None]:
         return self._at_all_databases(lambda store: store.end(owner, self._clock.now(), silent=silent))
 
-    def _raise(self, mine: list[str]) -> tuple[float, int]:
+    def _raise(self, own: list[str]) -> tuple[float, int]:
         """Raise our counters in all databases; return when the first was sent, and the least of live ones."""
-        raised = self._at_all_databases(lambda store: self._beat_surely(store, mine))
+        raised = self._at_all_databases(lambda store: self._beat_surely(store, own))
         return min(sent for sent, _ in raised), min(live for _, live in raised)
 
-    def _beat_surely(self, store: LeaseStore, mine: list[str]) -> tuple[float, int]:
+    def _beat_surely(self, store: LeaseStore, own: list[str]) -> tuple[float, int]:
         """Send a heartbeat, again if it gets no answer; return when it was sent, and the answer."""
         # A heartbeat that is not answered is sent again at once: it may have been applied, and so may this
         # one. The driver gives each try a fifth of a lease, so one lost answer still leaves time before
@@ -273,7 +273,7 @@ class Owners:
         for left in reversed(range(2)):
             sent = self._now()
             try:
-                return sent, store.beat(mine, self._clock.now(), self._worked())
+                return sent, store.beat(own, self._clock.now(), self._worked())
             except Unavailable:
                 if not left:
                     raise
@@ -297,9 +297,9 @@ class Owners:
         self._reached += min(sent - self._confirmed, self.pause * 2)
         self._confirmed = sent
 
-    def _drop_dead(self, mine: list[str]) -> None:
+    def _drop_dead(self, own: list[str]) -> None:
         live = set.intersection(*self._at_all_databases(lambda store: set(store.live())))
-        for owner in mine:
+        for owner in own:
             if owner in live:
                 continue
             log.error("lease of owner %s was declared dead by another broker; dropping what it held", owner)
@@ -317,8 +317,8 @@ class Owners:
         )
         # Until the next heartbeat is due this broker reaches MongoDB, as far as it knows.
         reached = self._reached + min(self._now() - self._confirmed, self.pause)
-        mine = set(self.own_ids())
-        others = {lease: of for leases in live for lease, of in leases if lease[1] not in mine}
+        own = set(self.own_ids())
+        others = {lease: of for leases in live for lease, of in leases if lease[1] not in own}
         self._seen = {lease: seen for lease, seen in self._seen.items() if lease in others}
         for (store, owner), (beat, lease, _) in others.items():
             seen = self._seen.get((store, owner))

@@ -137,12 +137,12 @@ def clock(subject: Subject) -> Iterator[Finding]:
     facts = subject.store.facts
     if facts is None:
         return
-    apart = abs(facts.ahead) - facts.uncertain
+    difference = abs(facts.ahead) - facts.uncertain
     shown = f"MongoDB's is {abs(facts.ahead):.2f} s {'ahead' if facts.ahead > 0 else 'behind'}"
     # Seconds by which two clocks may differ.
-    if apart > 2.0:
+    if difference > 2.0:
         yield warning(
-            f"the clocks of this machine and of MongoDB differ by {apart:.0f} s",
+            f"the clocks of this machine and of MongoDB differ by {difference:.0f} s",
             f"{shown}; brokers go by MongoDB's, producers that name a time (not_before) by their own",
             "run chrony or systemd-timesyncd on both: timedatectl",
         )

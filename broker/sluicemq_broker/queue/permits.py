@@ -101,9 +101,9 @@ class Permits:
     def _have(self, permits: int, most: int) -> None:
         """Tell MongoDB how many permits to have; one order number, however often it is repeated."""
         owner, order = self._core.owners.use(), self._core.owners.new_reservation()
-        mine = self._core.retry.run(lambda: self._store.permit(owner, permits, most, order))
+        granted = self._core.retry.run(lambda: self._store.permit(owner, permits, most, order))
         self._limits.use(owner)
-        self._limits.permits = mine
+        self._limits.permits = granted
 
     def _ask_for_tokens(self, wanted: float) -> None:
         limits = self._limits

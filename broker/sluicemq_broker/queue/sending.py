@@ -62,11 +62,11 @@ class JobSender:
         )
         if self._core.events.wanted:
             name = message.worker.name
-            told = (
+            about = (
                 {"job": delivery.job.id, "attempt": delivery.job.attempts, "worker": name}
                 for delivery in deliveries
             )
-            self._core.events.emit(Count.DELIVERED, now, told)
+            self._core.events.emit(Count.DELIVERED, now, about)
 
     def _popped(self, worker: Worker, message: WorkerMessage, gone: Collection[Delivery]) -> None:
         """Send popped jobs, which are out of the queue now, but for those that were not ours any more."""

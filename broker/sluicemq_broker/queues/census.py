@@ -343,9 +343,9 @@ def _changing(queue: Queue, begun: Mark) -> int:
 
 def _live(tally: Tally, marks: tuple[int, int, int]) -> int:
     """Return how many jobs were neither done nor dead when the counters were at ``marks``."""
-    came, went, died = (now - then for now, then in zip(marks, tally.begun.marks, strict=True))
+    pushed, gone, died = (now - then for now, then in zip(marks, tally.begun.marks, strict=True))
     counted = sum(tally.counts[state] for state in _JOBS_LIVE)
-    return max(0, counted - tally.surplus + came - went - died)
+    return max(0, counted - tally.surplus + pushed - gone - died)
 
 
 def _estimated(tally: Tally, queue: Queue) -> dict[str, int]:

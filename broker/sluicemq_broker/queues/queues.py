@@ -112,8 +112,8 @@ class Queues:
             queue = self._open[name] = Queue(name, settings, self._database(database), context, self)
             record = self.records.of(database, name)
             queue.pause(record.paused, removing=record.removing is not None)
-            for came in self._awaited.pop(name, ()):
-                shielded(came, queue)
+            for on_queue in self._awaited.pop(name, ()):
+                shielded(on_queue, queue)
         return queue
 
     def reconfigure(self, config: Config) -> None:
@@ -172,14 +172,14 @@ class Queues:
             self.discover()
             self._looks_done = number
 
-    def wait_for_queue(self, name: str, came: Callable[[Queue], None]) -> None:
+    def wait_for_queue(self, name: str, on_queue: Callable[[Queue], None]) -> None:
         """Call ``came`` once when a queue of this name is opened; it must not block."""
-        self._awaited.setdefault(name, {})[came] = None
+        self._awaited.setdefault(name, {})[on_queue] = None
 
-    def stop_waiting_for(self, name: str, came: Callable[[Queue], None]) -> None:
+    def stop_waiting_for(self, name: str, on_queue: Callable[[Queue], None]) -> None:
         """Undo :meth:`wait_for_queue`."""
         waiting = self._awaited.get(name, {})
-        waiting.pop(came, None)
+        waiting.pop(on_queue, None)
         if name in self._awaited and not waiting:
             del self._awaited[name]
 
@@ -351,8 +351,8 @@ class Queues:
             if removed:
                 self.removed(queue)
                 self.let_go_removed()
-        if record.removing and (mine := self.context.owners.own_ids()):
-            workers = dict.fromkeys(mine, 0) | {mine[0]: queue.workers if queue else 0}
+        if record.removing and (own := self.context.owners.own_ids()):
+            workers = dict.fromkeys(own, 0) | {own[0]: queue.workers if queue else 0}
             self.records.store(database).note_workers(name, record.removing.token, workers)
 
     def _use_all_settings(self) -> None:

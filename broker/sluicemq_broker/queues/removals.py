@@ -92,8 +92,8 @@ class Removal:
         return replace(record, removing=Removing(self.token, by, self._clock.now()))
 
     def _unmarked(self, record: QueueRecord) -> QueueRecord:
-        mine = record.removing is not None and record.removing.token == self.token
-        return replace(record, removing=None) if mine else record
+        is_ours = record.removing is not None and record.removing.token == self.token
+        return replace(record, removing=None) if is_ours else record
 
     def _is_heard(self, database: str, live: Iterable[str]) -> bool:
         """Wait for the brokers with these leases; False if one has not heard in time."""

@@ -83,12 +83,12 @@ class Sweeper:
         Their claim landed after this broker had given up waiting for its answer. A job that was read may have
         ended since, so it must be unknown in two audits in a row.
         """
-        surveyed, mine = self._survey(), set(self._owners.own_ids())
+        surveyed, own = self._survey(), set(self._owners.own_ids())
         missing: set[_Missing] = set()
 
         def note_missing(queue: Queue) -> None:
             found = surveyed.get(queue.name)
-            if found is None or found.owners & mine:
+            if found is None or found.owners & own:
                 missing.update(self.missing(queue))
 
         self._for_each(note_missing, self._queues)

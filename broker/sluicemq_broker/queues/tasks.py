@@ -210,7 +210,7 @@ class Tasks:
             log.exception("task %s of a dead broker is not continued", stored["_id"])
 
     def _take_up(self, store: TaskStore, stored: dict[str, Any]) -> None:
-        task_id, former, mine = stored["_id"], stored["owner"], self._owners.current
+        task_id, former, own = stored["_id"], stored["owner"], self._owners.current
         kind = BULK_OPERATIONS.get(stored["kind"])
         if kind is None or not kind.resumes or stored.get("cancel"):
             state = TaskState.CANCELLED if stored.get("cancel") else TaskState.INTERRUPTED
@@ -223,11 +223,11 @@ class Tasks:
             why = {"code": error.code, "message": str(error)}
             store.end(task_id, former, self._clock.now(), {"state": TaskState.FAILED, "error": why})
             return
-        if not store.take(task_id, former, mine, self._owners.name):
+        if not store.take(task_id, former, own, self._owners.name):
             return
         log.info("task %s: %s of queue %s is continued here", task_id, operation.kind, queue.name)
         operation.done = stored[TaskField.DONE]
-        task = Task(operation, task_id, mine)
+        task = Task(operation, task_id, own)
         task.total, task.noted = stored[TaskField.TOTAL], True
         self._start(task)
 

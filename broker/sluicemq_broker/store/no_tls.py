@@ -40,13 +40,13 @@ def why_no_tls(uri: MongoUri, host: str, error: Exception) -> str | None:
         if words in text and "certificate" in text:
             return why.format(host=host)
     options = {name.lower(): unquote_plus(value) for name, value in uri.parts.options}
-    asked = uri.text.startswith("mongodb+srv://") or "true" in (options.get("tls"), options.get("ssl"))
+    wants_tls = uri.text.startswith("mongodb+srv://") or "true" in (options.get("tls"), options.get("ssl"))
     spoken = _speaks_tls(host)
     if spoken is None:
         return None
-    if asked and spoken:
+    if wants_tls and spoken:
         return _of_ours(host, options)
-    if asked:
+    if wants_tls:
         return f"{host} speaks no TLS: leave tls=true out of the URI, or switch TLS on there (--tlsMode)"
     return f"{host} takes TLS only: write tls=true into the URI, {_AUTHORITY}" if spoken else None
 

@@ -141,7 +141,7 @@ class Writer:
         """Read the tail and newer segments of other brokers; note batches here that are stored in them."""
         retry = self._context.retry
         while True:
-            asked = self._context.passed()
+            began = self._context.passed()
             tail = self._tail
             if tail is None:
                 tail, newer = retry.run(self._store.tail), []
@@ -150,7 +150,7 @@ class Writer:
             for segment in newer:
                 self._stored_elsewhere(segment)
                 tail = Tail(segment.next, segment.at, segment.total)
-            self._tail, self._known_at = tail, asked
+            self._tail, self._known_at = tail, began
             if not newer:
                 return tail
 

@@ -129,17 +129,17 @@ class Life:
     def beat(self) -> None:
         """Send a heartbeat, or look at the kernel; cut a peer that gave no sign of life for too long."""
         connection = self._connection
-        asked = self._zmtp.knows_ping and not connection.awaits_arrival
-        alive = self.alive if asked else not unacknowledged(self._socket, self._heartbeat)
+        answers_pings = self._zmtp.knows_ping and not connection.awaits_arrival
+        alive = self.alive if answers_pings else not unacknowledged(self._socket, self._heartbeat)
         alive = alive or not connection.reading  # its answers are not read
         self._unanswered = 0.0 if alive else self._unanswered + self._heartbeat
         self.alive = False
         if not connection.reading and connection.look_for_its_end():
             return
         if self._unanswered >= self._silence:
-            what = "no answer to heartbeats" if asked else "what was sent is not acknowledged"
+            what = "no answer to heartbeats" if answers_pings else "what was sent is not acknowledged"
             connection.cut(f"{what} for {self._silence} s")
-        elif asked:
+        elif answers_pings:
             connection.say(PING)
 
     def _glance(self) -> None:

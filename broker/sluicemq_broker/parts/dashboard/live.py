@@ -70,7 +70,7 @@ class LiveFeed:
     def __init__(self, snapshots: Snapshots, *, timer: Timer | None = None) -> None:
         self._snapshots = snapshots
         self._timer = timer or Timer()
-        self._came = Event()
+        self._changed = Event()
         self._pace = HubPace()
         self._number = 0
         self._latest: Snapshot | None = None
@@ -90,7 +90,7 @@ class LiveFeed:
     def close(self) -> None:
         """End all event streams: the broker stops."""
         self._closed = True
-        self._came.set()
+        self._changed.set()
 
     def _listen(
         self, view: View, caller: Caller, goes_on: Callable[[], bool]
@@ -104,7 +104,7 @@ class LiveFeed:
             self._begin()
             while not self._closed and goes_on():
                 if self._number == seen:
-                    self._came.wait()
+                    self._changed.wait()
                 elif self._latest is not None:
                     seen = self._number
                     self._pace.wait(0)  # fifty views of a thousand queues are 0.2 s of work
@@ -134,8 +134,8 @@ class LiveFeed:
         self._checking = False
 
     def _wake(self) -> None:
-        came, self._came = self._came, Event()
-        came.set()
+        changed, self._changed = self._changed, Event()
+        changed.set()
 
     def _make(self) -> None:
         """Make snapshots while any dashboard is open."""

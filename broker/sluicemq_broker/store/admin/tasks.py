@@ -58,20 +58,20 @@ class TaskStore:
 
     def note_progress(self, task_id: str, owner: str, progress: Document) -> bool | None:
         """Note the progress; return whether the task was cancelled, None if another broker has it by now."""
-        mine = {"_id": task_id, "owner": owner, "state": TaskState.RUNNING}
+        running = {"_id": task_id, "owner": owner, "state": TaskState.RUNNING}
         with translated():
             # failpoint tasks.go_on
             found = self._tasks.find_one_and_update(
-                mine, {"$set": progress}, projection={"cancel": 1}, return_document=ReturnDocument.AFTER
+                running, {"$set": progress}, projection={"cancel": 1}, return_document=ReturnDocument.AFTER
             )
         return None if found is None else bool(found.get("cancel"))
 
     def end(self, task_id: str, owner: str, now: float, what: Document) -> None:
         """Note the end of a task and its result."""
-        mine = {"_id": task_id, "owner": owner, "state": TaskState.RUNNING}
+        running = {"_id": task_id, "owner": owner, "state": TaskState.RUNNING}
         with translated():
             # failpoint tasks.end
-            self._tasks.update_one(mine, {"$set": {**what, "ended_at": date(now)}})
+            self._tasks.update_one(running, {"$set": {**what, "ended_at": date(now)}})
 
     def cancel(self, task_id: str) -> bool:
         """Mark a task as cancelled for its broker; False if it is missing, or has ended."""

@@ -234,13 +234,13 @@ def _refill(rate: float, burst: int, now: float) -> Document:
 
 def _taking(wanted: int, rate: float, burst: int, now: float, owner: str, number: int) -> list[Document]:
     """Return the update that takes a tenant's tokens, and notes under this number how many."""
-    mine = {"owner": owner, "order": number, "count": {"$min": [wanted, {"$floor": "$tokens"}]}}
+    taking = {"owner": owner, "order": number, "count": {"$min": [wanted, {"$floor": "$tokens"}]}}
     former = {"$ifNull": ["$taken", []]}
     left = {"$subtract": ["$tokens", {"$last": "$taken.count"}]}
     full = {"$multiply": [1000, {"$add": [_KEPT, {"$divide": [{"$subtract": [burst, "$tokens"]}, rate]}]}]}
     return [
         _refill(rate, burst, now),
-        {"$set": {"taken": {"$slice": [{"$concatArrays": [former, [mine]]}, -_TAKINGS]}}},
+        {"$set": {"taken": {"$slice": [{"$concatArrays": [former, [taking]]}, -_TAKINGS]}}},
         {"$set": {"tokens": left}},
         {"$set": {"remove_at": {"$add": ["$refilled_at", {"$toLong": full}]}}},
     ]
@@ -248,9 +248,9 @@ def _taking(wanted: int, rate: float, burst: int, now: float, owner: str, number
 
 def _bucket(stored: Document, owner: str, number: int) -> TenantBucket:
     taken = field(stored, "taken", LIST)
-    mine = [taking["count"] for taking in taken if (taking["owner"], taking["order"]) == (owner, number)]
+    counts = [taking["count"] for taking in taken if (taking["owner"], taking["order"]) == (owner, number)]
     left, at = field(stored, "tokens", NUMBER), field(stored, "refilled_at", DATE)
-    return TenantBucket(int(mine[-1]) if mine else 0, left, at)
+    return TenantBucket(int(counts[-1]) if counts else 0, left, at)
 
 
 def read_limits(stored: Document) -> None:

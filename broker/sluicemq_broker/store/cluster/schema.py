@@ -138,13 +138,13 @@ class SchemaStore:
 
         False: another restore has begun.
         """
-        mine = {**_KEY, _TOKEN: token}
+        marked = {**_KEY, _TOKEN: token}
         with translated():
             if number is None:
                 # failpoint restores.remove_mark
-                return self._meta.delete_one(mine).deleted_count == 1
+                return self._meta.delete_one(marked).deleted_count == 1
             # failpoint restores.end
-            return self._meta.replace_one(mine, number).matched_count == 1
+            return self._meta.replace_one(marked, number).matched_count == 1
 
     def _checked(self, found: Document | None) -> SchemaNumbers:
         number, written = read_one(self._meta, found or {}, read_numbers)

@@ -157,11 +157,14 @@ def _fail(
 
 def mark_parents_notified(store: QueueStore, children: Sequence[DeadChild]) -> None:
     """Note in dead children that their parents were notified: retention may remove them from now on."""
-    told: Document = {"$set": {"parent.told": True}}
+    notified: Document = {"$set": {"parent.told": True}}
     with translated():
         # failpoint children.mark_notified
         store.jobs.bulk_write(
-            [UpdateOne({"_id": child.id, "seq": child.seq, "state": State.DEAD}, told) for child in children],
+            [
+                UpdateOne({"_id": child.id, "seq": child.seq, "state": State.DEAD}, notified)
+                for child in children
+            ],
             ordered=False,
         )
 
