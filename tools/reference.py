@@ -20,6 +20,7 @@ from msgspec import UnsetType
 from msgspec.structs import fields
 
 import sluicemq
+from sluicemq._deprecated import OLD_NAMES
 from sluicemq.protocol import rows
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.options import OPTIONS, Option
@@ -303,6 +304,9 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "device-counts": lambda: _table(map(_figure, DeviceCount)),
     "gauges": lambda: _table(map(_figure, Gauge)),
     "timings": lambda: _table(map(_figure, Timing)),
+    "deprecations": lambda: _table(
+        {"old": f"`{old}`", "write": f"`{new}`"} for old, new in sorted(OLD_NAMES.items())
+    ),
     "collections": lambda: _table(
         {
             "collection": f"`{name}`",

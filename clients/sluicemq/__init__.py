@@ -16,6 +16,7 @@ from sluicemq.client import Client
 from sluicemq.codec import JSON, Codec
 from sluicemq.dead_letters import DeadLetterChoice
 from sluicemq.forward import FanOut, Forward
+from sluicemq.handlers import Handler
 from sluicemq.job import Job
 from sluicemq.message import Message
 from sluicemq.namespaces import AuditChoice, Grants
@@ -94,6 +95,7 @@ __all__ = [
     "Forward",
     "GapError",
     "Grants",
+    "Handler",
     "HeldError",
     "Job",
     "JobOptions",
@@ -168,7 +170,7 @@ _RENAMED: Final = {
     "Unfinished": "UnfinishedError",
 }
 
-if TYPE_CHECKING:  # until nothing of our own uses them: programs are told by the checker then
+if TYPE_CHECKING:  # until nothing of our own uses them
     from sluicemq.protocol.errors import (
         BadFrames,
         BadHeaders,

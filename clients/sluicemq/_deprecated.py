@@ -77,7 +77,7 @@ class Moved:
 
 
 class Keyword(NamedTuple):
-    """What an old keyword argument is now: the argument ``new``, with the old value converted.
+    """An old keyword argument, which is now the argument ``new``, with the old value converted.
 
     ``write``: what to write instead, if that is not the new name. A value that is converted to None is left
     out. ``of``: the type of old values, where only these are old and not the name.

@@ -110,7 +110,7 @@ class Job:
 
     @property
     def content_type(self) -> str | None:
-        """Return the type of the payload's content, if the producer has told it (``push_json`` does)."""
+        """Return the type of the payload's content, if the producer has named it (``push_json`` does)."""
         found = self.headers.get(CONTENT_TYPE)
         return found if isinstance(found, str) else None
 

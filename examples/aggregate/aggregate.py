@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import signal
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -34,7 +33,7 @@ from typing import Any
 import pymongo
 from pymongo.client_session import ClientSession
 
-from sluicemq import Batch, Client, Held, Message, Publisher, Reader, Subscription
+from sluicemq import Batch, Client, HeldError, Message, Publisher, Reader, Start, Subscription
 
 STREAM, NAME = "documents", "sums"
 LOCATIONS = ("bergen", "lima", "oslo", "quito", "riga")
@@ -132,7 +131,7 @@ def changes(documents: int, tags: int, count: int, seed: int) -> Iterator[tuple[
 
 def change(options: argparse.Namespace) -> None:
     """Publish changes."""
-    with Publisher(options.endpoint) as publisher:
+    with Publisher(endpoint=options.endpoint) as publisher:
         for document, made in changes(options.documents, options.tags, options.changes, options.seed):
             publisher.publish(STREAM, f"document.{document}", json.dumps(made).encode())
     print(f"{options.documents + options.changes} changes are stored")
@@ -143,10 +142,13 @@ def update(options: argparse.Namespace) -> None:
     database = Database(options.mongodb_uri, options.database)
     database.prepare()
     worker = Subscription(
-        options.endpoint, STREAM, NAME, database.apply, batch=options.batch, watermark=database.watermark
+        STREAM,
+        NAME,
+        database.apply,
+        batch=options.batch,
+        position=database.watermark,
+        endpoint=options.endpoint,
     )
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: worker.stop())
     worker.run()
 
 
@@ -160,19 +162,21 @@ def rebuild(options: argparse.Namespace) -> None:
         print(f"{batch.last} of {batch.newest}", end=end, file=sys.stderr)
 
     worker = Subscription(
-        options.endpoint,
-        *(STREAM, NAME, apply),
+        STREAM,
+        NAME,
+        apply,
         kind="rebuild",
         batch=options.batch,
-        after=0,
-        begin=database.clear,
-        watermark=database.watermark,
+        restart=Start.oldest(),
+        on_restart=database.clear,
+        position=database.watermark,
         follow=False,
         wait=False,
+        endpoint=options.endpoint,
     )
     try:
         worker.run()
-    except Held as error:
+    except HeldError as error:
         sys.exit(f"not now: {error}")
     print(f"rebuilt up to change {worker.position}", file=sys.stderr)
 
@@ -181,13 +185,13 @@ def check(options: argparse.Namespace) -> None:
     """Compare the sums with a count from scratch, up to their last change."""
     database = Database(options.mongodb_uri, options.database)
     last = database.watermark()
-    with Reader(options.endpoint, STREAM) as reader:
+    with Reader(STREAM, endpoint=options.endpoint) as reader:
         counted = sums_of(message for message in reader if message.sequence <= last)
     expected = Counter({key: count for key, count in counted.items() if count})
     if database.sums() != expected:
         sys.exit("the sums are wrong")
-    with Client(options.endpoint) as client:
-        behind = next(each["behind"] for each in client.subscriptions(STREAM) if each["name"] == NAME)
+    with Client(endpoint=options.endpoint) as client:
+        behind = next(each.behind for each in client.subscriptions.list(STREAM) if each.name == NAME)
     print(f"{len(expected)} sums are right, as of change {last}; {behind} changes are not in them yet")
 
 

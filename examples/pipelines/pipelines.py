@@ -19,12 +19,12 @@ import json
 from contextlib import ExitStack
 from typing import Any
 
-from sluicemq import FanOut, Forward, Job, Producer, Reject, SluiceError, Worker
+from sluicemq import FanOut, Forward, Handler, Job, Producer, Reject, SluiceError, Worker
 
 
 def check(job: Job) -> Forward:
     """Check an order: the first stage. A wrong one goes no further."""
-    order = json.loads(job.payload)
+    order = job.json()
     if order["count"] < 1:
         raise Reject(f"an order needs a count of 1 or more, not {order['count']}")
     return Forward("payments", json.dumps({**order, "price": 5 * order["count"]}).encode())
@@ -32,7 +32,7 @@ def check(job: Job) -> Forward:
 
 def pay(job: Job) -> Forward:
     """Choose the way: orders beyond the purse get a reminder later; among the others small ones go first."""
-    order = json.loads(job.payload)
+    order = job.json()
     if order["price"] > order["purse"]:
         return Forward("reminders", delay=order.get("patience", 3600))
     return Forward("parcels", priority=max(0, 100 - order["count"]))
@@ -40,31 +40,37 @@ def pay(job: Job) -> Forward:
 
 def send(job: Job) -> bytes:
     """End the chain: the result goes to the client that ordered."""
-    order = json.loads(job.payload)
+    order = job.json()
     return f"sent {order['count']} {order['what']}".encode()
 
 
 def remind(job: Job) -> bytes:
     """End the other way."""
-    order = json.loads(job.payload)
+    order = job.json()
     return f"reminded of {order['count']} {order['what']}".encode()
 
 
 def split(job: Job) -> FanOut:
     """Split a list of orders: each line is an order, and the list is done when all are."""
-    orders = json.loads(job.payload)
+    orders = job.json()
     children = [Forward("orders", json.dumps(each).encode()) for each in orders]
     return FanOut(*children, result=f"all {len(children)} are seen to".encode())
 
 
-STAGES = {"lists": split, "orders": check, "payments": pay, "parcels": send, "reminders": remind}
+STAGES: dict[str, Handler] = {
+    "lists": split,
+    "orders": check,
+    "payments": pay,
+    "parcels": send,
+    "reminders": remind,
+}
 
 
-def ask(endpoint: str | None, queue: str, what: Any, timeout: float = 60.0) -> bytes:
+def ask(endpoint: str | None, queue: str, what: Any, timeout: float = 60.0) -> str:
     """Wait for the result of an order or a list; ends the program if there is none."""
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         try:
-            return producer.call(queue, json.dumps(what).encode(), timeout)
+            return producer.submit_value(queue, what).text(timeout)
         except (SluiceError, TimeoutError) as error:
             raise SystemExit(f"{type(error).__name__}: {error}") from None
 
@@ -85,19 +91,19 @@ def main() -> None:
     options = parser.parse_args()
     if options.command == "order":
         said = {key: getattr(options, key) for key in ("count", "what", "purse", "patience")}
-        print(ask(options.endpoint, "orders", said).decode())
+        print(ask(options.endpoint, "orders", said))
         return
     if options.command == "list":
         pairs = [line.split(maxsplit=1) for line in options.lines]
         common = {"purse": 100, "patience": 1.0}
         orders = [{"count": int(count), "what": what, **common} for count, what in pairs]
-        print(ask(options.endpoint, "lists", orders).decode())
+        print(ask(options.endpoint, "lists", orders))
         return
     with ExitStack() as stages:
         *others, (queue, handler) = STAGES.items()
         for name, stage in others:
-            stages.enter_context(Worker(options.endpoint, name, stage, prefetch=10))
-        Worker(options.endpoint, queue, handler, prefetch=10).run()
+            stages.enter_context(Worker(name, stage, prefetch=10, endpoint=options.endpoint))
+        Worker(queue, handler, prefetch=10, endpoint=options.endpoint).run()
 
 
 if __name__ == "__main__":

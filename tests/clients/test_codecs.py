@@ -148,7 +148,7 @@ def test_jobs_of_a_client_are_decoded_by_its_codec(broker: ScriptedBroker, way: 
 
 
 def test_a_reply_is_json_text_or_a_value() -> None:
-    reply = Reply(ignore_progress)  # type: ignore[arg-type]
+    reply = Reply(ignore_progress)
     reply.receipt = PushReceipt("mail", "id", b"", None, 1)
     reply.set_result(PACKED)
     assert reply.json() == reply.value() == VALUE

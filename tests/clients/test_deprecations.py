@@ -216,7 +216,7 @@ def test_completion_shows_what_is_exported() -> None:
 @pytest.mark.parametrize(
     ("owner", "old", "new"), [(ClaimedJob, "rollback", "retry"), (Claim, "release", "requeue")]
 )
-def test_an_old_method_of_a_claim_is_the_new_one(owner: type, old: str, new: str) -> None:
+def test_an_old_method_of_a_claim_is_the_new_one(owner: Any, old: str, new: str) -> None:
     assert OLD_NAMES[f"{owner.__name__}.{old}"] == f"{owner.__name__}.{new}"
     made = owner.__new__(owner)
     with pytest.warns(DeprecationWarning, match=f"{old} is now .*{new}"):

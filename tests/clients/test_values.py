@@ -554,7 +554,7 @@ def test_what_a_claim_is_told_is_checked_and_its_job_stays_to_be_settled(broker:
         (job,) = claim.jobs
         calls: list[Callable[[], None]] = [
             lambda: job.commit("text"),  # type: ignore[arg-type]
-            lambda: job.rollback(7),  # type: ignore[arg-type]
+            lambda: job.rollback(7),
             lambda: job.rollback("why", NAN),
             lambda: job.reject(b"bytes"),  # type: ignore[arg-type]
             lambda: job.forward(SURROGATE),

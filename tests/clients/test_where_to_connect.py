@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -117,9 +118,14 @@ def test_what_is_wrong_with_an_endpoint_is_named(endpoint: str, complaint: str) 
     result = CliRunner().invoke(app, ["--endpoint", endpoint, "ping"])
     assert result.exit_code == 2
     assert str(caught.value) in result.stderr
-    for make in (Client, Producer, lambda where: Worker(where, "q", print)):
+    makers: list[Callable[[], object]] = [
+        lambda: Client(endpoint=endpoint),
+        lambda: Producer(endpoint=endpoint),
+        lambda: Worker("q", print, endpoint=endpoint),
+    ]
+    for make in makers:
         with pytest.raises(ValueError, match="is no endpoint to connect to"):
-            make(endpoint)
+            make()
 
 
 def test_a_path_that_is_no_utf_8_is_refused() -> None:

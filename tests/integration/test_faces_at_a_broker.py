@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 import pytest
 
 from sluicemq import Job, Message, Publisher, Reader, Start, Subscription, Worker
 from support.own_queue import SECONDS, OwnQueue
 from support.waiting import wait_until
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -48,7 +55,7 @@ def test_a_subscription_begins_where_its_start_says(jobs: OwnQueue, stream: str,
     between = published_later(jobs, stream)
     for start, first in [(Start.oldest(), 1), (Start.at(3), 3), (Start.since(between), 4), (Start.new(), 7)]:
         seen: list[Message] = []
-        starts = {name: start}
+        starts: dict[str, Any] = {name: start}
         handler = seen.extend
         Subscription(
             stream, token_hex(6), handler, follow=False, endpoint=jobs.endpoint, timeout=SECONDS, **starts
@@ -78,3 +85,16 @@ def test_one_worker_does_the_jobs_of_several_queues_over_one_connection(jobs: Ow
     assert 2 <= first.count(mail) / first.count(bulk) <= 4, first
     assert worker.late == 0
     assert begun.count(mail) == begun.count(bulk) == 60
+
+
+def test_the_program_that_is_written_from_the_types_runs(jobs: OwnQueue) -> None:
+    run = subprocess.run(
+        [sys.executable, ROOT / "examples/program/program.py"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        env=os.environ | {"SLUICEMQ_ENDPOINT": jobs.endpoint},
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    assert "sent to dora False" in run.stdout
