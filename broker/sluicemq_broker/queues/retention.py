@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Final, NamedTuple
 
 from sluicemq_broker.queue import Queue
-from sluicemq_broker.queues.attempts import attempt
+from sluicemq_broker.queues.attempts import attempt_each
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
 from sluicemq_broker.store import oldest_deaths
@@ -70,8 +69,7 @@ class DeadRetention:
         for database, names in self._queues.by_database(some).items():
             oldest |= oldest_deaths(database, names)
         self._oldest = oldest
-        for queue in some:
-            attempt(partial(self._enforce, queue), partial(self._failed, queue))
+        attempt_each(some, self._enforce, self._failed)
 
     def _enforce(self, queue: Queue) -> None:
         bounds, died = self.bounds(queue), self._oldest.get(queue.name)

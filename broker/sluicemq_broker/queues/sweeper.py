@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
+from functools import cache
 from itertools import islice
 
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue
-from sluicemq_broker.queues.attempts import attempt
+from sluicemq_broker.queues.attempts import attempt_each
 from sluicemq_broker.queues.bulk_operations import PAGE
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.runtime import Count
@@ -75,7 +75,7 @@ class Sweeper:
             elif gone:
                 queue.groups.promote_headless(now=True)
 
-        self._for_each(sweep, self._queues)
+        attempt_each(self._queues, sweep, self._failed)
 
     def audit(self) -> None:
         """Make jobs ready that are reserved under our id in MongoDB, but unknown here.
@@ -91,15 +91,11 @@ class Sweeper:
             if found is None or found.owners & own:
                 missing.update(self.missing(queue))
 
-        self._for_each(note_missing, self._queues)
+        attempt_each(self._queues, note_missing, self._failed)
         orphans = missing & self._doubtful
         if orphans:
-            self._for_each(lambda queue: self._free(queue, orphans), self._queues)
+            attempt_each(self._queues, lambda queue: self._free(queue, orphans), self._failed)
         self._doubtful = missing
-
-    def _for_each(self, duty: Callable[[Queue], None], queues: Iterable[Queue]) -> None:
-        for queue in queues:
-            attempt(partial(duty, queue), partial(self._failed, queue))
 
     def _failed(self, queue: Queue, error: Exception) -> None:
         self._counters.notice(Count.UNSWEPT, f"queue {queue.name}: {type(error).__name__}: {error}")
