@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -22,15 +23,17 @@ from sluicemq import (
     SluiceError,
     Subscription,
     Worker,
-    _deprecated,
 )
 from sluicemq._deprecated import OLD_NAMES, Keyword, Moved, module_names, renamed_keywords
 
 
 @pytest.fixture(autouse=True)
-def table(monkeypatch: pytest.MonkeyPatch) -> None:
+def table() -> Iterator[None]:
     """What a test registers is gone after it."""
-    monkeypatch.setattr(_deprecated, "OLD_NAMES", OLD_NAMES.copy())
+    before = OLD_NAMES.copy()
+    yield
+    OLD_NAMES.clear()
+    OLD_NAMES.update(before)
 
 
 class Kitchen:

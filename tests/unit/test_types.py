@@ -12,11 +12,11 @@ import sluicemq
 
 RIGHT = """
 from datetime import UTC, datetime, timedelta
-from sluicemq import Client, Job, NewJob, Producer, Rollback, Worker
+from sluicemq import Client, Job, NewJob, Producer, Retry, Worker
 
 def handler(job: Job) -> bytes:
     if job.age > 60 and job.priority < 9 and job.attempt < job.max_attempts:
-        raise Rollback("later", delay=timedelta(minutes=1))
+        raise Retry("later", delay=timedelta(minutes=1))
     job.extend(timedelta(minutes=1))
     return job.payload
 
@@ -31,8 +31,8 @@ with Producer() as producer, Client() as client:
     producer.push_many("q", jobs, ttl=60)[0].wait()
     producer.push_many("q", [b"x", b"y"])
     producer.push_many("q", [{"payload": b"x", "delay": timedelta(hours=1)}])
-    client.change("q", "mine", delay=timedelta(0))
-    Worker("tcp://127.0.0.1:5550", "q", handler).run()
+    client.jobs.change("q", "mine", delay=timedelta(0))
+    Worker("q", handler).run()
 """
 
 WRONG = """
@@ -49,7 +49,7 @@ producer.push_many("q", [b"x"], prioritty=9)
 producer.push_many("q", [{"payload": b"x", "prioritty": 9}])
 producer.push("q", b"x", priority="9")
 producer.push("q", "text")
-Worker("tcp://127.0.0.1:5550", "q", handler)
+Worker("q", handler)
 """
 
 
