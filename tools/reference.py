@@ -21,9 +21,13 @@ from msgspec.structs import fields
 
 import sluicemq
 from sluicemq._deprecated import OLD_NAMES
+from sluicemq.namespaces import Namespaces
+from sluicemq.namespaces.calls import Calls
+from sluicemq.namespaces.namespace import Namespace
 from sluicemq.protocol import rows
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.protocol.options import OPTIONS, Option
+from sluicemq.protocol.verbs import VERBS as NOUNS
 from sluicemq_broker.config import (
     ONLY,
     BrokerSettings,
@@ -204,7 +208,46 @@ def _library() -> str:
     for title, names in groups.items():
         found = [f"::: sluicemq.{name}" for name in names if name in sluicemq.__all__]
         lines += [f"## {title}", *found] if found else []
+        if title == "Client":
+            lines += [f"::: {kind.__module__}.{kind.__name__}" for kind in _namespaces().values()]
     return "\n\n".join(lines)
+
+
+def _nouns() -> str:
+    """Return a table of the client's verbs: each method, its command, and what it does."""
+    kinds = _namespaces()
+    return _table(
+        {
+            "method": f"`{each.method}({_parameters(getattr(kinds[each.noun], each.name))})`",
+            "does": _first_sentence(getattr(kinds[each.noun], each.name)),
+            "command": f"`{each.command}`" if each.command else "",
+        }
+        for each in NOUNS
+    )
+
+
+def _namespaces() -> dict[str, type]:
+    """Return the namespaces of a client, by their names."""
+    made = vars(Namespaces(Calls.__new__(Calls)))
+    return {name: type(value) for name, value in made.items() if isinstance(value, Namespace)}
+
+
+def _parameters(function: Callable[..., Any]) -> str:
+    """Return the parameters that must be given, and the names of the others."""
+    found = list(inspect.signature(function).parameters.values())[1:]
+    return ", ".join(_parameter(each) for each in found)
+
+
+def _parameter(each: inspect.Parameter) -> str:
+    if each.kind is each.VAR_KEYWORD:
+        return f"**{each.name}"
+    return each.name if each.default is each.empty else f"{each.name}=…"
+
+
+def _first_sentence(function: Callable[..., Any]) -> str:
+    text = " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
+    text = re.sub(r":(?:class|meth):`~?(?:\w+\.)*(\w+)`", r"`\1`", text).replace("``", "`")
+    return re.split(r"(?<=[.])\s", text)[0].rstrip(".")
 
 
 def _rows() -> str:
@@ -319,6 +362,7 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "verbs": lambda: _table(_act(name.decode(), "verb", needs) for name, needs in verbs().items()),
     "paths": _paths,
     "library": _library,
+    "nouns": _nouns,
     "rows": _rows,
     "errors": lambda: _table(map(_error, SluiceError.__subclasses__())),
 }

@@ -11,7 +11,8 @@ from sluicemq._deprecated import Keyword, Moved, endpoint_first, register
 from sluicemq.arguments import checked
 from sluicemq.codec import JSON, CodecArgument
 from sluicemq.life import LongLived
-from sluicemq.namespaces import Calls, Namespaces, as_sent
+from sluicemq.namespaces import Namespaces, as_sent
+from sluicemq.namespaces.calls import Calls
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import UnfinishedError, from_code
 from sluicemq.protocol.wire import TaskField

@@ -274,7 +274,7 @@ def test_queues_are_shown_as_they_were_counted_while_mongodb_is_away(
         (["operations", "list"], False),
         (["jobs", "cancel", "q", "x"], True),
         (["queues", "pause", "q"], True),
-        (["schedules", "remove", "x"], True),
+        (["schedules", "delete", "x"], True),
         (["queues", "purge", "q", "--yes"], True),
     ],
 )

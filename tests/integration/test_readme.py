@@ -98,6 +98,13 @@ def test_the_first_page_pushes_and_works(broker: BrokerProcess, name: str) -> No
         assert process.wait(60) == 0
 
 
+def test_the_example_of_namespaces_prints_what_it_says(broker: BrokerProcess) -> None:
+    output, _ = program(broker, "namespaces", {"SLUICEMQ_ENDPOINT": broker.doors["smq"]}).communicate(
+        timeout=60
+    )
+    assert output.splitlines() == ["1", "[b'hello']", "1"]
+
+
 def test_the_example_of_results_claims_and_pops_prints_what_it_says(broker: BrokerProcess) -> None:
     output, _ = program(broker, "results").communicate(timeout=60)
     assert output.splitlines() == ["b'abab'", "b'9999'", "b'9999'", "2"]

@@ -9,8 +9,7 @@ from sluicemq.claim import Claim
 from sluicemq.job import Job
 from sluicemq.namespaces.namespace import Namespace
 from sluicemq.protocol import wire
-from sluicemq.protocol.durations import in_seconds
-from sluicemq.protocol.options import Duration
+from sluicemq.protocol.durations import Duration, in_seconds
 from sluicemq.protocol.rows import JobRow
 from sluicemq.transport.job_fetch import pop_jobs
 

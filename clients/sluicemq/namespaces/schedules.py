@@ -9,9 +9,9 @@ from sluicemq.arguments import checked
 from sluicemq.headers import as_bytes, as_headers
 from sluicemq.namespaces.namespace import CalledBefore
 from sluicemq.protocol import wire
-from sluicemq.protocol.durations import in_seconds
+from sluicemq.protocol.durations import Duration, in_seconds
 from sluicemq.protocol.errors import NotFoundError
-from sluicemq.protocol.options import Duration, JobOptions
+from sluicemq.protocol.options import JobOptions
 from sluicemq.protocol.rows import ScheduleRow
 
 
