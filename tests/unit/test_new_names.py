@@ -43,18 +43,23 @@ def test_one_peer_makes_a_hundred_at_once_and_ten_a_second(rig: Rig) -> None:
 def test_a_flood_leaves_room_for_others_and_several_for_peers_that_have_made_few(rig: Rig) -> None:
     floods = [rig.made(f"flood {number}", 1000) for number in range(5)]
 
-    assert sum(floods) < 200
+    assert floods == [100, 51, 10, 10, 10]  # the first of a peer are its few
     assert [rig.made(f"honest {number}", 3) for number in range(5)] == [3] * 5
 
 
 def test_over_all_peers_there_is_a_bound_too(rig: Rig) -> None:
     assert sum(rig.made(f"peer {number}", 1) for number in range(1000)) == 200
+    rig.now = 2.0
+    assert sum(rig.made(f"another {number}", 1) for number in range(1000)) == 40
 
 
 def test_a_tenth_of_all_is_left_by_peers_that_made_many_and_by_plain_sockets(rig: Rig) -> None:
     assert rig.made("many", 30, there=70, most=100) == 20
     assert rig.made("plain", 5, there=88, most=100, plain=True) == 2
-    assert rig.made("few", 20, there=90, most=100) == 10
+    assert rig.made("few", 20, there=85, most=100) == 10
+    rig.names.ask("queue 'a'", "another", 0.0, there=99, most=100)
+    with pytest.raises(QueueFull):
+        rig.names.ask("queue 'a'", "another", 0.0, there=100, most=100)
 
 
 def test_what_the_operator_makes_has_no_rate_but_the_bound(rig: Rig) -> None:
@@ -73,4 +78,4 @@ def test_a_rest_of_thousands_of_peers_is_not_remembered_for_ever(rig: Rig) -> No
         rig.now += 0.1
         rig.made(f"peer {number}", 1)
 
-    assert len(rig.names.peers) == 10_000
+    assert list(rig.names.peers) == [f"peer {number}" for number in range(10_000, 20_000)]
