@@ -90,7 +90,7 @@ def test_the_life_of_a_job_is_drawn_as_the_code_has_it() -> None:
 
 @pytest.mark.parametrize("name", ["readme", "first page"])
 def test_the_first_page_pushes_and_works(broker: BrokerProcess, name: str) -> None:
-    process = program(broker, name)
+    process = program(broker, name, {"SLUICEMQ_ENDPOINT": broker.doors["smq"]})
     try:
         assert line(process) == "b'hello'"
     finally:
