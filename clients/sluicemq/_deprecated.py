@@ -129,7 +129,7 @@ def endpoint_first(*behind: str, **old: Keyword) -> Callable[[type[_T]], type[_T
     """Let a class take its endpoint as the first argument, and ``behind`` it those of these names.
 
     To be applied above other decorators. ``old``: keyword arguments of ``__init__`` that have other names
-    now. The old form is told by its first argument, which is no name, or by too many.
+    now. The old form is recognised by its first argument, which is no name, or by too many.
     """
 
     def decorate(owner: type[_T]) -> type[_T]:
