@@ -126,6 +126,7 @@ class Worker(LongLived):
         handlers.check(handler)
         self._weights = weights_of(queue, order)
         self._order = order
+        self._several = len(self._weights) > 1
         self.queue = ", ".join(self._weights)
         """The queue, or the queues with commas between them."""
         self._access = Access.chosen(endpoint, access)
@@ -350,7 +351,7 @@ class Worker(LongLived):
         if self._pop and verdict.verb != wire.COMMIT:
             self._note_failed(1, f"{verdict.detail!r}; job {verdict.job.id} was popped, so it is")
         verdict.job.source.settle(verdict)
-        if len(self._shares) > 1:
+        if self._several:
             for each in self._shares.values():
                 if each.stuck:  # this handler makes room for jobs of any queue
                     each.handler_ended()
