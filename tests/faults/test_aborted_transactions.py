@@ -89,6 +89,7 @@ def working(rig: Rig, queue: str, handler: Callable[[Job], Any], prefetch: int =
     return Worker(rig.endpoint, queue, handler, prefetch=prefetch)
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize("code", CODES)
 def test_children_end(rig: Rig, code: int) -> None:
     ids = rig.push()

@@ -23,7 +23,7 @@ from support.raw_sockets import Smq, shake_hands
 from support.waiting import wait_until
 
 #: Cases of one test differ in a verb; test_longest_turn has each dear form alone.
-pytestmark = pytest.mark.one_in(5)
+pytestmark = pytest.mark.one_in(10)
 
 QUEUES = 500
 TOPICS = [b"a.%d.b%d" % (at, at % 7) for at in range(wire.MOST_PUBLISHED)]

@@ -161,6 +161,7 @@ def release_and_claim_again(shared: SharedQueue, leaving: str, payload: bytes) -
 # ------------------------------------------------------------------ an insert
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("coming", ["before", "after"])
 @pytest.mark.parametrize("end", ["release", "cut"])
 def test_one_held_insert_does_not_hide_later_confirmed_jobs(

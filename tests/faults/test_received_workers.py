@@ -40,6 +40,7 @@ def fleet() -> Iterator[Fleet]:
         yield fleet
 
 
+@pytest.mark.one_in(6)
 @pytest.mark.parametrize(
     ("start", "hwm", "count"),
     [

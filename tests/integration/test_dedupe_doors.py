@@ -67,6 +67,7 @@ def push_once(producer: Producer, queue: str, dedupe_id: str, **options: Any) ->
     return receipt.id, ""
 
 
+@pytest.mark.one_in(2)
 @pytest.mark.parametrize("working", [False, True], ids=["nobody works", "workers wait"])
 def test_of_many_producers_at_two_brokers_one_is_first_and_its_job_is_done_once(
     brokers: list[BrokerProcess], queue: str, *, working: bool

@@ -244,6 +244,7 @@ def test_a_broker_that_ends_leaves_nobody_behind(
     assert "Traceback" not in broker.log_text()
 
 
+@pytest.mark.full
 def test_a_queue_is_fair_from_a_sighup_on_and_plain_from_another(
     mongo_uri: str, database: str, tmp_path: Path
 ) -> None:

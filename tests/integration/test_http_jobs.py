@@ -305,6 +305,7 @@ def test_curves_have_a_number_for_each_step(web: Web, jobs: OwnQueue) -> None:
         assert {len(curve) for curve in answer["curves"].values()} == {steps}
 
 
+@pytest.mark.full
 def test_what_was_pushed_is_in_the_curves_of_the_queue_and_of_all(
     web: Web, told: Told, jobs: OwnQueue
 ) -> None:

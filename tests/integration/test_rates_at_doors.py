@@ -234,6 +234,7 @@ LARGE: dict[str, tuple[Callable[[Limited, str], Send], str]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("crowd", [6, long(40)])
 @pytest.mark.parametrize("way", LARGE)
 def test_large_messages_of_a_principal_in_debt_take_no_memory_and_come_later(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def patches(source: str) -> Iterator[str]:
     tree = ast.parse(source)
     modules = set(imported_modules(tree))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("setattr"):
+        if isinstance(node, ast.Call) and called(node) == "setattr":
             target, *name = node.args
             if isinstance(target, ast.Constant):
                 yield str(target.value)
@@ -30,6 +31,11 @@ def patches(source: str) -> Iterator[str]:
             for each in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if isinstance(each, ast.Attribute) and ast.unparse(each.value) in modules:
                     yield ast.unparse(each)
+
+
+def called(node: ast.Call) -> str:
+    """Return the last word of what is called."""
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
 def imported_modules(tree: ast.Module) -> Iterator[str]:
@@ -43,6 +49,7 @@ def imported_modules(tree: ast.Module) -> Iterator[str]:
                     yield each.asname or each.name
 
 
+@cache
 def is_module(name: str) -> bool:
     try:
         return find_spec(name) is not None

@@ -184,6 +184,7 @@ def test_a_job_that_somebody_waits_for_at_another_broker_is_kept_for_a_while() -
     assert one.job.remember == RESULT_WANTED_FOR
 
 
+@pytest.mark.one_in(3)
 @pytest.mark.parametrize(
     ("settings", "most"),
     [
