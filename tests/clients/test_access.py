@@ -131,8 +131,8 @@ class TestGettingIn:
     ) -> None:
         broker.keys.add(key)
         with Client(broker.endpoint, timeout=SECONDS, **access) as client:
-            assert client.pop("queue") == []
-            assert client.reserve("queue", 1).jobs == []
+            assert client.jobs.pop("queue") == []
+            assert client.jobs.reserve("queue", 1).jobs == []
 
     def test_a_server_key_alone_encrypts_and_shows_no_key_that_is_known(self, broker: GuardedBroker) -> None:
         with (
@@ -251,7 +251,7 @@ class TestStayingOut:
             broker.keys.clear()
             broker.start()
             with pytest.raises(NotAdmitted, match="refused this key"):
-                client.queues()
+                client.queues.list()
 
     def test_a_reader_raises_it(self, broker: GuardedBroker, access: dict[str, Any]) -> None:
         with (

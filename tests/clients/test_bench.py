@@ -262,7 +262,7 @@ def test_a_table_is_shown_without_json(broker: BrokerProcess) -> None:
 def test_nothing_is_left_in_a_broker_that_was_there(broker: BrokerProcess, measured: Measured) -> None:
     measured("drain", "--jobs", 10, "--backlog", 50)
     with Client(broker.doors["smq"]) as client:
-        assert {each["name"] for each in client.queues()} == {"asked", "committed", "default"}
+        assert {each.name for each in client.queues.list()} == {"asked", "committed", "default"}
 
 
 def test_a_door_of_workers_that_hands_out_no_receipts_is_named(
@@ -284,7 +284,7 @@ def test_a_queue_that_holds_jobs_is_not_touched(broker: BrokerProcess) -> None:
     assert result.exit_code == 1
     assert "holds 1 jobs" in result.stderr
     with Client(broker.doors["smq"]) as client:
-        assert client.delete("precious") == 1
+        assert client.queues.delete("precious").result() == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``sluicemq stream`` at a real broker."""
+"""``sluicemq streams`` at a real broker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def stream() -> str:
 
 
 class Command:
-    """Runs ``sluicemq stream`` in this process."""
+    """Runs ``sluicemq streams`` in this process."""
 
     def __init__(self, endpoint: str) -> None:
         self._endpoint = endpoint

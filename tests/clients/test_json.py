@@ -157,7 +157,7 @@ def test_a_pop_of_an_empty_queue_is_an_object_without_jobs(broker: BrokerProcess
         producer.push("emptied", b"x").wait(60)
         command = ["--json", "pop", "emptied"]
         first, second = (json.loads(printed(command, broker.doors["smq"])) for _ in range(2))
-        assert client.peek("emptied") == []
+        assert client.jobs.list("emptied") == []
     assert [job["payload"] for job in first["jobs"]] == ["x"]
     assert second == {"queue": "emptied", "jobs": []}
 

@@ -195,7 +195,7 @@ class TestReader:
 
     def test_what_was_removed_before_it_was_read_is_told(self, filled: str, endpoint: str) -> None:
         with Client(endpoint) as client:
-            assert client.trim(filled, 50) == 49
+            assert client.streams.trim(filled, 50) == 49
 
         with Reader(endpoint, filled, after=20) as reader:
             with pytest.raises(Gap) as gap:
@@ -217,7 +217,7 @@ class TestReader:
         with Reader(endpoint, stream, follow=True, page_bytes=1) as reader:
             assert next(reader).sequence == 1
             with Client(endpoint) as client:
-                client.erase(stream)
+                client.streams.erase(stream)
             publish(publisher, stream, "after")
             found: list[int | Gap] = []
             while not found or found[-1] != 21:
@@ -252,13 +252,13 @@ class TestAdministration:
         publish(publisher, stream, "a", "b", "c")
         with Client(endpoint) as client:
             listed = {each["name"]: each for each in client.streams()}[stream]
-            client.trim(stream, 3)
-            shown = client.stream(stream)
-            erased = client.erase(stream)
-            left = [each["name"] for each in client.streams()]
+            client.streams.trim(stream, 3)
+            shown = client.streams.get(stream)
+            erased = client.streams.erase(stream)
+            left = [each.name for each in client.streams.list()]
 
         assert (listed["first"], listed["last"], listed["messages"]) == (1, 3, 3)
-        assert (shown["first"], shown["messages"], shown["max_age"]) == (3, 1, None)
+        assert (shown.first, shown.messages, shown.max_age) == (3, 1, None)
         assert erased == 1
         assert stream not in left
         assert publisher.publish(stream, "d", b"").wait(TIMEOUT) == 4

@@ -116,7 +116,7 @@ def test_a_read_is_asked_again_after_a_lost_connection_but_a_removal_is_not(brok
             results[name] = error
 
     with Client(broker.endpoint, timeout=SECONDS) as client:
-        calls = {"queues": client.queues, "purge": lambda: client.purge("q")}
+        calls = {"queues": client.queues, "purge": lambda: client.queues.purge("q").result()}
         threads = [threading.Thread(target=run, args=item) for item in calls.items()]
         for thread in threads:
             thread.start()
@@ -366,10 +366,10 @@ def test_a_connection_that_is_lost_is_said_and_so_is_that_it_is_there_again(
 
     broker.on[wire.QUEUES] = lambda _message: []
     with Client(broker.endpoint, timeout=SECONDS) as client:
-        client.queues()
+        client.queues.list()
         assert not said("there again")
         broker.stop()
         wait_until(lambda: said(f"connection to {broker.endpoint} lost"), what="the loss")
         broker.start()
-        client.queues()
+        client.queues.list()
         wait_until(lambda: said(f"connected to {broker.endpoint} again"), what="the return")

@@ -197,7 +197,7 @@ def deliver_on_ready(broker: ScriptedBroker, payloads: list[bytes], *, pop: bool
 
 def test_a_claim_renews_with_one_message_and_withdraws_its_credit(broker: ScriptedBroker) -> None:
     deliver_on_ready(broker, [b"a", b"b"])
-    with Client(broker.endpoint) as client, client.reserve("mail", 2, wait=SECONDS) as claim:
+    with Client(broker.endpoint) as client, client.jobs.reserve("mail", 2, wait=SECONDS) as claim:
         claim.extend(30)
         assert [message.fields[1] for message in broker.of(wire.READY)] == [2, 0]
         assert [message.fields for message in broker.of(wire.EXTEND)] == [[[b"r-a", b"r-b"], 30]]
@@ -208,7 +208,7 @@ def test_a_claim_renews_with_one_message_and_withdraws_its_credit(broker: Script
 
 def test_jobs_beyond_the_limit_of_a_claim_are_released(broker: ScriptedBroker) -> None:
     deliver_on_ready(broker, [b"a", b"b", b"c"])
-    with Client(broker.endpoint) as client, client.reserve("mail", 2, wait=SECONDS) as claim:
+    with Client(broker.endpoint) as client, client.jobs.reserve("mail", 2, wait=SECONDS) as claim:
         assert [job.payload for job in claim] == [b"a", b"b"]
         broker.wait_for(wire.SETTLE)
         assert broker.settled() == {b"r-c": ["RELEASE", None, 0.0]}
@@ -216,7 +216,7 @@ def test_jobs_beyond_the_limit_of_a_claim_are_released(broker: ScriptedBroker) -
 
 def test_a_job_that_comes_after_the_claim_was_over_is_released(broker: ScriptedBroker) -> None:
     deliver_on_ready(broker, [b"a"])
-    with Client(broker.endpoint) as client, client.reserve("mail", 3, wait=1.0) as claim:
+    with Client(broker.endpoint) as client, client.jobs.reserve("mail", 3, wait=1.0) as claim:
         broker.deliver(broker.of(wire.READY)[0].peer, "mail", [b"late"])
         broker.wait_for(wire.SETTLE)
         assert len(claim) == 1
@@ -230,7 +230,7 @@ def test_a_claim_that_waits_when_the_broker_vanishes_asks_the_one_that_comes_bac
     deliver_on_ready(broker, [b"a"])
     claims: list[Any] = []
     with Client(broker.endpoint) as client:
-        waiting = threading.Thread(target=lambda: claims.append(client.reserve("mail", 2, wait=SECONDS)))
+        waiting = threading.Thread(target=lambda: claims.append(client.jobs.reserve("mail", 2, wait=SECONDS)))
         waiting.start()
         broker.wait_for(wire.READY)
         # When the broker is another one
@@ -249,7 +249,7 @@ def test_a_claim_that_waits_when_the_broker_vanishes_asks_the_one_that_comes_bac
 def test_jobs_that_a_renewal_does_not_find_are_lost_and_the_others_are_not(broker: ScriptedBroker) -> None:
     deliver_on_ready(broker, [b"a", b"b"])
     broker.on[wire.EXTEND] = lambda _message: [[0, "LEASE_LOST", "given to another"]]
-    with Client(broker.endpoint) as client, client.reserve("mail", 2, wait=SECONDS) as claim:
+    with Client(broker.endpoint) as client, client.jobs.reserve("mail", 2, wait=SECONDS) as claim:
         with pytest.raises(LeaseLost, match=r"given to another \(1 of 2 jobs: id-a\)"):
             claim.extend(30)
         assert [job.id for job in claim.unsettled] == ["id-b"]
@@ -261,7 +261,7 @@ def test_what_was_popped_before_the_broker_vanished_is_kept_and_only_the_rest_as
     deliver_on_ready(broker, [b"a"])
     popped: list[Any] = []
     with Client(broker.endpoint) as client:
-        taker = threading.Thread(target=lambda: popped.extend(client.pop("mail", 3, wait=SECONDS)))
+        taker = threading.Thread(target=lambda: popped.extend(client.jobs.pop("mail", 3, wait=SECONDS)))
         taker.start()
         broker.wait_for(wire.READY)
         broker.wait_for(wire.PING, len(broker.of(wire.PING)) + 4)  # it has come: both connections beat

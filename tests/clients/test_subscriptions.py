@@ -222,7 +222,7 @@ def test_one_whose_hold_was_taken_begins_anew_where_the_watermark_stands(
 
     with Worker(endpoint, stream, handler=handler, batch=10) as worker:
         assert inside.wait(TIMEOUT)
-        client.release(stream, "sums")
+        client.subscriptions.release(stream, "sums")
         # When
         go_on.set()
         # Then its watermark is refused, and the batch comes again under another fence
@@ -297,8 +297,8 @@ def test_its_own_watermark_goes_before_the_stored_one(endpoint: str, stream: str
 
 
 def test_messages_that_are_gone_are_told(endpoint: str, stream: str, client: Client) -> None:
-    client.seek(stream, "sums", 2)
-    client.trim(stream, 6)
+    client.subscriptions.seek(stream, "sums", 2)
+    client.streams.trim(stream, 6)
     with pytest.raises(Gap):
         Worker(endpoint, stream, follow=False).subscription.run()
     gaps: list[Gap] = []
@@ -309,12 +309,12 @@ def test_messages_that_are_gone_are_told(endpoint: str, stream: str, client: Cli
 
 
 def test_it_can_be_set_to_another_place_and_be_forgotten(endpoint: str, stream: str, client: Client) -> None:
-    client.seek(stream, "sums", 8)
+    client.subscriptions.seek(stream, "sums", 8)
     worker = Worker(endpoint, stream, follow=False)
     worker.subscription.run()
     assert worker.seen == [9, 10]
-    client.forget(stream, "sums")
-    assert client.subscriptions(stream) == []
+    client.subscriptions.delete(stream, "sums")
+    assert client.subscriptions.list(stream) == []
 
 
 def test_a_late_watermark_is_refused(endpoint: str, stream: str, client: Client) -> None:
@@ -323,7 +323,7 @@ def test_a_late_watermark_is_refused(endpoint: str, stream: str, client: Client)
     asker.attach(connection)
     connection.start()
     found = asker.ask(wire.HOLD, stream, "sums", "update", {}, timeout=TIMEOUT)
-    client.release(stream, "sums")
+    client.subscriptions.release(stream, "sums")
     with pytest.raises(LeaseLost):
         asker.ask(wire.MARK, stream, "sums", found["fence"], 5, timeout=TIMEOUT)
     connection.close()

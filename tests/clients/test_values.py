@@ -324,7 +324,7 @@ def test_more_than_the_broker_reads_is_refused_here_for_it_would_cut_the_connect
     try:
         with Client(small.endpoint) as client:
             with pytest.raises(TooLarge, match=f"this broker reads {most} at once"):
-                client.add_schedule("nightly", "q", bytes(most), every=60)
+                client.schedules.add("nightly", "q", bytes(most), every=60)
             client.ping(SECONDS)
         # When it was pushed before the broker has told its limit
         with Producer(small.endpoint) as producer:
@@ -576,7 +576,7 @@ def test_a_claim_that_is_left_by_an_exception_without_text_is_rolled_back(broker
             broker.deliver(message.peer, "q", [b"a"])
 
     broker.on[wire.READY] = deliver
-    with Client(broker.endpoint) as client, pytest.raises(Mute), client.reserve("q", 1, wait=SECONDS):
+    with Client(broker.endpoint) as client, pytest.raises(Mute), client.jobs.reserve("q", 1, wait=SECONDS):
         raise Mute
     assert broker.settled() == {b"r-a": ["ROLLBACK", "Mute: its __str__ raises RuntimeError", None]}
 

@@ -1,4 +1,4 @@
-"""``sluicemq result`` and ``sluicemq call``: what a worker returned."""
+"""``sluicemq jobs result`` and ``sluicemq call``: what a worker returned."""
 
 from __future__ import annotations
 

@@ -47,7 +47,8 @@ _UNDECIDED: Final = "the broker can't decide now whether this client may"
 
 def _refused(access: Access) -> SluiceError:
     if access.keys:
-        why = f"the broker refused this key (id {key_id(access.keys.public)}): `sluicemq user` there adds it"
+        own = key_id(access.keys.public)
+        why = f"the broker refused this key (id {own}): `sluicemq principals` there adds it"
     elif access.mechanism == PLAIN:
         why = f"the broker refused user {brief(access.user)} with this password"
     else:
