@@ -18,9 +18,9 @@ ALLOWED = {"support/traces.py: trace._TRACER_PROVIDER"}
 
 def patches(source: str) -> Iterator[str]:
     """Attributes of modules that are set here: by ``setattr`` of whatever it is, or by an assignment."""
-    tree = ast.parse(source)
-    modules = set(imported_modules(tree))
-    for node in ast.walk(tree):
+    nodes = list(ast.walk(ast.parse(source)))
+    modules = set(imported_modules(nodes))
+    for node in nodes:
         if isinstance(node, ast.Call) and called(node) == "setattr":
             target, *name = node.args
             if isinstance(target, ast.Constant):
@@ -38,9 +38,9 @@ def called(node: ast.Call) -> str:
     return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
 
 
-def imported_modules(tree: ast.Module) -> Iterator[str]:
+def imported_modules(nodes: list[ast.AST]) -> Iterator[str]:
     """The names under which a file has modules."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Import):
             yield from (each.asname or each.name for each in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
