@@ -11,7 +11,7 @@ import json
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, Field
 from functools import cache
 from typing import Any, Final, TypeGuard, cast, get_args, get_origin
@@ -21,6 +21,7 @@ from msgspec.structs import fields
 
 import sluicemq
 from sluicemq._deprecated import OLD_NAMES
+from sluicemq.cli.former import FORMER
 from sluicemq.namespaces import Namespaces
 from sluicemq.namespaces.calls import Calls
 from sluicemq.namespaces.namespace import Namespace
@@ -213,6 +214,10 @@ def _library() -> str:
     return "\n\n".join(lines)
 
 
+def _renamed(names: Mapping[str, str]) -> str:
+    return _table({"old": f"`{old}`", "write": f"`{new}`"} for old, new in sorted(names.items()))
+
+
 def _nouns() -> str:
     """Return a table of the client's verbs: each method, its command, and what it does."""
     kinds = _namespaces()
@@ -347,8 +352,9 @@ TABLES: Final[dict[str, Callable[[], str]]] = {
     "device-counts": lambda: _table(map(_figure, DeviceCount)),
     "gauges": lambda: _table(map(_figure, Gauge)),
     "timings": lambda: _table(map(_figure, Timing)),
-    "deprecations": lambda: _table(
-        {"old": f"`{old}`", "write": f"`{new}`"} for old, new in sorted(OLD_NAMES.items())
+    "deprecations": lambda: _renamed(OLD_NAMES),
+    "former-commands": lambda: _renamed(
+        {f"sluicemq {old}": f"sluicemq {new}" for old, new in FORMER.items()}
     ),
     "collections": lambda: _table(
         {

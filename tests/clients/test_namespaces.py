@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Iterator
 from secrets import token_hex
 from typing import Any
@@ -198,13 +199,26 @@ def test_brokers_and_workers_are_listed(jobs: OwnQueue, client: Client) -> None:
     assert (worker.queue, worker.in_flight) == (jobs.queue, 1)
 
 
-def test_events_are_read_and_followed(jobs: OwnQueue, client: Client) -> None:
+def test_events_are_read(jobs: OwnQueue, client: Client) -> None:
     after = client.events.read(jobs.queue).after
     job = jobs.push()
     page = wait_until(
         lambda: next((each for each in [client.events.read(jobs.queue, after)] if each.events), None)
     )
     assert [(each.event, each.job) for each in page.events] == [("pushed", job)]
+
+
+def test_events_are_followed(jobs: OwnQueue, client: Client) -> None:
+    seen: list[str] = []
+
+    def follow() -> None:
+        seen.append(next(client.events.follow(jobs.queue)).event)
+
+    follower = threading.Thread(target=follow)
+    follower.start()
+    wait_until(lambda: jobs.push() and seen, what="an event")
+    follower.join(TIMEOUT)
+    assert seen == ["pushed"]
 
 
 def test_a_history_is_of_a_queue_a_stream_a_device_or_brokers(jobs: OwnQueue, client: Client) -> None:
