@@ -23,6 +23,7 @@ from sluicemq.namespaces import AuditChoice, Grants
 from sluicemq.operation import Operation
 from sluicemq.producer import Producer
 from sluicemq.protocol.durations import Duration
+from sluicemq.protocol.enums import Flow, JobState, Misfire, OperationState, Span
 from sluicemq.protocol.errors import (
     BadFramesError,
     BadHeadersError,
@@ -90,6 +91,7 @@ __all__ = [
     "Duration",
     "ExpiredError",
     "FanOut",
+    "Flow",
     "ForbiddenError",
     "ForkedError",
     "Forward",
@@ -99,13 +101,16 @@ __all__ = [
     "HeldError",
     "Job",
     "JobOptions",
+    "JobState",
     "LeaseLostError",
     "Message",
+    "Misfire",
     "NewJob",
     "NotAdmittedError",
     "NotFoundError",
     "OldBrokerError",
     "Operation",
+    "OperationState",
     "PausedError",
     "Producer",
     "PublishReceipt",
@@ -119,6 +124,7 @@ __all__ = [
     "Requeue",
     "Retry",
     "SluiceError",
+    "Span",
     "Start",
     "Subscription",
     "TimeoutError",

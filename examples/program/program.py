@@ -15,6 +15,7 @@ from sluicemq import (
     FanOut,
     Forward,
     Job,
+    JobState,
     NotFoundError,
     Producer,
     Publisher,
@@ -84,7 +85,7 @@ def look(client: Client) -> None:
     """Look at the queues, and put right what is wrong."""
     for queue in client.queues.list():
         print(queue.name, queue.ready, queue.dead)
-        if queue.dead:
+        if queue.dead and client.jobs.list(queue.name, JobState.DEAD, limit=1):
             client.dead_letters.redrive(queue.name, limit=100)
     try:
         print(client.jobs.get("mail", "no-such-job").state)

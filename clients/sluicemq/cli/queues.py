@@ -17,6 +17,7 @@ from sluicemq.cli.output import Invocation, none_seen
 from sluicemq.cli.queue_table import queue_rows
 from sluicemq.cli.reached import NO_STORE, counted, last_counts, store_problem
 from sluicemq.protocol import wire
+from sluicemq.protocol.enums import Flow, JobState
 from sluicemq.protocol.errors import Timeout, Unavailable
 from sluicemq.protocol.permissions import Action
 
@@ -131,7 +132,7 @@ def purge(invocation: Invocation, queue: str, state: str, *, yes: bool) -> None:
     """Remove all jobs of a QUEUE that are in one state."""
     _ask(f"Remove all {state} jobs of queue {queue}?", yes=yes)
     with invocation.client() as client:
-        count = carried_out(invocation, lambda wait: client.queues.purge(queue, state, wait=wait))
+        count = carried_out(invocation, lambda wait: client.queues.purge(queue, JobState(state), wait=wait))
     invocation.result(f"removed {count} {state} jobs of {queue}", queue=queue, state=state, removed=count)
 
 
@@ -160,7 +161,7 @@ def pause(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) -
     """
     with invocation.client() as client:
         for what in _chosen(delivery=delivery, intake=intake):
-            paused = client.queues.pause(queue, what)
+            paused = client.queues.pause(queue, Flow(what))
     invocation.result(f"paused in {queue}: {' and '.join(paused)}", queue=queue, paused=paused)
 
 
@@ -174,7 +175,7 @@ def resume(invocation: Invocation, queue: str, *, delivery: bool, intake: bool) 
     resumed = _chosen(delivery=delivery, intake=intake)
     with invocation.client() as client:
         for what in resumed:
-            paused = client.queues.resume(queue, what)
+            paused = client.queues.resume(queue, Flow(what))
     still = f"; still paused: {' and '.join(paused)}" if paused else ""
     invocation.result(f"resumed in {queue}: {' and '.join(resumed)}{still}", queue=queue, paused=paused)
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import builtins
+from typing import Annotated
 
-from sluicemq.arguments import checked
+from sluicemq.arguments import checked, text
 from sluicemq.claim import Claim
 from sluicemq.job import Job
 from sluicemq.namespaces.namespace import Namespace
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, in_seconds
+from sluicemq.protocol.enums import JobState
 from sluicemq.protocol.rows import JobRow
 from sluicemq.transport.job_fetch import pop_jobs
 
@@ -23,7 +25,7 @@ class Jobs(Namespace):
     def list(
         self,
         queue: str,
-        state: str = wire.ShownState.READY,
+        state: Annotated[JobState, text] = JobState.READY,
         limit: int = 10,
         *,
         newest: bool = False,

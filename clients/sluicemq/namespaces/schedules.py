@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import builtins
-from typing import Any, Unpack
+from typing import Annotated, Any, Unpack
 
-from sluicemq.arguments import checked
+from sluicemq.arguments import checked, text
 from sluicemq.headers import as_bytes, as_headers
 from sluicemq.namespaces.namespace import CalledBefore
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, in_seconds
+from sluicemq.protocol.enums import Misfire
 from sluicemq.protocol.errors import NotFoundError
 from sluicemq.protocol.options import JobOptions
 from sluicemq.protocol.rows import ScheduleRow
@@ -41,7 +42,7 @@ class Schedules(CalledBefore, verb="list"):
         cron: str | None = None,
         timezone: str = "UTC",
         every: Duration | None = None,
-        misfire: str = "one",
+        misfire: Annotated[Misfire, text] = Misfire.ONE,
         **options: Unpack[JobOptions],
     ) -> ScheduleRow:
         """Push a job again and again: at the times of a ``cron`` expression, or at intervals of ``every``.

@@ -178,6 +178,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
+from sluicemq.protocol.enums import JobState, OperationState
 from sluicemq.protocol.errors import BadFramesError, BadVersionError
 from sluicemq.protocol.msgpack_values import first_of_array, pack, pack_array, unpack, unpack_bounded
 from sluicemq.protocol.readable import MOST_REASON, said
@@ -266,23 +267,8 @@ COUNT: Final = "count"
 REASONS: Final = "reasons"
 
 
-class TaskState(StrEnum):
-    """States of a task.
-
-    ::
-
-        RUNNING ── carried out ────────────────▶ DONE
-           ├────── cancelled by an operator ───▶ CANCELLED
-           ├────── MongoDB refuses it ─────────▶ FAILED
-           └────── its broker has died, and it
-                   can't be taken up ──────────▶ INTERRUPTED
-    """
-
-    RUNNING = "running"
-    DONE = "done"
-    CANCELLED = "cancelled"
-    FAILED = "failed"
-    INTERRUPTED = "interrupted"
+#: States of a task.
+TaskState = OperationState
 
 
 class TaskField(StrEnum):
@@ -297,16 +283,8 @@ class TaskField(StrEnum):
 LOOKED: Final = "looked"
 
 
-class ShownState(StrEnum):
-    """States in which jobs are counted and shown; ``scheduled`` is a ready job that is not due yet."""
-
-    READY = "ready"
-    SCHEDULED = "scheduled"
-    WAITING = "waiting"
-    RESERVED = "reserved"
-    DONE = "done"
-    DEAD = "dead"
-
+#: States in which jobs are counted and shown.
+ShownState = JobState
 
 #: What can be paused of a queue: handing jobs out, taking jobs in.
 DELIVERY: Final = "delivery"

@@ -29,3 +29,4 @@ Start.at("7")  # mypy: arg-type; pyright: reportArgumentType
 client.queues.pase("mail")  # mypy: attr-defined; pyright: reportAttributeAccessIssue
 client.queues.get("mail").reddy  # mypy: attr-defined; pyright: reportAttributeAccessIssue
 client.jobs.reserve("mail", "10")  # mypy: arg-type; pyright: reportArgumentType
+client.queues.purge("mail", "ded")  # mypy: arg-type; pyright: reportArgumentType
