@@ -65,3 +65,10 @@ def test_rows_are_frozen_have_words_and_a_schema(row: type[Row]) -> None:
     assert row.__struct_config__.frozen
     assert row.__doc__
     assert msgspec.json.schema(row)
+
+
+def test_numbers_of_mongodb_are_numbers_on_the_wire() -> None:
+    class Int64(int):
+        """As bson's: what MongoDB has in 64 bits."""
+
+    assert rows.plain(JobRow(id="a", state="waiting", wait={"seq": Int64(7)}))["wait"] == {"seq": 7}

@@ -68,7 +68,14 @@ def from_document(type_: type[R], document: Mapping[str, Any]) -> R:
 
 def plain(value: Any) -> Any:
     """Return rows as the maps and arrays that MessagePack and JSON have; bytes stay bytes."""
-    return msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True)
+    return msgspec.to_builtins(value, builtin_types=(bytes,), str_keys=True, enc_hook=_number)
+
+
+def _number(value: object) -> int | float:
+    """Return a number of MongoDB's own types, as a document of a job may have one, as Python's."""
+    if isinstance(value, int | float):
+        return int(value) if isinstance(value, int) else float(value)
+    raise TypeError(f"{type(value).__name__} has no form on the wire")
 
 
 def _field(field: msgspec.structs.FieldInfo, document: Mapping[str, Any]) -> Any:
