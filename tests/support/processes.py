@@ -21,6 +21,7 @@ from itertools import groupby
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
+import gevent
 import pytest
 from _pytest.runner import runtestprotocol
 
@@ -138,6 +139,7 @@ def _run(
     session: pytest.Session, pipe: Connection, others: list[Connection], number: int, count: int
 ) -> None:
     """Run file after file, until there is none, or the pipe is closed."""
+    gevent.reinit()  # collecting has made a hub: each process needs files and threads of its own for it
     for each in others:
         each.close()
     ports.take_share(number, count)
