@@ -105,6 +105,11 @@ def test_the_example_of_namespaces_prints_what_it_says(broker: BrokerProcess) ->
     assert output.splitlines() == ["1", "[b'hello']", "1"]
 
 
+def test_the_example_of_values_prints_what_it_says(broker: BrokerProcess) -> None:
+    output, _ = program(broker, "values").communicate(timeout=60)
+    assert output == "6\n"
+
+
 def test_the_example_of_results_claims_and_pops_prints_what_it_says(broker: BrokerProcess) -> None:
     output, _ = program(broker, "results").communicate(timeout=60)
     assert output.splitlines() == ["b'abab'", "b'9999'", "b'9999'", "2"]
