@@ -106,7 +106,8 @@ def test_the_example_of_namespaces_prints_what_it_says(broker: BrokerProcess) ->
 
 
 def test_the_example_of_values_prints_what_it_says(broker: BrokerProcess) -> None:
-    output, _ = program(broker, "values").communicate(timeout=60)
+    where = {"SLUICEMQ_ENDPOINT": broker.doors["smq"]}
+    output, _ = program(broker, "values", where).communicate(timeout=60)
     assert output == "6\n"
 
 
