@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from sluicemq.arguments import checked, text
+from sluicemq.arguments import checked
 from sluicemq.namespaces.namespace import CalledBefore
+from sluicemq.namespaces.words import SpanWord
 from sluicemq.protocol import wire
 from sluicemq.protocol.enums import Span
 from sluicemq.protocol.rows import HistoryRow
@@ -21,27 +22,19 @@ class History(CalledBefore, verb="queue"):
 
     __slots__ = ()
 
-    def queue(
-        self, name: str, *, span: Annotated[Span, text] = Span.MINUTE, day: str | None = None
-    ) -> HistoryRow:
+    def queue(self, name: str, *, span: SpanWord = Span.MINUTE, day: str | None = None) -> HistoryRow:
         """Return what was counted in a queue."""
         return self._of("queue", name, span, day)
 
-    def stream(
-        self, name: str, *, span: Annotated[Span, text] = Span.MINUTE, day: str | None = None
-    ) -> HistoryRow:
+    def stream(self, name: str, *, span: SpanWord = Span.MINUTE, day: str | None = None) -> HistoryRow:
         """Return what was counted in a stream."""
         return self._of("stream", name, span, day)
 
-    def device(
-        self, name: str, *, span: Annotated[Span, text] = Span.MINUTE, day: str | None = None
-    ) -> HistoryRow:
+    def device(self, name: str, *, span: SpanWord = Span.MINUTE, day: str | None = None) -> HistoryRow:
         """Return what was counted in the devices of a kind and queue or stream, as in ``streamer.mail``."""
         return self._of("device", name, span, day)
 
-    def broker(
-        self, name: str = "*", *, span: Annotated[Span, text] = Span.MINUTE, day: str | None = None
-    ) -> HistoryRow:
+    def broker(self, name: str = "*", *, span: SpanWord = Span.MINUTE, day: str | None = None) -> HistoryRow:
         """Return what the brokers on a host have counted; ``*``: those of all."""
         return self._of("broker", name, span, day)
 

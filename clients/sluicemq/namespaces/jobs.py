@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import builtins
-from typing import Annotated
 
-from sluicemq.arguments import checked, text
+from sluicemq.arguments import checked
 from sluicemq.claim import Claim
 from sluicemq.job import Job
 from sluicemq.namespaces.namespace import Namespace
+from sluicemq.namespaces.words import StateWord
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, in_seconds
 from sluicemq.protocol.enums import JobState
@@ -25,7 +25,7 @@ class Jobs(Namespace):
     def list(
         self,
         queue: str,
-        state: Annotated[JobState, text] = JobState.READY,
+        state: StateWord = JobState.READY,
         limit: int = 10,
         *,
         newest: bool = False,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import builtins
 from collections.abc import Mapping, Sequence
 from time import monotonic, sleep
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from sluicemq.arguments import checked, text
+from sluicemq.arguments import checked
 from sluicemq.namespaces.namespace import CalledBefore
+from sluicemq.namespaces.words import FlowWord, StateWord
 from sluicemq.operation import Operation
 from sluicemq.protocol import wire
 from sluicemq.protocol.enums import Flow, JobState
@@ -59,7 +60,7 @@ class Queues(CalledBefore, verb="list"):
         """
         return self._calls.read(builtins.list[SettingRow], wire.UNSET, queue, list_of(keys))
 
-    def pause(self, queue: str, what: Annotated[Flow, text] = Flow.DELIVERY) -> builtins.list[str]:
+    def pause(self, queue: str, what: FlowWord = Flow.DELIVERY) -> builtins.list[str]:
         """Pause ``delivery`` (workers get no jobs) or ``intake`` (pushes are refused) of a queue.
 
         The pause counts for all brokers and over restarts, until :meth:`resume`. Running jobs go on. Returns
@@ -67,12 +68,12 @@ class Queues(CalledBefore, verb="list"):
         """
         return self._calls.read(builtins.list[str], wire.PAUSE, queue, what)
 
-    def resume(self, queue: str, what: Annotated[Flow, text] = Flow.DELIVERY) -> builtins.list[str]:
+    def resume(self, queue: str, what: FlowWord = Flow.DELIVERY) -> builtins.list[str]:
         """Resume what was paused; returns what is still paused of the queue."""
         return self._calls.read(builtins.list[str], wire.RESUME, queue, what)
 
     def purge(
-        self, queue: str, state: Annotated[JobState, text] = JobState.READY, *, wait: float | None = 1.0
+        self, queue: str, state: StateWord = JobState.READY, *, wait: float | None = 1.0
     ) -> Operation[int]:
         """Remove all jobs of a queue that are in this state; the outcome is how many.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import builtins
-from typing import Annotated, Any, Unpack
+from typing import Any, Unpack
 
-from sluicemq.arguments import checked, text
+from sluicemq.arguments import checked
 from sluicemq.headers import as_bytes, as_headers
 from sluicemq.namespaces.namespace import CalledBefore
+from sluicemq.namespaces.words import MisfireWord
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import Duration, in_seconds
 from sluicemq.protocol.enums import Misfire
@@ -42,7 +43,7 @@ class Schedules(CalledBefore, verb="list"):
         cron: str | None = None,
         timezone: str = "UTC",
         every: Duration | None = None,
-        misfire: Annotated[Misfire, text] = Misfire.ONE,
+        misfire: MisfireWord = Misfire.ONE,
         **options: Unpack[JobOptions],
     ) -> ScheduleRow:
         """Push a job again and again: at the times of a ``cron`` expression, or at intervals of ``every``.
