@@ -12,6 +12,7 @@ come to one of the ends that its book allows.
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections import Counter, defaultdict
@@ -252,7 +253,8 @@ class Lane:
 
     def _run(self, scenario: Scenario, failpoints: str, *, dies: bool) -> None:
         text = ",".join(filter(None, (failpoints, scenario.waits)))
-        a = FatedBroker(self._uri, self.database, {**self._config, **scenario.extra}, text, TIMEOUT)
+        extra = self._named(scenario.extra)
+        a = FatedBroker(self._uri, self.database, {**self._config, **extra}, text, TIMEOUT)
         hand = Hand(self, a, token_hex(3))
         if scenario.alone:
             self.b.terminate()
@@ -267,7 +269,7 @@ class Lane:
             else:
                 a.kill()
             self._start_b()
-            self._at_b(hand, scenario.extra)
+            self._at_b(hand, extra)
             if dies:
                 self._check(hand)
             log = a.log_text()
@@ -278,6 +280,10 @@ class Lane:
             a.close()
             self._start_b()
             self._clean()
+
+    def _named(self, extra: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what A alone is configured for, with the name of the database."""
+        return dict(json.loads(json.dumps(dict(extra)).replace("{database}", self.database)))
 
     def _start_b(self) -> None:
         """Start it, if it does not run; its former port may be another's by now."""

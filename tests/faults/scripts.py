@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from bson.binary import Binary
 from bson.int64 import Int64
+from bson.objectid import ObjectId
 from pymongo.errors import DuplicateKeyError
 
 from faults.killed_at import ENDED, LEASE, Died, Hand, Scenario, until
@@ -29,6 +30,7 @@ from sluicemq import (
     Subscription,
     Unavailable,
     Worker,
+    outbox,
 )
 from sluicemq_broker.store import FairOrder
 from sluicemq_broker.store.jobs.index_models import SLOTS
@@ -51,6 +53,8 @@ CONFIG: Final[Mapping[str, Any]] = {
 }
 #: Of A alone: a broker that holds a route lets no other have it.
 ROUTE: Final[Mapping[str, Any]] = {"routes": [{"stream": "routed", "queue": "from_stream"}]}
+#: Of A alone, too: its own database has an outbox.
+POSTS: Final[Mapping[str, Any]] = {"broker": {**CONFIG["broker"], "outboxes": ["{database}"]}}
 TOKEN: Final = "0123456789-abcdefghij"  # noqa: S105 - of a test
 HTTP: Final[Mapping[str, Any]] = {"broker": {**CONFIG["broker"], "http": "127.0.0.1:0", "http_token": TOKEN}}
 #: Orders of one removal, at most.
@@ -755,6 +759,22 @@ def routing(hand: Hand) -> None:
     until(lambda: hand.jobs("from_stream").count_documents(ids) == 4 or hand.broker.dead)
 
 
+def posting(hand: Hand) -> None:
+    """Posts of an application's transactions, one of which is aborted, and one that can be no job."""
+    posts = hand.documents["sluicemq_outbox"]
+    posts.insert_one({"_id": ObjectId(), "queue": "no queue's name", "payload": b"x"})
+    with hand.documents.client.start_session() as session:
+        for payload in (b"a", b"b"):
+            with session.start_transaction():
+                post = outbox.push(session, "posted", payload, database=hand.documents.name)
+            hand.book.surely(post, "worked posted")
+        session.start_transaction()
+        outbox.push(session, "posted", b"never", database=hand.documents.name)
+        session.abort_transaction()
+    until(lambda: not posts.count_documents({"refused": None}) or hand.broker.dead)
+    hand.book.checks.append(lambda: until(lambda: not posts.count_documents({"refused": None})))
+
+
 #: A broker is killed at a failpoint in the first script that meets it.
 SCENARIOS: Final[Mapping[str, Scenario]] = {
     "starting": Scenario(starting),
@@ -795,4 +815,5 @@ SCENARIOS: Final[Mapping[str, Scenario]] = {
     "trimming": Scenario(trimming),
     "removing": Scenario(removing, alone=True),
     "routing": Scenario(routing, extra=ROUTE, alone=True),
+    "posting": Scenario(posting, extra=POSTS, alone=True),
 }

@@ -295,6 +295,15 @@ def topics(value: Any) -> tuple[str, ...]:
     return given
 
 
+@_rule("names of databases: 1 to 63 of A-Z a-z 0-9 _ - each")
+def database_names(value: Any) -> tuple[str, ...]:
+    """Read one name or a list."""
+    given = tuple(value) if isinstance(value, list | tuple) else (value,)
+    if not all(map(database_name.holds, given)):
+        raise ValueError
+    return given
+
+
 @_rule("a table of tenants and whole numbers, 1 to 1000")
 def _weights(value: Any) -> Mapping[str, int]:
     if not isinstance(value, Mapping) or not all(map(OPTIONS["tenant"].rule.holds, value)):

@@ -107,6 +107,12 @@ class BrokerSettings:
     )
     mongodb_uri_file: Path | None = file_of("mongodb_uri", "that URI", live=True)
     database: str = setting("sluicemq", rules.database_name, "the MongoDB database")
+    outboxes: tuple[str, ...] = setting(
+        (),
+        rules.database_names,
+        "databases of applications, in the same MongoDB, whose collection sluicemq_outbox has posts that "
+        "become jobs",
+    )
     data_dir: Path | None = setting(
         None,
         rules.folder,

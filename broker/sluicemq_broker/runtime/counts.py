@@ -122,6 +122,8 @@ class Count(Metric):
     READ_BYTES = "read_bytes", "bytes of the messages given to readers", "bytes", _BY_STREAM
     MESSAGES_GONE = "messages_gone", "messages removed before a reader had them", "messages", _BY_STREAM
     ROUTED = "routed", "jobs that routes made of messages", "jobs", _BY_QUEUE
+    POSTED = "posted", "jobs carried from outboxes", "jobs"
+    UNPOSTED = "unposted", "posts of outboxes that could not become jobs", "posts"
     UNROUTED = "unrouted", "messages that could not become jobs, or were removed before", "messages"
     LATE_WATERMARKS = "late_watermarks", "watermarks refused: the hold on a subscription had ended", "times"
     TRIMMED = "trimmed", "messages removed by TRIM and ERASE", "messages", _BY_STREAM
@@ -259,7 +261,10 @@ class Balance(NamedTuple):
 
 #: Every job that comes in, also when the library repeats a push.
 WAY_IN: Final = Balance(
-    (Count.RECEIVED, Count.RECURRED, Count.ROUTED, Count.FORWARDED, Count.CHILDREN, Count.PUSHED_ANEW),
+    (
+        *(Count.RECEIVED, Count.RECURRED, Count.ROUTED, Count.POSTED),
+        *(Count.FORWARDED, Count.CHILDREN, Count.PUSHED_ANEW),
+    ),
     (
         *(Count.PUSHED, Count.REPEATED, Count.DUPLICATES),
         *(Count.REFUSED, Count.UNREADABLE, Count.UNCLEAR, Gauge.STORING),

@@ -81,6 +81,7 @@ from sluicemq_broker.store.jobs.missing_children import (
     waiting_parents,
 )
 from sluicemq_broker.store.jobs.orders import ORDERS, is_another_order, order_of
+from sluicemq_broker.store.jobs.outbox import OutboxStore, Post
 from sluicemq_broker.store.jobs.outcomes import Completed, Found, Progressed, RolledBack
 from sluicemq_broker.store.jobs.portions import Portions
 from sluicemq_broker.store.jobs.priority_order import PriorityOrder, StagedByPriority
