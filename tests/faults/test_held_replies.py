@@ -11,6 +11,7 @@ import pytest
 from faults.proxied import RawClient, SharedQueue, shared_queue
 from sluicemq import Client
 from sluicemq.protocol import wire
+from sluicemq.protocol.enums import JobState
 from support.waiting import wait_until
 
 #: Cases of one test differ in a name or a value.
@@ -82,9 +83,9 @@ def remove(shared: SharedQueue, state: str) -> None:
     """An operator at the other broker removes what a verdict has left."""
     with Client(shared.b.endpoint) as other:
         if state == "ready":
-            other.cancel(shared.name, "fixed")
+            other.jobs.cancel(shared.name, "fixed")
         elif state:
-            other.purge(shared.name, state)
+            other.queues.purge(shared.name, JobState(state)).result()
 
 
 @pytest.mark.parametrize("rounds", [1, pytest.param(50, marks=[full, pytest.mark.timeout(600)])])

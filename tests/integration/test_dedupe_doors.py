@@ -14,6 +14,7 @@ import zmq
 from pymongo import MongoClient
 
 from sluicemq import Client, Duplicate, Job, Producer, Reject, Worker
+from sluicemq.protocol.enums import JobState
 from sluicemq.protocol.rows import plain
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until
@@ -40,7 +41,7 @@ def queue() -> str:
 
 def peek(broker: BrokerProcess, queue: str, state: str) -> list[dict[str, Any]]:
     with Client(broker.doors["smq"]) as client:
-        found: list[dict[str, Any]] = plain(client.jobs.list(queue, state, 100))
+        found: list[dict[str, Any]] = plain(client.jobs.list(queue, JobState(state), 100))
         return found
 
 

@@ -17,6 +17,7 @@ from pymongo.errors import WriteError
 
 from sluicemq import Client, NotFound, Producer, Worker
 from sluicemq.protocol import wire
+from sluicemq.protocol.enums import JobState
 from sluicemq.protocol.rows import plain
 from sluicemq_broker.job import Dedupe
 from sluicemq_broker.job import Job as StoredJob
@@ -251,7 +252,7 @@ def test_a_broker_delivers_commits_and_answers_beside_strange_documents(broker: 
         wait_until(lambda: counts(client, queue)["reserved"] == 0, what="the commits")
         assert client.counters()["counters"]["unreadable_documents"] >= 50
         for state in SHOWN_STATES:
-            client.peek(queue, state, limit=100)
+            client.jobs.list(queue, JobState(state), limit=100)
         assert client.show(queue, "strange-1001")["unreadable"]
         with pytest.raises(NotFound):
             client.show(queue, "nothing")

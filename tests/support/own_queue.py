@@ -14,6 +14,7 @@ from pymongo.collection import Collection
 
 from sluicemq import Claim, ClaimedJob, Client, Job, Producer, Worker
 from sluicemq.protocol import wire
+from sluicemq.protocol.enums import JobState
 from sluicemq.protocol.rows import plain
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving
 from support.raw_sockets import Smq
@@ -80,7 +81,7 @@ class OwnQueue:
 
     def ids(self, state: str) -> list[str]:
         """The ids of all jobs in a state, in the order of peek."""
-        return [each.id for each in self.client.jobs.list(self.queue, state, 100)]
+        return [each.id for each in self.client.jobs.list(self.queue, JobState(state), 100)]
 
     def counts(self) -> dict[str, Any]:
         """The queue's counts by state, and all else that `queue` shows of it."""
