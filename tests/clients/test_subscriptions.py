@@ -9,7 +9,7 @@ from typing import Any, Self
 
 import pytest
 
-from sluicemq import BadStream, Batch, Client, Gap, Held, LeaseLost, Publisher, Subscription, Timeout
+from sluicemq import BadStream, Batch, Client, Gap, Held, LeaseLost, Publisher, Start, Subscription, Timeout
 from sluicemq.protocol import wire
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
@@ -131,7 +131,7 @@ def test_the_next_goes_on_where_the_last_was(endpoint: str, stream: str, client:
 
 
 def test_one_that_is_new_may_begin_with_what_comes(endpoint: str, stream: str) -> None:
-    with Worker(endpoint, stream, start=-1) as worker:
+    with Worker(endpoint, stream, start=Start.new()) as worker:
         wait_until(lambda: worker.subscription.position == 10)
         publish(endpoint, stream, 1)
         wait_until(lambda: worker.seen == [11])
@@ -234,7 +234,9 @@ def test_one_whose_hold_was_taken_begins_anew_where_the_watermark_stands(
 def test_a_rebuild_begins_anew_and_ends_with_the_newest(endpoint: str, stream: str, client: Client) -> None:
     Worker(endpoint, stream, follow=False).subscription.run()
     cleared: list[int] = []
-    rebuild = Worker(endpoint, stream, kind="rebuild", after=0, begin=cleared.append, follow=False)
+    rebuild = Worker(
+        endpoint, stream, kind="rebuild", restart=Start.oldest(), on_restart=cleared.append, follow=False
+    )
     rebuild.subscription.run()
     assert rebuild.seen == list(range(1, 11))
     assert cleared == list(rebuild.fences)
@@ -256,7 +258,7 @@ def test_at_the_seam_nothing_is_missed_and_nothing_comes_twice(
     publishing.start()
     try:
         # When a rebuild ends, and an update goes on
-        rebuild = Worker(endpoint, stream, kind="rebuild", after=0, follow=False)
+        rebuild = Worker(endpoint, stream, kind="rebuild", restart=Start.oldest(), follow=False)
         rebuild.subscription.run()
         with Worker(endpoint, stream) as update:
             wait_until(lambda: len(update.seen) > 20)
