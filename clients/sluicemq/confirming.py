@@ -15,7 +15,7 @@ from sluicemq.complaints import complain, log
 from sluicemq.life import LongLived
 from sluicemq.protocol.errors import SluiceError
 from sluicemq.receipt import Receipt, late
-from sluicemq.transport import exits
+from sluicemq.transport import exits, native
 from sluicemq.transport.access import Access
 from sluicemq.transport.candidates import STAYS
 from sluicemq.transport.connection import Connection
@@ -38,6 +38,8 @@ class Confirming(LongLived, Generic[R]):
     _things: ClassVar[str]
     _verb: ClassVar[str]
     _who: ClassVar[str]
+
+    _open_mailbox = staticmethod(native.open_mailbox)
 
     def __init__(
         self,
@@ -77,8 +79,7 @@ class Confirming(LongLived, Generic[R]):
         refuse_to_wait("flush")
         with self._room:
             if not self._room.wait_for(lambda: not self._open.number, timeout):
-                what = f"{self._unconfirmed} {self._things} are not confirmed after {timeout:g} s"
-                raise late(what, self._connection.not_admitted)
+                raise self._not_flushed(timeout)
         self._refusals.raise_unseen()
 
     def close(self, timeout: float | None = None) -> None:
@@ -88,10 +89,7 @@ class Confirming(LongLived, Generic[R]):
         """
         if self._closed:
             return
-        with self._room:
-            self._closed = True
-            self._room.notify_all()  # threads that wait for room raise now
-        self._stop_asked.set()
+        self._end_pushes()
         try:
             self.flush(self._close_timeout if timeout is None else timeout)
             self._ended_well = True
@@ -120,8 +118,20 @@ class Confirming(LongLived, Generic[R]):
         self._room = threading.Condition(self._lock)
 
     def _connect(self, role: Any) -> None:
-        self._connection = Connection(self._access, role, repeats=True, stays=STAYS)
+        self._connection = Connection(
+            self._access, role, repeats=True, stays=STAYS, open_mailbox=self._open_mailbox
+        )
         role.attach(self._connection)
+
+    def _end_pushes(self) -> None:
+        with self._room:
+            self._closed = True
+            self._room.notify_all()  # threads that wait for room raise now
+        self._stop_asked.set()
+
+    def _not_flushed(self, timeout: float | None) -> SluiceError:
+        what = f"{self._unconfirmed} {self._things} are not confirmed after {timeout:g} s"
+        return late(what, self._connection.not_admitted)
 
     def _named(self, receipt: R) -> str:
         """Return the name of a receipt, for people."""

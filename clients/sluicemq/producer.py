@@ -30,13 +30,13 @@ from sluicemq.reply import Reply
 from sluicemq.transport.access import Access, Broker
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.credentials import AccessOptions
-from sluicemq.transport.replies import ResultReceipt
+from sluicemq.transport.replies import ResultReceipt, Wanted
 from sluicemq.transport.send_buffer import PushBatch, SendBuffer
 
 if TYPE_CHECKING:
     from sluicemq.spans import Sending
 
-_JOB_OVERHEAD = 64  # bytes that a job counts beside its payload, so that empty ones count too
+JOB_OVERHEAD = 64  # bytes that a job counts beside its payload, so that empty ones count too
 
 _R = TypeVar("_R", bound=PushReceipt)
 
@@ -74,6 +74,7 @@ class Producer(Confirming[PushReceipt]):
     """
 
     _things, _verb, _who = "jobs", "push", "producer"
+    _Receipt = PushReceipt
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class Producer(Confirming[PushReceipt]):
         :class:`~sluicemq.BadQueueError`, :class:`~sluicemq.BadHeadersError`, :class:`~sluicemq.TooLargeError`
         (once the broker's limit is known), and the error that ended the connection, if it has ended.
         """
-        receipt = self._made(PushReceipt, queue, payload, id, options)
+        receipt = self._made(self._Receipt, queue, payload, id, options)
         self._enqueue(receipt)
         return receipt
 
@@ -221,9 +222,7 @@ class Producer(Confirming[PushReceipt]):
         :class:`~sluicemq.UnavailableError`, though their jobs are done nevertheless.
         """
         reply = Reply(self._connection.call_back, self._codec)
-        receipt = self._made(ResultReceipt, queue, payload, id, options, reply=RESULT)
-        receipt.attach(reply, self._buffer.replies)
-        self._enqueue(receipt)
+        self._submit(reply, self._made(ResultReceipt, queue, payload, id, options, reply=RESULT))
         return reply
 
     def call(
@@ -250,6 +249,10 @@ class Producer(Confirming[PushReceipt]):
             job = f"job {reply.receipt.id} for queue {queue}"
             why = self._connection.not_admitted
             raise late(f"{job} has no result after {timeout:g} s", why, reply.receipt.id) from None
+
+    def _submit(self, reply: Wanted, receipt: ResultReceipt) -> None:
+        receipt.attach(reply, self._buffer.replies)
+        self._enqueue(receipt)
 
     def _begin(self) -> None:
         super()._begin()
@@ -299,7 +302,7 @@ class Producer(Confirming[PushReceipt]):
         if type(queue) is not str:
             queue = plain_text(queue)
         headers, header_bytes = as_headers(options, reply) if options or reply else (None, 0)
-        size = _JOB_OVERHEAD + len(payload) + header_bytes
+        size = JOB_OVERHEAD + len(payload) + header_bytes
         job_id = self._new_id() if id is None else checked_id(id)
         return queue, job_id, payload, headers, size, header_bytes, self._connection
 
@@ -312,7 +315,7 @@ class Producer(Confirming[PushReceipt]):
             payload = given.pop("payload", None)
             if sending is not None:
                 given = sending.carried(given)
-            receipt = PushReceipt(*self._checked(queue, payload, job_id, given))
+            receipt = self._Receipt(*self._checked(queue, payload, job_id, given))
             receipt.position = position
             if sending is not None:
                 sending.add(receipt)
@@ -328,7 +331,7 @@ class Producer(Confirming[PushReceipt]):
     ) -> PushReceipt:
         kind = type(error) if isinstance(error, SluiceError) else BadFramesError
         shown = escaped(job_id) if isinstance(job_id, str) else "" if job_id is None else brief(job_id)
-        receipt = PushReceipt(queue, shown or self._new_id(), b"", None, _JOB_OVERHEAD)
+        receipt = self._Receipt(queue, shown or self._new_id(), b"", None, JOB_OVERHEAD)
         receipt.position = position
         with self._lock:
             self._count(receipt._size)

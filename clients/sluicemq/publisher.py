@@ -43,6 +43,7 @@ class Publisher(Confirming[PublishReceipt]):
     """
 
     _things, _verb, _who = "messages", "publish", "publisher"
+    _Receipt = PublishReceipt
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class Publisher(Confirming[PublishReceipt]):
             id = checked_id(id)  # noqa: A001
         if type(stream) is not str:
             stream = arguments.plain_text(stream)
-        message = PublishReceipt(stream, packed, len(packed) + _BESIDE, id, expected, self._connection)
+        message = self._Receipt(stream, packed, len(packed) + _BESIDE, id, expected, self._connection)
         self._enqueue(message)
         return message
 

@@ -66,6 +66,16 @@ class Receipt:
             event = self._event = self._event or threading.Event()
         return self.done or event.wait(timeout)
 
+    def _unconfirmed(self, timeout: float | None) -> TimeoutError:
+        """Return the error of a wait for the answer that took too long."""
+        raise NotImplementedError
+
+    def _raise_refusal(self) -> None:
+        """Raise the broker's refusal, if there is one; somebody sees it then."""
+        if self._error is not None:
+            self._seen = True
+            raise self._error
+
     def _late(self, what: str, *job: str) -> TimeoutError:
         """Return the error of a wait that took too long: with the reason, if the client can't enter."""
         connection = self._connection
@@ -148,15 +158,16 @@ class PushReceipt(Receipt):
         if not self._settled and not self._wait_until_done(
             timeout, f"the push of job {self.id}", "only that one gets the answer"
         ):
-            job = f"job {self.id} for queue {self.queue}"
-            raise self._late(f"{job} is not confirmed after {timeout:g} s", self.id)
-        if self._error is not None:
-            self._seen = True
-            raise self._error
+            raise self._unconfirmed(timeout)
+        self._raise_refusal()
 
     def __repr__(self) -> str:
         state = "on its way" if not self._settled else self._error or "confirmed"
         return f"<PushReceipt {self.id} for {self.queue}: {state}>"
+
+    def _unconfirmed(self, timeout: float | None) -> TimeoutError:
+        job = f"job {self.id} for queue {self.queue}"
+        return self._late(f"{job} is not confirmed after {timeout:g} s", self.id)
 
     def _row(self) -> list[Any]:
         """Return the job as a PUSH message has it."""
@@ -218,15 +229,16 @@ class PublishReceipt(Receipt):
         seconds; the message is still on its way then.
         """
         if not self.done and not self._wait_until_done(timeout, "this receipt", "publish the message here"):
-            raise self._late(f"a message for stream {self.stream} is not confirmed after {timeout:g} s")
-        if self._error is not None:
-            self._seen = True
-            raise self._error
+            raise self._unconfirmed(timeout)
+        self._raise_refusal()
         return self._sequence
 
     def __repr__(self) -> str:
         state = self._error or self._sequence or "on its way"
         return f"<PublishReceipt to {self.stream}: {state}>"
+
+    def _unconfirmed(self, timeout: float | None) -> TimeoutError:
+        return self._late(f"a message for stream {self.stream} is not confirmed after {timeout:g} s")
 
     def _settle(self, sequence: int, error: SluiceError | None = None) -> None:
         """Set the number or the error; wakes waiting threads."""

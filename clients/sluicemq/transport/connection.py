@@ -97,12 +97,13 @@ class Connection:
         taken: TakenEndpoints | None = None,
         repeats: bool = False,
         stays: tuple[float, float] = (inf, inf),
+        open_mailbox: Callable[[], native.Mailbox] = native.open_mailbox,
     ) -> None:
         """``about``: fields of HELLO, besides host and pid. ``apart``: keeps it from brokers of others.
 
         ``repeats``: the role sends again over the next link what was not answered over this one, or reports
         it as unclear; brokers need not carry it out any more. ``stays``: seconds of the shortest and the
-        longest stay at one broker of several.
+        longest stay at one broker of several. ``open_mailbox``: makes the way out of the I/O thread.
         """
         self.id = os.urandom(10).hex()
         """The id of this client at all brokers, over all its links."""
@@ -130,11 +131,11 @@ class Connection:
         """Why the broker did not let this client in, at the last try."""
         self.signalled: Callable[[int], None] = _ignore_signal
         """Called through the mailbox for each signal that was written to ``signal_fd``."""
-        self._role, self._patient = role, patient
+        self._role, self._patient, self._open_mailbox = role, patient, open_mailbox
         self._more_about = about or {}
         self._repeating = itertools.count(1) if repeats else None
         self._obstacle: str | None = None
-        self._mailbox: native.Mailbox
+        self.mailbox: native.Mailbox
         self._turned_at, self._doubtful = awake_or_not(), False
         self._callbacks = Aside("sluicemq-callbacks", _complain)
         self._wakeup = native.Wakeup()
@@ -187,7 +188,7 @@ class Connection:
     def start(self) -> None:
         """Start the I/O thread; it connects by itself and calls the role."""
         self._started = True
-        self._mailbox = native.open_mailbox()
+        self.mailbox = self._open_mailbox()
         self._context = zmq.Context()
         self._link = Link(self._context, self._wakeup.fd)
         native.start_thread(self._run)
@@ -223,7 +224,7 @@ class Connection:
         self._ended.set()
         self._wakeup.abandon()
         if self._started:
-            self._mailbox.abandon()
+            self.mailbox.abandon()
             if (tcp_fd := self._link.tcp_fd) is not None:
                 native.cut_off(tcp_fd)
 
@@ -290,7 +291,7 @@ class Connection:
 
     def post(self, deliver: Callable[..., None], *args: Any) -> None:
         """Run ``deliver(*args)`` where locks and events may be used, in the order of posting."""
-        self._mailbox.post(deliver, *args)
+        self.mailbox.post(deliver, *args)
 
     def _ask(self, number: int, frames: list[bytes], answered: Answered, *, whole: bool) -> None:
         size = len(frames[2])
@@ -585,7 +586,7 @@ class Connection:
         self._link.close(_LINGER)
         self._context.term()
         self.post(self._ended.set)
-        self._mailbox.close()
+        self.mailbox.close()
 
 
 def _outcome(message: wire.Message, *, whole: bool) -> tuple[Any, SluiceError | None]:

@@ -110,7 +110,7 @@ class DirectMailbox:
 
     def post(self, deliver: Callable[..., None], *args: Any) -> None:
         """Run the call; exceptions are logged, since the I/O thread must go on."""
-        _deliver(deliver, args)
+        run_posted(deliver, args)
 
     def close(self) -> None:
         """Do nothing."""
@@ -166,12 +166,13 @@ class GreenMailbox:
 
     def _deliver_all(self) -> None:
         while self._posted:
-            _deliver(*self._posted.popleft())
+            run_posted(*self._posted.popleft())
 
 
-def _deliver(deliver: Callable[..., None], args: tuple[Any, ...]) -> None:
+def run_posted(call: Callable[..., None], args: tuple[Any, ...]) -> None:
+    """Run a posted call; exceptions are logged, since what delivers must go on."""
     try:
-        deliver(*args)
+        call(*args)
     except BaseException:  # noqa: BLE001 - any exception: the I/O thread must go on
         complain("a step of the sluicemq library failed", level=logging.ERROR)
 

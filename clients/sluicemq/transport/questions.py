@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from math import inf
-from typing import Any
+from typing import Any, ClassVar
 
 from sluicemq.aside import refuse_to_wait
 from sluicemq.protocol import wire
@@ -20,20 +22,27 @@ class Question:
     can't be.
     """
 
-    __slots__ = ("_answered", "_error", "_value", "fields", "given_up", "repeat", "verb")
+    __slots__ = ("_error", "_value", "answered", "fields", "given_up", "repeat", "verb")
+
+    #: Makes what is set once the answer is here.
+    Event: ClassVar[type[Any]] = threading.Event
 
     def __init__(self, verb: bytes, *fields: Any, repeat: bool) -> None:
         self.verb = verb
         self.fields = wire.packed(verb, fields)
         self.repeat = repeat
         self.given_up = False
-        self._answered = threading.Event()
+        self.answered = self.Event()
         self._value: Any = None
         self._error: SluiceError | None = None
 
     def wait(self, timeout: float | None, connection: Connection) -> Any:
         """Return the answer's value; raises its error, or :class:`Timeout`."""
-        if not self._answered.wait(timeout):
+        return self.outcome(timeout, connection, in_time=self.answered.wait(timeout))
+
+    def outcome(self, timeout: float | None, connection: Connection, *, in_time: bool) -> Any:
+        """Return the answer's value, or raise what :meth:`wait` does, once it has come or the time is up."""
+        if not in_time:
             self.given_up = True
             if connection.not_admitted:
                 raise NotAdmittedError(str(connection.not_admitted))
@@ -45,7 +54,7 @@ class Question:
     def answer(self, value: Any, error: SluiceError | None) -> None:
         """Set the answer and wake the caller; called through the mailbox."""
         self._value, self._error = value, error
-        self._answered.set()
+        self.answered.set()
 
 
 class Questions:
@@ -77,12 +86,13 @@ class Questions:
         """Send a request and wait for the answer, from any thread or greenlet."""
         question = Question(verb, *fields, repeat=repeat)
         refuse_to_wait(verb.decode())
-        try:
-            self._connection.call(self._put, question)
+        with noted(verb, fields):
+            self.put(question)
             return question.wait(timeout, self._connection)
-        except SluiceError as error:
-            error.changes_nothing = verb in wire.LOOKS or fields[:1] == (wire.LIST,)
-            raise
+
+    def put(self, question: Question) -> None:
+        """Send a question soon; raises if the connection has ended."""
+        self._connection.call(self._put, question)
 
     def connected(self) -> None:
         """Send the questions that have waited, and repeat those without an answer."""
@@ -131,6 +141,16 @@ class Questions:
 
         self._under_way += not question.repeat
         self._connection.request_packed(question.verb, question.fields, answered=answered)
+
+
+@contextmanager
+def noted(verb: bytes, fields: tuple[Any, ...]) -> Iterator[None]:
+    """Note in an error of a question whether that only looks."""
+    try:
+        yield
+    except SluiceError as error:
+        error.changes_nothing = verb in wire.LOOKS or fields[:1] == (wire.LIST,)
+        raise
 
 
 def _what_is_missing(verb: bytes, timeout: float | None, connection: Connection) -> str:

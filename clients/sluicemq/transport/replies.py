@@ -14,17 +14,26 @@ from collections.abc import Iterator
 from contextlib import suppress
 from math import inf
 from time import monotonic
-from typing import Any
+from typing import Any, Protocol
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import SluiceError, TimeoutError, UnavailableError
 from sluicemq.receipt import PushReceipt
-from sluicemq.reply import Reply
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.pacing import RETRY_AFTER
 
 QUESTIONS_AT_ONCE = 4000
 _WAIT = 20.0  # seconds that the broker keeps a question, before the next ones have their turn
+
+
+class Wanted(Protocol):
+    """The result of a job that somebody waits for; ``given_up``: nobody does any longer."""
+
+    receipt: PushReceipt
+    given_up: bool
+
+    def resolve(self, value: Any, error: SluiceError | None) -> None:
+        """Set the result or the error; called through the mailbox."""
 
 
 class ResultReceipt(PushReceipt):
@@ -41,7 +50,7 @@ class ResultReceipt(PushReceipt):
         else:
             self._reply.resolve(None, error)
 
-    def attach(self, reply: Reply, replies: Replies) -> None:
+    def attach(self, reply: Wanted, replies: Replies) -> None:
         """Resolve this reply with the outcome."""
         self._reply, self._replies = reply, replies
         reply.receipt = self
@@ -52,13 +61,13 @@ class Replies:
 
     def __init__(self) -> None:
         self.due = inf
-        self._wanted: deque[Reply] = deque()
-        self._to_repeat: list[Reply] = []
+        self._wanted: deque[Wanted] = deque()
+        self._to_repeat: list[Wanted] = []
         self._under_way = 0
         self._connection: Connection
         self._ended: SluiceError | None = None
 
-    def want(self, reply: Reply) -> None:
+    def want(self, reply: Wanted) -> None:
         """Request the result of a stored job; from any thread."""
         self._wanted.append(reply)
         if self._ended is None:
@@ -99,7 +108,7 @@ class Replies:
         for each in _drained(self._wanted):
             self._connection.post(each.resolve, None, error)
 
-    def _ask(self, reply: Reply) -> None:
+    def _ask(self, reply: Wanted) -> None:
         def answered(value: Any, error: SluiceError | None) -> None:
             self._under_way -= 1
             self._answered(reply, value, error)
@@ -108,7 +117,7 @@ class Replies:
         receipt = reply.receipt
         self._connection.request(wire.RESULT, receipt.queue, receipt.id, _WAIT, answered=answered)
 
-    def _answered(self, reply: Reply, value: Any, error: SluiceError | None) -> None:
+    def _answered(self, reply: Wanted, value: Any, error: SluiceError | None) -> None:
         if error is self._connection.disconnect_error:
             self._to_repeat.append(reply)
         elif isinstance(error, TimeoutError):
@@ -120,7 +129,7 @@ class Replies:
             self._connection.post(reply.resolve, value, error)
 
 
-def _drained(replies: deque[Reply]) -> Iterator[Reply]:
+def _drained(replies: deque[Wanted]) -> Iterator[Wanted]:
     """Take out each reply once; other threads may take some at this time."""
     while replies:
         with suppress(IndexError):

@@ -1,0 +1,13 @@
+"""SluiceMQ for asyncio: the words of :mod:`sluicemq`, awaited.
+
+>>> from sluicemq.aio import Producer, Worker
+>>> async with Producer() as producer:
+...     receipt = await producer.push("thumbnails", b"cat.jpg")
+...     await receipt
+"""
+
+from sluicemq.aio.confirming import PublishReceipt, PushReceipt
+from sluicemq.aio.producer import Producer
+from sluicemq.aio.reply import Reply
+
+__all__ = ["Producer", "PublishReceipt", "PushReceipt", "Reply"]
