@@ -209,7 +209,7 @@ def _library() -> str:
     for title, names in groups.items():
         found = [f"::: sluicemq.{name}" for name in names if name in sluicemq.__all__]
         lines += [f"## {title}", *found] if found else []
-        if title == "Client":
+        if "Client" in names:
             lines += [f"::: {kind.__module__}.{kind.__name__}" for kind in _namespaces().values()]
     return "\n\n".join(lines)
 
@@ -309,7 +309,7 @@ _ALARMING: Final = (
 _GROUPS: Final = {
     "Push": ["Producer", "PushReceipt", "Reply", "JobOptions", "NewJob"],
     "Work": ["Worker", "Job", "Forward", "FanOut", "Claim", "ClaimedJob"],
-    "Look and change": ["Client", "Access"],
+    "Look and change": ["Client", "Operation", "Access", "DeadLetterChoice", "AuditChoice", "Grants"],
     "Streams": ["Publisher", "PublishReceipt", "Reader", "Start", "Message", "Subscription", "Batch"],
 }
 #: What each collection has, which its bound does not say. One that is missing here ends the build.
