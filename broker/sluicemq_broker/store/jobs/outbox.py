@@ -94,6 +94,7 @@ class OutboxStore:
             self._posts.delete_many(these, session=session)
             return True
 
+        # failpoint outbox
         inserted = insert_with(queue, jobs, now, remove, "outboxes")
         if inserted is not None:
             self._carried = posts[-1].id
