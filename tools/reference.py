@@ -309,6 +309,8 @@ _ALARMING: Final = (
 _GROUPS: Final = {
     "Push": ["Producer", "PushReceipt", "Reply", "JobOptions", "NewJob"],
     "Work": ["Worker", "Job", "Forward", "FanOut", "Claim", "ClaimedJob"],
+    "Tasks": ["App", "Task", "Step", "chain", "group", "PREVIOUS"],
+    "Around tasks": ["Middleware", "TaskRun", "TimeLimits", "Sentry", "Telemetry"],
     "Look and change": ["Client", "Operation", "Access", "DeadLetterChoice", "AuditChoice", "Grants"],
     "Streams": ["Publisher", "PublishReceipt", "Reader", "Start", "Message", "Subscription", "Batch"],
 }

@@ -8,7 +8,8 @@
 It works with threads and with gevent's greenlets. See :class:`Producer`, :class:`Worker` and :class:`Client`.
 """
 
-from typing import TYPE_CHECKING, Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 from sluicemq._deprecated import module_names
 from sluicemq.claim import Claim, ClaimedJob
@@ -69,7 +70,9 @@ from sluicemq.worker import Worker
 
 __all__ = [
     "JSON",
+    "PREVIOUS",
     "Access",
+    "App",
     "AuditChoice",
     "BadFramesError",
     "BadHeadersError",
@@ -104,6 +107,7 @@ __all__ = [
     "JobState",
     "LeaseLostError",
     "Message",
+    "Middleware",
     "Misfire",
     "NewJob",
     "NotAdmittedError",
@@ -123,16 +127,25 @@ __all__ = [
     "Reply",
     "Requeue",
     "Retry",
+    "Sentry",
     "SluiceError",
     "Span",
     "Start",
+    "Step",
     "Subscription",
+    "Task",
+    "TaskRun",
+    "TaskTimeoutError",
+    "Telemetry",
+    "TimeLimits",
     "TimeoutError",
     "TooLargeError",
     "UnavailableError",
     "UncertainError",
     "UnfinishedError",
     "Worker",
+    "chain",
+    "group",
 ]
 
 
@@ -176,6 +189,40 @@ _RENAMED: Final = {
     "Unfinished": "UnfinishedError",
 }
 
+#: What :mod:`sluicemq.app` has. It is loaded when it is first used: asyncio takes longer than all else.
+_OF_TASKS: Final = frozenset(
+    {
+        "PREVIOUS",
+        "App",
+        "Middleware",
+        "Sentry",
+        "Step",
+        "Task",
+        "TaskRun",
+        "TaskTimeoutError",
+        "Telemetry",
+        "TimeLimits",
+        "chain",
+        "group",
+    }
+)
+
+if TYPE_CHECKING:
+    from sluicemq.app import (
+        PREVIOUS,
+        App,
+        Middleware,
+        Sentry,
+        Step,
+        Task,
+        TaskRun,
+        TaskTimeoutError,
+        Telemetry,
+        TimeLimits,
+        chain,
+        group,
+    )
+
 if TYPE_CHECKING:  # until nothing of our own uses them
     from sluicemq.protocol.errors import (
         BadFrames,
@@ -211,4 +258,8 @@ if TYPE_CHECKING:  # until nothing of our own uses them
     from sluicemq.protocol.options import Seconds
     from sluicemq.receipt import PublishReceipt as Published
 else:
-    __getattr__ = module_names(__name__, _RENAMED)
+    _former = module_names(__name__, _RENAMED)
+
+    def __getattr__(name: str) -> Any:
+        """Return a name of :mod:`sluicemq.app`, or one of 0.3."""
+        return getattr(import_module("sluicemq.app"), name) if name in _OF_TASKS else _former(name)

@@ -1,0 +1,81 @@
+"""The handler of a worker of tasks: it calls the function that a job names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from sluicemq.app import flows
+from sluicemq.app.middleware import Middleware
+from sluicemq.app.run import TaskRun
+from sluicemq.app.signature import as_json
+from sluicemq.app.step import KIND, THEN, Plan
+from sluicemq.app.task import Task
+from sluicemq.complaints import complain
+from sluicemq.forward import FanOut, Forward
+from sluicemq.job import Job
+from sluicemq.protocol.errors import Reject
+from sluicemq.protocol.readable import brief
+
+
+class Runner:
+    """Runs the task of each job. A job that no function here takes is a dead letter, with the reason."""
+
+    def __init__(self, tasks: Mapping[str, Task[..., Any]], middleware: Sequence[Middleware]) -> None:
+        self._tasks = tasks
+        self._middleware = middleware
+
+    def __call__(self, job: Job) -> bytes | Forward | FanOut | None:
+        """TaskRun the task of a job; raises what the task raises, and Reject."""
+        try:
+            if job.headers.get(KIND) == flows.GROUP:
+                return flows.fan_out(job.payload)
+            task = self._task_of(job.headers.get(KIND))
+            bound = task.signature.decode(job.payload)
+            then = msgspec.json.decode(job.headers.get(THEN, "[]"), type=list[Plan])
+        except (TypeError, ValueError, msgspec.MsgspecError) as error:
+            raise Reject(f"the job can't be called: {error}") from error
+        args = (job, *bound.args) if task.bind else bound.args
+        result = self._around(TaskRun(task, job, args, bound.kwargs))
+        if isinstance(result, Forward | FanOut):
+            return result
+        data = b"" if result is None else as_json(result)
+        if then:
+            return _onward(then, data)
+        return data or None
+
+    def _task_of(self, kind: object) -> Task[..., Any]:
+        task = self._tasks.get(kind) if isinstance(kind, str) else None
+        if task is None:
+            raise TypeError(f"its kind is {brief(kind)}, and no task here has that")
+        return task
+
+    def _around(self, run: TaskRun) -> Any:
+        begun: list[Middleware] = []
+        try:
+            for each in self._middleware:
+                begun.append(each)
+                each.before(run)
+            result = run.do()
+        except BaseException as error:
+            for each in reversed(begun):
+                _guarded(each.on_error, run, error)
+            raise
+        for each in reversed(begun):
+            _guarded(each.after, run, result)
+        return result
+
+
+def _onward(then: list[Plan], result: bytes) -> Forward:
+    """Return the move to the next step."""
+    first, *rest = then
+    return msgspec.structs.replace(first, then=rest).forward(result)
+
+
+def _guarded(hook: Callable[[TaskRun, Any], None], run: TaskRun, value: Any) -> None:
+    try:
+        hook(run, value)
+    except Exception:  # noqa: BLE001 - the run has ended as it has
+        complain("%s failed around job %s of queue %s", hook.__qualname__, run.job.id, run.job.queue)

@@ -1,0 +1,192 @@
+"""Tasks at a real broker: pushed, called, retried, in flows and by schedules, from threads and coroutines."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from sluicemq import PREVIOUS, App, Client, DeadError, Job, Reject, chain, group
+from support.broker_process import BrokerProcess
+from support.waiting import TIMEOUT, wait_until
+
+
+@pytest.fixture(scope="module")
+def endpoint(mongo_uri: str) -> Iterator[str]:
+    with BrokerProcess(mongo_uri, config={"devices": [], "queues": {"*": {"backoff": "none"}}}) as broker:
+        yield broker.doors["smq"]
+
+
+@pytest.fixture(scope="module")
+def shop(endpoint: str) -> Iterator[App]:
+    """An app whose worker runs."""
+    app = App(endpoint=endpoint)
+
+    @app.task(queue="sums", retries=1)
+    def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    @app.task(queue="texts")
+    async def shout(text: str) -> str:
+        await asyncio.sleep(0)
+        return text.upper()
+
+    @app.task(queue="sums", retries=2, bind=True)
+    def flaky(job: Job, fails: int) -> int:
+        if job.attempt <= fails:
+            raise ValueError(f"attempt {job.attempt}")
+        return job.attempt
+
+    @app.task(queue="texts")
+    def refuse(text: str) -> None:
+        raise Reject(f"no {text}")
+
+    with app, app.worker(concurrency=4):
+        yield app
+
+
+@pytest.fixture
+def client(endpoint: str) -> Iterator[Client]:
+    with Client(endpoint=endpoint) as client:
+        yield client
+
+
+def test_a_task_is_pushed_and_called(shop: App, client: Client) -> None:
+    add: Any = shop.tasks["add"]
+    receipt = add.push(1, b=2)
+    receipt.wait(TIMEOUT)
+    assert add.call(40, 2) == 42
+    assert add.options(id="known").call(1) == 2
+    assert client.jobs.result("sums", "known") == b"2"
+
+
+def test_a_task_is_pushed_and_called_by_coroutines(shop: App) -> None:
+    async def several() -> list[Any]:
+        shout: Any = shop.tasks["shout"]
+        await shout.apush("x")
+        return await asyncio.gather(*(shout.acall(each) for each in "abc"))
+
+    assert asyncio.run(several()) == ["A", "B", "C"]
+
+
+def test_a_call_in_a_coroutine_that_nobody_answers_ends_in_time(endpoint: str) -> None:
+    with App(endpoint=endpoint) as app:
+        nobody = app.task(queue="nobody")(lambda: None)
+
+        async def call() -> None:
+            await nobody.s().acall(timeout=0.1)
+
+        with pytest.raises(TimeoutError):
+            asyncio.run(call())
+
+
+def test_a_task_that_fails_runs_again_until_its_retries_are_used(shop: App) -> None:
+    flaky: Any = shop.tasks["flaky"]
+    assert flaky.call(2) == 3
+    with pytest.raises(DeadError, match="attempt 3"):
+        flaky.call(3)
+
+
+def test_a_job_that_can_not_be_called_is_a_dead_letter(shop: App, client: Client) -> None:
+    # When
+    receipt = shop.get_producer().push_json("sums", {"a": "x"}, headers={"kind": "add"})
+    receipt.wait(TIMEOUT)
+    # Then
+    wait_until(lambda: client.jobs.get("sums", receipt.id).state == "dead")
+    dead = client.jobs.get("sums", receipt.id)
+    assert dead.attempts == 1
+    assert "the job can't be called: argument 'a': Expected `int`" in (dead.errors or ())[-1].reason
+
+
+def test_a_chain_goes_from_queue_to_queue(shop: App) -> None:
+    add: Any = shop.tasks["add"]
+    shout: Any = shop.tasks["shout"]
+    assert chain(add.s(1), add.s(PREVIOUS, b=5), add.s(b=PREVIOUS, a=10)).call() == 17
+    assert chain(add.s(1), shout.s("then")).call() == "THEN"
+
+
+def test_a_group_is_done_when_its_steps_are(shop: App, client: Client) -> None:
+    add: Any = shop.tasks["add"]
+    refuse: Any = shop.tasks["refuse"]
+    inner = chain(add.s(1), add.s(PREVIOUS))
+    receipt = group(add.s(1), inner, group(add.s(2), add.s(3))).push(reply="result")
+    receipt.wait(TIMEOUT)
+    assert client.jobs.result("sums", receipt.id, wait=TIMEOUT) == b""
+    assert chain(add.s(1), group(add.s(2))).call() is None
+    with pytest.raises(DeadError, match="no cups"):
+        group(add.s(1), refuse.s("cups")).call()
+
+
+# ------------------------------------------------------------------------ schedules
+
+
+def scheduled(endpoint: str, *kinds: str, every: str = "1h", name: str = "shop") -> App:
+    app = App(name, endpoint=endpoint)
+    for kind in kinds:
+        task = app.task(queue="reports", kind=kind)(lambda day: None)
+        app.schedule(every=every, arguments={"day": 1})(task)
+    return app
+
+
+def test_schedules_are_at_the_broker_as_they_are_in_the_code(endpoint: str, client: Client) -> None:
+    def names() -> list[str]:
+        return [each.name for each in client.schedules.list()]
+
+    # Given
+    client.schedules.add("by-hand", "reports", b"x", every="1h")
+    scheduled(endpoint, "nightly", name="other").declare_schedules()
+    # When
+    scheduled(endpoint, "hourly", "nightly").declare_schedules()
+    client.schedules.pause("shop.nightly")
+    first = client.schedules.get("shop.hourly")
+    # Then: to declare them again resets nothing
+    scheduled(endpoint, "hourly", "nightly").declare_schedules()
+    assert client.schedules.get("shop.hourly") == first
+    assert client.schedules.get("shop.nightly").paused
+    # And: one that is changed has its new times; what is no more in the code goes
+    scheduled(endpoint, "hourly", every="2h").declare_schedules()
+    assert client.schedules.get("shop.hourly").every == 7200
+    assert names() == ["by-hand", "other.nightly", "shop.hourly"]
+    # And: one that another has made stays
+    app = App("shop", endpoint=endpoint)
+    app.schedule(every="3h", name="by-hand")(app.task(queue="reports", kind="mine")(lambda: None))
+    app.declare_schedules()
+    assert client.schedules.get("by-hand").every == 3600
+    assert names() == ["by-hand", "other.nightly"]
+
+
+def test_a_worker_declares_schedules_at_its_start_and_runs_them(endpoint: str, client: Client) -> None:
+    # Given
+    ran = threading.Event()
+    app = App("clock", endpoint=endpoint)
+
+    @app.schedule(cron="0 3 * * *", timezone="Europe/Berlin", arguments={"day": 5})
+    @app.task(queue="days")
+    def day(day: int) -> None:
+        if day == 5:
+            ran.set()
+
+    # When
+    with app.worker():
+        wait_until(lambda: "clock.day" in [each.name for each in client.schedules.list()])
+        client.schedules.run("clock.day")
+        # Then
+        assert ran.wait(TIMEOUT)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "why"),
+    [
+        ("", {"every": "1h"}, "has a name of its own"),
+        ("shop", {}, "either cron or every"),
+        ("shop", {"every": "1h", "name": "a b"}, "no name of a schedule"),
+        ("shop", {"every": "1h", "arguments": {"b": 1}}, "missing a required argument"),
+    ],
+)
+def test_wrong_schedules_are_refused_where_they_stand(name: str, options: Any, why: str) -> None:
+    app = App(name)
+    with pytest.raises((TypeError, ValueError), match=why):
+        app.schedule(**options)(app.task(kind="a")(lambda a: None))
