@@ -138,7 +138,10 @@ def push(one: BrokerProcess, other: BrokerProcess) -> Iterator[Way]:
         at[0] = time.perf_counter()
         came.set()
 
-    with Producer(one.doors["smq"]) as producer, Worker(other.doors["smq"], "bench", handler, prefetch=4):
+    with (
+        Producer(endpoint=one.doors["smq"]) as producer,
+        Worker("bench", handler, prefetch=4, endpoint=other.doors["smq"]),
+    ):
 
         def once() -> float:
             came.clear()

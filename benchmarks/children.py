@@ -59,21 +59,21 @@ def _run(stack: ExitStack, doors: list[str], parents: int, children: int) -> Non
         with lock:
             seen[job.id] += 1
 
-    with Client(doors[0], timeout=60.0) as client:
-        with Producer(doors[0]) as producer:
+    with Client(timeout=60.0, endpoint=doors[0]) as client:
+        with Producer(endpoint=doors[0]) as producer:
             for number in range(parents):
                 producer.push("parents", b"x", id=f"p{number}")
         family = FanOut(
             *[Forward("children", bytes(200), priority=200 - number) for number in range(children)]
         )
         began = time.monotonic()
-        with Worker(doors[0], "parents", lambda _job: family, prefetch=50):
-            wait_until(lambda: client.queue("children")["ready"] == parents * children, LONGEST)
+        with Worker("parents", lambda _job: family, prefetch=50, endpoint=doors[0]):
+            wait_until(lambda: client.queues.get("children").ready == parents * children, LONGEST)
         fanned = time.monotonic() - began
         began = time.monotonic()
         for door in doors:
-            stack.enter_context(Worker(door, "children", work, prefetch=1000))
-        wait_until(lambda: client.queue("parents")["waiting"] == 0, LONGEST, "the end of all parents")
+            stack.enter_context(Worker("children", work, prefetch=1000, endpoint=door))
+        wait_until(lambda: client.queues.get("parents").waiting == 0, LONGEST, "the end of all parents")
         took = time.monotonic() - began
     total, again = parents * children, sum(seen.values()) - parents * children
     print(

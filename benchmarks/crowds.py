@@ -161,8 +161,8 @@ def main() -> None:
     spawn = multiprocessing.get_context("spawn")
     with (
         BrokerProcess(config=config) as broker,
-        Client(broker.doors["smq"], timeout=60) as client,
-        Producer(broker.doors["smq"]) as producer,
+        Client(timeout=60, endpoint=broker.doors["smq"]) as client,
+        Producer(endpoint=broker.doors["smq"]) as producer,
     ):
         honest: dict[str, Callable[[], Any]] = {
             "ping": client.ping,

@@ -117,13 +117,13 @@ def _costs_too_much(found: dict[str, Any]) -> bool:
 
 def _fill(broker: BrokerProcess, queues: int, dead: int) -> None:
     endpoint = broker.doors["smq"]
-    with Producer(endpoint) as producer, Client(endpoint, timeout=60) as client:
+    with Producer(endpoint=endpoint) as producer, Client(timeout=60, endpoint=endpoint) as client:
         for number in range(queues):
             producer.push(f"q-{number:04}", b"one")
         producer.push("letters", b"one")
         producer.flush(600)
         _kill(broker, dead)
-        while any(row["counted_ago"] is None for row in client.queues()):
+        while any(row.counted_ago is None for row in client.queues.list()):
             time.sleep(0.5)
 
 
@@ -224,7 +224,7 @@ def _push_to_done(broker: BrokerProcess, seconds: float) -> Rate:
         done += 1
 
     endpoint, pids = broker.doors["smq"], (broker.pid, broker.mongod_pid)
-    with Producer(endpoint) as producer, Worker(endpoint, "flow", handler, prefetch=1000):
+    with Producer(endpoint=endpoint) as producer, Worker("flow", handler, prefetch=1000, endpoint=endpoint):
         _push_for(producer, 1.0)
         began, before, cpu = time.monotonic(), done, cpu_seconds(pids)
         _push_for(producer, seconds)

@@ -84,7 +84,7 @@ def loads(scale: int) -> dict[str, Load]:
 def produce(doors: Sequence[str], load: Load, pipe: Connection) -> None:
     """Push the jobs of a load through four producers; send when each batch was confirmed."""
     with ExitStack() as stack:
-        producers = [stack.enter_context(Producer(doors[n % len(doors)])) for n in range(CLIENTS)]
+        producers = [stack.enter_context(Producer(endpoint=doors[n % len(doors)])) for n in range(CLIENTS)]
         for each in producers:
             each.push("other", b"").wait(PATIENCE)
         pipe.send("ready")
@@ -139,7 +139,7 @@ def work(doors: Sequence[str], load: Load, pipe: Connection) -> None:
         for number in range(CLIENTS):
             door = doors[number % len(doors)]
             prefetch, threads = load.prefetch, load.threads
-            worker = Worker(door, QUEUE, handler(number), prefetch=prefetch, concurrency=threads)
+            worker = Worker(QUEUE, handler(number), prefetch=prefetch, concurrency=threads, endpoint=door)
             stack.enter_context(worker)
         if not over.wait(PATIENCE):
             sys.exit(f"{left[0]} of {load.jobs} jobs are not done")
@@ -197,15 +197,15 @@ def run(uri: str, brokers: int, load: Load) -> Figures:
 def _await_each_other(doors: Sequence[str]) -> None:
     deadline = time.monotonic() + PATIENCE
     for door in doors:
-        with Client(door) as client:
+        with Client(endpoint=door) as client:
             while client.counters()["broker"]["brokers"] < len(doors):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
 
 
 def _counters(door: str) -> Figures:
-    with Client(door) as client:
-        return dict(client.counters()["counters"])
+    with Client(endpoint=door) as client:
+        return dict(client.counters().counters)
 
 
 def idle(confirmed: Sequence[tuple[float, int]], turns: Sequence[Sequence[Turn]]) -> Figures:

@@ -80,8 +80,8 @@ def flood(broker: BrokerProcess, kind: str, jobs: int, singles: int) -> None:
     push(broker, queue, jobs, of(1))
     book, pushed = Singles(jobs + singles), {}
     with (
-        Producer(broker.doors["smq"]) as producer,
-        Worker(broker.doors["smq"], queue, book.handle, prefetch=100),
+        Producer(endpoint=broker.doors["smq"]) as producer,
+        Worker(queue, book.handle, prefetch=100, endpoint=broker.doors["smq"]),
     ):
         for number in range(singles):
             name = f"single-{number}"

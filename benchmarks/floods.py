@@ -88,10 +88,10 @@ class Honest:
         self._door, self._access = broker.doors["smq"], access
         self._process = psutil.Process(broker.pid)
         self._came = threading.Event()
-        self._producer = stack.enter_context(Producer(self._door, **access))
-        stack.enter_context(Worker(self._door, "honest", lambda _job: self._came.set(), **access))
+        self._producer = stack.enter_context(Producer(**access, endpoint=self._door))
+        stack.enter_context(Worker("honest", lambda _job: self._came.set(), **access, endpoint=self._door))
         self._done = threading.Semaphore(0)
-        stack.enter_context(Worker(self._door, "busy", lambda _job: self._done.release(), **access))
+        stack.enter_context(Worker("busy", lambda _job: self._done.release(), **access, endpoint=self._door))
 
     def measure(self, seconds: float) -> Figures:
         """Push and connect for some seconds."""
@@ -130,7 +130,7 @@ class Honest:
     def _enter(self, enter: list[float], until: float) -> None:
         while time.perf_counter() < until:
             at = time.perf_counter()
-            with Client(self._door, timeout=_PATIENCE, **self._access) as client:
+            with Client(timeout=_PATIENCE, **self._access, endpoint=self._door) as client:
                 client.ping()
             enter.append(1000 * (time.perf_counter() - at))
             time.sleep(20 * _PAUSE)

@@ -40,17 +40,17 @@ def main() -> int:
 
 def _run(broker: BrokerProcess, jobs: int, prefetch: int) -> float:
     first, second = f"first-{prefetch}", f"second-{prefetch}"
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         for _ in range(jobs):
             producer.push(first, bytes(200))
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         before, cpu = _forwarded(client), _cpu(broker)
         began = time.monotonic()
-        with Worker(broker.doors["smq"], first, lambda _job: Forward(second), prefetch=prefetch):
+        with Worker(first, lambda _job: Forward(second), prefetch=prefetch, endpoint=broker.doors["smq"]):
             wait_until(lambda: _forwarded(client) >= before + jobs, LONGEST)
         took = time.monotonic() - began
         used = [(now - then) * 1e6 / jobs for now, then in zip(_cpu(broker), cpu, strict=True)]
-        there = client.queue(second)["ready"]
+        there = client.queues.get(second).ready
     assert there == jobs, f"{there} of {jobs} are there"
     cost = f"broker {used[0]:.0f} ms, mongod {used[1]:.0f} ms of CPU for 1,000"
     print(f"prefetch {prefetch}: {jobs / took:,.0f}/s, {cost}")
@@ -58,7 +58,7 @@ def _run(broker: BrokerProcess, jobs: int, prefetch: int) -> float:
 
 
 def _forwarded(client: Client) -> int:
-    return int(client.counters()["counters"].get("forwarded", 0))
+    return int(client.counters().counters.get("forwarded", 0))
 
 
 def _cpu(broker: BrokerProcess) -> list[float]:

@@ -29,7 +29,7 @@ import pymongo
 
 sys.path.extend(str(Path(__file__).resolve().parents[1] / each) for each in ("", "tests"))
 
-from sluicemq import Client, Producer, Unfinished, Worker
+from sluicemq import Client, Producer, UnfinishedError, Worker
 from support.broker_process import BrokerProcess
 
 FULL, LOADED = "full", "load"
@@ -74,9 +74,9 @@ def fill(broker: BrokerProcess, order: str, jobs: int) -> None:
 def load(endpoint: str) -> None:
     """Push as fast as jobs are done, and do them, until it is killed."""
     room = threading.Semaphore(UNDER_WAY)
-    worker = Worker(endpoint, LOADED, lambda _job: room.release(), prefetch=1000)
+    worker = Worker(LOADED, lambda _job: room.release(), prefetch=1000, endpoint=endpoint)
     threading.Thread(target=worker.run, daemon=True).start()
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         while True:
             room.acquire()
             producer.push(LOADED, bytes(200))
@@ -98,10 +98,10 @@ def give(client: Client, order: str) -> None:
     """Order it, and follow it to its end."""
     try:
         if order == "redrive":
-            client.redrive(FULL)
+            client.dead_letters.redrive(FULL).result()
         else:
             getattr(client, order)(FULL)
-    except Unfinished as error:
+    except UnfinishedError as error:
         client.follow(error.task)
 
 
@@ -117,7 +117,7 @@ class Watch:
     """What is committed meanwhile, and how long it takes to ask for the queues."""
 
     def __init__(self, broker: BrokerProcess) -> None:
-        self._client = Client(broker.doors["smq"], timeout=60)
+        self._client = Client(timeout=60, endpoint=broker.doors["smq"])
         self._processes = [psutil.Process(broker.pid), psutil.Process(broker.mongod_pid)]
         self.asked: list[float] = []
 
@@ -169,7 +169,7 @@ def measure(order: str, jobs: int) -> float:
     config = {"broker": {"lease": 5.0}, "queues": {FULL: {}}}
     with BrokerProcess(config=config) as broker:
         endpoint = broker.doors["smq"]
-        with loaded(endpoint), Client(endpoint, timeout=60) as client:
+        with loaded(endpoint), Client(timeout=60, endpoint=endpoint) as client:
             watch = Watch(broker)
             watch.rest()
             rounds = [one_round(broker, client, watch, order, jobs) for _ in range(ROUNDS)]

@@ -106,7 +106,7 @@ def _backlog(jobs: int, behind: int, delayed: int) -> Case:
 
     def prepare(broker: BrokerProcess, watch: Watch) -> None:
         site = Site(broker.doors["smq"], queue)
-        with Client(site.endpoint) as client:
+        with Client(endpoint=site.endpoint) as client:
             make(client, site.endpoint, [queue])
         if behind:
             fill(planned("drain", jobs=1, backlog=behind), site, watch)
@@ -116,7 +116,7 @@ def _backlog(jobs: int, behind: int, delayed: int) -> Case:
     def measure(broker: BrokerProcess, watch: Watch) -> Outcome:
         site = Site(broker.doors["smq"], queue)
         fill(plan, site, watch)
-        with Client(site.endpoint, timeout=30) as client:
+        with Client(timeout=30, endpoint=site.endpoint) as client:
             return measured(plan, site, client, watch)
 
     beside = f", {delayed:,} delayed" if delayed else ""
@@ -159,7 +159,7 @@ def _library_run(plan: Plan) -> Measure:
 
 def _push_delayed(site: Site, jobs: int, watch: Watch) -> None:
     watch.phase("delayed ones", jobs)
-    with Producer(site.endpoint) as producer:
+    with Producer(endpoint=site.endpoint) as producer:
         for number in range(jobs):
             producer.push(site.queue, bytes(200), delay=_LATER)
             if number % 1000 == 0:

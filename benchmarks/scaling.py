@@ -210,7 +210,7 @@ def measure(seconds: float = 30.0) -> None:
             ]
             for door in doors:
                 for queue in config["queues"]:
-                    stack.enter_context(Worker(door, queue, lambda _job: None))
+                    stack.enter_context(Worker(queue, lambda _job: None, endpoint=door))
             _await_each_other(doors)
             before = _counted(mongo)
             time.sleep(seconds)
@@ -223,7 +223,7 @@ def measure(seconds: float = 30.0) -> None:
 
 def _await_each_other(doors: list[str]) -> None:
     for door in doors:
-        with Client(door) as client:
+        with Client(endpoint=door) as client:
             while client.counters()["broker"]["brokers"] < len(doors):
                 time.sleep(0.1)
     time.sleep(5)

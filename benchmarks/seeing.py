@@ -39,7 +39,7 @@ def main() -> int:
         "broker": {"max_queues": options.queues + 10, "log_level": "warning"},
         "queues": {f"queue-{number:04}": {} for number in range(options.queues)},  # pushes make ten a second
     }
-    with BrokerProcess(config=config) as broker, Client(broker.doors["smq"], timeout=60) as client:
+    with BrokerProcess(config=config) as broker, Client(timeout=60, endpoint=broker.doors["smq"]) as client:
         _fill(broker.doors["smq"], options.queues)
         first = _seconds(client.queues)
         _await_counted(client)
@@ -50,14 +50,14 @@ def main() -> int:
 
 
 def _fill(endpoint: str, queues: int) -> None:
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         for number in range(queues):
             producer.push(f"queue-{number:04}", b"one")
         producer.flush(600)
 
 
 def _await_counted(client: Client) -> None:
-    while any(row["counted_ago"] is None for row in client.queues()):
+    while any(row.counted_ago is None for row in client.queues.list()):
         time.sleep(0.5)
 
 
@@ -73,7 +73,7 @@ def _measure(broker: BrokerProcess, client: Client) -> dict[str, dict[str, float
     resting = _resting(pids)
     took: dict[str, list[float]] = {name: [] for name in looks}
     used: dict[str, list[list[float]]] = {name: [] for name in looks}
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         for _ in range(TIMES):
             for number in range(10):
                 producer.push(f"queue-{number:04}", b"one more")

@@ -54,12 +54,14 @@ def broker(lease: float) -> float:
             for _ in range(2)
         )
         stack.callback(over.set)
-        stack.enter_context(Worker(first.doors["smq"], "default", hold, prefetch=5, concurrency=RUNNING))
-        with Producer(first.doors["smq"]) as producer:
+        stack.enter_context(
+            Worker("default", hold, prefetch=5, concurrency=RUNNING, endpoint=first.doors["smq"])
+        )
+        with Producer(endpoint=first.doors["smq"]) as producer:
             for _ in range(RUNNING):
                 producer.push("default", b"").wait(PATIENCE)
         wait_until(lambda: len(held) == RUNNING, PATIENCE)
-        stack.enter_context(Worker(second.doors["smq"], "default", take, prefetch=20))
+        stack.enter_context(Worker("default", take, prefetch=20, endpoint=second.doors["smq"]))
         # At any moment between two of its heartbeats.
         time.sleep(lease / 5 * (1 + int.from_bytes(os.urandom(2)) / 65536))
         killed = time.monotonic()
@@ -74,7 +76,7 @@ def producer(_lease: float) -> float:
         uri = stack.enter_context(mongod())
         brokers = [stack.enter_context(BrokerProcess(uri, "bench")) for _ in range(2)]
         doors = [each.doors["smq"] for each in brokers]
-        pushing = stack.enter_context(Producer(",".join(doors)))
+        pushing = stack.enter_context(Producer(endpoint=",".join(doors)))
         longest = 0.0
         for number in range(400):
             began = time.monotonic()
@@ -90,7 +92,7 @@ def primary(_lease: float) -> float:
     with (
         ReplicaSet(3) as mongo,
         BrokerProcess(mongo.uri, "bench") as only,
-        Producer(only.doors["smq"]) as client,
+        Producer(endpoint=only.doors["smq"]) as client,
     ):
         client.push("default", b"").wait(PATIENCE)
         elected: list[float] = []

@@ -70,7 +70,7 @@ def produce(endpoint: str, jobs: int) -> None:
     from sluicemq.transport.link import Link
 
     noting(Link, "send", before="sent", when=lambda _link, frames, *_: frames[1] == b"PUSH")
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         producer.push(QUEUE, b"the first pays for the imports").wait(10)
         notes.clear()
         start = time.perf_counter() + PERIOD
@@ -89,7 +89,7 @@ def work(endpoint: str, jobs: int) -> None:
         return any(frames[1] == b"DELIVER" for frames in messages or ())
 
     noting(Link, "receive", after="received", when=came)
-    with Worker(endpoint, QUEUE, lambda _job: note("taken"), prefetch=10):
+    with Worker(QUEUE, lambda _job: note("taken"), prefetch=10, endpoint=endpoint):
         print("ready", flush=True)
         while sum(name == "taken" for name, _ in notes) <= jobs:
             time.sleep(0.05)

@@ -45,7 +45,7 @@ class Book:
 def push(broker: BrokerProcess, queue: str, jobs: int, made: Made) -> float:
     """Seconds until so many are confirmed."""
     began = time.monotonic()
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         for number in range(jobs):
             producer.push(queue, **made(number))
     return time.monotonic() - began
@@ -54,7 +54,7 @@ def push(broker: BrokerProcess, queue: str, jobs: int, made: Made) -> float:
 def work(broker: BrokerProcess, queue: str, book: Book) -> float:
     """Seconds until they are handled."""
     began = time.monotonic()
-    with Worker(broker.doors["smq"], queue, book.handle, prefetch=1000):
+    with Worker(queue, book.handle, prefetch=1000, endpoint=broker.doors["smq"]):
         book.wait()
         return time.monotonic() - began
 

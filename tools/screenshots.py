@@ -110,21 +110,27 @@ def shop() -> Iterator[str]:
         _fill(endpoint)
         _remember(broker.embedded_uri)
         for name in NAMES[:6]:
-            worker = Worker(endpoint, name, _work, prefetch=8, name=f"{name.partition('.')[0]}-worker")
+            worker = Worker(
+                name, _work, prefetch=8, name=f"{name.partition('.')[0]}-worker", endpoint=endpoint
+            )
             stack.enter_context(worker)
         stop = threading.Event()
         pushing = threading.Thread(target=_push, args=(endpoint, stop))
         pushing.start()
         stack.callback(pushing.join)
         stack.callback(stop.set)
-        with Client(endpoint) as client:
-            client.pause("webhooks")
+        with Client(endpoint=endpoint) as client:
+            client.queues.pause("webhooks")
         time.sleep(8)  # until rates and counts have settled
         yield broker.http
 
 
 def _fill(endpoint: str) -> None:
-    with Producer(endpoint) as producer, Publisher(endpoint) as publisher, Client(endpoint) as client:
+    with (
+        Producer(endpoint=endpoint) as producer,
+        Publisher(endpoint=endpoint) as publisher,
+        Client(endpoint=endpoint) as client,
+    ):
         for number in range(60):
             producer.push("mail", b'{"to": "ada@example.org", "template": "welcome", "try": %d}' % number,
                           id=f"mail-dead-{number}", headers={"tenant": "north"})  # fmt: skip
@@ -136,8 +142,8 @@ def _fill(endpoint: str) -> None:
             publisher.publish("shop", f"orders.eu.{number}", b'{"order": %d}' % number)
         producer.flush(60)
         publisher.flush(60)
-        with Worker(endpoint, "mail", _fail, prefetch=8):
-            while client.queue("mail")["dead"] < 60:
+        with Worker("mail", _fail, prefetch=8, endpoint=endpoint):
+            while client.queues.get("mail").dead < 60:
                 time.sleep(0.1)
 
 
@@ -150,7 +156,7 @@ def _work(job: Job) -> None:
 
 
 def _push(endpoint: str, stop: threading.Event) -> None:
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         while not stop.wait(0.2):
             for place, name in enumerate(NAMES[:5]):
                 for number in range(random.randrange(1, 12 - 2 * place)):

@@ -9,7 +9,7 @@ from typing import Any
 
 from sluicemq.client import Client
 from sluicemq.producer import Producer
-from sluicemq.protocol.errors import NotFound, QueueFull, SluiceError
+from sluicemq.protocol.errors import NotFoundError, QueueFullError, SluiceError
 from sluicemq.protocol.wire import ShownState
 from sluicemq.receipt import PushReceipt
 from sluicemq_bench.measure import Programs, Watch, carry_out, counts_for, measure
@@ -67,7 +67,7 @@ def _is_refused(receipt: PushReceipt) -> bool:
     """Return whether the broker makes no more queues for now."""
     try:
         receipt.wait()
-    except QueueFull:
+    except QueueFullError:
         return True
     return False
 
@@ -129,7 +129,7 @@ def _clear(client: Client, queues: list[str]) -> None:
 def _found(client: Client, queues: list[str]) -> list[dict[str, Any]]:
     found = []
     for each in queues:
-        with suppress(NotFound):  # it does not exist yet
+        with suppress(NotFoundError):  # it does not exist yet
             found.append(client.queue(each))
     return found
 

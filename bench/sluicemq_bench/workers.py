@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import zmq
 
-from sluicemq.protocol.errors import Release
+from sluicemq.protocol.errors import Requeue
 from sluicemq.worker import Worker
 from sluicemq_bench.access import connect
 from sluicemq_bench.shared_counts import SharedCounts
@@ -51,7 +51,7 @@ def work_with_library(task: Task, counts: SharedCounts, tally: Tally, await_go: 
     def handler(job: Any) -> None:
         with counting:
             if finished.is_set():
-                raise Release("it had been handed over before the stop")
+                raise Requeue("it had been handed over before the stop")
             tally(job.payload)
             if tally.over:
                 finished.set()

@@ -13,11 +13,11 @@ endpoint = os.environ["ENDPOINT"]
 
 
 def reset(_run: Run) -> None:
-    with Client(endpoint) as client, Producer(endpoint) as producer:
-        if QUEUE in {queue["name"] for queue in client.queues()}:
-            client.delete(QUEUE)
+    with Client(endpoint=endpoint) as client, Producer(endpoint=endpoint) as producer:
+        if QUEUE in {queue.name for queue in client.queues.list()}:
+            client.queues.delete(QUEUE).result()
         producer.push(QUEUE, b"").wait()
-        client.purge(QUEUE)
+        client.queues.purge(QUEUE).result()
 
 
 def together(run: Run) -> None:
@@ -30,7 +30,7 @@ def apart(run: Run) -> None:
 
 def _push(run: Run, count: int) -> None:
     with ExitStack() as stack:
-        producers = [stack.enter_context(Producer(endpoint)) for _ in range(count)]
+        producers = [stack.enter_context(Producer(endpoint=endpoint)) for _ in range(count)]
         for producer in producers:
             producer.push(QUEUE, b"").wait()  # connected
         run.go()

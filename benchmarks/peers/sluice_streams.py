@@ -12,13 +12,13 @@ endpoint = os.environ["ENDPOINT"]
 
 
 def reset(_run: Run) -> None:
-    with Publisher(endpoint) as publisher, Client(endpoint) as client:
+    with Publisher(endpoint=endpoint) as publisher, Client(endpoint=endpoint) as client:
         publisher.publish(NAME, token_hex(4), b"").wait()
-        client.erase(NAME)
+        client.streams.erase(NAME)
 
 
 def publish(run: Run) -> None:
-    with Publisher(endpoint) as publisher:
+    with Publisher(endpoint=endpoint) as publisher:
         publisher.publish("bench-other", "a", b"").wait()  # connected
         run.go()
         for payload in run.payloads():
@@ -27,7 +27,7 @@ def publish(run: Run) -> None:
 
 
 def replay(run: Run) -> None:
-    with Reader(endpoint, NAME) as reader:
+    with Reader(NAME, endpoint=endpoint) as reader:
         run.go()
         run.done = sum(1 for _ in reader)
     assert run.done == run.jobs, run.done

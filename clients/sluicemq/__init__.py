@@ -223,41 +223,7 @@ if TYPE_CHECKING:
         group,
     )
 
-if TYPE_CHECKING:  # until nothing of our own uses them
-    from sluicemq.protocol.errors import (
-        BadFrames,
-        BadHeaders,
-        BadQueue,
-        BadStream,
-        BadTopic,
-        BadVerb,
-        BadVersion,
-        Conflict,
-        Dead,
-        DifferentStore,
-        Duplicate,
-        Expired,
-        Forbidden,
-        Forked,
-        Gap,
-        Held,
-        LeaseLost,
-        NotAdmitted,
-        NotFound,
-        OldBroker,
-        Paused,
-        QueueFull,
-        Release,
-        Rollback,
-        Timeout,
-        TooLarge,
-        Unavailable,
-        Uncertain,
-        Unfinished,
-    )
-    from sluicemq.protocol.options import Seconds
-    from sluicemq.receipt import PublishReceipt as Published
-else:
+if not TYPE_CHECKING:  # a checker of types tells of the old names
     _former = module_names(__name__, _RENAMED)
 
     def __getattr__(name: str) -> Any:

@@ -26,7 +26,7 @@ from pathlib import Path  # noqa: E402
 import gevent  # noqa: E402
 from gevent.event import Event  # noqa: E402
 
-from sluicemq.protocol.errors import Unavailable  # noqa: E402
+from sluicemq.protocol.errors import UnavailableError  # noqa: E402
 from sluicemq.protocol.keys import KeyPair, read_key, read_key_file  # noqa: E402
 from sluicemq.standard_streams import guarded  # noqa: E402
 from sluicemq_devices.hub import (  # noqa: E402
@@ -82,7 +82,7 @@ def main(
             hwm_bytes=options.hwm_bytes,
             guard=guards.__getitem__,
         )
-    except Unavailable as error:
+    except UnavailableError as error:
         _say(f"{options.device}: {error}")
         return 1
     if allow:

@@ -14,15 +14,15 @@ from clients.guarded_broker import CURVE, NULL, PLAIN, GuardedBroker
 from clients.scripted_broker import SECONDS, SILENCE
 from sluicemq import (
     Access,
-    BadStream,
+    BadStreamError,
     Client,
-    Forbidden,
-    NotAdmitted,
+    ForbiddenError,
+    NotAdmittedError,
     Producer,
     Publisher,
     Reader,
     Subscription,
-    Timeout,
+    TimeoutError,
     Worker,
 )
 from sluicemq.protocol import wire
@@ -77,9 +77,9 @@ def access(broker: GuardedBroker, key_file: Path, key: str) -> dict[str, Any]:
 _MAKE: dict[str, Any] = {
     "Producer": Producer,
     "Publisher": Publisher,
-    "Reader": lambda where, **access: Reader(where, "stream", **access),
-    "Worker": lambda where, **access: Worker(where, "queue", print, **access),
-    "Subscription": lambda where, **access: Subscription(where, "stream", "name", print, **access),
+    "Reader": lambda where, **access: Reader("stream", **access, endpoint=where),
+    "Worker": lambda where, **access: Worker("queue", print, **access, endpoint=where),
+    "Subscription": lambda where, **access: Subscription("stream", "name", print, **access, endpoint=where),
 }
 
 
@@ -92,13 +92,13 @@ class TestGettingIn:
         self, broker: GuardedBroker, key: str, access: dict[str, Any]
     ) -> None:
         broker.keys.add(key)
-        with Client(broker.endpoint, timeout=SECONDS, **access) as client:
+        with Client(timeout=SECONDS, **access, endpoint=broker.endpoint) as client:
             client.ping()
 
     def test_a_client_with_a_password_gets_in_where_that_is_known(self, guarded: Guarded) -> None:
         broker = guarded(PLAIN)
         broker.passwords["ann"] = "s3cret"
-        with Client(broker.endpoint, user="ann", password="s3cret", timeout=SECONDS) as client:  # noqa: S106
+        with Client(user="ann", password="s3cret", timeout=SECONDS, endpoint=broker.endpoint) as client:  # noqa: S106
             client.ping()
 
     @pytest.mark.parametrize("name", ["Producer", "Publisher", "Reader", "Worker", "Subscription"])
@@ -114,7 +114,7 @@ class TestGettingIn:
     ) -> None:
         # Given
         broker.keys.add(key)
-        broker.on[wire.HOLD] = lambda _message: BadStream("there is none yet")
+        broker.on[wire.HOLD] = lambda _message: BadStreamError("there is none yet")
         # When
         made = _MAKE[name](_whole(broker, access)) if whole else _MAKE[name](broker.endpoint, **access)
         # Then
@@ -130,14 +130,14 @@ class TestGettingIn:
         self, broker: GuardedBroker, key: str, access: dict[str, Any]
     ) -> None:
         broker.keys.add(key)
-        with Client(broker.endpoint, timeout=SECONDS, **access) as client:
+        with Client(timeout=SECONDS, **access, endpoint=broker.endpoint) as client:
             assert client.jobs.pop("queue") == []
             assert client.jobs.reserve("queue", 1).jobs == []
 
     def test_a_server_key_alone_encrypts_and_shows_no_key_that_is_known(self, broker: GuardedBroker) -> None:
         with (
-            Client(broker.endpoint, server_key=broker.server_key, timeout=SECONDS) as client,
-            pytest.raises(NotAdmitted, match="wants a key that it knows: give a key_file"),
+            Client(server_key=broker.server_key, timeout=SECONDS, endpoint=broker.endpoint) as client,
+            pytest.raises(NotAdmittedError, match="wants a key that it knows: give a key_file"),
         ):
             client.ping()
 
@@ -149,15 +149,15 @@ class TestStayingOut:
         self, broker: GuardedBroker, key: str, access: dict[str, Any], caplog: pytest.LogCaptureFixture
     ) -> None:
         # When
-        with Client(broker.endpoint, timeout=SECONDS, **access) as client:
-            with pytest.raises(NotAdmitted) as raised:
+        with Client(timeout=SECONDS, **access, endpoint=broker.endpoint) as client:
+            with pytest.raises(NotAdmittedError) as raised:
                 client.ping()
             wait_until(lambda: broker.refused >= 3, what="three tries")
         # Then
         named = key_id(read_key(key))
         said = f"can't enter {broker.endpoint}: the broker refused this key (id {named})"
         assert str(raised.value).startswith(said)
-        assert isinstance(raised.value, Forbidden)
+        assert isinstance(raised.value, ForbiddenError)
         warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
         assert warnings == [str(raised.value)]
 
@@ -165,8 +165,8 @@ class TestStayingOut:
         broker = guarded(PLAIN)
         broker.passwords["ann"] = "s3cret"
         with (
-            Client(broker.endpoint, user="ann", password="wrong", timeout=SECONDS) as client,  # noqa: S106
-            pytest.raises(NotAdmitted, match=r"can't enter .*: the broker refused user 'ann'") as raised,
+            Client(user="ann", password="wrong", timeout=SECONDS, endpoint=broker.endpoint) as client,  # noqa: S106
+            pytest.raises(NotAdmittedError, match=r"can't enter .*: the broker refused user 'ann'") as raised,
         ):
             client.ping()
         assert "wrong" not in str(raised.value)
@@ -176,23 +176,23 @@ class TestStayingOut:
         self, guarded: Guarded, mechanism: str
     ) -> None:
         with (
-            Client(guarded(mechanism).endpoint, timeout=SECONDS) as client,
-            pytest.raises(NotAdmitted, match="the broker wants a key: give key_file and server_key"),
+            Client(timeout=SECONDS, endpoint=guarded(mechanism).endpoint) as client,
+            pytest.raises(NotAdmittedError, match="the broker wants a key: give key_file and server_key"),
         ):
             client.ping()
 
     @pytest.mark.parametrize("mechanism", [PLAIN, NULL])
     def test_a_door_that_takes_no_keys_says_so(self, guarded: Guarded, mechanism: str) -> None:
         with (
-            Client(guarded(mechanism).endpoint, server_key="0" * 40, timeout=SECONDS) as client,
-            pytest.raises(NotAdmitted, match=r"this door of the broker takes no key \(CURVE\)"),
+            Client(server_key="0" * 40, timeout=SECONDS, endpoint=guarded(mechanism).endpoint) as client,
+            pytest.raises(NotAdmittedError, match=r"this door of the broker takes no key \(CURVE\)"),
         ):
             wait_until(client.queues)
 
     def test_a_door_that_takes_no_passwords_says_so(self, broker: GuardedBroker) -> None:
         with (
-            Client(broker.endpoint, user="ann", password="x", timeout=SECONDS) as client,  # noqa: S106
-            pytest.raises(NotAdmitted, match=r"takes no user and password \(PLAIN\)"),
+            Client(user="ann", password="x", timeout=SECONDS, endpoint=broker.endpoint) as client,  # noqa: S106
+            pytest.raises(NotAdmittedError, match=r"takes no user and password \(PLAIN\)"),
         ):
             wait_until(client.queues)
 
@@ -202,8 +202,8 @@ class TestStayingOut:
         broker.keys.add(key)
         other = zmq.curve_keypair()[0].decode()
         with (
-            Client(broker.endpoint, timeout=0.5, **access | {"server_key": other}) as client,
-            pytest.raises(Timeout) as raised,
+            Client(timeout=0.5, **access | {"server_key": other}, endpoint=broker.endpoint) as client,
+            pytest.raises(TimeoutError) as raised,
         ):
             client.ping()
         assert f"can't enter {broker.endpoint}: it hangs up" in str(raised.value)
@@ -214,8 +214,8 @@ class TestStayingOut:
         self, broker: GuardedBroker, key: str, access: dict[str, Any]
     ) -> None:
         broker.status = b"500"
-        with Client(broker.endpoint, timeout=0.5, **access) as client:
-            with pytest.raises(Timeout, match="can't decide now"):
+        with Client(timeout=0.5, **access, endpoint=broker.endpoint) as client:
+            with pytest.raises(TimeoutError, match="can't decide now"):
                 client.ping()
             broker.keys.add(key)
             client.ping(SECONDS)
@@ -223,9 +223,9 @@ class TestStayingOut:
     def test_a_client_that_is_not_patient_fails_at_the_first_refusal(
         self, broker: GuardedBroker, access: dict[str, Any]
     ) -> None:
-        with Client(broker.endpoint, patient=False, **access) as client:
+        with Client(wait=False, **access, endpoint=broker.endpoint) as client:
             for _ in range(2):
-                with pytest.raises(NotAdmitted):
+                with pytest.raises(NotAdmittedError):
                     client.ping()
         assert broker.refused == 1
 
@@ -233,7 +233,7 @@ class TestStayingOut:
         self, broker: GuardedBroker, key: str, access: dict[str, Any]
     ) -> None:
         # Given
-        with Producer(broker.endpoint, **access) as producer:
+        with Producer(**access, endpoint=broker.endpoint) as producer:
             receipt = producer.push("queue", b"x")
             wait_until(lambda: broker.refused, what="a refusal")
             # When
@@ -245,18 +245,18 @@ class TestStayingOut:
         self, broker: GuardedBroker, key: str, access: dict[str, Any]
     ) -> None:
         broker.keys.add(key)
-        with Client(broker.endpoint, timeout=SECONDS, **access) as client:
+        with Client(timeout=SECONDS, **access, endpoint=broker.endpoint) as client:
             client.ping()
             broker.stop()
             broker.keys.clear()
             broker.start()
-            with pytest.raises(NotAdmitted, match="refused this key"):
+            with pytest.raises(NotAdmittedError, match="refused this key"):
                 client.queues.list()
 
     def test_a_reader_raises_it(self, broker: GuardedBroker, access: dict[str, Any]) -> None:
         with (
-            Reader(broker.endpoint, "stream", follow=True, **access) as reader,
-            pytest.raises(NotAdmitted, match="refused this key"),
+            Reader("stream", follow=True, **access, endpoint=broker.endpoint) as reader,
+            pytest.raises(NotAdmittedError, match="refused this key"),
         ):
             reader.read(SECONDS)
 
@@ -265,12 +265,12 @@ class TestStayingOut:
     ) -> None:
         broker.keys.add(key)
         broker.on[wire.READ] = lambda _message: SILENCE
-        with Reader(broker.endpoint, "stream", follow=True, **access) as reader:
+        with Reader("stream", follow=True, **access, endpoint=broker.endpoint) as reader:
             broker.wait_for(wire.READ)
             broker.stop()
             broker.keys.clear()
             broker.start()
-            with pytest.raises(NotAdmitted, match="refused this key"):
+            with pytest.raises(NotAdmittedError, match="refused this key"):
                 reader.read(SECONDS)
 
     @pytest.mark.parametrize("waits", [Producer, Publisher])
@@ -280,28 +280,34 @@ class TestStayingOut:
         made = waits(broker.endpoint, **access)
         receipt = made.push("queue", b"x") if waits is Producer else made.publish("stream", "topic", b"x")
         wait_until(lambda: broker.refused, what="a refusal")
-        with pytest.raises(Timeout, match=r"is not confirmed after 0\.1 s: can't enter .* refused this key"):
+        with pytest.raises(
+            TimeoutError, match=r"is not confirmed after 0\.1 s: can't enter .* refused this key"
+        ):
             receipt.wait(0.1)
-        with pytest.raises(Timeout, match="can't enter"):
+        with pytest.raises(TimeoutError, match="can't enter"):
             made.close(0.1)
 
     def test_a_call_says_why_it_has_no_result(
         self, broker: GuardedBroker, key: str, access: dict[str, Any]
     ) -> None:
-        producer = Producer(broker.endpoint, **access)
+        producer = Producer(**access, endpoint=broker.endpoint)
         receipt = producer.push("queue", b"x")
         wait_until(lambda: broker.refused, what="a refusal")
-        with pytest.raises(Timeout, match=r"has no result after 0\.1 s: can't enter .* refused this key"):
+        with pytest.raises(
+            TimeoutError, match=r"has no result after 0\.1 s: can't enter .* refused this key"
+        ):
             producer.call("queue", b"x", 0.1)
         assert not receipt.done
-        with pytest.raises(Timeout, match="can't enter"):
+        with pytest.raises(TimeoutError, match="can't enter"):
             producer.close(0.1)
 
     def test_a_flush_says_why_nothing_is_confirmed(
         self, broker: GuardedBroker, access: dict[str, Any]
     ) -> None:
-        producer = Producer(broker.endpoint, **access)
+        producer = Producer(**access, endpoint=broker.endpoint)
         producer.push("queue", b"x")
         wait_until(lambda: broker.refused, what="a refusal")
-        with pytest.raises(Timeout, match=r"1 jobs are not confirmed after 0\.5 s: can't enter .* refused"):
+        with pytest.raises(
+            TimeoutError, match=r"1 jobs are not confirmed after 0\.5 s: can't enter .* refused"
+        ):
             producer.close(0.5)

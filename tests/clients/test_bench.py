@@ -173,7 +173,7 @@ def test_many_workers_share_a_few_processes(measured: Measured, door: str) -> No
 def test_jobs_and_workers_are_dealt_over_several_queues(measured: Measured, broker: BrokerProcess) -> None:
     found = measured("drain", "--jobs", 300, "--queues", 3, "--queue", "dealt")
     assert (found["jobs"], found["workers"]) == (300, 3)
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         assert not [each for each in client.queues() if each["name"].startswith("dealt")]
 
 
@@ -261,7 +261,7 @@ def test_a_table_is_shown_without_json(broker: BrokerProcess) -> None:
 
 def test_nothing_is_left_in_a_broker_that_was_there(broker: BrokerProcess, measured: Measured) -> None:
     measured("drain", "--jobs", 10, "--backlog", 50)
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         assert {each.name for each in client.queues.list()} == {"asked", "committed", "default"}
 
 
@@ -278,12 +278,12 @@ def test_a_door_of_workers_that_hands_out_no_receipts_is_named(
 
 
 def test_a_queue_that_holds_jobs_is_not_touched(broker: BrokerProcess) -> None:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("precious", b"job")
     result = bench("drain", "--endpoint", broker.doors["smq"], "--queue", "precious")
     assert result.exit_code == 1
     assert "holds 1 jobs" in result.stderr
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         assert client.queues.delete("precious").result() == 1
 
 

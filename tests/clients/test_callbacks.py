@@ -17,7 +17,7 @@ from sluicemq import Producer, Publisher, Worker
 from sluicemq.aside import MOST_WAITING, no_user_code, runs_no_user_code
 from sluicemq.complaints import log
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import SluiceError, TooLarge
+from sluicemq.protocol.errors import SluiceError, TooLargeError
 from sluicemq.receipt import PublishReceipt, PushReceipt
 from support.waiting import wait_until
 
@@ -70,7 +70,7 @@ def test_a_callback_may_wait_for_its_own_producer(broker: ScriptedBroker) -> Non
     # Given: a callback that pushes, waits for that, and for the result of another job
     broker.on[wire.RESULT] = lambda _message: b"42"
     heard: SimpleQueue[bytes] = SimpleQueue()
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
 
         def wait_in_it(_reply: object) -> None:
             producer.push("q", b"second").wait(SECONDS)
@@ -98,7 +98,7 @@ def test_a_refusal_may_be_pushed_elsewhere_though_the_window_is_full(broker: Scr
         moved.append(receipt.id)
 
     # When
-    with Producer(broker.endpoint, window=2, on_refused=move) as producer:
+    with Producer(window=2, on_refused=move, endpoint=broker.endpoint) as producer:
         receipts = producer.push_many("bad", [b"a", b"b", b"c", b"d"])
     # Then: leaving the block has waited for all four
     assert moved == [each.id for each in receipts]
@@ -112,8 +112,8 @@ def test_a_slow_callback_slows_the_pushes_down(broker: ScriptedBroker) -> None:
     def wait_in_it(_receipt: PushReceipt, _error: SluiceError) -> None:
         go_on.wait(SECONDS)
 
-    producer = Producer(broker.endpoint, window=1, push_timeout=0.01, on_refused=wait_in_it)
-    with pytest.raises(TooLarge):
+    producer = Producer(window=1, push_timeout=0.01, on_refused=wait_in_it, endpoint=broker.endpoint)
+    with pytest.raises(TooLargeError):
         producer.push("q", b"x").wait(SECONDS)
     # When
     with pytest.raises(SluiceError, match="no room"):
@@ -124,13 +124,13 @@ def test_a_slow_callback_slows_the_pushes_down(broker: ScriptedBroker) -> None:
 
 
 def test_a_refused_message_may_be_published_elsewhere(broker: ScriptedBroker) -> None:
-    broker.on[wire.PUBLISH] = lambda message: TooLarge("no") if message.fields[0] == "bad" else 1
+    broker.on[wire.PUBLISH] = lambda message: TooLargeError("no") if message.fields[0] == "bad" else 1
     moved: list[int] = []
 
     def move(message: PublishReceipt, _error: SluiceError) -> None:
         moved.append(publisher.publish("good", "t", b"x").wait(SECONDS))
 
-    with Publisher(broker.endpoint, on_refused=move) as publisher:
+    with Publisher(on_refused=move, endpoint=broker.endpoint) as publisher:
         publisher.publish("bad", "t", b"x")
     assert moved == [1]
 
@@ -172,7 +172,7 @@ def test_a_wait_in_a_thread_that_carries_answers_says_so_at_once(broker: Scripte
     # Given: a finalizer, which Python runs in any thread
     go_on = threading.Event()
     broker.on[wire.PUSH] = lambda _message: [] if go_on.wait(SECONDS) else SILENCE
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         receipt = producer.push("q", b"x")
         reply = producer.submit("q", b"x")
         with no_user_code():
@@ -202,7 +202,7 @@ def test_a_handler_of_log_lines_that_pushes_holds_up_no_connection(broker: Scrip
     # Given: a window that is full while the broker is away, and a program that logs: it holds the lock of
     # its handler and waits for room
     broker.on[wire.PUSH] = lambda _message: SILENCE
-    producer = Producer(broker.endpoint, window=1)
+    producer = Producer(window=1, endpoint=broker.endpoint)
     first = producer.push("q", b"x")
     broker.wait_for(wire.PUSH)
     handler = Pushing(producer)
@@ -239,12 +239,12 @@ def test_no_user_code_runs_in_an_io_thread(broker: ScriptedBroker) -> None:
 
     # When: all kinds of lines and callbacks
     with handling(threads):
-        with Producer(broker.endpoint, on_refused=lambda *_: note("on_refused")) as producer:
+        with Producer(on_refused=lambda *_: note("on_refused"), endpoint=broker.endpoint) as producer:
             producer.push("bad", b"x")
             reply = producer.submit("q", b"x")
             reply.add_done_callback(lambda _reply: note("done"))
             reply.result(SECONDS)
-        with Worker(broker.endpoint, "q", lambda _job: b"done"):
+        with Worker("q", lambda _job: b"done", endpoint=broker.endpoint):
             peer = broker.wait_for(wire.READY)[0].peer
             broker.deliver(peer, "q", [b"x"])
             broker.wait_for(wire.SETTLE)

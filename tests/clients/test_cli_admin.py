@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clients.scripted_broker import ScriptedBroker
-from sluicemq import Client, NotFound
+from sluicemq import Client, NotFoundError
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
 
@@ -114,7 +114,7 @@ def test_a_job_that_waits_is_promoted_or_changed(
 
 
 def test_a_refused_change_ends_with_1(broker: ScriptedBroker, run: Run) -> None:
-    broker.on[wire.CHANGE] = lambda _message: NotFound("job 'one' is reserved")
+    broker.on[wire.CHANGE] = lambda _message: NotFoundError("job 'one' is reserved")
     result = run("jobs", "change", "mail", "one", "--delay", "1")
     assert (result.exit_code, result.stderr) == (1, "sluicemq: job 'one' is reserved\n")
 
@@ -302,7 +302,7 @@ def test_queues_mark_estimates_and_tell_the_age_the_rates_and_what_is_paused(
 
 def test_the_library_says_when_dead_letters_died_in_unix_seconds(broker: ScriptedBroker) -> None:
     broker.on[wire.DISCARD] = lambda _message: 3
-    with Client(broker.endpoint, timeout=60) as client:
+    with Client(timeout=60, endpoint=broker.endpoint) as client:
         assert (
             client.dead_letters.discard(
                 "mail", since=datetime.fromtimestamp(5, UTC), until=7.5, reason=None
@@ -314,6 +314,6 @@ def test_the_library_says_when_dead_letters_died_in_unix_seconds(broker: Scripte
 
 def test_the_library_redrives_ids_in_one_request(broker: ScriptedBroker) -> None:
     broker.on[wire.REDRIVE] = lambda _message: {"moved": 1, "left": 0, "refused": []}
-    with Client(broker.endpoint) as client:
+    with Client(endpoint=broker.endpoint) as client:
         client.dead_letters.redrive("mail", ("one",), to="late").result()
     assert [message.fields[:3] for message in broker.of(wire.REDRIVE)] == [["mail", {"ids": ["one"]}, "late"]]

@@ -8,7 +8,7 @@ from typing import Any
 from clients.cli_runs import Run
 from clients.scripted_broker import ScriptedBroker
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadVerb, OldBroker
+from sluicemq.protocol.errors import BadVerbError, OldBrokerError
 
 NEW: dict[str, Any] = {
     "name": "a:1", "since": 1e9, "seen": 1e9 + 5, "ended": None, "here": True, "version": "0.3.0",
@@ -58,7 +58,7 @@ def test_an_upgrade_with_nothing_to_do_asks_nothing(broker: ScriptedBroker, run:
 
 def test_a_refusal_says_which_broker_is_too_old(broker: ScriptedBroker, run: Run) -> None:
     finds(broker)
-    broker.on[wire.UPGRADE] = lambda _message: OldBroker("schema 3 can't be read by b:2")
+    broker.on[wire.UPGRADE] = lambda _message: OldBrokerError("schema 3 can't be read by b:2")
     result = run("brokers", "upgrade", "--yes", "--json")
     assert result.exit_code == 1
     assert json.loads(result.stdout)["error"] == {
@@ -67,7 +67,7 @@ def test_a_refusal_says_which_broker_is_too_old(broker: ScriptedBroker, run: Run
 
 
 def test_a_broker_that_is_too_old_to_say_is_named_so(broker: ScriptedBroker, run: Run) -> None:
-    broker.on[wire.BROKERS] = lambda _message: BadVerb("no such verb")
+    broker.on[wire.BROKERS] = lambda _message: BadVerbError("no such verb")
     for command in ("brokers", "upgrade"):
         result = run(command)
         assert result.exit_code == 1

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clients.scripted_broker import ScriptedBroker
-from sluicemq import BadQueue, Client, Unfinished
+from sluicemq import BadQueueError, Client, UnfinishedError
 from sluicemq.cli.app import app
 from sluicemq.operation import Operation
 from sluicemq.protocol import wire
@@ -45,7 +45,7 @@ def run(broker: ScriptedBroker) -> Run:
 
 @pytest.fixture
 def client(broker: ScriptedBroker) -> Client:
-    return Client(broker.endpoint)
+    return Client(endpoint=broker.endpoint)
 
 
 def goes_on(broker: ScriptedBroker, verb: bytes, *looks: dict[str, Any]) -> None:
@@ -129,7 +129,7 @@ def test_the_library_tells_that_the_broker_goes_on_and_how_far_it_is(
 ) -> None:
     goes_on(broker, wire.PURGE, TASK, DONE)
     with client:
-        with pytest.raises(Unfinished, match="500 of 3000 jobs so far") as raised:
+        with pytest.raises(UnfinishedError, match="500 of 3000 jobs so far") as raised:
             client.purge("mail")
         assert isinstance(raised.value, TimeoutError)
         assert (raised.value.task, raised.value.done, raised.value.total) == ("a1b2", 500, 3000)
@@ -141,5 +141,5 @@ def test_the_library_tells_that_the_broker_goes_on_and_how_far_it_is(
 def test_following_a_task_that_has_failed_raises_why(broker: ScriptedBroker, client: Client) -> None:
     why = {"code": "BAD_QUEUE", "message": "it has workers"}
     broker.on[wire.TASK] = lambda _message: {**TASK, "state": "failed", "error": why, "ended_at": 1e9}
-    with client, pytest.raises(BadQueue, match="it has workers"):
+    with client, pytest.raises(BadQueueError, match="it has workers"):
         client.follow("a1b2")

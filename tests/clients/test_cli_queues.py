@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from clients.cli_runs import Run, nobody
 from clients.scripted_broker import ScriptedBroker
-from sluicemq import BadQueue, NotFound, Unavailable
+from sluicemq import BadQueueError, NotFoundError, UnavailableError
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
 
@@ -134,7 +134,7 @@ def test_nothing_shown_can_command_the_terminal(broker: ScriptedBroker, run: Run
     broker.on[wire.PEEK] = lambda _message: [job]
     broker.on[wire.QUEUES] = lambda _message: [{"name": evil}]
     broker.on[wire.STATS] = lambda _message: {evil: {evil: evil}}
-    broker.on[wire.CANCEL] = lambda _message: NotFound(evil)
+    broker.on[wire.CANCEL] = lambda _message: NotFoundError(evil)
     for command in (
         ["jobs", "list", "q"],
         ["queues"],
@@ -151,7 +151,7 @@ def test_nothing_shown_can_command_the_terminal(broker: ScriptedBroker, run: Run
 
 def test_queues_asks_for_one_queue_alone(broker: ScriptedBroker, run: Run) -> None:
     # Given
-    no_queue = BadQueue("there is no queue 'nosuch'")
+    no_queue = BadQueueError("there is no queue 'nosuch'")
     broker.on[wire.QUEUE] = lambda message: QUEUES[1] if message.fields == ["thumbs"] else no_queue
     # Then
     assert json.loads(run("queues", "list", "thumbs", "--json").stdout) == {"queues": QUEUES[1:]}
@@ -170,7 +170,7 @@ def test_the_shared_options_may_follow_the_command(broker: ScriptedBroker) -> No
 def test_an_error_is_told_as_json_when_the_option_follows_the_command(
     broker: ScriptedBroker, run: Run
 ) -> None:
-    broker.on[wire.CANCEL] = lambda _message: NotFound("no job")
+    broker.on[wire.CANCEL] = lambda _message: NotFoundError("no job")
     assert json.loads(run("jobs", "cancel", "q", "x", "--json").stdout)["error"]["code"] == "NOT_FOUND"
 
 
@@ -198,7 +198,7 @@ def test_cancel_names_the_job(broker: ScriptedBroker, run: Run) -> None:
 
 
 def test_a_refusal_is_one_line_and_with_json_also_an_object(broker: ScriptedBroker, run: Run) -> None:
-    broker.on[wire.CANCEL] = lambda _message: NotFound("no job 'one' in mail")
+    broker.on[wire.CANCEL] = lambda _message: NotFoundError("no job 'one' in mail")
     result = run("--json", "jobs", "cancel", "mail", "one")
     assert result.exit_code == 1
     assert result.stderr == "sluicemq: no job 'one' in mail\n"
@@ -253,7 +253,7 @@ def test_queues_are_shown_as_they_were_counted_while_mongodb_is_away(
     counts = dict.fromkeys(("ready", "scheduled", "reserved", "done", "dead", "workers"), 0)
     mail = {"name": "mail", **counts, "ready": 41, "counted_ago": 9.0}
     for verb in (wire.QUEUES, wire.QUEUE, wire.PEEK):
-        broker.on[verb] = lambda _message: Unavailable("MongoDB does not answer: nothing can be counted")
+        broker.on[verb] = lambda _message: UnavailableError("MongoDB does not answer: nothing can be counted")
     broker.on[wire.STATS] = lambda _message: {"broker": about, "counters": {}, "queues": [mail]}
     broker.on[wire.COUNTERS] = lambda _message: {"broker": about, "counters": {}}
     broker.on[wire.WORKERS] = lambda _message: []
@@ -293,7 +293,7 @@ def test_only_of_an_order_it_is_said_that_it_may_still_be_carried_out(
         wire.PAUSE,
         wire.PURGE,
     ):
-        broker.on[verb] = lambda _message: Unavailable("no primary")
+        broker.on[verb] = lambda _message: UnavailableError("no primary")
     broker.on[wire.PING] = lambda _message: health
     result = run(*arguments)
     assert result.exit_code == 4

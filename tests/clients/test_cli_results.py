@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clients.scripted_broker import SILENCE, Received, ScriptedBroker
-from sluicemq import Dead, NotFound, Timeout
+from sluicemq import DeadError, NotFoundError, TimeoutError
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
 
@@ -57,7 +57,7 @@ def test_call_without_a_result_in_time_ends_with_1_and_says_how_to_ask_again(
 
 @pytest.mark.parametrize("command", [["call", "mail", "x"], ["jobs", "result", "mail", "mine"]])
 def test_the_error_of_a_dead_job_ends_with_1(broker: ScriptedBroker, run: Run, command: list[str]) -> None:
-    broker.on[wire.RESULT] = lambda _message: Dead("no cat")
+    broker.on[wire.RESULT] = lambda _message: DeadError("no cat")
     result = run(*command)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", "sluicemq: no cat\n")
 
@@ -74,7 +74,7 @@ def test_result_prints_it_and_waits_as_long_as_it_is_told(broker: ScriptedBroker
     assert broker.of(wire.RESULT)[0].fields == ["mail", "mine", 2.5]
 
 
-@pytest.mark.parametrize("error", [NotFound("no job mine"), Timeout("job mine has not ended")])
+@pytest.mark.parametrize("error", [NotFoundError("no job mine"), TimeoutError("job mine has not ended")])
 def test_no_result_ends_with_1_as_long_as_the_broker_is_there(
     broker: ScriptedBroker, run: Run, error: Exception
 ) -> None:

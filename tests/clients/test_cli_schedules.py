@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from clients.scripted_broker import ScriptedBroker
-from sluicemq import NotFound
+from sluicemq import NotFoundError
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
 
@@ -96,6 +96,6 @@ def test_each_order_names_its_schedule_and_an_unknown_one_is_refused(
     broker.on[wire.SCHEDULE] = lambda message: "job-1" if message.fields[0] == wire.RUN else ROW
     assert run(command, "nightly").exit_code == 0
     assert broker.of(wire.SCHEDULE)[0].fields == [action, {"name": "nightly"}]
-    broker.on[wire.SCHEDULE] = lambda _message: NotFound("there is no schedule 'nightly'")
+    broker.on[wire.SCHEDULE] = lambda _message: NotFoundError("there is no schedule 'nightly'")
     refused = run(command, "nightly")
     assert (refused.exit_code, "no schedule" in refused.stderr) == (1, True)

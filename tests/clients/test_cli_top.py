@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from clients.scripted_broker import ScriptedBroker
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import Forbidden
+from sluicemq.protocol.errors import ForbiddenError
 from support.waiting import TIMEOUT
 
 Run = Callable[..., Result]
@@ -95,7 +95,7 @@ def test_top_looks_into_one_queue(run: Run, broker: ScriptedBroker, named: list[
 
 
 def test_top_shows_queues_without_a_head_to_who_may_not_operate(run: Run, broker: ScriptedBroker) -> None:
-    broker.on[wire.COUNTERS] = lambda _message: Forbidden("eve may not operate")
+    broker.on[wire.COUNTERS] = lambda _message: ForbiddenError("eve may not operate")
     sums, _columns, first, *_ = run("top", "--once").stdout.splitlines()
     assert sums.startswith("3 queues, by ready")
     assert first.split()[0] == "images"

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from clients.scripted_broker import SECONDS, ScriptedBroker
-from sluicemq import BadQueue
+from sluicemq import BadQueueError
 from sluicemq.protocol import wire
 from support.waiting import wait_until
 
@@ -217,7 +217,7 @@ def test_work_stops_when_the_queue_is_empty(broker: ScriptedBroker) -> None:
 
 
 def test_work_that_is_refused_ends_with_1(broker: ScriptedBroker) -> None:
-    broker.on[wire.READY] = lambda message: BadQueue("no such queue") if message.fields[1] else None
+    broker.on[wire.READY] = lambda message: BadQueueError("no such queue") if message.fields[1] else None
     process, _peer = start_work(broker, "work", "q", "--exec", "cat")
     assert process.wait(SECONDS) == 1
     assert "sluicemq: no such queue" in end_work(process)[1]

@@ -56,7 +56,7 @@ print(publisher.unconfirmed)
         mode,
     )
     assert printed == ["0", "0", "0"]
-    with Reader(endpoint, stream) as reader:
+    with Reader(stream, endpoint=endpoint) as reader:
         found = [(each.topic, each.payload) for each in reader]
     expected = [(who, b"%d" % number) for who in ("child", "parent") for number in range(500)]
     assert found == [("before", b"x"), *expected]
@@ -83,7 +83,7 @@ os.waitpid(pid, 0)
         stream,
         mode,
     )
-    with Reader(endpoint, stream) as reader:
+    with Reader(stream, endpoint=endpoint) as reader:
         found = list(reader)
     assert [each.sequence for each in found] == list(range(1, 602))
     for who in ("child", "parent"):
@@ -92,7 +92,7 @@ os.waitpid(pid, 0)
 
 @MODES
 def test_a_reader_is_its_parents_and_reads_on_there(endpoint: str, stream: str, mode: str) -> None:
-    with Publisher(endpoint) as publisher:
+    with Publisher(endpoint=endpoint) as publisher:
         for number in range(10):
             publisher.publish(stream, "a", b"%d" % number)
     printed = forked(

@@ -114,7 +114,7 @@ def test_every_command_prints_one_json_object_on_stdout(
     name = " ".join(word for word in call.split() if not word.startswith("-"))
     queue = f"{name.replace(' ', '-')}-{place}".lower()
     endpoint = broker.doors["smq"]
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         job = producer.push(queue, b"x").id
     (tmp_path / "none.toml").write_text(f"devices = []\n[broker]\ndata_dir = '{tmp_path}'\nhttp = ''\n")
     write_secret(tmp_path / "uri", mongo_uri)
@@ -142,7 +142,7 @@ def test_every_command_prints_one_json_object_on_stdout(
 
 
 def test_jobs_that_are_printed_are_a_line_each_and_their_sum_is_the_last(broker: BrokerProcess) -> None:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push_many("printed", [b"1", b"2"])
     command = ["--json", "work", "printed", "--print", "--drain"]
 
@@ -153,7 +153,7 @@ def test_jobs_that_are_printed_are_a_line_each_and_their_sum_is_the_last(broker:
 
 
 def test_a_pop_of_an_empty_queue_is_an_object_without_jobs(broker: BrokerProcess) -> None:
-    with Client(broker.doors["smq"]) as client, Producer(broker.doors["smq"]) as producer:
+    with Client(endpoint=broker.doors["smq"]) as client, Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("emptied", b"x").wait(60)
         command = ["--json", "pop", "emptied"]
         first, second = (json.loads(printed(command, broker.doors["smq"])) for _ in range(2))

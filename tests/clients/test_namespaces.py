@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from clients.scripted_broker import ScriptedBroker
-from sluicemq import BadFrames, Client, NotFound, Publisher, Subscription, Timeout
+from sluicemq import BadFramesError, Client, NotFoundError, Publisher, Subscription, TimeoutError
 from sluicemq._deprecated import OLD_NAMES
 from sluicemq.namespaces.namespace import Namespace
 from sluicemq.protocol import wire
@@ -68,7 +68,7 @@ class TestQueues:
 
     def test_the_end_of_all_jobs_can_be_waited_for(self, jobs: OwnQueue, client: Client) -> None:
         jobs.push()
-        with pytest.raises(Timeout, match="has 1 jobs to do"):
+        with pytest.raises(TimeoutError, match="has 1 jobs to do"):
             client.queues.wait_until_empty(jobs.queue, timeout=0.1)
         jobs.take().commit()
         client.queues.wait_until_empty(jobs.queue, timeout=SECONDS)
@@ -76,7 +76,7 @@ class TestQueues:
     def test_a_queue_is_deleted(self, jobs: OwnQueue, client: Client) -> None:
         jobs.push()
         assert client.queues.delete(jobs.queue).result(SECONDS) == 1
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             client.queues.get(jobs.queue)
 
 
@@ -95,7 +95,7 @@ class TestJobs:
         client.jobs.promote(jobs.queue, job)
         assert client.queues.get(jobs.queue).ready == 1
         client.jobs.cancel(jobs.queue, job)
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             client.jobs.get(jobs.queue, job)
 
     def test_jobs_are_reserved_and_popped_and_have_results(self, jobs: OwnQueue, client: Client) -> None:
@@ -163,7 +163,7 @@ def test_a_schedule_is_added_looked_at_paused_run_and_removed(jobs: OwnQueue, cl
     assert client.jobs.get(jobs.queue, job).payload == b"go"
     assert not client.schedules.resume(name).paused
     client.schedules.delete(name)
-    with pytest.raises(NotFound, match="no schedule"):
+    with pytest.raises(NotFoundError, match="no schedule"):
         client.schedules.get(name)
 
 
@@ -172,7 +172,7 @@ def test_a_principal_is_added_granted_given_another_key_and_removed(client: Clie
     added = client.principals.add(name, "push=mail.*", token=True, limits={"max_rate": 5})
     assert added.token is not None
     assert (added.permissions, added.limits) == ({"push": ("mail.*",)}, {"max_rate": 5.0})
-    with pytest.raises(BadFrames, match="already"):
+    with pytest.raises(BadFramesError, match="already"):
         client.principals.add(name, token=True)
     granted = client.principals.grant(name, {"work": ["mail"]}, force=True)
     assert granted.permissions == {"work": ("mail",)}
@@ -184,7 +184,7 @@ def test_a_principal_is_added_granted_given_another_key_and_removed(client: Clie
     with pytest.raises(TypeError, match="one of key, password, token and end"):
         client.principals.rotate(name)
     client.principals.remove(name, force=True)
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         client.principals.get(name)
 
 
@@ -282,7 +282,7 @@ def test_the_outcome_of_an_operation_is_waited_for(broker: ScriptedBroker) -> No
     seen: list[int] = []
     with goes_on(broker, ROW, ROW, DONE) as client:
         operation = client.queues.purge("q")
-        with pytest.raises(Timeout, match="a1b2 goes on after 0 s: 500 of 3000 jobs"):
+        with pytest.raises(TimeoutError, match="a1b2 goes on after 0 s: 500 of 3000 jobs"):
             operation.result(timeout=0)
         assert operation.wait(TIMEOUT, lambda row: seen.append(row.done))
     assert seen == [500, 3000]

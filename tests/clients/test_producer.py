@@ -12,16 +12,16 @@ import pytest
 
 from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
 from sluicemq import (
-    BadFrames,
-    BadHeaders,
-    BadQueue,
+    BadFramesError,
+    BadHeadersError,
+    BadQueueError,
     Producer,
-    QueueFull,
-    Receipt,
+    PushReceipt,
+    QueueFullError,
     SluiceError,
-    Timeout,
-    TooLarge,
-    Unavailable,
+    TimeoutError,
+    TooLargeError,
+    UnavailableError,
 )
 from sluicemq.protocol import wire
 from sluicemq.transport.pacing import IN_FLIGHT
@@ -33,7 +33,7 @@ def rows(message: Received) -> list[list[Any]]:
 
 def test_a_confirmed_push_is_done_and_has_sent_what_was_given(broker: ScriptedBroker) -> None:
     # Given
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         # When
         receipt = producer.push("mail", b"hello", id="mine")
         receipt.wait(SECONDS)
@@ -46,7 +46,7 @@ def test_a_confirmed_push_is_done_and_has_sent_what_was_given(broker: ScriptedBr
 def test_times_of_python_are_times(broker: ScriptedBroker) -> None:
     then = datetime(2030, 1, 1, tzinfo=UTC)
     minute = timedelta(minutes=1)
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         producer.push(
             "q", b"", not_before=then, delay=minute, ttl=timedelta(milliseconds=1500), dedupe_id="d",
             visibility_timeout=minute, keep_done=minute, dedupe_window=minute,
@@ -70,18 +70,18 @@ def test_times_of_python_are_times(broker: ScriptedBroker) -> None:
 def test_what_no_job_may_have_is_refused_at_once_as_a_value_error(
     broker: ScriptedBroker, options: Any, why: str
 ) -> None:
-    with Producer(broker.endpoint) as producer:
-        with pytest.raises(BadHeaders, match=why):
+    with Producer(endpoint=broker.endpoint) as producer:
+        with pytest.raises(BadHeadersError, match=why):
             producer.push("q", b"", **options)
         with pytest.raises(ValueError, match=why):
             producer.submit("q", b"", **options)
-        with pytest.raises(BadHeaders, match=why):
+        with pytest.raises(BadHeadersError, match=why):
             producer.push_many("q", [b""], **options)[0].wait(SECONDS)
     assert broker.pushed() == []
 
 
 def test_only_options_that_are_set_are_sent(broker: ScriptedBroker) -> None:
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         producer.push("q", b"", priority=3, ttl=1.5, headers={"user": 1}).wait(SECONDS)
         producer.push(
             "q", b"", delay=2, not_before="2030-01-01T00:00:00Z", max_attempts=1, visibility_timeout=9,
@@ -100,7 +100,7 @@ def test_only_options_that_are_set_are_sent(broker: ScriptedBroker) -> None:
 def test_headers_are_sent_as_they_were_when_pushed(broker: ScriptedBroker) -> None:
     # Given
     headers = {"step": 1}
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         # When
         producer.push("q", b"", headers=headers)
         headers["step"] = 2
@@ -109,7 +109,7 @@ def test_headers_are_sent_as_they_were_when_pushed(broker: ScriptedBroker) -> No
 
 
 def test_ids_of_the_library_are_unique_and_sort_in_the_order_of_the_pushes(broker: ScriptedBroker) -> None:
-    with Producer(broker.endpoint) as producer, Producer(broker.endpoint) as other:
+    with Producer(endpoint=broker.endpoint) as producer, Producer(endpoint=broker.endpoint) as other:
         ids = [producer.push("q", b"").id for _ in range(3000)]
         others = [other.push("q", b"").id for _ in range(3000)]
     assert ids == sorted(ids)
@@ -121,7 +121,7 @@ def test_the_first_push_goes_alone_and_those_behind_it_travel_in_full_messages(
 ) -> None:
     # Given: a broker that holds back its answers
     broker.on[wire.PUSH] = lambda _message: SILENCE
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         producer.push("q", b"first")
         first = broker.wait_for(wire.PUSH)[0]
         producer.push("q", b"second")
@@ -142,7 +142,7 @@ def test_the_first_push_goes_alone_and_those_behind_it_travel_in_full_messages(
 def test_no_more_than_eight_messages_are_in_flight(broker: ScriptedBroker) -> None:
     # Given
     broker.on[wire.PUSH] = lambda _message: SILENCE
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         for number in range(256 * 12):
             producer.push("q", b"%d" % number)
         held = broker.wait_for(wire.PUSH, 8)
@@ -156,7 +156,7 @@ def test_no_more_than_eight_messages_are_in_flight(broker: ScriptedBroker) -> No
 
 
 def test_a_message_holds_one_queue_and_at_most_a_mebibyte(broker: ScriptedBroker) -> None:
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         for number in range(20):
             producer.push("a" if number % 2 else "b", bytes(300_000))
     for message in broker.of(wire.PUSH):
@@ -171,11 +171,11 @@ def test_a_refusal_hits_the_job_at_its_position_and_no_other(broker: ScriptedBro
         return [[at, "TOO_LARGE", "too big"] for at, row in enumerate(rows(message)) if row[1] == b"big"]
 
     broker.on[wire.PUSH] = script
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         # When
         receipts = [producer.push("q", b"big" if number == 7 else b"ok") for number in range(20)]
         # Then
-        with pytest.raises(TooLarge, match="too big"):
+        with pytest.raises(TooLargeError, match="too big"):
             receipts[7].wait(SECONDS)
         for number in set(range(20)) - {7}:
             receipts[number].wait(SECONDS)
@@ -183,9 +183,9 @@ def test_a_refusal_hits_the_job_at_its_position_and_no_other(broker: ScriptedBro
 
 
 def test_an_error_for_the_whole_message_refuses_all_its_jobs(broker: ScriptedBroker) -> None:
-    broker.on[wire.PUSH] = lambda _message: QueueFull("1000 queues are enough")
-    producer = Producer(broker.endpoint)
-    with pytest.raises(QueueFull, match="enough"):
+    broker.on[wire.PUSH] = lambda _message: QueueFullError("1000 queues are enough")
+    producer = Producer(endpoint=broker.endpoint)
+    with pytest.raises(QueueFullError, match="enough"):
         producer.push("q", b"").wait(SECONDS)
     producer.close()
 
@@ -195,37 +195,37 @@ def test_a_refusal_that_nobody_waited_for_is_raised_at_the_end_of_the_block(brok
     broker.on[wire.PUSH] = lambda _message: [[0, "QUEUE_FULL", "full"]]
 
     def push_two() -> None:
-        with Producer(broker.endpoint) as producer:
+        with Producer(endpoint=broker.endpoint) as producer:
             producer.push("q", b"", id="one")
             broker.wait_for(wire.PUSH)
             producer.push("q", b"", id="two")
 
     # When, Then
-    with pytest.raises(QueueFull, match=r"^2 jobs were refused, the first: one for queue q: full"):
+    with pytest.raises(QueueFullError, match=r"^2 jobs were refused, the first: one for queue q: full"):
         push_two()
 
 
 def test_a_refusal_that_was_heard_is_not_raised_again(broker: ScriptedBroker) -> None:
     # Given
     broker.on[wire.PUSH] = lambda message: [[0, "QUEUE_FULL", "full"]]
-    heard: list[tuple[Receipt, SluiceError]] = []
-    with Producer(broker.endpoint, on_refused=lambda *refusal: heard.append(refusal)) as producer:
+    heard: list[tuple[PushReceipt, SluiceError]] = []
+    with Producer(on_refused=lambda *refusal: heard.append(refusal), endpoint=broker.endpoint) as producer:
         receipt = producer.push("q", b"")
         producer.flush(SECONDS)
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         other = producer.push("q", b"")
-        with pytest.raises(QueueFull):
+        with pytest.raises(QueueFullError):
             other.wait(SECONDS)
     # Then
-    assert [(refused, type(error)) for refused, error in heard] == [(receipt, QueueFull)]
+    assert [(refused, type(error)) for refused, error in heard] == [(receipt, QueueFullError)]
 
 
 def test_a_broker_that_is_unavailable_for_a_moment_is_asked_again(broker: ScriptedBroker) -> None:
     # Given: it can't store the first message, nor the second job of the next one
-    answers = iter([Unavailable("no MongoDB"), [[0, "UNCERTAIN", "who knows"]], []])
+    answers = iter([UnavailableError("no MongoDB"), [[0, "UNCERTAIN", "who knows"]], []])
     broker.on[wire.PUSH] = lambda _message: next(answers)
     # When
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         producer.push("q", b"", id="one").wait(SECONDS)
     # Then
     assert [id_ for id_, _payload in broker.pushed()] == ["one"] * 3
@@ -235,7 +235,7 @@ def test_push_blocks_at_the_window_until_confirmations_make_room(broker: Scripte
     # Given
     broker.on[wire.PUSH] = lambda _message: SILENCE
     through = threading.Event()
-    with Producer(broker.endpoint, window=10) as producer:
+    with Producer(window=10, endpoint=broker.endpoint) as producer:
         for _ in range(10):
             producer.push("q", b"")
 
@@ -261,21 +261,21 @@ def test_push_blocks_at_the_window_until_confirmations_make_room(broker: Scripte
 
 def test_push_gives_up_after_its_time_out_when_there_is_no_room(broker: ScriptedBroker) -> None:
     broker.on[wire.PUSH] = lambda _message: SILENCE
-    producer = Producer(broker.endpoint, window_bytes=1000, push_timeout=0.05)
+    producer = Producer(window_bytes=1000, push_timeout=0.05, endpoint=broker.endpoint)
     producer.push("q", bytes(900))
-    with pytest.raises(Timeout, match="1 jobs are unconfirmed"):
+    with pytest.raises(TimeoutError, match="1 jobs are unconfirmed"):
         producer.push("q", bytes(900))
-    with pytest.raises(Timeout):
+    with pytest.raises(TimeoutError):
         producer.close(0.05)
 
 
 def test_a_job_larger_than_the_window_is_pushed_alone(broker: ScriptedBroker) -> None:
-    with Producer(broker.endpoint, window_bytes=1000) as producer:
+    with Producer(window_bytes=1000, endpoint=broker.endpoint) as producer:
         producer.push("q", bytes(5000)).wait(SECONDS)
 
 
 def test_the_end_of_the_block_waits_for_every_confirmation(broker: ScriptedBroker) -> None:
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         receipts = [producer.push("q", b"%d" % number) for number in range(5000)]
     assert all(receipt.done for receipt in receipts)
     assert [payload for _id, payload in broker.pushed()] == [b"%d" % number for number in range(5000)]
@@ -285,11 +285,11 @@ def test_the_end_of_the_block_waits_for_every_confirmation(broker: ScriptedBroke
 def test_an_end_without_confirmations_names_how_many_are_missing(broker: ScriptedBroker) -> None:
     broker.on[wire.PUSH] = lambda _message: SILENCE
     with (
-        pytest.raises(Timeout, match="3 jobs are not confirmed"),
-        Producer(broker.endpoint, close_timeout=0.1) as producer,
+        pytest.raises(TimeoutError, match="3 jobs are not confirmed"),
+        Producer(close_timeout=0.1, endpoint=broker.endpoint) as producer,
     ):
         receipts = [producer.push("q", b"") for _ in range(3)]
-    with pytest.raises(Unavailable, match="closed"):
+    with pytest.raises(UnavailableError, match="closed"):
         receipts[0].wait(SECONDS)
 
 
@@ -303,10 +303,10 @@ def test_what_the_broker_would_refuse_for_its_size_is_refused_at_once() -> None:
     # Given
     broker = ScriptedBroker(limit=100).start()
     try:
-        with Producer(broker.endpoint) as producer:
+        with Producer(endpoint=broker.endpoint) as producer:
             producer.push("q", bytes(100)).wait(SECONDS)
             # When, Then
-            with pytest.raises(TooLarge, match="101 bytes, this broker takes 100"):
+            with pytest.raises(TooLargeError, match="101 bytes, this broker takes 100"):
                 producer.push("q", bytes(101))
         assert len(broker.pushed()) == 1
     finally:
@@ -316,32 +316,32 @@ def test_what_the_broker_would_refuse_for_its_size_is_refused_at_once() -> None:
 @pytest.mark.parametrize(
     ("error", "queue", "payload", "options"),
     [
-        (BadQueue, "", b"", {}),
-        (BadQueue, ".hidden", b"", {}),
-        (BadQueue, "ends.", b"", {}),
-        (BadQueue, "a..b", b"", {}),
-        (BadQueue, "x" * 65, b"", {}),
-        (BadQueue, "with space", b"", {}),
+        (BadQueueError, "", b"", {}),
+        (BadQueueError, ".hidden", b"", {}),
+        (BadQueueError, "ends.", b"", {}),
+        (BadQueueError, "a..b", b"", {}),
+        (BadQueueError, "x" * 65, b"", {}),
+        (BadQueueError, "with space", b"", {}),
         (TypeError, "q", "text", {}),
         (TypeError, "q", None, {}),
         (TypeError, "q", b"", {"id": 7}),
         (ValueError, "q", b"", {"id": ""}),
         (ValueError, "q", b"", {"id": "é" * 65}),
-        (BadHeaders, "q", b"", {"headers": {"when": object()}}),
-        (BadHeaders, "q", b"", {"headers": {"big": 2**70}}),
+        (BadHeadersError, "q", b"", {"headers": {"when": object()}}),
+        (BadHeadersError, "q", b"", {"headers": {"big": 2**70}}),
     ],
 )
 def test_what_is_no_job_is_refused_at_once(
     broker: ScriptedBroker, error: type[Exception], queue: str, payload: Any, options: dict[str, Any]
 ) -> None:
-    with Producer(broker.endpoint) as producer, pytest.raises(error):
+    with Producer(endpoint=broker.endpoint) as producer, pytest.raises(error):
         producer.push(queue, payload, **options)
     assert broker.pushed() == []
 
 
 @pytest.mark.parametrize("option", ["prority", "position"])
 def test_an_option_that_there_is_not_is_refused_at_once(broker: ScriptedBroker, option: str) -> None:
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
             producer.push("q", b"", **{option: None})
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
@@ -354,24 +354,24 @@ def test_a_job_of_many_that_is_no_job_is_refused_at_its_position(broker: Scripte
         {"payload": b""},
         {"priority": 1, "id": "mine"},
     ]
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         first, second, third = producer.push_many("q", jobs)
         second.wait(SECONDS)
         for receipt, why in ((first, "prority"), (third, "a payload is bytes")):
-            with pytest.raises(BadFrames, match=why):
+            with pytest.raises(BadFramesError, match=why):
                 receipt.wait(SECONDS)
     assert [first.position, third.position, third.id] == [0, 2, "mine"]
 
 
 def test_bytes_in_another_wrapping_are_taken(broker: ScriptedBroker) -> None:
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         producer.push("q", bytearray(b"a"))  # type: ignore[arg-type]
         producer.push("q", memoryview(b"b"))  # type: ignore[arg-type]
     assert [payload for _id, payload in broker.pushed()] == [b"a", b"b"]
 
 
 def test_a_closed_producer_takes_nothing_and_closes_again(broker: ScriptedBroker) -> None:
-    producer = Producer(broker.endpoint)
+    producer = Producer(endpoint=broker.endpoint)
     producer.close()
     producer.close()
     with pytest.raises(ValueError, match="closed"):
@@ -380,7 +380,7 @@ def test_a_closed_producer_takes_nothing_and_closes_again(broker: ScriptedBroker
 
 def test_many_threads_push_through_one_producer(broker: ScriptedBroker) -> None:
     # Given
-    with Producer(broker.endpoint, window=500) as producer:
+    with Producer(window=500, endpoint=broker.endpoint) as producer:
 
         def push_some(who: int) -> None:
             for number in range(1000):
@@ -400,7 +400,7 @@ def test_many_threads_push_through_one_producer(broker: ScriptedBroker) -> None:
 def test_queues_that_do_not_answer_hold_up_no_other(broker: ScriptedBroker) -> None:
     # Given: a broker that answers no push yet
     broker.on[wire.PUSH] = lambda _message: SILENCE
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         # When: a job for each of twelve queues
         for number in range(12):
             producer.push(f"q{number}", b"x")
@@ -420,8 +420,8 @@ def test_queues_that_do_not_answer_hold_up_no_other(broker: ScriptedBroker) -> N
 
 def test_a_queue_that_can_not_be_written_now_lets_others_go_on(broker: ScriptedBroker) -> None:
     # Given
-    broker.on[wire.PUSH] = lambda message: Unavailable("away") if message.fields[0] == "away" else []
-    with Producer(broker.endpoint) as producer:
+    broker.on[wire.PUSH] = lambda message: UnavailableError("away") if message.fields[0] == "away" else []
+    with Producer(endpoint=broker.endpoint) as producer:
         waits = producer.push("away", b"x")
         broker.wait_for(wire.PUSH)
         # When

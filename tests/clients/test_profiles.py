@@ -121,7 +121,7 @@ def test_what_is_wrong_is_named(tmp_path: Path, options: dict[str, str], says: s
     new_key(file)
     given: Any = {key: str(file) if each == "A KEY" else each for key, each in options.items()}
     with pytest.raises(ValueError, match=says):
-        Client("tcp://127.0.0.1:1", **given)
+        Client(**given, endpoint="tcp://127.0.0.1:1")
 
 
 def test_unknown_keywords_and_wrong_types_are_refused() -> None:
@@ -217,5 +217,5 @@ def test_a_secret_is_in_no_repr(config: Path) -> None:
 
 
 def test_without_any_of_it_all_is_as_before(broker: ScriptedBroker) -> None:
-    with Client(broker.endpoint, timeout=SECONDS) as client:
+    with Client(timeout=SECONDS, endpoint=broker.endpoint) as client:
         client.ping()

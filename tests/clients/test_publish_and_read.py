@@ -9,7 +9,18 @@ from typing import Any
 
 import pytest
 
-from sluicemq import BadStream, BadTopic, Client, Conflict, Gap, Message, Publisher, Reader, TooLarge
+from sluicemq import (
+    BadStreamError,
+    BadTopicError,
+    Client,
+    ConflictError,
+    GapError,
+    Message,
+    Publisher,
+    Reader,
+    Start,
+    TooLargeError,
+)
 from sluicemq.protocol import wire
 from support.broker_under_test import BrokerUnderTest
 from support.own_queue import quick_broker
@@ -29,7 +40,7 @@ def endpoint(broker: BrokerUnderTest) -> str:
 
 @pytest.fixture
 def publisher(endpoint: str) -> Iterator[Publisher]:
-    with Publisher(endpoint) as publisher:
+    with Publisher(endpoint=endpoint) as publisher:
         yield publisher
 
 
@@ -64,7 +75,7 @@ class TestPublisher:
             publisher.publish(stream, f"t.{number % 7}", b"%d" % number)
         publisher.flush(TIMEOUT)
 
-        with Reader(endpoint, stream) as reader:
+        with Reader(stream, endpoint=endpoint) as reader:
             found = list(reader)
 
         assert [each.payload for each in found] == [b"%d" % number for number in range(3000)]
@@ -84,7 +95,7 @@ class TestPublisher:
     def test_a_conflict_tells_where_the_stream_ends(self, publisher: Publisher, stream: str) -> None:
         publisher.publish(stream, "a", b"1", expect=0).wait(TIMEOUT)
 
-        with pytest.raises(Conflict) as conflict:
+        with pytest.raises(ConflictError) as conflict:
             publisher.publish(stream, "a", b"2", expect=0).wait(TIMEOUT)
 
         assert conflict.value.last == 1
@@ -95,7 +106,7 @@ class TestPublisher:
 
         assert publisher.publish(stream, "b", b"", expect_topic=2).wait(TIMEOUT) == 4
         refused = publisher.publish(stream, "a", b"", expect_topic=1)
-        with pytest.raises(Conflict, match="topic 'a' ends with 3, not with 1"):
+        with pytest.raises(ConflictError, match="topic 'a' ends with 3, not with 1"):
             refused.wait(TIMEOUT)
 
     def test_a_refusal_that_nobody_has_heard_is_raised_by_flush(
@@ -103,15 +114,15 @@ class TestPublisher:
     ) -> None:
         publisher.publish(stream, "a", b"", expect=7)
 
-        with pytest.raises(Conflict, match="1 messages were refused"):
+        with pytest.raises(ConflictError, match="1 messages were refused"):
             publisher.flush(TIMEOUT)
         publisher.flush(TIMEOUT)
 
     @pytest.mark.parametrize(
         ("arguments", "error"),
         [
-            (("no stream!", "a", b""), BadStream),
-            (("s", "t" * 256, b""), BadTopic),
+            (("no stream!", "a", b""), BadStreamError),
+            (("s", "t" * 256, b""), BadTopicError),
             (("s", "a", "text"), TypeError),
             (("s", 5, b""), TypeError),
         ],
@@ -128,9 +139,9 @@ class TestPublisher:
         large = bytes(12 << 20)
         publisher.publish(stream, "a", large).wait(TIMEOUT)
 
-        with pytest.raises(TooLarge):
+        with pytest.raises(TooLargeError):
             publisher.publish(stream, "a", large + b"!")
-        with Reader(endpoint, stream) as reader:
+        with Reader(stream, endpoint=endpoint) as reader:
             assert [each.payload for each in reader] == [large]
 
 
@@ -141,12 +152,12 @@ class TestReader:
         return stream
 
     def test_it_begins_behind_any_number(self, filled: str, endpoint: str) -> None:
-        with Reader(endpoint, filled, after=195) as reader:
+        with Reader(filled, start=Start.at(196), endpoint=endpoint) as reader:
             assert numbers(list(reader)) == [196, 197, 198, 199, 200]
             assert (reader.position, reader.newest) == (200, 200)
 
     def test_topics_are_chosen_by_the_broker(self, filled: str, endpoint: str) -> None:
-        with Reader(endpoint, filled, topics=["a.3", "=b.4", "*.9"]) as reader:
+        with Reader(filled, topics=["a.3", "=b.4", "*.9"], endpoint=endpoint) as reader:
             found = list(reader)
 
         assert {each.topic for each in found} == {"a.3", "b.4", "a.9", "b.9"}
@@ -154,20 +165,20 @@ class TestReader:
         assert numbers(found) == sorted(numbers(found))
 
     def test_it_begins_at_a_time(self, filled: str, publisher: Publisher, endpoint: str) -> None:
-        with Reader(endpoint, filled) as reader:
+        with Reader(filled, endpoint=endpoint) as reader:
             last = list(reader)[-1]
         wait_until(lambda: publisher.publish(filled, "later", b"").wait(TIMEOUT))
 
-        with Reader(endpoint, filled, since=last.time + 0.0005) as reader:
+        with Reader(filled, start=Start.since(last.time + 0.0005), endpoint=endpoint) as reader:
             assert [each.topic for each in reader][-1] == "later"
-        with Reader(endpoint, filled, since=0) as reader:
+        with Reader(filled, start=Start.since(0), endpoint=endpoint) as reader:
             assert next(reader).sequence == 1
 
     def test_following_it_waits_for_what_is_published(
         self, publisher: Publisher, stream: str, endpoint: str
     ) -> None:
         publish(publisher, stream, "a")
-        with Reader(endpoint, stream, follow=True) as reader:
+        with Reader(stream, follow=True, endpoint=endpoint) as reader:
             assert next(reader).topic == "a"
             for number in range(2, 20):
                 publish(publisher, stream, f"t{number}")
@@ -176,37 +187,40 @@ class TestReader:
 
     def test_it_can_begin_with_what_is_new(self, publisher: Publisher, stream: str, endpoint: str) -> None:
         publish(publisher, stream, "old")
-        with Reader(endpoint, stream, new=True, follow=True) as reader:
+        with Reader(stream, start=Start.new(), follow=True, endpoint=endpoint) as reader:
             assert reader.read(0.0) is None
             wait_until(lambda: publisher.publish(stream, "new", b"").wait(TIMEOUT) and reader.read(0.1))
 
     def test_beyond_the_end_there_is_nothing_yet(self, filled: str, endpoint: str) -> None:
-        with Reader(endpoint, filled, after=10_000) as reader:
+        with Reader(filled, start=Start.at(10001), endpoint=endpoint) as reader:
             assert list(reader) == []
 
     def test_an_unknown_stream_is_refused(self, endpoint: str) -> None:
-        with Reader(endpoint, "nobody.has.published") as reader, pytest.raises(BadStream, match="no stream"):
+        with (
+            Reader("nobody.has.published", endpoint=endpoint) as reader,
+            pytest.raises(BadStreamError, match="no stream"),
+        ):
             next(reader)
 
     @pytest.mark.parametrize("topic", ["a*", "a.>.b", "t" * 256])
     def test_a_bad_pattern_is_refused(self, filled: str, endpoint: str, topic: str) -> None:
-        with Reader(endpoint, filled, topics=[topic]) as reader, pytest.raises(BadTopic):
+        with Reader(filled, topics=[topic], endpoint=endpoint) as reader, pytest.raises(BadTopicError):
             next(reader)
 
     def test_what_was_removed_before_it_was_read_is_told(self, filled: str, endpoint: str) -> None:
-        with Client(endpoint) as client:
+        with Client(endpoint=endpoint) as client:
             assert client.streams.trim(filled, 50) == 49
 
-        with Reader(endpoint, filled, after=20) as reader:
-            with pytest.raises(Gap) as gap:
+        with Reader(filled, start=Start.at(21), endpoint=endpoint) as reader:
+            with pytest.raises(GapError) as gap:
                 next(reader)
             assert (gap.value.first, gap.value.last, gap.value.missing) == (21, 49, 29)
             assert next(reader).sequence == 50
-        gaps: list[Gap] = []
-        with Reader(endpoint, filled, after=20, on_gap=gaps.append) as reader:
+        gaps: list[GapError] = []
+        with Reader(filled, start=Start.at(21), on_gap=gaps.append, endpoint=endpoint) as reader:
             assert next(reader).sequence == 50
         assert [each.missing for each in gaps] == [29]
-        with Reader(endpoint, filled) as reader:
+        with Reader(filled, endpoint=endpoint) as reader:
             assert next(reader).sequence == 50
 
     def test_a_stream_is_trimmed_under_its_reader(
@@ -214,19 +228,19 @@ class TestReader:
     ) -> None:
         for _ in range(20):  # a segment each
             publish(publisher, stream, "before")
-        with Reader(endpoint, stream, follow=True, page_bytes=1) as reader:
+        with Reader(stream, follow=True, page_bytes=1, endpoint=endpoint) as reader:
             assert next(reader).sequence == 1
-            with Client(endpoint) as client:
+            with Client(endpoint=endpoint) as client:
                 client.streams.erase(stream)
             publish(publisher, stream, "after")
-            found: list[int | Gap] = []
+            found: list[int | GapError] = []
             while not found or found[-1] != 21:
                 try:
                     found.append(next(reader).sequence)
-                except Gap as gap:
+                except GapError as gap:
                     found.append(gap)
 
-        told = [each for each in found if isinstance(each, Gap)]
+        told = [each for each in found if isinstance(each, GapError)]
         assert [each.last for each in told] == [20]
         assert len(found) - 1 + told[0].missing == 20
 
@@ -234,7 +248,10 @@ class TestReader:
         self, publisher: Publisher, stream: str, endpoint: str
     ) -> None:
         publisher.publish(stream, "a", b"").wait(TIMEOUT)
-        with Reader(endpoint, stream, follow=True) as idle, Reader(endpoint, stream, follow=True) as busy:
+        with (
+            Reader(stream, follow=True, endpoint=endpoint) as idle,
+            Reader(stream, follow=True, endpoint=endpoint) as busy,
+        ):
             for _ in range(200):
                 publisher.publish(stream, "a", bytes(100_000))
             publisher.flush(TIMEOUT)
@@ -250,7 +267,7 @@ class TestAdministration:
         self, publisher: Publisher, stream: str, endpoint: str
     ) -> None:
         publish(publisher, stream, "a", "b", "c")
-        with Client(endpoint) as client:
+        with Client(endpoint=endpoint) as client:
             listed = {each["name"]: each for each in client.streams()}[stream]
             client.streams.trim(stream, 3)
             shown = client.streams.get(stream)
@@ -264,7 +281,7 @@ class TestAdministration:
         assert publisher.publish(stream, "d", b"").wait(TIMEOUT) == 4
 
     def test_what_is_no_publish_and_no_read_is_refused(self, endpoint: str, stream: str) -> None:
-        with Client(endpoint) as client:
+        with Client(endpoint=endpoint) as client:
             ask = client._asker.ask
             refused: list[tuple[Any, ...]] = [
                 (stream, b"\x01\x05ab", {}),
@@ -279,7 +296,9 @@ class TestAdministration:
                 (stream, "text", {}),
             ]
             for fields in refused:
-                with pytest.raises((BadStream, Exception), match=r"PUBLISH|message|stream|id|last|field"):
+                with pytest.raises(
+                    (BadStreamError, Exception), match=r"PUBLISH|message|stream|id|last|field"
+                ):
                     ask(wire.PUBLISH, *fields, timeout=TIMEOUT)
             for options in (
                 {"after": -1},

@@ -10,7 +10,16 @@ import pytest
 import zmq
 
 from clients.scripted_broker import SECONDS, SILENCE, ScriptedBroker
-from sluicemq import BadVersion, Client, Job, LeaseLost, Producer, Timeout, Unavailable, Worker
+from sluicemq import (
+    BadVersionError,
+    Client,
+    Job,
+    LeaseLostError,
+    Producer,
+    TimeoutError,
+    UnavailableError,
+    Worker,
+)
 from sluicemq.protocol import wire
 from sluicemq.transport.link import Link
 from sluicemq.transport.native import Wakeup
@@ -23,7 +32,7 @@ def test_unconfirmed_pushes_are_repeated_by_id_and_in_order_when_the_broker_come
 ) -> None:
     # Given: messages on their way, none confirmed
     broker.on[wire.PUSH] = lambda _message: SILENCE
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         first = [producer.push("q", b"%d" % number) for number in range(600)]
         before = [row for message in broker.wait_for(wire.PUSH, 2) for row in message.fields[1]]
         # When: it dies, more is pushed, and it comes back on the same port
@@ -40,7 +49,7 @@ def test_unconfirmed_pushes_are_repeated_by_id_and_in_order_when_the_broker_come
 
 
 def test_hello_comes_first_on_every_connection(broker: ScriptedBroker) -> None:
-    with Client(broker.endpoint) as client:
+    with Client(endpoint=broker.endpoint) as client:
         client.ping(SECONDS)
         broker.stop()
         broker.start()
@@ -56,7 +65,7 @@ def test_a_restart_is_noticed_by_the_cut_connection_not_only_by_silence() -> Non
     # Given: a broker that would have to be silent for a minute
     broker = ScriptedBroker(silence=60.0).start()
     try:
-        with Client(broker.endpoint) as client:
+        with Client(endpoint=broker.endpoint) as client:
             client.ping(SECONDS)
             # When
             broker.stop()
@@ -70,7 +79,7 @@ def test_a_restart_is_noticed_by_the_cut_connection_not_only_by_silence() -> Non
 def test_a_broker_that_falls_silent_is_left_and_greeted_anew(broker: ScriptedBroker) -> None:
     # Given
     broker.hello |= {"heartbeat": 60.0, "silence": 2.0}
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         producer.push("q", b"one").wait(SECONDS)
         # When: it answers nothing more, though its TCP connection stands
         answers = iter([SILENCE, []])
@@ -82,7 +91,7 @@ def test_a_broker_that_falls_silent_is_left_and_greeted_anew(broker: ScriptedBro
 
 
 def test_a_client_with_nothing_to_say_sends_a_ping_every_heartbeat(broker: ScriptedBroker) -> None:
-    with Client(broker.endpoint):
+    with Client(endpoint=broker.endpoint):
         broker.wait_for(wire.PING, 3)
     assert len(broker.of(wire.HELLO)) == 1
 
@@ -93,7 +102,7 @@ def test_questions_asked_while_there_is_no_broker_are_answered_when_there_is_one
     # Given
     broker.stop()
     broker.on[wire.STATS] = lambda _message: {"broker": {"id": "b"}, "counters": {}, "queues": []}
-    with Client(broker.endpoint, timeout=SECONDS) as client:
+    with Client(timeout=SECONDS, endpoint=broker.endpoint) as client:
         answers: list[Any] = []
         asker = threading.Thread(target=lambda: answers.append(client.stats()))
         asker.start()
@@ -112,10 +121,10 @@ def test_a_read_is_asked_again_after_a_lost_connection_but_a_removal_is_not(brok
     def run(name: str, call: Any) -> None:
         try:
             results[name] = call()
-        except Unavailable as error:
+        except UnavailableError as error:
             results[name] = error
 
-    with Client(broker.endpoint, timeout=SECONDS) as client:
+    with Client(timeout=SECONDS, endpoint=broker.endpoint) as client:
         calls = {"queues": client.queues, "purge": lambda: client.queues.purge("q").result()}
         threads = [threading.Thread(target=run, args=item) for item in calls.items()]
         for thread in threads:
@@ -130,14 +139,17 @@ def test_a_read_is_asked_again_after_a_lost_connection_but_a_removal_is_not(brok
             thread.join(SECONDS)
     # Then
     assert results["queues"] == [{"name": "q"}]
-    assert isinstance(results["purge"], Unavailable)
+    assert isinstance(results["purge"], UnavailableError)
     assert len(broker.of(wire.PURGE)) == 1
 
 
 def test_no_broker_is_a_time_out_that_says_so() -> None:
     nobody = ScriptedBroker().start()
     nobody.stop()
-    with Client(nobody.endpoint) as client, pytest.raises(Timeout, match="no broker answers at tcp://127"):
+    with (
+        Client(endpoint=nobody.endpoint) as client,
+        pytest.raises(TimeoutError, match="no broker answers at tcp://127"),
+    ):
         client.ping(0.1)
 
 
@@ -145,17 +157,17 @@ def test_a_client_without_patience_raises_at_once_where_nobody_listens() -> None
     nobody = ScriptedBroker().start()
     nobody.stop()
     with (
-        Client(nobody.endpoint, patient=False) as client,
-        pytest.raises(Unavailable, match="no broker answers"),
+        Client(wait=False, endpoint=nobody.endpoint) as client,
+        pytest.raises(UnavailableError, match="no broker answers"),
     ):
         client.ping(SECONDS)
 
 
 def test_a_client_without_patience_comes_back_to_a_broker_that_was_there(broker: ScriptedBroker) -> None:
-    with Client(broker.endpoint, patient=False) as client:
+    with Client(wait=False, endpoint=broker.endpoint) as client:
         client.ping(SECONDS)
         broker.stop()
-        with pytest.raises(Timeout):
+        with pytest.raises(TimeoutError):
             client.ping(0.3)
         broker.start()
         client.ping(SECONDS)
@@ -171,9 +183,9 @@ def test_that_there_is_no_broker_is_told_once_and_not_as_a_loss(caplog: pytest.L
         return [line for line in lines if nobody.endpoint in line]
 
     # When: many tries, of which the library hears through its monitor
-    with Client(nobody.endpoint) as client:
+    with Client(endpoint=nobody.endpoint) as client:
         wait_until(told, SECONDS)
-        with pytest.raises(Timeout):
+        with pytest.raises(TimeoutError):
             client.ping(0.6)
     # Then
     assert told() == [f"can't reach {nobody.endpoint}: is a broker running there?"]
@@ -184,7 +196,7 @@ def test_a_door_of_another_kind_is_told_from_nobody(kind: int) -> None:
     with zmq.Context() as context, context.socket(kind) as door:
         port = door.bind_to_random_port("tcp://127.0.0.1")
         # Either end may find out first that they don't fit, and hang up.
-        with Client(f"tcp://127.0.0.1:{port}") as client:
+        with Client(endpoint=f"tcp://127.0.0.1:{port}") as client:
             wait_until(lambda: re.search(r"something answers at .* (as an|or no) SMQ/1 door", why(client)))
 
 
@@ -196,7 +208,7 @@ def test_what_answers_in_another_protocol_is_told_from_nobody(
         monkeypatch.setattr(Link, "broken", lambda _link: False)
     with zmq.Context() as context, context.socket(zmq.ROUTER) as door:
         port = door.bind_to_random_port("tcp://127.0.0.1")
-        with Client(f"tcp://127.0.0.1:{port}") as client:
+        with Client(endpoint=f"tcp://127.0.0.1:{port}") as client:
             peer = door.recv_multipart()[0]
             door.send_multipart([peer, b"", b"no such request"])
             said = r"something answers at .* it does not greet as an SMQ/1 door"
@@ -205,7 +217,7 @@ def test_what_answers_in_another_protocol_is_told_from_nobody(
 
 def why(client: Client) -> str:
     """What a ping that nobody answers in time says; who answers at all is heard of a little later."""
-    with pytest.raises(Timeout) as error:
+    with pytest.raises(TimeoutError) as error:
         client.ping(0.3)
     return str(error.value)
 
@@ -214,38 +226,38 @@ def test_a_broker_that_does_not_answer_one_question_is_a_time_out_that_says_so(
     broker: ScriptedBroker,
 ) -> None:
     broker.on[wire.STATS] = lambda _message: SILENCE
-    with Client(broker.endpoint, timeout=0.3) as client:
+    with Client(timeout=0.3, endpoint=broker.endpoint) as client:
         client.ping(SECONDS)
-        with pytest.raises(Timeout, match="no answer to STATS"):
+        with pytest.raises(TimeoutError, match="no answer to STATS"):
             client.stats()
 
 
 def test_a_broker_of_another_version_ends_everything_with_its_error(broker: ScriptedBroker) -> None:
     # Given
-    broker.on[wire.HELLO] = lambda _message: BadVersion("I speak SMQ/2")
+    broker.on[wire.HELLO] = lambda _message: BadVersionError("I speak SMQ/2")
     # When, Then
-    with Client(broker.endpoint) as client, pytest.raises(BadVersion, match="SMQ/2"):
+    with Client(endpoint=broker.endpoint) as client, pytest.raises(BadVersionError, match="SMQ/2"):
         client.ping(SECONDS)
-    producer = Producer(broker.endpoint)
-    with pytest.raises(BadVersion):
+    producer = Producer(endpoint=broker.endpoint)
+    with pytest.raises(BadVersionError):
         producer.push("q", b"").wait(SECONDS)
-    with pytest.raises(BadVersion):
+    with pytest.raises(BadVersionError):
         producer.push("q", b"")
     producer.close()
-    with pytest.raises(BadVersion):
-        Worker(broker.endpoint, "q", lambda _job: None).run()
+    with pytest.raises(BadVersionError):
+        Worker("q", lambda _job: None, endpoint=broker.endpoint).run()
 
 
 def test_a_broker_that_is_still_starting_is_greeted_again(broker: ScriptedBroker) -> None:
-    answers = iter([Unavailable("starting"), Unavailable("starting"), broker.hello])
+    answers = iter([UnavailableError("starting"), UnavailableError("starting"), broker.hello])
     broker.on[wire.HELLO] = lambda _message: next(answers)
-    with Client(broker.endpoint) as client:
+    with Client(endpoint=broker.endpoint) as client:
         client.ping(SECONDS)
     assert len(broker.of(wire.HELLO)) == 3
 
 
 def test_a_peer_that_sends_garbage_is_left_and_tried_again(broker: ScriptedBroker) -> None:
-    with Client(broker.endpoint) as client:
+    with Client(endpoint=broker.endpoint) as client:
         client.ping(SECONDS)
         broker.send(broker.received[0].peer, [b"garbage"])
         broker.wait_for(wire.HELLO, 2)
@@ -255,7 +267,7 @@ def test_a_peer_that_sends_garbage_is_left_and_tried_again(broker: ScriptedBroke
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:5550", "http://host", "tcp://*:5550", ""])
 def test_what_is_no_endpoint_is_refused_with_what_to_write(endpoint: str) -> None:
     with pytest.raises(ValueError, match="tcp://HOST:PORT"):
-        Client(endpoint)
+        Client(endpoint=endpoint)
 
 
 def test_a_worker_asks_for_work_again_and_drops_what_the_lost_connection_delivered(
@@ -270,7 +282,7 @@ def test_a_worker_asks_for_work_again_and_drops_what_the_lost_connection_deliver
         started.set()
         assert go_on.wait(SECONDS)
 
-    with Worker(broker.endpoint, "q", handler, prefetch=2):
+    with Worker("q", handler, prefetch=2, endpoint=broker.endpoint):
         peer = broker.wait_for(wire.READY)[0].peer
         broker.deliver(peer, "q", [b"running", b"dropped"])
         assert started.wait(SECONDS)
@@ -302,7 +314,7 @@ def test_verdicts_of_a_lost_connection_have_failed_in_their_trace(
             assert go_on.wait(SECONDS)
 
     broker.on[wire.SETTLE] = lambda _message: SILENCE
-    with traced(monkeypatch) as spans, Worker(broker.endpoint, "q", handler, prefetch=2):
+    with traced(monkeypatch) as spans, Worker("q", handler, prefetch=2, endpoint=broker.endpoint):
         peer = broker.wait_for(wire.READY)[0].peer
         broker.deliver(peer, "q", [b"unanswered", b"unsent"])
         broker.wait_for(wire.SETTLE)
@@ -329,10 +341,10 @@ def test_a_job_of_a_lost_connection_can_not_be_extended(broker: ScriptedBroker) 
         assert restarted.wait(SECONDS)
         try:
             job.extend(30)
-        except LeaseLost as error:
+        except LeaseLostError as error:
             results.append(error)
 
-    with Worker(broker.endpoint, "q", handler):
+    with Worker("q", handler, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
         assert started.wait(SECONDS)
         # When
@@ -365,7 +377,7 @@ def test_a_connection_that_is_lost_is_said_and_so_is_that_it_is_there_again(
         return any(words in each.getMessage() for each in caplog.records)
 
     broker.on[wire.QUEUES] = lambda _message: []
-    with Client(broker.endpoint, timeout=SECONDS) as client:
+    with Client(timeout=SECONDS, endpoint=broker.endpoint) as client:
         client.queues.list()
         assert not said("there again")
         broker.stop()

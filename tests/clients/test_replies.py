@@ -9,17 +9,17 @@ import pytest
 
 from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
 from sluicemq import (
-    BadFrames,
-    BadHeaders,
-    BadQueue,
+    BadFramesError,
+    BadHeadersError,
+    BadQueueError,
     Client,
-    Dead,
+    DeadError,
     Job,
-    LeaseLost,
+    LeaseLostError,
     Producer,
-    Timeout,
-    TooLarge,
-    Unavailable,
+    TimeoutError,
+    TooLargeError,
+    UnavailableError,
     Worker,
 )
 from sluicemq.protocol import wire
@@ -36,7 +36,7 @@ def scripted(answers: list[Any]) -> Any:
 
 def test_a_result_is_asked_for_once_its_push_is_confirmed(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: b"42"
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         assert producer.call("mail", b"x", SECONDS, id="mine", priority=3) == b"42"
     verbs = [message.verb for message in broker.received if message.verb in (wire.PUSH, wire.RESULT)]
     assert verbs == [wire.PUSH, wire.RESULT]
@@ -44,10 +44,10 @@ def test_a_result_is_asked_for_once_its_push_is_confirmed(broker: ScriptedBroker
     assert broker.of(wire.RESULT)[0].fields[:2] == ["mail", "mine"]
 
 
-@pytest.mark.parametrize("not_yet", [Timeout("it runs"), Unavailable("the broker stops")])
+@pytest.mark.parametrize("not_yet", [TimeoutError("it runs"), UnavailableError("the broker stops")])
 def test_a_result_that_is_not_there_yet_is_asked_for_again(broker: ScriptedBroker, not_yet: Any) -> None:
     broker.on[wire.RESULT] = scripted([not_yet, not_yet, b"42"])
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         assert producer.call("mail", b"x", SECONDS) == b"42"
     assert len(broker.of(wire.RESULT)) == 3
 
@@ -55,7 +55,7 @@ def test_a_result_that_is_not_there_yet_is_asked_for_again(broker: ScriptedBroke
 def test_outstanding_questions_are_asked_again_by_id_after_a_reconnect(broker: ScriptedBroker) -> None:
     # Given questions that a broker has not answered when it vanishes
     broker.on[wire.RESULT] = lambda _message: SILENCE
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         replies = [producer.submit("mail", b"x", id=f"job-{number}") for number in range(3)]
         broker.wait_for(wire.RESULT, 3)
         # When it comes back
@@ -69,7 +69,7 @@ def test_outstanding_questions_are_asked_again_by_id_after_a_reconnect(broker: S
 
 def test_no_more_questions_are_out_than_a_broker_takes(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: SILENCE
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         replies = [producer.submit("mail", b"") for _ in range(QUESTIONS_AT_ONCE + 5)]
         asked = broker.wait_for(wire.RESULT, QUESTIONS_AT_ONCE)
         replies[-1].receipt.wait(SECONDS)
@@ -82,41 +82,44 @@ def test_no_more_questions_are_out_than_a_broker_takes(broker: ScriptedBroker) -
 
 def test_a_call_without_a_result_in_time_says_which_job_that_is(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: SILENCE
-    with Producer(broker.endpoint) as producer, pytest.raises(Timeout, match=r"job mine .* after 0.05 s"):
+    with (
+        Producer(endpoint=broker.endpoint) as producer,
+        pytest.raises(TimeoutError, match=r"job mine .* after 0.05 s"),
+    ):
         producer.call("mail", b"x", 0.05, id="mine")
 
 
 def test_who_cancels_is_asked_for_no_more(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: SILENCE
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         reply = producer.submit("mail", b"x", id="cancelled")
         (asked,) = broker.wait_for(wire.RESULT)
         assert reply.cancel()
-        broker.answer(asked, Timeout("it runs"))
+        broker.answer(asked, TimeoutError("it runs"))
         producer.submit("mail", b"x", id="other")
         broker.wait_for(wire.RESULT, 2)
     assert [message.fields[1] for message in broker.of(wire.RESULT)] == ["cancelled", "other"]
 
 
 def test_a_failed_job_raises_its_error(broker: ScriptedBroker) -> None:
-    broker.on[wire.RESULT] = lambda _message: Dead("no cat")
-    with Producer(broker.endpoint) as producer, pytest.raises(Dead, match="no cat"):
+    broker.on[wire.RESULT] = lambda _message: DeadError("no cat")
+    with Producer(endpoint=broker.endpoint) as producer, pytest.raises(DeadError, match="no cat"):
         producer.call("mail", b"x", SECONDS)
 
 
 def test_a_refused_push_fails_its_future_and_is_not_said_again_by_close(broker: ScriptedBroker) -> None:
     broker.on[wire.PUSH] = lambda _message: [[0, "TOO_LARGE", "no"]]
-    with Producer(broker.endpoint) as producer, pytest.raises(TooLarge):
+    with Producer(endpoint=broker.endpoint) as producer, pytest.raises(TooLargeError):
         producer.call("mail", b"x", SECONDS)
     assert broker.of(wire.RESULT) == []
 
 
 def test_closing_ends_the_futures_that_have_no_result(broker: ScriptedBroker) -> None:
     broker.on[wire.RESULT] = lambda _message: SILENCE
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         reply = producer.submit("mail", b"x")
         broker.wait_for(wire.RESULT)
-    with pytest.raises(Unavailable, match="closed"):
+    with pytest.raises(UnavailableError, match="closed"):
         reply.result(SECONDS)
 
 
@@ -131,7 +134,7 @@ def test_a_receipt_says_whether_the_job_was_there_before() -> None:
     )
     broker.start()
     try:
-        with Producer(broker.endpoint) as producer:
+        with Producer(endpoint=broker.endpoint) as producer:
             broker.on[wire.PUSH] = lambda _message: []
             producer.push("mail", b"")  # is alone, so that those after it travel together
             receipts = producer.push_many("mail", [b"a", b"b", b"c"])
@@ -153,9 +156,19 @@ def test_of_many_only_what_is_wrong_is_refused_by_its_position(broker: ScriptedB
         b"0", "text", {"payload": b"2", "id": "two"}, {"payload": b"3", "headers": {"a": object()}}, b"4",
         {"payload": b"5", "id": ""}, {"payload": b"6", "colour": "red"}, b"7",
     ]  # fmt: skip
-    with Producer(broker.endpoint, on_refused=lambda r, error: heard.append((r.position, error.code))) as p:
+    with Producer(
+        on_refused=lambda r, error: heard.append((r.position, error.code)), endpoint=broker.endpoint
+    ) as p:
         receipts = p.push_many("mail", jobs, start=10, priority=1)
-    errors = {10: None, 11: BadFrames, 12: None, 13: BadHeaders, 14: BadHeaders, 15: BadFrames, 16: BadFrames}
+    errors = {
+        10: None,
+        11: BadFramesError,
+        12: None,
+        13: BadHeadersError,
+        14: BadHeadersError,
+        15: BadFramesError,
+        16: BadFramesError,
+    }
     for receipt in receipts:
         error = errors.get(receipt.position or 0)
         if error:
@@ -173,14 +186,14 @@ def test_of_many_only_what_is_wrong_is_refused_by_its_position(broker: ScriptedB
 def test_what_nobody_has_heard_of_a_batch_is_raised_by_the_flush_and_names_the_position(
     broker: ScriptedBroker,
 ) -> None:
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         producer.push_many("mail", [b"fine", 7])  # type: ignore[list-item]
-        with pytest.raises(BadFrames, match=r"1 jobs were refused, .* at position 1 for queue mail"):
+        with pytest.raises(BadFramesError, match=r"1 jobs were refused, .* at position 1 for queue mail"):
             producer.flush(SECONDS)
 
 
 def test_a_bad_queue_is_wrong_of_all_of_a_batch(broker: ScriptedBroker) -> None:
-    with Producer(broker.endpoint) as producer, pytest.raises(BadQueue):
+    with Producer(endpoint=broker.endpoint) as producer, pytest.raises(BadQueueError):
         producer.push_many("no queue", [b""])
 
 
@@ -197,7 +210,7 @@ def deliver_on_ready(broker: ScriptedBroker, payloads: list[bytes], *, pop: bool
 
 def test_a_claim_renews_with_one_message_and_withdraws_its_credit(broker: ScriptedBroker) -> None:
     deliver_on_ready(broker, [b"a", b"b"])
-    with Client(broker.endpoint) as client, client.jobs.reserve("mail", 2, wait=SECONDS) as claim:
+    with Client(endpoint=broker.endpoint) as client, client.jobs.reserve("mail", 2, wait=SECONDS) as claim:
         claim.extend(30)
         assert [message.fields[1] for message in broker.of(wire.READY)] == [2, 0]
         assert [message.fields for message in broker.of(wire.EXTEND)] == [[[b"r-a", b"r-b"], 30]]
@@ -208,7 +221,7 @@ def test_a_claim_renews_with_one_message_and_withdraws_its_credit(broker: Script
 
 def test_jobs_beyond_the_limit_of_a_claim_are_released(broker: ScriptedBroker) -> None:
     deliver_on_ready(broker, [b"a", b"b", b"c"])
-    with Client(broker.endpoint) as client, client.jobs.reserve("mail", 2, wait=SECONDS) as claim:
+    with Client(endpoint=broker.endpoint) as client, client.jobs.reserve("mail", 2, wait=SECONDS) as claim:
         assert [job.payload for job in claim] == [b"a", b"b"]
         broker.wait_for(wire.SETTLE)
         assert broker.settled() == {b"r-c": ["RELEASE", None, 0.0]}
@@ -216,7 +229,7 @@ def test_jobs_beyond_the_limit_of_a_claim_are_released(broker: ScriptedBroker) -
 
 def test_a_job_that_comes_after_the_claim_was_over_is_released(broker: ScriptedBroker) -> None:
     deliver_on_ready(broker, [b"a"])
-    with Client(broker.endpoint) as client, client.jobs.reserve("mail", 3, wait=1.0) as claim:
+    with Client(endpoint=broker.endpoint) as client, client.jobs.reserve("mail", 3, wait=1.0) as claim:
         broker.deliver(broker.of(wire.READY)[0].peer, "mail", [b"late"])
         broker.wait_for(wire.SETTLE)
         assert len(claim) == 1
@@ -229,7 +242,7 @@ def test_a_claim_that_waits_when_the_broker_vanishes_asks_the_one_that_comes_bac
     # Given a claim that has one of two jobs
     deliver_on_ready(broker, [b"a"])
     claims: list[Any] = []
-    with Client(broker.endpoint) as client:
+    with Client(endpoint=broker.endpoint) as client:
         waiting = threading.Thread(target=lambda: claims.append(client.jobs.reserve("mail", 2, wait=SECONDS)))
         waiting.start()
         broker.wait_for(wire.READY)
@@ -249,8 +262,8 @@ def test_a_claim_that_waits_when_the_broker_vanishes_asks_the_one_that_comes_bac
 def test_jobs_that_a_renewal_does_not_find_are_lost_and_the_others_are_not(broker: ScriptedBroker) -> None:
     deliver_on_ready(broker, [b"a", b"b"])
     broker.on[wire.EXTEND] = lambda _message: [[0, "LEASE_LOST", "given to another"]]
-    with Client(broker.endpoint) as client, client.jobs.reserve("mail", 2, wait=SECONDS) as claim:
-        with pytest.raises(LeaseLost, match=r"given to another \(1 of 2 jobs: id-a\)"):
+    with Client(endpoint=broker.endpoint) as client, client.jobs.reserve("mail", 2, wait=SECONDS) as claim:
+        with pytest.raises(LeaseLostError, match=r"given to another \(1 of 2 jobs: id-a\)"):
             claim.extend(30)
         assert [job.id for job in claim.unsettled] == ["id-b"]
 
@@ -260,7 +273,7 @@ def test_what_was_popped_before_the_broker_vanished_is_kept_and_only_the_rest_as
 ) -> None:
     deliver_on_ready(broker, [b"a"])
     popped: list[Any] = []
-    with Client(broker.endpoint) as client:
+    with Client(endpoint=broker.endpoint) as client:
         taker = threading.Thread(target=lambda: popped.extend(client.jobs.pop("mail", 3, wait=SECONDS)))
         taker.start()
         broker.wait_for(wire.READY)
@@ -281,7 +294,7 @@ def test_a_worker_that_pops_asks_for_as_many_as_it_has_room_for(broker: Scripted
     def handler(_job: Job) -> None:
         assert go_on.acquire(timeout=SECONDS)
 
-    worker = Worker(broker.endpoint, "mail", handler, prefetch=4, pop=True)
+    worker = Worker("mail", handler, prefetch=4, pop=True, endpoint=broker.endpoint)
     with worker:
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "mail", [b"a", b"b"])
         # When one is done, then it wants one more

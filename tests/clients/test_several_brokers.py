@@ -16,16 +16,17 @@ from click.testing import CliRunner
 from clients.guarded_broker import CURVE, PLAIN, GuardedBroker
 from clients.scripted_broker import SECONDS, SILENCE, Received, ScriptedBroker
 from sluicemq import (
-    BadVersion,
+    BadVersionError,
     Client,
-    NotAdmitted,
+    NotAdmittedError,
     Producer,
     Publisher,
     PushReceipt,
     Reader,
     SluiceError,
-    Timeout,
-    Unavailable,
+    Start,
+    TimeoutError,
+    UnavailableError,
 )
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
@@ -77,7 +78,7 @@ def connected(client: Client) -> str:
 def test_pushes_that_were_not_confirmed_are_repeated_at_the_next_broker_in_their_order(two: Brokers) -> None:
     for each in two:
         each.on[wire.PUSH] = lambda _message: SILENCE
-    with Producer(endpoints(two)) as producer:
+    with Producer(endpoint=endpoints(two)) as producer:
         receipts = [producer.push("q", b"%d" % number) for number in range(900)]
         wait_until(lambda: producer.connected_to, what="a connection")
         first, other = used(two, producer.connected_to)
@@ -95,10 +96,10 @@ def test_jobs_that_were_put_off_or_were_on_their_way_are_pushed_again_in_their_o
     two: Brokers, put_off: str
 ) -> None:
     # Given: of two messages one is put off, the other has no answer
-    answers = {each: Unavailable("later") if each == put_off else SILENCE for each in ("0", "1")}
+    answers = {each: UnavailableError("later") if each == put_off else SILENCE for each in ("0", "1")}
     for each in two:
         each.on[wire.PUSH] = lambda message: answers[message.fields[1][0][0]]
-    with Producer(endpoints(two)) as producer:
+    with Producer(endpoint=endpoints(two)) as producer:
         receipts = [producer.push("q", bytes(1 << 20), id=str(number)) for number in range(2)]
         wait_until(lambda: producer.connected_to, what="a connection")
         first, other = used(two, producer.connected_to)
@@ -113,7 +114,7 @@ def test_jobs_that_were_put_off_or_were_on_their_way_are_pushed_again_in_their_o
 def test_a_question_is_asked_again_elsewhere_and_a_change_is_not(two: Brokers) -> None:
     for each in two:
         each.on[wire.QUEUES] = each.on[wire.CANCEL] = lambda _message: SILENCE
-    with Client(endpoints(two), timeout=SECONDS) as client:
+    with Client(timeout=SECONDS, endpoint=endpoints(two)) as client:
         first, other = used(two, connected(client))
         other.on[wire.QUEUES] = lambda _message: [{"name": "here"}]
         outcomes: list[Any] = []
@@ -129,14 +130,14 @@ def test_a_question_is_asked_again_elsewhere_and_a_change_is_not(two: Brokers) -
         for thread in threads:
             thread.join(SECONDS)
         assert [{"name": "here"}] in outcomes
-        assert any(isinstance(each, Unavailable) for each in outcomes)
+        assert any(isinstance(each, UnavailableError) for each in outcomes)
         assert not other.of(wire.CANCEL)
 
 
 def test_a_result_is_asked_for_at_another_broker(two: Brokers) -> None:
     for each in two:
         each.on[wire.RESULT] = lambda _message: SILENCE
-    with Producer(endpoints(two)) as producer:
+    with Producer(endpoint=endpoints(two)) as producer:
         reply = producer.submit("q", b"x")
         reply.receipt.wait(SECONDS)
         first, other = used(two, producer.connected_to)
@@ -149,7 +150,10 @@ def test_a_result_is_asked_for_at_another_broker(two: Brokers) -> None:
 def test_a_publisher_and_a_reader_go_on_where_they_were(two: Brokers) -> None:
     for each in two:
         each.on[wire.PUBLISH] = each.on[wire.READ] = lambda _message: SILENCE
-    with Publisher(endpoints(two)) as publisher, Reader(endpoints(two), "s", after=7) as reader:
+    with (
+        Publisher(endpoint=endpoints(two)) as publisher,
+        Reader("s", start=Start.at(8), endpoint=endpoints(two)) as reader,
+    ):
         published = publisher.publish("s", "topic", b"x")
         wait_until(lambda: publisher.connected_to and reader.connected_to, what="the connections")
         used(two, publisher.connected_to)[0].wait_for(wire.PUBLISH)
@@ -171,7 +175,7 @@ class TestLeaving:
     def test_what_is_under_way_ends_there_and_what_is_new_goes_elsewhere(self, two: Brokers) -> None:
         for each in two:
             each.on[wire.CANCEL] = lambda _message: SILENCE
-        with Client(endpoints(two), timeout=SECONDS) as client:
+        with Client(timeout=SECONDS, endpoint=endpoints(two)) as client:
             first, other = used(two, connected(client))
             done: list[Any] = []
             before = threading.Thread(target=_note, args=(done, lambda: client.cancel("q", "before")))
@@ -193,8 +197,8 @@ class TestLeaving:
 
     def test_a_push_that_is_put_off_does_not_wait_for_its_end(self, two: Brokers) -> None:
         for each in two:
-            each.on[wire.PUSH] = lambda _message: Unavailable("the broker stops")
-        with Producer(endpoints(two)) as producer:
+            each.on[wire.PUSH] = lambda _message: UnavailableError("the broker stops")
+        with Producer(endpoint=endpoints(two)) as producer:
             receipt = producer.push("q", b"x")
             wait_until(lambda: producer.connected_to, what="a connection")
             first, other = used(two, producer.connected_to)
@@ -207,18 +211,18 @@ class TestLeaving:
     def test_a_client_that_knows_no_other_broker_does_not_say_that_it_moves(
         self, broker: ScriptedBroker
     ) -> None:
-        with Client(broker.endpoint) as client:
+        with Client(endpoint=broker.endpoint) as client:
             client.ping(SECONDS)
-        with Client([broker.endpoint, tcp()]) as client:
+        with Client(endpoint=[broker.endpoint, tcp()]) as client:
             client.ping(SECONDS)
         assert [each.fields[0].get("moves") for each in broker.of(wire.HELLO)] == [None, True]
 
     def test_a_stopping_broker_is_not_chosen_while_there_is_another(self, two: Brokers) -> None:
         two[0].hello["stopping"] = True
         for _ in range(6):
-            with Client(endpoints(two)) as client:
+            with Client(endpoint=endpoints(two)) as client:
                 assert connected(client) == two[1].endpoint
-        with Client(two[0].endpoint) as alone:
+        with Client(endpoint=two[0].endpoint) as alone:
             alone.ping(SECONDS)
 
 
@@ -243,29 +247,29 @@ class TestAtTheBegin:
         self, broker: ScriptedBroker, silent: str
     ) -> None:
         for _ in range(4):
-            with Client([silent, broker.endpoint], timeout=SECONDS) as client:
+            with Client(timeout=SECONDS, endpoint=[silent, broker.endpoint]) as client:
                 assert connected(client) == broker.endpoint
 
     def test_an_impatient_client_is_refused_only_by_all(self, broker: ScriptedBroker) -> None:
         for _ in range(6):
-            with Client([tcp(), broker.endpoint, tcp()], patient=False) as client:
+            with Client(wait=False, endpoint=[tcp(), broker.endpoint, tcp()]) as client:
                 client.ping(SECONDS)
         nobody = [tcp(), tcp(), tcp()]
-        with Client(nobody, patient=False) as client, pytest.raises(Unavailable) as caught:
+        with Client(wait=False, endpoint=nobody) as client, pytest.raises(UnavailableError) as caught:
             client.ping(SECONDS)
         assert str(caught.value) == f"no broker answers at {','.join(nobody)}"
 
     def test_a_time_out_of_a_call_holds_where_nobody_greets(self, silent: str) -> None:
-        with Client([silent, tcp()], timeout=0.2) as client, pytest.raises(Timeout):
+        with Client(timeout=0.2, endpoint=[silent, tcp()]) as client, pytest.raises(TimeoutError):
             client.queues()
 
     def test_a_broker_that_refuses_hello_is_passed_over(self, two: Brokers) -> None:
-        two[0].on[wire.HELLO] = lambda _message: BadVersion("too old")
+        two[0].on[wire.HELLO] = lambda _message: BadVersionError("too old")
         for _ in range(6):
-            with Client(endpoints(two)) as client:
+            with Client(endpoint=endpoints(two)) as client:
                 assert connected(client) == two[1].endpoint
-        two[1].on[wire.HELLO] = lambda _message: BadVersion("too old")
-        with Client(endpoints(two)) as client, pytest.raises(BadVersion):
+        two[1].on[wire.HELLO] = lambda _message: BadVersionError("too old")
+        with Client(endpoint=endpoints(two)) as client, pytest.raises(BadVersionError):
             client.ping(SECONDS)
 
     def test_a_broker_that_does_not_let_the_client_in_is_passed_over(self) -> None:
@@ -277,15 +281,15 @@ class TestAtTheBegin:
             entering: Any = {"user": "ann", "password": "secret", "timeout": SECONDS}
             for patient in (False, True, False, True):
                 guarded[1].passwords = {"ann": "secret"}
-                with Client(endpoints([*guarded]), patient=patient, **entering) as client:
+                with Client(wait=patient, **entering, endpoint=endpoints([*guarded])) as client:
                     assert connected(client) == guarded[1].endpoint
                 guarded[1].passwords = {}
-                outside = Client(endpoints([*guarded]), patient=patient, **entering)
-                with outside, pytest.raises(NotAdmitted, match="ann"):
+                outside = Client(wait=patient, **entering, endpoint=endpoints([*guarded]))
+                with outside, pytest.raises(NotAdmittedError, match="ann"):
                     outside.ping()
 
     def test_all_are_dead_and_one_comes_back(self, two: Brokers) -> None:
-        with Client(endpoints(two), timeout=SECONDS) as client:
+        with Client(timeout=SECONDS, endpoint=endpoints(two)) as client:
             client.ping(SECONDS)
             for each in two:
                 each.stop()
@@ -295,7 +299,7 @@ class TestAtTheBegin:
 
     def test_a_thousand_endpoints_of_which_one_lives(self, broker: ScriptedBroker) -> None:
         dead = [f"tcp://127.0.0.1:{port}" for port in range(1, 1000)]
-        with Client([*dead, broker.endpoint], timeout=SECONDS) as client:
+        with Client(timeout=SECONDS, endpoint=[*dead, broker.endpoint]) as client:
             assert connected(client) == broker.endpoint
 
 
@@ -309,7 +313,7 @@ class TestNames:
             second = ScriptedBroker(host="127.0.0.3", port=first.port)
             addresses = {"moves": [Address("127.0.0.2", ipv6=False)]}
             access = by(addresses.__getitem__, f"tcp://moves:{first.port}")
-            client = stack.enter_context(Client(access, timeout=SECONDS))
+            client = stack.enter_context(Client(timeout=SECONDS, endpoint=access))
             client.ping(SECONDS)
             first.stop()
             addresses["moves"] = [Address("127.0.0.3", ipv6=False)]
@@ -323,7 +327,7 @@ class TestNames:
         try:
             addresses = [Address(f"127.0.0.{number}", ipv6=False) for number in range(1, 20)]
             access = by(lambda _host: addresses, f"dns+tcp://all:{broker.port}")
-            with Client(access, timeout=SECONDS) as client:
+            with Client(timeout=SECONDS, endpoint=access) as client:
                 assert connected(client) == f"tcp://127.0.0.9:{broker.port}"
         finally:
             broker.stop()
@@ -338,19 +342,22 @@ class TestNames:
         dead = by(resolve, "tcp://dead:1")
         several = by(resolve, "tcp://dead:1", broker.endpoint, "dns+tcp://dead-too:1")
         try:
-            with Client(several, timeout=SECONDS) as client:
+            with Client(timeout=SECONDS, endpoint=several) as client:
                 assert connected(client) == broker.endpoint
-            with Client(dead, timeout=0.2) as client, pytest.raises(Timeout):
+            with Client(timeout=0.2, endpoint=dead) as client, pytest.raises(TimeoutError):
                 client.queues()
             assert not gate.is_set()
-            with Client(dead, patient=False) as client, pytest.raises(Unavailable):
+            with Client(wait=False, endpoint=dead) as client, pytest.raises(UnavailableError):
                 client.ping(SECONDS)
         finally:
             gate.set()
 
 
 def test_the_log_names_endpoint_and_broker(two: Brokers, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "sluicemq"), Client(endpoints(two), timeout=SECONDS) as client:
+    with (
+        caplog.at_level(logging.INFO, "sluicemq"),
+        Client(timeout=SECONDS, endpoint=endpoints(two)) as client,
+    ):
         first, other = used(two, connected(client))
         first.stop()
         client.ping(SECONDS)
@@ -421,7 +428,7 @@ def test_a_producer_says_that_only_some_brokers_fit_its_server_key(caplog: pytes
         access = Access(tuple(endpoints([*guarded])), pair, decode(guarded[0].server_key))
 
         def says_so() -> bool:
-            with Producer(access) as producer:
+            with Producer(endpoint=access) as producer:
                 producer.push("q", b"x").wait(SECONDS)
             return "all take one server_key" in caplog.text
 

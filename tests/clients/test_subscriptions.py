@@ -9,7 +9,18 @@ from typing import Any, Self
 
 import pytest
 
-from sluicemq import BadStream, Batch, Client, Gap, Held, LeaseLost, Publisher, Start, Subscription, Timeout
+from sluicemq import (
+    BadStreamError,
+    Batch,
+    Client,
+    GapError,
+    HeldError,
+    LeaseLostError,
+    Publisher,
+    Start,
+    Subscription,
+    TimeoutError,
+)
 from sluicemq.protocol import wire
 from sluicemq.transport.connection import Connection
 from sluicemq.transport.questions import Questions
@@ -31,7 +42,7 @@ def endpoint(broker: BrokerUnderTest) -> str:
 
 @pytest.fixture
 def client(endpoint: str) -> Iterator[Client]:
-    with Client(endpoint) as client:
+    with Client(endpoint=endpoint) as client:
         yield client
 
 
@@ -44,7 +55,7 @@ def stream(endpoint: str) -> str:
 
 
 def publish(endpoint: str, stream: str, count: int) -> None:
-    with Publisher(endpoint) as publisher:
+    with Publisher(endpoint=endpoint) as publisher:
         for number in range(count):
             publisher.publish(stream, "ab"[number % 2], b"%d" % number)
 
@@ -56,7 +67,7 @@ class Worker:
         self.seen: list[int] = []
         self.fences: set[int] = set()
         self.subscription = Subscription(
-            endpoint, stream, "sums", options.pop("handler", self._handle), **options
+            stream, "sums", options.pop("handler", self._handle), **options, endpoint=endpoint
         )
 
     def _handle(self, batch: Batch) -> None:
@@ -102,16 +113,16 @@ def test_a_stream_that_is_not_there_yet_is_waited_for(
 
 
 def test_who_does_not_wait_hears_that_there_is_no_stream(endpoint: str) -> None:
-    with pytest.raises(BadStream, match="there is no stream 'nobodys'"):
+    with pytest.raises(BadStreamError, match="there is no stream 'nobodys'"):
         Worker(endpoint, "nobodys", wait=False).subscription.run()
 
 
 @pytest.mark.parametrize(
     ("kind", "error", "why"),
     [
-        ("", BadStream, "1 to 64 visible characters"),
-        ("x" * 65, BadStream, "1 to 64 visible characters"),
-        ("a\nb", BadStream, "1 to 64 visible characters"),
+        ("", BadStreamError, "1 to 64 visible characters"),
+        ("x" * 65, BadStreamError, "1 to 64 visible characters"),
+        ("a\nb", BadStreamError, "1 to 64 visible characters"),
         (7, TypeError, "kind is a str"),
     ],
 )
@@ -119,7 +130,7 @@ def test_a_kind_that_can_not_be_is_refused_before_anything_is_sent(
     kind: Any, error: type[Exception], why: str
 ) -> None:
     with pytest.raises(error, match=why):
-        Subscription(None, "orders", "sums", print, kind=kind)
+        Subscription("orders", "sums", print, kind=kind, endpoint=None)
 
 
 def test_the_next_goes_on_where_the_last_was(endpoint: str, stream: str, client: Client) -> None:
@@ -147,7 +158,7 @@ def test_messages_that_are_not_wanted_count_as_worked_on(endpoint: str, stream: 
 def test_one_of_another_kind_is_told_who_works(endpoint: str, stream: str, client: Client) -> None:
     with Worker(endpoint, stream):
         wait_until(lambda: row(client, stream)["kind"] == "update")
-        with pytest.raises(Held, match="'update'") as held:
+        with pytest.raises(HeldError, match="'update'") as held:
             Worker(endpoint, stream, kind="rebuild").subscription.run()
         assert held.value.kind == "update"
 
@@ -168,7 +179,7 @@ def test_one_of_the_same_kind_stands_by_and_takes_over(endpoint: str, stream: st
 def test_or_is_told_at_once_if_it_does_not_want_to_wait(endpoint: str, stream: str, client: Client) -> None:
     with Worker(endpoint, stream):
         wait_until(lambda: row(client, stream)["kind"] == "update")
-        with pytest.raises(Held):
+        with pytest.raises(HeldError):
             Worker(endpoint, stream, wait=False).subscription.run()
 
 
@@ -182,7 +193,7 @@ def test_a_watermark_that_is_not_answered_is_stored_again_and_no_batch_comes_twi
         answer = ask(verb, *fields)
         if verb == wire.MARK and not lost:
             lost.append(verb)
-            raise Timeout("no answer")
+            raise TimeoutError("no answer")
         return answer
 
     worker.subscription._ask = unanswered_once  # type: ignore[method-assign]
@@ -250,7 +261,7 @@ def test_at_the_seam_nothing_is_missed_and_nothing_comes_twice(
     done = threading.Event()
 
     def publish_on() -> None:
-        with Publisher(endpoint) as publisher:
+        with Publisher(endpoint=endpoint) as publisher:
             while not done.is_set():
                 publisher.publish(stream, "a", b"x").wait(TIMEOUT)
 
@@ -283,7 +294,7 @@ def test_a_rebuild_that_was_broken_off_goes_on_where_it_was(
     holder.close()
     # Then an update can't begin, and another rebuild goes on
     wait_until(lambda: row(client, stream)["holder"] is None)
-    with pytest.raises(Held, match="gone without releasing"):
+    with pytest.raises(HeldError, match="gone without releasing"):
         Worker(endpoint, stream).subscription.run()
     cleared: list[int] = []
     rebuild = Worker(endpoint, stream, begin=cleared.append, **options)
@@ -301,9 +312,9 @@ def test_its_own_watermark_goes_before_the_stored_one(endpoint: str, stream: str
 def test_messages_that_are_gone_are_told(endpoint: str, stream: str, client: Client) -> None:
     client.subscriptions.seek(stream, "sums", 2)
     client.streams.trim(stream, 6)
-    with pytest.raises(Gap):
+    with pytest.raises(GapError):
         Worker(endpoint, stream, follow=False).subscription.run()
-    gaps: list[Gap] = []
+    gaps: list[GapError] = []
     worker = Worker(endpoint, stream, follow=False, on_gap=gaps.append)
     worker.subscription.run()
     assert worker.seen == [6, 7, 8, 9, 10]
@@ -326,7 +337,7 @@ def test_a_late_watermark_is_refused(endpoint: str, stream: str, client: Client)
     connection.start()
     found = asker.ask(wire.HOLD, stream, "sums", "update", {}, timeout=TIMEOUT)
     client.subscriptions.release(stream, "sums")
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         asker.ask(wire.MARK, stream, "sums", found["fence"], 5, timeout=TIMEOUT)
     connection.close()
     assert row(client, stream)["watermark"] == 0
@@ -337,4 +348,4 @@ def test_what_handles_nothing_is_refused() -> None:
         """Would only begin."""
 
     with pytest.raises(TypeError, match="async def"):
-        Subscription("tcp://127.0.0.1:1", "prices", "sums", handler)
+        Subscription("prices", "sums", handler, endpoint="tcp://127.0.0.1:1")

@@ -16,11 +16,11 @@ import pytest
 
 from clients.scripted_broker import SECONDS, ScriptedBroker
 from sluicemq import (
-    BadFrames,
-    BadHeaders,
-    BadQueue,
-    BadStream,
-    BadTopic,
+    BadFramesError,
+    BadHeadersError,
+    BadQueueError,
+    BadStreamError,
+    BadTopicError,
     Client,
     FanOut,
     Forward,
@@ -30,10 +30,10 @@ from sluicemq import (
     PushReceipt,
     Reader,
     Reject,
-    Rollback,
+    Retry,
     SluiceError,
     Subscription,
-    TooLarge,
+    TooLargeError,
     Worker,
     arguments,
 )
@@ -153,7 +153,7 @@ def test_every_argument_of_every_method_is_checked_in_the_callers_thread(broker:
     cases = hostile_arguments()
     assert len(cases) > 400
     unchecked = []
-    with Client(broker.endpoint) as client, Producer(broker.endpoint) as producer:
+    with Client(endpoint=broker.endpoint) as client, Producer(endpoint=broker.endpoint) as producer:
         objects: dict[type, Any] = {
             Client: client,
             **{owner: getattr(client, name) for name, owner in NAMESPACES.items()},
@@ -161,7 +161,7 @@ def test_every_argument_of_every_method_is_checked_in_the_callers_thread(broker:
             Publisher: Publisher.__new__(Publisher),
             Reader: Reader.__new__(Reader),
             Subscription: Subscription.__new__(Subscription),
-            Worker: Worker("tcp://127.0.0.1:1", "q", lambda _job: None),
+            Worker: Worker("q", lambda _job: None, endpoint="tcp://127.0.0.1:1"),
         }
         for owner, method, name, value in cases:
             function = owner if method == "__init__" else getattr(objects[owner], method)
@@ -184,24 +184,24 @@ def test_every_argument_of_every_method_is_checked_in_the_callers_thread(broker:
 @pytest.mark.parametrize(
     ("error", "arguments"),
     [
-        (BadQueue, {"queue": SURROGATE}),
+        (BadQueueError, {"queue": SURROGATE}),
         (ValueError, {"id": SURROGATE}),
         (TypeError, {"id": UUID_}),
         (TypeError, {"payload": UUID_}),
-        (BadHeaders, {"priority": 2**70}),
-        (BadHeaders, {"group": SURROGATE}),
-        (BadHeaders, {"dedupe_id": SURROGATE}),
-        (BadHeaders, {"not_before": DAY}),
-        (BadHeaders, {"delay": NAN}),
-        (BadHeaders, {"backoff": {"kind": SURROGATE}}),
-        (BadHeaders, {"headers": {"x": UUID_}}),
-        (BadHeaders, {"headers": {"x": DAY}}),
-        (BadHeaders, {"headers": {"x": datetime(2030, 1, 1, tzinfo=UTC)}}),
-        (BadHeaders, {"headers": {"x": SURROGATE}}),
-        (BadHeaders, {"headers": {SURROGATE: 1}}),
-        (BadHeaders, {"headers": {"x": 2**64}}),
-        (BadHeaders, {"headers": {"x": msgpack.ExtType(5, b"")}}),
-        (TooLarge, {"headers": {"x": "x" * (1 << 17)}}),
+        (BadHeadersError, {"priority": 2**70}),
+        (BadHeadersError, {"group": SURROGATE}),
+        (BadHeadersError, {"dedupe_id": SURROGATE}),
+        (BadHeadersError, {"not_before": DAY}),
+        (BadHeadersError, {"delay": NAN}),
+        (BadHeadersError, {"backoff": {"kind": SURROGATE}}),
+        (BadHeadersError, {"headers": {"x": UUID_}}),
+        (BadHeadersError, {"headers": {"x": DAY}}),
+        (BadHeadersError, {"headers": {"x": datetime(2030, 1, 1, tzinfo=UTC)}}),
+        (BadHeadersError, {"headers": {"x": SURROGATE}}),
+        (BadHeadersError, {"headers": {SURROGATE: 1}}),
+        (BadHeadersError, {"headers": {"x": 2**64}}),
+        (BadHeadersError, {"headers": {"x": msgpack.ExtType(5, b"")}}),
+        (TooLargeError, {"headers": {"x": "x" * (1 << 17)}}),
     ],
 )
 @pytest.mark.parametrize("way", ["push", "submit", "call", "push_many"])
@@ -217,9 +217,9 @@ def test_a_push_of_what_can_not_be_sent_is_refused_and_the_others_go_on(
         else:
             getattr(producer, way)(**given)
 
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         before = producer.push("q", b"before")
-        with pytest.raises((error, BadFrames)):
+        with pytest.raises((error, BadFramesError)):
             push()
         after = producer.push("q", b"after")
         for receipt in (before, after):
@@ -230,8 +230,8 @@ def test_a_push_of_what_can_not_be_sent_is_refused_and_the_others_go_on(
 @pytest.mark.parametrize(
     ("error", "arguments"),
     [
-        (BadStream, {"stream": SURROGATE}),
-        (BadTopic, {"topic": "\ud800"}),
+        (BadStreamError, {"stream": SURROGATE}),
+        (BadTopicError, {"topic": "\ud800"}),
         (TypeError, {"topic": UUID_}),
         (TypeError, {"payload": "text"}),
         (ValueError, {"id": SURROGATE}),
@@ -244,18 +244,18 @@ def test_a_publish_of_what_can_not_be_sent_is_refused_and_the_others_go_on(
 ) -> None:
     broker.on[wire.PUBLISH] = lambda _message: 1
     given = {"stream": "s", "topic": "t", "payload": b"x", **arguments}
-    with Publisher(broker.endpoint) as publisher:
+    with Publisher(endpoint=broker.endpoint) as publisher:
         with pytest.raises(error):
             publisher.publish(**given)
         assert publisher.publish("s", b"\xff", b"x").wait(SECONDS) == 1
 
 
 def test_topics_of_a_reader_and_ids_of_letters_are_checked_one_by_one(broker: ScriptedBroker) -> None:
-    with pytest.raises(BadTopic, match="topic"):
-        Reader(broker.endpoint, "s", topics=["\ud800"])
+    with pytest.raises(BadTopicError, match="topic"):
+        Reader("s", topics=["\ud800"], endpoint=broker.endpoint)
     with pytest.raises(TypeError):
-        Reader(broker.endpoint, "s", topics=[7])  # type: ignore[list-item]
-    with Client(broker.endpoint) as client:
+        Reader("s", topics=[7], endpoint=broker.endpoint)  # type: ignore[list-item]
+    with Client(endpoint=broker.endpoint) as client:
         which: Any
         for which in ({"ids": ["a", SURROGATE]}, {"ids": [7]}, {"reason": SURROGATE}, {"since": NAN}):
             with pytest.raises((TypeError, ValueError), match=next(iter(which))):
@@ -286,7 +286,7 @@ class Bytes(bytes):
 
 
 def test_subclasses_of_text_and_bytes_are_sent_as_what_they_hold(broker: ScriptedBroker) -> None:
-    with Producer(broker.endpoint) as producer:
+    with Producer(endpoint=broker.endpoint) as producer:
         producer.push("q", Bytes(b"x"), id=Name("id")).wait(SECONDS)
     assert broker.pushed() == [("id", b"x")]
 
@@ -314,7 +314,7 @@ def test_a_request_that_can_not_be_packed_ends_alone(broker: ScriptedBroker) -> 
         role.ask(wire.PING, timeout=SECONDS)
     finally:
         connection.close()
-    assert isinstance(answers[0], BadFrames)
+    assert isinstance(answers[0], BadFramesError)
     assert len(broker.of(wire.HELLO)) == 1
 
 
@@ -322,16 +322,16 @@ def test_more_than_the_broker_reads_is_refused_here_for_it_would_cut_the_connect
     small = ScriptedBroker(limit=100).start()
     most = 2 * 100 + (2 << 20)
     try:
-        with Client(small.endpoint) as client:
-            with pytest.raises(TooLarge, match=f"this broker reads {most} at once"):
+        with Client(endpoint=small.endpoint) as client:
+            with pytest.raises(TooLargeError, match=f"this broker reads {most} at once"):
                 client.schedules.add("nightly", "q", bytes(most), every=60)
             client.ping(SECONDS)
         # When it was pushed before the broker has told its limit
-        with Producer(small.endpoint) as producer:
+        with Producer(endpoint=small.endpoint) as producer:
             early = producer._made(PushReceipt, "q", b"", None, {})
             early._payload = bytes(most)
             producer._enqueue(early)
-            with pytest.raises(TooLarge):
+            with pytest.raises(TooLargeError):
                 early.wait(SECONDS)
         assert {message.verb for message in small.received} <= {wire.HELLO, wire.PING, wire.BYE}
     finally:
@@ -356,7 +356,7 @@ class Numbered(Exception):
         return 7  # type: ignore[return-value]  # noqa: PLE0307
 
 
-class Late(Rollback):
+class Late(Retry):
     """Made without what a Rollback has."""
 
     def __init__(self) -> None:
@@ -412,7 +412,7 @@ def returning(make: Callable[[], Any]) -> Callable[[Job], Any]:
         (raising(ValueError(SURROGATE)), "ROLLBACK", "ValueError: a\\udcff"),
         (raising(Reject("\ud800")), "REJECT", "\\ud800"),
         (raising(Reject(b"bytes")), "REJECT", "b'bytes'"),
-        (raising(Rollback(SURROGATE)), "ROLLBACK", "a\\udcff"),
+        (raising(Retry(SURROGATE)), "ROLLBACK", "a\\udcff"),
         (raising(ValueError("x" * 10**7)), "ROLLBACK", "ValueError: " + "x" * 988),
         (raising(ValueError("\udcff" * 5000)), "ROLLBACK", ("ValueError: " + "\\udcff" * 200)[:1000]),
         (raising(Mute()), "ROLLBACK", "Mute: its __str__ raises RuntimeError"),
@@ -433,9 +433,9 @@ def returning(make: Callable[[], Any]) -> Callable[[Job], Any]:
         (returning(Result), "ROLLBACK", "RuntimeError: no class"),
         (returning(lambda: Bytes(b"42")), "COMMIT", b"42"),
         (returning(lambda: memoryview(b"4x2x")[::2]), "COMMIT", b"42"),
-        (returning(lambda: Rollback("later", NAN)), "ROLLBACK", "ValueError: delay is nan"),
-        (returning(lambda: Rollback("later", INF)), "ROLLBACK", "ValueError: delay is inf"),
-        (returning(lambda: Rollback("later", "soon")), "ROLLBACK", "ValueError: delay is 'soon'"),
+        (returning(lambda: Retry("later", NAN)), "ROLLBACK", "ValueError: delay is nan"),
+        (returning(lambda: Retry("later", INF)), "ROLLBACK", "ValueError: delay is inf"),
+        (returning(lambda: Retry("later", "soon")), "ROLLBACK", "ValueError: delay is 'soon'"),
         (returning(lambda: Forward(SURROGATE)), "ROLLBACK", "ValueError: queue is"),
         (
             returning(lambda: Forward("next", headers={"x": UUID_})),
@@ -457,7 +457,7 @@ def test_whatever_a_handler_does_its_job_ends_and_the_next_is_taken(
     def either(job: Job) -> Any:
         return handler(job) if job.payload == b"bad" else b"good"
 
-    with Worker(broker.endpoint, "q", either, prefetch=2):
+    with Worker("q", either, prefetch=2, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"bad", b"next"])
         broker.wait_until(lambda: len(broker.settled()) == 2)
     ended = broker.settled()[b"r-bad"]
@@ -470,9 +470,9 @@ def test_whatever_a_handler_does_its_job_ends_and_the_next_is_taken(
 
 def test_a_delay_that_has_just_passed_is_none(broker: ScriptedBroker) -> None:
     def handler(_job: Job) -> None:
-        raise Rollback("later", -0.001)
+        raise Retry("later", -0.001)
 
-    with Worker(broker.endpoint, "q", handler):
+    with Worker("q", handler, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
         broker.wait_for(wire.SETTLE)
     assert broker.settled() == {b"r-a": ["ROLLBACK", "later", 0.0]}
@@ -485,7 +485,7 @@ def test_a_note_that_is_no_utf_8_is_escaped(broker: ScriptedBroker) -> None:
         job.progress(1, 2, SURROGATE)
         assert told.wait(SECONDS)
 
-    with Worker(broker.endpoint, "q", handler):
+    with Worker("q", handler, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
         progress = broker.wait_for(wire.PROGRESS)
         told.set()
@@ -493,7 +493,7 @@ def test_a_note_that_is_no_utf_8_is_escaped(broker: ScriptedBroker) -> None:
 
 
 def test_a_coroutine_that_does_not_close_ends_the_worker_all_the_same(broker: ScriptedBroker) -> None:
-    worker = Worker(broker.endpoint, "q", returning(ClosesBadly))
+    worker = Worker("q", returning(ClosesBadly), endpoint=broker.endpoint)
     worker.start()
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
     broker.wait_for(wire.BYE)
@@ -512,7 +512,7 @@ def test_a_log_that_fails_keeps_no_job(broker: ScriptedBroker) -> None:
     logger.disabled = False
     logger.addHandler(full)
     try:
-        with Worker(broker.endpoint, "q", raising(ValueError("x"))):
+        with Worker("q", raising(ValueError("x")), endpoint=broker.endpoint):
             broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
             broker.wait_for(wire.SETTLE)
     finally:
@@ -533,9 +533,9 @@ def test_a_log_that_fails_keeps_no_producer_waiting(broker: ScriptedBroker) -> N
     logger.addHandler(broken)
     broker.on[wire.PUSH] = lambda message: [[at, "TOO_LARGE", "no"] for at in range(len(message.fields[1]))]
     try:
-        with Producer(broker.endpoint, window=1) as producer:
+        with Producer(window=1, endpoint=broker.endpoint) as producer:
             for _ in range(3):  # each refusal is logged, and makes room for the next
-                with pytest.raises(TooLarge):
+                with pytest.raises(TooLargeError):
                     producer.push("q", b"x").wait(SECONDS)
     finally:
         logger.removeHandler(broken)
@@ -550,7 +550,7 @@ def test_what_a_claim_is_told_is_checked_and_its_job_stays_to_be_settled(broker:
             broker.deliver(message.peer, "q", [b"a"])
 
     broker.on[wire.READY] = deliver
-    with Client(broker.endpoint) as client, client.jobs.reserve("q", 1, wait=SECONDS) as claim:
+    with Client(endpoint=broker.endpoint) as client, client.jobs.reserve("q", 1, wait=SECONDS) as claim:
         (job,) = claim.jobs
         calls: list[Callable[[], None]] = [
             lambda: job.commit("text"),  # type: ignore[arg-type]
@@ -576,7 +576,11 @@ def test_a_claim_that_is_left_by_an_exception_without_text_is_rolled_back(broker
             broker.deliver(message.peer, "q", [b"a"])
 
     broker.on[wire.READY] = deliver
-    with Client(broker.endpoint) as client, pytest.raises(Mute), client.jobs.reserve("q", 1, wait=SECONDS):
+    with (
+        Client(endpoint=broker.endpoint) as client,
+        pytest.raises(Mute),
+        client.jobs.reserve("q", 1, wait=SECONDS),
+    ):
         raise Mute
     assert broker.settled() == {b"r-a": ["ROLLBACK", "Mute: its __str__ raises RuntimeError", None]}
 
@@ -595,7 +599,7 @@ def test_a_callback_that_ends_the_thread_keeps_nobody_else_from_being_told(broke
         refused.append(receipt)
         raise KeyboardInterrupt
 
-    with Producer(broker.endpoint, on_refused=note) as producer:
+    with Producer(on_refused=note, endpoint=broker.endpoint) as producer:
         replies = [producer.submit("q", b"x") for _ in range(3)]
         for reply in replies:
             reply.add_done_callback(leave)
@@ -603,7 +607,7 @@ def test_a_callback_that_ends_the_thread_keeps_nobody_else_from_being_told(broke
         assert [reply.result(SECONDS) for reply in replies] == [b"42"] * 3
         broker.on[wire.PUSH] = lambda _message: [[0, "TOO_LARGE", "no"], [1, "TOO_LARGE", "no"]]
         for receipt in producer.push_many("q", [b"a", b"b"]):
-            with pytest.raises((TooLarge, SluiceError)):
+            with pytest.raises((TooLargeError, SluiceError)):
                 receipt.wait(SECONDS)
         broker.on.pop(wire.PUSH)
         producer.push("q", b"x").wait(SECONDS)

@@ -280,7 +280,7 @@ def test_nobody_at_any_address_of_a_name_is_told_at_once() -> None:
 
 def _reach(endpoint: str) -> None:
     """By the library and by a command."""
-    with Client(endpoint) as client, Producer(endpoint) as producer:
+    with Client(endpoint=endpoint) as client, Producer(endpoint=endpoint) as producer:
         client.ping()
         producer.push("q", b"x").wait(SECONDS)
     assert f"{endpoint} answers in" in CliRunner().invoke(app, ["--endpoint", endpoint, "ping"]).stdout

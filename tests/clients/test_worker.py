@@ -15,7 +15,17 @@ from typing import Any
 import pytest
 
 from clients.scripted_broker import SECONDS, ScriptedBroker
-from sluicemq import BadFrames, BadQueue, Job, LeaseLost, Reject, Release, Rollback, Unavailable, Worker
+from sluicemq import (
+    BadFramesError,
+    BadQueueError,
+    Job,
+    LeaseLostError,
+    Reject,
+    Requeue,
+    Retry,
+    UnavailableError,
+    Worker,
+)
 from sluicemq.protocol import wire
 from sluicemq.transport.assignment import Assignment
 from sluicemq.transport.connection import Connection
@@ -31,7 +41,7 @@ def test_a_handler_sees_the_job_and_its_bytes_are_the_result(broker: ScriptedBro
         return job.payload.upper()
 
     # When
-    with Worker(broker.endpoint, "q", handler):
+    with Worker("q", handler, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"], attempt=3)
         broker.wait_for(wire.SETTLE)
     # Then
@@ -43,7 +53,7 @@ def test_a_handler_is_told_of_priority_age_and_attempts(broker: ScriptedBroker) 
     # Given
     seen: list[Job] = []
     # When: a broker tells them, and one of an older version does not
-    with Worker(broker.endpoint, "q", seen.append):
+    with Worker("q", seen.append, endpoint=broker.endpoint):
         peer = broker.wait_for(wire.READY)[0].peer
         broker.deliver_told(peer, "q", priority=9, age=100.0, max_attempts=3)
         broker.deliver(peer, "q", [b"a"])
@@ -63,13 +73,13 @@ def failing(job: Job) -> Any:
         case b"reject":
             raise Reject("no such user")
         case b"rollback":
-            raise Rollback("later", delay=2.5)
+            raise Retry("later", delay=2.5)
         case b"now":
-            raise Rollback(delay=0)
+            raise Retry(delay=0)
         case b"backoff":
-            raise Rollback("as usual")
+            raise Retry("as usual")
         case b"release":
-            raise Release
+            raise Requeue
         case b"error":
             raise OSError("disk full")
         case b"exit":
@@ -98,7 +108,7 @@ NO_RESULT = "the handler returned int, expected bytes, a Forward or None"
 def test_what_the_handler_does_is_the_verdict(
     broker: ScriptedBroker, payload: bytes, verdict: list[Any]
 ) -> None:
-    with Worker(broker.endpoint, "q", failing):
+    with Worker("q", failing, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [payload])
         broker.wait_for(wire.SETTLE)
     assert broker.settled() == {b"r-" + payload: verdict}
@@ -108,7 +118,7 @@ def test_what_the_handler_does_is_the_verdict(
 def test_the_credit_is_the_prefetch_and_at_least_a_job_per_thread(
     broker: ScriptedBroker, prefetch: int, concurrency: int, credit: int
 ) -> None:
-    with Worker(broker.endpoint, "q", lambda _job: None, prefetch=prefetch, concurrency=concurrency):
+    with Worker("q", lambda _job: None, prefetch=prefetch, concurrency=concurrency, endpoint=broker.endpoint):
         assert broker.wait_for(wire.READY)[0].fields == ["q", credit, {"wait": True}]
 
 
@@ -119,7 +129,7 @@ def test_as_many_handlers_run_at_once_as_concurrency_says(broker: ScriptedBroker
     def handler(_job: Job) -> None:
         together.wait()
 
-    with Worker(broker.endpoint, "q", handler, concurrency=4):
+    with Worker("q", handler, concurrency=4, endpoint=broker.endpoint):
         # When
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"1", b"2", b"3", b"4"])
         broker.wait_until(lambda: len(broker.settled()) == 4)
@@ -128,7 +138,7 @@ def test_as_many_handlers_run_at_once_as_concurrency_says(broker: ScriptedBroker
 
 
 def test_verdicts_of_short_jobs_travel_together(broker: ScriptedBroker) -> None:
-    with Worker(broker.endpoint, "q", lambda _job: None, prefetch=5000):
+    with Worker("q", lambda _job: None, prefetch=5000, endpoint=broker.endpoint):
         peer = broker.wait_for(wire.READY)[0].peer
         broker.deliver(peer, "q", [b"%d" % number for number in range(5000)])
         broker.wait_until(lambda: len(broker.settled()) == 5000)
@@ -143,7 +153,7 @@ def test_heartbeats_go_on_while_a_handler_blocks(broker: ScriptedBroker) -> None
         started.set()
         assert go_on.wait(SECONDS)
 
-    with Worker(broker.endpoint, "q", handler):
+    with Worker("q", handler, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
         assert started.wait(SECONDS)
         # When
@@ -156,7 +166,7 @@ def test_heartbeats_go_on_while_a_handler_blocks(broker: ScriptedBroker) -> None
 
 
 def test_a_job_is_extended_from_its_handler(broker: ScriptedBroker) -> None:
-    with Worker(broker.endpoint, "q", lambda job: job.extend(30)):
+    with Worker("q", lambda job: job.extend(30), endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
         broker.wait_for(wire.SETTLE)
     assert broker.of(wire.EXTEND)[0].fields == [[b"r-a"], 30]
@@ -168,11 +178,11 @@ def test_a_job_that_is_no_longer_held_can_not_be_extended(broker: ScriptedBroker
     seen: list[str] = []
 
     def handler(job: Job) -> None:
-        with pytest.raises(LeaseLost, match="given to another") as caught:
+        with pytest.raises(LeaseLostError, match="given to another") as caught:
             job.extend(30)
         seen.append(str(caught.value))
 
-    with Worker(broker.endpoint, "q", handler):
+    with Worker("q", handler, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
         broker.wait_for(wire.SETTLE)
     assert seen == ["given to another"]
@@ -182,7 +192,7 @@ def test_verdicts_that_come_too_late_are_counted_and_logged(
     broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     broker.on[wire.SETTLE] = lambda _message: [[0, "LEASE_LOST", "given to another"]]
-    with Worker(broker.endpoint, "q", lambda _job: None) as worker:
+    with Worker("q", lambda _job: None, endpoint=broker.endpoint) as worker:
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
         broker.wait_for(wire.SETTLE)
     assert worker.late == 1
@@ -199,7 +209,7 @@ def test_stopping_finishes_what_runs_and_gives_back_what_had_not_started(broker:
         assert go_on.wait(SECONDS)
         return b"done"
 
-    worker = Worker(broker.endpoint, "q", handler, prefetch=3)
+    worker = Worker("q", handler, prefetch=3, endpoint=broker.endpoint)
     worker.start()
     peer = broker.wait_for(wire.READY)[0].peer
     broker.deliver(peer, "q", [b"runs", b"waits", b"waits-too"])
@@ -237,7 +247,7 @@ def test_a_job_whose_broker_was_asked_after_a_standstill_does_not_begin_in_a_wor
     monkeypatch.setattr(Connection, "doubtful", True)
     monkeypatch.setattr(Assignment, "still_holds", still_holds)
     begun: list[Job] = []
-    worker = Worker(broker.endpoint, "q", begun.append)
+    worker = Worker("q", begun.append, endpoint=broker.endpoint)
     worker.start()
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
     assert asked.wait(SECONDS)
@@ -262,7 +272,7 @@ def test_a_handler_that_outlives_the_deadline_does_not_hold_up_the_stop(broker: 
         started.set()
         assert go_on.wait(SECONDS)
 
-    worker = Worker(broker.endpoint, "q", handler)
+    worker = Worker("q", handler, endpoint=broker.endpoint)
     worker.start()
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
     assert started.wait(SECONDS)
@@ -285,7 +295,7 @@ def test_only_handlers_that_hold_a_job_are_said_to_still_run(
         started.set()
         assert go_on.wait(SECONDS)
 
-    worker = Worker(broker.endpoint, "q", handler, concurrency=3)
+    worker = Worker("q", handler, concurrency=3, endpoint=broker.endpoint)
     worker.start()
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a"])
     assert started.wait(SECONDS)
@@ -299,7 +309,7 @@ def test_only_handlers_that_hold_a_job_are_said_to_still_run(
 def test_stopping_an_idle_worker_at_once_mentions_no_handlers(
     broker: ScriptedBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    worker = Worker(broker.endpoint, "q", lambda _job: None, concurrency=20)
+    worker = Worker("q", lambda _job: None, concurrency=20, endpoint=broker.endpoint)
     worker.start()
     broker.wait_for(wire.READY)
     assert worker.stop(0)
@@ -314,7 +324,7 @@ def test_a_worker_that_its_handler_stops_begins_no_other_job(broker: ScriptedBro
         seen.append(job.payload)
         worker.stop()
 
-    worker = Worker(broker.endpoint, "q", handler, prefetch=50)
+    worker = Worker("q", handler, prefetch=50, endpoint=broker.endpoint)
     worker.start()
     # When
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"%d" % number for number in range(50)])
@@ -338,7 +348,7 @@ def test_a_stop_goes_on_whatever_on_stop_raises(broker: ScriptedBroker, error: B
         go_on.set()
         raise error
 
-    worker = Worker(broker.endpoint, "q", handler, prefetch=2, on_stop=on_stop)
+    worker = Worker("q", handler, prefetch=2, on_stop=on_stop, endpoint=broker.endpoint)
     worker.start()
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"runs", b"waits"])
     assert started.wait(SECONDS)
@@ -357,7 +367,7 @@ def test_a_stop_does_not_wait_for_ever_for_an_on_stop_that_does_not_return(broke
     def on_stop() -> None:
         assert go_on.wait(SECONDS)
 
-    worker = Worker(broker.endpoint, "q", lambda _job: None, on_stop=on_stop)
+    worker = Worker("q", lambda _job: None, on_stop=on_stop, endpoint=broker.endpoint)
     worker.start()
     broker.wait_for(wire.READY)
     assert worker.stop(0.1)
@@ -369,7 +379,7 @@ def test_on_stop_may_stop_the_worker_once_more(broker: ScriptedBroker) -> None:
     def on_stop() -> None:
         worker.stop()
 
-    worker = Worker(broker.endpoint, "q", lambda _job: None, on_stop=on_stop)
+    worker = Worker("q", lambda _job: None, on_stop=on_stop, endpoint=broker.endpoint)
     worker.start()
     broker.wait_for(wire.READY)
     stopper = threading.Thread(target=worker.stop)
@@ -385,7 +395,7 @@ def test_a_handler_may_stop_its_worker_twice_and_raise(broker: ScriptedBroker) -
         worker.stop()
         raise Reject("the last one")
 
-    worker = Worker(broker.endpoint, "q", handler, prefetch=2)
+    worker = Worker("q", handler, prefetch=2, endpoint=broker.endpoint)
     worker.start()
     broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a", b"b"])
     broker.wait_for(wire.BYE)
@@ -400,7 +410,7 @@ def test_of_verdicts_that_are_refused_together_only_the_one_at_fault_is_rolled_b
 ) -> None:
     # Given: a broker that can't read messages with this result in them
     def settle(message: Any) -> Any:
-        return BadFrames("too many") if any(row[2] == b"bad" for row in message.fields[0]) else []
+        return BadFramesError("too many") if any(row[2] == b"bad" for row in message.fields[0]) else []
 
     broker.on[wire.SETTLE] = settle
     together = threading.Barrier(8, timeout=SECONDS)
@@ -410,7 +420,7 @@ def test_of_verdicts_that_are_refused_together_only_the_one_at_fault_is_rolled_b
         return job.payload
 
     # When
-    with Worker(broker.endpoint, "q", handler, concurrency=8):
+    with Worker("q", handler, concurrency=8, endpoint=broker.endpoint):
         payloads = [b"%d" % number for number in range(7)] + [b"bad"]
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", payloads)
         broker.wait_until(lambda: broker.settled().get(b"r-bad", [""])[0] == "ROLLBACK")
@@ -423,7 +433,9 @@ def test_of_verdicts_that_are_refused_together_only_the_one_at_fault_is_rolled_b
 def test_a_result_beyond_what_the_broker_reads_is_no_result_and_the_connection_stays() -> None:
     small = ScriptedBroker(limit=100).start()
     try:
-        with Worker(small.endpoint, "q", lambda job: bytes(3 << 20) if job.payload == b"big" else b""):
+        with Worker(
+            "q", lambda job: bytes(3 << 20) if job.payload == b"big" else b"", endpoint=small.endpoint
+        ):
             peer = small.wait_for(wire.READY)[0].peer
             small.deliver(peer, "q", [b"big"])
             small.deliver(peer, "q", [b"small"])
@@ -437,7 +449,7 @@ def test_a_result_beyond_what_the_broker_reads_is_no_result_and_the_connection_s
 
 
 def test_stopping_before_the_start_and_twice_is_harmless(broker: ScriptedBroker) -> None:
-    worker = Worker(broker.endpoint, "q", lambda _job: None)
+    worker = Worker("q", lambda _job: None, endpoint=broker.endpoint)
     assert worker.stop()
     worker.start()
     assert worker.stop()
@@ -445,21 +457,21 @@ def test_stopping_before_the_start_and_twice_is_harmless(broker: ScriptedBroker)
 
 
 def test_a_worker_whose_queue_is_refused_ends_with_that_error(broker: ScriptedBroker) -> None:
-    broker.on[wire.READY] = lambda message: BadQueue("no such queue") if message.fields[1] else None
-    with pytest.raises(BadQueue, match="no such queue"):
-        Worker(broker.endpoint, "q", lambda _job: None).run()
+    broker.on[wire.READY] = lambda message: BadQueueError("no such queue") if message.fields[1] else None
+    with pytest.raises(BadQueueError, match="no such queue"):
+        Worker("q", lambda _job: None, endpoint=broker.endpoint).run()
 
 
 def test_a_broker_that_can_not_grant_work_just_now_is_asked_again(broker: ScriptedBroker) -> None:
-    answers = iter([Unavailable("no MongoDB"), None, None])
+    answers = iter([UnavailableError("no MongoDB"), None, None])
     broker.on[wire.READY] = lambda _message: next(answers)
-    with Worker(broker.endpoint, "q", lambda _job: None, prefetch=7):
+    with Worker("q", lambda _job: None, prefetch=7, endpoint=broker.endpoint):
         ready = broker.wait_for(wire.READY, 2)
     assert [message.fields[:2] for message in ready[:2]] == [["q", 7], ["q", 7]]
 
 
 def test_run_returns_when_another_thread_stops_the_worker(broker: ScriptedBroker) -> None:
-    worker = Worker(broker.endpoint, "q", lambda _job: None)
+    worker = Worker("q", lambda _job: None, endpoint=broker.endpoint)
     runner = threading.Thread(target=worker.run)
     runner.start()
     broker.wait_for(wire.READY)
@@ -471,7 +483,7 @@ def test_run_returns_when_another_thread_stops_the_worker(broker: ScriptedBroker
 @pytest.mark.parametrize("options", [{"prefetch": 0}, {"concurrency": 0}])
 def test_a_worker_without_hands_is_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="at least 1"):
-        Worker("tcp://127.0.0.1:1", "q", lambda _job: None, **options)
+        Worker("q", lambda _job: None, **options, endpoint="tcp://127.0.0.1:1")
 
 
 async def coroutine(_job: Job) -> bytes:
@@ -507,14 +519,14 @@ class Called:
 )
 def test_a_handler_that_would_do_nothing_is_refused_at_once(handler: Any, what: str) -> None:
     with pytest.raises(TypeError, match=what):
-        Worker("tcp://127.0.0.1:1", "q", handler)
+        Worker("q", handler, endpoint="tcp://127.0.0.1:1")
 
 
 def test_a_handler_that_turns_out_to_do_nothing_ends_the_worker_and_costs_no_attempt(
     broker: ScriptedBroker,
 ) -> None:
     # Given: what nobody can see before it is called
-    worker = Worker(broker.endpoint, "q", lambda job: coroutine(job) if job else None)  # type: ignore[arg-type, return-value]
+    worker = Worker("q", lambda job: coroutine(job) if job else None, endpoint=broker.endpoint)  # type: ignore[arg-type, return-value]
     failed: list[BaseException] = []
 
     def run() -> None:
@@ -641,7 +653,7 @@ def test_a_handler_that_watches_something_has_its_job_extended_until_it_ends(
         job.keep_extending()
         gate(job)
 
-    with Worker(broker.endpoint, "q", watch, concurrency=2) as worker:
+    with Worker("q", watch, concurrency=2, endpoint=broker.endpoint) as worker:
         peer = broker.wait_for(wire.READY)[0].peer
         broker.deliver(peer, "q", [b"a"], within=0.3)
         gate.wait()
@@ -668,7 +680,7 @@ def test_jobs_that_no_handler_can_begin_in_half_their_time_go_back_uncounted_and
 ) -> None:
     # Given: one job in its only thread, two behind it
     gate = Gate()
-    with Worker(broker.endpoint, "q", gate, prefetch=3):
+    with Worker("q", gate, prefetch=3, endpoint=broker.endpoint):
         peer = broker.wait_for(wire.READY)[0].peer
         broker.deliver(peer, "q", [b"runs", b"b", b"c"], within=0.2)
         gate.wait()
@@ -694,7 +706,7 @@ def test_jobs_that_no_handler_can_begin_in_half_their_time_go_back_uncounted_and
 
 def test_jobs_with_time_left_stay_where_others_go_back(broker: ScriptedBroker) -> None:
     gate = Gate()
-    with Worker(broker.endpoint, "q", gate, prefetch=3):
+    with Worker("q", gate, prefetch=3, endpoint=broker.endpoint):
         peer = broker.wait_for(wire.READY)[0].peer
         broker.deliver(peer, "q", [b"runs"], within=60.0)
         broker.deliver(peer, "q", [b"patient"], within=60.0)
@@ -710,7 +722,7 @@ def test_jobs_with_time_left_stay_where_others_go_back(broker: ScriptedBroker) -
 def test_the_time_of_a_job_begins_anew_with_its_handler(broker: ScriptedBroker) -> None:
     # Given: a job that has waited for a part of its time
     gate = Gate()
-    with Worker(broker.endpoint, "q", gate, prefetch=2):
+    with Worker("q", gate, prefetch=2, endpoint=broker.endpoint):
         peer = broker.wait_for(wire.READY)[0].peer
         broker.deliver(peer, "q", [b"first"], within=60.0)
         gate.wait()
@@ -726,7 +738,7 @@ def test_the_time_of_a_job_begins_anew_with_its_handler(broker: ScriptedBroker) 
 
 
 def test_a_job_that_is_begun_at_once_is_not_extended(broker: ScriptedBroker) -> None:
-    with Worker(broker.endpoint, "q", lambda _job: None, prefetch=100):
+    with Worker("q", lambda _job: None, prefetch=100, endpoint=broker.endpoint):
         peer = broker.wait_for(wire.READY)[0].peer
         broker.deliver(peer, "q", [b"%d" % number for number in range(100)], within=600.0)
         broker.wait_until(lambda: len(broker.settled()) == 100)
@@ -739,7 +751,7 @@ def test_after_a_lost_connection_jobs_are_asked_for_by_the_threads_that_are_free
 ) -> None:
     # Given: two of three threads at work
     gate = Gate()
-    with Worker(broker.endpoint, "q", gate, prefetch=10, concurrency=3):
+    with Worker("q", gate, prefetch=10, concurrency=3, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a", b"b"])
         gate.wait()
         gate.wait()
@@ -757,7 +769,7 @@ def test_after_a_lost_connection_jobs_are_asked_for_by_the_threads_that_are_free
 
 def test_an_older_broker_that_tells_no_timeout_has_nothing_given_back(broker: ScriptedBroker) -> None:
     gate = Gate()
-    with Worker(broker.endpoint, "q", gate, prefetch=2):
+    with Worker("q", gate, prefetch=2, endpoint=broker.endpoint):
         broker.deliver(broker.wait_for(wire.READY)[0].peer, "q", [b"a", b"b"])
         gate.wait()
         broker.wait_for(wire.PING, len(broker.of(wire.PING)) + 2)
@@ -811,7 +823,9 @@ def test_one_signal_stops_all_workers_of_a_process(broker: ScriptedBroker, progr
 
 
 def test_of_several_workers_one_that_can_not_go_on_stops_all(broker: ScriptedBroker) -> None:
-    broker.on[wire.READY] = lambda message: BadQueue("no such name") if message.fields[0] == "b" else None
+    broker.on[wire.READY] = lambda message: (
+        BadQueueError("no such name") if message.fields[0] == "b" else None
+    )
     program = """
 try:
     first.run(second, third)

@@ -84,7 +84,7 @@ def test_a_prefetch_is_shared_by_all_brokers_and_a_lost_one_leaves_its_share_to_
     brokers: Brokers,
 ) -> None:
     three = brokers(3)
-    with Worker(endpoints(three), "q", Handler(), prefetch=5):
+    with Worker("q", Handler(), prefetch=5, endpoint=endpoints(three)):
         wait_credits(three, 2, 2, 1)
         three[0].stop()
         wait_credits(three[1:], 2, 3)
@@ -94,7 +94,7 @@ def test_a_prefetch_is_shared_by_all_brokers_and_a_lost_one_leaves_its_share_to_
 
 def test_with_fewer_jobs_than_brokers_the_rest_stand_by_and_take_over(brokers: Brokers) -> None:
     three = brokers(3)
-    with Worker(endpoints(three), "q", Handler(), prefetch=1):
+    with Worker("q", Handler(), prefetch=1, endpoint=endpoints(three)):
         for left in (3, 2, 1):
             wait_credits(three, *[0] * (left - 1), 1)
             working = next(each for each in three if credit(each) == 1)
@@ -107,7 +107,7 @@ def test_a_broker_that_comes_gets_jobs_only_as_others_have_fewer(brokers: Broker
     first, second = both = brokers(2)
     second.stop()
     handler = Handler()
-    with Worker(endpoints(both), "q", handler, prefetch=4, concurrency=4):
+    with Worker("q", handler, prefetch=4, concurrency=4, endpoint=endpoints(both)):
         wait_credits([first], 4)
         first.deliver(peer(first), "q", [b"1", b"2", b"3", b"4"])
         wait_until(lambda: len(handler.begun) == 4, SECONDS)
@@ -140,7 +140,7 @@ def test_a_broker_that_comes_gets_jobs_only_as_others_have_fewer(brokers: Broker
 
 def test_a_verdict_goes_to_the_broker_that_the_job_came_by(brokers: Brokers) -> None:
     both = brokers(2)
-    with Worker(endpoints(both), "q", lambda job: job.payload, prefetch=2):
+    with Worker("q", lambda job: job.payload, prefetch=2, endpoint=endpoints(both)):
         wait_credits(both, 1, 1)
         for number, each in enumerate(both):
             each.deliver(peer(each), "q", [b"%d" % number])
@@ -152,7 +152,7 @@ def test_a_verdict_goes_to_the_broker_that_the_job_came_by(brokers: Brokers) -> 
 def test_a_job_of_a_lost_broker_is_void_and_those_of_others_stay(brokers: Brokers) -> None:
     first, second = both = brokers(2)
     handler = Handler()
-    with Worker(endpoints(both), "q", handler, prefetch=4):
+    with Worker("q", handler, prefetch=4, endpoint=endpoints(both)):
         wait_credits(both, 2, 2)
         first.deliver(peer(first), "q", [b"begun"])
         wait_until(lambda: handler.begun == [b"begun"], SECONDS)
@@ -170,7 +170,7 @@ def test_a_job_of_a_lost_broker_is_void_and_those_of_others_stay(brokers: Broker
 def test_a_stopping_broker_has_its_jobs_settled_and_others_have_its_share(brokers: Brokers) -> None:
     first, second = both = brokers(2)
     handler = Handler()
-    with Worker(endpoints(both), "q", handler, prefetch=4, concurrency=4):
+    with Worker("q", handler, prefetch=4, concurrency=4, endpoint=endpoints(both)):
         wait_credits(both, 2, 2)
         first.deliver(peer(first), "q", [b"in hand"])
         wait_until(lambda: handler.begun, SECONDS)
@@ -186,7 +186,7 @@ def test_a_stopping_broker_has_its_jobs_settled_and_others_have_its_share(broker
 
 def test_a_worker_of_many_brokers_connects_to_four(brokers: Brokers) -> None:
     six = brokers(6)
-    with Worker(endpoints(six), "q", Handler(), prefetch=8):
+    with Worker("q", Handler(), prefetch=8, endpoint=endpoints(six)):
         wait_credits(six, 2, 2, 2, 2, None, None)
         next(each for each in six if credit(each) == 2).stop()
         wait_until(lambda: sum(credit(each) is not None for each in six) == 5, SECONDS)
@@ -196,7 +196,7 @@ def test_a_worker_that_pops_never_requests_more_than_its_prefetch(brokers: Broke
     first, second = both = brokers(2)
     second.stop()
     handler = Handler()
-    with Worker(endpoints(both), "q", handler, prefetch=4, concurrency=4, pop=True):
+    with Worker("q", handler, prefetch=4, concurrency=4, pop=True, endpoint=endpoints(both)):
         # Given: one job of four requested ones has come
         wait_credits([first], 4)
         first.deliver(peer(first), "q", [b"1"])
@@ -213,7 +213,7 @@ def test_a_worker_that_pops_never_requests_more_than_its_prefetch(brokers: Broke
 def test_a_stopped_worker_gives_back_the_jobs_of_all_brokers(brokers: Brokers) -> None:
     both = brokers(2)
     handler = Handler()
-    worker = Worker(endpoints(both), "q", handler, prefetch=4)
+    worker = Worker("q", handler, prefetch=4, endpoint=endpoints(both))
     worker.start()
     wait_credits(both, 2, 2)
     for number, each in enumerate(both):
@@ -231,7 +231,7 @@ def test_jobs_that_no_handler_can_begin_go_back_to_their_brokers_and_a_handlers_
 ) -> None:
     first, second = both = brokers(2)
     handler = Handler()
-    with Worker(endpoints(both), "q", handler, prefetch=4):
+    with Worker("q", handler, prefetch=4, endpoint=endpoints(both)):
         wait_credits(both, 2, 2)
         first.deliver(peer(first), "q", [b"long"])
         wait_until(lambda: handler.begun, SECONDS)
@@ -254,8 +254,8 @@ def test_a_job_that_is_to_run_alone_runs_when_all_else_in_the_process_has_ended_
     busy, suspect, other = three = brokers(3)
     handler, elsewhere = Handler(), Handler()
     with (
-        Worker(endpoints([busy, suspect]), "q", handler, prefetch=6, concurrency=1),
-        Worker(other.endpoint, "w", elsewhere, prefetch=3),
+        Worker("q", handler, prefetch=6, concurrency=1, endpoint=endpoints([busy, suspect])),
+        Worker("w", elsewhere, prefetch=3, endpoint=other.endpoint),
     ):
         wait_credits(three, 3, 3, 3)
         busy.deliver(peer(busy), "q", [b"runs"])
@@ -283,7 +283,7 @@ def test_when_another_worker_has_taken_the_job_that_was_to_run_alone_all_have_jo
     brokers: Brokers,
 ) -> None:
     both = brokers(2)
-    with Worker(endpoints(both), "q", Handler(), prefetch=4):
+    with Worker("q", Handler(), prefetch=4, endpoint=endpoints(both)):
         wait_credits(both, 2, 2)
         both[0].deliver(peer(both[0]), "q", [b"alone"], alone=True)
         wait_until(lambda: 4 in [each.fields[1] for each in both[0].of(wire.READY)], SECONDS)
@@ -292,7 +292,7 @@ def test_when_another_worker_has_taken_the_job_that_was_to_run_alone_all_have_jo
 
 def test_one_that_comes_to_a_worker_with_nothing_else_begins_at_once(brokers: Brokers) -> None:
     (only,) = brokers(1)
-    with Worker(only.endpoint, "q", lambda job: job.payload, prefetch=4):
+    with Worker("q", lambda job: job.payload, prefetch=4, endpoint=only.endpoint):
         wait_credits([only], 4)
         only.deliver(peer(only), "q", [b"alone"], alone=True)
         wait_until(lambda: verdicts(only) == [(b"r-alone", "COMMIT")], SECONDS)
@@ -327,8 +327,8 @@ def test_a_process_waits_some_seconds_for_a_long_job_to_end_and_then_all_have_jo
     slow, fast = both = brokers(2)
     long, short = Handler(), Handler()
     with (
-        Worker(slow.endpoint, "slow", long),
-        Worker(fast.endpoint, "fast", short, concurrency=8),
+        Worker("slow", long, endpoint=slow.endpoint),
+        Worker("fast", short, concurrency=8, endpoint=fast.endpoint),
     ):
         wait_credits(both, 1, 8)
         slow.deliver(peer(slow), "slow", [b"long"])
@@ -362,7 +362,7 @@ def test_a_job_that_runs_alone_for_some_seconds_may_wait_for_another_queue_of_it
     # Given a job that runs alone
     caller, called = both = brokers(2)
     waits, answers = Handler(), Handler()
-    with Worker(caller.endpoint, "a", waits), Worker(called.endpoint, "b", answers):
+    with Worker("a", waits, endpoint=caller.endpoint), Worker("b", answers, endpoint=called.endpoint):
         wait_credits(both, 1, 1)
         run_alone(caller, "a", b"waits", waits)
         assert credit(called) == 0

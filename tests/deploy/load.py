@@ -21,7 +21,7 @@ class Load:
         self._thread = threading.Thread(target=self._push)
 
     def __enter__(self) -> Self:
-        self._worker = Worker(self.endpoint, "load", lambda job: self.done.append(int(job.payload)))
+        self._worker = Worker("load", lambda job: self.done.append(int(job.payload)), endpoint=self.endpoint)
         self._worker.__enter__()
         self._thread.start()
         return self
@@ -32,7 +32,7 @@ class Load:
         self._worker.__exit__(None, None, None)
 
     def _push(self) -> None:
-        with Producer(self.endpoint) as producer:
+        with Producer(endpoint=self.endpoint) as producer:
             while not self._ended.is_set():
                 try:
                     producer.push("load", str(self.pushed).encode()).wait(5 * TIMEOUT)

@@ -105,7 +105,7 @@ def test_it_is_installed_upgraded_under_load_rolled_back_and_removed(host: Build
         await_more(load)
     # Then no push failed, and each job was done
     assert load.errors == []
-    with Worker(host.endpoint, "load", lambda job: load.done.append(int(job.payload))):
+    with Worker("load", lambda job: load.done.append(int(job.payload)), endpoint=host.endpoint):
         wait_until(lambda: set(load.done) == set(range(load.pushed)), what="all jobs done")
     assert "hello" in host.sluicemq("peek", "mail")
 

@@ -86,7 +86,9 @@ def day(speed: float = SPEED) -> Iterator[Day]:
         it.killed = f"{os.uname().nodename}:{b.pid}"
         for name in RATES:
             endpoint = (b if name in AT_B else a).doors["smq"]
-            stack.enter_context(Worker(endpoint, name, _handler(name), prefetch=8, name=f"{name}-worker"))
+            stack.enter_context(
+                Worker(name, _handler(name), prefetch=8, name=f"{name}-worker", endpoint=endpoint)
+            )
         stop = threading.Event()
         for name in RATES:
             stack.enter_context(_going_on(_push, a.doors["smq"], name, stop))
@@ -97,13 +99,13 @@ def day(speed: float = SPEED) -> Iterator[Day]:
 
 def _live(it: Day, mongod: ReplicaSet) -> None:
     it.until(FLOODED)
-    with Producer(it.a.doors["smq"]) as producer:
+    with Producer(endpoint=it.a.doors["smq"]) as producer:
         for number in range(FLOOD):
             producer.push("mail", b"newsletter %d" % number)
             if number % 100 == 99:
                 time.sleep(0.1)
     it.until(POISONED)
-    with Producer(it.a.doors["smq"]) as producer:
+    with Producer(endpoint=it.a.doors["smq"]) as producer:
         for number in range(POISON):
             producer.push("images", b"poison %d" % number)
             time.sleep(0.1)
@@ -130,7 +132,7 @@ def _handler(name: str) -> Callable[[Job], None]:
 
 
 def _push(endpoint: str, name: str, stop: threading.Event) -> None:
-    with suppress(SluiceError), Producer(endpoint) as producer:
+    with suppress(SluiceError), Producer(endpoint=endpoint) as producer:
         while not stop.wait(1 / RATES[name]):
             producer.push(name, b'{"for": "ada"}')
 

@@ -104,9 +104,9 @@ class Hand:
     def connect(self) -> None:
         """Connect to A, which is ready."""
         endpoint = self.broker.doors["smq"]
-        self.client = Client(endpoint, timeout=15, patient=False)
+        self.client = Client(timeout=15, wait=False, endpoint=endpoint)
         self._open.callback(self.client.close)
-        self.producer = Producer(endpoint)
+        self.producer = Producer(endpoint=endpoint)
         self._open.callback(self._close_producer)
 
     def name(self, job: str) -> str:
@@ -315,8 +315,8 @@ class Lane:
                 again = FatedBroker(self._uri, self.database, {**self._config, **extra}, "", TIMEOUT)
                 stack.callback(again.close)
                 alive.add(again.start().pid)
-            client = stack.enter_context(Client(endpoint))
-            with Producer(endpoint) as producer:
+            client = stack.enter_context(Client(endpoint=endpoint))
+            with Producer(endpoint=endpoint) as producer:
                 for push in book.unconfirmed.values():
                     push(producer)
             for order in book.at_b:
@@ -328,7 +328,9 @@ class Lane:
                 left = {queue for queue, _, _ in self._unfinished()}
                 for queue in left - working:
                     handler = partial(self._work, queue)
-                    stack.enter_context(Worker(endpoint, queue, handler, prefetch=10, stop_timeout=1.0))
+                    stack.enter_context(
+                        Worker(queue, handler, prefetch=10, stop_timeout=1.0, endpoint=endpoint)
+                    )
                 working.update(left)
                 return not left and not self.left_over(alive) and not self._awaited(book)
 

@@ -82,7 +82,7 @@ class Load:
             self.errors.append(error)
 
     def _produce(self, endpoint: str, number: int) -> None:
-        with Producer(endpoint) as producer:
+        with Producer(endpoint=endpoint) as producer:
             pushed = 0
             while not self._enough.is_set():
                 names = [f"{number}-{pushed + each}" for each in range(_AT_ONCE)]

@@ -41,8 +41,8 @@ class ProxiedBroker(NamedTuple):
 
     def counter(self, name: str) -> int:
         """Return how much it has counted under this name."""
-        with Client(self.endpoint) as client:
-            return int(client.counters()["counters"].get(name, 0))
+        with Client(endpoint=self.endpoint) as client:
+            return int(client.counters().counters.get(name, 0))
 
 
 class SharedQueue:
@@ -100,7 +100,10 @@ class SharedQueue:
                 handled[job.payload] += 1
             work()
 
-        with Worker(broker.endpoint, self.name, handle, prefetch=prefetch), Client(broker.endpoint) as client:
+        with (
+            Worker(self.name, handle, prefetch=prefetch, endpoint=broker.endpoint),
+            Client(endpoint=broker.endpoint) as client,
+        ):
             wait_until(lambda: any(_works(each, self.name) for each in client.queues()), what="the worker")
             yield handled
 

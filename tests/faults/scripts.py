@@ -20,7 +20,7 @@ from pymongo.errors import DuplicateKeyError
 from faults.killed_at import ENDED, LEASE, Died, Hand, Scenario, until
 from sluicemq import (
     Client,
-    Conflict,
+    ConflictError,
     FanOut,
     Forward,
     Producer,
@@ -28,7 +28,7 @@ from sluicemq import (
     Reader,
     SluiceError,
     Subscription,
-    Unavailable,
+    UnavailableError,
     Worker,
     outbox,
 )
@@ -104,7 +104,7 @@ def working(hand: Hand) -> None:
     with hand.fate([c.id], "dead mail"):
         c.reject("never")
     hand.commit(d)
-    hand.client.reserve("mail", 1, wait=2).release()
+    hand.client.jobs.reserve("mail", 1, wait=2).release()
     del e
     hand.push("kept", "f", "g")
     f, g = hand.take("kept", 2)
@@ -114,7 +114,7 @@ def working(hand: Hand) -> None:
     hand.book.perhaps(hand.name("b"), ENDED)  # b is ready, too: a pop takes one of them
     with hand.fate([], ENDED):
         hand.book.perhaps(job, ENDED)
-        hand.client.pop("mail", 2, wait=2)
+        hand.client.jobs.pop("mail", 2, wait=2)
 
 
 def grouped(hand: Hand) -> None:
@@ -175,7 +175,7 @@ def failing_children(hand: Hand) -> None:
         _fan_out_two(hand, name)
         if name == "p":
             hand.book.perhaps(parent, "dead parents")
-            hand.client.cancel("pages", child)
+            hand.client.jobs.cancel("pages", child)
             hand.book.surely(child, ENDED)
             hand.book.surely(parent, "dead parents")
         else:
@@ -209,7 +209,7 @@ def _fail_child(hand: Hand, parent: str, child: str) -> None:
 
 
 def _worker(hand: Hand, queue: str, handler: Callable[[Any], Any]) -> Worker:
-    return Worker(hand.broker.doors["smq"], queue, handler, stop_timeout=0.2)
+    return Worker(queue, handler, stop_timeout=0.2, endpoint=hand.broker.doors["smq"])
 
 
 def _state(hand: Hand, queue: str, job: str) -> Any:
@@ -234,12 +234,12 @@ def ordering(hand: Hand) -> None:
     hand.push("mail", "cancelled", "changed", "purged")
     hand.push("mail", "delayed", delay=3600)
     with hand.fate([hand.name("cancelled")], ENDED):
-        hand.client.cancel("mail", hand.name("cancelled"))
-    hand.client.change("mail", hand.name("changed"), priority=9)
-    hand.client.promote("mail", hand.name("delayed"))
+        hand.client.jobs.cancel("mail", hand.name("cancelled"))
+    hand.client.jobs.change("mail", hand.name("changed"), priority=9)
+    hand.client.jobs.promote("mail", hand.name("delayed"))
     three = [hand.name(each) for each in ("changed", "purged", "delayed")]
     with hand.fate(three, ENDED):
-        hand.client.purge("mail")
+        hand.client.queues.purge("mail").result()
 
 
 def redriving(hand: Hand) -> None:
@@ -250,11 +250,11 @@ def redriving(hand: Hand) -> None:
             job.reject("no")
     one, two, three, four = map(hand.name, names)
     with hand.fate([one], "worked mail"):
-        hand.client.redrive("mail", [one])
+        hand.client.dead_letters.redrive("mail", [one]).result()
     with hand.fate([two], "worked next"):
-        hand.client.redrive("mail", [two], to="next")
+        hand.client.dead_letters.redrive("mail", [two], to="next").result()
     with hand.fate([three], ENDED):
-        hand.client.discard("mail", [three])
+        hand.client.dead_letters.discard("mail", [three]).result()
     hand.book.perhaps(four, ENDED)
 
 
@@ -269,8 +269,8 @@ def _delete(hand: Hand, queue: str) -> None:
     """Delete a queue, again where A was slow, so that B took it for dead and took the removal back."""
     for left in reversed(range(_TRIES)):
         try:
-            hand.client.delete(queue)
-        except Unavailable as error:
+            hand.client.queues.delete(queue).result()
+        except UnavailableError as error:
             if not left or "taken for dead" not in str(error):
                 raise
         else:
@@ -279,15 +279,15 @@ def _delete(hand: Hand, queue: str) -> None:
 
 def deleting_children(hand: Hand) -> None:
     _fan_out_two(hand, "p")
-    hand.client.delete("pages")
+    hand.client.queues.delete("pages").result()
     hand.book.surely(hand.name("p"), "dead parents")
 
 
 def pausing(hand: Hand) -> None:
     hand.push("mail", "a")
     hand.book.at_b.append(lambda client: client.resume("mail"))
-    hand.client.pause("mail")
-    hand.client.resume("mail")
+    hand.client.queues.pause("mail")
+    hand.client.queues.resume("mail")
 
 
 def auditing(hand: Hand) -> None:
@@ -295,7 +295,7 @@ def auditing(hand: Hand) -> None:
     queue, answered = hand.name("audited"), list[str]()
 
     def each_is_recorded() -> None:
-        with Client(hand.lane.b.doors["smq"]) as client:
+        with Client(endpoint=hand.lane.b.doors["smq"]) as client:
             recorded = [each["action"] for each in client.audit(name=queue)[0]]
         assert set(answered) <= set(recorded), (answered, recorded)
 
@@ -311,13 +311,13 @@ def scheduling(hand: Hand) -> None:
     name = hand.name("pulse")
     hand.book.at_b.append(lambda client: client.remove_schedule(name))
     for payload in (b"first", b"go"):
-        hand.client.add_schedule(name, "scheduled", payload, every=1.0)
+        hand.client.schedules.add(name, "scheduled", payload, every=1.0)
     until(lambda: hand.jobs("scheduled").count_documents({}) or hand.broker.dead, what="a run")
     _check_alive(hand)
-    hand.client.pause_schedule(name)
-    hand.client.resume_schedule(name)
-    hand.client.run_schedule(name)
-    hand.client.remove_schedule(name)
+    hand.client.schedules.pause(name)
+    hand.client.schedules.resume(name)
+    hand.client.schedules.run(name)
+    hand.client.schedules.delete(name)
 
     def each_run_once() -> None:
         runs = [job for queue, job in hand.lane.worked.elements() if queue == "scheduled"]
@@ -431,7 +431,7 @@ def _push_at_b_for_a_worker(hand: Hand, name: str, *, strange: bool = False) -> 
     taker.start()
     until(lambda: hand.broker.dead or _waits(hand, "ones"), what="a worker that waits")
     hand.book.perhaps(job, "worked ones", ENDED)
-    with Producer(hand.lane.b.doors["smq"]) as producer:
+    with Producer(endpoint=hand.lane.b.doors["smq"]) as producer:
         producer.push("ones", b"x", id=job).wait(60)
     if strange:
         hand.jobs("ones").insert_one(_document(hand.name("strange"), seq="text", priority=9))
@@ -456,7 +456,7 @@ def unsent(hand: Hand) -> None:
     """A pop whose client has gone before its job can be sent."""
     popped = hand.name("popped")
     hand.book.perhaps(popped, ENDED)
-    with suppress(SluiceError, TimeoutError), Client(hand.broker.doors["smq"], timeout=6) as client:
+    with suppress(SluiceError, TimeoutError), Client(timeout=6, endpoint=hand.broker.doors["smq"]) as client:
         client.pop("kept", 1)
     _until(hand, "kept", popped, "reserved", "done")
     _until(hand, "kept", popped, "ready")
@@ -563,7 +563,7 @@ def left_over(hand: Hand) -> None:
     now = datetime.now(UTC)
     task |= {"started_at": now, "changed_at": now, "done": 0, "state": "running", "owner": mine}
     tasks.insert_one({"_id": hand.name("other"), **task, "broker": "A"})
-    hand.client.cancel_task(hand.name("other"))
+    hand.client.operations.cancel(hand.name("other"))
 
 
 def _empty(hand: Hand) -> str:
@@ -621,18 +621,18 @@ def expiring_child(hand: Hand) -> None:
 def publishing(hand: Hand) -> None:
     stream, seen = hand.name("s"), dict[str, int]()
     endpoint = hand.broker.doors["smq"]
-    publisher = Publisher(endpoint, close_timeout=0)
+    publisher = Publisher(close_timeout=0, endpoint=endpoint)
     topics = [f"t{n}" for n in range(6)]
 
     def repeat(_client: Any) -> None:
-        with Publisher(hand.lane.b.doors["smq"]) as again:
+        with Publisher(endpoint=hand.lane.b.doors["smq"]) as again:
             for topic in topics:
                 again.publish(stream, topic, topic.encode(), id=topic)
 
     hand.book.at_b.append(repeat)
 
     def each_once() -> None:
-        with Reader(hand.lane.b.doors["smq"], stream) as reader:
+        with Reader(stream, endpoint=hand.lane.b.doors["smq"]) as reader:
             found = [(each.sequence, each.payload.decode()) for each in reader]
         assert sorted(payload for _, payload in found) == topics, found
         assert [number for number, _ in found] == list(range(1, len(topics) + 1))
@@ -644,7 +644,7 @@ def publishing(hand: Hand) -> None:
             seen[topic] = hand.heard(publisher.publish(stream, topic, topic.encode(), id=topic))
             if topic == topics[3]:
                 expecting = publisher.publish(stream, topic, b"not", expect_topic=99)
-                with suppress(Conflict):
+                with suppress(ConflictError):
                     hand.heard(expecting)
     finally:
         with suppress(SluiceError):
@@ -654,7 +654,7 @@ def publishing(hand: Hand) -> None:
 def subscribing(hand: Hand) -> None:
     stream, name = hand.name("s"), "reader"
     a, b = hand.broker.doors["smq"], hand.lane.b.doors["smq"]
-    with Publisher(b) as publisher:
+    with Publisher(endpoint=b) as publisher:
         for n in range(6):
             publisher.publish(stream, "t", b"%d" % n)
     came: list[tuple[int, int]] = []
@@ -663,7 +663,7 @@ def subscribing(hand: Hand) -> None:
         def handler(batch: Any) -> None:
             came.extend((batch.fence, each.sequence) for each in batch)
 
-        return Subscription(endpoint, stream, name, handler, batch=2, follow=False)
+        return Subscription(stream, name, handler, batch=2, follow=False, endpoint=endpoint)
 
     def finish(_client: Any) -> None:
         until(lambda: _ends(at(b)), what="the take-over")
@@ -679,11 +679,11 @@ def subscribing(hand: Hand) -> None:
     working.start()
     until(lambda: hand.broker.dead or _joined(working), what="the end of the stream")
     _check_alive(hand)
-    hand.client.seek(stream, name, 3)
-    hand.client.forget(stream, name)
+    hand.client.subscriptions.seek(stream, name, 3)
+    hand.client.subscriptions.delete(stream, name)
     came.clear()
     with suppress(SluiceError, KeyboardInterrupt):
-        Subscription(a, stream, name, _break_off, batch=2, follow=False).run()
+        Subscription(stream, name, _break_off, batch=2, follow=False, endpoint=a).run()
     subscribed = hand.documents["subscriptions"]
     until(lambda: subscribed.find_one({"_id": f"{stream}/{name}", "holder": None}) or hand.broker.dead)
 
@@ -708,45 +708,45 @@ def _joined(subscription: Subscription) -> bool:
 
 def trimming(hand: Hand) -> None:
     stream = hand.name("s")
-    with Publisher(hand.lane.b.doors["smq"]) as publisher:
+    with Publisher(endpoint=hand.lane.b.doors["smq"]) as publisher:
         for n in range(6):
             publisher.publish(stream, "t", b"%d" % n).wait(60)
     hand.book.at_b.append(lambda client: client.trim(stream, 4))
 
     def the_rest_is_there() -> None:
-        with Reader(hand.lane.b.doors["smq"], stream, on_gap=lambda _gap: None) as reader:
+        with Reader(stream, on_gap=lambda _gap: None, endpoint=hand.lane.b.doors["smq"]) as reader:
             assert [each.sequence for each in reader] == [4, 5, 6]
 
     hand.book.checks.append(the_rest_is_there)
-    hand.client.trim(stream, 4)
+    hand.client.streams.trim(stream, 4)
 
 
 def removing(hand: Hand) -> None:
     """Segments that are not kept are removed once they were seen twice, 20 seconds apart."""
     stream = hand.name("s")
     segments = hand.documents[f"stream.{stream}"]
-    publisher = Publisher(hand.broker.doors["smq"])
+    publisher = Publisher(endpoint=hand.broker.doors["smq"])
     try:
         for n in range(4):
             hand.heard(publisher.publish(stream, "t", b"%d" % n))
     finally:
         with suppress(SluiceError):
             publisher.close(0)
-    hand.client.trim(stream, 5)
+    hand.client.streams.trim(stream, 5)
     until(lambda: hand.broker.dead or segments.count_documents({}) <= 2, 120, "the removal of segments")
     hand.book.checks.append(lambda: _is_empty_and_goes_on(hand, stream))
 
 
 def _is_empty_and_goes_on(hand: Hand, stream: str) -> None:
     endpoint = hand.lane.b.doors["smq"]
-    with Publisher(endpoint) as publisher:
+    with Publisher(endpoint=endpoint) as publisher:
         assert publisher.publish(stream, "t", b"next").wait(60) == 5
-    with Reader(endpoint, stream, on_gap=lambda _gap: None) as reader:
+    with Reader(stream, on_gap=lambda _gap: None, endpoint=endpoint) as reader:
         assert [each.payload for each in reader] == [b"next"]
 
 
 def routing(hand: Hand) -> None:
-    publisher = Publisher(hand.broker.doors["smq"])
+    publisher = Publisher(endpoint=hand.broker.doors["smq"])
     jobs = []
     try:
         for n in range(4):

@@ -41,7 +41,7 @@ class Rig:
         self._mongo.fail(self._mongo.ports[0], "failCommand", {"times": times}, data)
 
     def push(self) -> list[str]:
-        with Producer(self.endpoint) as producer:
+        with Producer(endpoint=self.endpoint) as producer:
             receipts = [producer.push(self.queue, b"x", id=f"{self.queue}-{n:02}") for n in range(COUNT)]
             for each in receipts:
                 each.wait(SECONDS)
@@ -58,13 +58,13 @@ class Rig:
             return sum(int(row[state]) for row in rows for state in ("ready", "waiting", "reserved", "dead"))
 
         wait_until(lambda: self.worked.keys() >= set(ids), SECONDS, "the work on all jobs")
-        with Client(self.endpoint) as client:
+        with Client(endpoint=self.endpoint) as client:
             wait_until(lambda: left(client) == 0, SECONDS, "the end of all jobs")
         assert self.worked == Counter(ids)
 
     def aborted(self) -> int:
-        with Client(self.endpoint) as client:
-            return int(client.counters()["counters"].get("transactions_aborted", 0))
+        with Client(endpoint=self.endpoint) as client:
+            return int(client.counters().counters.get("transactions_aborted", 0))
 
 
 @pytest.fixture(scope="module")
@@ -86,15 +86,18 @@ def rig(running: tuple[ReplicaSet, BrokerProcess]) -> Iterator[Rig]:
 
 
 def working(rig: Rig, queue: str, handler: Callable[[Job], Any], prefetch: int = COUNT) -> Worker:
-    return Worker(rig.endpoint, queue, handler, prefetch=prefetch)
+    return Worker(queue, handler, prefetch=prefetch, endpoint=rig.endpoint)
 
 
 @pytest.mark.one_in(3)
 @pytest.mark.parametrize("code", CODES)
 def test_children_end(rig: Rig, code: int) -> None:
     ids = rig.push()
-    with working(rig, rig.queue, lambda _job: FanOut(Forward(rig.then))), Client(rig.endpoint) as client:
-        wait_until(lambda: client.queue(rig.queue)["waiting"] == COUNT, SECONDS, "all parents")
+    with (
+        working(rig, rig.queue, lambda _job: FanOut(Forward(rig.then))),
+        Client(endpoint=rig.endpoint) as client,
+    ):
+        wait_until(lambda: client.queues.get(rig.queue).waiting == COUNT, SECONDS, "all parents")
     rig.break_off("delete", rig.then, code)
     with working(rig, rig.then, rig.note):
         rig.ended([f"{each}.1" for each in ids], rig.queue, rig.then)
@@ -122,9 +125,9 @@ def test_dead_letters_are_redriven_into_another_queue(rig: Rig) -> None:
         raise Reject("no")
 
     ids = rig.push()
-    with Client(rig.endpoint) as client, Producer(rig.endpoint) as producer:
+    with Client(endpoint=rig.endpoint) as client, Producer(endpoint=rig.endpoint) as producer:
         with working(rig, rig.queue, reject):
-            wait_until(lambda: client.queue(rig.queue)["dead"] == COUNT, SECONDS, "all dead letters")
+            wait_until(lambda: client.queues.get(rig.queue).dead == COUNT, SECONDS, "all dead letters")
         first = producer.push(rig.then, b"x")
         first.wait(SECONDS)
         rig.break_off("insert", rig.then, CODES[0])
@@ -135,7 +138,7 @@ def test_dead_letters_are_redriven_into_another_queue(rig: Rig) -> None:
 
 def test_messages_are_routed(rig: Rig) -> None:
     rig.break_off("insert", "invoices", CODES[0])
-    with Publisher(rig.endpoint) as publisher:
+    with Publisher(endpoint=rig.endpoint) as publisher:
         published = [publisher.publish("orders", "paid", b"x") for _ in range(COUNT)]
         numbers = [each.wait(SECONDS) for each in published]
     with working(rig, "invoices", rig.note):
@@ -144,11 +147,11 @@ def test_messages_are_routed(rig: Rig) -> None:
 
 def test_children_are_purged(rig: Rig) -> None:
     rig.push()
-    with Client(rig.endpoint) as client:
+    with Client(endpoint=rig.endpoint) as client:
         with working(rig, rig.queue, lambda _job: FanOut(Forward(rig.then))):
-            wait_until(lambda: client.queue(rig.queue)["waiting"] == COUNT, SECONDS, "all parents")
+            wait_until(lambda: client.queues.get(rig.queue).waiting == COUNT, SECONDS, "all parents")
         rig.break_off("update", rig.queue, CODES[0])
         assert client.purge(rig.then, wait=SECONDS) == COUNT
-        assert client.queue(rig.queue)["dead"] == COUNT
+        assert client.queues.get(rig.queue).dead == COUNT
         rig.process.wait_log("transactions_aborted: MongoDB has ended a transaction of")
-        client.purge(rig.queue, "dead")
+        client.queues.purge(rig.queue, "dead").result()

@@ -234,11 +234,14 @@ def test_a_job_that_goes_on_to_another_queue_is_in_one_of_them(
 
     with BrokerProcess(replica_set.uri, "moves", config={"devices": []}) as broker:
         endpoint = broker.doors["smq"]
-        with Producer(endpoint) as producer, Client(endpoint) as client:
+        with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
             producer.push_many("a", [b"x"] * pushed)
             producer.push("b", b"x")
             producer.flush(TIMEOUT)
-            with Worker(endpoint, "a", onward, prefetch=50), Worker(endpoint, "b", onward, prefetch=50):
+            with (
+                Worker("a", onward, prefetch=50, endpoint=endpoint),
+                Worker("b", onward, prefetch=50, endpoint=endpoint),
+            ):
                 for number in range(3):
                     for _ in range(100):
                         assert moves.acquire(timeout=TIMEOUT)

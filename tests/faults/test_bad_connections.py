@@ -211,7 +211,7 @@ def test_at_its_limit_of_connections_the_broker_turns_others_away(mongo_uri: str
 
         assert lines(broker, "connections_refused") <= 2 + time.monotonic() - began
         assert re.search("connections_refused: .* connections are open of 48", broker.process.log_text())
-        with Client(broker.doors["smq"]) as administrator:  # for whom connections are kept
+        with Client(endpoint=broker.doors["smq"]) as administrator:  # for whom connections are kept
             administrator.ping()
         assert broker.serves()
         assert _files(broker) < 240
@@ -235,28 +235,28 @@ def _allow_files(count: int) -> None:
 @pytest.mark.full
 def test_a_producer_with_fast_heartbeats_survives_a_stalled_store_and_so_does_the_broker() -> None:
     devices = [{"kind": "streamer", "frontend": ANY_PORT, "hwm": 500}]
-    with BrokerProcess(config={"devices": devices}) as broker, Client(broker.doors["smq"]) as admin:
+    with BrokerProcess(config={"devices": devices}) as broker, Client(endpoint=broker.doors["smq"]) as admin:
         context = zmq.Context()
         producers = [_beating(context, broker.doors["push"]) for _ in range(3)]
         for producer in producers:
             producer.send(b"x" * 200)
-        wait_until(lambda: admin.counters()["counters"].get("received") == 3)
+        wait_until(lambda: admin.counters().counters.get("received") == 3)
 
         os.kill(broker.mongod_pid, signal.SIGSTOP)
         try:
-            sent = _flood(producers, lambda: "gates_closed" in admin.counters()["counters"], blocked=3.0)
+            sent = _flood(producers, lambda: "gates_closed" in admin.counters().counters, blocked=3.0)
         finally:
             os.kill(broker.mongod_pid, signal.SIGCONT)
 
         assert sent > 500
         assert broker.process.poll() is None
-        wait_until(lambda: admin.counters()["counters"].get("pushed", 0) > 500)
-        assert admin.counters()["counters"]["gates_closed"] >= 1
-        before = admin.counters()["counters"]["pushed"]
+        wait_until(lambda: admin.counters().counters.get("pushed", 0) > 500)
+        assert admin.counters().counters["gates_closed"] >= 1
+        before = admin.counters().counters["pushed"]
         for producer in producers:
             assert producer.poll(60_000, zmq.POLLOUT)
             producer.send(b"and on it goes")
-        wait_until(lambda: admin.counters()["counters"]["pushed"] > before)
+        wait_until(lambda: admin.counters().counters["pushed"] > before)
         context.destroy(0)
         assert "Traceback" not in broker.log_text()
 

@@ -38,7 +38,7 @@ ASK = "GET {} HTTP/1.1\r\nHost: localhost\r\n\r\n"
 @pytest.fixture(scope="module")
 def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     with serving(mongo_uri, [], http="127.0.0.1:0", http_token=TOKEN) as broker:
-        with Producer(broker.doors["smq"]) as producer:
+        with Producer(endpoint=broker.doors["smq"]) as producer:
             producer.push("large", BIG, id="job").wait(60)
             producer.push("small", b"job", id="a/b").wait(60)
             producer.push("small", b"job", id="a\0b").wait(60)

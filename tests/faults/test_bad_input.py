@@ -60,7 +60,7 @@ def refused(broker: BrokerUnderTest, front: str, deaf: Doors, *frames: bytes) ->
     heard = broker.ask(front, *frames)
     broker.push(deaf.front, *frames)
     letter = broker.dead_letter(deaf.queue)
-    broker.admin.purge(deaf.queue, "dead")
+    broker.admin.queues.purge(deaf.queue, "dead").result()
     assert letter["reason"] == f"{code(heard)}: {message(heard)}"
     assert letter["size"] == sum(map(len, frames))
     assert broker.counter("unreadable") == before + 2
@@ -111,14 +111,14 @@ def test_no_more_queues_are_made_than_max_queues(broker: BrokerUnderTest, front:
             break
 
     assert code(answers[-1]) == "QUEUE_FULL"
-    assert len(broker.admin.queues()) == 18  # a tenth is kept for the library
+    assert len(broker.admin.queues.list()) == 18  # a tenth is kept for the library
     library = broker.smq()
     names = [f"more-{number}" for number in range(3)]
     pushed = [library.ask(b"PUSH", name, [[None, b"work", None]]) for name in names]
     assert [answer.verb for answer in pushed] == [b"OK", b"OK", b"ERROR"]
     assert pushed[-1].fields[0] == "QUEUE_FULL"
     for name in [f"many-{number}" for number in range(len(answers) - 1)] + names[:2]:
-        broker.admin.delete(name)
+        broker.admin.queues.delete(name).result()
 
 
 # -------------------------------------------------------------------- headers
@@ -242,7 +242,7 @@ def test_bad_jobs_of_the_library_are_refused_by_position_and_their_neighbours_st
     (problems,) = answer.fields
     assert [at for at, _, _ in problems] == list(range(1, 1 + len(BAD_ENTRIES)))
     assert {each for _, each, _ in problems} == {"BAD_HEADERS", "BAD_FRAMES"}
-    assert [job["id"] for job in broker.admin.peek("neighbours")] == ["good 1", "good 2"]
+    assert [job.id for job in broker.admin.jobs.list("neighbours")] == ["good 1", "good 2"]
     assert broker.counter("unreadable") == before + len(BAD_ENTRIES)
 
 
@@ -250,7 +250,7 @@ def test_a_push_that_wants_an_answer_is_refused(broker: BrokerUnderTest, deaf: D
     broker.push(deaf.front, b"", b'{"reply": "accepted"}', b"work")
 
     letter = broker.dead_letter(deaf.queue)
-    broker.admin.purge(deaf.queue, "dead")
+    broker.admin.queues.purge(deaf.queue, "dead").result()
     assert letter["reason"].startswith("BAD_HEADERS")
     assert "REQ and DEALER" in letter["reason"]
 
@@ -331,7 +331,7 @@ def test_over_long_jobs_of_the_library_are_refused_by_position(broker: BrokerUnd
     (problems,) = broker.smq().ask(b"PUSH", "sizes", entries).fields
 
     assert [(at, each) for at, each, _ in problems] == [(1, "TOO_LARGE")]
-    assert len(broker.admin.peek("sizes")) == 2
+    assert len(broker.admin.jobs.list("sizes")) == 2
 
 
 def test_the_default_limit_is_12_mib(mongo_uri: str) -> None:

@@ -78,7 +78,7 @@ def test_rollbacks_that_hang_are_bounded_too(mongo_uri: str, verdict: str) -> No
         hanging = shared.a.proxy.delay(shared.on("update", "ready"), None)
         worker = shared.client(shared.a)
         worker.ready(100)
-        with Producer(shared.a.endpoint) as producer:
+        with Producer(endpoint=shared.a.endpoint) as producer:
             for number in range(20 * hwm):
                 producer.push(shared.name, b"%d" % number)
         while worker.offered(5.0):
@@ -110,7 +110,7 @@ def test_a_queue_whose_commits_hang_does_not_stop_the_others(mongo_uri: str) -> 
 
 def push(shared: SharedQueue, jobs: int) -> None:
     """Confirmed, all of them: pushes go on."""
-    with Producer(shared.a.endpoint) as producer:
+    with Producer(endpoint=shared.a.endpoint) as producer:
         for number in range(jobs):
             producer.push(shared.name, b"%d" % number)
 
@@ -132,7 +132,7 @@ def test_large_jobs_of_many_producers_at_once(mongo_uri: str) -> None:
         payload = bytes(12 * MIB - 1024)
 
         def push_two() -> None:
-            with Producer(shared.a.endpoint, close_timeout=300) as producer:
+            with Producer(close_timeout=300, endpoint=shared.a.endpoint) as producer:
                 for _ in range(2):
                     producer.push(shared.name, payload)
 
@@ -179,7 +179,7 @@ def finish_all(client: RawClient, count: int, gate: threading.Event) -> None:
 def test_large_jobs_of_many_queues_with_slow_workers(mongo_uri: str) -> None:
     queues, jobs = [f"slow{number}" for number in range(30)], 32
     with shared_queue(mongo_uri, 1, queue=queues[0]) as shared, ExitStack() as stack:
-        with Producer(shared.a.endpoint, close_timeout=300) as producer:
+        with Producer(close_timeout=300, endpoint=shared.a.endpoint) as producer:
             for _ in range(jobs):
                 for queue in queues:
                     producer.push(queue, bytes(MIB))

@@ -41,7 +41,7 @@ def test_another_broker_takes_over_what_a_killed_one_held(mongo_uri: str, databa
         wait_until(lambda: waiting_and_reserved(second)[1] > 5, what="jobs staged at the first broker")
 
         first.kill()
-        with Worker(second.doors["smq"], "default", handler, prefetch=20):
+        with Worker("default", handler, prefetch=20, endpoint=second.doors["smq"]):
             wait_until(lambda: stored(mongo_uri, database) == 0, what="commit of all jobs")
 
     assert handler.handled == Counter(everything)
@@ -64,7 +64,7 @@ def test_jobs_are_taken_over_when_the_lease_is_over_and_not_at_the_next_sweep(
         worker.wait_said("got", 5)
         # When
         first.kill()
-        with Worker(second.doors["smq"], "default", handler, prefetch=20):
+        with Worker("default", handler, prefetch=20, endpoint=second.doors["smq"]):
             wait_until(lambda: set(handler.handled) == everything, what="the take-over")
 
 
@@ -74,8 +74,8 @@ def test_a_broker_that_wakes_after_its_jobs_were_taken_over_changes_nothing(
     late, handler = GatedHandler(), GatedHandler()
     with (
         two_brokers(mongo_uri, database) as (first, second),
-        Worker(first.doors["smq"], "default", late, prefetch=5, concurrency=5),
-        Worker(second.doors["smq"], "default", handler, prefetch=20, concurrency=20),
+        Worker("default", late, prefetch=5, concurrency=5, endpoint=first.doors["smq"]),
+        Worker("default", handler, prefetch=20, concurrency=20, endpoint=second.doors["smq"]),
     ):
         wait_until(lambda: len(push_one_more(first, late)) == 5, what="the first broker's jobs")
         first.send_signal(signal.SIGSTOP)
@@ -98,7 +98,7 @@ def kill_while_pushing(broker: BrokerProcess) -> None:
     pushed: list[set[str]] = []
     pushing = threading.Thread(target=lambda: pushed.append(push(broker, QUEUED)))
     pushing.start()
-    with closing(Client(broker.doors["smq"])) as client:
+    with closing(Client(endpoint=broker.doors["smq"])) as client:
         wait_until(
             lambda: client.counters()["counters"].get("pushed", 0) > QUEUED / 10, what="the first pushes"
         )
@@ -106,7 +106,7 @@ def kill_while_pushing(broker: BrokerProcess) -> None:
     broker.kill()
     broker.restart()
     pushing.join(60)
-    with Worker(broker.doors["smq"], "default", handler, prefetch=1000):
+    with Worker("default", handler, prefetch=1000, endpoint=broker.doors["smq"]):
         wait_until(lambda: len(handler.handled) == QUEUED, what="delivery of all jobs")
         wait_until(lambda: waiting_and_reserved(broker) == (0, 0), what="commit of all jobs")
 
@@ -152,18 +152,18 @@ def two_brokers(
 
 def push(broker: BrokerProcess, count: int, payload: bytes = b"") -> set[str]:
     """Push jobs, each confirmed; returns their ids."""
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         return {producer.push("default", payload).id for _ in range(count)}
 
 
 def waiting_and_reserved(broker: BrokerProcess) -> tuple[int, int]:
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         queue = next(each for each in client.queues() if each["name"] == "default")
         return queue["ready"] + queue["scheduled"], queue["reserved"]
 
 
 def refused_verdicts(broker: BrokerProcess) -> int:
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         counters = client.counters()["counters"]
         return int(counters.get("late_verdicts", 0) + counters.get("uncommitted", 0))
 

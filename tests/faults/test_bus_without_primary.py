@@ -6,7 +6,7 @@ import pytest
 from pymongo.errors import PyMongoError
 
 from faults.replica_set import ReplicaSet
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.store import EventRing, connect
 from support.waiting import wait_until
 
@@ -28,7 +28,7 @@ def test_who_listens_is_told_and_hears_the_next_primary(database: str, goes: str
             else:
                 with replica_set.direct(gone) as direct:
                     direct.admin.command("replSetStepDown", 60, force=True)
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 wait_until(lambda: feed.next() and False, what="an end")
         wait_until(lambda: listens(one, other), what="another primary")
 
@@ -39,5 +39,5 @@ def listens(one: EventRing, other: EventRing) -> bool:
         with one.listen([]) as feed:
             other.send(["ready mail 2"])
             return list(feed.next()) == ["ready mail 2"]
-    except (Unavailable, PyMongoError):
+    except (UnavailableError, PyMongoError):
         return False

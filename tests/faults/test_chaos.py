@@ -19,7 +19,7 @@ from faults.load import Load
 from faults.mongo_messages import Command
 from faults.proxied import RawClient, shared_queue
 from faults.replica_set import ReplicaSet
-from sluicemq import Duplicate, Producer
+from sluicemq import DuplicateError, Producer
 from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.broker_under_test import BrokerUnderTest, serving, spare
@@ -105,7 +105,7 @@ def test_of_jobs_with_one_dedupe_id_at_two_brokers_one_is_stored(mongo_uri: str,
         firsts: dict[str, list[str]] = {str(number): [] for number in range(count)}
 
         def push(endpoint: str, names: list[str]) -> None:
-            with Producer(endpoint, on_refused=lambda *_: None) as producer:
+            with Producer(on_refused=lambda *_: None, endpoint=endpoint) as producer:
                 receipts = [
                     (name, producer.push(shared.name, name.encode(), dedupe_id=name)) for name in names
                 ]
@@ -113,7 +113,7 @@ def test_of_jobs_with_one_dedupe_id_at_two_brokers_one_is_stored(mongo_uri: str,
                     try:
                         receipt.wait(60)
                         firsts[name].append(receipt.id)
-                    except Duplicate as error:
+                    except DuplicateError as error:
                         firsts[name].append(error.id)
 
         pushing = [
@@ -146,7 +146,7 @@ def test_no_pop_comes_twice_when_replies_are_lost_at_random(mongo_uri: str, seed
                 20,
             )
         poppers = [shared.client(broker) for broker in shared.brokers]
-        with Producer(shared.a.endpoint) as producer:
+        with Producer(endpoint=shared.a.endpoint) as producer:
             for number in range(count):
                 producer.push(shared.name, b"%d" % number)
         popped: Counter[bytes] = Counter()

@@ -86,7 +86,7 @@ def test_what_can_not_be_read_and_what_is_refused_as_a_whole_is_counted(broker: 
     smq.ask(wire.PUSH, "some", [[None, b"x", {"priority": 1000}], [None, b"x", None], "no job"])
     smq.ask(wire.PUSH, "no name!", TWICE)
     smq.ask(wire.PUSH, "some", [[None, b"", None]] * 1001)
-    broker.admin.pause("some", wire.INTAKE)
+    broker.admin.queues.pause("some", wire.INTAKE)
     smq.ask(wire.PUSH, "some", TWICE)
     counted.wait(received=1 + 3 + 2 + 1001 + 2, unreadable=3, pushed=1, refused=2 + 1001 + 2)
 
@@ -139,10 +139,10 @@ def test_what_is_popped_is_committed_and_what_could_not_be_sent_is_pushed_and_de
     broker: BrokerUnderTest,
 ) -> None:
     counted, doors = Counted(broker), broker.take("ack")
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         for _ in range(50):
             producer.push(doors.queue, b"x" * 1000)
-    broker.admin.pop(doors.queue, 10)
+    broker.admin.jobs.pop(doors.queue, 10)
     counted.wait(delivered=10, committed=10, committing=0)
     took_and_left(broker, doors)
     counted.since()
@@ -162,7 +162,7 @@ def test_the_counters_add_up_at_any_moment_under_load(broker: BrokerUnderTest) -
     problems: list[AssertionError] = []
 
     def watch() -> None:
-        with Client(broker.doors["smq"]) as client:
+        with Client(endpoint=broker.doors["smq"]) as client:
             while not ended.is_set():
                 try:
                     check_balance(figures(client))
@@ -172,13 +172,13 @@ def test_the_counters_add_up_at_any_moment_under_load(broker: BrokerUnderTest) -
     watcher = threading.Thread(target=watch)
     watcher.start()
     # When
-    with Producer(broker.doors["smq"]) as producer, Client(broker.doors["smq"]) as client:
+    with Producer(endpoint=broker.doors["smq"]) as producer, Client(endpoint=broker.doors["smq"]) as client:
         for number in range(3000):
             producer.push("load", b"x", id=str(number % 1000))
         producer.flush()
-        while client.pop("load", 500):
+        while client.jobs.pop("load", 500):
             pass
-        with client.reserve("load", 1000):
+        with client.jobs.reserve("load", 1000):
             pass
     ended.set()
     watcher.join()

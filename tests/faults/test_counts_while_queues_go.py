@@ -13,7 +13,7 @@ from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from faults.replica_set import ReplicaSet
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.store import collection, survey_queues
 from sluicemq_broker.store.admin.counting import small_counts
 from sluicemq_broker.store.jobs.index_models import INDEXES
@@ -54,7 +54,7 @@ def ask_again(ask: Callable[..., Any], database: Any, over: threading.Event) -> 
     while not over.is_set():
         try:
             ask(database, QUEUES, time.time())
-        except (Unavailable, OperationFailure):
+        except (UnavailableError, OperationFailure):
             if over.wait(0.01):
                 return
 

@@ -88,14 +88,17 @@ def test_each_device_says_for_itself_whether_its_messages_make_queues(
 ) -> None:
     settings: dict[str, Any] = {"kind": "queue", "frontend": ANY_PORT, "auto_create": device}
     config = {"devices": [settings], "broker": {"auto_create": broker}}
-    with BrokerProcess(mongo_uri, database, config=config) as process, Client(process.doors["smq"]) as admin:
+    with (
+        BrokerProcess(mongo_uri, database, config=config) as process,
+        Client(endpoint=process.doors["smq"]) as admin,
+    ):
         with zmq.Context() as context, context.socket(zmq.REQ) as asker:
             asker.linger = 0
             asker.connect(process.doors["req"])
             asker.send_multipart([b"new", b'{"reply": "accepted"}', b"work"])
             answer = receive(asker)
         assert (answer[0] != b"ERROR") is made
-        assert ("new" in [queue["name"] for queue in admin.queues()]) is made
+        assert ("new" in [queue.name for queue in admin.queues.list()]) is made
 
 
 def test_a_hundred_that_ask_for_the_counts_without_end_and_leave_keep_no_answer_from_others(
@@ -121,7 +124,7 @@ def test_forty_that_look_for_nothing_in_a_long_stream_hold_up_no_question_of_ano
     # Given a replay door, and a crowd that asks for a topic that is not there, again and again
     device = {"kind": "forwarder", "frontend": ANY_PORT, "backend": ANY_PORT, "stream": "short"}
     with serving(mongo_uri, [{**device, "replay": tcp()}]) as broker:
-        with Publisher(broker.doors["smq"]) as publisher:
+        with Publisher(endpoint=broker.doors["smq"]) as publisher:
             publisher.publish("short", b"topic", b"message")
             for number in range(4000):
                 publisher.publish("long", b"topic.%d" % number, b"message")

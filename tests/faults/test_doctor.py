@@ -113,9 +113,9 @@ def brokers(uri: str, database: str, *configs: Mapping[str, Any]) -> Iterator[li
 
 def test_a_set_up_that_is_well_has_no_error_and_all_of_it_is_looked_at(mongo_uri: str, database: str) -> None:
     with brokers(mongo_uri, database, {}) as [broker]:
-        with Producer(broker.doors["smq"]) as producer:
+        with Producer(endpoint=broker.doors["smq"]) as producer:
             producer.push("mail", b"x").wait(TIMEOUT)
-        with Worker(broker.doors["smq"], "mail", lambda _job: None):
+        with Worker("mail", lambda _job: None, endpoint=broker.doors["smq"]):
             found = doctor("--config", broker.folder / "broker.toml")
     assert found.said("error") == ""
     said = found.said("ok")
@@ -245,7 +245,7 @@ def test_databases_of_single_queues_are_looked_at(mongo_uri: str, database: str,
 
 
 def test_a_missing_index_is_named(mongo_uri: str, database: str, of_store: Any) -> None:
-    with brokers(mongo_uri, database, {}) as [broker], Producer(broker.doors["smq"]) as producer:
+    with brokers(mongo_uri, database, {}) as [broker], Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("mail", b"x").wait(TIMEOUT)
         producer.push("other", b"x").wait(TIMEOUT)
     of_store["queue.mail"].drop_index("ready")  # brokers would make it again
@@ -258,7 +258,7 @@ def test_a_missing_index_is_named(mongo_uri: str, database: str, of_store: Any) 
     ("number", "level", "said"),
     [
         (99, "error", "was written by a newer SluiceMQ (schema 99"),
-        (2, "warning", "sluicemq upgrade"),
+        (2, "warning", "sluicemq brokers upgrade"),
         (1, "warning", "has schema 1, which this version raises"),
     ],
 )
@@ -366,7 +366,7 @@ def test_a_task_that_stands_still_is_named(mongo_uri: str, database: str, of_sto
 
 def test_a_queue_without_workers_is_named(mongo_uri: str, database: str) -> None:
     with brokers(mongo_uri, database, {}) as [broker]:
-        with Producer(broker.doors["smq"]) as producer:
+        with Producer(endpoint=broker.doors["smq"]) as producer:
             producer.push("mail", b"x").wait(TIMEOUT)
         found = doctor("--endpoint", broker.doors["smq"], "--config", broker.folder / "broker.toml")
     assert "queue mail has 1 ready jobs, and no workers" in found.said("warning", "queues")
@@ -415,7 +415,7 @@ def test_a_report_has_what_a_bug_report_needs_and_no_text_of_a_job(
 
     with brokers(mongo_uri, database, config) as [broker]:
         endpoint = broker.doors["smq"]
-        with Producer(endpoint) as producer, Worker(endpoint, "mail", fail):
+        with Producer(endpoint=endpoint) as producer, Worker("mail", fail, endpoint=endpoint):
             producer.push("mail", b"swordfish", headers={"secret": "swordfish"}).wait(TIMEOUT)
             with MongoClient[dict[str, Any]](mongo_uri) as client:
                 kinds = client[database]["incidents"]

@@ -126,9 +126,9 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
     ask = {"kind": "queue", "queue": "large", "frontend": ANY_PORT, "backend": ANY_PORT}
     with serving(mongo_uri, [ask, *spare(pop=1), REPLAYED]) as broker:
         endpoint = broker.doors["smq"]
-        with working(endpoint, {"large": lambda _: bytes(LARGE)}), Producer(endpoint) as producer:
+        with working(endpoint, {"large": lambda _: bytes(LARGE)}), Producer(endpoint=endpoint) as producer:
             producer.call("large", b"work", SECONDS, id="done", keep_done=3600)
-        with Producer(endpoint) as producer, Publisher(endpoint) as publisher:
+        with Producer(endpoint=endpoint) as producer, Publisher(endpoint=endpoint) as publisher:
             producer.push("large", bytes(LARGE), id="big")
             for _ in range(5):
                 producer.push("taken", bytes(LARGE))
@@ -155,7 +155,7 @@ def test_whatever_stands_in_a_field_of_a_verb_it_takes_no_long_turn(
     shared: BrokerUnderTest, verb: bytes
 ) -> None:
     address = shared.doors["smq"]
-    with Client(address) as honest:
+    with Client(endpoint=address) as honest:
         honest.counters()
         with closing(shake_hands(address, b"DEALER")) as stranger, suppress(ConnectionError):
             for number, fields in enumerate(hostile(VERBS[verb].fields), 1):
@@ -190,8 +190,8 @@ def honest_ones_are_served(
     """Look on while so many say this and read nothing."""
     with (
         ExitStack() as stack,
-        Client(shared.doors["smq"]) as honest,
-        Producer(shared.doors["smq"]) as producer,
+        Client(endpoint=shared.doors["smq"]) as honest,
+        Producer(endpoint=shared.doors["smq"]) as producer,
     ):
         for _ in range(crowd):
             stranger = stack.enter_context(closing(shake_hands(address, kind)))

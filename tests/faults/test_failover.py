@@ -55,7 +55,10 @@ def stop(broker: BrokerProcess) -> None:
 def test_pushes_results_and_questions_go_on_at_the_other_broker(
     mongo_uri: str, database: str, two: Brokers, fault: Callable[[BrokerProcess], None]
 ) -> None:
-    with Producer(endpoints(two)) as producer, Client(endpoints(two), timeout=TIMEOUT) as client:
+    with (
+        Producer(endpoint=endpoints(two)) as producer,
+        Client(timeout=TIMEOUT, endpoint=endpoints(two)) as client,
+    ):
         receipts = [producer.push("first", b"%d" % number) for number in range(2000)]
         reply = producer.submit("asked", b"x")
         reply.receipt.wait(TIMEOUT)
@@ -68,9 +71,9 @@ def test_pushes_results_and_questions_go_on_at_the_other_broker(
         for receipt in receipts:
             receipt.wait(TIMEOUT)
         (other,) = [each for each in two if each is not lost]
-        with Worker(other.doors["smq"], "asked", lambda job: job.payload + b"!"):
+        with Worker("asked", lambda job: job.payload + b"!", endpoint=other.doors["smq"]):
             assert reply.result(TIMEOUT) == b"x!"
-        assert client.queue("first")["ready"] == len(receipts)
+        assert client.queues.get("first").ready == len(receipts)
         assert producer.connected_to == other.doors["smq"]
     with MongoClient[dict[str, Any]](mongo_uri) as mongo:
         stored = mongo[database]["queue.first"].find({}, {"_id": 1}).sort("seq")
@@ -87,12 +90,12 @@ def test_messages_of_a_stream_are_published_read_and_worked_on_once_each(
         seen.extend(message.payload for message in batch)
 
     wanted = [b"%d" % number for number in range(1000)]
-    with Publisher(endpoints(two)) as maker:
+    with Publisher(endpoint=endpoints(two)) as maker:
         maker.publish("s", "topic", wanted[0]).wait(TIMEOUT)
     with (
-        Publisher(endpoints(two)) as publisher,
-        Reader(endpoints(two), "s", follow=True) as reader,
-        Subscription(endpoints(two), "s", "all", note),
+        Publisher(endpoint=endpoints(two)) as publisher,
+        Reader("s", follow=True, endpoint=endpoints(two)) as reader,
+        Subscription("s", "all", note, endpoint=endpoints(two)),
     ):
         for payload in wanted[1:400]:
             publisher.publish("s", "topic", payload)
@@ -121,7 +124,10 @@ def test_messages_of_a_stream_are_published_read_and_worked_on_once_each(
 
 
 def test_both_brokers_die_and_one_comes_back(two: Brokers) -> None:
-    with Producer(endpoints(two)) as producer, Client(endpoints(two), timeout=TIMEOUT) as client:
+    with (
+        Producer(endpoint=endpoints(two)) as producer,
+        Client(timeout=TIMEOUT, endpoint=endpoints(two)) as client,
+    ):
         producer.push("q", b"first").wait(TIMEOUT)
         client.ping()
         for each in two:
@@ -159,11 +165,11 @@ class Load:
             threading.Thread(target=self._repeat, args=(name, getattr(self, f"_{name}")))
             for name in self._done
         ]
-        self._worker = Worker(endpoints, "asked", self._answer, prefetch=4)
+        self._worker = Worker("asked", self._answer, prefetch=4, endpoint=endpoints)
 
     def __enter__(self) -> Self:
-        self._producer = Producer(self._endpoints)
-        self._client = Client(self._endpoints, timeout=TIMEOUT)
+        self._producer = Producer(endpoint=self._endpoints)
+        self._client = Client(timeout=TIMEOUT, endpoint=self._endpoints)
         for queue in ("pushed", "changed", "ordered"):
             self._producer.push(queue, b"first").wait(TIMEOUT)
         self._worker.start()

@@ -33,7 +33,7 @@ def test_a_broker_dies_at_the_second_meeting_of_a_statement(
     mongo_uri: str, database: str, moment: str, left: int
 ) -> None:
     with broker(mongo_uri, database, f"{INSERT}.{moment}=die@2") as dying:
-        with suppress(SluiceError), Producer(dying.doors["smq"], close_timeout=0.1) as producer:
+        with suppress(SluiceError), Producer(close_timeout=0.1, endpoint=dying.doors["smq"]) as producer:
             producer.push("mail", b"first").wait(TIMEOUT)
             producer.push("mail", b"second")
             assert dying.process.wait(TIMEOUT) == -signal.SIGKILL
@@ -46,18 +46,21 @@ def test_of_a_statement_that_verbs_share_the_verb_that_is_named_is_met(
     mongo_uri: str, database: str, verb: str, code: int | None
 ) -> None:
     with broker(mongo_uri, database, f"{verb}.commit.before=die") as named:
-        with Producer(named.doors["smq"]) as producer:
+        with Producer(endpoint=named.doors["smq"]) as producer:
             producer.push("mail", b"first").wait(TIMEOUT)
-        with suppress(SluiceError), Client(named.doors["smq"], timeout=TIMEOUT, patient=False) as client:
+        with (
+            suppress(SluiceError),
+            Client(timeout=TIMEOUT, wait=False, endpoint=named.doors["smq"]) as client,
+        ):
             client.reserve("mail", 1, wait=TIMEOUT).jobs[0].forward("next", b"on")
         assert (named.process.wait(TIMEOUT) if code else named.process.poll()) == code
 
 
 def test_a_statement_waits_and_goes_on(mongo_uri: str, database: str) -> None:
     with broker(mongo_uri, database, f"{COMMIT}.before=wait:3") as slow:
-        with Producer(slow.doors["smq"]) as producer:
+        with Producer(endpoint=slow.doors["smq"]) as producer:
             producer.push("mail", b"first").wait(TIMEOUT)
-        with Client(slow.doors["smq"]) as client, client.reserve("mail", 1, wait=TIMEOUT) as claim:
+        with Client(endpoint=slow.doors["smq"]) as client, client.reserve("mail", 1, wait=TIMEOUT) as claim:
             began = time.monotonic()
             claim.jobs[0].commit()
             assert time.monotonic() - began >= 3
@@ -66,7 +69,10 @@ def test_a_statement_waits_and_goes_on(mongo_uri: str, database: str) -> None:
 
 def test_a_trace_names_what_was_met_once_each(mongo_uri: str, database: str, tmp_path: Path) -> None:
     file = tmp_path / "met"
-    with broker(mongo_uri, database, f"trace:{file}") as traced, Producer(traced.doors["smq"]) as producer:
+    with (
+        broker(mongo_uri, database, f"trace:{file}") as traced,
+        Producer(endpoint=traced.doors["smq"]) as producer,
+    ):
         for _ in range(2):
             producer.push("mail", b"job").wait(TIMEOUT)
         assert "dies or waits where a test wants it to" in traced.log_text()

@@ -63,7 +63,10 @@ class Flooded:
         def work(job: Job) -> None:
             done.append(job.id)
 
-        with Worker(door, queue, work, **self.access), Producer(door, **self.access) as producer:
+        with (
+            Worker(queue, work, **self.access, endpoint=door),
+            Producer(**self.access, endpoint=door) as producer,
+        ):
             pushed = [producer.push(queue, b"x") for _ in range(20)]
             for each in pushed:
                 each.wait(TIMEOUT)
@@ -77,7 +80,7 @@ def flooded(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     database = f"flooded_{token_hex(4)}"
     with (
         serving(folder, mongo_uri, database, max_handshakes=MOST) as (process, target, access),
-        Client(process.doors["smq"], **access) as admin,
+        Client(**access, endpoint=process.doors["smq"]) as admin,
     ):
         yield Flooded(process, target, access, admin)
 

@@ -24,7 +24,7 @@ def test_a_group_is_in_order_after_a_primary_has_gone_whose_last_writes_no_other
     with (
         ReplicaSet(3) as nodes,
         BrokerProcess(nodes.uri, name) as broker,
-        Producer(broker.doors["smq"]) as producer,
+        Producer(endpoint=broker.doors["smq"]) as producer,
     ):
         # Given a group, and a primary from which the other nodes read nothing any more
         producer.push(QUEUE, b"0", group="a").wait(TIMEOUT)
@@ -43,7 +43,7 @@ def test_a_group_is_in_order_after_a_primary_has_gone_whose_last_writes_no_other
             receipt.wait(TIMEOUT)
         # Then
         came: list[int] = []
-        with Worker(broker.doors["smq"], QUEUE, lambda job: came.append(int(job.payload))):
+        with Worker(QUEUE, lambda job: came.append(int(job.payload)), endpoint=broker.doors["smq"]):
             wait_until(lambda: len(set(came)) == 7, 120, "all jobs")
         assert sorted(set(came), key=came.index) == list(range(7))
 

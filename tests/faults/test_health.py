@@ -28,10 +28,10 @@ def test_a_mongodb_that_is_stopped_makes_the_broker_unready_and_stats_say_the_sa
 ) -> None:
     # Given
     web = Web(broker.http)
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("mail", b"job").wait(60)
-    with Client(broker.doors["smq"], timeout=60) as client:
-        assert client.queue("mail")["ready"] == 1
+    with Client(timeout=60, endpoint=broker.doors["smq"]) as client:
+        assert client.queues.get("mail").ready == 1
         os.kill(broker.mongod_pid, signal.SIGSTOP)
         try:
             # When
@@ -61,9 +61,9 @@ def test_it_is_noticed_within_three_seconds() -> None:
 def test_a_broker_that_stops_is_not_ready(broker: BrokerProcess) -> None:
     # Given a stop that waits for a job
     web, endpoint = Web(broker.http), broker.doors["smq"]
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         producer.push("slow", b"job").wait(60)
-    with Client(endpoint) as client, client.reserve("slow", 1, wait=60):
+    with Client(endpoint=endpoint) as client, client.jobs.reserve("slow", 1, wait=60):
         # When
         broker.process.terminate()
         # Then

@@ -29,7 +29,7 @@ VERDICTS: dict[str, tuple[str, str, str, dict[str, Any]]] = {
 
 
 def test_the_counters_are_told_while_mongodb_does_not_answer(shared: SharedQueue) -> None:
-    with Client(shared.a.endpoint) as client:
+    with Client(endpoint=shared.a.endpoint) as client:
         shared.a.proxy.freeze()
         try:
             told = client.counters()
@@ -81,7 +81,7 @@ def use_an_id_again(shared: SharedQueue, client: RawClient, verdict: str, payloa
 
 def remove(shared: SharedQueue, state: str) -> None:
     """An operator at the other broker removes what a verdict has left."""
-    with Client(shared.b.endpoint) as other:
+    with Client(endpoint=shared.b.endpoint) as other:
         if state == "ready":
             other.jobs.cancel(shared.name, "fixed")
         elif state:

@@ -19,7 +19,7 @@ def test_the_sums_are_what_was_pushed_and_done_but_for_the_last_flush_of_the_one
     with (
         BrokerProcess(mongo_uri, database, config=config) as killed,
         BrokerProcess(mongo_uri, database, config=config) as other,
-        Client(other.doors["smq"]) as client,
+        Client(endpoint=other.doors["smq"]) as client,
     ):
 
         def sums() -> dict[str, int]:
@@ -33,7 +33,7 @@ def test_the_sums_are_what_was_pushed_and_done_but_for_the_last_flush_of_the_one
         _push(killed, BATCH)
         killed.kill()
         done: list[str] = []
-        with Worker(other.doors["smq"], "mail", lambda job: done.append(job.id), prefetch=50):
+        with Worker("mail", lambda job: done.append(job.id), prefetch=50, endpoint=other.doors["smq"]):
             wait_until(lambda: len(set(done)) == 3 * BATCH, what="all jobs at the other")
         # Then
         wait_until(lambda: sums().get("committed") == 3 * BATCH, what="its flush")
@@ -43,11 +43,11 @@ def test_the_sums_are_what_was_pushed_and_done_but_for_the_last_flush_of_the_one
         _push(other, BATCH)
         other.terminate()
         other.restart()
-        with Client(other.doors["smq"]) as again:
+        with Client(endpoint=other.doors["smq"]) as again:
             assert again.history("mail")["total"]["pushed"] == before + BATCH
 
 
 def _push(broker: BrokerProcess, count: int) -> None:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         for _ in range(count):
             producer.push("mail", b"job")

@@ -38,9 +38,11 @@ def brokers(mongo_uri: str, database: str, count: int) -> Iterator[list[BrokerPr
 @pytest.mark.parametrize("count", [1, 2])
 def test_messages_in_a_relay_are_stored_once(mongo_uri: str, database: str, count: int) -> None:
     with brokers(mongo_uri, database, count) as (late, other), LateRelay(late.doors["smq"]) as relay:
-        with Publisher(late.doors["smq"]) as publisher:
+        with Publisher(endpoint=late.doors["smq"]) as publisher:
             publisher.publish("orders", "a", b"0").wait(TIMEOUT)
-        with through(relay.address, lambda: Publisher([relay.address, other.doors["smq"]])) as publisher:
+        with through(
+            relay.address, lambda: Publisher(endpoint=[relay.address, other.doors["smq"]])
+        ) as publisher:
             relay.hold()
             receipts = [publisher.publish("orders", "a", b"%d" % at) for at in range(1, 100)]
             wait_until(lambda: relay.kept, what="messages in the relay")
@@ -61,15 +63,15 @@ def test_messages_at_a_broker_that_stood_still_are_stored_once(
 ) -> None:
     with brokers(mongo_uri, database, 2) as (frozen, other):
         if wrote_before:
-            with Publisher(frozen.doors["smq"]) as publisher:
+            with Publisher(endpoint=frozen.doors["smq"]) as publisher:
                 publisher.publish("orders", "a", b"before").wait(TIMEOUT)
         with through(
-            frozen.doors["smq"], lambda: Publisher([frozen.doors["smq"], other.doors["smq"]])
+            frozen.doors["smq"], lambda: Publisher(endpoint=[frozen.doors["smq"], other.doors["smq"]])
         ) as publisher:
             with stopped(frozen):
                 receipts = [publisher.publish("orders", "a", b"%d" % at) for at in range(100)]
                 publisher.flush(TIMEOUT)
-            with Client(frozen.doors["smq"]) as client:
+            with Client(endpoint=frozen.doors["smq"]) as client:
                 wait_until(lambda: client.counters()["broker"]["storing"] == 0, what="all that it had read")
         found = all_of(other)
 
@@ -83,7 +85,7 @@ def test_jobs_in_a_relay_run_once(mongo_uri: str, database: str, count: int) -> 
         brokers(mongo_uri, database, count) as (late, other),
         LateRelay(late.doors["smq"]) as relay,
         Runs(other) as runs,
-        through(relay.address, lambda: Producer([relay.address, other.doors["smq"]])) as producer,
+        through(relay.address, lambda: Producer(endpoint=[relay.address, other.doors["smq"]])) as producer,
     ):
         relay.hold()
         receipts = [producer.push("mail", b"x") for _ in range(JOBS)]
@@ -103,13 +105,13 @@ def test_jobs_in_a_relay_run_once(mongo_uri: str, database: str, count: int) -> 
 def test_jobs_at_a_broker_that_stood_still_run_once(mongo_uri: str, database: str) -> None:
     with brokers(mongo_uri, database, 2) as (frozen, other), Runs(other) as runs:
         endpoints = [frozen.doors["smq"], other.doors["smq"]]
-        with through(endpoints[0], lambda: Producer(endpoints)) as producer:
+        with through(endpoints[0], lambda: Producer(endpoint=endpoints)) as producer:
             producer.push("mail", b"first").wait(TIMEOUT)
             with stopped(frozen):
                 receipts = [producer.push("mail", b"x") for _ in range(JOBS)]
                 producer.flush(TIMEOUT)
                 runs.wait_for(JOBS + 1)
-            with Client(frozen.doors["smq"]) as client:
+            with Client(endpoint=frozen.doors["smq"]) as client:
                 wait_until(lambda: not client.counters()["broker"]["storing"], what="its rest")
             producer.push("mail", b"last").wait(TIMEOUT)
             runs.wait_for(JOBS + 2)
@@ -122,9 +124,9 @@ def test_a_pause_in_a_relay_does_not_undo_a_later_resume(mongo_uri: str, databas
     with (
         brokers(mongo_uri, database, 1) as (broker, _),
         LateRelay(broker.doors["smq"]) as relay,
-        through(relay.address, lambda: Client([relay.address, broker.doors["smq"]])) as client,
+        through(relay.address, lambda: Client(endpoint=[relay.address, broker.doors["smq"]])) as client,
     ):
-        with Producer(broker.doors["smq"]) as producer:
+        with Producer(endpoint=broker.doors["smq"]) as producer:
             producer.push("mail", b"x").wait(TIMEOUT)
         relay.hold()
         pausing = threading.Thread(target=client.pause, args=("mail",))
@@ -144,7 +146,7 @@ class Runs:
 
     def __init__(self, broker: BrokerProcess) -> None:
         self.count: Counter[str] = Counter()
-        self._worker = Worker(broker.doors["smq"], "mail", self._handle, concurrency=4)
+        self._worker = Worker("mail", self._handle, concurrency=4, endpoint=broker.doors["smq"])
 
     @property
     def again(self) -> dict[str, int]:
@@ -189,5 +191,5 @@ def stopped(broker: BrokerProcess) -> Iterator[None]:
 
 
 def all_of(broker: BrokerProcess) -> list[Message]:
-    with Reader(broker.doors["smq"], "orders") as reader:
+    with Reader("orders", endpoint=broker.doors["smq"]) as reader:
         return list(reader)

@@ -88,8 +88,8 @@ def test_one_held_reply_is_no_silence(mongo: Mongo, mongo_uri: str, databases: l
     with (
         CuttingProxy(mongo_uri) as proxy,
         a_broker(proxy.uri, database) as broker,
-        Worker(broker.doors["smq"], "mail", handler),
-        Producer(broker.doors["smq"]) as producer,
+        Worker("mail", handler, endpoint=broker.doors["smq"]),
+        Producer(endpoint=broker.doors["smq"]) as producer,
     ):
         first = producer.push("mail", b"1").wait(60) or "1"
         wait_until(lambda: handler.began, what="a job at work")
@@ -141,8 +141,8 @@ def test_brokers_of_different_databases_share_a_queue(
     with (
         a_broker(mongo_uri, one, queues) as first,
         a_broker(mongo_uri, two, queues) as second,
-        Worker(first.doors["smq"], "shared", handler) as _,
-        Producer(second.doors["smq"]) as producer,
+        Worker("shared", handler, endpoint=first.doors["smq"]) as _,
+        Producer(endpoint=second.doors["smq"]) as producer,
     ):
         receipt = producer.push("shared", b"x")
         receipt.wait(60)
@@ -158,6 +158,6 @@ def test_brokers_of_different_databases_share_a_queue(
         first.kill()  # and the second, which never sees the first's own database, takes over
         again = AtWork()
         again.enough.set()
-        with Worker(second.doors["smq"], "shared", again):
+        with Worker("shared", again, endpoint=second.doors["smq"]):
             wait_until(lambda: again.began, what="the job of the dead broker")
         handler.enough.set()

@@ -10,7 +10,7 @@ import pytest
 from pymongo import MongoClient
 
 from faults.mongo_proxy import CuttingProxy
-from sluicemq import Client, Producer, Unfinished
+from sluicemq import Client, Producer, UnfinishedError
 from sluicemq_broker.queues.tasks import AT_ONCE
 from support.broker_process import BrokerProcess
 from support.waiting import TIMEOUT, wait_until
@@ -30,16 +30,16 @@ class Slow:
     def __init__(self, broker: BrokerProcess, documents: Any) -> None:
         self.broker = broker
         self.jobs = documents["queue.full"]
-        with Producer(broker.doors["smq"]) as producer:
+        with Producer(endpoint=broker.doors["smq"]) as producer:
             for _ in range(JOBS):
                 producer.push("full", b"job")
 
     def client(self) -> Client:
-        return Client(self.broker.doors["smq"], timeout=TIMEOUT)
+        return Client(timeout=TIMEOUT, endpoint=self.broker.doors["smq"])
 
     def purge(self) -> str:
         """Order it and leave; the id of the task."""
-        with self.client() as client, pytest.raises(Unfinished) as raised:
+        with self.client() as client, pytest.raises(UnfinishedError) as raised:
             client.purge("full", wait=0.0)
         wait_until(lambda: self.jobs.count_documents({}) < JOBS, what="the first page")
         return raised.value.task

@@ -15,7 +15,7 @@ from pymongo import MongoClient
 
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy, Fault, Held, Watched
-from sluicemq import Client, Duplicate, Expired, Job, Producer, PushReceipt, Rollback, Worker
+from sluicemq import Client, DuplicateError, ExpiredError, Job, Producer, PushReceipt, Retry, Worker
 from support.broker_process import BrokerProcess
 from support.ports import tcp
 from support.waiting import wait_until
@@ -101,7 +101,7 @@ class ProxiedQueue:
 
     def push(self) -> None:
         """Push all jobs, confirmed."""
-        with Producer(self.endpoint) as producer:
+        with Producer(endpoint=self.endpoint) as producer:
             for job in JOBS:
                 producer.push(self.name, job)
 
@@ -127,16 +127,16 @@ class ProxiedQueue:
             handled[job.payload] += 1
             handled.attempts.add(job.attempt)
             if fail_first and job.attempt == 1:
-                raise Rollback("not the first time", delay=0)
+                raise Retry("not the first time", delay=0)
             return b"result of " + job.payload
 
-        with Worker(self.endpoint, self.name, handle, prefetch=len(JOBS)):
+        with Worker(self.name, handle, prefetch=len(JOBS), endpoint=self.endpoint):
             wait_until(lambda: self.summary()["workers"] == 1, what="the worker's coming")
             yield handled
 
     def look(self) -> None:
         """Have the broker look for ready jobs: it inserts jobs reserved once it knows that none is."""
-        with Client(self.endpoint) as client, client.reserve(self.name, 1, 0) as claim:
+        with Client(endpoint=self.endpoint) as client, client.jobs.reserve(self.name, 1, 0) as claim:
             assert not len(claim)
 
     def hold(self, statement: str) -> Fault[Held]:
@@ -158,7 +158,7 @@ class ProxiedQueue:
 
     def summary(self) -> dict[str, Any]:
         """What the broker says of the queue; perhaps nobody has asked for it yet."""
-        with Client(self.endpoint) as client:
+        with Client(endpoint=self.endpoint) as client:
             nothing = {"workers": 0, "in_flight": 0}
             return next((each for each in client.queues() if each["name"] == self.name), nothing)
 
@@ -222,7 +222,7 @@ def test_duplicates_in_a_push_that_was_not_answered_are_what_they_were(
         handled = stack.enter_context(queue.working()) if working else None
         # When: each dedupe_id is pushed three times
         queue.cut(is_push, times)
-        with Producer(queue.endpoint, on_refused=lambda *_: None) as producer:
+        with Producer(on_refused=lambda *_: None, endpoint=queue.endpoint) as producer:
             receipts = [
                 [producer.push(queue.name, job, dedupe_id=job.decode()) for job in JOBS] for _ in range(3)
             ]
@@ -242,14 +242,14 @@ def first_of(receipt: PushReceipt) -> str:
     """The id of the job that was first: its own, or the one that it was told."""
     try:
         receipt.wait(SECONDS)
-    except Duplicate as error:
+    except DuplicateError as error:
         return error.id
     return receipt.id
 
 
 def test_an_id_whose_taking_over_was_not_answered_is_taken_over_once(queue: ProxiedQueue) -> None:
     # Given
-    with Producer(queue.endpoint) as producer:
+    with Producer(endpoint=queue.endpoint) as producer:
         old = producer.push(queue.name, b"old", dedupe_id="d", dedupe_window=0.1)
         old.wait(SECONDS)
         wait_until(lambda: queue.over("d"), what="the end of the window")
@@ -259,7 +259,7 @@ def test_an_id_whose_taking_over_was_not_answered_is_taken_over_once(queue: Prox
         new.wait(SECONDS)
         again = producer.push(queue.name, b"again", dedupe_id="d")
         # Then
-        with pytest.raises(Duplicate) as refusal:
+        with pytest.raises(DuplicateError) as refusal:
             again.wait(SECONDS)
     assert queue.cuts == 1
     assert refusal.value.id == new.id
@@ -365,12 +365,12 @@ def _update(command: Command) -> dict[str, Any]:
 def test_who_waits_for_a_job_that_expires_hears_so_however_late_the_answer_comes(queue: ProxiedQueue) -> None:
     # Given a job that MongoDB has removed, as its time is over, and the broker has not heard of it
     held = queue.hold("delete")
-    with Producer(queue.endpoint) as producer:
+    with Producer(endpoint=queue.endpoint) as producer:
         reply = producer.submit(queue.name, b"x", ttl=0.5)
         [removal] = held.wait()
         # When the broker looks for it meanwhile
         queue.watch("find").wait(3)
         removal.release()
         # Then
-        with pytest.raises(Expired):
+        with pytest.raises(ExpiredError):
             reply.result(SECONDS)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from faults.replica_set import ReplicaSet
-from sluicemq import Client, Producer, Timeout
+from sluicemq import Client, Producer, TimeoutError
 from sluicemq_broker.store import connect, server_facts
 from support.broker_process import BrokerProcess
 from support.http_reader import Web
@@ -38,7 +38,7 @@ def test_ping_readiness_a_push_and_the_next_start_say_what_is_missing(mongo: Rep
     config = {"broker": {"http": "127.0.0.1:0"}}
     with BrokerProcess(mongo.uri, "majority", config=config) as broker:
         endpoint, web = broker.doors["smq"], Web(broker.http)
-        with Producer(endpoint) as producer, Client(endpoint) as client:
+        with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
             producer.push("mail", b"before").wait(60)
             # When
             let_secondaries_copy(mongo, copy=False)
@@ -49,7 +49,7 @@ def test_ping_readiness_a_push_and_the_next_start_say_what_is_missing(mongo: Rep
                 assert unready.json["store"].startswith(SAYS)
                 assert "another broker" not in unready.json["lease"]
                 assert client.health()["store"].startswith(SAYS)
-                with pytest.raises(Timeout):
+                with pytest.raises(TimeoutError):
                     waiting.wait(0.1)
                 with connect(mongo.uri) as direct:
                     facts = server_facts(direct, "majority")

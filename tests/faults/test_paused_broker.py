@@ -24,9 +24,9 @@ def test_the_jobs_of_its_workers_are_charged_with_nothing(mongo_uri: str, databa
 
     with (
         BrokerProcess(mongo_uri, database, config=CONFIG) as broker,
-        Producer(broker.doors["smq"]) as producer,
-        Client(broker.doors["smq"]) as client,
-        Worker(broker.doors["smq"], "mail", handler, concurrency=2),
+        Producer(endpoint=broker.doors["smq"]) as producer,
+        Client(endpoint=broker.doors["smq"]) as client,
+        Worker("mail", handler, concurrency=2, endpoint=broker.doors["smq"]),
     ):
         job = producer.push("mail", b"x")
         wait_until(lambda: attempts, what="a job at work")
@@ -39,7 +39,7 @@ def test_the_jobs_of_its_workers_are_charged_with_nothing(mongo_uri: str, databa
         seen = client.show("mail", job.id)
         enough.set()
         wait_until(
-            lambda: client.queues()[0]["reserved"] + client.queues()[0]["ready"] == 0, what="the commit"
+            lambda: client.queues.list()[0].reserved + client.queues.list()[0].ready == 0, what="the commit"
         )
     assert "errors" not in seen
     assert "suspect" not in seen

@@ -66,7 +66,7 @@ def test_a_stopping_broker_reads_on_when_a_slow_mongodb_has_stored_what_held_its
             if device == "forwarder":
                 found = [each.payload[:8] for each in all_of(broker)]
             else:
-                with Client(broker.doors["smq"]) as client:
+                with Client(endpoint=broker.doors["smq"]) as client:
                     found = [each["payload"][:8] for each in client.peek("mail", "ready", count)]
     assert found == [b"%08d" % number for number in range(count)]
 
@@ -79,7 +79,10 @@ def test_a_stopping_broker_reads_on_when_what_others_sent_has_left_memory_for_la
     ends = {"kind": "streamer", "queue": "mail", "frontend": tcp()}
     config = {"broker": {**SETTINGS["broker"], "hwm_bytes": 1 << 20}, "devices": [ends]}
     with CuttingProxy(mongo_uri) as proxy, BrokerProcess(proxy.uri, database, config=config) as broker:
-        with Producer(broker.doors["smq"]) as library, Client(broker.doors["smq"]) as client:
+        with (
+            Producer(endpoint=broker.doors["smq"]) as library,
+            Client(endpoint=broker.doors["smq"]) as client,
+        ):
             library.push("large", b"first").wait(TIMEOUT)
             proxy.before(_is_large, lambda: stored.wait(TIMEOUT))
             library.push("large", bytes(2 << 20))
@@ -89,7 +92,7 @@ def test_a_stopping_broker_reads_on_when_what_others_sent_has_left_memory_for_la
                 bodies = [b"%08d" % number + bytes(size) for number in range(count)]
                 sent = b"".join(b"\x02" + len(body).to_bytes(8) + body for body in bodies)
                 producer.sendall(sent[: size // 2])
-                wait_until(lambda: client.counters()["counters"].get("large_messages_waited"), what="no room")
+                wait_until(lambda: client.counters().counters.get("large_messages_waited"), what="no room")
                 producer.sendall(sent[size // 2 :])
                 broker.send_signal(signal.SIGTERM)
                 wait_until(lambda: "stopping" in broker.log_text(), what="its stop")
@@ -98,7 +101,7 @@ def test_a_stopping_broker_reads_on_when_what_others_sent_has_left_memory_for_la
                 assert broker.terminate() == 0
         broker.restart()
         # Then
-        with Client(broker.doors["smq"]) as client:
+        with Client(endpoint=broker.doors["smq"]) as client:
             found = [each["payload"][:8] for each in client.peek("mail", "ready", count)]
     assert found == [b"%08d" % number for number in range(count)]
 
@@ -108,5 +111,5 @@ def _is_large(command: Command) -> bool:
 
 
 def all_of(broker: BrokerProcess) -> list[Message]:
-    with Reader(broker.doors["smq"], STREAM) as reader:
+    with Reader(STREAM, endpoint=broker.doors["smq"]) as reader:
         return list(reader)

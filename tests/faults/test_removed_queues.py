@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from faults.mongo_messages import Command
 from faults.mongo_proxy import CuttingProxy
 from faults.proxied import RawClient
-from sluicemq import Client, NotFound, Producer
+from sluicemq import Client, NotFoundError, Producer
 from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.waiting import wait_until
@@ -28,7 +28,7 @@ class OwnBroker:
         self.collection = f"queue.{self.queue}"
 
     def push(self) -> None:
-        with Producer(self.endpoint) as producer:
+        with Producer(endpoint=self.endpoint) as producer:
             producer.push(self.queue, b"x").wait(60.0)
 
     def on(self, statement: str) -> Any:
@@ -61,7 +61,7 @@ def own(proxied: tuple[CuttingProxy, BrokerProcess]) -> OwnBroker:
 
 @pytest.fixture
 def client(own: OwnBroker) -> Iterator[Client]:
-    with Client(own.endpoint, timeout=60.0) as client:
+    with Client(timeout=60.0, endpoint=own.endpoint) as client:
         yield client
 
 
@@ -74,15 +74,15 @@ def test_who_looks_at_a_queue_while_it_is_removed_does_not_make_it_again(
 ) -> None:
     # Given a queue that is counted and listed when MongoDB has dropped it, and the broker has not heard of it
     own.push()
-    with Client(own.endpoint, timeout=60.0) as other:
+    with Client(timeout=60.0, endpoint=own.endpoint) as other:
         looked = own.proxy.after(own.removal, lambda: (other.queue(own.queue), other.peek(own.queue)))
         # When
-        assert client.delete(own.queue) == 1
+        assert client.queues.delete(own.queue).result() == 1
     # Then
     looked.wait()
     assert own.queue not in names(client)
-    with pytest.raises(NotFound):
-        client.queue(own.queue)
+    with pytest.raises(NotFoundError):
+        client.queues.get(own.queue)
 
 
 def test_a_queue_that_was_removed_beside_a_verdict_is_gone_once_that_is_over(
@@ -96,9 +96,9 @@ def test_a_queue_that_was_removed_beside_a_verdict_is_gone_once_that_is_over(
         held = own.proxy.hold(own.on("delete"))
         worker.settle(job, wire.COMMIT)
         [commit] = held.wait()
-    wait_until(lambda: client.queue(own.queue)["workers"] == 0, what="the worker's leaving")
+    wait_until(lambda: client.queues.get(own.queue).workers == 0, what="the worker's leaving")
     # When
-    client.delete(own.queue)
+    client.queues.delete(own.queue).result()
     early = own.queue in names(client)
     commit.release()
     # Then

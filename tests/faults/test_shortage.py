@@ -110,7 +110,7 @@ def test_a_disk_that_becomes_full_is_named_and_what_was_confirmed_is_there_when_
     with BrokerProcess(config={"broker": {"data_dir": str(small_disk / "data")}}) as broker:
         assert "MiB are free on the disk of" in broker.log_text()
         # When something else fills it
-        with Producer(broker.doors["smq"], close_timeout=0.0) as producer:
+        with Producer(close_timeout=0.0, endpoint=broker.doors["smq"]) as producer:
             producer.push("q", b"confirmed", id="first").wait(TIMEOUT)
             subprocess.run(["dd", "if=/dev/zero", f"of={filler}", "bs=1M"], capture_output=True, check=False)
             receipt = producer.push("q", bytes(4_000_000))
@@ -118,8 +118,8 @@ def test_a_disk_that_becomes_full_is_named_and_what_was_confirmed_is_there_when_
             broker.wait_log(f"the disk of {small_disk}/data is full: make room there")
             assert "Got signal" not in broker.log_text()
             # To those who ask, too
-            with Client(broker.doors["smq"]) as client:
-                wait_until(lambda: "is full: make room there" in client.health()["store"])
+            with Client(endpoint=broker.doors["smq"]) as client:
+                wait_until(lambda: "is full: make room there" in client.health().store)
             # And goes on when there is room again
             filler.unlink()
             receipt.wait(TIMEOUT)

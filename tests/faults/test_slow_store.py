@@ -61,7 +61,7 @@ class SlowBroker:
 
     def push(self, queue: str, count: int, **options: Any) -> list[str]:
         ids = [f"{queue}-{token_hex(4)}-{number:05}" for number in range(count)]
-        with Producer(self.endpoint) as producer:
+        with Producer(endpoint=self.endpoint) as producer:
             receipts = [producer.push(queue, b"x", id=each, **options) for each in ids]
             for each in receipts:
                 each.wait(LONGEST)
@@ -99,7 +99,7 @@ def broker(mongo_uri: str) -> Iterator[SlowBroker]:
 
 @pytest.fixture
 def client(broker: SlowBroker) -> Iterator[Client]:
-    with Client(broker.endpoint, timeout=LONGEST) as client:
+    with Client(timeout=LONGEST, endpoint=broker.endpoint) as client:
         yield client
 
 
@@ -114,7 +114,9 @@ def work(broker: SlowBroker) -> Iterator[Callable[..., Worker]]:
 
         def start(queue: str, handler: Callable[[Job], Any] | None = None, **options: Any) -> Worker:
             options = {"prefetch": 500, **options}
-            return stack.enter_context(Worker(broker.endpoint, queue, handler or broker.note, **options))
+            return stack.enter_context(
+                Worker(queue, handler or broker.note, **options, endpoint=broker.endpoint)
+            )
 
         yield start
 
@@ -138,7 +140,7 @@ def test_children_end_at_their_many_parents_with_few_statements(
     family = FanOut(Forward(pages, b"x", priority=2), Forward(pages, b"x", priority=1))
     ids = broker.push(queue, parents)
     work(queue, lambda _job: family, prefetch=100)
-    wait_until(lambda: client.queue(queue)["waiting"] == parents, LONGEST, "all parents")
+    wait_until(lambda: client.queues.get(queue).waiting == parents, LONGEST, "all parents")
     broker.sent()
     # When
     work(pages)
@@ -195,7 +197,7 @@ def test_dead_letters_are_redriven_and_worked_on(
 
     ids, to = broker.push(queue, 1000), f"{queue}-to"
     worker = work(queue, reject)
-    wait_until(lambda: client.queue(queue)["dead"] == len(ids), LONGEST, "all dead letters")
+    wait_until(lambda: client.queues.get(queue).dead == len(ids), LONGEST, "all dead letters")
     worker.stop()
     broker.push(to, 1)
     # When
@@ -210,21 +212,21 @@ def test_a_purge_and_a_deletion_end(broker: SlowBroker, client: Client, queue: s
     broker.push(queue, 2000)
     assert client.purge(queue, wait=LONGEST) == 2000
     broker.push(queue, 100)
-    assert client.delete(queue) == 100
+    assert client.queues.delete(queue).result() == 100
 
 
 @pytest.mark.full
 def test_a_schedule_pushes_each_run_once(
     broker: SlowBroker, client: Client, queue: str, work: Callable[..., Worker]
 ) -> None:
-    client.add_schedule(queue, queue, b"x", every=1.0)
+    client.schedules.add(queue, queue, b"x", every=1.0)
     work(queue)
 
     def runs() -> list[str]:
         return [each for each in broker.order if each.startswith(f"{queue}@")]
 
     wait_until(lambda: len(runs()) >= 4, LONGEST, "four runs")
-    client.remove_schedule(queue)
+    client.schedules.delete(queue)
     assert {broker.worked[each] for each in runs()} == {1}
 
 
@@ -233,11 +235,11 @@ def test_messages_of_a_stream_are_read_routed_and_worked_through(
     broker: SlowBroker, work: Callable[..., Worker]
 ) -> None:
     # When
-    with Publisher(broker.endpoint) as publisher:
+    with Publisher(endpoint=broker.endpoint) as publisher:
         published = [publisher.publish("orders", "paid", b"%d" % number) for number in range(2000)]
         numbers = [each.wait(LONGEST) for each in published]
     # Then
-    with Reader(broker.endpoint, "orders") as reader:
+    with Reader("orders", endpoint=broker.endpoint) as reader:
         assert [message.sequence for message in reader] == numbers
     work("invoices")
     broker.had_all([f"orders-{number}" for number in numbers])
@@ -248,6 +250,6 @@ def test_messages_of_a_stream_are_read_routed_and_worked_through(
         if batch.last == numbers[-1]:
             subscription.stop()
 
-    subscription = Subscription(broker.endpoint, "orders", "sums", read)
+    subscription = Subscription("orders", "sums", read, endpoint=broker.endpoint)
     subscription.run()
     assert seen == numbers

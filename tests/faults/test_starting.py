@@ -135,7 +135,7 @@ def test_a_broker_starts_though_its_first_tries_to_write_or_read_leases_have_no_
         without = proxy.cut(of_leases, times=7)
         with (
             BrokerProcess(proxy.uri, database, config={"broker": {"lease": 1.0}}) as broker,
-            Client(broker.doors["smq"]) as client,
+            Client(endpoint=broker.doors["smq"]) as client,
         ):
             without.wait(7)
             client.ping()
@@ -160,7 +160,7 @@ def test_a_broker_starts_though_the_primary_steps_down_meanwhile(
     config = {"queues": queues, "schedules": schedules}
     try:
         with BrokerProcess(replica_set.uri, database, config=config) as broker:
-            with Client(broker.doors["smq"]) as client:
+            with Client(endpoint=broker.doors["smq"]) as client:
                 client.ping()
             assert "it is tried again" in broker.log_text()
     finally:

@@ -181,7 +181,7 @@ def test_a_worker_goes_on_after_a_restart(broker: BrokerProcess, jobs: Jobs) -> 
     def handle(job: Job) -> None:
         handled.append((job.payload, job.attempt))
 
-    with Worker(broker.doors["smq"], "default", handle, prefetch=50):
+    with Worker("default", handle, prefetch=50, endpoint=broker.doors["smq"]):
         broker.terminate()
         broker.restart()
         push(broker, [b"after"])
@@ -199,13 +199,13 @@ def with_a_job(fleet: Fleet, broker: BrokerProcess) -> Any:
 
 
 def push(broker: BrokerProcess, payloads: list[bytes]) -> None:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         for payload in payloads:
             producer.push("default", payload)
 
 
 def counters(broker: BrokerProcess) -> Any:
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         return {"pushed": 0, **client.counters()["counters"]}
 
 

@@ -56,8 +56,8 @@ def test_who_waits_for_a_job_that_nobody_has_is_told_to_ask_again(
     # Given an asker and no worker
     asker = connected(context, zmq.DEALER, broker.doors["req"])
     asker.send_multipart([b"7", b"", b"", b'{"id": "again"}', b"question"])
-    with Client(broker.doors["smq"]) as client:
-        wait_until(lambda: client.counters()["counters"].get("pushed"), what="the job's being stored")
+    with Client(endpoint=broker.doors["smq"]) as client:
+        wait_until(lambda: client.counters().counters.get("pushed"), what="the job's being stored")
     # When the broker stops
     assert broker.terminate() == 0
     # Then it is told so, in its own envelope

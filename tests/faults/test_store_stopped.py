@@ -33,7 +33,7 @@ def run(broker: BrokerProcess, *arguments: str) -> Result:
 
 
 def counts(broker: BrokerProcess) -> dict[str, Any]:
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         found: dict[str, Any] = plain(client.queues.get("mail"))
         return found
 
@@ -41,7 +41,7 @@ def counts(broker: BrokerProcess) -> dict[str, Any]:
 @pytest.mark.full
 def test_a_store_that_stands_still_is_named_and_what_was_pushed_is_one_job(broker: BrokerProcess) -> None:
     # Given
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("mail", b"before").wait(60)
     answering = run(broker, "ping")
     assert (answering.exit_code, answering.stdout.endswith("store: ok\n")) == (0, True)

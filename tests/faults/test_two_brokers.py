@@ -76,10 +76,10 @@ def test_workers_that_do_not_read_keep_no_more_than_their_prefetch_from_another_
         # Given workers that have shaken hands and read nothing more
         for _ in range(DEAF):
             stack.enter_context(deaf(shared.a.process.doors["pull"]))
-        with Client(shared.a.endpoint) as client:
-            wait_until(lambda: client.queues()[0]["workers"] == DEAF, what="the workers that don't read")
+        with Client(endpoint=shared.a.endpoint) as client:
+            wait_until(lambda: client.queues.list()[0].workers == DEAF, what="the workers that don't read")
         # When
-        with Producer(shared.a.endpoint) as producer:
+        with Producer(endpoint=shared.a.endpoint) as producer:
             for number in range(JOBS):
                 producer.push("default", b"%d " % number + bytes(LARGE))
         # Then
@@ -263,7 +263,7 @@ class Pushing:
         self.stop()
 
     def _run(self) -> None:
-        with Producer(self._endpoint) as producer:
+        with Producer(endpoint=self._endpoint) as producer:
             while not self._enough.wait(0.001):
                 self.pushed.append(b"%d" % len(self.pushed))
                 producer.push("default", self.pushed[-1])

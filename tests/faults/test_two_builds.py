@@ -14,10 +14,10 @@ import pytest
 from pymongo import MongoClient
 
 from sluicemq import (
-    BadFrames,
+    BadFramesError,
     Batch,
     Client,
-    Duplicate,
+    DuplicateError,
     FanOut,
     Forward,
     Job,
@@ -26,10 +26,10 @@ from sluicemq import (
     Reader,
     Reject,
     Subscription,
-    Unavailable,
+    UnavailableError,
     Worker,
 )
-from sluicemq import OldBroker as TooOld
+from sluicemq import OldBrokerError as TooOld
 from sluicemq_broker.store import READS, SCHEMA
 from support.broker_process import BrokerProcess
 from support.old_build import OldBroker, unpack
@@ -76,14 +76,14 @@ def two_builds(build: Path, mongo_uri: str) -> Iterator[Brokers]:
 def test_an_upgrade_waits_for_the_last_broker_of_the_old_build_and_then_refuses_it(
     mongo_uri: str, build: Path
 ) -> None:
-    with two_builds(build, mongo_uri) as brokers, Client(brokers.new.doors["smq"]) as client:
+    with two_builds(build, mongo_uri) as brokers, Client(endpoint=brokers.new.doors["smq"]) as client:
         # Given: a store of the old schema, and both brokers of it
         told = client.brokers()
         assert (told["schema"], told["newest"]) == (LAST, SCHEMA)
         living = {each["here"]: each for each in told["brokers"] if each["ended"] is None}
         assert (living[False]["reads"], living[True]["reads"]) == ([LAST, LAST], list(READS))
         old = living[False]["name"]
-        with pytest.raises(BadFrames, match="sluicemq upgrade"):  # the old one would ignore it
+        with pytest.raises(BadFramesError, match="sluicemq brokers upgrade"):  # the old one would ignore it
             client.set_settings("work", {"max_attempts": 3})
         # When the old one lives, or is silent only
         with pytest.raises(TooOld, match=old):
@@ -101,8 +101,8 @@ def test_an_upgrade_waits_for_the_last_broker_of_the_old_build_and_then_refuses_
         assert brokers.old.process.wait(TIMEOUT) == 1
         assert f"schema {SCHEMA}, this one knows {LAST}" in brokers.old.log_text()
         with (
-            Producer(brokers.new.doors["smq"]) as producer,
-            Worker(brokers.new.doors["smq"], "work", payload_of),
+            Producer(endpoint=brokers.new.doors["smq"]) as producer,
+            Worker("work", payload_of, endpoint=brokers.new.doors["smq"]),
         ):
             assert producer.call("work", b"after", TIMEOUT) == b"after"
 
@@ -116,7 +116,10 @@ def held_at(broker: BrokerProcess, pushed_at: BrokerProcess) -> Iterator[None]:
         begun.set()
         over.wait(TIMEOUT)
 
-    with Worker(broker.doors["smq"], "work", hold), Producer(pushed_at.doors["smq"]) as producer:
+    with (
+        Worker("work", hold, endpoint=broker.doors["smq"]),
+        Producer(endpoint=pushed_at.doors["smq"]) as producer,
+    ):
         producer.push("work", b"held").wait(TIMEOUT)
         assert begun.wait(TIMEOUT)
         try:
@@ -167,7 +170,11 @@ def ends(request: pytest.FixtureRequest, mongo_uri: str, build: Path) -> Iterato
 @pytest.fixture
 def between(ends: tuple[str, str]) -> Iterator[Between]:
     here, there = ends
-    with Producer(here) as producer, Client(here) as client, Client(there) as other:
+    with (
+        Producer(endpoint=here) as producer,
+        Client(endpoint=here) as client,
+        Client(endpoint=there) as other,
+    ):
         yield Between(here, there, producer, client, other, f"q{token_hex(4)}")
 
 
@@ -176,10 +183,10 @@ def test_results_forwards_and_children_go_from_one_build_to_the_other(between: B
     name, there = between.name, between.there
     children = [Forward(f"{name}.child", b"%d" % number) for number in range(3)]
     with (
-        Worker(there, name, lambda _job: Forward(f"{name}.next", b"moved")),
-        Worker(between.here, f"{name}.next", payload_of),
-        Worker(there, f"{name}.parent", lambda _job: FanOut(*children, result=b"all")),
-        Worker(between.here, f"{name}.child", payload_of),
+        Worker(name, lambda _job: Forward(f"{name}.next", b"moved"), endpoint=there),
+        Worker(f"{name}.next", payload_of, endpoint=between.here),
+        Worker(f"{name}.parent", lambda _job: FanOut(*children, result=b"all"), endpoint=there),
+        Worker(f"{name}.child", payload_of, endpoint=between.here),
     ):
         assert between.producer.call(name, b"job", TIMEOUT) == b"moved"
         assert between.producer.call(f"{name}.parent", b"job", TIMEOUT) == b"all"
@@ -195,12 +202,12 @@ def test_groups_keep_their_order_and_limits_hold_over_both_builds(between: Betwe
         done.append(int(job.payload))
         running.release()
 
-    with Producer(between.there) as second, ExitStack() as stack:
+    with Producer(endpoint=between.there) as second, ExitStack() as stack:
         for number in range(40):
             producer = (between.producer, second)[number % 2]
             producer.push(between.name, b"%d" % number, group="one").wait(TIMEOUT)
         for endpoint in (between.here, between.there):
-            stack.enter_context(Worker(endpoint, between.name, note, prefetch=4, concurrency=2))
+            stack.enter_context(Worker(between.name, note, prefetch=4, concurrency=2, endpoint=endpoint))
         wait_until(lambda: len(done) >= 40, what="all jobs of the group")
     assert done == list(range(40))
 
@@ -208,15 +215,15 @@ def test_groups_keep_their_order_and_limits_hold_over_both_builds(between: Betwe
 @full
 def test_options_of_jobs_hold_at_the_other_build(between: Between) -> None:
     name, producer = between.name, between.producer
-    with Producer(between.there) as second:
+    with Producer(endpoint=between.there) as second:
         producer.push(name, b"late", id="late", delay=3600).wait(TIMEOUT)
         producer.push(name, b"low", id="low", priority=1).wait(TIMEOUT)
         producer.push(name, b"high", id="high", priority=9, dedupe_id="once").wait(TIMEOUT)
-        with pytest.raises(Duplicate):
+        with pytest.raises(DuplicateError):
             second.push(name, b"again", dedupe_id="once").wait(TIMEOUT)
     assert [each.id for each in between.other.pop(name, 2, wait=TIMEOUT)] == ["high", "low"]
     between.other.promote(name, "late")
-    assert [each.id for each in between.client.pop(name, 1, wait=TIMEOUT)] == ["late"]
+    assert [each.id for each in between.client.jobs.pop(name, 1, wait=TIMEOUT)] == ["late"]
 
 
 @full
@@ -225,35 +232,35 @@ def test_pauses_dead_letters_and_deletions_are_shared(between: Between) -> None:
     between.producer.push(name, b"job", id="job").wait(TIMEOUT)
     client.pause(name)
     wait_until(lambda: other.queue(name)["paused"] == ["delivery"], what="the pause at the other build")
-    other.resume(name)
-    with Worker(between.there, name, reject):
-        wait_until(lambda: other.queue(name)["dead"] == 1, what="the dead letter")
+    other.queues.resume(name)
+    with Worker(name, reject, endpoint=between.there):
+        wait_until(lambda: other.queues.get(name).dead == 1, what="the dead letter")
     assert client.redrive(name)["moved"] == 1
-    assert [each.id for each in other.pop(name, 1, wait=TIMEOUT)] == ["job"]
+    assert [each.id for each in other.jobs.pop(name, 1, wait=TIMEOUT)] == ["job"]
     between.producer.push(name, b"job").wait(TIMEOUT)
-    assert other.purge(name) == 1
+    assert other.queues.purge(name).result() == 1
     between.producer.push(name, b"job").wait(TIMEOUT)
-    assert other.delete(name) == 1
+    assert other.queues.delete(name).result() == 1
     between.producer.push(name, b"job", id="made again").wait(TIMEOUT)
-    assert [each.id for each in other.pop(name, 1, wait=TIMEOUT)] == ["made again"]
+    assert [each.id for each in other.jobs.pop(name, 1, wait=TIMEOUT)] == ["made again"]
 
 
 @full
 def test_schedules_and_principals_of_one_build_are_the_others(between: Between) -> None:
     name, client, other = between.name, between.client, between.other
     client.add_schedule(name, name, b"due", every=3600)
-    assert name in [each["name"] for each in other.schedules()]
+    assert name in [each.name for each in other.schedules.list()]
     client.users("add", name=name, permissions={"push": "x"}, token=True)
     assert other.users("show", name=name)["name"] == name
 
 
 @full
 def test_streams_are_read_at_the_other_build(between: Between) -> None:
-    with Publisher(between.here) as here, Publisher(between.there) as there:
+    with Publisher(endpoint=between.here) as here, Publisher(endpoint=between.there) as there:
         for number in range(10):
             (here, there)[number % 2].publish(between.name, b"topic", b"%d" % number).wait(TIMEOUT)
     for endpoint in (between.here, between.there):
-        with Reader(endpoint, between.name) as reader:
+        with Reader(between.name, endpoint=endpoint) as reader:
             assert [read(reader) for _ in range(10)] == [b"%d" % number for number in range(10)]
     taken: list[bytes] = []
 
@@ -261,9 +268,9 @@ def test_streams_are_read_at_the_other_build(between: Between) -> None:
         taken.extend(bytes(each.payload) for each in batch)
 
     for endpoint in (between.here, between.there):  # the second one goes on where the first one was
-        with Publisher(endpoint) as publisher:
+        with Publisher(endpoint=endpoint) as publisher:
             publisher.publish(between.name, b"topic", endpoint.encode()).wait(TIMEOUT)
-        Subscription(endpoint, between.name, "sums", take, follow=False).run()
+        Subscription(between.name, "sums", take, follow=False, endpoint=endpoint).run()
     assert taken == [*(b"%d" % number for number in range(10)), between.here.encode(), between.there.encode()]
 
 
@@ -276,7 +283,7 @@ def test_a_killed_broker_of_either_build_leaves_its_jobs_to_the_other(
         dead, alive = (brokers.old, brokers.new)[:: 1 if killed == "old" else -1]
         with held_at(dead, alive):
             dead.kill()
-            with Client(alive.doors["smq"]) as client:
+            with Client(endpoint=alive.doors["smq"]) as client:
                 assert [each.payload for each in client.pop("work", 1, wait=TIMEOUT)] == [b"held"]
 
 
@@ -306,7 +313,7 @@ def test_an_upgrade_whose_broker_is_killed_half_way_is_repeated(
     with MongoClient[dict[str, Any]](mongo_uri) as mongo, ExitStack() as stack:
         mongo[database]["meta"].insert_one({"_id": "schema", "number": LAST})
         broker = stack.enter_context(BrokerProcess(mongo_uri, database, config=CONFIG, failpoints=dies))
-        with Client(broker.doors["smq"]) as client, pytest.raises(Unavailable):
+        with Client(endpoint=broker.doors["smq"]) as client, pytest.raises(UnavailableError):
             client.upgrade()
         assert broker.process.wait(TIMEOUT) != 0
         # Then the old build is refused all the same
@@ -315,7 +322,9 @@ def test_an_upgrade_whose_broker_is_killed_half_way_is_repeated(
         old.launch()
         assert old.process.wait(TIMEOUT) == 1
         # And the next broker ends what was begun
-        client = stack.enter_context(Client(stack.enter_context(a_broker(mongo_uri, database)).doors["smq"]))
+        client = stack.enter_context(
+            Client(endpoint=stack.enter_context(a_broker(mongo_uri, database)).doors["smq"])
+        )
         assert client.upgrade() == {"schema": SCHEMA, "before": before}
         assert mongo[database]["meta"].find_one() == {"_id": "schema", "number": SCHEMA}
 
@@ -343,7 +352,7 @@ class Load:
         threads = [Thread(target=self._run, args=(each,)) for each in (self._push, self._call, self._look)]
         with ExitStack() as stack:
             for each in self.endpoints:
-                stack.enter_context(Worker(each, "work", self._handle, prefetch=8))
+                stack.enter_context(Worker("work", self._handle, prefetch=8, endpoint=each))
             for thread in threads:
                 thread.start()
             try:
@@ -375,20 +384,20 @@ class Load:
         return job.payload
 
     def _push(self) -> None:
-        with Producer(self.endpoints) as producer:
+        with Producer(endpoint=self.endpoints) as producer:
             while not self._over.wait(0.005):
                 payload = b"%d" % len(self.confirmed)
                 producer.push("work", payload).wait(TIMEOUT)
                 self.confirmed.append(payload)
 
     def _call(self) -> None:
-        with Producer(self.endpoints) as producer:
+        with Producer(endpoint=self.endpoints) as producer:
             while not self._over.wait(0.005):
                 assert producer.call("work", b"call", TIMEOUT) == b"call"
                 self.answered += 1
 
     def _look(self) -> None:
-        with Client(self.endpoints, timeout=TIMEOUT) as client:
+        with Client(timeout=TIMEOUT, endpoint=self.endpoints) as client:
             while not self._over.wait(0.005):
                 client.queue("work")
                 self.looked += 1
@@ -411,7 +420,7 @@ def test_brokers_are_upgraded_one_after_the_other_without_an_error_at_a_client(
                 each.renew()
                 each.restart()
                 load.goes_on()
-            with Client(load.endpoints, timeout=TIMEOUT) as client:
+            with Client(timeout=TIMEOUT, endpoint=load.endpoints) as client:
                 assert client.upgrade() == {"schema": SCHEMA, "before": LAST}
             load.goes_on()
             for each in brokers:  # and once more, both of this build

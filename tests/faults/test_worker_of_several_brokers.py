@@ -80,9 +80,9 @@ def terminate(broker: BrokerProcess) -> None:
 def test_jobs_go_on_at_the_other_brokers(brokers: list[BrokerProcess], fault: Fault) -> None:
     doors = [each.doors["smq"] for each in brokers]
     handler = Handler(at=JOBS // 2)
-    with Worker(doors, "q", handler, prefetch=PREFETCH, concurrency=PREFETCH) as worker:
+    with Worker("q", handler, prefetch=PREFETCH, concurrency=PREFETCH, endpoint=doors) as worker:
         wait_until(lambda: all(_workers(each) == 1 for each in brokers), what="a worker at each broker")
-        with Producer(doors[1]) as producer:
+        with Producer(endpoint=doors[1]) as producer:
             for number in range(JOBS):
                 producer.push("q", b"%d" % number)
             # Given: a worker that has jobs in hand
@@ -93,7 +93,7 @@ def test_jobs_go_on_at_the_other_brokers(brokers: list[BrokerProcess], fault: Fa
             # Then: all jobs are done, and only what it had given may run twice: jobs in hand, and those of
             # verdicts that it had not answered
             wait_until(lambda: len(handler.begun) == JOBS, what="all jobs")
-            with Client(doors[1]) as client:
+            with Client(endpoint=doors[1]) as client:
                 wait_until(lambda: not _left(client), what="all verdicts")
     again = sum(handler.begun.values()) - JOBS
     assert again <= (0 if fault is terminate else 2 * PREFETCH)
@@ -110,13 +110,13 @@ def test_no_job_runs_twice_while_brokers_are_restarted_one_after_the_other(
 
     def push() -> None:
         nonlocal pushed
-        with Producer(doors) as producer:
+        with Producer(endpoint=doors) as producer:
             while not stop.is_set():
                 producer.push("q", b"%d" % pushed).wait(TIMEOUT)
                 pushed += 1
 
     pushing = threading.Thread(target=push)
-    with Worker(doors, "q", handler, prefetch=PREFETCH, concurrency=2) as worker:
+    with Worker("q", handler, prefetch=PREFETCH, concurrency=2, endpoint=doors) as worker:
         pushing.start()
         try:
             for each in brokers:
@@ -183,8 +183,8 @@ def test_no_job_dies_of_another_one_that_its_process_has_from_another_broker(
     for number in range(aborting):
         payloads.insert(number * len(payloads) // aborting, b"abort")
     with ExitStack() as stack:
-        client = stack.enter_context(Client(doors[0]))
-        with Producer(doors[0]) as producer:
+        client = stack.enter_context(Client(endpoint=doors[0]))
+        with Producer(endpoint=doors[0]) as producer:
             receipts = producer.push_many("q", payloads, max_attempts=3, backoff="none", keep_done=3600)
             for receipt in receipts:
                 receipt.wait(TIMEOUT)
@@ -199,7 +199,7 @@ def test_no_job_dies_of_another_one_that_its_process_has_from_another_broker(
 
 
 def _workers(broker: BrokerProcess) -> int:
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         return sum(int(each["workers"]) for each in client.queues() if each["name"] == "q")
 
 

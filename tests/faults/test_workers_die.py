@@ -60,14 +60,14 @@ def running_broker(mongo_uri: str, request: pytest.FixtureRequest) -> Iterator[B
 @pytest.fixture
 def broker(running_broker: BrokerProcess, client: Client, stored: Stored) -> BrokerProcess:
     wait_until(lambda: workers(client) == 0, what="the leaving of the former test's workers")
-    client.purge("default", "dead")
+    client.queues.purge("default", "dead").result()
     assert stored() == []
     return running_broker
 
 
 @pytest.fixture
 def client(running_broker: BrokerProcess) -> Iterator[Client]:
-    with Client(running_broker.doors["smq"]) as client:
+    with Client(endpoint=running_broker.doors["smq"]) as client:
         yield client
 
 
@@ -122,7 +122,7 @@ def test_the_job_of_a_frozen_worker_goes_to_another_and_a_late_answer_changes_no
     frozen.wait_said("done")
     wait_until(lambda: workers(client) == 2, what="the frozen worker's return")
     if kind == "pull":  # the others' answers were dropped with their connections
-        wait_until(lambda: client.counters()["counters"].get("late_verdicts"), what="the late answer")
+        wait_until(lambda: client.counters().counters.get("late_verdicts"), what="the late answer")
 
     (job,) = stored()
     assert job["state"] == "reserved"
@@ -203,13 +203,13 @@ def start_worker(fleet: Fleet, broker: BrokerProcess, kind: str) -> Program:
 
 
 def push(broker: BrokerProcess, *payloads: str) -> None:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         for payload in payloads:
             producer.push("default", payload.encode())
 
 
 def workers(client: Client) -> int:
-    return next(int(each["workers"]) for each in client.queues() if each["name"] == "default")
+    return next(int(each.workers) for each in client.queues.list() if each.name == "default")
 
 
 def whoever_has(job: str, team: list[Program]) -> tuple[Program, Program]:

@@ -80,8 +80,8 @@ def test_a_handler_that_holds_pythons_lock_for_longer_than_the_silence_keeps_its
 ) -> None:
     with (
         reached(mongo_uri, database, tmp_path, keyed=keyed) as (endpoint, access, variables),
-        Producer(endpoint, **access) as producer,
-        Client(endpoint, **access) as client,
+        Producer(**access, endpoint=endpoint) as producer,
+        Client(**access, endpoint=endpoint) as client,
     ):
         # When: two such jobs, and one behind them
         producer.push_many("q", [b"holds", b"holds", b"ends"])
@@ -100,18 +100,18 @@ def test_a_worker_that_is_stopped_is_taken_for_dead_and_the_job_says_why(mongo_u
     queue = token_hex(6)
     with (
         serving(mongo_uri, [], **BEATS) as broker,
-        Producer(broker.doors["smq"]) as producer,
-        Client(broker.doors["smq"]) as client,
+        Producer(endpoint=broker.doors["smq"]) as producer,
+        Client(endpoint=broker.doors["smq"]) as client,
     ):
         pushed = producer.push(queue, b"waits", max_attempts=1)
         with working(broker.doors["smq"], queue) as worker:
             assert worker.stdout
             assert worker.stdout.readline() == "waits 1\n"
-            wait_until(lambda: client.queue(queue)["reserved"] == 1)
+            wait_until(lambda: client.queues.get(queue).reserved == 1)
             # When
             worker.send_signal(signal.SIGSTOP)
             # Then
-            wait_until(lambda: client.queue(queue)["dead"] == 1)
+            wait_until(lambda: client.queues.get(queue).dead == 1)
         assert client.show(queue, pushed.id)["errors"][-1]["reason"] == (
             "the worker is taken for dead: nothing heard for 1 s"
         )

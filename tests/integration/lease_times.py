@@ -6,7 +6,7 @@ from typing import Any
 
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.context import Owners
 from sluicemq_broker.runtime import Timer
 from sluicemq_broker.store import LeaseStore, ServerClock
@@ -52,4 +52,4 @@ def beats(time: LeaseTime, *brokers: Owners, count: int = 1) -> None:
 
 
 def refused(*_arguments: object) -> None:
-    raise Unavailable("no primary")
+    raise UnavailableError("no primary")

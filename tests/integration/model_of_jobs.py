@@ -13,7 +13,7 @@ from hypothesis.stateful import invariant
 
 from integration.model_of_two_brokers import VISIBILITY, Fate, Hand, ModelWorker
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import Duplicate, SluiceError
+from sluicemq.protocol.errors import DuplicateError, SluiceError
 from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import ERRORS_KEPT, Job
@@ -104,7 +104,7 @@ class Lives(Fate):
                 return
             self.pending.subtract(job.id for job in jobs)
             for at, job in enumerate(jobs):
-                if isinstance(refused.get(at), Duplicate):
+                if isinstance(refused.get(at), DuplicateError):
                     first = job.dedupe and self._namesakes(job.id, job.dedupe.id, then)
                     self._expect(first, f"{job.id} was refused as a duplicate of nothing: {refused[at]}")
                     stored = self.births[job.id] - before[job.id]

@@ -13,7 +13,7 @@ from hypothesis.stateful import invariant
 
 from integration.model_of_two_brokers import VISIBILITY, Fate, Hand, ModelWorker
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import Duplicate, SluiceError
+from sluicemq.protocol.errors import DuplicateError, SluiceError
 from sluicemq_broker.queue import Delivery
 from sluicemq_broker.store import seconds
 from support.small_broker import SmallBroker
@@ -208,7 +208,7 @@ class Stories(Fate):
         what = f"{kind} of {hand.job_id}"
         if problem is not None:
             well = hand.ours and hand.owner in self._live_owners() and hand.broker.line.fired == hand.fired
-            first = isinstance(problem, Duplicate) and kind == wire.FAN_OUT  # of a former life
+            first = isinstance(problem, DuplicateError) and kind == wire.FAN_OUT  # of a former life
             self._expect(not well or first, f"{what}: refused, but all was well: {problem!r}")
         elif kind == wire.COMMIT:
             self.accepted[hand.job_id] += 1

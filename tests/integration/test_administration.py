@@ -13,7 +13,18 @@ import pytest
 import zmq
 from pymongo import MongoClient
 
-from sluicemq import BadFrames, BadHeaders, BadQueue, Client, Job, NotFound, Paused, Producer, Reject, Worker
+from sluicemq import (
+    BadFramesError,
+    BadHeadersError,
+    BadQueueError,
+    Client,
+    Job,
+    NotFoundError,
+    PausedError,
+    Producer,
+    Reject,
+    Worker,
+)
 from sluicemq.protocol import wire
 from sluicemq.protocol.rows import plain
 from support.broker_process import BrokerProcess
@@ -29,11 +40,11 @@ class QueueAtTwoBrokers:
         self.name = name
         self.first = first
         self.second = second
-        self.here = Client(first.doors["smq"])
-        self.elsewhere = Client(second.doors["smq"])
+        self.here = Client(endpoint=first.doors["smq"])
+        self.elsewhere = Client(endpoint=second.doors["smq"])
 
     def push(self, *payloads: bytes, **settings: Any) -> list[str]:
-        with Producer(self.first.doors["smq"]) as producer:
+        with Producer(endpoint=self.first.doors["smq"]) as producer:
             receipts = [producer.push(self.name, each, **settings) for each in payloads]
         return [receipt.id for receipt in receipts]
 
@@ -74,7 +85,7 @@ class RecordingWorker:
         self.may_end = threading.Event()
         self.may_end.set()
         self.fails = fails
-        self.worker = Worker(endpoint, queue, self._work, prefetch=prefetch)
+        self.worker = Worker(queue, self._work, prefetch=prefetch, endpoint=endpoint)
 
     def _work(self, job: Job) -> None:
         self.seen.append(job.payload)
@@ -105,10 +116,10 @@ def working(
 def test_a_promoted_job_is_worked_on_at_once_wherever_the_worker_is(queue: QueueAtTwoBrokers) -> None:
     first, second = queue.push(b"one", b"two", delay=3600)
     with working(queue.first, queue.name) as near:
-        queue.here.promote(queue.name, first)
+        queue.here.jobs.promote(queue.name, first)
         wait_until(lambda: near.seen == [b"one"], what="the promoted job")
     with working(queue.second, queue.name) as far:
-        queue.here.promote(queue.name, second)
+        queue.here.jobs.promote(queue.name, second)
         wait_until(lambda: far.seen == [b"two"], what="the promoted job at the other broker")
 
 
@@ -116,8 +127,8 @@ def test_a_changed_delay_is_kept_to_and_a_changed_priority_decides_the_order(
     queue: QueueAtTwoBrokers,
 ) -> None:
     low, high, _late = queue.push(b"low", b"high", b"late", delay=3600)
-    queue.here.change(queue.name, high, priority=5, delay=0.3)
-    queue.here.change(queue.name, low, delay=0.3)
+    queue.here.jobs.change(queue.name, high, priority=5, delay=0.3)
+    queue.here.jobs.change(queue.name, low, delay=0.3)
     with working(queue.first, queue.name) as works:
         wait_until(lambda: len(works.seen) == 2, what="both changed jobs")
     assert works.seen == [b"high", b"low"]
@@ -137,10 +148,10 @@ def test_a_job_that_is_worked_on_is_shown_with_its_worker_and_can_not_be_changed
         assert (shown["max_attempts"], shown["visibility_timeout"]) == (13, 1800.0)
         assert "python" in shown["worker"]
         for order in (queue.here.cancel, queue.here.promote):
-            with pytest.raises(NotFound, match="is reserved"):
+            with pytest.raises(NotFoundError, match="is reserved"):
                 order(queue.name, job_id)
-        with pytest.raises(NotFound, match="is reserved"):
-            queue.here.change(queue.name, job_id, priority=1)
+        with pytest.raises(NotFoundError, match="is reserved"):
+            queue.here.jobs.change(queue.name, job_id, priority=1)
 
 
 def test_who_waits_for_the_result_of_a_cancelled_job_is_told(queue: QueueAtTwoBrokers) -> None:
@@ -150,14 +161,14 @@ def test_who_waits_for_the_result_of_a_cancelled_job_is_told(queue: QueueAtTwoBr
         headers = json.dumps({"id": "asked", "delay": 3600}).encode()
         asker.send_multipart([queue.name.encode(), headers, b"x"])
         wait_until(lambda: "asked" in [each["id"] for each in scheduled(queue)], what="the job")
-        queue.here.cancel(queue.name, "asked")
+        queue.here.jobs.cancel(queue.name, "asked")
         assert asker.poll(60_000)
         error, text = asker.recv_multipart()
     assert (error, json.loads(text)["code"]) == (b"ERROR", "NOT_FOUND")
 
 
 def scheduled(queue: QueueAtTwoBrokers) -> list[dict[str, Any]]:
-    known = [row["name"] for row in queue.here.queues()]
+    known = [row.name for row in queue.here.queues.list()]
     return queue.here.peek(queue.name, "scheduled") if queue.name in known else []
 
 
@@ -171,7 +182,7 @@ def test_redriven_jobs_are_worked_on_at_once_here_and_in_another_queue(queue: Qu
         wait_until(lambda: queue.counts()["dead"] == 2, what="two dead letters")
     assert failing.seen == [b"one", b"two"]
     other = f"{queue.name}-late"
-    with Producer(queue.first.doors["smq"]) as producer:
+    with Producer(endpoint=queue.first.doors["smq"]) as producer:
         producer.push(other, b"makes it")
     with working(queue.first, queue.name) as works, working(queue.first, other) as late:
         # When
@@ -191,58 +202,66 @@ def test_some_dead_letters_are_removed_by_id_by_reason_and_by_time(queue: QueueA
     with working(queue.first, queue.name, fails=True):
         ids = queue.push(b"0", b"1", b"2", b"3")
         wait_until(lambda: queue.counts()["dead"] == 4, what="dead letters")
-    assert queue.here.discard(queue.name, until=1.0) == 0
-    assert queue.here.discard(queue.name, reason="no such reason") == 0
-    assert queue.elsewhere.discard(queue.name, ids[:1]) == 1
-    assert queue.here.discard(queue.name, since=1.0, limit=1) == 1
-    left = {each["id"] for each in queue.here.peek(queue.name, "dead")}
+    assert queue.here.dead_letters.discard(queue.name, until=1.0).result() == 0
+    assert queue.here.dead_letters.discard(queue.name, reason="no such reason").result() == 0
+    assert queue.elsewhere.dead_letters.discard(queue.name, ids[:1]).result() == 1
+    assert queue.here.dead_letters.discard(queue.name, since=1.0, limit=1).result() == 1
+    left = {each.id for each in queue.here.jobs.list(queue.name, "dead")}
     assert (len(left), left < set(ids[1:])) == (2, True)
-    assert queue.here.discard(queue.name, reason="disk full") == 2
+    assert queue.here.dead_letters.discard(queue.name, reason="disk full").result() == 2
 
 
 def test_what_is_ordered_here_is_done_here_without_waiting_for_the_next_look(
     mongo_uri: str, database: str
 ) -> None:
     seldom = {"broker": {"poll": 600.0}}
-    with BrokerProcess(mongo_uri, database, config=seldom) as broker, Client(broker.doors["smq"]) as client:
-        with working(broker, "mail", fails=True), Producer(broker.doors["smq"]) as producer:
+    with (
+        BrokerProcess(mongo_uri, database, config=seldom) as broker,
+        Client(endpoint=broker.doors["smq"]) as client,
+    ):
+        with working(broker, "mail", fails=True), Producer(endpoint=broker.doors["smq"]) as producer:
             promoted, changed, _dead = (
                 producer.push("mail", b"1", delay=3600),
                 producer.push("mail", b"2", delay=3600),
                 producer.push("mail", b"3"),
             )
-            wait_until(lambda: client.queues()[-1]["dead"] == 1, what="a dead letter")
+            wait_until(lambda: client.queues.list()[-1].dead == 1, what="a dead letter")
         with working(broker, "mail") as works:
-            client.promote("mail", promoted.id)
+            client.jobs.promote("mail", promoted.id)
             wait_until(lambda: works.seen == [b"1"], what="the promoted job")
-            client.change("mail", changed.id, delay=0.2)
+            client.jobs.change("mail", changed.id, delay=0.2)
             wait_until(lambda: works.seen[1:] == [b"2"], what="the changed job")
-            client.redrive("mail")
+            client.dead_letters.redrive("mail").result()
             wait_until(lambda: works.seen[2:] == [b"3"], what="the redriven job")
-            client.pause("mail")
-            with Producer(broker.doors["smq"]) as producer:
+            client.queues.pause("mail")
+            with Producer(endpoint=broker.doors["smq"]) as producer:
                 producer.push("mail", b"4").wait(60)
-            assert client.queues()[-1]["ready"] == 1
-            client.resume("mail")
+            assert client.queues.list()[-1].ready == 1
+            client.queues.resume("mail")
             wait_until(lambda: works.seen[3:] == [b"4"], what="the job after the pause")
 
 
 @pytest.mark.parametrize(
     ("verb", "fields", "error", "said"),
     [
-        (wire.CHANGE, ["a", {}], BadFrames, "a map of priority, delay, or both"),
-        (wire.CHANGE, ["a", {"priority": 1, "ttl": 5}], BadFrames, "a map of priority, delay, or both"),
-        (wire.CHANGE, ["a", {"priority": 256}], BadHeaders, "header 'priority' is 256"),
-        (wire.CHANGE, ["a", {"delay": -1}], BadHeaders, "header 'delay' is -1"),
-        (wire.CHANGE, ["a", "priority"], BadFrames, "field 3 after the number is a str"),
-        (wire.REDRIVE, [{"id": "a"}, None], BadFrames, "it has ids, reason, limit, since, until"),
-        (wire.REDRIVE, [{"ids": "a"}, None], BadFrames, "up to 1000 strings"),
-        (wire.REDRIVE, [{"ids": ["a"] * 1001}, None], BadFrames, "up to 1000 strings"),
-        (wire.REDRIVE, [{"reason": 5}, None], BadFrames, "expected a string, a part of"),
-        (wire.REDRIVE, [{"limit": 2**31}, None], BadFrames, "expected a whole number, 1 to 2147483647"),
-        (wire.REDRIVE, [{"limit": True}, None], BadFrames, "limit of a choice of dead letters is .True."),
-        (wire.REDRIVE, [{}, "no name!"], BadQueue, "is no queue name"),
-        (wire.PAUSE, ["everything"], BadFrames, "only delivery or intake"),
+        (wire.CHANGE, ["a", {}], BadFramesError, "a map of priority, delay, or both"),
+        (wire.CHANGE, ["a", {"priority": 1, "ttl": 5}], BadFramesError, "a map of priority, delay, or both"),
+        (wire.CHANGE, ["a", {"priority": 256}], BadHeadersError, "header 'priority' is 256"),
+        (wire.CHANGE, ["a", {"delay": -1}], BadHeadersError, "header 'delay' is -1"),
+        (wire.CHANGE, ["a", "priority"], BadFramesError, "field 3 after the number is a str"),
+        (wire.REDRIVE, [{"id": "a"}, None], BadFramesError, "it has ids, reason, limit, since, until"),
+        (wire.REDRIVE, [{"ids": "a"}, None], BadFramesError, "up to 1000 strings"),
+        (wire.REDRIVE, [{"ids": ["a"] * 1001}, None], BadFramesError, "up to 1000 strings"),
+        (wire.REDRIVE, [{"reason": 5}, None], BadFramesError, "expected a string, a part of"),
+        (wire.REDRIVE, [{"limit": 2**31}, None], BadFramesError, "expected a whole number, 1 to 2147483647"),
+        (
+            wire.REDRIVE,
+            [{"limit": True}, None],
+            BadFramesError,
+            "limit of a choice of dead letters is .True.",
+        ),
+        (wire.REDRIVE, [{}, "no name!"], BadQueueError, "is no queue name"),
+        (wire.PAUSE, ["everything"], BadFramesError, "only delivery or intake"),
     ],
 )
 def test_an_order_that_makes_no_sense_is_refused_and_it_is_said_why(
@@ -258,12 +277,12 @@ def test_letters_go_to_no_queue_that_takes_no_jobs_and_not_to_their_own(queue: Q
     with working(queue.first, queue.name, fails=True):
         queue.push(b"x")
         wait_until(lambda: queue.counts()["dead"] == 1, what="the dead letter")
-    with Producer(queue.first.doors["smq"]) as producer:
+    with Producer(endpoint=queue.first.doors["smq"]) as producer:
         producer.push(other, b"y")
-    queue.here.pause(other, wire.INTAKE)
-    for to, error in ((other, Paused), (queue.name, BadQueue)):
+    queue.here.queues.pause(other, wire.INTAKE)
+    for to, error in ((other, PausedError), (queue.name, BadQueueError)):
         with pytest.raises(error):
-            queue.here.redrive(queue.name, to=to)
+            queue.here.dead_letters.redrive(queue.name, to=to).result()
     assert queue.counts()["dead"] == 1
 
 
@@ -278,7 +297,7 @@ def test_a_pause_of_the_delivery_holds_for_all_brokers_and_over_restarts(queue: 
         queue.push(*[b"%d" % number for number in range(20)])
         wait_until(lambda: near.seen and far.seen, what="both at work")
         # When
-        assert queue.here.pause(queue.name) == ["delivery"]
+        assert queue.here.queues.pause(queue.name) == ["delivery"]
         wait_until(lambda: queue.counts(queue.elsewhere)["paused"] == ("delivery",), what="the other to hear")
         near.may_end.set()
         far.may_end.set()
@@ -291,14 +310,14 @@ def test_a_pause_of_the_delivery_holds_for_all_brokers_and_over_restarts(queue: 
         queue.here.close()
         assert queue.first.terminate() == 0
         queue.first.restart()
-        queue.here = Client(queue.first.doors["smq"])
+        queue.here = Client(endpoint=queue.first.doors["smq"])
         # Then
         assert queue.counts()["paused"] == ("delivery",)
         queue.push(b"more")
         wait_until(lambda: queue.counts()["workers"] == 1, what="the worker to be back")
         assert (queue.counts()["ready"], queue.counts()["reserved"]) == (19, 0)
         # When
-        assert queue.elsewhere.resume(queue.name) == []
+        assert queue.elsewhere.queues.resume(queue.name) == []
         # Then
         wait_until(lambda: len(near.seen) + len(far.seen) == 21, what="all jobs")
         assert {*near.attempts, *far.attempts} == {1}
@@ -306,31 +325,31 @@ def test_a_pause_of_the_delivery_holds_for_all_brokers_and_over_restarts(queue: 
 
 def test_paused_intake_refuses_the_library_at_every_broker_and_resumes(queue: QueueAtTwoBrokers) -> None:
     queue.push(b"before")
-    queue.here.pause(queue.name, "intake")
+    queue.here.queues.pause(queue.name, "intake")
     wait_until(lambda: queue.counts(queue.elsewhere)["paused"], what="the other to hear")
     for broker in (queue.first, queue.second):
-        with Producer(broker.doors["smq"]) as producer:
+        with Producer(endpoint=broker.doors["smq"]) as producer:
             receipt = producer.push(queue.name, b"no")
-            with pytest.raises(Paused, match="resume it with: sluicemq resume"):
+            with pytest.raises(PausedError, match="resume it with: sluicemq queues resume"):
                 receipt.wait(60)
     with working(queue.first, queue.name) as works:
         wait_until(lambda: works.seen == [b"before"], what="the job from before")
-    queue.here.resume(queue.name, "intake")
+    queue.here.queues.resume(queue.name, "intake")
     queue.push(b"after")
     assert queue.counts()["ready"] == 1
 
 
 def test_a_queue_that_was_made_at_one_broker_is_known_at_the_other(queue: QueueAtTwoBrokers) -> None:
     [job_id] = queue.push(b"x", delay=3600)
-    assert queue.elsewhere.show(queue.name, job_id)["payload"] == b"x"
+    assert queue.elsewhere.jobs.get(queue.name, job_id).payload == b"x"
     assert queue.counts(queue.elsewhere)["scheduled"] == 1
 
 
 def test_a_queue_that_is_deleted_and_made_anew_is_not_paused(queue: QueueAtTwoBrokers) -> None:
     queue.push(b"x")
-    queue.here.pause(queue.name)
-    queue.here.pause(queue.name, "intake")
-    queue.here.delete(queue.name)
+    queue.here.queues.pause(queue.name)
+    queue.here.queues.pause(queue.name, "intake")
+    queue.here.queues.delete(queue.name).result()
     queue.push(b"y")
     assert queue.counts()["paused"] == ()
 
@@ -341,11 +360,11 @@ def test_plain_doors_of_a_paused_queue_refuse_who_can_hear_and_block_who_can_not
     count = 3000
     with BrokerProcess(mongo_uri, database, config=CONFIG) as broker, zmq.Context() as context:
         # Given a broker that was started with the intake of its devices' queue paused
-        with Client(broker.doors["smq"]) as client:
-            client.pause("default", "intake")
+        with Client(endpoint=broker.doors["smq"]) as client:
+            client.queues.pause("default", "intake")
         assert broker.terminate() == 0
         broker.restart()
-        client = Client(broker.doors["smq"])
+        client = Client(endpoint=broker.doors["smq"])
         # When
         push = context.socket(zmq.PUSH)
         push.linger, push.sndhwm = 10_000, 100
@@ -359,13 +378,13 @@ def test_plain_doors_of_a_paused_queue_refuse_who_can_hear_and_block_who_can_not
             asker.send(b"x")
             assert asker.poll(60_000)
             assert json.loads(asker.recv_multipart()[1])["code"] == "PAUSED"
-        assert client.queues()[0]["ready"] == 0
+        assert client.queues.list()[0].ready == 0
         # When
-        client.resume("default", "intake")
+        client.queues.resume("default", "intake")
         # Then
-        wait_until(lambda: client.queues()[0]["ready"] == sent, what="all that was sent")
+        wait_until(lambda: client.queues.list()[0].ready == sent, what="all that was sent")
         # When it is stopped while it is paused and a producer's messages lie in all the buffers
-        client.pause("default", "intake")
+        client.queues.pause("default", "intake")
         sent += blocked_after(push, count, size=100_000)
         client.close()
         push.close()

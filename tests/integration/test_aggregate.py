@@ -36,7 +36,7 @@ class Example:
     """The program, on a broker and a database of its own."""
 
     def __init__(self, broker: BrokerProcess, uri: str, database: str, documents: int, tags: int) -> None:
-        self.client = Client(broker.doors["smq"])
+        self.client = Client(endpoint=broker.doors["smq"])
         self._running: list[subprocess.Popen[bytes]] = []
         self._environ = os.environ | {"SLUICEMQ_ENDPOINT": broker.doors["smq"]}
         self._options = ["--mongodb-uri", uri, "--database", database]

@@ -59,8 +59,8 @@ def test_so_it_is_when_the_other_broker_comes_after_the_question_was_asked(
     with first:
         asker = connected(plain, zmq.REQ, first.doors["req"])
         asker.send(b"question")
-        with Client(first.doors["smq"]) as client:
-            wait_until(lambda: client.queues() and client.queues()[0]["ready"] == 1)
+        with Client(endpoint=first.doors["smq"]) as client:
+            wait_until(lambda: client.queues() and client.queues.list()[0].ready == 1)
         with second:
             worker = connected(plain, zmq.REP, second.doors["rep"])
             assert receive(worker) == [b"question"]

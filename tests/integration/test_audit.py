@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from pymongo import MongoClient
 
 from faults.test_every_verb_is_bounded import VERBS
-from sluicemq import Client, NotAdmitted, NotFound, Producer, Publisher
+from sluicemq import Client, NotAdmittedError, NotFoundError, Producer, Publisher
 from sluicemq.cli.app import app
 from sluicemq.protocol import wire
 from sluicemq.protocol.packed import pack
@@ -75,7 +75,7 @@ def config() -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
     with BrokerProcess(mongo_uri, DATABASE, config=config()) as broker:
-        with Producer(broker.doors["smq"]) as producer:
+        with Producer(endpoint=broker.doors["smq"]) as producer:
             producer.push("victim", b"job", id="one").wait(TIMEOUT)
         yield broker
     with MongoClient[Row](mongo_uri) as mongo:
@@ -84,7 +84,7 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[Client]:
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         yield client
 
 
@@ -190,7 +190,7 @@ def test_each_path_that_changes_something_is_recorded_and_no_other(
 
 
 def test_a_record_says_who_from_where_what_and_when(broker: BrokerProcess, client: Client, web: Web) -> None:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("victim", b"job", id="another").wait(TIMEOUT)
     client.pause("victim")
     web.post(f"{V1}/queues/victim/resume", {}, TOKEN)
@@ -230,9 +230,9 @@ DECLARATIONS: dict[str, Callable[[Client], object]] = {
 def test_an_order_that_says_what_holds_already_changes_and_records_nothing(
     broker: BrokerProcess, client: Client, mongo_uri: str
 ) -> None:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("declared", b"x", id="late", delay=3600).wait(TIMEOUT)
-    with Publisher(broker.doors["smq"]) as publisher:
+    with Publisher(endpoint=broker.doors["smq"]) as publisher:
         publisher.publish("declared", "topic", b"message").wait(TIMEOUT)
     client.users("add", name="app", permissions={"read": ["declared"]}, key=KEY)
 
@@ -270,7 +270,7 @@ def test_refusals_are_recorded_and_those_that_are_alike_are_counted(client: Clie
     for _ in range(30):
         web.post(f"{V1}/queues/victim/pause", {}, **headers)
     for _ in range(20):
-        with suppress(NotFound):
+        with suppress(NotFoundError):
             client.cancel("victim", "unknown")
 
     rows = client.audit(limit=1000)[0]
@@ -391,7 +391,7 @@ def run(broker: BrokerProcess) -> Callable[..., Result]:
 
 def test_the_command_shows_records_chosen_by_its_options(client: Client, run: Callable[..., Result]) -> None:
     client.pause("shown")
-    with suppress(NotFound):
+    with suppress(NotFoundError):
         client.cancel("shown", "none")
 
     table = run("--name", "shown")
@@ -435,7 +435,7 @@ def test_starts_and_reloads_are_recorded(mongo_uri: str, database: str) -> None:
     with BrokerProcess(mongo_uri, database, config=settings) as broker:
         file = Path(broker.folder) / "broker.toml"
         changed = {**broker.config, "broker": {**broker.config["broker"], "stop_timeout": 7}}
-        with Client(broker.doors["smq"]) as client:
+        with Client(endpoint=broker.doors["smq"]) as client:
             file.write_text(tomli_w.dumps(changed))
             broker.process.send_signal(signal.SIGHUP)
             wait_until(lambda: newest(client, action="reload"), what="the reload")
@@ -446,7 +446,7 @@ def test_starts_and_reloads_are_recorded(mongo_uri: str, database: str) -> None:
         file.write_text(tomli_w.dumps(broker.config))
         broker.terminate()
         broker.restart()
-        with Client(broker.doors["smq"]) as client:
+        with Client(endpoint=broker.doors["smq"]) as client:
             after = [each["action"] for each in client.audit()[0]]
 
     assert [each["action"] for each in rows] == ["reload", "reload", "start"]
@@ -465,8 +465,8 @@ def test_keys_that_get_in_and_those_that_do_not_are_recorded(keyed: KeyedBroker)
     new_key(keyed.folder / "stranger.key")
     for _ in range(3):
         with (
-            Client(keyed.endpoint, timeout=TIMEOUT, **keyed.access("stranger")) as stranger,
-            pytest.raises(NotAdmitted),
+            Client(timeout=TIMEOUT, **keyed.access("stranger"), endpoint=keyed.endpoint) as stranger,
+            pytest.raises(NotAdmittedError),
         ):
             stranger.ping()
 
@@ -483,7 +483,7 @@ def test_keys_that_get_in_and_those_that_do_not_are_recorded(keyed: KeyedBroker)
 
 def test_a_change_in_the_store_itself_is_recorded(mongo_uri: str, database: str) -> None:
     made = users.act(mongo_uri, database, "add", {"name": "ops", "permissions": "all", "token": True})
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         users.act(mongo_uri, database, "remove", {"name": "nobody"})
     users.act(mongo_uri, database, "list", {})
 
@@ -502,7 +502,7 @@ def test_without_retention_nothing_is_recorded(mongo_uri: str, database: str) ->
     settings = {"broker": {"audit_retention": 0}, "queues": {"mail": {}}}
     with (
         BrokerProcess(mongo_uri, database, config=settings) as broker,
-        Client(broker.doors["smq"]) as client,
+        Client(endpoint=broker.doors["smq"]) as client,
     ):
         client.pause("mail")
 

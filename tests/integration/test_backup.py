@@ -90,7 +90,7 @@ class Load:
         self.begun: set[str] = set()
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._push)
-        self._worker = Worker(endpoint, "load", lambda job: self.begun.add(job.id), prefetch=20)
+        self._worker = Worker("load", lambda job: self.begun.add(job.id), prefetch=20, endpoint=endpoint)
 
     def __enter__(self) -> Self:
         self._thread.start()
@@ -104,7 +104,7 @@ class Load:
         self._worker.close()
 
     def _push(self) -> None:
-        with Producer(self._endpoint) as producer:
+        with Producer(endpoint=self._endpoint) as producer:
             while not self._end.is_set():
                 ids = {producer.push("load", b"x", delay=delay).id for delay in (0, 0, 0, 3600)}
                 producer.flush(TIMEOUT)
@@ -142,7 +142,10 @@ def test_jobs_run_on_from_a_backup_that_was_made_under_load(place: Place) -> Non
     # Given jobs that are done, dead, reserved, delayed and in a group, a message, and jobs that come and go
     with place.broker(0) as broker, ExitStack() as stack:
         endpoint = broker.doors["smq"]
-        producer, client = stack.enter_context(Producer(endpoint)), stack.enter_context(Client(endpoint))
+        producer, client = (
+            stack.enter_context(Producer(endpoint=endpoint)),
+            stack.enter_context(Client(endpoint=endpoint)),
+        )
         mail = {each.id for each in producer.push_many("mail", [b"x"] * 20)}
         mail |= {producer.push("mail", b"x", group="a").id for _ in range(3)}
         producer.flush(TIMEOUT)
@@ -152,7 +155,7 @@ def test_jobs_run_on_from_a_backup_that_was_made_under_load(place: Place) -> Non
         done.commit()
         dead.jobs[0].reject("for a test")
         reserved = client.reserve("mail", 4, wait=TIMEOUT)
-        with Publisher(endpoint) as publisher:
+        with Publisher(endpoint=endpoint) as publisher:
             publisher.publish("news", "topic", b"message").wait(TIMEOUT)
         with Load(endpoint) as load:
             # When
@@ -168,11 +171,11 @@ def test_jobs_run_on_from_a_backup_that_was_made_under_load(place: Place) -> Non
     told = json.loads(sluicemq("restore", file, *place.options(1), "--yes", "--json").stdout)
     assert told["collections"] > 5
     # Then jobs run on there: those that were confirmed before the backup, and not done
-    with place.broker(1) as broker, Client(broker.doors["smq"]) as client:
+    with place.broker(1) as broker, Client(endpoint=broker.doors["smq"]) as client:
         endpoint, ran, of_load = broker.doors["smq"], list[str](), set[str]()
         with (
-            Worker(endpoint, "mail", lambda job: ran.append(job.id)),
-            Worker(endpoint, "load", lambda job: of_load.add(job.id), prefetch=20),
+            Worker("mail", lambda job: ran.append(job.id), endpoint=endpoint),
+            Worker("load", lambda job: of_load.add(job.id), prefetch=20, endpoint=endpoint),
         ):
             wait_until(lambda: len(ran) >= len(left), 5 * TIMEOUT, "mail")
             wait_until(lambda: not client.queue("load")["ready"], 5 * TIMEOUT, "an empty queue")
@@ -183,7 +186,7 @@ def test_jobs_run_on_from_a_backup_that_was_made_under_load(place: Place) -> Non
         assert of_load <= load.confirmed
         assert client.counters()["counters"]["reclaimed"] >= len(reserved.jobs)
         assert [each["id"] for each in client.peek("mail", "dead")] == [dead.jobs[0].id]
-        with Reader(endpoint, "news") as reader:
+        with Reader("news", endpoint=endpoint) as reader:
             assert [each.payload for each in reader.read_batch(1, TIMEOUT)] == [b"message"]
 
 
@@ -335,15 +338,15 @@ def test_a_store_can_be_restored_with_all_that_would_run_paused(
 ) -> None:
     # Given a store with jobs and a schedule
     at, out = ["--mongodb-uri-file", str(uri_file)], tmp_path / "out"
-    with BrokerProcess(mongo_uri, store.name) as broker, Client(broker.doors["smq"]) as client:
+    with BrokerProcess(mongo_uri, store.name) as broker, Client(endpoint=broker.doors["smq"]) as client:
         client.add_schedule("often", "a", b"x", every=1.0)
     sluicemq("backup", *at, "--database", store.name, "--out", out)
     # When
     [file] = out.iterdir()
     told = sluicemq("restore", file, *at, "--database", other, "--yes", "--paused").stderr
     # Then
-    assert "3 queues and 1 schedules are paused: go on with sluicemq resume QUEUE" in told
-    with BrokerProcess(mongo_uri, other) as broker, Client(broker.doors["smq"]) as client:
+    assert "3 queues and 1 schedules are paused: go on with sluicemq queues resume QUEUE" in told
+    with BrokerProcess(mongo_uri, other) as broker, Client(endpoint=broker.doors["smq"]) as client:
         paused = {row["name"]: row["paused"] for row in client.queues()}
         assert paused == {"a": ["delivery"], "b": ["delivery"], "default": ["delivery"]}
         [schedule] = client.schedules()
@@ -370,7 +373,7 @@ def test_a_database_that_a_broker_uses_is_left_alone(
     with BrokerProcess(mongo_uri, other, config={"devices": [], "broker": {"lease": LEASE}}) as broker:
         told = refused("restore", backup, "--mongodb-uri-file", uri_file, "--database", other, "--yes")
         assert "brokers use database" in told
-        with Client(broker.doors["smq"]) as client:
+        with Client(endpoint=broker.doors["smq"]) as client:
             client.ping()
     # When it was killed, its lease says nothing more
     sluicemq("restore", backup, "--mongodb-uri-file", uri_file, "--database", other, "--yes")
@@ -451,7 +454,7 @@ def test_a_half_restored_database_is_refused_by_brokers_and_restored_again(
     assert not killed.is_mine()
     with (
         BrokerProcess(mongo_uri, other, config={"devices": []}) as broker,
-        Client(broker.doors["smq"]) as client,
+        Client(endpoint=broker.doors["smq"]) as client,
     ):
         assert {each["name"] for each in client.queues()} >= {"a", "b"}
 

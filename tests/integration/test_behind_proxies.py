@@ -52,7 +52,7 @@ def behind(
 ) -> Iterator[Behind]:
     port, folder = free_port(), tmp_path_factory.mktemp("proxy")
     own: dict[str, Any] = {"http": "127.0.0.1:0", "http_token": TOKEN, "http_hosts": [f"{HOST}:{port}"]}
-    with serving(mongo_uri, [], **own) as broker, Producer(broker.doors["smq"]) as producer:
+    with serving(mongo_uri, [], **own) as broker, Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("mail", b"a job", id=ID).wait(60)
         name, _, rewritten = request.param.partition(",")
         recipe = block(f"proxy: {name}").replace("127.0.0.1:5580", broker.process.http)

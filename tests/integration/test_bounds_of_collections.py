@@ -11,7 +11,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.database import Database
 
-from sluicemq import Client, Producer, Publisher, QueueFull, Reject, Subscription, Worker
+from sluicemq import Client, Producer, Publisher, QueueFullError, Reject, Subscription, Worker
 from sluicemq_broker.store import (
     COLLECTIONS,
     HistoryStore,
@@ -59,7 +59,7 @@ def web(broker: BrokerProcess) -> Web:
 
 def use_everything(broker: BrokerProcess) -> None:
     """Have the broker make every collection that it can."""
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         for queue in ("mail", "limited"):
             producer.push(queue, b"x").wait(10)
         producer.push("grouped", b"x", group="g").wait(10)
@@ -67,14 +67,14 @@ def use_everything(broker: BrokerProcess) -> None:
         producer.push("gone", b"x").wait(10)
     for queue in ("limited", "fairly"):
         done = Event()
-        with Worker(broker.doors["smq"], queue, lambda _job, done=done: done.set()):  # type: ignore[misc]
+        with Worker(queue, lambda _job, done=done: done.set(), endpoint=broker.doors["smq"]):  # type: ignore[misc]
             assert done.wait(TIMEOUT)
-    with Publisher(broker.doors["smq"]) as publisher:
+    with Publisher(endpoint=broker.doors["smq"]) as publisher:
         publisher.publish("bounded", "a", b"x").wait(10)
-    Subscription(broker.doors["smq"], "bounded", "reader", lambda _batch: None, follow=False).run()
-    with Client(broker.doors["smq"]) as client:
-        client.pause("mail")
-        client.delete("gone")
+    Subscription("bounded", "reader", lambda _batch: None, follow=False, endpoint=broker.doors["smq"]).run()
+    with Client(endpoint=broker.doors["smq"]) as client:
+        client.queues.pause("mail")
+        client.queues.delete("gone").result()
 
 
 def test_no_collection_of_a_used_store_lacks_a_bound(
@@ -98,11 +98,11 @@ def test_what_is_kept_is_shown_with_its_bound_and_measured(broker: BrokerProcess
         return {(each["kind"], each["name"]): each for each in web.get("/api/v1/kept").json["kept"]}
 
     # Given
-    with Publisher(broker.doors["smq"]) as publisher:
+    with Publisher(endpoint=broker.doors["smq"]) as publisher:
         publisher.publish("bounded", "a", b"x").wait(10)
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("shown", b"x").wait(10)
-    with Worker(broker.doors["smq"], "shown", _reject):
+    with Worker("shown", _reject, endpoint=broker.doors["smq"]):
         # When, Then
         row = wait_until(lambda: rows().get(("dead letters", "shown")), what="the dead letter")
     assert (row["number"], row["bound"]) == (1, "90 days, 1,000,000")
@@ -136,14 +136,14 @@ def test_what_is_almost_full_is_an_incident(broker: BrokerProcess, web: Web) -> 
 def test_a_stream_without_a_bound_takes_no_more_when_its_disk_is_full_and_one_with_a_bound_does(
     broker: BrokerProcess,
 ) -> None:
-    with Publisher(broker.doors["smq"]) as publisher:
+    with Publisher(endpoint=broker.doors["smq"]) as publisher:
         publisher.publish("bounded", "a", b"x").wait(10)
         publisher.publish("endless", "a", b"x")
 
         def refused() -> bool:
             try:
                 publisher.publish("endless", "a", b"x").wait(10)
-            except QueueFull as error:
+            except QueueFullError as error:
                 return "disk_reserve" in str(error)
             return False
 

@@ -12,7 +12,7 @@ import zmq
 from pymongo import MongoClient
 
 from sluicemq import Client, Producer, Publisher, Reader, Worker
-from sluicemq.protocol.errors import Paused
+from sluicemq.protocol.errors import PausedError
 from support.broker_process import BrokerProcess
 from support.broker_under_test import ANY_PORT
 from support.raw_sockets import receive
@@ -51,7 +51,7 @@ class Waiting:
 
     def __init__(self, endpoint: str, queue: str) -> None:
         self.got: list[bytes] = []
-        self.worker = Worker(endpoint, queue, lambda job: self.got.append(job.payload), prefetch=10)
+        self.worker = Worker(queue, lambda job: self.got.append(job.payload), prefetch=10, endpoint=endpoint)
 
     def wait(self, count: int) -> None:
         wait_until(lambda: len(self.got) >= count, what=f"job {count} at the other broker")
@@ -64,7 +64,7 @@ def waiting() -> Iterator[Callable[[str, str], Waiting]]:
         def begin(endpoint: str, queue: str) -> Waiting:
             waiting = Waiting(endpoint, queue)
             stack.enter_context(waiting.worker)
-            with Client(endpoint) as client:
+            with Client(endpoint=endpoint) as client:
                 wait_until(lambda: workers(client, queue) == 1, what="the worker")
             return waiting
 
@@ -72,13 +72,13 @@ def waiting() -> Iterator[Callable[[str, str], Waiting]]:
 
 
 def workers(client: Client, queue: str) -> int:
-    return sum(each["workers"] for each in client.queues() if each["name"] == queue)
+    return sum(each.workers for each in client.queues.list() if each.name == queue)
 
 
 def test_a_push_here_reaches_a_worker_that_waits_there(
     pair: Pair, waiting: Callable[[str, str], Waiting]
 ) -> None:
-    with Producer(pair.one) as producer:
+    with Producer(endpoint=pair.one) as producer:
         producer.push("there", b"so that the queue is known").wait(TIMEOUT)
         there = waiting(pair.other, "there")
         there.wait(1)
@@ -88,7 +88,7 @@ def test_a_push_here_reaches_a_worker_that_waits_there(
 
 
 def test_so_does_a_job_when_it_is_due(pair: Pair, waiting: Callable[[str, str], Waiting]) -> None:
-    with Producer(pair.one) as producer:
+    with Producer(endpoint=pair.one) as producer:
         producer.push("due", b"now").wait(TIMEOUT)
         there = waiting(pair.other, "due")
         there.wait(1)
@@ -105,7 +105,10 @@ def test_and_what_a_worker_here_gives_back_when_it_leaves(
         holds.set()
         go.wait(TIMEOUT)
 
-    with Producer(pair.one) as producer, Worker(pair.one, "back", handler, prefetch=3) as leaving:
+    with (
+        Producer(endpoint=pair.one) as producer,
+        Worker("back", handler, prefetch=3, endpoint=pair.one) as leaving,
+    ):
         for number in range(3):
             producer.push("back", b"%d" % number).wait(TIMEOUT)
         assert holds.wait(TIMEOUT)
@@ -117,8 +120,8 @@ def test_and_what_a_worker_here_gives_back_when_it_leaves(
 
 def test_a_worker_waits_for_a_queue_that_is_made_at_another_broker(pair: Pair) -> None:
     got = threading.Event()
-    with Worker(pair.other, "made", lambda _job: got.set()), Producer(pair.one) as producer:
-        with Client(pair.other) as client:
+    with Worker("made", lambda _job: got.set(), endpoint=pair.other), Producer(endpoint=pair.one) as producer:
+        with Client(endpoint=pair.other) as client:
             client.ping()
         threading.Event().wait(0.2)  # it waits by then, or finds the queue there: both are right
         producer.push("made", b"1").wait(TIMEOUT)
@@ -126,11 +129,15 @@ def test_a_worker_waits_for_a_queue_that_is_made_at_another_broker(pair: Pair) -
 
 
 def test_a_pause_here_holds_there(pair: Pair) -> None:
-    with Client(pair.one) as one, Client(pair.other) as other, Producer(pair.other) as producer:
+    with (
+        Client(endpoint=pair.one) as one,
+        Client(endpoint=pair.other) as other,
+        Producer(endpoint=pair.other) as producer,
+    ):
         producer.push("paused", b"1").wait(TIMEOUT)
         one.pause("paused", "intake")
         wait_until(lambda: paused(other, "paused"), what="the pause")
-        with pytest.raises(Paused):
+        with pytest.raises(PausedError):
             producer.push("paused", b"2").wait(TIMEOUT)
         one.resume("paused", "intake")
         wait_until(lambda: not paused(other, "paused"), what="its end")
@@ -147,7 +154,7 @@ def test_who_asks_here_is_answered_by_who_works_there(pair: Pair) -> None:
         asker, worker = context.socket(zmq.REQ), context.socket(zmq.REP)
         with asker, worker:
             worker.connect(pair.doors[1]["rep"])
-            with Client(pair.other) as client:  # it has looked, so it waits to be told
+            with Client(endpoint=pair.other) as client:  # it has looked, so it waits to be told
                 wait_until(lambda: workers(client, "ask") == 1, what="the worker")
             asker.connect(pair.doors[0]["req"])
             for number in range(3):
@@ -158,9 +165,9 @@ def test_who_asks_here_is_answered_by_who_works_there(pair: Pair) -> None:
 
 
 def test_what_is_published_here_is_read_there(pair: Pair) -> None:
-    with Publisher(pair.one) as publisher:
+    with Publisher(endpoint=pair.one) as publisher:
         publisher.publish("orders", "a", b"0").wait(TIMEOUT)
-        with Reader(pair.other, "orders", follow=True) as reader:
+        with Reader("orders", follow=True, endpoint=pair.other) as reader:
             for number in range(5):
                 message = reader.read(TIMEOUT)
                 assert message is not None
@@ -181,7 +188,11 @@ def test_what_a_pub_sends_here_comes_to_a_sub_there(pair: Pair) -> None:
 
 
 def test_both_count_what_they_tell_and_hear(pair: Pair) -> None:
-    with Producer(pair.one) as producer, Client(pair.one) as one, Client(pair.other) as other:
+    with (
+        Producer(endpoint=pair.one) as producer,
+        Client(endpoint=pair.one) as one,
+        Client(endpoint=pair.other) as other,
+    ):
         producer.push("counted", b"x").wait(TIMEOUT)
         wait_until(lambda: one.counters()["counters"].get("bus_told"), what="the count of what is told")
         wait_until(lambda: other.counters()["counters"].get("bus_heard"), what="the count of what is heard")
@@ -194,11 +205,11 @@ def test_a_broker_that_is_alone_tells_nobody_anything(mongo_uri: str, database: 
     with (
         BrokerProcess(mongo_uri, database) as broker,
         MongoClient[dict[str, Any]](mongo_uri) as mongo,
-        Producer(broker.doors["smq"]) as producer,
+        Producer(endpoint=broker.doors["smq"]) as producer,
     ):
         for _ in range(20):
             producer.push("mail", b"x").wait(TIMEOUT)
-        with Publisher(broker.doors["smq"]) as publisher:
+        with Publisher(endpoint=broker.doors["smq"]) as publisher:
             publisher.publish("orders", "a", b"x").wait(TIMEOUT)
         # It has greeted whoever may be there, and no more.
         assert [each["lines"] for each in mongo[database]["bus"].find()] == [["hello  0"]]
@@ -213,7 +224,7 @@ def test_without_a_bus_the_poll_finds_what_others_have_done(
         BrokerProcess(mongo_uri, database, config=config) as one,
         BrokerProcess(mongo_uri, database, config=config) as other,
         MongoClient[dict[str, Any]](mongo_uri) as mongo,
-        Producer(one.doors["smq"]) as producer,
+        Producer(endpoint=one.doors["smq"]) as producer,
     ):
         producer.push("mail", b"1").wait(TIMEOUT)
         there = waiting(other.doors["smq"], "mail")

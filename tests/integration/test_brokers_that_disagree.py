@@ -36,7 +36,7 @@ def brokers(mongo_uri: str, database: str) -> Iterator[list[BrokerProcess]]:
 
 
 def differs(broker: BrokerProcess, name: str = "mail") -> list[dict[str, Any]]:
-    with Client(broker.doors["smq"], timeout=TIMEOUT) as client:
+    with Client(timeout=TIMEOUT, endpoint=broker.doors["smq"]) as client:
         return list(client.settings(name)["differs"])
 
 
@@ -67,11 +67,11 @@ def test_both_brokers_say_what_their_files_say_differently_until_they_agree(
     assert f"5 at {brokers[0].pid}" in said
     assert f"none at {brokers[1].pid}" in said
     # When the setting lies in MongoDB all brokers go by that
-    with Client(brokers[1].doors["smq"], timeout=TIMEOUT) as client:
-        client.set_settings("mail", {"max_running": 3})
+    with Client(timeout=TIMEOUT, endpoint=brokers[1].doors["smq"]) as client:
+        client.queues.set_settings("mail", {"max_running": 3})
         for each in brokers:
             wait_until(partial(agrees, each), what="the end of it")
-        client.unset_settings("mail", ["max_running"])
+        client.queues.unset_settings("mail", ["max_running"])
     wait_until(lambda: differs(brokers[0]), what="the difference again")
     # When the second reads a file that agrees
     (brokers[1].folder / "broker.toml").write_text(

@@ -10,7 +10,7 @@ import pytest
 from pymongo.database import Database
 from redis import Redis
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.bus import Feed, LocalTransport, RedisTransport, Transport
 from sluicemq_broker.store import EventRing
 from support.redis_server import RedisServer
@@ -101,7 +101,7 @@ def test_who_is_overtaken_by_the_ring_hears_that_it_has_missed_something(
     with slow.listen([]) as feed:
         for number in range(400):  # of 4,000 bytes each: more than the ring holds, and more than a reply has
             fast.send([f"ready {'a' * 4000} {number}"])
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             hear(feed, 400)
     with slow.listen([]) as feed:
         fast.send(["ready mail 1"])
@@ -114,7 +114,7 @@ def test_a_ring_that_somebody_drops_is_made_anew(
     one, two = ring(), ring()
     with one.listen([]) as feed:
         documents["bus"].drop()
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             hear(feed, 1)
     with one.listen([]) as feed, two.listen(HELLO):
         assert hear(feed, 1) == HELLO
@@ -124,7 +124,7 @@ def test_a_collection_that_is_no_ring_is_told_of(
     ring: Callable[[], EventRing], documents: Database[dict[str, Any]]
 ) -> None:
     documents.create_collection("bus")
-    with pytest.raises(Unavailable, match="capped"), ring().listen([]):
+    with pytest.raises(UnavailableError, match="capped"), ring().listen([]):
         pass
 
 
@@ -143,7 +143,7 @@ def test_a_connection_to_redis_that_was_made_anew_may_have_missed_something(redi
     with one.listen([]) as feed:
         with Redis.from_url(redis_url) as redis:
             redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             hear(feed, 1)
     with one.listen([]) as feed, two.listen(HELLO):
         assert hear(feed, 1) == HELLO
@@ -153,9 +153,9 @@ def test_a_redis_that_is_gone_is_told_of_until_it_is_back() -> None:
     with RedisServer() as server:
         transport, other = RedisTransport(server.url, "a"), RedisTransport(server.url, "a")
         server.kill()
-        with pytest.raises(Unavailable, match="Redis"), transport.listen([]):
+        with pytest.raises(UnavailableError, match="Redis"), transport.listen([]):
             pass
-        with pytest.raises(Unavailable, match="Redis"):
+        with pytest.raises(UnavailableError, match="Redis"):
             transport.send(["ready mail 1"])
         server.start()
         with transport.listen([]) as feed, other.listen(HELLO):

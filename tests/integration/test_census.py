@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import NotFound, Unavailable
+from sluicemq.protocol.errors import NotFoundError, UnavailableError
 from sluicemq.protocol.rows import QueueRow
 from sluicemq_broker.config import Config
 from sluicemq_broker.job import Job
@@ -120,7 +120,7 @@ def test_queues_with_few_jobs_are_counted_together(
 
 
 def test_a_queue_that_is_not_there_is_refused(rig: CensusRig) -> None:
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         rig.census.one("nosuch")
 
 
@@ -284,8 +284,8 @@ def test_while_mongodb_is_away_who_asks_is_told_so_and_what_is_known_can_be_had(
     mail.store.push(some_jobs(5), NOW)
     rig.census.one("mail")
     rig.later(3.0)
-    rig.away = Unavailable("no primary")
-    with pytest.raises(Unavailable):
+    rig.away = UnavailableError("no primary")
+    with pytest.raises(UnavailableError):
         rig.census.all()
     assert rig.census.rows()[0].ready == 5
 
@@ -295,14 +295,14 @@ def test_a_mongodb_that_does_not_answer_keeps_nobody_waiting(
 ) -> None:
     rig.open("mail")
     monkeypatch.setattr(Inspector, "counts", lambda *_: rig.time.sleep(1000.0))
-    with pytest.raises(Unavailable, match="has not answered"):
+    with pytest.raises(UnavailableError, match="has not answered"):
         Census(rig.queues, rig.queues.context, wait=0.01).all()
 
 
 def test_while_mongodb_is_known_not_to_answer_it_is_not_asked(rig: CensusRig) -> None:
     rig.open("mail")
     census = Census(rig.queues, rig.queues.context, trusted=lambda: False)
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         census.all()
     assert rig.counted == []
 

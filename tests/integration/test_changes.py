@@ -8,7 +8,7 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from sluicemq.protocol.errors import BadHeaders, DifferentStore, NotFound, Unavailable
+from sluicemq.protocol.errors import BadHeadersError, DifferentStoreError, NotFoundError, UnavailableError
 from sluicemq_broker.store import (
     DeadLetters,
     Inspector,
@@ -82,13 +82,13 @@ def test_a_job_that_waits_can_be_cancelled_once(store: QueueStore, changes: Chan
     changes.cancel("mail", "later", NOW)
     # Then
     assert everything(store) == {}
-    with pytest.raises(NotFound, match="'a' is not there in queue 'mail'"):
+    with pytest.raises(NotFoundError, match="'a' is not there in queue 'mail'"):
         changes.cancel("mail", "a", NOW)
 
 
 def test_a_job_that_a_worker_has_can_not_be_cancelled(store: QueueStore, changes: ChangesAtOnce) -> None:
     store.push([a_job("a", owner=ME)], NOW)
-    with pytest.raises(NotFound, match="'a' is reserved"):
+    with pytest.raises(NotFoundError, match="'a' is reserved"):
         changes.cancel("mail", "a", NOW)
     assert store.reservations(ME) == {("a", 0)}
 
@@ -133,7 +133,9 @@ def test_a_delay_beyond_the_time_to_live_is_refused_and_changes_nothing(
 ) -> None:
     store.push([a_job("a", expires_at=NOW + 60)], NOW)
     there = everything(store)
-    with pytest.raises(BadHeaders, match=r"job 'a' expires in 60\.000 s, and would not be due before that"):
+    with pytest.raises(
+        BadHeadersError, match=r"job 'a' expires in 60\.000 s, and would not be due before that"
+    ):
         changes.change("mail", "a", NOW, priority=7, due=NOW + 60)
     assert everything(store) == there
 
@@ -151,11 +153,11 @@ def test_what_does_not_wait_is_neither_promoted_nor_changed_and_it_is_said_what_
     before = everything(store)
     # When, then
     with pytest.raises(
-        NotFound, match=f"'a' is {state} in queue 'mail': only a job that waits can be promoted"
+        NotFoundError, match=f"'a' is {state} in queue 'mail': only a job that waits can be promoted"
     ):
         changes.promote("mail", "a", NOW)
     with pytest.raises(
-        NotFound, match=f"'a' is {state} in queue 'mail': only a job that waits can be changed"
+        NotFoundError, match=f"'a' is {state} in queue 'mail': only a job that waits can be changed"
     ):
         changes.change("mail", "a", NOW, priority=1, due=NOW)
     assert everything(store) == before
@@ -444,7 +446,7 @@ def test_without_transactions_nothing_is_moved_and_it_is_said_why(
     dead_letters(store)
     standalone = OperationFailure("Transaction numbers are only allowed on a replica set member", 20)
     monkeypatch.setattr(redrives.IntoQueue, "_apply", raising(standalone))
-    with pytest.raises(DifferentStore, match="stand-alone"):
+    with pytest.raises(DifferentStoreError, match="stand-alone"):
         changes.redrive("mail", DeadLetters(), LATER, other)
 
 
@@ -453,7 +455,7 @@ def test_a_move_that_is_always_overtaken_is_given_up(
 ) -> None:
     dead_letters(store)
     monkeypatch.setattr(redrives.IntoQueue, "_apply", raising(Overtaken()))
-    with pytest.raises(Unavailable, match="try again"):
+    with pytest.raises(UnavailableError, match="try again"):
         changes.redrive("mail", DeadLetters(), LATER, other)
 
 
@@ -512,7 +514,7 @@ def test_a_cancel_that_lands_late_spares_a_job_of_the_same_id_accepted_since(
     long_ago = NOW - 1000  # when the order was given
     store.push([a_job("again")], NOW)
 
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         changes.cancel("mail", "again", long_ago)
 
     assert states(store) == {"again": "ready"}

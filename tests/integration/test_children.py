@@ -13,8 +13,8 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 
-from sluicemq import Client, Dead, FanOut, Forward, Job, Producer, Reject
-from sluicemq.protocol.errors import Duplicate, LeaseLost, Uncertain
+from sluicemq import Client, DeadError, FanOut, Forward, Job, Producer, Reject
+from sluicemq.protocol.errors import DuplicateError, LeaseLostError, UncertainError
 from sluicemq_broker.job import Job as StoredJob
 from sluicemq_broker.job import Parent
 from sluicemq_broker.store import (
@@ -71,15 +71,15 @@ def test_a_job_is_done_when_all_its_children_are_and_until_then_tells_how_many(
 
     with (
         working(endpoint, {queue: split, pages: draw}),
-        Producer(endpoint) as producer,
-        Client(endpoint) as client,
+        Producer(endpoint=endpoint) as producer,
+        Client(endpoint=endpoint) as client,
     ):
         # When
         reply = producer.submit(queue, b"book", id="book")
         reply.receipt.wait(SECONDS)
         for left in (4, 3, 2, 1):
             wait_until(partial(are_left, client, queue, "book", left), SECONDS)
-            assert client.show(queue, "book")["state"] == "waiting"
+            assert client.jobs.get(queue, "book").state == "waiting"
             one_by_one.release()
         # Then
         assert reply.result(SECONDS) == b"book"
@@ -105,11 +105,11 @@ def test_children_of_children_that_go_on_through_other_queues_end_it_too(endpoin
         leaf: lambda _job: Forward(last),
         last: lambda job: ends.append(job.id),
     }
-    with working(endpoint, handlers), Producer(endpoint) as producer:
+    with working(endpoint, handlers), Producer(endpoint=endpoint) as producer:
         assert producer.call(queue, b"x", SECONDS, id="a") == b""
     assert sorted(ends) == ["a.1.1", "a.1.2", "a.2.1", "a.2.2", "a.3"]
-    with Client(endpoint) as client:
-        assert [client.queue(each)["dead"] for each in handlers] == [0] * 4
+    with Client(endpoint=endpoint) as client:
+        assert [client.queues.get(each).dead for each in handlers] == [0] * 4
 
 
 def test_a_group_waits_for_the_children_of_its_first_job(endpoint: str, queue: str) -> None:
@@ -120,7 +120,7 @@ def test_a_group_waits_for_the_children_of_its_first_job(endpoint: str, queue: s
         return FanOut(Forward(pages, delay=0.2), Forward(pages)) if job.id == "a" else None
 
     with working(endpoint, {queue: split, pages: lambda job: order.append(job.id)}):
-        with Producer(endpoint) as producer:
+        with Producer(endpoint=endpoint) as producer:
             for each in ("a", "b"):
                 producer.push(queue, b"x", id=each, group="book")
         wait_until(lambda: len(order) == 4, SECONDS)
@@ -140,10 +140,14 @@ def test_once_a_child_is_a_dead_letter_so_is_the_job_and_whoever_waits_for_it_he
         queue: lambda _job: FanOut(*(Forward(pages, b"%d" % n) for n in range(3))),
         pages: draw,
     }
-    with working(endpoint, handlers), Producer(endpoint) as producer, Client(endpoint) as client:
-        with pytest.raises(Dead, match="no ink"):
+    with (
+        working(endpoint, handlers),
+        Producer(endpoint=endpoint) as producer,
+        Client(endpoint=endpoint) as client,
+    ):
+        with pytest.raises(DeadError, match="no ink"):
             producer.call(queue, b"book", SECONDS, id="book")
-        assert client.show(queue, "book")["state"] == "dead"
+        assert client.jobs.get(queue, "book").state == "dead"
         assert "book.2" in client.show(queue, "book")["errors"][-1]["reason"]
 
 
@@ -152,8 +156,8 @@ def test_a_child_whose_time_is_over_is_a_dead_letter_also_where_others_are_remov
 ) -> None:
     with (
         working(endpoint, {queue: lambda _job: FanOut(Forward(f"{queue}-none", ttl=0.05))}),
-        Producer(endpoint) as producer,
-        pytest.raises(Dead, match="expired"),
+        Producer(endpoint=endpoint) as producer,
+        pytest.raises(DeadError, match="expired"),
     ):
         producer.call(queue, b"x", SECONDS)
 
@@ -174,13 +178,13 @@ def test_a_child_whose_id_is_taken_gives_the_job_back_with_that_as_its_reason(
     endpoint: str, queue: str
 ) -> None:
     pages = f"{queue}-pages"
-    with Producer(endpoint) as producer, Client(endpoint) as client:
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         producer.push(pages, b"its own", id="a.2", delay=1000).wait(SECONDS)
         producer.push(queue, b"x", id="a", max_attempts=1).wait(SECONDS)
         with working(endpoint, {queue: lambda _job: FanOut(Forward(pages), Forward(pages))}):
             wait_until(lambda: client.peek(queue, "dead"), SECONDS)
         assert "has a job 'a.2' already" in client.show(queue, "a")["errors"][-1]["reason"]
-        assert [each["id"] for each in client.peek(pages)] == []
+        assert [each.id for each in client.jobs.list(pages)] == []
 
 
 def test_a_fan_out_that_no_transaction_takes_gives_the_job_back_with_that_as_its_reason(
@@ -191,7 +195,7 @@ def test_a_fan_out_that_no_transaction_takes_gives_the_job_back_with_that_as_its
         queue: lambda _job: FanOut(*(Forward(f"{queue}-{number}", b"x") for number in range(101))),
         f"{queue}-large": lambda _job: FanOut(*(Forward(f"{queue}-0") for _ in range(1000))),
     }
-    with Producer(endpoint) as producer, Client(endpoint) as client:
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         producer.push(queue, b"x", id="a", max_attempts=1).wait(SECONDS)
         producer.push(f"{queue}-large", bytes(100_000), id="b", max_attempts=1).wait(SECONDS)
         # When
@@ -201,7 +205,7 @@ def test_a_fan_out_that_no_transaction_takes_gives_the_job_back_with_that_as_its
         # Then
         assert "100 queues at most" in client.show(queue, "a")["errors"][-1]["reason"]
         assert "would inherit 100000000 bytes" in client.show(f"{queue}-large", "b")["errors"][-1]["reason"]
-        assert f"{queue}-0" not in {each["name"] for each in client.queues()}
+        assert f"{queue}-0" not in {each.name for each in client.queues.list()}
 
 
 # ---------------------------------------------------------------------------- the store
@@ -266,7 +270,7 @@ def test_the_end_of_a_child_is_counted_once_whatever_breaks_off(
     problems, parents = end_children(pages, ended(jobs[:2]), LATER, lambda _name: store)
     assert (problems, parents) == ({}, [])
     problems, parents = end_children(pages, ended(jobs[:2]), LATER, lambda _name: store)
-    assert {type(each) for each in problems.values()} == {Uncertain}
+    assert {type(each) for each in problems.values()} == {UncertainError}
     assert stored(store, "a")["children"]["left"] == 1
 
 
@@ -297,7 +301,7 @@ def test_a_child_that_another_worker_has_is_not_counted(store: QueueStore, pages
     pages.release([first])
     pages.reserve(1, LATER, "thief", 9)
     problems, _ = end_children(pages, ended([first, second]), LATER, lambda _name: store)
-    assert {each: type(why) for each, why in problems.items()} == {first.id: LeaseLost}
+    assert {each: type(why) for each, why in problems.items()} == {first.id: LeaseLostError}
     assert stored(store, "a")["children"]["left"] == 2
 
 
@@ -412,5 +416,5 @@ def test_of_a_fan_out_into_a_queue_with_one_of_the_ids_nothing_is_there(
     store.push([a_job("a"), a_job("b")], NOW)
     parents = store.reserve(2, NOW, "worker", 1).jobs
     problems = fan_out(store, [fan(each, pages, 3) for each in parents], LATER)
-    assert {each: type(why) for each, why in problems.items()} == {"a": Duplicate}
+    assert {each: type(why) for each, why in problems.items()} == {"a": DuplicateError}
     assert sorted(everything(pages)) == ["a.2", "b.1", "b.2", "b.3"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq import Client, Job, LeaseLost, Producer, Worker
+from sluicemq import Client, Job, LeaseLostError, Producer, Worker
 from sluicemq.protocol import wire
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.waiting import wait_until
@@ -28,7 +28,7 @@ def shared(mongo_uri: str) -> Iterator[BrokerUnderTest]:
 
 @pytest.fixture
 def client(broker: BrokerUnderTest) -> Iterator[Client]:
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         yield client
 
 
@@ -40,7 +40,7 @@ def queue(broker: BrokerUnderTest) -> str:
 
 
 def push(broker: BrokerUnderTest, queue: str, count: int, **options: Any) -> list[str]:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         jobs = [b"%d" % number for number in range(count)]
         return [receipt.id for receipt in producer.push_many(queue, jobs, **options)]
 
@@ -56,7 +56,7 @@ def test_a_claim_has_what_lies_ready_at_once_and_never_more_than_its_limit(
     broker: BrokerUnderTest, client: Client, queue: str
 ) -> None:
     ids = push(broker, queue, 30)
-    with client.reserve(queue, 12) as claim:
+    with client.jobs.reserve(queue, 12) as claim:
         assert [job.id for job in claim] == ids[:12]
         assert [job.payload for job in claim.jobs] == [b"%d" % number for number in range(12)]
         claim.commit()
@@ -65,7 +65,7 @@ def test_a_claim_has_what_lies_ready_at_once_and_never_more_than_its_limit(
 
 
 def test_a_claim_on_an_empty_queue_is_empty(client: Client, queue: str) -> None:
-    with client.reserve(queue, 5) as claim:
+    with client.jobs.reserve(queue, 5) as claim:
         assert len(claim) == 0
 
 
@@ -74,7 +74,7 @@ def test_one_claim_after_the_other_empties_a_queue(
 ) -> None:
     ids = push(broker, queue, 50)
     seen: list[str] = []
-    while claim := client.reserve(queue, 4):
+    while claim := client.jobs.reserve(queue, 4):
         seen += [job.id for job in claim]
         claim.commit()
     assert sorted(seen) == sorted(ids)
@@ -82,9 +82,9 @@ def test_one_claim_after_the_other_empties_a_queue(
 
 def test_a_claim_waits_for_jobs_up_to_its_time(broker: BrokerUnderTest, client: Client, queue: str) -> None:
     claims = []
-    waiting = threading.Thread(target=lambda: claims.append(client.reserve(queue, 3, wait=SECONDS)))
+    waiting = threading.Thread(target=lambda: claims.append(client.jobs.reserve(queue, 3, wait=SECONDS)))
     waiting.start()
-    wait_until(lambda: any(each["name"] == queue and each["workers"] for each in client.queues()))
+    wait_until(lambda: any(each.name == queue and each.workers for each in client.queues.list()))
     ids = push(broker, queue, 3)
     waiting.join(SECONDS)
     with claims[0] as claim:
@@ -95,10 +95,10 @@ def test_what_comes_after_the_claim_is_full_goes_to_others(
     broker: BrokerUnderTest, client: Client, queue: str
 ) -> None:
     push(broker, queue, 2)
-    with client.reserve(queue, 1) as first, client.reserve(queue, 5) as second:
+    with client.jobs.reserve(queue, 1) as first, client.jobs.reserve(queue, 5) as second:
         assert (len(first), len(second)) == (1, 1)
         push(broker, queue, 1)
-        with client.reserve(queue, 5) as third:
+        with client.jobs.reserve(queue, 5) as third:
             assert len(third) == 1
             first.commit()  # makes no room: its credit was withdrawn
             push(broker, queue, 1)
@@ -110,7 +110,7 @@ def test_leaving_a_claim_gives_back_what_is_unsettled_and_counts_no_attempt(
     broker: BrokerUnderTest, client: Client, queue: str
 ) -> None:
     ids = push(broker, queue, 4)
-    with client.reserve(queue, 4) as claim:
+    with client.jobs.reserve(queue, 4) as claim:
         claim.jobs[0].commit()
         claim.jobs[1].rollback("not now", delay=60)
         claim.jobs[2].reject("no cat")
@@ -123,9 +123,9 @@ def test_leaving_a_claim_gives_back_what_is_unsettled_and_counts_no_attempt(
 def test_a_job_of_a_claim_commits_with_its_result(
     broker: BrokerUnderTest, client: Client, queue: str
 ) -> None:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         reply = producer.submit(queue, b"2")
-        with client.reserve(queue, 1, wait=SECONDS) as claim:
+        with client.jobs.reserve(queue, 1, wait=SECONDS) as claim:
             claim.jobs[0].commit(b"4")
         assert reply.result(SECONDS) == b"4"
 
@@ -136,13 +136,13 @@ def test_one_renewal_keeps_all_jobs_of_a_claim_beyond_their_visibility_timeout(
     # Given two claims of jobs that must be settled soon, one of them renewed
     push(broker, queue, 6, visibility_timeout=3)
     before = broker.counter("timed_out")
-    with client.reserve(queue, 3) as renewed:
+    with client.jobs.reserve(queue, 3) as renewed:
         renewed.extend(60)
-        forgotten = client.reserve(queue, 3)
+        forgotten = client.jobs.reserve(queue, 3)
         # When the time is over, then the others are lost, and these still the claim's
         wait_until(lambda: broker.counter("timed_out") >= before + 3)
         renewed.commit()
-        with pytest.raises(LeaseLost, match=r"3 of 3 jobs|the claim is lost"):
+        with pytest.raises(LeaseLostError, match=r"3 of 3 jobs|the claim is lost"):
             forgotten.extend(60)
         assert forgotten.unsettled == []
     broker.await_count(queue, "ready", 3)
@@ -150,9 +150,9 @@ def test_one_renewal_keeps_all_jobs_of_a_claim_beyond_their_visibility_timeout(
 
 def test_a_job_is_settled_once(broker: BrokerUnderTest, client: Client, queue: str) -> None:
     push(broker, queue, 1)
-    with client.reserve(queue, 1) as claim:
+    with client.jobs.reserve(queue, 1) as claim:
         claim.jobs[0].commit()
-        with pytest.raises(LeaseLost, match="was settled before"):
+        with pytest.raises(LeaseLostError, match="was settled before"):
             claim.jobs[0].commit()
 
 
@@ -169,20 +169,20 @@ def test_a_claim_whose_program_dies_goes_to_others_at_once(
         finally:
             process.kill()
     broker.await_count(queue, "ready", 2)
-    with client.reserve(queue, 1, wait=SECONDS) as other:
+    with client.jobs.reserve(queue, 1, wait=SECONDS) as other:
         assert len(other) == 1
 
 
 def test_a_claim_of_a_lost_connection_says_that_it_is_lost(mongo_uri: str, queue: str) -> None:
-    with serving(mongo_uri, [], lease=1) as own, Client(own.doors["smq"]) as client:
+    with serving(mongo_uri, [], lease=1) as own, Client(endpoint=own.doors["smq"]) as client:
         push(own, queue, 2)
-        with client.reserve(queue, 2) as claim:
+        with client.jobs.reserve(queue, 2) as claim:
             own.process.kill()
             own.process.restart()
             client.ping(SECONDS)
-            with pytest.raises(LeaseLost, match="the claim is lost"):
+            with pytest.raises(LeaseLostError, match="the claim is lost"):
                 claim.jobs[0].commit()
-            with pytest.raises(LeaseLost):
+            with pytest.raises(LeaseLostError):
                 claim.commit() if claim.unsettled else claim.jobs[1].commit()
 
 
@@ -190,16 +190,16 @@ def test_a_queue_whose_claims_have_ended_can_be_deleted(
     broker: BrokerUnderTest, client: Client, queue: str
 ) -> None:
     push(broker, queue, 1)
-    with client.reserve(queue, 1) as claim:
+    with client.jobs.reserve(queue, 1) as claim:
         claim.commit()
     wait_until(lambda: broker.workers(queue) == 0)
-    client.delete(queue)
+    client.queues.delete(queue).result()
 
 
 @pytest.mark.parametrize("limit", [0, 1001])
 def test_a_limit_out_of_bounds_is_refused(client: Client, queue: str, limit: int) -> None:
     with pytest.raises(ValueError, match="1 to 1000"):
-        client.reserve(queue, limit)
+        client.jobs.reserve(queue, limit)
 
 
 # ----------------------------------------------------------------------- pops
@@ -207,12 +207,12 @@ def test_a_limit_out_of_bounds_is_refused(client: Client, queue: str, limit: int
 
 def test_popped_jobs_are_gone_when_they_come(broker: BrokerUnderTest, client: Client, queue: str) -> None:
     ids = push(broker, queue, 30)
-    popped = client.pop(queue, 12)
+    popped = client.jobs.pop(queue, 12)
     assert [job.id for job in popped] == ids[:12]
     assert [job.payload for job in popped] == [b"%d" % number for number in range(12)]
     broker.await_count(queue, "ready", 18)  # what was held beyond them goes back
     assert broker.counts(queue) == {"ready": 18}
-    with pytest.raises(LeaseLost, match="popped"):
+    with pytest.raises(LeaseLostError, match="popped"):
         popped[0].extend(5)
 
 
@@ -223,7 +223,7 @@ def test_a_pop_takes_no_more_than_it_was_asked_for_while_more_is_pushed(
 
     def take() -> None:
         while len(taken) < 400:
-            got = client.pop(queue, 7, wait=1)
+            got = client.jobs.pop(queue, 7, wait=1)
             assert len(got) <= 7
             taken.extend(got)
 
@@ -238,7 +238,7 @@ def test_a_pop_takes_no_more_than_it_was_asked_for_while_more_is_pushed(
 
 
 def test_a_pop_of_an_empty_queue_is_empty(client: Client, queue: str) -> None:
-    assert client.pop(queue, 5) == []
+    assert client.jobs.pop(queue, 5) == []
 
 
 def test_credit_to_pop_is_used_up_and_more_is_added(broker: BrokerUnderTest, queue: str) -> None:
@@ -261,7 +261,7 @@ def test_a_session_can_not_both_pop_and_reserve_of_one_queue(broker: BrokerUnder
 
 @contextmanager
 def popping(broker: BrokerUnderTest, queue: str, handler: object, **options: int) -> Iterator[Worker]:
-    worker = Worker(broker.doors["smq"], queue, handler, pop=True, **options)  # type: ignore[arg-type]
+    worker = Worker(queue, handler, pop=True, **options, endpoint=broker.doors["smq"])  # type: ignore[arg-type]
     with worker:
         yield worker
 
@@ -351,8 +351,8 @@ def test_a_handler_that_extends_keeps_its_job_beyond_the_visibility_timeout(
             wait_until(lambda: broker.counter("timed_out") >= before + 1)
 
     with (
-        Worker(broker.doors["smq"], queue, handler, prefetch=2, concurrency=2) as worker,
-        Producer(broker.doors["smq"]) as producer,
+        Worker(queue, handler, prefetch=2, concurrency=2, endpoint=broker.doors["smq"]) as worker,
+        Producer(endpoint=broker.doors["smq"]) as producer,
     ):
         producer.push(queue, b"extended", visibility_timeout=3)
         assert extended.wait(SECONDS)

@@ -30,11 +30,11 @@ def test_a_worker_is_named_by_its_own_name_host_and_pid(
     def refuse(_job: Job) -> None:
         raise Reject("no")
 
-    with Producer(endpoint) as producer, Client(endpoint) as client:
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         job = producer.push(queue, b"x")
         job.wait(TIMEOUT)
-        with Worker(endpoint, queue, refuse, name=name):
-            wait_until(lambda: client.show(queue, job.id)["state"] == "dead")
+        with Worker(queue, refuse, name=name, endpoint=endpoint):
+            wait_until(lambda: client.jobs.get(queue, job.id).state == "dead")
         assert (
             client.show(queue, job.id)["errors"][-1]["worker"]
             == f"{called} {socket.gethostname()}:{os.getpid()}"
@@ -42,7 +42,7 @@ def test_a_worker_is_named_by_its_own_name_host_and_pid(
 
 
 def test_a_line_about_a_queue_has_it_as_a_field(broker: BrokerProcess) -> None:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("made", b"x").wait(TIMEOUT)
     broker.wait_log("queue made: ")
     lines = [json.loads(line) for line in broker.log_text().splitlines()]

@@ -260,12 +260,12 @@ def goes_on_beside(mongo_uri: str, filled: Documents, names: Sequence[str]) -> N
     count = sum(damage(filled, name) for name in names)
     # When
     with BrokerProcess(mongo_uri, filled.name, config=CONFIG) as broker:
-        with Client(broker.doors["smq"]) as client:
+        with Client(endpoint=broker.doors["smq"]) as client:
             look_around(client)
             work(broker, client, filled)
             wait_until(lambda: beats(filled, broker) > ROUNDS, SECONDS, "all duties")
             look_around(client)
-            named = {each["name"] for each in client.schedules()}
+            named = {each.name for each in client.schedules.list()}
         log = broker.log_text()
     # Then
     assert {"report", "nightly"} <= named
@@ -283,7 +283,7 @@ def look_around(client: Client) -> None:
         *(client.tasks, client.schedules, client.streams, client.subscriptions, client.users, client.audit),
     ):
         ask()
-    assert client.task("a1b2")["kind"] == "purge"
+    assert client.operations.get("a1b2").kind == "purge"
     for span in ("minute", "hour", "day", "month"):
         client.history("mail", span=span)
 
@@ -291,19 +291,19 @@ def look_around(client: Client) -> None:
 def work(broker: BrokerProcess, client: Client, documents: Documents) -> None:
     """Use what lies beside the damaged documents."""
     endpoint = broker.doors["smq"]
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         producer.push("limited", b"job").wait(SECONDS)
-    with client.reserve("limited", 1, SECONDS) as claim:
+    with client.jobs.reserve("limited", 1, SECONDS) as claim:
         assert len(claim.jobs) == 1
     wait_until(documents["queue.mail"].find_one, SECONDS, "a run of the schedule")
-    with Publisher(endpoint) as publisher:
+    with Publisher(endpoint=endpoint) as publisher:
         publisher.publish("prices", b"t", b"new").wait(SECONDS)
     came: list[bytes] = []
 
     def handle(batch: Batch) -> None:
         came.extend(each.payload for each in batch)
 
-    with Subscription(endpoint, "prices", "others", handle, on_gap=lambda _gap: None):
+    with Subscription("prices", "others", handle, on_gap=lambda _gap: None, endpoint=endpoint):
         wait_until(lambda: b"new" in came, SECONDS, "what was published behind damaged segments")
 
 

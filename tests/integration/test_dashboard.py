@@ -108,7 +108,7 @@ def kill(jobs: OwnQueue, *ids: str, reason: str = "no such address", payload: by
     def handler(_job: Any) -> None:
         raise Reject(reason)
 
-    with Worker(jobs.endpoint, jobs.queue, handler, prefetch=50, name=SCRIPT):
+    with Worker(jobs.queue, handler, prefetch=50, name=SCRIPT, endpoint=jobs.endpoint):
         wait_until(lambda: set(ids) <= set(jobs.ids("dead")), what="the deaths")
 
 
@@ -122,9 +122,9 @@ def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_mar
     jobs.push(SCRIPT.encode(), id=f"done {SCRIPT}", keep_done=1000.0)
     with jobs.reserve(1) as claim:
         claim.jobs[0].commit(SCRIPT.encode())
-    with Publisher(jobs.endpoint) as publisher:
+    with Publisher(endpoint=jobs.endpoint) as publisher:
         publisher.publish(stream, SCRIPT, SCRIPT.encode()).wait(60)
-    jobs.client.add_schedule(schedule, jobs.queue, SCRIPT.encode(), every=10_000)
+    jobs.client.schedules.add(schedule, jobs.queue, SCRIPT.encode(), every=10_000)
     try:
         # When
         shown = ""
@@ -141,7 +141,7 @@ def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_mar
             f"dead?queue={quote(SCRIPT)}",
         ]
         places += [f"dead?queue={jobs.queue}&reason={quote(SCRIPT)}", f"queues/{quote(SCRIPT, safe='')}"]
-        with Worker(jobs.endpoint, jobs.queue, lambda _job: None, name=SCRIPT):
+        with Worker(jobs.queue, lambda _job: None, name=SCRIPT, endpoint=jobs.endpoint):
             for place in places:
                 page = dashboard.show(place)
                 if place in (awaited := {"streams": stream, "schedules": schedule}):
@@ -154,7 +154,7 @@ def test_every_page_shows_what_is_there_and_nothing_that_users_write_becomes_mar
         for words in (stream, schedule, "Overview", "done", "no such queue"):
             assert words in shown
     finally:
-        jobs.client.remove_schedule(schedule)
+        jobs.client.schedules.delete(schedule)
 
 
 def test_the_charts_of_the_history_are_drawn(dashboard: Dashboard) -> None:
@@ -204,7 +204,7 @@ def test_queues_are_sorted_and_filtered_by_keyboard(dashboard: Dashboard, jobs: 
             jobs.producer.push(f"{jobs.queue}-{number}", b"")
     jobs.producer.flush(60)
     for number in range(3):  # counted: what was known until then is an estimate
-        assert jobs.client.queue(f"{jobs.queue}-{number}")["ready"] == number + 1
+        assert jobs.client.queues.get(f"{jobs.queue}-{number}").ready == number + 1
     page = dashboard.show("queues")
     page.get_by_label("Filter by name").fill(f"{jobs.queue}-")
     names = page.locator("tbody th")
@@ -332,10 +332,13 @@ def test_no_page_is_wider_than_its_window_and_all_that_can_be_used_has_a_name(
     browser: Browser, shared_broker: BrokerUnderTest, jobs: OwnQueue, width: int, scheme: str
 ) -> None:
     kill(jobs, f"{'long-id-' * 15}", reason="a-reason-without-any-space-" * 20)
-    with Client(shared_broker.doors["smq"]) as client, Publisher(shared_broker.doors["smq"]) as publisher:
-        client.add_schedule("heartbeat-of-a-shop", jobs.queue, b"x", every=3600)
+    with (
+        Client(endpoint=shared_broker.doors["smq"]) as client,
+        Publisher(endpoint=shared_broker.doors["smq"]) as publisher,
+    ):
+        client.schedules.add("heartbeat-of-a-shop", jobs.queue, b"x", every=3600)
         publisher.publish("shop", "orders", b"x").wait(60)
-        client.seek("shop", "invoices-of-the-shop", 0)
+        client.subscriptions.seek("shop", "invoices-of-the-shop", 0)
     screen: dict[str, Any] = {"viewport": {"width": width, "height": 800}, "color_scheme": scheme}
     dashboard = Dashboard(browser, shared_broker.process.http, jobs.queue, **screen)
     job = f"queues/{jobs.queue}/jobs/{'long-id-' * 15}"
@@ -364,8 +367,8 @@ def test_no_page_is_wider_than_its_window_and_all_that_can_be_used_has_a_name(
 @pytest.mark.full
 def test_the_audit_log_is_leafed_through_and_filtered(dashboard: Dashboard, jobs: OwnQueue) -> None:
     for _ in range(26):
-        jobs.client.pause(jobs.queue)
-        jobs.client.resume(jobs.queue)
+        jobs.client.queues.pause(jobs.queue)
+        jobs.client.queues.resume(jobs.queue)
 
     page = dashboard.show(f"audit?name={jobs.queue}")
 
@@ -412,10 +415,13 @@ def closed_broker(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> I
         "devices": [],
     }
     with BrokerProcess(mongo_uri, "test_dashboard_closed", config=config) as process:
-        with Client(process.doors["smq"]) as client, Producer(process.doors["smq"]) as producer:
+        with (
+            Client(endpoint=process.doors["smq"]) as client,
+            Producer(endpoint=process.doors["smq"]) as producer,
+        ):
             for queue in ("mail", "sms"):
                 producer.push(queue, b"job").wait(60)
-                client.queue(queue)
+                client.queues.get(queue)
         yield process
 
 

@@ -13,7 +13,7 @@ import pytest
 import zmq
 from pymongo import MongoClient
 
-from sluicemq import Client, Duplicate, Job, Producer, Reject, Worker
+from sluicemq import Client, DuplicateError, Job, Producer, Reject, Worker
 from sluicemq.protocol.enums import JobState
 from sluicemq.protocol.rows import plain
 from support.broker_process import BrokerProcess
@@ -40,14 +40,14 @@ def queue() -> str:
 
 
 def peek(broker: BrokerProcess, queue: str, state: str) -> list[dict[str, Any]]:
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         found: list[dict[str, Any]] = plain(client.jobs.list(queue, JobState(state), 100))
         return found
 
 
 def counter(broker: BrokerProcess, name: str) -> int:
-    with Client(broker.doors["smq"]) as client:
-        return int(client.counters()["counters"].get(name, 0))
+    with Client(endpoint=broker.doors["smq"]) as client:
+        return int(client.counters().counters.get(name, 0))
 
 
 def ask(broker: BrokerProcess, queue: str, payload: bytes, **headers: Any) -> list[bytes]:
@@ -63,7 +63,7 @@ def push_once(producer: Producer, queue: str, dedupe_id: str, **options: Any) ->
     receipt = producer.push(queue, b"work", dedupe_id=dedupe_id, **options)
     try:
         receipt.wait(SECONDS)
-    except Duplicate as error:
+    except DuplicateError as error:
         return receipt.id, error.id
     return receipt.id, ""
 
@@ -79,10 +79,14 @@ def test_of_many_producers_at_two_brokers_one_is_first_and_its_job_is_done_once(
     with ExitStack() as stack:
         if working:
             for broker in brokers:
-                worker = Worker(broker.doors["smq"], queue, lambda job: handled.append(job.id), prefetch=50)
+                worker = Worker(
+                    queue, lambda job: handled.append(job.id), prefetch=50, endpoint=broker.doors["smq"]
+                )
                 stack.enter_context(worker)
         producers = [
-            stack.enter_context(Producer(broker.doors["smq"])) for broker in brokers for _ in range(4)
+            stack.enter_context(Producer(endpoint=broker.doors["smq"]))
+            for broker in brokers
+            for _ in range(4)
         ]
 
         def push_all(producer: Producer) -> list[tuple[str, str]]:
@@ -113,9 +117,12 @@ def test_a_job_that_has_ended_is_remembered_until_its_window_is_over(
             raise Reject("no")
         return b"result"
 
-    with Producer(brokers[0].doors["smq"]) as here, Producer(brokers[1].doors["smq"]) as there:
+    with (
+        Producer(endpoint=brokers[0].doors["smq"]) as here,
+        Producer(endpoint=brokers[1].doors["smq"]) as there,
+    ):
         first, _ = push_once(here, queue, "d", dedupe_window=1000.0)
-        with Worker(brokers[1].doors["smq"], queue, handle):
+        with Worker(queue, handle, endpoint=brokers[1].doors["smq"]):
             [ended] = wait_until(lambda: peek(brokers[0], queue, end), what="its end")
         # When
         _, known = push_once(there, queue, "d")
@@ -176,11 +183,11 @@ def test_duplicates_of_a_plain_push_are_counted_and_neither_kept_nor_delivered(
 
 def test_who_flushes_hears_the_first_ones_id_too(brokers: list[BrokerProcess], queue: str) -> None:
     # Given
-    producer = Producer(brokers[0].doors["smq"])
+    producer = Producer(endpoint=brokers[0].doors["smq"])
     first = producer.push(queue, b"work", dedupe_id="d")
     producer.push(queue, b"work", dedupe_id="d")
     # When
-    with pytest.raises(Duplicate) as refusal:
+    with pytest.raises(DuplicateError) as refusal:
         producer.close(SECONDS)
     # Then
     assert refusal.value.id == first.id

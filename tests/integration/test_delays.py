@@ -52,7 +52,9 @@ def test_the_clock_of_a_client_decides_nothing(jobs: OwnQueue) -> None:
     # Not so in keuss (queue, push: delay, mature): the clients' clocks decide when an element is due, and in
     # which order.
     first = jobs.push(b"first")
-    with Producer(jobs.endpoint, now=lambda: 0) as wrong:  # in 1970, so its ids sort before all others
+    with Producer(
+        now=lambda: 0, endpoint=jobs.endpoint
+    ) as wrong:  # in 1970, so its ids sort before all others
         receipts = [wrong.push(jobs.queue, b"second"), wrong.push(jobs.queue, b"third", delay=LONG)]
     ready, delayed = (receipt.id for receipt in receipts)
     assert ready < first

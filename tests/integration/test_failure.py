@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import zmq
 
-from sluicemq import Client, Job, Producer, Rollback, Worker
+from sluicemq import Client, Job, Producer, Retry, Worker
 from support.broker_under_test import ANY_PORT, BrokerUnderTest, Doors, serving, spare
 from support.raw_sockets import code, receive
 from support.waiting import wait_until
@@ -89,9 +89,9 @@ def by_library(broker: BrokerUnderTest, doors: Doors, verdict: list[bytes]) -> l
     def handler(_job: Job) -> None:
         times.append(time.monotonic())
         if len(times) == 1:
-            raise Rollback("why", delay=float(verdict[2])) if len(verdict) > 2 else OSError("why")
+            raise Retry("why", delay=float(verdict[2])) if len(verdict) > 2 else OSError("why")
 
-    with Worker(broker.doors["smq"], doors.queue, handler):
+    with Worker(doors.queue, handler, endpoint=broker.doors["smq"]):
         broker.push(doors.front, b"work")
         wait_until(lambda: len(times) == 2, what="the second delivery")
     return times
@@ -169,7 +169,7 @@ def done_by_pop(broker: BrokerUnderTest, doors: Doors) -> bytes:
 
 
 def done_by_library(broker: BrokerUnderTest, doors: Doors) -> bytes:
-    with Worker(broker.doors["smq"], doors.queue, lambda _job: b"result"):
+    with Worker(doors.queue, lambda _job: b"result", endpoint=broker.doors["smq"]):
         broker.await_count(doors.queue, "done", 1)
     return b"result"
 
@@ -185,7 +185,7 @@ def test_a_kept_job_stays_as_done_with_its_whole_story(
     doors = broker.take(shape)
     pushed = time.time()
     headers: dict[str, Any] = {"keep_done": 30, "headers": {"k": "v"}}
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push(doors.queue, b"work", id="kept", **headers).wait(60)
     # When
     result = work(broker, doors)
@@ -244,7 +244,7 @@ def by_req(broker: BrokerUnderTest, job_id: str, headers: dict[str, Any]) -> Non
 
 
 def by_producer(broker: BrokerUnderTest, job_id: str, headers: dict[str, Any]) -> None:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push(QUEUE, b"x", id=job_id, **headers).wait(60)
 
 
@@ -282,5 +282,5 @@ def stored(admin: Client, job_id: str) -> dict[str, Any]:
     def found() -> dict[str, Any] | None:
         return next((each for each in admin.peek(QUEUE, "scheduled", 100) if each["id"] == job_id), None)
 
-    wait_until(lambda: QUEUE in [each["name"] for each in admin.queues()], what="the making of the queue")
+    wait_until(lambda: QUEUE in [each.name for each in admin.queues.list()], what="the making of the queue")
     return wait_until(found, what=f"the push of {job_id}")  # type: ignore[no-any-return]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq import BadFrames, Unavailable
+from sluicemq import BadFramesError, UnavailableError
 from sluicemq_broker.job import Job
 from sluicemq_broker.store import (
     Claim,
@@ -329,7 +329,7 @@ def test_an_index_that_somebody_has_removed_is_made_again(fair: QueueStore) -> N
     claimed(fair, 1)
     fair.jobs.drop_index(INDEX)
     fair.mend()  # which another broker may do, that does not know of it
-    with pytest.raises(Unavailable):  # and so repeated
+    with pytest.raises(UnavailableError):  # and so repeated
         claimed(fair, 1)
     assert len(claimed(fair, 1)) == 1
     assert INDEX in fair.jobs.index_information()
@@ -379,5 +379,5 @@ def test_ready_jobs_are_listed_by_tenants_each_in_the_order_of_its_claims(fair: 
 
 @pytest.mark.parametrize("after", [[0, 0, 0], ["acme", "0", 0, 0], ["acme", 0, 0], [[], 0, 0, 0]])
 def test_a_place_of_another_order_is_refused(fair: QueueStore, after: list[Any]) -> None:
-    with pytest.raises(BadFrames):
+    with pytest.raises(BadFramesError):
         Listing(fair.jobs.database).page("mail", "ready", 2, after, NOW)

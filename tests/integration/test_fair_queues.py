@@ -82,7 +82,7 @@ def test_a_single_job_that_comes_while_a_flood_is_worked_on_waits_for_what_is_he
     # Given
     flood(jobs.producer, jobs.queue)
     handler = Paced()
-    with Worker(jobs.endpoint, jobs.queue, handler, prefetch=1):
+    with Worker(jobs.queue, handler, prefetch=1, endpoint=jobs.endpoint):
         wait_until(lambda: len(handler.came) > 20, TIMEOUT)
         # When
         jobs.push(b"single", tenant="zed")
@@ -96,7 +96,7 @@ def test_a_flood_that_goes_straight_to_workers_holds_up_nobody_either(jobs: OwnQ
     with jobs.reserve(1, wait=0):
         pass
     handler = Paced()
-    with Worker(jobs.endpoint, jobs.queue, handler, prefetch=2):
+    with Worker(jobs.queue, handler, prefetch=2, endpoint=jobs.endpoint):
         wait_until(lambda: jobs.counts()["workers"], TIMEOUT)
         flood(jobs.producer, jobs.queue, 500)
         # When
@@ -149,7 +149,7 @@ def test_the_tenant_is_shown_and_goes_on_with_the_job(broker: BrokerUnderTest, j
     assert jobs.show(job_id)["tenant"] == "acme"
     # When
     onward = token_hex(6)
-    with Worker(jobs.endpoint, jobs.queue, lambda _job: Forward(onward)):
+    with Worker(jobs.queue, lambda _job: Forward(onward), endpoint=jobs.endpoint):
         found = wait_until(lambda: broker.collection(onward).find_one({"_id": job_id}), TIMEOUT)
     # Then
     assert found["tenant"] == "acme"
@@ -160,7 +160,7 @@ def test_a_forwarded_job_of_a_group_that_had_no_tenant_has_its_new_groups_turn(
 ) -> None:
     job_id = jobs.push(b"x", group="here")
     onward = token_hex(6)
-    with Worker(jobs.endpoint, jobs.queue, lambda _job: Forward(onward, group="there")):
+    with Worker(jobs.queue, lambda _job: Forward(onward, group="there"), endpoint=jobs.endpoint):
         found = wait_until(lambda: broker.collection(onward).find_one({"_id": job_id}), TIMEOUT)
     assert (found["group"], found["tenant"]) == ("there", "there")
 
@@ -202,12 +202,16 @@ def test_with_two_brokers_single_jobs_pushed_at_either_go_before_the_flood(
     mongo_uri: str, database: str, tmp_path: Path
 ) -> None:
     pair, handler = Pair(mongo_uri, database, tmp_path, fair=True), Paced()
-    with pair.broker("one") as one, pair.broker("two") as two, Producer(one.doors["smq"]) as producer:
+    with (
+        pair.broker("one") as one,
+        pair.broker("two") as two,
+        Producer(endpoint=one.doors["smq"]) as producer,
+    ):
         flood(producer, "mail")
         with (
-            Worker(one.doors["smq"], "mail", handler, prefetch=1),
-            Worker(two.doors["smq"], "mail", handler, prefetch=1),
-            Producer(two.doors["smq"]) as other,
+            Worker("mail", handler, prefetch=1, endpoint=one.doors["smq"]),
+            Worker("mail", handler, prefetch=1, endpoint=two.doors["smq"]),
+            Producer(endpoint=two.doors["smq"]) as other,
         ):
             wait_until(lambda: len(handler.came) > 20, TIMEOUT)
             for name, where in (("here", producer), ("there", other)):
@@ -224,20 +228,20 @@ def test_a_broker_that_ends_leaves_nobody_behind(
     # Given a flood, of which some is with a worker
     pair, handler = Pair(mongo_uri, database, tmp_path, fair=True), Paced()
     with pair.broker("one") as broker:
-        with Producer(broker.doors["smq"]) as producer:
+        with Producer(endpoint=broker.doors["smq"]) as producer:
             flood(producer, "mail", 400)
-        with Client(broker.doors["smq"]) as client:
-            held = client.reserve("mail", 50, TIMEOUT)
+        with Client(endpoint=broker.doors["smq"]) as client:
+            held = client.jobs.reserve("mail", 50, TIMEOUT)
             # When
             getattr(broker, end)()
         broker.restart()
         # Then who comes now does not wait for it, and what was held comes again
         assert len(held) == 50
         held.release()
-        with Producer(broker.doors["smq"]) as producer:
+        with Producer(endpoint=broker.doors["smq"]) as producer:
             for name in ("a", "b", "c"):
                 producer.push("mail", name.encode(), tenant=name).wait(TIMEOUT)
-        with Worker(broker.doors["smq"], "mail", handler, prefetch=1):
+        with Worker("mail", handler, prefetch=1, endpoint=broker.doors["smq"]):
             for name in ("a", "b", "c"):
                 assert handler.before(name, 0) <= HELD
             wait_until(lambda: len(handler.came) >= 403, TIMEOUT, "all")
@@ -251,8 +255,8 @@ def test_a_queue_is_fair_from_a_sighup_on_and_plain_from_another(
     pair = Pair(mongo_uri, database, tmp_path)
     with (
         pair.broker("one") as broker,
-        Producer(broker.doors["smq"]) as producer,
-        Client(broker.doors["smq"]) as client,
+        Producer(endpoint=broker.doors["smq"]) as producer,
+        Client(endpoint=broker.doors["smq"]) as client,
         MongoClient[dict[str, Any]](mongo_uri) as mongo,
     ):
         # Given a backlog
@@ -261,14 +265,14 @@ def test_a_queue_is_fair_from_a_sighup_on_and_plain_from_another(
         # When
         reload(broker, {"mail": {"fair": True}})
         # Then what was there is handed out in turns
-        with client.reserve("mail", 2, TIMEOUT) as claim:
+        with client.jobs.reserve("mail", 2, TIMEOUT) as claim:
             assert {job.payload for job in claim.jobs} == {b"flood", b"single"}
         indexes = mongo[database]["queue.mail"].index_information
         assert "fair" in indexes()
         # And when it is plain again
         reload(broker, {"mail": {"fair": False}})
-        wait_until(lambda: client.queue("mail")["ready"] == 201, TIMEOUT)
-        with client.reserve("mail", 2, TIMEOUT) as claim:
+        wait_until(lambda: client.queues.get("mail").ready == 201, TIMEOUT)
+        with client.jobs.reserve("mail", 2, TIMEOUT) as claim:
             assert [job.payload for job in claim.jobs] == [b"flood", b"flood"]
         wait_until(lambda: "fair" not in indexes(), TIMEOUT, "the end of the index")
 

@@ -10,7 +10,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 
-from sluicemq.protocol.errors import BadFrames, Duplicate, LeaseLost, Uncertain
+from sluicemq.protocol.errors import BadFramesError, DuplicateError, LeaseLostError, UncertainError
 from sluicemq_broker.job import Job
 from sluicemq_broker.store import ForwardEntry, QueueDefaults, QueueStore, RolledBack, Unclear, forward
 from sluicemq_broker.store.jobs.documents import PASSED_KEPT
@@ -104,14 +104,14 @@ def test_an_id_that_is_there_already_keeps_only_its_own_job_here(
     first, second = reserved(store, a_job("a"), a_job("b"))
     other.push([a_job("a", b"its own")], NOW)
     problems = forward(store, [onward(each, other) for each in (first, second)], LATER)
-    assert {each: type(why) for each, why in problems.items()} == {"a": Duplicate}
+    assert {each: type(why) for each, why in problems.items()} == {"a": DuplicateError}
     assert "queue 'other' has a job 'a' already" in str(problems["a"])
     assert stored(store, "a")["state"] == "reserved"
     assert stored(other, "a")["payload"] == b"its own"
     assert (stored(store, "b"), stored(other, "b")["state"]) == ({}, "ready")
 
 
-@pytest.mark.parametrize(("there", "error"), [(True, LeaseLost), (False, Uncertain)])
+@pytest.mark.parametrize(("there", "error"), [(True, LeaseLostError), (False, UncertainError)])
 def test_of_a_job_that_is_held_no_more_nothing_goes_on(
     store: QueueStore, other: QueueStore, error: type[Exception], *, there: bool
 ) -> None:
@@ -164,7 +164,7 @@ def test_a_repetition_after_a_lost_reply_finds_what_has_gone_on(store: QueueStor
     other.reserve(3, LATER + 1, "x")
     other.jobs.delete_many({})  # done and gone
     problems = forward(store, [onward(each, other) for each in jobs], LATER)
-    assert {type(each) for each in problems.values()} == {Uncertain}
+    assert {type(each) for each in problems.values()} == {UncertainError}
 
 
 def test_what_somebody_waits_for_leaves_a_trace_and_its_dedupe_id(
@@ -206,5 +206,5 @@ def test_what_can_not_be_read_stays_and_costs_the_others_nothing(
     first, second = reserved(store, a_job("a"), a_job("b"))
     store.jobs.update_one({"_id": "a"}, {"$set": {"payload": "text"}})
     problems = forward(store, [onward(each, other) for each in (first, second)], LATER)
-    assert {each: type(why) for each, why in problems.items()} == {"a": BadFrames}
+    assert {each: type(why) for each, why in problems.items()} == {"a": BadFramesError}
     assert set(everything(other)) == {"b"}

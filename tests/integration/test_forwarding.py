@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zmq
 
-from sluicemq import BadHeaders, BadQueue, Client, Duplicate, Forward, Job, Producer, Reply
+from sluicemq import BadHeadersError, BadQueueError, Client, DuplicateError, Forward, Job, Producer, Reply
 from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
@@ -51,16 +51,19 @@ def test_a_chain_of_queues_and_who_asked_at_its_beginning_hears_its_end(endpoint
         return job.payload + b" stored"
 
     # When
-    with working(endpoint, {first: load, second: change, third: store}), Producer(endpoint) as producer:
+    with (
+        working(endpoint, {first: load, second: change, third: store}),
+        Producer(endpoint=endpoint) as producer,
+    ):
         result = producer.call(first, b"cat", SECONDS, id="cat", keep_done=60)
     # Then
     assert result == b"cat loaded stored"
     assert seen == [(first, "cat", 1), (second, "cat", 1), (second, "cat", 2), (third, "cat", 1)]
-    with Client(endpoint) as client:
+    with Client(endpoint=endpoint) as client:
         shown = client.show(third, "cat")
         assert [(each["queue"], each["attempts"]) for each in shown["passed"]] == [(first, 1), (second, 2)]
-        assert client.show(first, "cat")["forwarded_to"] == second
-        assert client.result(first, "cat") == b"cat loaded stored"  # asked for where it was pushed
+        assert client.jobs.get(first, "cat").forwarded_to == second
+        assert client.jobs.result(first, "cat") == b"cat loaded stored"  # asked for where it was pushed
 
 
 def test_a_worker_chooses_where_a_job_goes_on_and_with_which_options(
@@ -73,11 +76,15 @@ def test_a_worker_chooses_where_a_job_goes_on_and_with_which_options(
         size = "large" if len(job.payload) > 3 else "small"
         return Forward(f"{queue}-{size}", priority=9, headers={"size": size})
 
-    with Producer(endpoint) as producer, working(endpoint, {queue: sort}), Client(endpoint) as client:
+    with (
+        Producer(endpoint=endpoint) as producer,
+        working(endpoint, {queue: sort}),
+        Client(endpoint=endpoint) as client,
+    ):
         for payload in (b"cat", b"elephant", b"ox"):
             producer.push(queue, payload)
         for size, payloads in (("small", [b"cat", b"ox"]), ("large", [b"elephant"])):
-            with client.reserve(f"{queue}-{size}", len(payloads), SECONDS) as claim:
+            with client.jobs.reserve(f"{queue}-{size}", len(payloads), SECONDS) as claim:
                 assert sorted(job.payload for job in claim) == sorted(payloads)
                 assert {(job.priority, job.headers["size"]) for job in claim} == {(9, size)}
                 claim.commit()
@@ -87,31 +94,31 @@ def test_a_claimed_job_goes_on_and_one_that_can_not_is_told_why_and_given_back(
     endpoint: str, queue: str
 ) -> None:
     other = f"{queue}-other"
-    with Producer(endpoint) as producer, Client(endpoint) as client:
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         for each in ("a", "b"):
             producer.push(queue, b"x", id=each)
         producer.push(other, b"its own", id="a")
         producer.flush()
-        claim = client.reserve(queue, 2, SECONDS)
+        claim = client.jobs.reserve(queue, 2, SECONDS)
         jobs = {job.id: job for job in claim}
-        with pytest.raises(Duplicate, match="has a job 'a' already"):
+        with pytest.raises(DuplicateError, match="has a job 'a' already"):
             jobs["a"].forward(other)
         jobs["b"].forward(other, b"y")
-        assert client.show(other, "b")["payload"] == b"y"
+        assert client.jobs.get(other, "b").payload == b"y"
         again = client.show(queue, "a")
         assert again["errors"][-1]["reason"][:9] == "DUPLICATE"
         assert again["attempts"] == 1
 
 
 def test_a_queue_with_no_name_and_options_that_are_none_are_refused(endpoint: str, queue: str) -> None:
-    with Producer(endpoint) as producer, Client(endpoint) as client:
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         for _ in range(2):
             producer.push(queue, b"x")
         producer.flush()
-        with client.reserve(queue, 2, SECONDS) as claim:
-            with pytest.raises(BadQueue, match="no queue name"):
+        with client.jobs.reserve(queue, 2, SECONDS) as claim:
+            with pytest.raises(BadQueueError, match="no queue name"):
                 claim.jobs[0].forward("no name!")
-            with pytest.raises(BadHeaders, match="priority"):
+            with pytest.raises(BadHeadersError, match="priority"):
                 claim.jobs[1].forward("other", priority=1000)
         with pytest.raises(TypeError, match="dedupe_id"):
             Forward("other", dedupe_id="x")
@@ -127,7 +134,7 @@ def test_a_thousand_jobs_go_on_each_once_and_all_is_accounted_for(
         working(
             endpoint, {queue: lambda _job: Forward(ends), ends: lambda job: came.append(job.payload)}, 200
         ),
-        Producer(endpoint) as producer,
+        Producer(endpoint=endpoint) as producer,
     ):
         for number in range(1000):
             producer.push(queue, b"%d" % number)
@@ -186,7 +193,7 @@ def test_a_pull_worker_forwards_by_its_commit_door(broker: BrokerUnderTest, queu
     receipt, _ = receive(worker)
     broker.push(doors.commit, b"FORWARD", receipt, queue.encode(), b"new")
     broker.await_count(queue, "ready", 1)
-    assert broker.admin.peek(queue)[0]["payload"] == b"new"
+    assert broker.admin.jobs.list(queue)[0].payload == b"new"
 
 
 def test_a_verdict_that_comes_twice_moves_one_job_once(broker: BrokerUnderTest, queue: str) -> None:
@@ -218,7 +225,7 @@ def test_who_asks_at_another_broker_follows_the_job_through_all_queues(
         assert go_on.wait(SECONDS)
         return Forward(second)
 
-    with other, Producer(broker.doors["smq"]) as producer:
+    with other, Producer(endpoint=broker.doors["smq"]) as producer:
         handlers: dict[str, Callable[[Job], Any]] = {
             first: hold,
             second: lambda _job: Forward(third, b"third"),

@@ -71,7 +71,7 @@ def test_reply_accepted_answers_the_id_once_the_job_is_stored(broker: BrokerUnde
     own = broker.ask(doors.front, b"", in_json(id="mine", reply="accepted"), b"work")
 
     assert own == [b"mine"]
-    assert [job["id"] for job in broker.admin.peek(doors.queue)] == [given.decode(), "mine"]
+    assert [job.id for job in broker.admin.jobs.list(doors.queue)] == [given.decode(), "mine"]
 
 
 def test_reply_result_says_what_holds_without_it(broker: BrokerUnderTest) -> None:
@@ -106,7 +106,7 @@ def test_the_same_id_accepted_again_is_answered_without_another_job(broker: Brok
         answer = broker.ask(doors.front, b"", in_json(id="twice", reply="accepted"), b"work")
         assert answer == [b"twice"]
 
-    assert len(broker.admin.peek(doors.queue)) == 1
+    assert len(broker.admin.jobs.list(doors.queue)) == 1
 
 
 def test_the_same_id_while_the_job_runs_waits_for_its_result(broker: BrokerUnderTest) -> None:

@@ -11,7 +11,7 @@ import pytest
 import zmq
 
 from sluicemq import Producer, Worker
-from sluicemq.protocol.errors import QueueFull, Timeout
+from sluicemq.protocol.errors import QueueFullError, TimeoutError
 from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving
 from support.raw_sockets import code, receive
 from support.waiting import TIMEOUT, wait_until
@@ -54,7 +54,7 @@ def ready(broker: BrokerUnderTest, queue: str) -> int:
 
 def until_full(producer: Producer, queue: str, payload: bytes) -> Iterator[str]:
     """Push until that is refused; the ids of those that were not."""
-    with suppress(QueueFull):
+    with suppress(QueueFullError):
         while True:
             receipt = producer.push(queue, payload)
             receipt.wait(TIMEOUT)
@@ -64,7 +64,7 @@ def until_full(producer: Producer, queue: str, payload: bytes) -> Iterator[str]:
 def work_off(broker: BrokerUnderTest, queue: str, jobs: int) -> set[bytes]:
     """Let a worker take all; their payloads, each of which came once."""
     seen: list[bytes] = []
-    with Worker(broker.doors["smq"], queue, lambda job: seen.append(job.payload), prefetch=500):
+    with Worker(queue, lambda job: seen.append(job.payload), prefetch=500, endpoint=broker.doors["smq"]):
         wait_until(lambda: len(seen) >= jobs, what=f"{jobs} jobs of {queue}, not {len(seen)}")
         wait_until(lambda: not broker.counts(queue), what="their commits")
     assert len(seen) == jobs
@@ -78,17 +78,17 @@ def test_the_library_hears_which_of_its_jobs_had_no_room(
     broker: BrokerUnderTest, names: dict[str, str]
 ) -> None:
     queue, before = names["refuses"], broker.ask_counters()["counters"]
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push(queue, b"first").wait(TIMEOUT)
         producer.push(queue, b"second").wait(TIMEOUT)
         receipts = [producer.push(queue, b"%d" % number) for number in range(MOST + 1)]
         for receipt in receipts[: MOST - 2]:
             receipt.wait(TIMEOUT)
         for receipt in receipts[MOST - 2 :]:
-            with pytest.raises(QueueFull, match=f"max_ready = {MOST}"):
+            with pytest.raises(QueueFullError, match=f"max_ready = {MOST}"):
                 receipt.wait(TIMEOUT)
     assert ready(broker, queue) == MOST
-    assert broker.admin.queue(queue)["full"] == 1
+    assert broker.admin.queues.get(queue).full == 1
     after = broker.ask_counters()["counters"]
     assert after["refused"] - before.get("refused", 0) == 3
     assert after["queue_full"] > before.get("queue_full", 0)
@@ -98,14 +98,14 @@ def test_there_is_room_again_when_a_worker_has_taken_some(
     broker: BrokerUnderTest, names: dict[str, str]
 ) -> None:
     queue = names["refuses"]
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         for _ in range(3):
             for number in range(MOST):
                 producer.push(queue, b"%d" % number).wait(TIMEOUT)
-            with pytest.raises(QueueFull):
+            with pytest.raises(QueueFullError):
                 producer.push(queue, b"no").wait(TIMEOUT)
             work_off(broker, queue, MOST)
-            wait_until(lambda: not broker.admin.queue(queue)["full"], what="room")
+            wait_until(lambda: not broker.admin.queues.get(queue).full, what="room")
 
 
 def test_one_who_asks_is_refused_as_queue_full(broker: BrokerUnderTest, names: dict[str, str]) -> None:
@@ -122,13 +122,13 @@ def test_one_who_asks_is_refused_as_queue_full(broker: BrokerUnderTest, names: d
 
 def test_large_jobs_fill_a_queue_by_their_bytes(broker: BrokerUnderTest, names: dict[str, str]) -> None:
     queue = names["bytes"]
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         stored = list(until_full(producer, queue, bytes(10_000)))
         assert 9 <= len(stored) <= 10  # one that comes while it is counted may count twice
-        with pytest.raises(QueueFull, match="max_bytes = 100000"):
+        with pytest.raises(QueueFullError, match="max_bytes = 100000"):
             producer.push(queue, bytes(10_000)).wait(TIMEOUT)
         work_off(broker, queue, len(stored))
-        wait_until(lambda: not broker.admin.queue(queue)["full"], what="room")
+        wait_until(lambda: not broker.admin.queues.get(queue).full, what="room")
         producer.push(queue, bytes(10_000)).wait(TIMEOUT)
 
 
@@ -136,12 +136,12 @@ def test_what_is_counted_at_the_start_fills_a_queue_too(
     broker: BrokerUnderTest, names: dict[str, str]
 ) -> None:
     queue = names["refuses"]
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         for _ in range(MOST):
             producer.push(queue, b"x").wait(TIMEOUT)
     broker.process.terminate()
     broker.process.restart()
-    with Producer(broker.doors["smq"]) as producer, pytest.raises(QueueFull):
+    with Producer(endpoint=broker.doors["smq"]) as producer, pytest.raises(QueueFullError):
         producer.push(queue, b"no").wait(TIMEOUT)
 
 
@@ -149,15 +149,15 @@ def test_there_is_room_again_when_an_order_has_made_it(
     broker: BrokerUnderTest, names: dict[str, str]
 ) -> None:
     queue = names["refuses"]
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         # Given a full queue, of which the broker has counted all that happened
         for number in range(MOST):
             producer.push(queue, b"%d" % number).wait(TIMEOUT)
-        broker.admin.queue(queue)
-        with pytest.raises(QueueFull):
+        broker.admin.queues.get(queue)
+        with pytest.raises(QueueFullError):
             producer.push(queue, b"no").wait(TIMEOUT)
         # When
-        assert broker.admin.purge(queue, "ready") == MOST
+        assert broker.admin.queues.purge(queue, "ready").result() == MOST
         # Then, though nobody asks for its counts and no worker comes
         wait_until(lambda: any(until_full(producer, queue, b"again")), what="room")
 
@@ -179,7 +179,7 @@ def test_a_push_socket_waits_and_another_queue_at_its_door_does_not(
             break
     sent = number + 1
     # Then: what one read brings came in besides, and no more
-    wait_until(lambda: broker.admin.queue(queue)["full"], what="a full queue")
+    wait_until(lambda: broker.admin.queues.get(queue).full, what="a full queue")
     assert 100 <= ready(broker, queue) < min(sent, FLOOD // 2)
     broker.push(door, other.encode(), b"goes in")
     broker.await_count(other, "ready", 1)
@@ -189,12 +189,12 @@ def test_a_push_socket_waits_and_another_queue_at_its_door_does_not(
 
 def test_the_library_waits_where_the_queue_says_so(broker: BrokerUnderTest, names: dict[str, str]) -> None:
     queue, jobs = names["holds"], 10 * MOST
-    with Producer(broker.doors["smq"]) as producer, Producer(broker.doors["smq"]) as free:
+    with Producer(endpoint=broker.doors["smq"]) as producer, Producer(endpoint=broker.doors["smq"]) as free:
         producer.push(queue, b"0").wait(TIMEOUT)
         for number in range(1, MOST):
             producer.push(queue, b"%d" % number).wait(TIMEOUT)
         waiting = [producer.push(queue, b"%d" % number) for number in range(MOST, jobs)]
-        with pytest.raises(Timeout):
+        with pytest.raises(TimeoutError):
             waiting[-1].wait(0.5)
         free.push(names["bytes"], b"goes in").wait(TIMEOUT)
         assert ready(broker, queue) < jobs
@@ -210,7 +210,7 @@ def test_a_clean_stop_takes_in_what_lies_in_the_sockets(
     flood = broker.socket(zmq.PUSH, door, sndhwm=jobs + 1, linger=TIMEOUT_MS)
     for number in range(jobs):
         flood.send_multipart([queue.encode(), bytes(10) + b"%d" % number])
-    wait_until(lambda: broker.admin.queue(queue)["full"], what="a full queue")
+    wait_until(lambda: broker.admin.queues.get(queue).full, what="a full queue")
     assert ready(broker, queue) < jobs
     assert broker.process.terminate() == 0
     assert ready(broker, queue) == jobs

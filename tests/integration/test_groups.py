@@ -9,7 +9,7 @@ import pytest
 from pymongo.database import Database
 from pymongo.errors import DuplicateKeyError
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq_broker.job import Job
 from sluicemq_broker.store import (
     DeadLetters,
@@ -315,7 +315,7 @@ def test_what_waits_is_leafed_through_group_by_group(
             break
         after = page.next
     assert seen == ["y", "z", "a", "b", "c", "d"]
-    with pytest.raises(BadFrames):
+    with pytest.raises(BadFramesError):
         listing.page("mail", "waiting", 2, [1, 2, 3], NOW)
 
 

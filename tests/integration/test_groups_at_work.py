@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from sluicemq import Dead, Expired, Job, NotFound, Producer, Rollback, Worker
+from sluicemq import DeadError, ExpiredError, Job, NotFoundError, Producer, Retry, Worker
 from sluicemq.protocol import wire
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
 from support.own_queue import LONG, SECONDS, OwnQueue
@@ -49,7 +49,7 @@ def test_a_rollback_keeps_the_turn_and_its_delay_holds_the_group_up(jobs: OwnQue
     jobs.take().rollback(delay=LONG)
     wait_until(lambda: jobs.state(first) == "scheduled", SECONDS, "the delay")
     assert jobs.state(second) == "waiting"
-    jobs.client.promote(jobs.queue, first)
+    jobs.client.jobs.promote(jobs.queue, first)
     job = jobs.take()
     assert job.payload == b"1"
     job.reject()
@@ -61,9 +61,9 @@ def test_a_cancelled_an_expired_and_a_dead_first_job_let_the_next_one_go(jobs: O
     expired = jobs.producer.submit(jobs.queue, b"expired", group="g", ttl=0.3)
     spent = jobs.push(b"spent", group="g", max_attempts=1)
     jobs.push(b"last", group="g")
-    with pytest.raises(Expired):
+    with pytest.raises(ExpiredError):
         expired.result(SECONDS)
-    jobs.client.cancel(jobs.queue, cancelled)
+    jobs.client.jobs.cancel(jobs.queue, cancelled)
     jobs.take().rollback()
     assert jobs.take().payload == b"last"
     assert jobs.state(spent) == "dead"
@@ -75,7 +75,7 @@ def test_a_redriven_job_waits_behind_those_that_are_there(jobs: OwnQueue) -> Non
     wait_until(lambda: jobs.state(dead) == "dead", SECONDS)
     for payload in (b"1", b"2"):
         jobs.push(payload, group="g")
-    assert jobs.client.redrive(jobs.queue)["moved"] == 1
+    assert jobs.client.dead_letters.redrive(jobs.queue).result().moved == 1
     came = []
     for _ in range(3):
         job = jobs.take()
@@ -91,7 +91,7 @@ def test_a_job_that_is_forwarded_lets_the_next_one_go_and_keeps_its_group(jobs: 
     for _ in range(2):
         jobs.take().forward(there)
     assert jobs.take().payload == b"3"
-    with jobs.client.reserve(there, 1, SECONDS) as claim:
+    with jobs.client.jobs.reserve(there, 1, SECONDS) as claim:
         assert [job.payload for job in claim.jobs] == [b"1"]
         (second,) = jobs.client.peek(there, "waiting")
         assert (second["payload"], second["group"]) == (b"2", "g")
@@ -104,7 +104,7 @@ def test_purging_what_is_ready_lets_the_groups_go_on(jobs: OwnQueue) -> None:
     library.ask(wire.HELLO, {"client": "test"})
     library.ask(wire.PUSH, jobs.queue, [[each, each.encode(), {"group": "g"}] for each in ("1", "2")])
     jobs.await_ready("1")
-    assert jobs.client.purge(jobs.queue, "ready") == 1
+    assert jobs.client.queues.purge(jobs.queue, "ready").result() == 1
     assert jobs.take().payload == b"2"
 
 
@@ -135,7 +135,7 @@ def test_a_question_in_a_group_is_answered_in_its_turn(jobs: OwnQueue) -> None:
     jobs.take().reject("no")
     jobs.take().commit(b"third")
     assert replies[0].result(SECONDS) == b"first"
-    with pytest.raises(Dead):
+    with pytest.raises(DeadError):
         replies[1].result(SECONDS)
     assert replies[2].result(SECONDS) == b"third"
 
@@ -144,14 +144,14 @@ def test_who_waits_for_a_cancelled_job_of_a_line_hears_of_it(jobs: OwnQueue) -> 
     jobs.push(group="g")
     reply = jobs.producer.submit(jobs.queue, b"", id="second", group="g")
     wait_until(lambda: jobs.state("second") == "waiting", SECONDS)
-    jobs.client.cancel(jobs.queue, "second")
-    with pytest.raises(NotFound):
+    jobs.client.jobs.cancel(jobs.queue, "second")
+    with pytest.raises(NotFoundError):
         reply.result(SECONDS)
 
 
 def test_a_job_of_a_schedule_waits_in_its_group(jobs: OwnQueue) -> None:
     jobs.push(b"before", group="g")
-    jobs.client.add_schedule(jobs.queue, jobs.queue, b"run", every=1.0, group="g", max_attempts=1)
+    jobs.client.schedules.add(jobs.queue, jobs.queue, b"run", every=1.0, group="g", max_attempts=1)
     try:
         wait_until(lambda: jobs.counts()["waiting"], SECONDS, "a run")
         job = jobs.take()
@@ -159,7 +159,7 @@ def test_a_job_of_a_schedule_waits_in_its_group(jobs: OwnQueue) -> None:
         job.commit()
         assert jobs.take().payload == b"run"
     finally:
-        jobs.client.remove_schedule(jobs.queue)
+        jobs.client.schedules.delete(jobs.queue)
 
 
 # ---------------------------------------------------------------------- in their order
@@ -184,7 +184,7 @@ class Witness:
         with self._lock:
             self._running.remove(group)
             if int(number) % 7 == 3 and job.attempt == 1:
-                raise Rollback(delay=0)
+                raise Retry(delay=0)
             self.came[group].append(int(number))
 
     def has_all(self, groups: int, each: int) -> bool:
@@ -193,8 +193,10 @@ class Witness:
 
 def test_workers_of_the_library_have_each_group_in_order_over_retries(jobs: OwnQueue) -> None:
     witness = Witness()
-    workers = [Worker(jobs.endpoint, jobs.queue, witness, prefetch=50, concurrency=4) for _ in range(2)]
-    with workers[0], workers[1], Producer(jobs.endpoint) as producer:
+    workers = [
+        Worker(jobs.queue, witness, prefetch=50, concurrency=4, endpoint=jobs.endpoint) for _ in range(2)
+    ]
+    with workers[0], workers[1], Producer(endpoint=jobs.endpoint) as producer:
         for number in range(MANY):
             for group in range(GROUPS):
                 producer.push(jobs.queue, f"{group} {number}".encode(), group=str(group))
@@ -208,7 +210,7 @@ def test_jobs_are_popped_in_the_order_of_their_group(jobs: OwnQueue) -> None:
         jobs.push(b"%d" % number, group="g")
     popped: list[bytes] = []
     while len(popped) < 3:
-        popped += [job.payload for job in jobs.client.pop(jobs.queue, 3 - len(popped), wait=SECONDS)]
+        popped += [job.payload for job in jobs.client.jobs.pop(jobs.queue, 3 - len(popped), wait=SECONDS)]
     assert popped == [b"0", b"1", b"2"]
 
 

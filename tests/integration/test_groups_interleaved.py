@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import NotFound
+from sluicemq.protocol.errors import NotFoundError
 from sluicemq_broker.job import Job
 from sluicemq_broker.store import DeadLetters, QueueStore, RolledBack, collection
 from support.faulty_mongo import Fault, FaultyDatabase, Kind, Line
@@ -61,7 +61,7 @@ def work(broker: GroupsRig, end: Callable[[GroupsRig, list[Job]], object]) -> No
 def cancel(broker: GroupsRig, job_id: str) -> None:
     try:
         assert broker.changes.cancel("mail", job_id, NOW) == "g"
-    except NotFound:
+    except NotFoundError:
         return
     broker.promote()
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import zmq
 
-from sluicemq import BadFrames, BadStream, Client, Publisher, Reader
+from sluicemq import BadFramesError, BadStreamError, Client, Publisher, Reader
 from support.broker_process import BrokerProcess
 from support.broker_under_test import ANY_PORT, BrokerUnderTest, serving
 from support.http_reader import Web
@@ -54,15 +54,15 @@ def one(brokers: list[BrokerUnderTest]) -> BrokerProcess:
 
 @pytest.fixture
 def client(one: BrokerProcess) -> Iterator[Client]:
-    with Client(one.doors["smq"]) as client:
+    with Client(endpoint=one.doors["smq"]) as client:
         yield client
 
 
 def _publish_and_read(endpoint: str, count: int, there: int) -> None:
-    with Publisher(endpoint) as publisher:
+    with Publisher(endpoint=endpoint) as publisher:
         for number in range(count):
             publisher.publish("orders", "new", b"%d" % number, id=None)
-    with Reader(endpoint, "orders") as reader:
+    with Reader("orders", endpoint=endpoint) as reader:
         assert len(list(reader)) == there
 
 
@@ -181,8 +181,8 @@ def test_a_history_is_of_one_thing_that_can_be(client: Client) -> None:
     for wrong in ({}, {"stream": "a", "device": "b"}):
         with pytest.raises(TypeError, match="of one"):
             client.history(**wrong)
-    with pytest.raises(BadStream):
+    with pytest.raises(BadStreamError):
         client.history(stream="no/name")
-    with pytest.raises(BadFrames, match="queue or broker or stream or device"):
+    with pytest.raises(BadFramesError, match="queue or broker or stream or device"):
         client._asker.ask(b"HISTORY", "plant", "x", None, "day")
     assert client.history(device="streamer.nobody")["points"] == []

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import BadFrames, Unavailable
+from sluicemq.protocol.errors import BadFramesError, UnavailableError
 from sluicemq_broker.config import Config
 from sluicemq_broker.history import History
 from sluicemq_broker.history.history import ALL, FLUSH
@@ -150,7 +150,7 @@ def test_while_mongodb_is_away_what_is_counted_waits_and_comes_to_its_own_minute
 
     def lost(store: HistoryStore, *arguments: Any) -> None:
         add(store, *arguments)
-        raise Unavailable("the reply is lost")
+        raise UnavailableError("the reply is lost")
 
     monkeypatch.setattr(HistoryStore, "add", lost)
     for _ in range(3):
@@ -158,7 +158,7 @@ def test_while_mongodb_is_away_what_is_counted_waits_and_comes_to_its_own_minute
         for _ in range(60):
             try:
                 rig.later(1)
-            except Unavailable:
+            except UnavailableError:
                 monkeypatch.setattr(HistoryStore, "add", _away)
     # When
     monkeypatch.setattr(HistoryStore, "add", add)
@@ -168,7 +168,7 @@ def test_while_mongodb_is_away_what_is_counted_waits_and_comes_to_its_own_minute
 
 
 def _away(*_: Any) -> None:
-    raise Unavailable("no primary")
+    raise UnavailableError("no primary")
 
 
 def test_a_day_ends_at_midnight_whenever_it_is_written(rig: HistoryRig) -> None:
@@ -315,7 +315,7 @@ def test_months_are_made_wherever_a_history_lies(
     ("kind", "day", "span"), [("plant", None, "day"), ("queue", "soon", "day"), ("queue", None, "week")]
 )
 def test_what_can_not_be_asked_is_refused(rig: HistoryRig, kind: str, day: str | None, span: str) -> None:
-    with pytest.raises(BadFrames):
+    with pytest.raises(BadFramesError):
         rig.history.read(kind, "mail", day, span)
 
 

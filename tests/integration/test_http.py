@@ -302,7 +302,7 @@ def test_each_answer_on_a_connection_comes_in_one_piece(web: Web) -> None:
 def test_a_queue_that_is_looked_at_while_it_works_is_told_without_waiting(web: Web, jobs: OwnQueue) -> None:
     # Given
     done: list[str] = []
-    with Worker(jobs.endpoint, jobs.queue, lambda job: done.append(job.id), prefetch=50):
+    with Worker(jobs.queue, lambda job: done.append(job.id), prefetch=50, endpoint=jobs.endpoint):
         jobs.producer.push(jobs.queue, b"job").wait(TIMEOUT)  # it makes the queue
         for _ in range(199):
             jobs.producer.push(jobs.queue, b"job")

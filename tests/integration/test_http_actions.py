@@ -57,7 +57,7 @@ def kill(jobs: OwnQueue, *ids: str, reason: str = "no such address") -> None:
     def handler(_job: Any) -> None:
         raise Reject(reason)
 
-    with Worker(jobs.endpoint, jobs.queue, handler, prefetch=50):
+    with Worker(jobs.queue, handler, prefetch=50, endpoint=jobs.endpoint):
         wait_until(lambda: set(ids) <= set(jobs.ids("dead")), what="the deaths")
 
 
@@ -145,7 +145,7 @@ def test_a_state_is_purged(order: Order, jobs: OwnQueue) -> None:
 
 def test_a_schedule_is_paused_resumed_and_run(order: Order, jobs: OwnQueue) -> None:
     name = f"s-{jobs.queue}"
-    jobs.client.add_schedule(name, jobs.queue, b"go", every=1000)
+    jobs.client.schedules.add(name, jobs.queue, b"go", every=1000)
     try:
         order("/schedules/{name}/pause", name=name)
         (mine,) = [each for each in jobs.client.schedules() if each["name"] == name]
@@ -154,7 +154,7 @@ def test_a_schedule_is_paused_resumed_and_run(order: Order, jobs: OwnQueue) -> N
         order("/schedules/{name}/run", name=name)
         wait_until(lambda: jobs.ids("ready"), what="the run")
     finally:
-        jobs.client.remove_schedule(name)
+        jobs.client.schedules.delete(name)
 
 
 def test_an_order_stands_in_the_log_with_who_gave_it(order: Order, jobs: OwnQueue) -> None:

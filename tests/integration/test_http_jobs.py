@@ -66,7 +66,7 @@ def kill_all(jobs: OwnQueue, count: int, reason: str = "no such address") -> Non
     def handler(_job: Any) -> None:
         raise Reject(reason)
 
-    with Worker(jobs.endpoint, jobs.queue, handler, prefetch=50):
+    with Worker(jobs.queue, handler, prefetch=50, endpoint=jobs.endpoint):
         wait_until(lambda: jobs.counts()["dead"] >= count, what="the deaths")
 
 
@@ -96,7 +96,7 @@ def test_the_next_page_leaves_nothing_out_when_jobs_of_the_last_one_have_gone(
         jobs.push(id=f"j{number}")
     first = told("/queues/{queue}/jobs", jobs.queue, state="ready", limit=3)
     for each in first["jobs"]:
-        jobs.client.cancel(jobs.queue, each["id"])
+        jobs.client.jobs.cancel(jobs.queue, each["id"])
     second = told("/queues/{queue}/jobs", jobs.queue, state="ready", limit=3, after=first["next"])
     assert [each["id"] for each in second["jobs"]] == ["j3", "j4", "j5"]
 
@@ -240,7 +240,7 @@ def test_queues_are_sorted_filtered_and_given_by_the_page(told: Told, jobs: OwnQ
             jobs.producer.push(f"{jobs.queue}-{number}", b"")
     jobs.producer.flush(60)
     names = [f"{jobs.queue}-{number}" for number in range(3)]
-    jobs.client.queues()
+    jobs.client.queues.list()
 
     def sorted_by(sort: str, **asked: Any) -> list[str]:
         page = told("/queues", sort=sort, contains=f"{jobs.queue}-".upper(), limit=10, **asked)
@@ -323,12 +323,12 @@ def test_what_was_pushed_is_in_the_curves_of_the_queue_and_of_all(
 
 def test_brokers_schedules_streams_and_tasks_are_told(told: Told, jobs: OwnQueue) -> None:
     assert [each["here"] for each in told("/brokers")["brokers"]].count(True) == 1
-    jobs.client.add_schedule(f"s-{jobs.queue}", jobs.queue, b"go", every=1000)
+    jobs.client.schedules.add(f"s-{jobs.queue}", jobs.queue, b"go", every=1000)
     try:
         (mine,) = [each for each in told("/schedules")["schedules"] if each["queue"] == jobs.queue]
         assert mine["every"] == 1000
     finally:
-        jobs.client.remove_schedule(f"s-{jobs.queue}")
+        jobs.client.schedules.delete(f"s-{jobs.queue}")
     assert told("/streams").keys() == {"streams", "subscriptions", "routes"}
     assert isinstance(told("/operations")["operations"], list)
 

@@ -15,7 +15,7 @@ import pytest
 import tomli_w
 from jsonschema import Draft202012Validator
 
-from sluicemq import Client, NotFound, Producer, Worker
+from sluicemq import Client, NotFoundError, Producer, Worker
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.http import BASE as V1
 from support.broker_process import BrokerProcess
@@ -70,12 +70,12 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
     }
     with BrokerProcess(mongo_uri, "test_http_principals", config=config) as broker:
         endpoint = broker.doors["smq"]
-        with Producer(endpoint) as producer:
+        with Producer(endpoint=endpoint) as producer:
             for queue in ("mail", "mail.slow", "sms"):
                 producer.push(queue, b"{}", id="one").wait(TIMEOUT)
-        with Client(endpoint) as client:
+        with Client(endpoint=endpoint) as client:
             for queue in ("mail", "mail.slow", "sms"):
-                client.queue(queue)  # counted
+                client.queues.get(queue)  # counted
         yield broker
 
 
@@ -164,8 +164,8 @@ def test_a_change_needs_a_permission_for_each_of_its_effects(
     assert f"{key}-{action}" not in queues
     assert web.post(address(path), body, **bearer("all")).status == 200
     web.post(address(f"{V1}/queues/{{queue}}/settings/unset"), {"keys": ["on_dead"]}, **bearer("all"))
-    with Client(broker.doors["smq"]) as client, suppress(NotFound):
-        client.delete(f"{key}-{action}")
+    with Client(endpoint=broker.doors["smq"]) as client, suppress(NotFoundError):
+        client.queues.delete(f"{key}-{action}").result()
 
 
 @pytest.mark.parametrize("path", NEEDING)
@@ -228,8 +228,8 @@ def test_lists_counts_and_figures_have_what_the_caller_may_see(web: Web, broker:
 
     reader, everything = bearer("reader"), bearer("all")
     with (
-        Worker(broker.doors["smq"], "sms", lambda _job: None),
-        Worker(broker.doors["smq"], "mail", lambda _job: None),
+        Worker("sms", lambda _job: None, endpoint=broker.doors["smq"]),
+        Worker("mail", lambda _job: None, endpoint=broker.doors["smq"]),
     ):
         wait_until(lambda: len(names("workers", "workers", **everything)) == 2, what="workers")
         assert names("workers", "workers", **reader) == {"mail"}

@@ -63,11 +63,15 @@ def test_a_broker_at_work_imports_no_decoy_however_late(
     # Given a broker that was started there, with its HTTP door
     broker = BrokerProcess(mongo_uri, database, config={"broker": {"http": "127.0.0.1:0"}}, folder=decoys)
     broker.program = program
-    with broker, Producer(broker.doors["smq"]) as producer, Client(broker.doors["smq"]) as client:
+    with (
+        broker,
+        Producer(endpoint=broker.doors["smq"]) as producer,
+        Client(endpoint=broker.doors["smq"]) as client,
+    ):
         # When it has all kinds of work
-        client.add_schedule("hourly", "reports", b"work", cron="0 * * * *")
+        client.schedules.add("hourly", "reports", b"work", cron="0 * * * *")
         producer.push("mail", b"work").wait(TIMEOUT)
-        [job] = client.reserve("mail", 1, TIMEOUT)
+        [job] = client.jobs.reserve("mail", 1, TIMEOUT)
         job.commit()
         web = Web(broker.http)
         answers = {path: web.get(path) for path in ("/healthz", "/metrics", "/")}

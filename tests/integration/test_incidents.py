@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import BadFrames, Unavailable
+from sluicemq.protocol.errors import BadFramesError, UnavailableError
 from sluicemq.protocol.rows import plain
 from sluicemq_broker.config import Config
 from sluicemq_broker.history import Incidents
@@ -190,12 +190,12 @@ def test_what_cannot_be_written_is_told_and_written_later(
     rig: IncidentsRig, documents: Database[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: Any) -> None:
-        raise Unavailable("MongoDB is away")
+        raise UnavailableError("MongoDB is away")
 
     with monkeypatch.context() as patched:
         patched.setattr(IncidentStore, "write", away)
         rig.later(5, dead=1)
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             rig.later(FLUSH, dead=1)
     assert rig.one()["figures"]["count"] == 2
     rig.later(2 * FLUSH, dead=1)
@@ -211,5 +211,5 @@ def test_a_queue_is_told_what_is_its_own_and_what_all_of_them_feel(rig: Incident
 
 
 def test_what_cannot_be_asked_is_refused(rig: IncidentsRig) -> None:
-    with pytest.raises(BadFrames):
+    with pytest.raises(BadFramesError):
         rig.incidents.read("week")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq import Client, Duplicate, Producer, TooLarge, Unavailable, Worker
+from sluicemq import Client, DuplicateError, Producer, TooLargeError, UnavailableError, Worker
 from sluicemq_broker.job import Dedupe
 from sluicemq_broker.store import Inspector, QueueStore, date
 from sluicemq_broker.store.errors import translated
@@ -61,7 +61,7 @@ def test_jobs_that_share_a_dedupe_id_are_all_delivered_and_the_first_keeps_it(ba
     assert (kind, "'old-1'" in text, "'x'" in text) == ("dedupe_ids_shared", True, True)
     assert ids(bare.store.reserve(10, NOW, ME).jobs) == ["old-1", "old-2", "old-3", "old-4"]
     refused = bare.store.push([a_job(dedupe=Dedupe("x", 9.0))], NOW).refused
-    assert isinstance(refused[0], Duplicate)
+    assert isinstance(refused[0], DuplicateError)
     assert refused[0].id == "old-1"
 
 
@@ -179,7 +179,7 @@ def test_a_queue_made_again_without_indexes_goes_on_and_costs_no_other_queue_its
     queue, door = f"q{token_hex(4)}", broker.doors["smq"]
     jobs = broker.collection(queue)
     handled: list[str] = []
-    with Producer(door) as producer, Client(door) as client:
+    with Producer(endpoint=door) as producer, Client(endpoint=door) as client:
         producer.push(queue, b"x").wait(60)
         born = jobs.find_one() or {}
         jobs.drop()
@@ -190,9 +190,9 @@ def test_a_queue_made_again_without_indexes_goes_on_and_costs_no_other_queue_its
         # When, then
         wait_until(lambda: jobs.index_information().keys() >= NAMES, what="the indexes")
         producer.push(queue, b"x").wait(60)
-        with Worker(door, queue, lambda job: handled.append(job.id)):
+        with Worker(queue, lambda job: handled.append(job.id), endpoint=door):
             wait_until(lambda: len(set(handled)) >= 3, what="delivery of all jobs")
-        assert queue in {each["name"] for each in client.queues()}
+        assert queue in {each.name for each in client.queues.list()}
 
 
 @pytest.mark.parametrize(
@@ -211,16 +211,16 @@ def test_a_job_that_an_index_somebody_made_can_not_take_is_refused_alone(
     jobs = broker.collection(queue)
     options: dict[str, Any] = {"language_override": "language"} if index[0][1] == "text" else {}
     jobs.create_index(index, **options)
-    with Producer(door) as producer:
+    with Producer(endpoint=door) as producer:
         receipts = [producer.push(queue, b"x", headers=each) for each in (good, bad, good)]
         receipts[0].wait(60)
         receipts[2].wait(60)
-        with pytest.raises(TooLarge, match="MongoDB refused it"):
+        with pytest.raises(TooLargeError, match="MongoDB refused it"):
             receipts[1].wait(60)
     assert jobs.count_documents({"headers": good}) == 2
 
 
 def test_a_read_by_an_index_that_an_election_has_taken_back_may_be_repeated(bare: Bare) -> None:
     bare.insert(1, None)
-    with pytest.raises(Unavailable, match="it is made again"), translated():
+    with pytest.raises(UnavailableError, match="it is made again"), translated():
         list(bare.jobs.find({}, hint=LINE_INDEX))

@@ -15,7 +15,7 @@ from pymongo.monitoring import (
     CommandSucceededEvent,
 )
 
-from sluicemq.protocol.errors import NotFound
+from sluicemq.protocol.errors import NotFoundError
 from sluicemq_broker.store import SHOWN_STATES, Inspector, QueueStore, RolledBack, collection, date
 from support.jobs import NOW, a_job, everything, finished, ids, some_jobs
 
@@ -158,7 +158,7 @@ def test_a_job_is_shown_whole_with_its_history(store: QueueStore, inspector: Ins
 
 @pytest.mark.usefixtures("store")
 def test_a_job_that_is_not_there_can_not_be_shown(inspector: Inspector) -> None:
-    with pytest.raises(NotFound, match="'a' is not there in queue 'mail'"):
+    with pytest.raises(NotFoundError, match="'a' is not there in queue 'mail'"):
         inspector.show("mail", "a", NOW)
 
 

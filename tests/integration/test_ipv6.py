@@ -47,9 +47,9 @@ def six(mongo_uri: str) -> Iterator[BrokerProcess]:
 
 def test_the_library_pushes_and_works(six: BrokerProcess) -> None:
     endpoint = six.doors["smq"]
-    with Producer(endpoint) as producer, Client(endpoint) as client:
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         client.ping()
-        with Worker(endpoint, "six", lambda job: job.payload[::-1]):
+        with Worker("six", lambda job: job.payload[::-1], endpoint=endpoint):
             assert producer.call("six", b"abc", timeout=TIMEOUT) == b"cba"
 
 
@@ -79,7 +79,7 @@ def test_http_is_read_and_takes_orders(six: BrokerProcess) -> None:
     assert six.http.startswith("[::1]:")
     web = Web(six.http)
     assert web.get("/healthz").status == 200
-    with Producer(six.doors["smq"]) as producer:
+    with Producer(endpoint=six.doors["smq"]) as producer:
         producer.push("orders", b"x").wait(TIMEOUT)
     answer = web.post("/api/v1/queues/orders/pause", token=TOKEN)
     assert (answer.status, json.loads(answer.body)) == (200, {"answer": ["delivery"]})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq import NotFound, Reject, Worker
+from sluicemq import NotFoundError, Reject, Worker
 from support.own_queue import OwnQueue
 from support.waiting import TIMEOUT, wait_until
 
@@ -61,7 +61,7 @@ def test_a_commit_a_rollback_and_a_death_are_told_with_their_reasons(jobs: OwnQu
         if job.payload == b"again" and job.attempt == 1:
             raise ValueError("not now")
 
-    with Worker(jobs.endpoint, jobs.queue, handler):
+    with Worker(jobs.queue, handler, endpoint=jobs.endpoint):
         jobs.push(b"good", id="good")
         jobs.push(b"bad", id="bad")
         jobs.push(b"again", id="again")
@@ -75,12 +75,12 @@ def test_a_commit_a_rollback_and_a_death_are_told_with_their_reasons(jobs: OwnQu
 def test_cancelled_expired_purged_and_redriven_jobs_are_told(jobs: OwnQueue) -> None:
     listener = Listener(jobs)
     jobs.push(id="c", delay=1000)
-    jobs.client.cancel(jobs.queue, "c")
+    jobs.client.jobs.cancel(jobs.queue, "c")
     assert listener.hear("cancelled")["job"] == "c"
     jobs.push(id="e", ttl=0.05)
     assert listener.hear("expired")["job"] == "e"
     jobs.push(id="p", delay=1000)
-    jobs.client.purge(jobs.queue, "scheduled")
+    jobs.client.queues.purge(jobs.queue, "scheduled").result()
     assert listener.hear("purged") | {"at": 0} == {
         "at": 0, "event": "purged", "queue": jobs.queue, "jobs": 1, "state": "scheduled",
     }  # fmt: skip
@@ -111,5 +111,5 @@ def test_workers_are_named_by_their_own_name_host_and_pid(jobs: OwnQueue) -> Non
 
 
 def test_workers_of_a_queue_that_is_not_there_are_not_found(jobs: OwnQueue) -> None:
-    with pytest.raises(NotFound):
-        jobs.client.workers("no-such-queue")
+    with pytest.raises(NotFoundError):
+        jobs.client.workers.list("no-such-queue")

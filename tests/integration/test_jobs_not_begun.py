@@ -38,7 +38,7 @@ def queue(broker: BrokerUnderTest) -> str:
 
 @pytest.fixture
 def client(broker: BrokerUnderTest) -> Iterator[Client]:
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         yield client
 
 
@@ -58,7 +58,7 @@ class Hanging:
 
 
 def push(endpoint: str, queue: str, *payloads: bytes, **options: Any) -> None:
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         for payload in payloads:
             producer.push(queue, payload, **options)
 
@@ -73,13 +73,13 @@ def test_what_waits_behind_a_handler_that_hangs_is_done_by_another_worker_within
     def work(job: Job) -> None:
         done[job.payload] = job.attempt
 
-    with Worker(endpoint, queue, stuck, prefetch=5) as worker:
+    with Worker(queue, stuck, prefetch=5, endpoint=endpoint) as worker:
         push(endpoint, queue, b"A", max_attempts=1)
         assert stuck.hangs.wait(SECONDS)
         push(endpoint, queue, b"B", b"C", b"D", b"E", max_attempts=1, visibility_timeout=4.0)
         broker.await_count(queue, "reserved", 5)
         # When
-        with Worker(endpoint, queue, work):
+        with Worker(queue, work, endpoint=endpoint):
             wait_until(lambda: len(done) == 4, what="the others' jobs")
         # Then
         assert done == dict.fromkeys([b"B", b"C", b"D", b"E"], 1)
@@ -95,11 +95,11 @@ def test_a_worker_that_is_cut_while_its_handler_hangs_takes_no_job_until_it_is_t
 ) -> None:
     # Given: a handler that outlives its job's time twice, so that its worker is cut, and connects again
     endpoint, stuck = broker.doors["smq"], Hanging()
-    with Worker(endpoint, queue, stuck, prefetch=5):
+    with Worker(queue, stuck, prefetch=5, endpoint=endpoint):
         push(endpoint, queue, b"A", max_attempts=1, visibility_timeout=0.3)
         assert stuck.hangs.wait(SECONDS)
         wait_until(lambda: broker.counts(queue) == {"dead": 1}, what="the end of its only attempt")
-        wait_until(lambda: [each["prefetch"] for each in client.workers(queue)] == [0], what="its return")
+        wait_until(lambda: [each.prefetch for each in client.workers.list(queue)] == [0], what="its return")
         # When
         push(endpoint, queue, b"B", b"C", b"D", max_attempts=1, visibility_timeout=0.3)
         # Then: they stay with the broker
@@ -116,19 +116,19 @@ def test_after_a_brokers_restart_a_job_does_not_wait_behind_its_own_void_run(
     done = threading.Event()
     with BrokerProcess(mongo_uri, database, config={"broker": {"lease": 2.0, "poll": 0.5}}) as broker:
         endpoint = broker.doors["smq"]
-        with Worker(endpoint, "default", stuck):
+        with Worker("default", stuck, endpoint=endpoint):
             push(endpoint, "default", b"A")
             assert stuck.hangs.wait(SECONDS)
             # When
             broker.kill()
             broker.restart()
-            with Client(endpoint) as client:
+            with Client(endpoint=endpoint) as client:
                 wait_until(
-                    lambda: [each["prefetch"] for each in client.workers("default")] == [0],
+                    lambda: [each.prefetch for each in client.workers.list("default")] == [0],
                     what="the worker's return",
                 )
                 # Then: whoever is free has it
-                with Worker(endpoint, "default", lambda _job: done.set()):
+                with Worker("default", lambda _job: done.set(), endpoint=endpoint):
                     assert done.wait(SECONDS)
             stuck.let_go.set()
     assert stuck.seen == [b"A"]
@@ -189,7 +189,7 @@ def test_jobs_that_time_out_at_a_client_that_says_how_many_it_begins_count_those
     # When
     wait_until(lambda: broker.counts(queue) == {"dead": 1, "ready": 2}, what="the end of their time")
     # Then
-    assert [job["id"] for job in client.peek(queue, "dead")] == ["a"]
+    assert [job.id for job in client.jobs.list(queue, "dead")] == ["a"]
 
 
 def test_the_time_of_a_claims_jobs_begins_when_it_is_handed_over(
@@ -198,7 +198,7 @@ def test_the_time_of_a_claims_jobs_begins_when_it_is_handed_over(
     # Given: a job whose time is shorter than the claim waits for others
     push(broker.doors["smq"], queue, b"A", max_attempts=1, visibility_timeout=0.5)
     # When
-    with client.reserve(queue, 2, wait=1.5) as claim:
+    with client.jobs.reserve(queue, 2, wait=1.5) as claim:
         (job,) = claim.jobs
         # Then
         job.commit()

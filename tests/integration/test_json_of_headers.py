@@ -15,7 +15,7 @@ import msgpack
 import pytest
 import zmq
 
-from sluicemq import BadHeaders
+from sluicemq import BadHeadersError
 from sluicemq.protocol.json_values import dumps
 from support.broker_under_test import BrokerUnderTest, serving, spare
 from support.http_reader import Web
@@ -124,11 +124,11 @@ def test_the_api_tells_those_of_a_large_job_too(shared_broker: BrokerUnderTest, 
 
 def test_the_api_tells_those_of_schedules(shared_broker: BrokerUnderTest, jobs: OwnQueue) -> None:
     name = jobs.queue
-    jobs.client.add_schedule(name, jobs.queue, b"x", every="1h", headers=OWN)
+    jobs.client.schedules.add(name, jobs.queue, b"x", every="1h", headers=OWN)
     rows = strictly(Web(shared_broker.process.http).get("/api/v1/schedules").body)["schedules"]
     assert next(each for each in rows if each["name"] == name)["options"]["headers"] == SHOWN
     assert TOKEN not in str(rows)
-    jobs.client.remove_schedule(name)
+    jobs.client.schedules.delete(name)
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_what_can_not_be_told_again_is_refused_with_what_may_be(
     [{"x": datetime(2030, 1, 1, tzinfo=UTC)}, {"x": 2**64}, {"x": {1, 2}}, {"x": "\ud800"}],
 )
 def test_the_library_refuses_what_can_not_be_sent(jobs: OwnQueue, own: Any) -> None:
-    with pytest.raises(BadHeaders, match="headers"):
+    with pytest.raises(BadHeadersError, match="headers"):
         jobs.push(b"", headers=own)
 
 

@@ -17,12 +17,12 @@ import zmq
 from sluicemq import (
     Access,
     Client,
-    Forbidden,
-    NotAdmitted,
+    ForbiddenError,
+    NotAdmittedError,
     Producer,
     Publisher,
     Reader,
-    Timeout,
+    TimeoutError,
     Worker,
 )
 from sluicemq.protocol.keys import key_id, read_key
@@ -66,14 +66,14 @@ def sluicemq(keyed: KeyedBroker) -> Command:
 
 def test_everything_of_the_library_works_with_a_key(keyed: KeyedBroker, queue: str) -> None:
     access = Access.chosen(keyed.endpoint, keyed.access())
-    with Producer(access) as producer, Worker(access, queue, lambda job: job.payload * 2):
+    with Producer(endpoint=access) as producer, Worker(queue, lambda job: job.payload * 2, endpoint=access):
         assert producer.call(queue, b"ab", timeout=TIMEOUT) == b"abab"
         producer.push(queue, bytes(5 << 20)).wait(TIMEOUT)
-    with Publisher(access) as publisher:
+    with Publisher(endpoint=access) as publisher:
         publisher.publish(f"s-{queue}", "topic", b"one").wait(TIMEOUT)
-    with Reader(access, f"s-{queue}") as reader:
+    with Reader(f"s-{queue}", endpoint=access) as reader:
         assert [message.payload for message in reader] == [b"one"]
-    with Client(access) as client:
+    with Client(endpoint=access) as client:
         client.pop(queue)
         assert client.stats()["broker"]
 
@@ -81,16 +81,18 @@ def test_everything_of_the_library_works_with_a_key(keyed: KeyedBroker, queue: s
 def test_a_key_that_nobody_has_listed_is_refused_by_its_id(keyed: KeyedBroker, tmp_path: Path) -> None:
     public = new_key(tmp_path / "stranger.key")
     with (
-        Client(keyed.endpoint, key_file=tmp_path / "stranger.key", server_key=keyed.server_key) as client,
-        pytest.raises(NotAdmitted, match=f"the broker refused this key .id {key_id(read_key(public))}"),
+        Client(
+            key_file=tmp_path / "stranger.key", server_key=keyed.server_key, endpoint=keyed.endpoint
+        ) as client,
+        pytest.raises(NotAdmittedError, match=f"the broker refused this key .id {key_id(read_key(public))}"),
     ):
         client.ping()
 
 
 def test_a_client_without_a_key_is_told_to_have_one(keyed: KeyedBroker) -> None:
     with (
-        Client(keyed.endpoint) as client,
-        pytest.raises(NotAdmitted, match="the broker wants a key: give key_file and server_key"),
+        Client(endpoint=keyed.endpoint) as client,
+        pytest.raises(NotAdmittedError, match="the broker wants a key: give key_file and server_key"),
     ):
         client.ping()
 
@@ -98,8 +100,10 @@ def test_a_client_without_a_key_is_told_to_have_one(keyed: KeyedBroker) -> None:
 def test_a_wrong_server_key_is_said_within_the_time_out(keyed: KeyedBroker) -> None:
     other = zmq.curve_keypair()[0].decode()
     with (
-        Client(keyed.endpoint, timeout=1, **keyed.access() | {"server_key": other}) as client,
-        pytest.raises(Timeout, match=r"can't enter .*: it hangs up: its key is another one than server_key"),
+        Client(timeout=1, **keyed.access() | {"server_key": other}, endpoint=keyed.endpoint) as client,
+        pytest.raises(
+            TimeoutError, match=r"can't enter .*: it hangs up: its key is another one than server_key"
+        ),
     ):
         client.ping()
 
@@ -107,11 +111,11 @@ def test_a_wrong_server_key_is_said_within_the_time_out(keyed: KeyedBroker) -> N
 def test_a_password_gets_in_and_a_wrong_one_does_not(keyed: KeyedBroker) -> None:
     with keyed.admin() as admin:
         admin.users("add", name="ann", password="correct horse", permissions="operate")  # noqa: S106
-    with Client(keyed.endpoint, user="ann", password="correct horse") as client:  # noqa: S106
+    with Client(user="ann", password="correct horse", endpoint=keyed.endpoint) as client:  # noqa: S106
         assert client.stats()
     with (
-        Client(keyed.endpoint, user="ann", password="wrong horse") as client,  # noqa: S106
-        pytest.raises(NotAdmitted, match="the broker refused user 'ann'"),
+        Client(user="ann", password="wrong horse", endpoint=keyed.endpoint) as client,  # noqa: S106
+        pytest.raises(NotAdmittedError, match="the broker refused user 'ann'"),
     ):
         client.ping()
 
@@ -120,9 +124,12 @@ def test_a_principal_that_may_not_do_something_is_told_so(keyed: KeyedBroker, qu
     public = new_key(keyed.folder / f"{queue}.key")
     with keyed.admin() as admin:
         admin.users("add", name=f"p-{queue}", key=public, permissions=f"push={queue} create=*")
-    with Client(keyed.endpoint, **keyed.access(queue)) as client, pytest.raises(Forbidden) as raised:
+    with (
+        Client(**keyed.access(queue), endpoint=keyed.endpoint) as client,
+        pytest.raises(ForbiddenError) as raised,
+    ):
         client.users("list")
-    assert not isinstance(raised.value, NotAdmitted)
+    assert not isinstance(raised.value, NotAdmittedError)
 
 
 def test_a_key_that_is_added_lets_a_waiting_worker_in_and_one_that_ends_puts_it_out(
@@ -130,8 +137,8 @@ def test_a_key_that_is_added_lets_a_waiting_worker_in_and_one_that_ends_puts_it_
 ) -> None:
     # Given: a client that is refused
     name, public = f"p-{queue}", new_key(keyed.folder / f"{queue}.key")
-    with Client(keyed.endpoint, **keyed.access(queue)) as client:
-        with pytest.raises(NotAdmitted):
+    with Client(**keyed.access(queue), endpoint=keyed.endpoint) as client:
+        with pytest.raises(NotAdmittedError):
             client.ping()
         # When
         added = sluicemq("user", "add", name, "push=*", "read=*", "--key", public, "--note", "laptop")
@@ -148,7 +155,7 @@ def test_a_key_that_is_added_lets_a_waiting_worker_in_and_one_that_ends_puts_it_
 def _enters(client: Client) -> bool:
     try:
         client.ping()
-    except NotAdmitted:
+    except NotAdmittedError:
         return False
     return True
 
@@ -202,7 +209,7 @@ class TestUserCommand:
         found = sluicemq("queues", "--json", **keyed.variables(queue))
         told = "you may not see queues: that takes the permission read, and you have push=mail.*"
         assert (json.loads(found.stdout), told in found.stderr) == ({"queues": []}, True)
-        with Client(keyed.endpoint, **keyed.access(queue)) as client:
+        with Client(**keyed.access(queue), endpoint=keyed.endpoint) as client:
             client.ping()
             assert client.permissions == {"push": ["mail.*"]}
         with keyed.admin() as client:
@@ -222,7 +229,7 @@ class TestUserCommand:
         name = f"p-{queue}"
         added = sluicemq("user", "add", name, "operate", "--password-file", "-", stdin="battery staple\n")
         assert added.returncode == 0, added.stderr
-        with Client(keyed.endpoint, user=name, password="battery staple") as client:  # noqa: S106
+        with Client(user=name, password="battery staple", endpoint=keyed.endpoint) as client:  # noqa: S106
             client.ping()
 
     @pytest.mark.parametrize(

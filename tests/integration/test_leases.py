@@ -11,7 +11,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 
 from integration.lease_times import LEASE, TIME, LeaseTime, a_broker, beats, document, owners, refused
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker import __version__
 from sluicemq_broker.store import READS, LeaseStore, Seen, Unclear
 from support.fakes import Held, go_on
@@ -89,7 +89,7 @@ def test_an_owner_id_is_used_only_after_its_lease_is_written(
     broker = owners(leases)
     monkeypatch.setattr(leases, "begin", refused)
     # When
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         broker.use()
     nothing = broker.own_ids()
     monkeypatch.undo()
@@ -130,7 +130,7 @@ def test_a_heartbeat_that_fails_makes_nothing_sure(
     monkeypatch.setattr(leases, "beat", refused)
     time.passes(10.1)
     # When
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         broker.beat()
     # Then
     assert not broker.sure
@@ -213,7 +213,7 @@ def test_a_database_that_fails_keeps_the_lease_in_no_other_from_being_raised(
     monkeypatch.setattr(leases, "beat", refused)
     # When
     time.passes(LEASE)
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         broker.beat()
     # Then
     assert elsewhere.live() == {owner: (1, LEASE)}
@@ -342,7 +342,7 @@ def test_a_heartbeat_under_way_at_the_end_leaves_no_lease_behind(
 def test_after_the_end_no_id_is_begun(leases: LeaseStore) -> None:
     broker = a_broker(leases)
     broker.end()
-    with pytest.raises(Unavailable, match="the broker stops"):
+    with pytest.raises(UnavailableError, match="the broker stops"):
         broker.use()
     broker.beat()
     assert leases.live() == {}

@@ -9,7 +9,7 @@ import pytest
 from pymongo.database import Database
 
 from integration.lease_times import BEAT, TIME, LeaseTime, a_broker, beats, document, owners, refused
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.store import LeaseStore, Seen, ServerClock, Unclear
 
 
@@ -143,7 +143,7 @@ def test_time_in_which_the_watchers_own_heartbeats_failed_counts_against_nobody(
         away.setattr(leases, "beat", refused)
         for _ in range(1200):
             time.passes(BEAT)
-            with pytest.raises(Unavailable):
+            with pytest.raises(UnavailableError):
                 watcher.beat()
     beats(time, watcher)
     # Then

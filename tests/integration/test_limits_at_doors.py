@@ -36,7 +36,7 @@ def broker(mongo_uri: str) -> Iterator[BrokerUnderTest]:
 
 
 def push(broker: BrokerUnderTest, queue: str, jobs: int = JOBS) -> None:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         for number in range(jobs):
             producer.push(queue, b"%d" % number)
 
@@ -106,9 +106,9 @@ def test_a_library_worker_has_so_many_jobs_whatever_its_prefetch(broker: BrokerU
 def test_a_claim_of_many_jobs_gets_so_many(broker: BrokerUnderTest) -> None:
     queue = "library-1"
     push(broker, queue)
-    with Client(broker.doors["smq"]) as client, client.reserve(queue, JOBS, 0.5) as claim:
+    with Client(endpoint=broker.doors["smq"]) as client, client.jobs.reserve(queue, JOBS, 0.5) as claim:
         assert len(claim) == MOST
-        with client.reserve(queue, JOBS, wait=0.5) as another:
+        with client.jobs.reserve(queue, JOBS, wait=0.5) as another:
             assert len(another) == 0
 
 
@@ -124,28 +124,30 @@ def test_plain_pull_workers_get_all_jobs_though_few_at_a_time(broker: BrokerUnde
 def test_popping_workers_of_the_library_get_all_jobs(broker: BrokerUnderTest) -> None:
     push(broker, "library-2", 20)
     seen: set[bytes] = set()
-    with Worker(broker.doors["smq"], "library-2", lambda job: seen.add(job.payload), pop=True, prefetch=10):
+    with Worker(
+        "library-2", lambda job: seen.add(job.payload), pop=True, prefetch=10, endpoint=broker.doors["smq"]
+    ):
         wait_until(lambda: len(seen) == 20, what="all jobs")
 
 
 def test_permits_are_shown_where_a_queue_is(broker: BrokerUnderTest) -> None:
     push(broker, "library-3")
-    with Client(broker.doors["smq"]) as client, client.reserve("library-3", JOBS, 0.5):
-        assert client.queue("library-3")["permits"] == MOST
+    with Client(endpoint=broker.doors["smq"]) as client, client.jobs.reserve("library-3", JOBS, 0.5):
+        assert client.queues.get("library-3").permits == MOST
 
 
 def test_no_more_jobs_begin_in_a_second_than_the_rate_says(broker: BrokerUnderTest) -> None:
     """Late a job may be on a busy machine, early it is not."""
     began: list[float] = []
     before = monotonic()
-    with Worker(broker.doors["smq"], "slow", lambda _job: began.append(monotonic()), prefetch=100):
+    with Worker("slow", lambda _job: began.append(monotonic()), prefetch=100, endpoint=broker.doors["smq"]):
         push(broker, "slow", 40)
         wait_until(lambda: len(began) == 40, what="all jobs")
     assert all(number <= 5 + RATE * (at - before) for number, at in enumerate(began, 1))
 
 
 def test_each_tenant_has_so_many_and_it_is_told_how_many_are_held_back(broker: BrokerUnderTest) -> None:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         for number in range(JOBS):
             producer.push("tenants", b"%d" % number, tenant="flood")
         producer.push("tenants", b"single", tenant="acme")
@@ -156,16 +158,19 @@ def test_each_tenant_has_so_many_and_it_is_told_how_many_are_held_back(broker: B
         got += [job[2] for job in worker.delivery()]
     assert sorted(got) == [b"0", b"1", b"single"]
     assert broker.counts("tenants") == {"reserved": MOST + 1, "ready": JOBS - MOST}
-    wait_until(lambda: broker.admin.queue("tenants")["held_back"] == 1, what="the flood is held back")
+    wait_until(lambda: broker.admin.queues.get("tenants").held_back == 1, what="the flood is held back")
 
 
 def test_no_more_jobs_of_a_tenant_begin_in_a_second_than_its_rate_says(broker: BrokerUnderTest) -> None:
     began: dict[bytes, list[float]] = {b"acme": [], b"bolt": []}
     before = monotonic()
     with Worker(
-        broker.doors["smq"], "slow-tenants", lambda job: began[job.payload].append(monotonic()), prefetch=100
+        "slow-tenants",
+        lambda job: began[job.payload].append(monotonic()),
+        prefetch=100,
+        endpoint=broker.doors["smq"],
     ):
-        with Producer(broker.doors["smq"]) as producer:
+        with Producer(endpoint=broker.doors["smq"]) as producer:
             for number in range(50):
                 tenant = "acme" if number % 5 else "bolt"
                 producer.push("slow-tenants", tenant.encode(), tenant=tenant)

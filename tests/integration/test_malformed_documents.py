@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo.errors import WriteError
 
-from sluicemq import Client, NotFound, Producer, Worker
+from sluicemq import Client, NotFoundError, Producer, Worker
 from sluicemq.protocol import wire
 from sluicemq.protocol.enums import JobState
 from sluicemq.protocol.rows import plain
@@ -232,7 +232,7 @@ def test_a_broker_delivers_commits_and_answers_beside_strange_documents(broker: 
     queue, door = f"q{token_hex(4)}", broker.doors["smq"]
     jobs = broker.collection(queue)
     handled: list[str] = []
-    with Producer(door) as producer, Client(door) as client:
+    with Producer(endpoint=door) as producer, Client(endpoint=door) as client:
         for _ in range(3):
             producer.push(queue, b"good").wait(60)
         fields = [
@@ -246,16 +246,16 @@ def test_a_broker_delivers_commits_and_answers_beside_strange_documents(broker: 
         jobs.insert_many([strange(number, ObjectId(), each) for number, each in enumerate(fields * 20)])
         jobs.insert_many([strange(number + 1000, GONE, each) for number, each in enumerate(fields)])
         receipts = [producer.push(queue, b"good") for _ in range(100)]
-        with Worker(door, queue, lambda job: handled.append(job.id), prefetch=10):
+        with Worker(queue, lambda job: handled.append(job.id), prefetch=10, endpoint=door):
             wait_until(lambda: len(set(handled)) >= 103, what="delivery of all good jobs")
         assert {each.id for each in receipts} <= set(handled)
         wait_until(lambda: counts(client, queue)["reserved"] == 0, what="the commits")
-        assert client.counters()["counters"]["unreadable_documents"] >= 50
+        assert client.counters().counters["unreadable_documents"] >= 50
         for state in SHOWN_STATES:
             client.jobs.list(queue, JobState(state), limit=100)
-        assert client.show(queue, "strange-1001")["unreadable"]
-        with pytest.raises(NotFound):
-            client.show(queue, "nothing")
+        assert client.jobs.get(queue, "strange-1001").unreadable
+        with pytest.raises(NotFoundError):
+            client.jobs.get(queue, "nothing")
 
 
 def counts(client: Client, queue: str) -> dict[str, Any]:

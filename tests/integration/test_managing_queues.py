@@ -6,18 +6,18 @@ import threading
 
 import pytest
 
-from sluicemq import Client, NotFound, Worker
+from sluicemq import Client, NotFoundError, Worker
 from support.own_queue import LONG, SECONDS, OwnQueue, written
 from support.waiting import wait_until
 
 
 def test_jobs_that_nobody_holds_can_be_removed(jobs: OwnQueue) -> None:
     # beanstalkd, delete: ready, delayed and buried jobs can be deleted: our cancel, and purge of the dead.
-    jobs.client.cancel(jobs.queue, jobs.push())
-    jobs.client.cancel(jobs.queue, jobs.push(delay=LONG))
+    jobs.client.jobs.cancel(jobs.queue, jobs.push())
+    jobs.client.jobs.cancel(jobs.queue, jobs.push(delay=LONG))
     buried = jobs.push()
     jobs.take().reject()
-    assert jobs.client.purge(jobs.queue, "dead") == 1
+    assert jobs.client.queues.purge(jobs.queue, "dead").result() == 1
     assert jobs.state(buried) == "gone"
     assert not jobs.ready()
 
@@ -28,7 +28,7 @@ def test_a_redrive_moves_no_more_dead_letters_than_it_is_told_the_oldest_first(j
     buried = [jobs.push() for _ in range(3)]
     for job in jobs.reserve(3):
         job.reject()
-    assert jobs.client.redrive(jobs.queue, limit=2)["moved"] == 2
+    assert jobs.client.dead_letters.redrive(jobs.queue, limit=2).result().moved == 2
     assert (jobs.ids("ready"), jobs.ids("dead")) == (buried[:2], buried[2:])
 
 
@@ -38,11 +38,11 @@ def test_one_dead_letter_is_redriven_and_one_delayed_job_promoted_by_its_id(jobs
     for _ in buried:
         jobs.take().reject()
     delayed = jobs.push(delay=LONG)
-    jobs.client.redrive(jobs.queue, [buried[1]])
-    jobs.client.promote(jobs.queue, delayed)
+    jobs.client.dead_letters.redrive(jobs.queue, [buried[1]]).result()
+    jobs.client.jobs.promote(jobs.queue, delayed)
     assert sorted(jobs.ids("ready")) == sorted([buried[1], delayed])
-    with pytest.raises(NotFound):
-        jobs.client.promote(jobs.queue, buried[0])
+    with pytest.raises(NotFoundError):
+        jobs.client.jobs.promote(jobs.queue, buried[0])
 
 
 def test_a_peek_shows_the_next_job_of_a_state_and_takes_none(jobs: OwnQueue) -> None:
@@ -82,9 +82,9 @@ def test_a_queue_is_counted_by_states(jobs: OwnQueue) -> None:
 def test_nothing_is_handed_out_of_a_paused_queue_until_it_is_resumed(jobs: OwnQueue) -> None:
     # beanstalkd, pause-tube: no new job of the tube is reserved: our pause, which lasts until resume.
     jobs.push()
-    jobs.client.pause(jobs.queue)
+    jobs.client.queues.pause(jobs.queue)
     assert not jobs.ready()
-    jobs.client.resume(jobs.queue)
+    jobs.client.queues.resume(jobs.queue)
     assert jobs.ready()
 
 
@@ -129,10 +129,10 @@ def test_a_purge_removes_all_ready_jobs_and_a_delete_the_queue(jobs: OwnQueue) -
     # Zaqar, queues, purge and DELETE: all messages are removed; a queue is removed with its messages.
     jobs.push()
     jobs.push()
-    assert jobs.client.purge(jobs.queue) == 2
+    assert jobs.client.queues.purge(jobs.queue).result() == 2
     jobs.push()
-    assert jobs.client.delete(jobs.queue) == 1
-    assert all(row["name"] != jobs.queue for row in jobs.client.queues())
+    assert jobs.client.queues.delete(jobs.queue).result() == 1
+    assert all(row.name != jobs.queue for row in jobs.client.queues.list())
 
 
 def test_a_job_is_cancelled_by_its_id_unless_it_is_reserved(jobs: OwnQueue) -> None:
@@ -140,11 +140,11 @@ def test_a_job_is_cancelled_by_its_id_unless_it_is_reserved(jobs: OwnQueue) -> N
     reserved, removed = jobs.push(), jobs.push()
     jobs.take()
     jobs.await_ready(removed)
-    jobs.client.cancel(jobs.queue, removed)
-    with pytest.raises(NotFound):
-        jobs.client.cancel(jobs.queue, reserved)
-    with pytest.raises(NotFound):
-        jobs.client.cancel(jobs.queue, "never pushed")
+    jobs.client.jobs.cancel(jobs.queue, removed)
+    with pytest.raises(NotFoundError):
+        jobs.client.jobs.cancel(jobs.queue, reserved)
+    with pytest.raises(NotFoundError):
+        jobs.client.jobs.cancel(jobs.queue, "never pushed")
     assert (jobs.state(removed), jobs.state(reserved)) == ("gone", "reserved")
 
 
@@ -152,15 +152,15 @@ def test_a_pause_holds_for_workers_that_are_there_and_producers_go_on(jobs: OwnQ
     # keuss, queue, pause: all consumers pause, also those that come later; producers go on.
     came = threading.Event()
     endpoint = jobs.endpoint
-    with Worker(endpoint, jobs.queue, lambda job: came.set()), Client(endpoint) as other:
-        wait_until(lambda: any(r["name"] == jobs.queue and r["workers"] for r in jobs.client.queues()))
-        other.pause(jobs.queue)
+    with Worker(jobs.queue, lambda job: came.set(), endpoint=endpoint), Client(endpoint=endpoint) as other:
+        wait_until(lambda: any(r.name == jobs.queue and r.workers for r in jobs.client.queues.list()))
+        other.queues.pause(jobs.queue)
         pushed = jobs.push()
         assert not jobs.ready()
         assert jobs.counts()["paused"] == ("delivery",)
         assert jobs.state(pushed) == "ready"
         assert not came.is_set()
-        other.resume(jobs.queue)
+        other.queues.resume(jobs.queue)
         assert came.wait(SECONDS)
 
 
@@ -179,7 +179,7 @@ def test_the_next_delayed_job_tells_when_it_is_due(jobs: OwnQueue) -> None:
     # keuss, queue, next_t: the time of the next element: our peek of ready, else of scheduled.
     jobs.push(delay=2 * LONG)
     shown = jobs.show(jobs.push(delay=LONG))
-    assert jobs.client.peek(jobs.queue, "scheduled", 1)[0]["eligible_at"] == shown["eligible_at"]
+    assert jobs.client.jobs.list(jobs.queue, "scheduled", 1)[0].eligible_at == shown["eligible_at"]
     assert shown["eligible_at"] == pytest.approx(shown["created_at"] + LONG, abs=5)
 
 
@@ -200,7 +200,7 @@ def test_a_redrive_into_another_queue_is_one_transaction(jobs: OwnQueue) -> None
     jobs.producer.push(other, b"that makes it").wait(SECONDS)
     jobs.take().reject()
     with jobs.collection.database.watch() as changes:
-        jobs.client.redrive(jobs.queue, to=other)
+        jobs.client.dead_letters.redrive(jobs.queue, to=other).result()
         of_it = (each for each in written(changes) if each["documentKey"]["_id"] == pushed)
         gone = next(each for each in of_it if each["operationType"] == "delete")
         there = jobs.collection.database[f"queue.{other}"].watch(start_at_operation_time=gone["clusterTime"])

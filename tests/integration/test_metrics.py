@@ -69,7 +69,7 @@ def test_a_job_is_counted_from_its_push_to_its_commit(web: Web, jobs: OwnQueue) 
     # Given
     for _ in range(3):
         jobs.push()
-    with Worker(jobs.endpoint, jobs.queue, lambda _job: None):
+    with Worker(jobs.queue, lambda _job: None, endpoint=jobs.endpoint):
         wait_until(lambda: not ((now := jobs.counts())["reserved"] + now["ready"]), what="the work")
     # Then
     seen = wait_until(
@@ -119,10 +119,10 @@ def test_how_the_broker_its_queues_and_its_devices_stand_is_told(web: Web, jobs:
 def test_streams_count_and_subscriptions_tell_how_far_they_are_behind(web: Web, jobs: OwnQueue) -> None:
     # Given
     stream = f"stream-{jobs.queue}"
-    with Publisher(jobs.endpoint) as publisher:
+    with Publisher(endpoint=jobs.endpoint) as publisher:
         for _ in range(5):
             publisher.publish(stream, "a", b"message")
-    jobs.client.seek(stream, "sums", 2)
+    jobs.client.subscriptions.seek(stream, "sums", 2)
     # Then
     behind = {"stream": stream, "subscription": "sums"}
     seen = wait_until(
@@ -136,9 +136,9 @@ def test_streams_count_and_subscriptions_tell_how_far_they_are_behind(web: Web, 
     assert seen.value("sluicemq_published_total", stream=stream) == 5
     assert seen.value("sluicemq_published_bytes_total", stream=stream) >= 5 * len(b"message")
     # And once it has read all
-    jobs.client.seek(stream, "sums", 5)
+    jobs.client.subscriptions.seek(stream, "sums", 5)
     wait_until(lambda: scrape(web).value("sluicemq_subscription_behind_messages", **behind) == 0)
-    jobs.client.forget(stream, "sums")
+    jobs.client.subscriptions.delete(stream, "sums")
 
 
 def test_the_older_form_is_given_to_whoever_does_not_ask_for_the_new_one(web: Web) -> None:

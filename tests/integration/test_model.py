@@ -17,7 +17,13 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from pymongo.database import Database
 
 from integration.model_runs import check
-from sluicemq.protocol.errors import Duplicate, LeaseLost, NotFound, SluiceError, Uncertain
+from sluicemq.protocol.errors import (
+    DuplicateError,
+    LeaseLostError,
+    NotFoundError,
+    SluiceError,
+    UncertainError,
+)
 from sluicemq_broker.job import Job
 from sluicemq_broker.store import DeadLetters, ForwardEntry, QueueStore, Redriven, RolledBack, forward
 from sluicemq_broker.store import seconds as seconds_of
@@ -213,7 +219,7 @@ class QueueModel(RuleBasedStateMachine):
         problems = self._forward(self.store, self.other if away else self.store, jobs)
         taken = {each for each in ours if away and each in self.away}
         assert {each for each in ours if each in problems} == taken
-        assert all(isinstance(problems[each], Duplicate) for each in taken)
+        assert all(isinstance(problems[each], DuplicateError) for each in taken)
         for job_id in ours - taken:
             known = self.known.pop(job_id)
             (self.away if away else self.known)[job_id] = self._gone_on(known)
@@ -275,7 +281,7 @@ class QueueModel(RuleBasedStateMachine):
             self.known[job_id].due = min(self.now, self.known[job_id].due)
             self.changes.promote("mail", job_id, self.now)
             return
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             self.changes.promote("mail", job_id, self.now)
 
     @rule(job_id=job_ids, priority=st.integers(0, 2), delay=seconds)
@@ -285,7 +291,7 @@ class QueueModel(RuleBasedStateMachine):
             self.known[job_id].priority, self.known[job_id].due = priority, due
             self.changes.change("mail", job_id, self.now, priority=priority, due=due)
             return
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             self.changes.change("mail", job_id, self.now, priority=priority, due=due)
 
     @rule()
@@ -362,11 +368,11 @@ class QueueModel(RuleBasedStateMachine):
 
     def _check_refusal(self, job: Job, problem: Exception | None, ours: set[str], there: set[str]) -> None:
         if job.id in ours:
-            assert not isinstance(problem, LeaseLost)
+            assert not isinstance(problem, LeaseLostError)
         elif job.id in there:
-            assert isinstance(problem, LeaseLost)
+            assert isinstance(problem, LeaseLostError)
         else:
-            assert isinstance(problem, Uncertain)
+            assert isinstance(problem, UncertainError)
 
 
 def _seen(document: dict[str, Any]) -> tuple[object, ...]:

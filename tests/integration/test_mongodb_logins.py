@@ -50,8 +50,8 @@ def test_a_user_that_is_dropped_and_made_again_is_logged_in_again_and_a_new_pass
     file.touch(0o600)
     file.write_text(mongo.uri(mongo.tls, user=f"{USER}:first@"))
     config = {"broker": {"mongodb_uri_file": str(file), "database": DATABASE, "lease": 5.0}}
-    with BrokerProcess(config=config) as broker, Producer(broker.doors["smq"]) as producer:
-        with Client(broker.doors["smq"]) as client:
+    with BrokerProcess(config=config) as broker, Producer(endpoint=broker.doors["smq"]) as producer:
+        with Client(endpoint=broker.doors["smq"]) as client:
             producer.push("mail", b"before").wait(SECONDS)
             # When
             users.command("dropUser", USER)

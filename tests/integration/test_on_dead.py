@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 import tomli_w
 
-from sluicemq import Client, Dead, NotFound, Producer
+from sluicemq import Client, DeadError, NotFoundError, Producer
 from sluicemq_broker.config import ConfigError, QueueSettings, load
 from sluicemq_broker.context import Context
 from sluicemq_broker.queues import OnDead, Queues, check_name
@@ -72,13 +72,13 @@ def broker(shared: BrokerUnderTest) -> Iterator[BrokerUnderTest]:
 
 @pytest.fixture
 def client(broker: BrokerUnderTest) -> Iterator[Client]:
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         yield client
 
 
 @pytest.fixture
 def producer(broker: BrokerUnderTest) -> Iterator[Producer]:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         yield producer
 
 
@@ -87,10 +87,10 @@ def test_a_rejected_job_goes_to_whoever_works_on_dead_letters_and_says_why_it_is
 ) -> None:
     # Given
     producer.push("risky", b"cup", id="a", headers={"colour": "red"}).wait(SECONDS)
-    with client.reserve("risky", 1, SECONDS) as claim:
+    with client.jobs.reserve("risky", 1, SECONDS) as claim:
         claim.jobs[0].reject("it is broken")
     # When
-    with client.reserve("letters", 1, SECONDS) as claim:
+    with client.jobs.reserve("letters", 1, SECONDS) as claim:
         (letter,) = claim
         # Then
         assert (letter.id, letter.payload, letter.attempt) == ("a", b"cup", 1)
@@ -101,16 +101,16 @@ def test_a_rejected_job_goes_to_whoever_works_on_dead_letters_and_says_why_it_is
         assert [each["reason"] for each in shown["errors"]] == ["it is broken", "dead in risky"]
         assert [each["queue"] for each in shown["passed"]] == ["risky"]
         claim.commit()
-    assert client.queue("risky")["dead"] == 0
+    assert client.queues.get("risky").dead == 0
 
 
 @pytest.mark.parametrize(("queue", "options"), [("risky", {}), ("brief", {"ttl": 0.01})])
 def test_however_it_has_died(client: Client, producer: Producer, queue: str, options: Any) -> None:
     producer.push(queue, b"x", id="a", **options).wait(SECONDS)
     if queue == "risky":
-        with client.reserve(queue, 1, SECONDS) as claim:
+        with client.jobs.reserve(queue, 1, SECONDS) as claim:
             claim.jobs[0].rollback("once is enough")
-    with client.reserve("letters", 1, SECONDS) as claim:
+    with client.jobs.reserve("letters", 1, SECONDS) as claim:
         assert claim.jobs[0].headers["dead_letter"]["queue"] == queue
         claim.commit()
 
@@ -121,7 +121,7 @@ def test_one_that_another_broker_has_left_goes_there_too(
     # Given: what this broker has to look at because something died here, it has looked at
     producer.push("risky", b"x").wait(SECONDS)
     for queue in ("risky", "letters"):
-        with client.reserve(queue, 1, SECONDS) as claim:
+        with client.jobs.reserve(queue, 1, SECONDS) as claim:
             (claim.jobs[0].reject if queue == "risky" else claim.commit)()
     # When
     now = datetime.now(UTC).replace(tzinfo=None)
@@ -129,16 +129,16 @@ def test_one_that_another_broker_has_left_goes_there_too(
     left |= {"created_at": now, "payload": b"x", "ended_at": now, "errors": []}
     broker.collection("risky").insert_one(left)
     # Then
-    with client.reserve("letters", 1, SECONDS) as claim:
+    with client.jobs.reserve("letters", 1, SECONDS) as claim:
         assert claim.jobs[0].headers["dead_letter"]["reason"] == ""
         claim.commit()
 
 
 def test_a_dead_letter_of_the_last_queue_stays_there(client: Client, producer: Producer) -> None:
     producer.push("letters", b"x", id="a").wait(SECONDS)
-    with client.reserve("letters", 1, SECONDS) as claim:
+    with client.jobs.reserve("letters", 1, SECONDS) as claim:
         claim.jobs[0].reject("nobody can")
-    wait_until(lambda: [each["id"] for each in client.peek("letters", "dead")] == ["a"])
+    wait_until(lambda: [each.id for each in client.jobs.list("letters", "dead")] == ["a"])
 
 
 def test_one_whose_id_is_there_stays_and_keeps_no_other(client: Client, producer: Producer) -> None:
@@ -146,21 +146,21 @@ def test_one_whose_id_is_there_stays_and_keeps_no_other(client: Client, producer
     for each in ("a", "b"):
         producer.push("risky", b"x", id=each)
     producer.flush(SECONDS)
-    with client.reserve("risky", 2, SECONDS) as claim:
+    with client.jobs.reserve("risky", 2, SECONDS) as claim:
         for job in claim:
             job.reject("no")
-    with client.reserve("letters", 1, SECONDS) as claim:
+    with client.jobs.reserve("letters", 1, SECONDS) as claim:
         assert claim.jobs[0].id == "b"
         claim.commit()
-    assert client.show("risky", "a")["state"] == "dead"
-    assert client.show("letters", "a")["payload"] == b"its own"
+    assert client.jobs.get("risky", "a").state == "dead"
+    assert client.jobs.get("letters", "a").payload == b"its own"
 
 
 def test_who_waits_for_it_hears_that_it_is_dead(client: Client, producer: Producer) -> None:
     reply = producer.submit("risky", b"x")
-    with client.reserve("risky", 1, SECONDS) as claim:
+    with client.jobs.reserve("risky", 1, SECONDS) as claim:
         claim.jobs[0].reject("no")
-    with pytest.raises(Dead, match="no"):
+    with pytest.raises(DeadError, match="no"):
         reply.result(SECONDS)
 
 
@@ -187,12 +187,12 @@ def test_one_that_has_gone_on_is_shown_where_it_is_now_and_not_found_where_it_wa
     client: Client, producer: Producer
 ) -> None:
     producer.push("risky", b"cup", id="a").wait(SECONDS)
-    with client.reserve("risky", 1, SECONDS) as claim:
+    with client.jobs.reserve("risky", 1, SECONDS) as claim:
         claim.jobs[0].reject("it is broken")
-    wait_until(lambda: client.queue("letters")["ready"] == 1)
+    wait_until(lambda: client.queues.get("letters").ready == 1)
     assert client.show("letters", "a")["headers"]["dead_letter"]["queue"] == "risky"
     for ask in (client.show, client.result):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             ask("risky", "a")
 
 

@@ -525,7 +525,7 @@ def test_a_library_s_subscription_whose_connection_ended_meanwhile_works_on_noth
     many.permit("subscribe=news")
     # Given one that is cut while its handler works
     login: dict[str, Any] = {"user": "eve", "password": PASSWORD}
-    with Subscription(many.doors["smq"], "news", name, handler, **login):
+    with Subscription("news", name, handler, **login, endpoint=many.doors["smq"]):
         assert inside.wait(TIMEOUT)
         last = seen[-1]
         many.permit("none")
@@ -892,8 +892,8 @@ def test_who_pushed_a_job_hears_its_result_and_no_other(many: Many, eve: Smq, qu
     # And so does the library
     login: dict[str, Any] = {"user": "eve", "password": PASSWORD}
     with (
-        Worker(many.doors["smq"], queue, lambda job: job.payload * 2),
-        Producer(many.doors["smq"], **login) as eves,
+        Worker(queue, lambda job: job.payload * 2, endpoint=many.doors["smq"]),
+        Producer(**login, endpoint=many.doors["smq"]) as eves,
     ):
         assert eves.call(queue, b"ab", TIMEOUT) == b"abab"
 

@@ -240,7 +240,11 @@ def traces(place: Place, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
             raise ValueError("it is bad")
 
     endpoint = place.broker.doors["smq"]
-    with traced(monkeypatch) as spans, Producer(endpoint) as producer, Worker(endpoint, "open", work):
+    with (
+        traced(monkeypatch) as spans,
+        Producer(endpoint=endpoint) as producer,
+        Worker("open", work, endpoint=endpoint),
+    ):
         for payload in (b"good", b"bad"):
             producer.push("open", payload).wait(TIMEOUT)
         wait_until(lambda: len(spans.all()) >= 4, what="the spans")

@@ -16,7 +16,7 @@ from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
 from integration.explained_plans import Explainer
-from sluicemq import BadFrames, Forbidden, NotFound
+from sluicemq import BadFramesError, ForbiddenError, NotFoundError
 from sluicemq.protocol.keys import encode
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.command import users
@@ -90,7 +90,7 @@ def test_one_key_stands_for_one_principal(store: PrincipalStore) -> None:
     """Also at two brokers that have not heard of each other's; a key of a removed one is free."""
     put(store, OWNER)
 
-    with pytest.raises(BadFrames, match="another principal has this key"):
+    with pytest.raises(BadFramesError, match="another principal has this key"):
         put(store, replace(OWNER, name="thief"))
 
     assert [each.name for each in store.read()] == ["owner"]
@@ -110,12 +110,12 @@ def test_the_last_one_who_may_operate_stays(store: PrincipalStore) -> None:
         lambda before: replace(before, permissions=Permissions()),
         lambda before: replace(before, keys=()),
     ):
-        with pytest.raises(Forbidden, match="owner is the last principal that may operate"):
+        with pytest.raises(ForbiddenError, match="owner is the last principal that may operate"):
             store.change("owner", change, NOW, keep_operator=True)
     put(store, replace(OWNER, tenant="acme"), keep_operator=True)
     put(store, replace(OWNER, name="second", keys=(token_of("second"),)))
     remove(store, "owner", keep_operator=True)
-    with pytest.raises(Forbidden):
+    with pytest.raises(ForbiddenError):
         remove(store, "second", keep_operator=True)
     remove(store, "second")
 
@@ -135,7 +135,7 @@ def test_of_two_that_remove_each_other_one_stays(mongo_uri: str, documents: Data
             together.wait()
             try:
                 remove(store, name, keep_operator=True)
-            except Forbidden as error:
+            except ForbiddenError as error:
                 refused.append(error)
 
     threads = [Thread(target=leave, args=(name,)) for name in ("a", "b")]
@@ -262,11 +262,11 @@ def test_principals_are_changed_without_a_broker(recovered: tuple[str, str]) -> 
     assert [key["kind"] for key in made["keys"]] == ["token"]
     assert [each["name"] for each in act("list")] == ["owner"]
     assert act("show", name="owner") | {"token": made["token"]} == made
-    with pytest.raises(BadFrames, match="there is a principal owner already"):
+    with pytest.raises(BadFramesError, match="there is a principal owner already"):
         act("add", name="owner", permissions="all")
-    with pytest.raises(Forbidden):
+    with pytest.raises(ForbiddenError):
         act("permit", name="owner", permissions="read")
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         act("rotate", name="nobody", kind="token")
     assert act("permit", name="owner", permissions="read", force=True)["permissions"] == {"read": ["*"]}
     assert act("remove", name="owner") is None

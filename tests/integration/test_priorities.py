@@ -18,5 +18,5 @@ def test_a_job_that_was_rolled_back_may_get_another_priority(jobs: OwnQueue) -> 
     other = jobs.push(b"other", priority=5)
     jobs.take().rollback(delay=0)
     jobs.await_ready(put, other)
-    jobs.client.change(jobs.queue, put, priority=1)
+    jobs.client.jobs.change(jobs.queue, put, priority=1)
     assert jobs.in_order(2) == [b"other", b"back"]

@@ -74,7 +74,7 @@ def test_a_probing_dealer_gets_its_answers_and_nothing_else(broker: BrokerUnderT
 def test_each_answer_to_a_probing_asker_of_the_replay_door_is_that_of_its_own_question(
     broker: BrokerUnderTest, kind: int
 ) -> None:
-    with Publisher(broker.doors["smq"]) as publisher:
+    with Publisher(endpoint=broker.doors["smq"]) as publisher:
         publisher.publish("news", b"topic", b"what was")
     [replay] = [address for each in broker.process.devices for address in each.get("replay", ())]
     asker = probing(broker, kind, replay)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq import Job, Timeout, Worker
+from sluicemq import Job, TimeoutError, Worker
 from sluicemq.protocol import wire
 from sluicemq_broker.store import Progressed, QueueStore
 from support.jobs import NOW, a_job, stored
@@ -24,8 +24,8 @@ def progress(jobs: OwnQueue, job_id: str) -> Any:
 
 def refusal(jobs: OwnQueue, job_id: str) -> str:
     """Why there is no result yet."""
-    with pytest.raises(Timeout) as found:
-        jobs.client.result(jobs.queue, job_id)
+    with pytest.raises(TimeoutError) as found:
+        jobs.client.jobs.result(jobs.queue, job_id)
     return str(found.value)
 
 
@@ -40,7 +40,7 @@ def test_what_a_handler_says_last_is_shown_and_told_to_who_asks_for_the_result(j
         return b"all"
 
     job_id = jobs.push(b"x", keep_done=60)
-    with Worker(jobs.endpoint, jobs.queue, handle):
+    with Worker(jobs.queue, handle, endpoint=jobs.endpoint):
         # Then
         expected = {"done": 7, "total": 10, "note": "page 7", "attempt": 1}
         wait_until(lambda: progress(jobs, job_id) == expected, what="the newest")
@@ -62,7 +62,7 @@ def test_a_thousand_words_are_a_few_statements(jobs: OwnQueue) -> None:
 
     with jobs.collection.watch() as changes:
         jobs.push(b"x")
-        with Worker(jobs.endpoint, jobs.queue, handle):
+        with Worker(jobs.queue, handle, endpoint=jobs.endpoint):
             assert said.wait(SECONDS)
             seen = list(takewhile(lambda change: change["operationType"] != "delete", written(changes)))
     updates = [change.get("updateDescription", {}).get("updatedFields", {}) for change in seen]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pymongo import WriteConcern
 
-from sluicemq import BadHeaders, Duplicate
+from sluicemq import BadHeadersError, DuplicateError
 from sluicemq_broker.store.connection import durable
 from support.own_queue import LONG, SECONDS, OwnQueue
 from support.waiting import wait_until
@@ -14,11 +14,11 @@ from support.waiting import wait_until
 def test_a_queue_is_made_when_something_is_first_pushed(jobs: OwnQueue) -> None:
     # beanstalkd, tubes: a tube is made on demand when it is first used.
     name = f"{jobs.queue}-first"
-    assert all(row["name"] != name for row in jobs.client.queues())
+    assert all(row.name != name for row in jobs.client.queues.list())
     jobs.producer.push(name, b"x").wait(SECONDS)
     # A count that was under way when it came is corrected in a moment.
     wait_until(
-        lambda: [row["ready"] for row in jobs.client.queues() if row["name"] == name] == [1],
+        lambda: [row.ready for row in jobs.client.queues.list() if row.name == name] == [1],
         SECONDS,
         "its job",
     )
@@ -31,7 +31,7 @@ def test_each_of_many_jobs_that_are_pushed_at_once_has_an_answer_of_its_own(jobs
     )
     good.wait(SECONDS)
     last.wait(SECONDS)
-    with pytest.raises(BadHeaders):
+    with pytest.raises(BadHeadersError):
         bad.wait(SECONDS)
     assert (bad.position, last.id) == (1, "third")
     assert jobs.in_order(2) == [b"1", b"3"]
@@ -43,7 +43,7 @@ def test_a_push_that_is_repeated_is_stored_once(jobs: OwnQueue) -> None:
     again = jobs.producer.push(jobs.queue, b"1", id=first, dedupe_id="piece of work")
     again.wait(SECONDS)
     other = jobs.producer.push(jobs.queue, b"1", id="another", dedupe_id="piece of work")
-    with pytest.raises(Duplicate) as refused:
+    with pytest.raises(DuplicateError) as refused:
         other.wait(SECONDS)
     assert (again.existed, refused.value.id) == (True, first)
     assert jobs.ids("ready") == [first]

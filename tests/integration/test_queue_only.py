@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq import BadVerb, Client, Producer, Publisher, Reader, Worker
+from sluicemq import BadVerbError, Client, Producer, Publisher, Reader, Worker
 from sluicemq_broker.config import Config, ConfigError, load
 from sluicemq_broker.process.server import Server
 from support.broker_process import BrokerProcess
@@ -36,7 +36,10 @@ def test_a_broker_without_parts_takes_jobs_works_them_off_and_stops(broker: Queu
     # When
     done: list[bytes] = []
     endpoint = broker.doors["smq"]
-    with Producer(endpoint) as producer, Worker(endpoint, "mail", lambda job: done.append(job.payload)):
+    with (
+        Producer(endpoint=endpoint) as producer,
+        Worker("mail", lambda job: done.append(job.payload), endpoint=endpoint),
+    ):
         for payload in (b"a", b"b", b"c"):
             producer.push("mail", payload)
         wait_until(lambda: len(done) == 3, what="the work")
@@ -53,13 +56,13 @@ def test_a_broker_without_parts_refuses_their_verbs_by_name_and_has_none_of_thei
     broker: QueueOnlyBroker,
 ) -> None:
     endpoint = broker.doors["smq"]
-    with Client(endpoint) as client, pytest.raises(BadVerb, match="STREAMS"):
-        client.streams()
-    with Client(endpoint) as client, pytest.raises(BadVerb, match="HISTORY"):
+    with Client(endpoint=endpoint) as client, pytest.raises(BadVerbError, match="STREAMS"):
+        client.streams.list()
+    with Client(endpoint=endpoint) as client, pytest.raises(BadVerbError, match="HISTORY"):
         client.history(queue="mail")
-    with Publisher(endpoint) as publisher, pytest.raises(BadVerb, match="PUBLISH"):
+    with Publisher(endpoint=endpoint) as publisher, pytest.raises(BadVerbError, match="PUBLISH"):
         publisher.publish("prices", b"topic", b"payload").wait(TIMEOUT)
-    with Reader(endpoint, "prices") as reader, pytest.raises(BadVerb, match="READ"):
+    with Reader("prices", endpoint=endpoint) as reader, pytest.raises(BadVerbError, match="READ"):
         next(iter(reader))
     web = Web(broker.http)
     paths = ("/", "/api/v1/streams", "/api/v1/live", "/api/v1/incidents")

@@ -10,7 +10,7 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.queues.records import QueueRecords
 from sluicemq_broker.store import QueueRecord, QueueRecordStore, Removing
 from support.fakes import Held, go_on
@@ -220,10 +220,10 @@ def test_while_mongodb_is_away_what_was_known_holds_on(
     reader.found()
 
     def away(_after: object) -> None:
-        raise Unavailable("no primary")
+        raise UnavailableError("no primary")
 
     monkeypatch.setattr(reader.store, "read", away)
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         reader.found()
     assert reader.paused("a") == {"intake"}
 
@@ -235,10 +235,10 @@ def test_a_change_that_can_not_be_applied_is_applied_by_the_next_look(reader: Re
     reader.store.change("a", pausing("intake"), NOW)
 
     def away(_database: str, _name: str, _removed: object) -> None:
-        raise Unavailable("no primary")
+        raise UnavailableError("no primary")
 
     reader.records.read()
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         reader.records.apply(away)
     assert reader.found() == {"a": True}
 

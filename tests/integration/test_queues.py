@@ -14,7 +14,13 @@ import pytest
 from pymongo.database import Database
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadQueue, NotFound, Paused, QueueFull, Unavailable
+from sluicemq.protocol.errors import (
+    BadQueueError,
+    NotFoundError,
+    PausedError,
+    QueueFullError,
+    UnavailableError,
+)
 from sluicemq_broker.config import BrokerSettings, Config, QueueSettings
 from sluicemq_broker.doors.lane_workers import PopWorker
 from sluicemq_broker.job import Dedupe
@@ -60,7 +66,7 @@ def test_who_waits_for_a_job_of_a_removed_queue_is_told_and_nothing_of_it_is_hel
     queues.removed(queue)
     queues.let_go_removed()
     # Then
-    assert [type(each) for each in told] == [NotFound]
+    assert [type(each) for each in told] == [NotFoundError]
     assert not queue.held
     assert queue.scheduler.staging.clear() == []
     assert list(queues) == []
@@ -154,7 +160,7 @@ def test_a_deletion_whose_end_has_failed_spares_what_was_pushed_since(
     deletion = Delete(queues, queues.context, queue, NOW)
     with monkeypatch.context() as patch:
         patch.setattr(Removal, "end", failing)
-        with pytest.raises(Unavailable):
+        with pytest.raises(UnavailableError):
             next(deletion.pages())
     queue.intake.push(Push([a_job("a")], lambda *told: stored.append(told)))
     deadline.begin(60.0)
@@ -178,7 +184,7 @@ def test_while_older_brokers_may_be_there_a_deletion_is_none_of_their_business(
     assert list(Delete(queues, queues.context, queue, NOW).pages()) == [0]
     # Then
     assert [each["_id"] for each in documents["queues"].find()] == [""]
-    assert ([type(each) for each in told], list(queues)) == ([NotFound], [])
+    assert ([type(each) for each in told], list(queues)) == ([NotFoundError], [])
 
 
 def test_an_order_to_delete_a_queue_that_another_one_has_deleted_meanwhile_finds_none(queues: Queues) -> None:
@@ -188,7 +194,7 @@ def test_an_order_to_delete_a_queue_that_another_one_has_deleted_meanwhile_finds
     # When
     assert list(first.pages()) == [0]
     # Then
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         next(second.pages())
 
 
@@ -221,7 +227,7 @@ def test_a_queue_whose_deletion_has_failed_is_looked_at_as_ever(
     deletion = Delete(queues, queues.context, queue, NOW)
     monkeypatch.setattr(Removals, "dropping", failing)
     # When
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         next(deletion.pages())
     queues.let_go_removed()
     queue.store.jobs.drop()  # nobody knows whether it was
@@ -232,7 +238,7 @@ def test_a_queue_whose_deletion_has_failed_is_looked_at_as_ever(
 
 
 def failing(*_arguments: Any, **_named: Any) -> None:
-    raise Unavailable("MongoDB is away")
+    raise UnavailableError("MongoDB is away")
 
 
 def test_what_landed_in_a_queue_after_its_removal_is_found_again(queues: Queues) -> None:
@@ -384,7 +390,7 @@ def test_a_queue_that_is_opened_after_it_was_paused_elsewhere_is_paused_from_its
     queues.follow_records()
     # Then
     assert queues.open("mail").paused == {"intake"}
-    with pytest.raises(Paused):
+    with pytest.raises(PausedError):
         queues.for_push("mail", by="a test", caller=ANYBODY).capacity.admit()
     assert queues.open("other").paused == frozenset()
 
@@ -443,7 +449,7 @@ def test_all_who_ask_for_unknown_queues_at_once_share_a_look(
     monkeypatch.setattr(Inspector, "names", counted)
     asked = [gevent.spawn(queues.get, f"unknown-{number}") for number in range(50)]
     gevent.joinall(asked)
-    assert all(isinstance(each.exception, NotFound) for each in asked)
+    assert all(isinstance(each.exception, NotFoundError) for each in asked)
     assert 1 <= len(looks) <= 2 * len(queues.databases)
 
 
@@ -453,7 +459,7 @@ def make_many(queues: Queues, count: int) -> None:
 
 
 def test_one_peer_makes_so_many_queues_at_once_and_leaves_some_to_others(queues: Queues) -> None:
-    with pytest.raises(QueueFull, match="too many were made just before"):
+    with pytest.raises(QueueFullError, match="too many were made just before"):
         make_many(queues, 1000)
     assert 100 <= len(list(queues)) < 900
     assert queues.for_push("honest", by="a test", caller=ANYBODY, peer="another").name == "honest"
@@ -466,7 +472,7 @@ def test_a_tenth_of_all_queues_is_left_to_the_library(
     monkeypatch.setattr(queues, "config", config := replace(queues.config, broker=FEW_QUEUES))
     assert config.broker.max_queues == 20
     make_many(queues, 18)
-    with pytest.raises(QueueFull, match="max_queues = 20"):
+    with pytest.raises(QueueFullError, match="max_queues = 20"):
         queues.for_plain_push("error", auto_create=None, caller=Caller(ANYBODY.principal, "a test"))
     queues.for_push("one", by="a test", caller=ANYBODY)
     queues.for_push("other", by="a test", caller=ANYBODY)
@@ -478,7 +484,7 @@ def test_a_device_says_for_itself_whether_its_messages_make_queues(
 ) -> None:
     settings = replace(FEW_QUEUES, auto_create=broker)
     monkeypatch.setattr(queues, "config", replace(queues.config, broker=settings))
-    with nullcontext() if made else pytest.raises(BadQueue, match="auto_create is off"):
+    with nullcontext() if made else pytest.raises(BadQueueError, match="auto_create is off"):
         queues.for_plain_push("new", auto_create=device, caller=Caller(ANYBODY.principal, "a test"))
     assert [queue.name for queue in queues] == (["new"] if made else [])
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import zmq
 
-from sluicemq import Client, Dead, Producer, Publisher
+from sluicemq import Client, DeadError, Producer, Publisher
 from sluicemq.protocol import wire
 from sluicemq_broker.config import load
 from sluicemq_broker.job import State
@@ -53,7 +53,7 @@ def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[Client]:
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         yield client
 
 
@@ -73,7 +73,7 @@ def running(broker: BrokerProcess, client: Client, name: str) -> Iterator[subpro
     finally:
         process.kill()
         process.communicate()
-        wait_until(lambda: not any(each["workers"] for each in client.queues() if each["name"] == "default"))
+        wait_until(lambda: not any(each.workers for each in client.queues.list() if each.name == "default"))
 
 
 def line(process: subprocess.Popen[str]) -> str:
@@ -128,13 +128,13 @@ def test_the_example_of_streams_publishes_and_reads(broker: BrokerProcess) -> No
 def test_the_subscription_works_on_what_is_published(broker: BrokerProcess, client: Client) -> None:
     process = program(broker, "subscription")
     try:
-        with Publisher(broker.doors["smq"]) as publisher:
+        with Publisher(endpoint=broker.doors["smq"]) as publisher:
             published = publisher.publish("prices", "eur.usd", b"1.0842")
         assert line(process) == f"{published.sequence} eur.usd b'1.0842'"
     finally:
         process.kill()
         process.communicate()
-        wait_until(lambda: not any(each["holder"] for each in client.subscriptions("prices")))
+        wait_until(lambda: not any(each.holder for each in client.subscriptions.list("prices")))
 
 
 def test_the_example_of_a_prefork_server_pushes_from_every_child(broker: BrokerProcess) -> None:
@@ -143,7 +143,7 @@ def test_the_example_of_a_prefork_server_pushes_from_every_child(broker: BrokerP
 
 
 def test_the_example_of_several_workers_ends_with_one_signal(broker: BrokerProcess) -> None:
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("mails", b"x")
         process = program(broker, "several workers")
         assert line(process) == "mail b'x'"
@@ -187,7 +187,7 @@ def test_the_example_of_push_fills_two_queues_and_that_of_pull_empties_one(
 
     # Then what names a queue is there, the higher priority first, with its headers
     def invoices() -> list[dict[str, Any]]:
-        there = any(each["name"] == "invoices" for each in client.queues())
+        there = any(each.name == "invoices" for each in client.queues.list())
         return client.peek("invoices") if there else []
 
     wait_until(lambda: len(invoices()) == 2, what="two invoices")
@@ -201,16 +201,16 @@ def test_the_example_of_push_fills_two_queues_and_that_of_pull_empties_one(
 
 
 def test_the_examples_of_req_and_rep_answer_each_other(broker: BrokerProcess, client: Client) -> None:
-    with running(broker, client, "frames: rep"), Producer(broker.doors["smq"]) as producer:
+    with running(broker, client, "frames: rep"), Producer(endpoint=broker.doors["smq"]) as producer:
         # When the asker of the docs asks for two sums, one of them twice, and once nonsense
         asking = program(broker, "frames: req")
         # Then it hears the result, the stored result, an id and an error
         output, _ = asking.communicate(timeout=60)
         assert output.splitlines() == ["b'6'", "b'6'", "b'sum-2'", "BAD_HEADERS"]
         # And the worker rejects what will never work, and gives back what may work later
-        with pytest.raises(Dead, match="invalid literal"):
+        with pytest.raises(DeadError, match="invalid literal"):
             producer.call("default", b"no number", timeout=60)
-        with pytest.raises(Dead, match="nothing yet"):
+        with pytest.raises(DeadError, match="nothing yet"):
             producer.call("default", b"", timeout=60, max_attempts=1)
 
 
@@ -304,12 +304,12 @@ def test_the_example_of_a_pull_worker_works_on_the_example_of_a_device(
         )
         try:
             # When something is pushed
-            with Producer(broker.doors["smq"]) as producer:
+            with Producer(endpoint=broker.doors["smq"]) as producer:
                 producer.push("mail", b"letter")
             # Then the worker of the docs has it, and commits it
             assert line(worker) == "b'letter'"
-            with Client(broker.doors["smq"]) as client:
-                wait_until(lambda: client.counters()["counters"].get("committed") == 1, what="the commit")
+            with Client(endpoint=broker.doors["smq"]) as client:
+                wait_until(lambda: client.counters().counters.get("committed") == 1, what="the commit")
         finally:
             worker.kill()
             worker.communicate()

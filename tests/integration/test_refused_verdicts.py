@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq import Client, FanOut, Forward, Job, Producer, Rollback, Worker
+from sluicemq import Client, FanOut, Forward, Job, Producer, Retry, Worker
 from support.broker_under_test import BrokerUnderTest, serving
 from support.waiting import wait_until
 
@@ -50,7 +50,7 @@ def with_delay(delay: Any) -> Callable[[Job], Any]:
     """A Rollback whose delay was changed after it was made."""
 
     def handler(_job: Job) -> None:
-        error = Rollback("later")
+        error = Retry("later")
         error.delay = delay
         raise error
 
@@ -87,13 +87,13 @@ def test_a_job_whose_verdict_is_refused_ends_with_that_reason_and_the_next_is_ta
         return handler(job) if job.payload == b"bad" else b"good"
 
     endpoint = broker.doors["smq"]
-    with Worker(endpoint, queue, either), Producer(endpoint) as producer:
+    with Worker(queue, either, endpoint=endpoint), Producer(endpoint=endpoint) as producer:
         # When
         producer.push(queue, b"bad", max_attempts=1)
         producer.push(queue, b"next").wait()
         wait_until(lambda: broker.counts(queue) == {"dead": 1}, what="the end of both")
     # Then
-    with Client(endpoint) as client:
+    with Client(endpoint=endpoint) as client:
         (dead,) = client.peek(queue, "dead")
     assert reason in dead["errors"][-1]["reason"]
     assert dead["attempts"] == 1

@@ -44,7 +44,7 @@ def broker(mongo_uri: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def test_settings_of_queues_hold_from_then_on(broker: Reloaded) -> None:
-    with Producer(broker.doors["smq"]) as producer, Client(broker.doors["smq"]) as client:
+    with Producer(endpoint=broker.doors["smq"]) as producer, Client(endpoint=broker.doors["smq"]) as client:
         producer.push("mail", b"before").wait(TIMEOUT)
 
         told = broker.reload({"queues": {"mail": {"priority": 7, "max_attempts": 1}}})
@@ -56,9 +56,13 @@ def test_settings_of_queues_hold_from_then_on(broker: Reloaded) -> None:
             "read broker.toml: 2 settings changed, 0 need a restart",
         ]
         assert {job["payload"]: job["priority"] for job in client.peek("mail")} == {b"before": 0, b"after": 7}
-        for job in client.reserve("mail", 2, TIMEOUT):  # the older one too: it says nothing of its attempts
+        for job in client.jobs.reserve(
+            "mail", 2, TIMEOUT
+        ):  # the older one too: it says nothing of its attempts
             job.rollback("no")
-        wait_until(lambda: len(client.peek("mail", "dead")) == 2, what="the end of both after one attempt")
+        wait_until(
+            lambda: len(client.jobs.list("mail", "dead")) == 2, what="the end of both after one attempt"
+        )
 
 
 def test_what_needs_a_restart_is_named_and_changes_nothing(broker: Reloaded) -> None:
@@ -71,7 +75,7 @@ def test_what_needs_a_restart_is_named_and_changes_nothing(broker: Reloaded) -> 
         assert any(line.startswith(f"needs a restart: {each}") for line in told), each
     assert told[-1].endswith(" 4 need a restart")
     assert "s3cret" not in broker.log_text()
-    with Client(broker.doors["smq"]) as client, Producer(broker.doors["smq"]) as producer:
+    with Client(endpoint=broker.doors["smq"]) as client, Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push("a", b"x").wait(TIMEOUT)
         assert [job["payload"] for job in client.peek("a")] == [b"x"]
 
@@ -89,7 +93,7 @@ def test_a_file_that_is_not_valid_changes_nothing_and_all_that_is_wrong_is_told(
         "the configuration is not valid, the former one stays",
     ]
     assert broker.reload("[broker\n")[0].startswith("broker.toml: is not TOML: ")
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         client.ping()
 
 

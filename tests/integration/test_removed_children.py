@@ -11,8 +11,8 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import AutoReconnect, OperationFailure
 
-from sluicemq import Dead, FanOut, Forward, Worker
-from sluicemq.protocol.errors import NotFound
+from sluicemq import DeadError, FanOut, Forward, Worker
+from sluicemq.protocol.errors import NotFoundError
 from sluicemq_broker.job import Job, Parent
 from sluicemq_broker.store import (
     Child,
@@ -197,7 +197,7 @@ def test_what_breaks_off_is_not_begun_or_can_be_gone_on_with(
     assert stored(store, "a")["state"] == "dead" or len(children) == 3
     # When another broker goes on, or somebody repeats the order
     changes.resume_drops(LATER)
-    with suppress(NotFound):
+    with suppress(NotFoundError):
         ORDERS[order](changes)
     # Then
     assert stored(store, "a")["state"] == "dead"
@@ -440,18 +440,18 @@ def test_whoever_waits_for_the_parent_hears_of_it(jobs: OwnQueue, order: str) ->
     # Given
     queue, pages = jobs.queue, f"{jobs.queue}-pages"
     reply = jobs.producer.submit(queue, b"book", id=f"{queue}-book")
-    with Worker(jobs.endpoint, queue, lambda _job: FanOut(Forward(pages), Forward(pages))):
-        wait_until(lambda: jobs.client.queue(queue)["waiting"] == 1, SECONDS)
-    assert [each["id"] for each in jobs.client.peek(queue, "waiting")] == [f"{queue}-book"]
+    with Worker(queue, lambda _job: FanOut(Forward(pages), Forward(pages)), endpoint=jobs.endpoint):
+        wait_until(lambda: jobs.client.queues.get(queue).waiting == 1, SECONDS)
+    assert [each.id for each in jobs.client.jobs.list(queue, "waiting")] == [f"{queue}-book"]
     # When
     match order:
         case "cancel":
-            jobs.client.cancel(pages, f"{queue}-book.1")
+            jobs.client.jobs.cancel(pages, f"{queue}-book.1")
         case "purge":
-            jobs.client.purge(pages)
+            jobs.client.queues.purge(pages).result()
         case _:
-            jobs.client.delete(pages)
+            jobs.client.queues.delete(pages).result()
     # Then
-    with pytest.raises(Dead, match="child"):
+    with pytest.raises(DeadError, match="child"):
         reply.result(SECONDS)
-    assert jobs.client.queue(queue)["waiting"] == 0
+    assert jobs.client.queues.get(queue).waiting == 0

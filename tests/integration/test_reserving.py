@@ -7,7 +7,7 @@ from time import monotonic
 
 import pytest
 
-from sluicemq import NotFound
+from sluicemq import NotFoundError
 from support.own_queue import LONG, SECONDS, OwnQueue, passed
 from support.waiting import wait_until
 
@@ -17,7 +17,7 @@ def test_a_reserve_waits_for_a_job_and_others_do_not_see_what_is_reserved(jobs: 
     came: list[str] = []
     waiting = threading.Thread(target=lambda: came.append(jobs.take().id))
     waiting.start()
-    wait_until(lambda: any(row["name"] == jobs.queue and row["workers"] for row in jobs.client.queues()))
+    wait_until(lambda: any(row.name == jobs.queue and row.workers for row in jobs.client.queues.list()))
     put = jobs.push()
     waiting.join(SECONDS)
     assert came == [put]
@@ -44,7 +44,7 @@ def test_a_committed_job_is_gone(jobs: OwnQueue) -> None:
     # beanstalkd, delete: a reserved job is removed entirely: our commit.
     put = jobs.push()
     jobs.take().commit()
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         jobs.show(put)
 
 
@@ -69,7 +69,7 @@ def test_what_is_left_of_a_claim_that_is_released_is_ready_at_once(jobs: OwnQueu
 def test_so_many_jobs_as_are_popped_are_gone(jobs: OwnQueue) -> None:
     # Zaqar, messages, DELETE ?pop: so many messages are returned and deleted at once: our pop.
     posted = [jobs.push() for _ in range(3)]
-    assert [job.id for job in jobs.client.pop(jobs.queue, 2)] == posted[:2]
+    assert [job.id for job in jobs.client.jobs.pop(jobs.queue, 2)] == posted[:2]
     jobs.await_ready(posted[2])
     assert [jobs.state(each) for each in posted] == ["gone", "gone", "ready"]
 
@@ -84,10 +84,10 @@ def test_headers_travel_beside_the_payload(jobs: OwnQueue) -> None:
 def test_a_popped_job_is_gone_and_a_pop_waits_no_longer_than_it_is_told(jobs: OwnQueue) -> None:
     # keuss, queue, pop: the element is obtained and gone; timeout: how long it waits for one.
     began = monotonic()
-    assert jobs.client.pop(jobs.queue, wait=0.3) == []
+    assert jobs.client.jobs.pop(jobs.queue, wait=0.3) == []
     assert passed(began) >= 0.3
     pushed = jobs.push()
-    assert [job.id for job in jobs.client.pop(jobs.queue)] == [pushed]
+    assert [job.id for job in jobs.client.jobs.pop(jobs.queue)] == [pushed]
     assert jobs.state(pushed) == "gone"
 
 

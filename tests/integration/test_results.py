@@ -11,7 +11,18 @@ from contextlib import contextmanager
 import pytest
 import zmq
 
-from sluicemq import BadHeaders, Client, Dead, Expired, Job, NotFound, Producer, Reject, Rollback, Timeout
+from sluicemq import (
+    BadHeadersError,
+    Client,
+    DeadError,
+    ExpiredError,
+    Job,
+    NotFoundError,
+    Producer,
+    Reject,
+    Retry,
+    TimeoutError,
+)
 from sluicemq.protocol import wire
 from support.broker_process import BrokerProcess
 from support.broker_under_test import BrokerUnderTest, serving, spare
@@ -35,12 +46,12 @@ def double(job: Job) -> bytes:
 
 
 def test_a_call_returns_what_the_handler_returned(endpoint: str, queue: str) -> None:
-    with working(endpoint, {queue: double}), Producer(endpoint) as producer:
+    with working(endpoint, {queue: double}), Producer(endpoint=endpoint) as producer:
         assert producer.call(queue, b"ab", SECONDS) == b"abab"
 
 
 def test_many_futures_have_each_its_own_result(endpoint: str, queue: str) -> None:
-    with working(endpoint, {queue: double}), Producer(endpoint) as producer:
+    with working(endpoint, {queue: double}), Producer(endpoint=endpoint) as producer:
         replies = [producer.submit(queue, b"%d," % number) for number in range(1000)]
         assert not wait(replies, SECONDS).not_done
     assert [reply.result() for reply in replies] == [b"%d,%d," % (n, n) for n in range(1000)]
@@ -53,11 +64,11 @@ def test_a_known_id_has_the_stored_result_and_is_not_worked_on_again(endpoint: s
         ran.append(job.id)
         return b"once"
 
-    with working(endpoint, {queue: handler}), Producer(endpoint) as producer:
+    with working(endpoint, {queue: handler}), Producer(endpoint=endpoint) as producer:
         assert producer.call(queue, b"x", SECONDS, id="mine") == b"once"
         assert producer.call(queue, b"x", SECONDS, id="mine") == b"once"
-    with Client(endpoint) as client:
-        assert client.result(queue, "mine") == b"once"
+    with Client(endpoint=endpoint) as client:
+        assert client.jobs.result(queue, "mine") == b"once"
     assert ran == ["mine"]
 
 
@@ -65,7 +76,7 @@ def test_a_known_id_has_the_stored_result_and_is_not_worked_on_again(endpoint: s
 def test_a_stored_result_is_told_whole_however_large_it_is(
     broker: BrokerUnderTest, endpoint: str, queue: str, size: int
 ) -> None:
-    with working(endpoint, {queue: lambda job: bytes(size)}), Producer(endpoint) as producer:
+    with working(endpoint, {queue: lambda job: bytes(size)}), Producer(endpoint=endpoint) as producer:
         assert len(producer.call(queue, b"work", SECONDS, id="one")) == size
         assert len(producer.call(queue, b"work", SECONDS, id="one")) == size
     smq = broker.smq()
@@ -81,14 +92,18 @@ def test_a_known_id_of_a_running_job_waits_for_its_result(endpoint: str, queue: 
         assert go_on.wait(SECONDS)
         return b"at last"
 
-    with working(endpoint, {queue: handler}), Producer(endpoint) as first, Producer(endpoint) as second:
+    with (
+        working(endpoint, {queue: handler}),
+        Producer(endpoint=endpoint) as first,
+        Producer(endpoint=endpoint) as second,
+    ):
         replies = [first.submit(queue, b"x", id="mine")]
         assert running.wait(SECONDS)
         # When it is submitted again, and asked for without a wait
         replies.append(second.submit(queue, b"x", id="mine"))
         replies[1].receipt.wait(SECONDS)
-        with Client(endpoint) as client, pytest.raises(Timeout, match="mine has not ended"):
-            client.result(queue, "mine")
+        with Client(endpoint=endpoint) as client, pytest.raises(TimeoutError, match="mine has not ended"):
+            client.jobs.result(queue, "mine")
         # Then both have its result when it ends
         go_on.set()
         assert [reply.result(SECONDS) for reply in replies] == [b"at last"] * 2
@@ -97,19 +112,19 @@ def test_a_known_id_of_a_running_job_waits_for_its_result(endpoint: str, queue: 
 
 def test_the_result_of_a_job_pushed_without_wanting_it_is_not_remembered(endpoint: str, queue: str) -> None:
     done = threading.Event()
-    with Producer(endpoint) as producer, Client(endpoint) as client:
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         producer.push(queue, b"x", id="mine").wait(SECONDS)
         with working(endpoint, {queue: lambda _job: done.set()}):
             assert done.wait(SECONDS)
-        with pytest.raises(NotFound, match="never pushed, or ended and not remembered"):
-            client.result(queue, "mine")
+        with pytest.raises(NotFoundError, match="never pushed, or ended and not remembered"):
+            client.jobs.result(queue, "mine")
 
 
 def test_who_waits_for_a_job_pushed_without_wanting_it_hears_its_result(
     broker: BrokerUnderTest, endpoint: str, queue: str
 ) -> None:
     library = broker.smq()
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         producer.push(queue, b"x", id="mine").wait(SECONDS)
     library.plain.send_multipart(wire.encode(wire.RESULT, 77, queue, "mine", 1000))
     assert library.ask(wire.RESULT, queue, "mine", 0).fields[0] == "TIMEOUT"  # so it waits by now
@@ -118,24 +133,24 @@ def test_who_waits_for_a_job_pushed_without_wanting_it_hears_its_result(
 
 
 def test_a_result_of_an_unknown_queue_is_refused_and_makes_none(endpoint: str, queue: str) -> None:
-    with Client(endpoint) as client:
-        with pytest.raises(NotFound, match=f"no queue '{queue}'"):
-            client.result(queue, "any")
-        assert queue not in {each["name"] for each in client.queues()}
+    with Client(endpoint=endpoint) as client:
+        with pytest.raises(NotFoundError, match=f"no queue '{queue}'"):
+            client.jobs.result(queue, "any")
+        assert queue not in {each.name for each in client.queues.list()}
 
 
 def test_an_unknown_id_is_not_found_at_once_however_long_one_would_wait(endpoint: str, queue: str) -> None:
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         producer.push(queue, b"")
-    with Client(endpoint, timeout=60) as client, pytest.raises(NotFound, match="no job nobody"):
-        client.result(queue, "nobody", wait=3600)
+    with Client(timeout=60, endpoint=endpoint) as client, pytest.raises(NotFoundError, match="no job nobody"):
+        client.jobs.result(queue, "nobody", wait=3600)
 
 
 def test_a_question_times_out_when_its_time_is_over_and_the_later_ones_wait_on(
     broker: BrokerUnderTest, endpoint: str, queue: str
 ) -> None:
     library = broker.smq()
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         producer.push(queue, b"x", id="mine").wait(SECONDS)
     for number, seconds in ((901, 1000), (902, 1.5), (903, 0.1)):
         library.plain.send_multipart(wire.encode(wire.RESULT, number, queue, "mine", seconds))
@@ -149,32 +164,36 @@ def test_a_dead_job_answers_dead_to_who_waits_and_to_who_comes_later(endpoint: s
     def handler(_job: Job) -> None:
         raise Reject("no such cat")
 
-    with working(endpoint, {queue: handler}), Producer(endpoint) as producer, Client(endpoint) as client:
-        with pytest.raises(Dead, match="no such cat"):
+    with (
+        working(endpoint, {queue: handler}),
+        Producer(endpoint=endpoint) as producer,
+        Client(endpoint=endpoint) as client,
+    ):
+        with pytest.raises(DeadError, match="no such cat"):
             producer.call(queue, b"x", SECONDS, id="mine")
-        with pytest.raises(Dead, match="no such cat"):
-            client.result(queue, "mine")
+        with pytest.raises(DeadError, match="no such cat"):
+            client.jobs.result(queue, "mine")
 
 
 def test_a_job_that_is_rolled_back_keeps_its_asker_waiting(endpoint: str, queue: str) -> None:
     def handler(job: Job) -> bytes:
         if job.attempt == 1:
-            raise Rollback("once more", delay=0.05)
+            raise Retry("once more", delay=0.05)
         return b"the second time"
 
-    with working(endpoint, {queue: handler}), Producer(endpoint) as producer:
+    with working(endpoint, {queue: handler}), Producer(endpoint=endpoint) as producer:
         assert producer.call(queue, b"x", SECONDS) == b"the second time"
 
 
 def test_an_expired_job_answers_expired(endpoint: str, queue: str) -> None:
-    with Producer(endpoint) as producer, pytest.raises(Expired):
+    with Producer(endpoint=endpoint) as producer, pytest.raises(ExpiredError):
         producer.call(queue, b"x", SECONDS, ttl=1)
 
 
 def test_a_refused_push_is_the_error_of_its_future_and_of_nobody_else(endpoint: str, queue: str) -> None:
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         reply = producer.submit(queue, b"x", headers={"$no": "key"})
-        with pytest.raises(BadHeaders, match="headers"):
+        with pytest.raises(BadHeadersError, match="headers"):
             reply.result(SECONDS)
 
 
@@ -183,12 +202,12 @@ def test_whoever_gets_a_job_is_told_of_its_priority_its_age_and_its_attempts(
 ) -> None:
     # Given
     told: list[Job] = []
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         for _ in range(3):
             producer.push(queue, b"x", priority=7, max_attempts=2)
     # When: it is claimed, popped and delivered
-    with Client(endpoint) as client, client.reserve(queue, 1, SECONDS) as claim:
-        told += [*claim, *client.pop(queue, 1, SECONDS)]
+    with Client(endpoint=endpoint) as client, client.jobs.reserve(queue, 1, SECONDS) as claim:
+        told += [*claim, *client.jobs.pop(queue, 1, SECONDS)]
         with working(endpoint, {queue: told.append}):
             wait_until(lambda: len(told) == 3)
     # Then: all were accepted a moment ago, by the server's clock
@@ -201,13 +220,13 @@ def test_a_plain_asker_and_the_library_hear_of_the_same_job(broker: BrokerUnderT
     asker, worker = broker.socket(zmq.REQ, doors.front), broker.socket(zmq.REP, doors.back)
     asker.send_multipart([b"", b'{"id": "known"}', b"work"])
     assert receive(worker) == [b"work"]
-    with Producer(endpoint) as producer, Client(endpoint) as client:
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         reply = producer.submit(doors.queue, b"work", id="known")
         reply.receipt.wait(SECONDS)
         worker.send(b"42")
         assert receive(asker) == [b"42"]
         assert reply.result(SECONDS) == b"42"
-        assert client.result(doors.queue, "known") == b"42"
+        assert client.jobs.result(doors.queue, "known") == b"42"
 
 
 def test_a_plain_asker_hears_that_the_job_of_its_id_is_a_dead_letter(broker: BrokerUnderTest) -> None:
@@ -228,7 +247,7 @@ def test_a_session_that_goes_forgets_its_questions(
     broker: BrokerUnderTest, endpoint: str, queue: str
 ) -> None:
     # Given a client that waits, and one that leaves
-    with Producer(endpoint) as producer:
+    with Producer(endpoint=endpoint) as producer:
         producer.push(queue, b"x", id="mine").wait(SECONDS)
     leaving, staying = broker.smq(), broker.smq()
     leaving.plain.send_multipart(wire.encode(wire.RESULT, 1, queue, "mine", 1000))
@@ -246,7 +265,7 @@ def test_questions_that_wait_are_answered_by_the_broker_that_comes_back(
 ) -> None:
     with serving(mongo_uri, [], lease=1) as own:
         endpoint = own.doors["smq"]
-        with Producer(endpoint) as producer:
+        with Producer(endpoint=endpoint) as producer:
             # Given a job whose result somebody waits for, at a broker that is ended
             reply = producer.submit(queue, b"ab", id="mine")
             reply.receipt.wait(SECONDS)
@@ -262,7 +281,7 @@ def test_a_job_done_at_another_broker_is_heard_of_here(mongo_uri: str, queue: st
         config = here.process.config["broker"]
         with (
             serving_beside(mongo_uri, config["database"]) as there,
-            Producer(here.doors["smq"]) as producer,
+            Producer(endpoint=here.doors["smq"]) as producer,
         ):
             reply = producer.submit(queue, b"ab")
             reply.receipt.wait(SECONDS)

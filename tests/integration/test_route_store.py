@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import LeaseLost
+from sluicemq.protocol.errors import LeaseLostError
 from sluicemq_broker.job import Job
 from sluicemq_broker.store import Holder, QueueStore, RouteStore, Subscription, SubscriptionStore
 from support.jobs import NOW
@@ -57,7 +57,7 @@ def test_of_a_hold_that_has_ended_nothing_is_stored(
 ) -> None:
     early = hold(subscriptions, "a")
     hold(subscriptions, "b")
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         routes.route(early, 3, messages(1, 3), NOW)
     assert store.jobs.count_documents({}) == 0
     assert watermark(subscriptions) == 0

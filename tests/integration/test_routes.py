@@ -43,12 +43,12 @@ def broker(mongo_uri: str, database: str) -> Iterator[BrokerProcess]:
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[Client]:
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         yield client
 
 
 def publish(broker: BrokerProcess, *topics: str) -> list[int]:
-    with Publisher(broker.doors["smq"]) as publisher:
+    with Publisher(endpoint=broker.doors["smq"]) as publisher:
         receipts = [publisher.publish("orders", topic, topic.encode()) for topic in topics]
         return [each.wait(TIMEOUT) for each in receipts]
 
@@ -57,13 +57,13 @@ def test_each_message_with_one_of_the_topics_becomes_a_job(broker: BrokerProcess
     # When
     _, first, _, second = publish(broker, "orders.1.made", "orders.1.paid", "orders.2.made", "orders.2.paid")
     # Then
-    with client.reserve("invoices", 2, TIMEOUT) as claim:
+    with client.jobs.reserve("invoices", 2, TIMEOUT) as claim:
         assert [job.id for job in claim] == [f"orders-{first}", f"orders-{second}"]
         assert [job.payload for job in claim] == [b"orders.1.paid", b"orders.2.paid"]
         assert claim.jobs[0].headers == {"stream": "orders", "sequence": first, "topic": "orders.1.paid"}
-        assert client.show("invoices", f"orders-{first}")["priority"] == 5
+        assert client.jobs.get("invoices", f"orders-{first}").priority == 5
         claim.commit()
-    with client.reserve("archive", 4, TIMEOUT) as claim:
+    with client.jobs.reserve("archive", 4, TIMEOUT) as claim:
         assert len(claim) == 4
         claim.commit()
 
@@ -74,8 +74,8 @@ def test_a_route_waits_for_a_stream_that_is_not_there_yet(mongo_uri: str) -> Non
     with (
         broker_on(mongo_uri, name, ROUTES[1:]) as broker,
         broker_on(mongo_uri, name, ROUTES[1:]) as other,
-        Client(broker.doors["smq"]) as client,
-        Client(other.doors["smq"]) as there,
+        Client(endpoint=broker.doors["smq"]) as client,
+        Client(endpoint=other.doors["smq"]) as there,
     ):
         try:
             held = wait_until(lambda: client.subscriptions("orders") or there.subscriptions("orders"))
@@ -83,7 +83,7 @@ def test_a_route_waits_for_a_stream_that_is_not_there_yet(mongo_uri: str) -> Non
             # When the first message comes, at either
             publish(other, "orders.1.paid")
             # Then it is routed, and nothing was counted as trouble with MongoDB
-            with client.reserve("archive", 1, TIMEOUT) as claim:
+            with client.jobs.reserve("archive", 1, TIMEOUT) as claim:
                 assert [job.id for job in claim] == ["orders-1"]
                 claim.commit()
             for each in (client, there):
@@ -100,28 +100,28 @@ def test_what_is_done_and_gone_does_not_come_again_after_a_restart(
 ) -> None:
     # Given
     publish(broker, "orders.3.paid")
-    with client.reserve("invoices", 1, TIMEOUT) as claim:
+    with client.jobs.reserve("invoices", 1, TIMEOUT) as claim:
         claim.commit()
     # When
     broker.kill()
     broker.start()
     (number,) = publish(broker, "orders.4.paid")
     # Then
-    with Client(broker.doors["smq"]) as anew, anew.reserve("invoices", 1, TIMEOUT) as claim:
+    with Client(endpoint=broker.doors["smq"]) as anew, anew.jobs.reserve("invoices", 1, TIMEOUT) as claim:
         assert [job.id for job in claim] == [f"orders-{number}"]
         claim.commit()
 
 
 def test_while_the_intake_of_the_queue_is_paused_so_is_its_route(broker: BrokerProcess) -> None:
-    with Client(broker.doors["smq"]) as client:
-        client.pause("invoices", "intake")
+    with Client(endpoint=broker.doors["smq"]) as client:
+        client.queues.pause("invoices", "intake")
         try:
             (number,) = publish(broker, "orders.5.paid")
             wait_until(lambda: behind(client, "route.archive") == 0)
             wait_until(lambda: behind(client, "route.invoices") == 1)
         finally:
-            client.resume("invoices", "intake")
-        with client.reserve("invoices", 1, TIMEOUT) as claim:
+            client.queues.resume("invoices", "intake")
+        with client.jobs.reserve("invoices", 1, TIMEOUT) as claim:
             assert [job.id for job in claim] == [f"orders-{number}"]
             claim.commit()
 
@@ -130,15 +130,15 @@ def test_a_new_route_has_not_missed_what_was_removed_before_and_counts_what_it_b
     mongo_uri: str, database: str, broker: BrokerProcess
 ) -> None:
     # Given a stream whose first messages are gone
-    with Publisher(broker.doors["smq"]) as publisher, Client(broker.doors["smq"]) as client:
+    with Publisher(endpoint=broker.doors["smq"]) as publisher, Client(endpoint=broker.doors["smq"]) as client:
         receipts = [publisher.publish("trimmed", "a", b"x") for _ in range(5)]
         assert receipts[-1].wait(TIMEOUT) == 5
-        client.trim("trimmed", 4)
+        client.streams.trim("trimmed", 4)
     # When
     route = [{"stream": "trimmed", "queue": "late"}]
-    with broker_on(mongo_uri, database, route) as other, Client(other.doors["smq"]) as client:
-        wait_until(lambda: client.counters()["counters"].get("routed") == 2)
-        counted = client.counters()["counters"]
+    with broker_on(mongo_uri, database, route) as other, Client(endpoint=other.doors["smq"]) as client:
+        wait_until(lambda: client.counters().counters.get("routed") == 2)
+        counted = client.counters().counters
     # Then
     assert (counted["pushed"], counted.get("unrouted", 0)) == (2, 0)
 
@@ -149,7 +149,7 @@ def wait_for_more(jobs: Collection[dict[str, Any]], count: int) -> None:
 
 
 def behind(client: Client, subscription: str) -> int:
-    found = {each["name"]: each["behind"] for each in client.subscriptions("orders")}
+    found = {each.name: each.behind for each in client.subscriptions.list("orders")}
     return int(found.get(subscription, -1))  # -1: the route has not begun yet
 
 
@@ -171,7 +171,7 @@ def test_brokers_are_killed_while_they_route_and_each_message_is_one_job_in_its_
         jobs = mongo[name]["queue.archive"]
 
         def publish_on() -> None:
-            with Publisher(third.doors["smq"]) as publisher:
+            with Publisher(endpoint=third.doors["smq"]) as publisher:
                 while not stop.is_set():
                     receipts = [publisher.publish("orders", "a", b"x") for _ in range(50)]
                     published.append(receipts[-1].wait(TIMEOUT))

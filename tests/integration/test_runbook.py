@@ -109,9 +109,9 @@ def run(broker: BrokerProcess, *words: str) -> Result:
 def jobs(broker: BrokerProcess, queue: str, at: int) -> dict[str, str]:
     """Make a dead letter and a delayed job; return the id that each command wants."""
     door, delayed, dead = broker.doors["smq"], f"delayed-{at}", f"dead-{at}"
-    with Client(door, timeout=30) as client, Producer(door) as producer:
+    with Client(timeout=30, endpoint=door) as client, Producer(endpoint=door) as producer:
         producer.push(queue, b"x", id=dead).wait(TIMEOUT)
-        with client.reserve(queue, 100) as claim:
+        with client.jobs.reserve(queue, 100) as claim:
             for job in claim.jobs:
                 job.reject("no such customer")
         producer.push(queue, b"x", id=delayed, delay=1000).wait(TIMEOUT)
@@ -122,9 +122,9 @@ def jobs(broker: BrokerProcess, queue: str, at: int) -> dict[str, str]:
 def held(broker: BrokerProcess, stream: str) -> Iterator[None]:
     """A subscription that somebody holds."""
     works = Event()
-    with Publisher(broker.doors["smq"]) as publisher:
+    with Publisher(endpoint=broker.doors["smq"]) as publisher:
         publisher.publish(stream, "topic", b"x").wait(TIMEOUT)
-    holder = Subscription(broker.doors["smq"], stream, "sums", lambda _batch: works.set())
+    holder = Subscription(stream, "sums", lambda _batch: works.set(), endpoint=broker.doors["smq"])
     holder.start()
     try:
         assert works.wait(TIMEOUT)

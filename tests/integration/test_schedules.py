@@ -16,7 +16,7 @@ from pymongo.collection import Collection
 from pymongo.database import Database
 from pymongo.errors import OperationFailure
 
-from sluicemq import BadHeaders, Client, NotFound
+from sluicemq import BadHeadersError, Client, NotFoundError
 from sluicemq_broker.admin import ScheduleAdmin
 from sluicemq_broker.config import Config, load
 from sluicemq_broker.job import Misfire, Timetable
@@ -235,7 +235,7 @@ def test_a_zone_that_this_host_does_not_know_is_named_and_its_runs_stay_due(
     [row] = admin.do("list", {})
     assert "timezone is 'Mars/Base'" in row.problem
     with pytest.raises(
-        BadHeaders, match="schedule 'report' can't run at this broker: timezone is 'Mars/Base'"
+        BadHeadersError, match="schedule 'report' can't run at this broker: timezone is 'Mars/Base'"
     ):
         admin.do("resume", {"name": "report"})
     node.at(NEXT + 1)
@@ -375,7 +375,7 @@ def test_the_configuration_makes_them_and_a_restart_moves_none(node: Node, tmp_p
 def admin(jobs: OwnQueue) -> Iterator[Client]:
     yield jobs.client
     for each in jobs.client.schedules():
-        jobs.client.remove_schedule(each["name"])
+        jobs.client.schedules.delete(each["name"])
 
 
 def test_a_worker_gets_a_run_whose_id_tells_when_it_was_due(jobs: OwnQueue, admin: Client) -> None:
@@ -398,7 +398,7 @@ def test_one_is_run_by_hand_listed_paused_and_removed(jobs: OwnQueue, admin: Cli
     assert admin.resume_schedule("nightly")["next_at"] == added["next_at"]
     admin.remove_schedule("nightly")
     for gone in (admin.remove_schedule, admin.pause_schedule, admin.resume_schedule, admin.run_schedule):
-        with pytest.raises(NotFound, match="no schedule 'nightly'"):
+        with pytest.raises(NotFoundError, match="no schedule 'nightly'"):
             gone("nightly")
 
 
@@ -415,7 +415,7 @@ def test_one_is_run_by_hand_listed_paused_and_removed(jobs: OwnQueue, admin: Cli
 def test_what_can_not_be_is_refused_when_it_is_added(
     admin: Client, jobs: OwnQueue, fields: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(BadHeaders, match=message):
+    with pytest.raises(BadHeadersError, match=message):
         admin.add_schedule("bad", jobs.queue, b"x", **fields)
     assert admin.schedules() == []
 
@@ -429,16 +429,16 @@ def test_of_two_brokers_one_is_killed_again_and_again_and_no_run_is_missing_or_d
     with (
         BrokerProcess(mongo_uri, database, config=config) as stays,
         BrokerProcess(mongo_uri, database, config=config) as dies,
-        Client(stays.doors["smq"]) as client,
+        Client(endpoint=stays.doors["smq"]) as client,
         MongoClient[dict[str, Any]](mongo_uri) as mongo,
     ):
-        client.add_schedule("tick", "ticks", b"x", every=1.0, misfire="all")
+        client.schedules.add("tick", "ticks", b"x", every=1.0, misfire="all")
         # When
         for _ in range(3):
-            wait_until(partial(has_pushed, client, client.schedules()[0]["pushed"] + 3), SECONDS)
+            wait_until(partial(has_pushed, client, client.schedules.list()[0].pushed + 3), SECONDS)
             dies.kill()
             dies.restart()
-        client.remove_schedule("tick")
+        client.schedules.delete("tick")
         # Then
         times = sorted(
             datetime.fromisoformat(each["_id"].partition("@")[2]).timestamp()
@@ -449,4 +449,4 @@ def test_of_two_brokers_one_is_killed_again_and_again_and_no_run_is_missing_or_d
 
 
 def has_pushed(client: Client, count: int) -> bool:
-    return bool(client.schedules()[0]["pushed"] >= count)
+    return bool(client.schedules.list()[0].pushed >= count)

@@ -9,7 +9,7 @@ import pytest
 from pymongo.database import Database
 
 from integration.lease_times import TIME, a_broker, beats, document
-from sluicemq.protocol.errors import OldBroker, Unavailable
+from sluicemq.protocol.errors import OldBrokerError, UnavailableError
 from sluicemq_broker import __version__
 from sluicemq_broker.context import Schema, can_read
 from sluicemq_broker.store import READS, SCHEMA, LeaseStore, NewerSchema, SchemaNumbers, SchemaStore, Seen
@@ -237,7 +237,9 @@ def test_an_upgrade_is_refused_while_a_broker_lives_that_can_not_read_it(
     upgrading: Upgrading, database: int
 ) -> None:
     upgrading.old_broker(database)
-    with pytest.raises(OldBroker, match=r"host:7 \(an older version, reads schema 2, last seen 20.*stop"):
+    with pytest.raises(
+        OldBrokerError, match=r"host:7 \(an older version, reads schema 2, last seen 20.*stop"
+    ):
         upgrading.upgrade()
     assert upgrading.numbers == [{"number": BEFORE}] * 2
     # When it has ended
@@ -252,7 +254,7 @@ def test_an_old_broker_that_begins_during_an_upgrade_takes_it_back(upgrading: Up
         seen.extend(upgrading.numbers)
         upgrading.old_broker()
 
-    with pytest.raises(OldBroker, match="host:7"):
+    with pytest.raises(OldBrokerError, match="host:7"):
         upgrading.upgrade(begin)
     assert seen == [{"number": SCHEMA, "written": BEFORE}] * 2
     assert upgrading.numbers == [{"number": BEFORE}] * 2
@@ -276,7 +278,7 @@ def test_an_upgrade_that_another_one_takes_back_at_that_moment_says_so(upgrading
         for each in upgrading.documents:
             SchemaStore(each).reopen(SCHEMA)
 
-    with pytest.raises(Unavailable, match="taken back"):
+    with pytest.raises(UnavailableError, match="taken back"):
         upgrading.upgrade(take_back)
     assert upgrading.numbers == [{"number": BEFORE}] * 2
 

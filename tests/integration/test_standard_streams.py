@@ -46,14 +46,14 @@ def words_of(commands: str) -> list[str]:
 @pytest.fixture(scope="module")
 def broker(mongo_uri: str) -> Iterator[BrokerProcess]:
     with BrokerProcess(mongo_uri, f"streams-{free_port()}") as process:
-        with Producer(process.doors["smq"]) as producer:
+        with Producer(endpoint=process.doors["smq"]) as producer:
             producer.push("q", "héllo → …".encode(), id="first").wait(TIMEOUT)
         yield process
 
 
 @pytest.fixture
 def client(broker: BrokerProcess) -> Iterator[Client]:
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         yield client
 
 
@@ -128,12 +128,12 @@ def test_a_worker_that_can_not_print_harms_no_job(
     broker: BrokerProcess, client: Client, streams: str, verb: str
 ) -> None:
     queue = re.sub(r"\W+", "", f"{verb}{streams.encode().hex()}")
-    with Producer(broker.doors["smq"]) as producer:
+    with Producer(endpoint=broker.doors["smq"]) as producer:
         producer.push(queue, b"hello", id="one").wait(TIMEOUT)
     done = shell(broker, verb.format(queue), streams)
     assert (done.returncode, done.stdout) == (1, b"")
     wait_until(lambda: client.queue(queue)[ShownState.READY] == 1)
-    assert client.show(queue, "one")["attempts"] == 0
+    assert client.jobs.get(queue, "one").attempts == 0
 
 
 def test_a_push_whose_id_can_not_be_printed_says_that_the_job_is_stored(broker: BrokerProcess) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import BadHeaders, NotFound
+from sluicemq.protocol.errors import BadHeadersError, NotFoundError
 from sluicemq_broker.job import Job, State
 from sluicemq_broker.store import DeadLetters, QueueDefaults, QueueStore, RolledBack, collection, date
 from support.jobs import NOW, ChangesAtOnce, a_job, everything, finished
@@ -148,17 +148,17 @@ STATES: dict[str, Callable[[Life], object]] = {
 
 
 def cancel(life: Life) -> None:
-    with suppress(NotFound):
+    with suppress(NotFoundError):
         life.changes.cancel("mail", "a", NOW)
 
 
 def promote(life: Life) -> None:
-    with suppress(NotFound):
+    with suppress(NotFoundError):
         life.changes.promote("mail", "a", NOW)
 
 
 def change(life: Life, **fields: Any) -> None:
-    with suppress(NotFound, BadHeaders):  # of one whose time is over the delay ends too late
+    with suppress(NotFoundError, BadHeadersError):  # of one whose time is over the delay ends too late
         life.changes.change("mail", "a", NOW, **fields)
 
 

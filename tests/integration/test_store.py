@@ -9,7 +9,7 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 
 from integration.store_verbs import ME, OTHER, claim, pushed, release, rolled_back
-from sluicemq.protocol.errors import LeaseLost, Unavailable
+from sluicemq.protocol.errors import LeaseLostError, UnavailableError
 from sluicemq_broker.job import State
 from sluicemq_broker.store import Found, QueueDefaults, QueueStore, Unclear
 from sluicemq_broker.store.errors import translated
@@ -124,7 +124,7 @@ def test_nothing_done_under_a_lost_owner_changes_the_job_of_the_new_one(store: Q
     problems = [store.commit([late]), store.complete([finished(late, b"late")], NOW)]
     moved = [store.roll_back([rolled_back(late)], NOW), release(store, ["a"]), *store.reclaim(ME, 1, NOW)]
     # Then
-    assert [type(each["a"]) for each in problems] == [LeaseLost, LeaseLost]
+    assert [type(each["a"]) for each in problems] == [LeaseLostError, LeaseLostError]
     assert moved == [0, 0, 0, 0]
     assert everything(store) == before
     assert store.commit([current]) == {}
@@ -149,7 +149,7 @@ def test_a_queue_that_was_removed_gets_its_indexes_again_with_new_jobs_and_not_b
 
 
 def test_no_primary_means_not_sent_and_a_lost_reply_means_unclear() -> None:
-    with pytest.raises(Unavailable) as not_sent, translated():
+    with pytest.raises(UnavailableError) as not_sent, translated():
         raise ServerSelectionTimeoutError("nobody")
     with pytest.raises(Unclear) as lost, translated():
         raise AutoReconnect("cut")

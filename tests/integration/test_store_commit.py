@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from integration.store_verbs import ME, OTHER, at, claim, pushed, release, rolled_back
-from sluicemq.protocol.errors import LeaseLost, TooLarge, Uncertain
+from sluicemq.protocol.errors import LeaseLostError, TooLargeError, UncertainError
 from sluicemq_broker.job import Job, State
 from sluicemq_broker.store import Completed, QueueStore, date
 from support.jobs import NOW, a_job, everything, finished, ids, some_jobs, stored
@@ -36,8 +36,8 @@ def test_a_commit_of_a_job_that_is_held_by_another_changes_nothing_and_says_leas
     problems = store.commit([mine, lost, ready])
     # Then
     assert {job_id: type(problem) for job_id, problem in problems.items()} == {
-        "lost": LeaseLost,
-        "ready": LeaseLost,
+        "lost": LeaseLostError,
+        "ready": LeaseLostError,
     }
     assert everything(store) == {job_id: before[job_id] for job_id in ("lost", "ready")}
 
@@ -50,7 +50,7 @@ def test_a_repeated_commit_leaves_the_job_that_was_pushed_anew_under_the_id(stor
     # When
     problems = store.commit([done])
     # Then
-    assert {each: type(problem) for each, problem in problems.items()} == {"a": Uncertain}
+    assert {each: type(problem) for each, problem in problems.items()} == {"a": UncertainError}
     assert store.commit([anew]) == {}
     assert everything(store) == {}
 
@@ -103,7 +103,7 @@ def test_a_commit_that_finds_jobs_gone_is_uncertain_about_all_that_are_gone(stor
     problems = store.commit([first, second, lost])
     # Then
     assert {job_id: type(problem) for job_id, problem in problems.items()} == {
-        first.id: Uncertain, second.id: Uncertain, lost.id: LeaseLost,
+        first.id: UncertainError, second.id: UncertainError, lost.id: LeaseLostError,
     }  # fmt: skip
 
 
@@ -200,7 +200,7 @@ def test_a_job_that_grows_too_long_takes_none_of_those_like_it_with_it(store: Qu
     # When
     problems = store.complete([finished(each, bytes(5 * 2**20)) for each in jobs], NOW)
     # Then
-    assert {each: type(why) for each, why in problems.items()} == {long.id: TooLarge}
+    assert {each: type(why) for each, why in problems.items()} == {long.id: TooLargeError}
     assert [each["state"] for each in everything(store).values()] == ["done", "reserved", "done"]
 
 
@@ -228,8 +228,8 @@ def test_a_finish_under_a_lost_owner_changes_nothing_even_when_another_has_finis
     store.complete([finished(again, b"result")], NOW)
     when_done = store.complete([finished(job, b"late")], NOW)
     # Then
-    assert isinstance(while_held["a"], LeaseLost)
-    assert isinstance(when_done["a"], LeaseLost)
+    assert isinstance(while_held["a"], LeaseLostError)
+    assert isinstance(when_done["a"], LeaseLostError)
     assert store.find(["a"])["a"].result == b"result"
 
 
@@ -244,7 +244,7 @@ def test_a_late_finish_is_not_that_of_the_hold_which_the_same_owner_has_finished
     # When
     problems = store.complete([finished(job, b"late")], NOW)
     # Then
-    assert isinstance(problems["a"], LeaseLost)
+    assert isinstance(problems["a"], LeaseLostError)
     assert store.find(["a"])["a"].result == b"result"
 
 
@@ -255,5 +255,5 @@ def test_a_finish_of_a_job_that_is_gone_is_uncertain_and_the_others_are_finished
     # When
     problems = store.complete([finished(gone, b"1"), finished(here, b"2")], NOW)
     # Then
-    assert {job_id: type(problem) for job_id, problem in problems.items()} == {gone.id: Uncertain}
+    assert {job_id: type(problem) for job_id, problem in problems.items()} == {gone.id: UncertainError}
     assert store.find([here.id])[here.id].state is State.DONE

@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import LeaseLost, SluiceError, Uncertain
+from sluicemq.protocol.errors import LeaseLostError, SluiceError, UncertainError
 from sluicemq_broker.job import Job, State
 from sluicemq_broker.store import Claim, Completed, Found, Pushed, QueueStore, RolledBack, collection
 from support.fakes import FakeStore
@@ -197,8 +197,8 @@ def test_a_commit_says_what_it_did_not_remove_and_why(store: Store) -> None:
     assert ids(claimed(store, owner=OTHER, hold=2)) == ["another's"]
     # When, then
     problems = kinds(store.commit(jobs))
-    assert problems.pop("ours", Uncertain) is Uncertain  # MongoDB tells numbers, not ids
-    assert problems == {"another's": LeaseLost, "gone": Uncertain}
+    assert problems.pop("ours", UncertainError) is UncertainError  # MongoDB tells numbers, not ids
+    assert problems == {"another's": LeaseLostError, "gone": UncertainError}
     assert ids(store.claimed(OTHER, 2)) == ["another's"]
 
 
@@ -209,7 +209,7 @@ def test_finishing_twice_is_harmless_and_under_another_hold_it_changes_nothing(s
     assert store.complete([finished(first)], NOW) == {}
     late = copy(second)
     late.reservation = late.reservation._replace(number=99)
-    assert kinds(store.complete([finished(late)], NOW)) == {"b": LeaseLost}
+    assert kinds(store.complete([finished(late)], NOW)) == {"b": LeaseLostError}
     assert ids(store.claimed(ME, 1)) == ["b"]
 
 
@@ -217,7 +217,7 @@ def test_a_finish_of_a_job_that_is_gone_is_uncertain(store: Store) -> None:
     pushed(store, a_job("a", remember=60.0))
     jobs = claimed(store)
     store.commit(jobs)
-    assert kinds(store.complete([finished(jobs[0])], NOW)) == {"a": Uncertain}
+    assert kinds(store.complete([finished(jobs[0])], NOW)) == {"a": UncertainError}
 
 
 def test_a_job_given_back_is_ready_when_it_is_due_and_its_attempt_is_counted(store: Store) -> None:

@@ -11,7 +11,7 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect, BulkWriteError, OperationFailure
 
 from integration.store_verbs import ME, OTHER, between_read_and_update, claim, pushed
-from sluicemq.protocol.errors import TooLarge
+from sluicemq.protocol.errors import TooLargeError
 from sluicemq_broker.job import Backoff, Reservation, State
 from sluicemq_broker.job.job import ATTRIBUTES
 from sluicemq_broker.store import Doubtful, Found, Pushed, QueueStore, Refused, Unclear
@@ -248,7 +248,7 @@ def test_a_job_that_is_refused_again_and_again_with_a_code_nobody_knows_is_refus
             insertion.send(NOW)
     # Then
     answer = insertion.send(NOW)
-    assert {at: type(why) for at, why in answer.refused.items()} == {1: TooLarge}
+    assert {at: type(why) for at, why in answer.refused.items()} == {1: TooLargeError}
 
 
 def test_a_job_inserted_reserved_is_held_and_not_claimed(store: QueueStore) -> None:
@@ -282,7 +282,7 @@ def test_a_duplicate_of_another_unique_index_is_refused_and_not_taken_for_a_stor
     answer = store.push([a_job(priority=1), a_job(priority=2)], NOW)
     # Then
     assert answer.existing == []
-    assert isinstance(answer.refused.pop(0), TooLarge)
+    assert isinstance(answer.refused.pop(0), TooLargeError)
     assert not answer.refused
 
 

@@ -139,7 +139,7 @@ class TestPubAndSub:
         pub.send(b"kept alone")
         wait_until(lambda: sub.poll(100))
 
-        with Reader(brokers[1].doors["smq"], "prices", topics=["kept"], follow=True) as reader:
+        with Reader("prices", topics=["kept"], follow=True, endpoint=brokers[1].doors["smq"]) as reader:
             found = [reader.read(TIMEOUT) for _ in range(2)]
 
         assert [(each.topic, each.payload, each.frames) for each in found if isinstance(each, Message)] == [
@@ -152,7 +152,7 @@ class TestPubAndSub:
     ) -> None:
         pub, sub = ends(0, 0).pub(), ends(1, 0).sub(b"library", b"probe")
         connected(pub, sub)
-        with Publisher(brokers[0].doors["smq"]) as publisher:
+        with Publisher(endpoint=brokers[0].doors["smq"]) as publisher:
             publisher.publish("prices", "other", b"1")
             publisher.publish("prices", "library", b"2")
 
@@ -192,7 +192,7 @@ class TestPubAndSub:
 class TestReplay:
     @pytest.fixture
     def filled(self, ends: Callable[[int, int], Ends], brokers: list[BrokerUnderTest]) -> Ends:
-        with Publisher(brokers[0].doors["smq"]) as publisher:
+        with Publisher(endpoint=brokers[0].doors["smq"]) as publisher:
             self.first = publisher.publish("prices", "replay.a", b"0").wait(TIMEOUT)
             for number in range(1, 20):
                 publisher.publish("prices", f"replay.{'ab'[number % 2]}", b"%d" % number)
@@ -256,7 +256,7 @@ class TestClone:
     def test_the_example_gives_past_and_present_without_a_hole(
         self, ends: Callable[[int, int], Ends], brokers: list[BrokerUnderTest]
     ) -> None:
-        with Publisher(brokers[0].doors["smq"]) as publisher:
+        with Publisher(endpoint=brokers[0].doors["smq"]) as publisher:
             before = publisher.publish("prices", "clone", b"old").wait(TIMEOUT)
             device = ends(1, 1).device
             sample: dict[str, Any] = {}
@@ -309,7 +309,7 @@ class TestLosses:
                 pub.send_multipart([b"t", payload])
             while quick.poll(20):
                 quick.recv_multipart()
-            with Client(brokers[0].doors["smq"]) as client:
+            with Client(endpoint=brokers[0].doors["smq"]) as client:
                 (told,) = [
                     each
                     for each in client.stats()["forwarders"]

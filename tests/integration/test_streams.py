@@ -12,7 +12,13 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import BadStream, BadTopic, Conflict, SluiceError, Unavailable
+from sluicemq.protocol.errors import (
+    BadStreamError,
+    BadTopicError,
+    ConflictError,
+    SluiceError,
+    UnavailableError,
+)
 from sluicemq.protocol.packed import pack, scan, unpack
 from sluicemq_broker.bus import BusEvent, BusKind
 from sluicemq_broker.config import Config, DeviceSettings, StreamSettings
@@ -297,7 +303,7 @@ class TestIds:
         first, second = one.begin("b", ids={"=x": 0}, expected=Expected(1)), one.begin("b", ids={"=x": 0})
         eventually(lambda: bool(first and second))
 
-        assert isinstance(first[0], Conflict)
+        assert isinstance(first[0], ConflictError)
         assert second == [StoredNumbers(3)]
         assert one.read() == numbered("a", "elsewhere", "b")
 
@@ -313,7 +319,7 @@ class TestIds:
         eventually(lambda: bool(first and second))
 
         assert first == [StoredNumbers(3)]
-        assert isinstance(second[0], Conflict)
+        assert isinstance(second[0], ConflictError)
         assert second[0].last == 3
 
     def test_a_batch_of_which_a_part_was_there_hears_its_own_numbers_again(self, rig: StreamsRig) -> None:
@@ -369,7 +375,7 @@ class TestLateCopies:
         late = [one.publish(f"{at}", **batch(at)) for at in range(1, 5)]
 
         assert late[:3] == [StoredNumbers(0, {0: first + at}) for at in range(3)]
-        assert isinstance(late[3], Unavailable)  # its publisher has gone on: it was refused there
+        assert isinstance(late[3], UnavailableError)  # its publisher has gone on: it was refused there
         assert one.publish("4", **batch(4, again=True)) == StoredNumbers(first + 4)
         assert one.publish("6", **batch(6)) == StoredNumbers(first + 5)
 
@@ -382,7 +388,7 @@ class TestLateCopies:
         late = [one.begin("1", **batch(1)), one.begin("2", **batch(2)), one.begin("3", **batch(3))]
         eventually(lambda: all(late))
 
-        assert isinstance(late[0][0], Unavailable)
+        assert isinstance(late[0][0], UnavailableError)
         assert late[1:] == [[StoredNumbers(0, {0: 2})], [StoredNumbers(3)]]
         assert one.read() == numbered("0", "2", "3")
 
@@ -408,7 +414,7 @@ class TestLateCopies:
         other.stream.store.remove(5)
         one.publish("x")
 
-        assert isinstance(one.publish("b", **batch(4)), Unavailable)
+        assert isinstance(one.publish("b", **batch(4)), UnavailableError)
 
     def test_batches_of_a_known_publisher_are_not_looked_up(self, rig: StreamsRig) -> None:
         rig.publish("a", **batch(1))
@@ -439,7 +445,7 @@ class TestExpectations:
 
         answer = rig.publish("c", expected=Expected(last))
 
-        assert isinstance(answer, Conflict)
+        assert isinstance(answer, ConflictError)
         assert answer.last == 2
         assert rig.read() == numbered("a", "b")
 
@@ -448,7 +454,7 @@ class TestExpectations:
         two[1].publish("b")
 
         assert two[0].publish("c", expected=Expected(2)) == StoredNumbers(3)
-        assert isinstance(two[1].publish("d", expected=Expected(2)), Conflict)
+        assert isinstance(two[1].publish("d", expected=Expected(2)), ConflictError)
 
     def test_of_two_with_the_same_expectation_one_is_stored(self, two: tuple[StreamsRig, StreamsRig]) -> None:
         one, other = two
@@ -460,17 +466,17 @@ class TestExpectations:
         answers.append(one.publish("c", expected=Expected(1)))
 
         assert answers[0] == StoredNumbers(2)
-        assert isinstance(answers[1], Conflict)
+        assert isinstance(answers[1], ConflictError)
 
     def test_a_topic_ends_with_its_own_last_message(self, rig: StreamsRig) -> None:
         rig.publish("x", "y", "x", "y")
 
         assert rig.publish("x", expected=Expected(3, b"x")) == StoredNumbers(5)
         assert rig.publish("new", expected=Expected(0, b"new")) == StoredNumbers(6)
-        assert isinstance(rig.publish("y", expected=Expected(3, b"y")), Conflict)
+        assert isinstance(rig.publish("y", expected=Expected(3, b"y")), ConflictError)
         answers = [rig.begin("y", expected=Expected(last, b"y")) for last in (4, 7, 7)]
         eventually(lambda: all(answers))
-        assert [type(each[0]) for each in answers] == [StoredNumbers, StoredNumbers, Conflict]
+        assert [type(each[0]) for each in answers] == [StoredNumbers, StoredNumbers, ConflictError]
 
 
 class TestReading:
@@ -502,7 +508,7 @@ class TestReading:
 
     @pytest.mark.parametrize("topic", [b"a.>.b", b"a*", b"x.a>", b"*a.b", b"t" * 256])
     def test_what_is_no_pattern_is_refused(self, topic: bytes) -> None:
-        with pytest.raises(BadTopic):
+        with pytest.raises(BadTopicError):
             Topics([topic])
 
     def test_of_segments_with_very_many_topics_few_are_read_at_once(self, rig: StreamsRig) -> None:
@@ -767,7 +773,7 @@ def test_a_stream_that_a_forwarder_has_may_be_made_without_auto_create(
     streams = Streams(config, context, lambda _name: documents)
 
     assert streams.for_publish("prices", caller=ANYBODY).name == "prices"
-    with pytest.raises(BadStream, match="auto_create is off"):
+    with pytest.raises(BadStreamError, match="auto_create is off"):
         streams.for_publish("others", caller=ANYBODY)
 
 

@@ -8,7 +8,7 @@ import gevent
 import pytest
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import BadStream, Held, LeaseLost, NotFound
+from sluicemq.protocol.errors import BadStreamError, HeldError, LeaseLostError, NotFoundError
 from sluicemq.protocol.packed import pack
 from sluicemq.protocol.rows import plain
 from sluicemq_broker.config import Config
@@ -114,9 +114,9 @@ def test_who_comes_second_is_told_who_was_first(brokers: tuple[SubscriptionsRig,
     one, other = brokers
     one.hold()
     for each in brokers:
-        with pytest.raises(Held, match="'update' by a worker at b1"):
+        with pytest.raises(HeldError, match="'update' by a worker at b1"):
             each.hold()
-    with pytest.raises(Held, match="'update' by a worker at b1"):
+    with pytest.raises(HeldError, match="'update' by a worker at b1"):
         other.hold("rebuild")
 
 
@@ -136,7 +136,7 @@ def test_when_its_holder_has_vanished_another_of_its_kind_goes_on_and_no_other(
     one.subscriptions.mark("prices", "sums", held.fence, 4)
     one.subscriptions.vanish(held)
     wait_until_it_has_vanished(other)
-    with pytest.raises(Held, match="gone without releasing"):
+    with pytest.raises(HeldError, match="gone without releasing"):
         other.hold("rebuild")
     assert other.hold().watermark == 4
 
@@ -158,7 +158,7 @@ def test_when_the_lease_of_its_holders_broker_has_ended_its_kind_goes_on(
     one.leases.end("b1", NOW)
     found = other.hold()
     assert found.fence > held.fence
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         one.subscriptions.mark("prices", "sums", held.fence, 9)
     assert other.row()["watermark"] == 0
 
@@ -168,10 +168,10 @@ def test_a_hold_can_be_taken_from_whoever_has_it(brokers: tuple[SubscriptionsRig
     held = one.hold()
     other.subscriptions.free("prices", "sums")
     other.hold("rebuild")
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         one.subscriptions.mark("prices", "sums", held.fence, 9)
     other.subscriptions.free("prices", "sums")
-    with pytest.raises(NotFound, match="held by nobody"):
+    with pytest.raises(NotFoundError, match="held by nobody"):
         other.subscriptions.free("prices", "sums")
 
 
@@ -201,14 +201,14 @@ def test_one_may_be_set_to_any_place_while_nobody_holds_it(
     other.subscriptions.seek("prices", "sums", NEWEST)
     assert one.row()["watermark"] == 10
     one.hold()
-    with pytest.raises(Held):
+    with pytest.raises(HeldError):
         other.subscriptions.seek("prices", "sums", 0)
-    with pytest.raises(Held):
+    with pytest.raises(HeldError):
         other.subscriptions.delete("prices", "sums")
     one.subscriptions.free("prices", "sums")
     other.subscriptions.delete("prices", "sums")
     assert one.subscriptions.listed() == []
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         other.subscriptions.delete("prices", "sums")
 
 
@@ -234,5 +234,5 @@ def test_what_the_slowest_has_not_read_is_known(brokers: tuple[SubscriptionsRig,
 def test_what_can_t_be_held_is_named(
     brokers: tuple[SubscriptionsRig, SubscriptionsRig], wish: Wish, what: str
 ) -> None:
-    with pytest.raises(BadStream, match=what):
+    with pytest.raises(BadStreamError, match=what):
         brokers[0].subscriptions.hold(wish)

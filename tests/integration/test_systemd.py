@@ -36,7 +36,7 @@ def test_a_broker_says_that_it_starts_is_ready_reads_its_file_again_and_stops(
         manager.wait_for("READY", "1")
         assert any("EXTEND_TIMEOUT_USEC" in message for message in manager.heard)
         # and says how it is
-        with Worker(broker.doors["smq"], "default", lambda job: None):
+        with Worker("default", lambda job: None, endpoint=broker.doors["smq"]):
             manager.wait_for("STATUS", " queues, 1 workers, 0 jobs running")
         # When it is to read its file
         broker.send_signal(signal.SIGHUP)

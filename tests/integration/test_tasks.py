@@ -10,7 +10,7 @@ import pytest
 from gevent.event import Event
 from pymongo.database import Database
 
-from sluicemq.protocol.errors import NotFound, Paused, QueueFull, Unavailable
+from sluicemq.protocol.errors import NotFoundError, PausedError, QueueFullError, UnavailableError
 from sluicemq.protocol.wire import INTAKE
 from sluicemq_broker.queues import Task, Tasks
 from sluicemq_broker.queues.bulk_operations import PAGE
@@ -182,7 +182,7 @@ def test_a_task_that_is_cancelled_at_another_broker_ends_after_its_page(rig: Tas
     found = rig.first.tasks.find(task.id)
     assert (found.state, found.done) == ("cancelled", JOBS - left)
     assert task.outcome() == {"task": task.id, "done": JOBS - left, "total": JOBS}
-    with pytest.raises(NotFound, match="cancelled already"):
+    with pytest.raises(NotFoundError, match="cancelled already"):
         rig.second.tasks.cancel(task.id)
 
 
@@ -247,7 +247,7 @@ def test_an_order_that_mongodb_does_not_take_at_all_is_refused_to_whoever_gave_i
     rig.first.line.fault = Fault(Kind.AWAY, "delete_many")
     task = rig.first.tasks.begin("purge", "mail", state="ready")
     come_to_rest()
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         task.outcome()
     assert not rig.first.tasks.busy
 
@@ -277,7 +277,7 @@ def test_a_task_whose_queue_is_gone_is_not_taken_up(rig: TasksRig) -> None:
     rig.second.tasks.take_up()
     found = rig.second.tasks.find(task.id)
     assert found.error
-    assert (found.state, found.error.code) == ("failed", NotFound.code)
+    assert (found.state, found.error.code) == ("failed", NotFoundError.code)
 
 
 def test_a_redrive_goes_on_though_its_target_is_paused_or_full_by_then(rig: TasksRig) -> None:
@@ -297,7 +297,7 @@ def test_a_redrive_goes_on_though_its_target_is_paused_or_full_by_then(rig: Task
     # Then
     assert rig.left("dead") == 0
     assert rig.second.tasks.find(task.id).state == "done"
-    with pytest.raises(Paused):
+    with pytest.raises(PausedError):
         rig.second.tasks.begin("redrive", "mail", to="other")
 
 
@@ -333,12 +333,12 @@ def test_beyond_a_number_of_tasks_orders_are_refused(rig: TasksRig) -> None:
     queues = rig.first.queues
     tasks = Tasks(queues, queues.context, lambda _name: rig.documents, most=1)
     tasks.begin("purge", "mail", state="ready")
-    with pytest.raises(QueueFull, match="1 tasks are under way"):
+    with pytest.raises(QueueFullError, match="1 tasks are under way"):
         tasks.begin("purge", "mail", state="dead")
     tasks.stop()
 
 
 def test_an_unknown_task_is_not_found(rig: TasksRig) -> None:
     for ask in (rig.first.tasks.find, rig.first.tasks.cancel):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFoundError):
             ask("nosuch")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pymongo.database import Database
 
-from sluicemq import Unavailable
+from sluicemq import UnavailableError
 from sluicemq_broker.job import Job, Parent
 from sluicemq_broker.store import (
     Child,
@@ -314,7 +314,7 @@ def test_an_index_of_slots_that_somebody_has_removed_is_made_again(mail: QueueSt
     mail.jobs.drop_index(SLOT_INDEX)
     mail.jobs.update_many({"slot.n": 2}, {"$set": {"slot.n": 1}})
     # When
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         claim(mail)
     # Then who ran by then has no slot any more
     assert len(claim(mail).jobs) == 3

@@ -39,9 +39,9 @@ def test_two_brokers_work_over_it_and_hear_of_each_other_at_once(mongodb: TlsMon
     with (
         BrokerProcess(uri, DATABASE, config=config) as one,
         BrokerProcess(uri, DATABASE, config=config) as other,
-        Producer(one.doors["smq"]) as producer,
-        Client(other.doors["smq"]) as client,
-        Worker(other.doors["smq"], f"mail-{how}", lambda job: job.payload[::-1]),
+        Producer(endpoint=one.doors["smq"]) as producer,
+        Client(endpoint=other.doors["smq"]) as client,
+        Worker(f"mail-{how}", lambda job: job.payload[::-1], endpoint=other.doors["smq"]),
     ):
         wait_until(lambda: heard(client) is not None, TIMEOUT, "the bus")
         assert producer.call(f"mail-{how}", b"abc", timeout=TIMEOUT) == b"cba"
@@ -49,7 +49,7 @@ def test_two_brokers_work_over_it_and_hear_of_each_other_at_once(mongodb: TlsMon
 
 
 def heard(client: Client) -> int:
-    return int(client.counters()["counters"].get("bus_heard", 0))
+    return int(client.counters().counters.get("bus_heard", 0))
 
 
 def test_both_kinds_of_connections_take_its_options(mongodb: TlsMongoDB) -> None:

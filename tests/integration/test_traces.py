@@ -15,7 +15,18 @@ import zmq
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind, StatusCode
 
-from sluicemq import FanOut, Forward, Job, LeaseLost, Producer, Reject, Release, Rollback, TooLarge, Worker
+from sluicemq import (
+    FanOut,
+    Forward,
+    Job,
+    LeaseLostError,
+    Producer,
+    Reject,
+    Requeue,
+    Retry,
+    TooLargeError,
+    Worker,
+)
 from sluicemq.handlers import Handler
 from support.broker_under_test import AT_ONCE, BrokerUnderTest, serving, spare
 from support.own_queue import SECONDS, OwnQueue
@@ -36,7 +47,7 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[Traced]:
 
 @contextmanager
 def working(jobs: OwnQueue, handler: Handler, queue: str = "") -> Iterator[Worker]:
-    with Worker(jobs.endpoint, queue or jobs.queue, handler) as worker:
+    with Worker(queue or jobs.queue, handler, endpoint=jobs.endpoint) as worker:
         yield worker
 
 
@@ -227,13 +238,13 @@ def test_a_claim_and_its_verdicts_link_to_the_jobs(jobs: OwnQueue, spans: Traced
 
 def test_pops_link_to_what_they_got_and_nothing_is_settled(jobs: OwnQueue, spans: Traced) -> None:
     jobs.push()
-    assert len(jobs.client.pop(jobs.queue, 1, SECONDS)) == 1
+    assert len(jobs.client.jobs.pop(jobs.queue, 1, SECONDS)) == 1
     assert linked(spans.one(f"receive {jobs.queue}")) == [id_of(spans.one(f"send {jobs.queue}"))]
-    with Worker(jobs.endpoint, jobs.queue, lambda _job: None, pop=True):
+    with Worker(jobs.queue, lambda _job: None, pop=True, endpoint=jobs.endpoint):
         jobs.push()
         spans.one(f"process {jobs.queue}")
     assert not spans.find(f"commit {jobs.queue}")
-    assert jobs.client.pop(jobs.queue) == []
+    assert jobs.client.jobs.pop(jobs.queue) == []
     assert len(spans.find(f"receive {jobs.queue}")) == 1, "nothing came"
 
 
@@ -244,7 +255,7 @@ def test_what_goes_wrong_in_a_handler_stands_in_its_span(jobs: OwnQueue, spans: 
     # Given
     failures: dict[bytes, Exception] = {
         b"bug": ValueError("oops"), b"no": Reject("not mine"),
-        b"later": Rollback("busy", delay=100), b"stop": Release(),
+        b"later": Retry("busy", delay=100), b"stop": Requeue(),
     }  # fmt: skip
 
     def fail(job: Job) -> None:
@@ -252,7 +263,7 @@ def test_what_goes_wrong_in_a_handler_stands_in_its_span(jobs: OwnQueue, spans: 
             raise failures.pop(job.payload, Reject("again"))
 
     # When
-    with Worker(jobs.endpoint, jobs.queue, fail):
+    with Worker(jobs.queue, fail, endpoint=jobs.endpoint):
         ids = {payload: jobs.push(payload) for payload in list(failures)}
 
         def handled(payload: bytes) -> ReadableSpan:
@@ -296,7 +307,7 @@ def test_a_refused_push_is_an_error(jobs: OwnQueue, spans: Traced) -> None:
     refused = jobs.producer.push(jobs.queue, b"", dedupe_id="one")
     with pytest.raises(Exception, match="one"):
         refused.wait(SECONDS)
-    with pytest.raises(TooLarge):
+    with pytest.raises(TooLargeError):
         jobs.producer.push(jobs.queue, bytes(64 << 20))
     # Then
     _, duplicate, large = sorted(spans.some(f"send {jobs.queue}", 3), key=lambda span: span.start_time or 0)
@@ -322,7 +333,7 @@ def test_a_verdict_that_comes_too_late_is_an_error(jobs: OwnQueue, spans: Traced
     claim.extend(0.01)
     wait_until(lambda: jobs.ids("ready"), what="it is back")
     # When
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         claim.commit()
     # Then
     assert attributes(spans.one(f"commit {jobs.queue}"))["error.type"] == "LEASE_LOST"
@@ -399,7 +410,7 @@ def test_a_plain_push_is_the_parent_of_what_a_library_worker_does(
     # When
     doors = plain.take("ask")
     asker = plain.socket(zmq.REQ, doors.front)
-    with Worker(plain.doors["smq"], doors.queue, lambda _job: b"done"):
+    with Worker(doors.queue, lambda _job: b"done", endpoint=plain.doors["smq"]):
         asker.send_multipart([doors.queue.encode(), FRAME, b"cat"])
         assert receive(asker) == [b"done"]
     # Then
@@ -453,6 +464,6 @@ def test_who_only_pushes_needs_no_sampling(jobs: OwnQueue, spans: Traced) -> Non
     with spans.tracer.start_as_current_span("request"):
         pass
     not_sampled = f"00-{TRACE}-{SPAN}-00"
-    with Producer(jobs.endpoint) as producer:
+    with Producer(endpoint=jobs.endpoint) as producer:
         producer.push(jobs.queue, b"", headers={"traceparent": not_sampled}).wait(SECONDS)
     assert jobs.take().headers == {"traceparent": not_sampled}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from sluicemq import Client, NotFound, Worker
+from sluicemq import Client, NotFoundError, Worker
 from sluicemq.cli.app import app
 from support.broker_under_test import BrokerUnderTest
 from support.own_queue import SECONDS, OwnQueue
@@ -48,7 +48,7 @@ def names(client: Client) -> set[str]:
 def test_whatever_is_asked_of_an_unknown_queue_says_so_and_makes_none(
     client: Client, look: Callable[[Client, str], Any]
 ) -> None:
-    with pytest.raises(NotFound, match=r"no queue 'invoicse'.*; did you mean 'invoices'\?"):
+    with pytest.raises(NotFoundError, match=r"no queue 'invoicse'.*; did you mean 'invoices'\?"):
         look(client, "invoicse")
     assert "invoicse" not in names(client)
 
@@ -76,7 +76,7 @@ def test_a_worker_waits_for_its_queue_and_gets_its_first_job(
 ) -> None:
     # Given a worker whose queue nobody has pushed to
     queue, came = f"{jobs.queue}-first", list[bytes]()
-    with Worker(jobs.endpoint, queue, lambda job: came.append(job.payload), prefetch=9, pop=pop):
+    with Worker(queue, lambda job: came.append(job.payload), prefetch=9, pop=pop, endpoint=jobs.endpoint):
         wait_until(lambda: "The worker waits for it" in caplog.text, SECONDS)
         assert queue not in names(jobs.client)
         # When
@@ -91,7 +91,7 @@ def test_a_worker_gets_the_jobs_of_a_queue_that_another_broker_makes(
 ) -> None:
     queue, came = f"{jobs.queue}-elsewhere", list[bytes]()
     jobs.push(b"there")
-    with Worker(jobs.endpoint, queue, lambda job: came.append(job.payload)):
+    with Worker(queue, lambda job: came.append(job.payload), endpoint=jobs.endpoint):
         wait_until(lambda: "The worker waits for it" in caplog.text, SECONDS)
         # When its collection appears, with a job, which this broker is told by nobody
         jobs.collection.aggregate([{"$out": f"queue.{queue}"}])
@@ -100,8 +100,8 @@ def test_a_worker_gets_the_jobs_of_a_queue_that_another_broker_makes(
 
 
 def test_a_worker_that_does_not_wait_is_told(client: Client, jobs: OwnQueue) -> None:
-    worker = Worker(jobs.endpoint, "invoicesss", lambda _job: None, wait_for_queue=False)
-    with pytest.raises(NotFound, match="did you mean 'invoices'"):
+    worker = Worker("invoicesss", lambda _job: None, wait=False, endpoint=jobs.endpoint)
+    with pytest.raises(NotFoundError, match="did you mean 'invoices'"):
         worker.run()
     assert "invoicesss" not in names(client)
 
@@ -110,7 +110,7 @@ def test_a_worker_that_leaves_is_waited_with_no_more(
     jobs: OwnQueue, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = f"{jobs.queue}-left"
-    with Worker(jobs.endpoint, queue, lambda _job: None):
+    with Worker(queue, lambda _job: None, endpoint=jobs.endpoint):
         wait_until(lambda: "The worker waits for it" in caplog.text, SECONDS)
     jobs.producer.push(queue, b"stays").wait(SECONDS)
     assert [each["payload"] for each in jobs.client.peek(queue)] == [b"stays"]

@@ -10,7 +10,7 @@ import pytest
 from pymongo import MongoClient
 
 from sluicemq import Producer
-from sluicemq.protocol.errors import Duplicate, Unavailable
+from sluicemq.protocol.errors import DuplicateError, UnavailableError
 from sluicemq_broker.store import UnsafeStore, connect, require_safe, why_no_primary
 from support.broker_process import BrokerProcess
 from support.own_mongod import a_mongod
@@ -63,7 +63,7 @@ def test_a_replica_set_whose_majority_is_not_journaled_is_refused() -> None:
 
 def test_no_mongodb_at_all_is_unavailable_and_not_unsafe() -> None:
     uri = f"mongodb://127.0.0.1:{free_port()}/?serverSelectionTimeoutMS=100"
-    with MongoClient[dict[str, Any]](uri) as client, pytest.raises(Unavailable) as failure:
+    with MongoClient[dict[str, Any]](uri) as client, pytest.raises(UnavailableError) as failure:
         require_safe(client, allow_unsafe=True)
     assert not isinstance(failure.value, UnsafeStore)
 
@@ -153,10 +153,10 @@ def test_where_nobody_answers_there_is_no_more_to_say() -> None:
 def test_duplicates_are_told_on_it_too(standalone: str, database: str) -> None:
     with (
         BrokerProcess(standalone, database, args=["--allow-unsafe-store"]) as broker,
-        Producer(broker.doors["smq"]) as producer,
+        Producer(endpoint=broker.doors["smq"]) as producer,
     ):
         first = producer.push("mail", b"", dedupe_id="d")
         first.wait(60)  # of two that are on their way at once either may be stored first
-        with pytest.raises(Duplicate) as refusal:
+        with pytest.raises(DuplicateError) as refusal:
             producer.push("mail", b"", dedupe_id="d").wait(60)
     assert refusal.value.id == first.id

@@ -6,7 +6,7 @@ from time import monotonic
 
 import pytest
 
-from sluicemq import LeaseLost
+from sluicemq import LeaseLostError
 from sluicemq.protocol import wire
 from support.own_queue import LONG, SHORT, OwnQueue, passed
 from support.waiting import wait_until
@@ -38,7 +38,7 @@ def test_a_commit_after_the_visibility_timeout_is_refused(jobs: OwnQueue) -> Non
     put = jobs.push(visibility_timeout=SHORT)
     late = jobs.take()
     wait_until(lambda: jobs.state(put) == "ready")
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         late.commit()
     assert jobs.state(put) == "ready"
 
@@ -76,7 +76,7 @@ def test_a_late_commit_does_not_remove_the_job(jobs: OwnQueue) -> None:
     posted = jobs.push(visibility_timeout=SHORT)
     late = jobs.take()
     wait_until(lambda: jobs.state(posted) == "ready")
-    with pytest.raises(LeaseLost):
+    with pytest.raises(LeaseLostError):
         late.commit()
     assert jobs.take().id == posted
 

@@ -31,12 +31,12 @@ def test_when_workers_at_the_mark_die_the_one_that_waits_gets_their_jobs(broker:
         worker = context.socket(zmq.PULL)
         worker.connect(broker.doors["pull"])
         workers.append(worker)
-    with Client(broker.doors["smq"]) as client, Producer(broker.doors["smq"]) as producer:
-        wait_until(lambda: client.queues()[0]["workers"] == 3, what="three workers")
+    with Client(endpoint=broker.doors["smq"]) as client, Producer(endpoint=broker.doors["smq"]) as producer:
+        wait_until(lambda: client.queues.list()[0].workers == 3, what="three workers")
         for number in range(4):
             producer.push("default", b"%d" % number)
         producer.flush()
-        wait_until(lambda: client.queues()[0]["in_flight"] == 2, what="two jobs under way")
+        wait_until(lambda: client.queues.list()[0].in_flight == 2, what="two jobs under way")
         wait_until(lambda: sum(bool(worker.poll(0)) for worker in workers) == 2, what="their arrival")
         [idle] = [worker for worker in workers if not worker.poll(0)]
         # When the two die
@@ -52,13 +52,13 @@ def test_when_workers_at_the_mark_die_the_one_that_waits_gets_their_jobs(broker:
 def test_a_library_worker_s_leaving_leaves_nothing_reserved(broker: BrokerProcess) -> None:
     # Given many jobs and a worker that takes some of them and leaves
     endpoint = broker.doors["smq"]
-    with Client(endpoint) as client:
-        with Producer(endpoint) as producer:
+    with Client(endpoint=endpoint) as client:
+        with Producer(endpoint=endpoint) as producer:
             for _ in range(2000):
                 producer.push("many", b"x")
-        worker = Worker(endpoint, "many", lambda _job: None, prefetch=10)
+        worker = Worker("many", lambda _job: None, prefetch=10, endpoint=endpoint)
         worker.start()
-        wait_until(lambda: client.counters()["counters"].get("committed", 0) > 100, what="some work")
+        wait_until(lambda: client.counters().counters.get("committed", 0) > 100, what="some work")
         worker.stop()
 
         def many() -> dict[str, int]:
@@ -68,5 +68,5 @@ def test_a_library_worker_s_leaving_leaves_nothing_reserved(broker: BrokerProces
         wait_until(lambda: many()["reserved"] == 0, what="nothing reserved")
         ready = many()["ready"]
         wait_until(
-            lambda: client.counters()["counters"]["committed"] == 2000 - ready, what="counting the commits"
+            lambda: client.counters().counters["committed"] == 2000 - ready, what="counting the commits"
         )

@@ -163,7 +163,7 @@ def tell(process: Any) -> None:
 
 def cut(broker: BrokerProcess) -> int:
     """Connections that the broker has cut so far."""
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         return int(client.counters()["counters"].get("connections_cut", 0))
 
 
@@ -207,7 +207,7 @@ def test_a_pull_worker_that_commits_gets_jobs_and_nothing_else_however_long_they
         assert line(worker) == job
         beating_peer.wait()
         tell(worker)
-    with Client(broker.doors["smq"]) as client:
+    with Client(endpoint=broker.doors["smq"]) as client:
         wait_until(lambda: not client.peek("committed", "reserved"), what="both commits")
     assert cut(broker) == before
 
@@ -217,13 +217,13 @@ def test_a_pull_worker_that_is_idle_for_long_gets_what_comes_then(
     broker: BrokerProcess, beating_peer: AnsweringPeer, start: Start, language: str
 ) -> None:
     before = cut(broker)
-    with Client(broker.doors["smq"]) as client:  # the worker of the test before is gone
+    with Client(endpoint=broker.doors["smq"]) as client:  # the worker of the test before is gone
         wait_until(lambda: not any(each["workers"] for each in client.queues() if each["name"] == "received"))
     worker = start(language, "pull", door(broker, "received", "backend"))
     beating_peer.wait()
     assert start(language, "push", door(broker, "received", "frontend"), "one", "two").wait(60) == 0
     assert [line(worker), line(worker)] == ["one", "two"]  # and no PING
-    with Client(broker.doors["smq"]) as client:  # as its PONG, or its kernel, has said
+    with Client(endpoint=broker.doors["smq"]) as client:  # as its PONG, or its kernel, has said
         wait_until(lambda: not client.peek("received", "reserved"), what="both commits")
         assert client.peek("received", "ready") == []
     assert cut(broker) == before

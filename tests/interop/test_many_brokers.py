@@ -63,8 +63,8 @@ class Pair:
 
     def ready(self, queue: str, at: int = 0) -> int:
         """How many jobs of a queue are ready."""
-        with Client(self.brokers[at].doors["smq"]) as client:
-            return sum(each["ready"] for each in client.queues() if each["name"] == queue)
+        with Client(endpoint=self.brokers[at].doors["smq"]) as client:
+            return sum(each.ready for each in client.queues.list() if each.name == queue)
 
     def wait_workers(self, queue: str, count: int) -> None:
         """Wait until each broker has this many workers of the queue."""
@@ -73,8 +73,8 @@ class Pair:
 
 
 def _has_workers(broker: BrokerProcess, queue: str, count: int) -> bool:
-    with Client(broker.doors["smq"]) as client:
-        return any(each["name"] == queue and each["workers"] == count for each in client.queues())
+    with Client(endpoint=broker.doors["smq"]) as client:
+        return any(each.name == queue and each.workers == count for each in client.queues.list())
 
 
 def _broker(mongo_uri: str, database: str) -> BrokerProcess:
@@ -162,13 +162,13 @@ def test_a_question_outlives_the_broker_where_it_was_asked(pair: Pair, start: St
     first, second = pair.brokers
     first.terminate()
     asking = start(language, "ask", *pair.doors("asked", "frontend"))
-    with Producer(second.doors["smq"]) as producer:
+    with Producer(endpoint=second.doors["smq"]) as producer:
         producer.push("asked", b"made first").wait(TIMEOUT)
     tell(asking, "question")
     wait_until(lambda: pair.ready("asked", at=1) == 2, what="the question")
     first.restart()
     # When: that broker dies while a worker at the first one is at work
-    with Worker(first.doors["smq"], "asked", work, prefetch=2, concurrency=2):
+    with Worker("asked", work, prefetch=2, concurrency=2, endpoint=first.doors["smq"]):
         wait_until(lambda: "question" in begun, what="the job")
         second.kill()
         go_on.set()
@@ -203,12 +203,12 @@ def test_a_rep_worker_of_two_brokers_goes_on_with_one(pair: Pair, start: Start, 
     # When: one of them is killed
     pair.brokers[1].kill()
     # Then: it works for the other
-    with Producer(pair.brokers[0].doors["smq"]) as producer:
+    with Producer(endpoint=pair.brokers[0].doors["smq"]) as producer:
         assert producer.call("asked", b"first", timeout=TIMEOUT) == b"done"
         # And: when the broker is back, for both
         pair.brokers[1].restart()
         pair.wait_workers("asked", 1)
-    with Producer(pair.brokers[1].doors["smq"]) as producer:
+    with Producer(endpoint=pair.brokers[1].doors["smq"]) as producer:
         assert producer.call("asked", b"second", timeout=TIMEOUT) == b"done"
     working.wait_said("second")
 
@@ -226,7 +226,7 @@ def test_a_pull_worker_commits_each_job_at_the_broker_that_sent_it(pair: Pair, s
 
     while not both_have_committed():
         for broker in pair.brokers:
-            with Producer(broker.doors["smq"]) as producer:
+            with Producer(endpoint=broker.doors["smq"]) as producer:
                 producer.push("committed", b"%d" % pushed).wait(TIMEOUT)
             pushed += 1
             assert pushed < 200
@@ -245,7 +245,7 @@ def test_a_receipt_changes_nothing_at_another_broker(pair: Pair) -> None:
     for socket, endpoint in zip((here, there), pair.doors("committed", "commit"), strict=True):
         socket.connect(endpoint)
     try:
-        with Producer(pair.brokers[0].doors["smq"]) as producer:
+        with Producer(endpoint=pair.brokers[0].doors["smq"]) as producer:
             producer.push("committed", b"job").wait(TIMEOUT)
         receipt, _payload = receive(jobs)
         there.send_multipart([b"COMMIT", receipt])
@@ -268,7 +268,7 @@ def test_a_subscriber_of_two_brokers_hears_a_stream_once_and_whole(pair: Pair, s
         for broker, count in zip(pair.brokers, (1, 2), strict=True):
             wait_until(partial(_has_subscribers, broker, count), what="subscribers")
         # When: one of them is killed while it sends
-        with Publisher(first.doors["smq"]) as publisher:
+        with Publisher(endpoint=first.doors["smq"]) as publisher:
             for number in range(100):
                 publisher.publish("prices", "eur", b"%d" % number)
             for _ in range(10):
@@ -285,10 +285,10 @@ def test_a_subscriber_of_two_brokers_hears_a_stream_once_and_whole(pair: Pair, s
 
 
 def _has_subscribers(broker: BrokerProcess, count: int) -> bool:
-    with Client(broker.doors["smq"]) as client:
-        return sum(len(each["subscribers"]) for each in client.stats()["forwarders"]) == count
+    with Client(endpoint=broker.doors["smq"]) as client:
+        return sum(len(each.subscribers) for each in client.stats().forwarders) == count
 
 
 def _counters(broker: BrokerProcess) -> dict[str, int]:
-    with Client(broker.doors["smq"]) as client:
-        return dict(client.counters()["counters"])
+    with Client(endpoint=broker.doors["smq"]) as client:
+        return dict(client.counters().counters)

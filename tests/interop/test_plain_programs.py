@@ -130,8 +130,8 @@ def test_what_a_push_program_sends_reaches_a_pull_program_though_the_two_never_m
 
 def nobody_pulls(broker: BrokerProcess) -> None:
     """Wait until the worker of the test before is gone, which would take jobs with it, at most once."""
-    with Client(broker.doors["smq"]) as client:
-        wait_until(lambda: not any(each["workers"] for each in client.queues() if each["name"] == "pulled"))
+    with Client(endpoint=broker.doors["smq"]) as client:
+        wait_until(lambda: not any(each.workers for each in client.queues.list() if each.name == "pulled"))
 
 
 @pytest.mark.parametrize(("publisher", "subscriber"), [("C", "Node"), ("Node", "Python"), ("Python", "C")])
@@ -174,7 +174,7 @@ def test_the_smallest_clients_push_and_work_with_keys(
     worker = start(f"{language} worker", doors["rep"], **keys())
     # When: a program pushes, and the library asks
     assert start(f"{language} producer", doors["push"], "a", "b", **keys()).wait(60) == 0
-    with Producer(doors["smq"], **keyed.access()) as producer:
+    with Producer(**keyed.access(), endpoint=doors["smq"]) as producer:
         assert producer.call("default", b"first", timeout=TIMEOUT) == b"done"
     # Then: the worker whose key is known has them all
     assert {line(worker) for _ in range(3)} == {"a", "b", "first"}
@@ -186,7 +186,7 @@ def test_the_smallest_clients_push_and_work_with_keys(
 
 def test_a_program_in_c_has_past_and_present_with_a_key(keyed: KeyedBroker, start: Start) -> None:
     device = next(each for each in keyed.process.devices if each.get("stream") == "prices")
-    with Publisher(keyed.process.doors["smq"], **keyed.access()) as publisher:
+    with Publisher(**keyed.access(), endpoint=keyed.process.doors["smq"]) as publisher:
         publisher.publish("prices", "eur", b"old").wait(TIMEOUT)
         doors = device["backend"][0], device["replay"][0]
         program = start("C replay", *doors, "prices", "2", **keyed.variables())
@@ -200,7 +200,7 @@ def test_a_program_in_c_has_past_and_present_of_a_stream_without_a_hole(
     broker: BrokerProcess, start: Start
 ) -> None:
     device = next(each for each in broker.devices if each.get("stream") == "prices")
-    with Publisher(broker.doors["smq"]) as publisher:
+    with Publisher(endpoint=broker.doors["smq"]) as publisher:
         for number in range(1, 1501):  # more than one answer has
             publisher.publish("prices", "eur", b"%d" % number)
         publisher.flush()

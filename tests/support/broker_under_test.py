@@ -57,7 +57,7 @@ class BrokerUnderTest:
     def __init__(self, process: BrokerProcess, jobs: Database[dict[str, Any]]) -> None:
         self.process = process
         self._jobs = jobs
-        self.admin = Client(process.doors["smq"])
+        self.admin = Client(endpoint=process.doors["smq"])
         self.longest_turn_cpu = 0.0  # seconds; the broker tells of each turn once, so it is kept here
         self._own = 3  # connections: of the administrator, and of those who prove that it serves
         self._context = zmq.Context()
@@ -147,7 +147,7 @@ class BrokerUnderTest:
 
     def workers(self, queue: str) -> int:
         """How many workers a queue has."""
-        return int(self.admin.queue(queue)["workers"])
+        return int(self.admin.queues.get(queue).workers)
 
     def dead_letter(self, queue: str) -> dict[str, Any]:
         """The one dead letter of a queue, once it is there; ``reason`` is its last failure's."""

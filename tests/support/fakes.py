@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, cast
 import gevent
 from gevent.event import Event
 
-from sluicemq.protocol.errors import LeaseLost, SluiceError, Uncertain
+from sluicemq.protocol.errors import LeaseLostError, SluiceError, UncertainError
 from sluicemq_broker.context import Context, Memory, NotifyBrokers, Retry, no_other_broker
 from sluicemq_broker.job import Job, Reservation, State
 from sluicemq_broker.job.job import NOT_RESERVED
@@ -313,8 +313,8 @@ class FakeStore:
             del self.reserved[job.id], self._held[job.id]
             return None
         if self._is_there(job.id):
-            return LeaseLost(f"job {job.id} is no longer held under this receipt")
-        return Uncertain(f"job {job.id} is gone, whether by this verdict is not known")
+            return LeaseLostError(f"job {job.id} is no longer held under this receipt")
+        return UncertainError(f"job {job.id} is gone, whether by this verdict is not known")
 
     def _holds(self, job: Job) -> bool:
         _, *under = self._held.get(job.id, (job, "", 0))

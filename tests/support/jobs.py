@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from sluicemq.protocol.errors import Duplicate
+from sluicemq.protocol.errors import DuplicateError
 from sluicemq_broker.job import Job, Reservation
 from sluicemq_broker.store import (
     Changes,
@@ -61,7 +61,7 @@ def everything(store: QueueStore) -> dict[str, dict[str, Any]]:
 
 def firsts(answer: Pushed) -> dict[int, str]:
     """The ids of the jobs that the refused ones repeat, by position."""
-    return {at: error.id for at, error in answer.refused.items() if isinstance(error, Duplicate)}
+    return {at: error.id for at, error in answer.refused.items() if isinstance(error, DuplicateError)}
 
 
 def finished(job: Job, result: bytes = b"result", *, worker: str = "worker") -> Completed:

@@ -42,7 +42,7 @@ class KeyedBroker(NamedTuple):
         return {"SLUICEMQ_KEY_FILE": key_file, "SLUICEMQ_SERVER_KEY": self.server_key}
 
     def admin(self) -> Client:
-        return Client(self.endpoint, **self.access())
+        return Client(**self.access(), endpoint=self.endpoint)
 
 
 @contextmanager

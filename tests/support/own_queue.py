@@ -102,8 +102,8 @@ class OwnQueue:
     def waiting_worker(self) -> Iterator[list[str]]:
         """A worker that waits already; the ids of the jobs that have come to it."""
         came: list[str] = []
-        with Worker(self.endpoint, self.queue, lambda job: came.append(job.id), prefetch=8):
-            wait_until(lambda: self.client.queue(self.queue)["workers"])
+        with Worker(self.queue, lambda job: came.append(job.id), prefetch=8, endpoint=self.endpoint):
+            wait_until(lambda: self.client.queues.get(self.queue).workers)
             yield came
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ def working(endpoint: str, handlers: Mapping[str, Callable[[Job], Any]], prefetc
     """A worker of each of these queues."""
     with ExitStack() as workers:
         for queue, handler in handlers.items():
-            workers.enter_context(Worker(endpoint, queue, handler, prefetch=prefetch))
+            workers.enter_context(Worker(queue, handler, prefetch=prefetch, endpoint=endpoint))
         yield
 
 
@@ -146,7 +146,7 @@ def working(endpoint: str, handlers: Mapping[str, Callable[[Job], Any]], prefetc
 def own_queue(broker: BrokerUnderTest) -> Iterator[OwnQueue]:
     """A new queue, with a producer and a client that are closed at the end."""
     endpoint = broker.doors["smq"]
-    with Producer(endpoint) as producer, Client(endpoint) as client:
+    with Producer(endpoint=endpoint) as producer, Client(endpoint=endpoint) as client:
         jobs = OwnQueue(broker, producer, client)
         broker.make(jobs.queue)
         try:

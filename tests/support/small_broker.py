@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import gevent
 
-from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, UnavailableError
 from sluicemq_broker.admin import DeadLetterAdmin, JobAdmin
 from sluicemq_broker.bus import BusEvent
 from sluicemq_broker.config import Config
@@ -151,7 +151,7 @@ class SmallBroker:
     def interfere(self, duty: str) -> None:
         """Do a duty right now, in the middle of another broker's work."""
         work = (self._beat, self._tick, self.sweeper.sweep, self.sweeper.audit, self._round)
-        with suppress(Unavailable):
+        with suppress(UnavailableError):
             work[DUTIES.index(duty)]()
 
     def _drop(self, owner: str) -> None:
@@ -183,7 +183,7 @@ class SmallBroker:
     def _run(self, duty: Callable[[], None]) -> None:
         try:
             duty()
-        except Unavailable:
+        except UnavailableError:
             pass
         finally:
             self._at_work.discard(duty)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from sluicemq import Unavailable
+from sluicemq import UnavailableError
 
 #: Seconds that a test waits for what must happen: a busy machine is slow, so only a failure takes them.
 TIMEOUT = 60.0
@@ -29,7 +29,7 @@ def wait_until(
         try:
             if value := condition():
                 return value
-        except Unavailable as error:
+        except UnavailableError as error:
             if "nothing can be counted" not in str(error):
                 raise
             why = f": {error}"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.command import addresses
 from sluicemq_broker.config import Config, load
 from support.ports import tcp
@@ -37,13 +37,13 @@ def test_a_door_that_is_taken_is_named_with_what_to_do(tmp_path: Path, taken: st
         r"--ports 6550 --data-dir '.*/my data-6550', and with addresses of its own in \[\[devices\]\]"
     )
     for wrong in (config(tmp_path, taken), config(tmp_path, tcp(), backend=taken)):
-        with pytest.raises(Unavailable, match=text):
+        with pytest.raises(UnavailableError, match=text):
             addresses.require_free(wrong)
 
 
 def test_who_has_the_default_doors_and_a_mongodb_is_told_of_ports_alone(taken: str) -> None:
     flags = {"ports": "60100", "http": taken.removeprefix("tcp://"), "mongodb_uri": "mongodb://db/"}
-    with pytest.raises(Unavailable, match=r"on this machine starts with --ports 59100$"):
+    with pytest.raises(UnavailableError, match=r"on this machine starts with --ports 59100$"):
         addresses.require_free(load(None, {}, flags))
 
 
@@ -55,7 +55,7 @@ def test_a_unix_socket_is_taken_only_while_somebody_listens(tmp_path: Path) -> N
         listener.bind(str(path))
         listener.listen()
         # Then
-        with pytest.raises(Unavailable, match="is taken"):
+        with pytest.raises(UnavailableError, match="is taken"):
             addresses.require_free(wanted)
     addresses.require_free(wanted)
 
@@ -66,5 +66,7 @@ def test_doors_that_are_free_or_that_connect_are_fine(tmp_path: Path, taken: str
 
 def test_an_address_of_the_environment_is_named_with_its_variable() -> None:
     environ = {"SLUICEMQ_ENDPOINT": "tcp://192.0.2.1:5550", "SLUICEMQ_DEVICES": "off", "SLUICEMQ_HTTP": ""}
-    with pytest.raises(Unavailable, match=r"192\.0\.2\.1:5550 \(of SLUICEMQ_ENDPOINT\) is no address of"):
+    with pytest.raises(
+        UnavailableError, match=r"192\.0\.2\.1:5550 \(of SLUICEMQ_ENDPOINT\) is no address of"
+    ):
         addresses.require_free(load(None, environ, {}))

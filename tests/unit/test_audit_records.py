@@ -9,7 +9,7 @@ from typing import Any
 import gevent
 import pytest
 
-from sluicemq.protocol.errors import NotFound, Unavailable
+from sluicemq.protocol.errors import NotFoundError, UnavailableError
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.parts.streams.subscriptions import SessionSubscriptions
 from sluicemq_broker.runtime import Count, Counters
@@ -35,7 +35,7 @@ class Stored:
     def write(self, records: list[AuditRecord], /) -> None:
         self.slow.wait()
         if self.away:
-            raise Unavailable("MongoDB is away")
+            raise UnavailableError("MongoDB is away")
         self.there |= {each.id: each for each in records}
 
     def trim(self, before: float, most: int, /) -> int:
@@ -62,8 +62,8 @@ class Rig:
 
     def refuse(self, peer: str, name: str = "mail", action: str = "purge") -> None:
         caller = Caller(ANYBODY.principal, f"tcp://{peer}:5555")
-        with pytest.raises(NotFound), self.audit.act(caller, "smq", action, name, {}):
-            raise NotFound("there is none")
+        with pytest.raises(NotFoundError), self.audit.act(caller, "smq", action, name, {}):
+            raise NotFoundError("there is none")
 
     def settle(self) -> None:
         gevent.sleep(0.001)

@@ -10,7 +10,7 @@ from gevent.event import Event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.runtime import Batcher
 
 
@@ -144,7 +144,7 @@ def test_a_batch_that_fails_is_logged_and_handed_back_and_the_next_is_written(
 
     def write(batch: list[int]) -> None:
         if 1 in batch:
-            raise Unavailable("patience is over")
+            raise UnavailableError("patience is over")
         if 2 in batch:
             raise ValueError("a mistake of ours")
         written.extend(batch)

@@ -9,7 +9,7 @@ from typing import Any
 import gevent
 import pytest
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq.protocol.rows import CountersRow, Figures, QueueRow, from_document
 from sluicemq_broker.admin import Snapshot, Snapshots, View
@@ -110,7 +110,7 @@ def test_a_stopping_broker_ends_them_all(feed: LiveFeed) -> None:
     events = listening(feed)
     feed.close()
     assert list(events) == []
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         feed.listen(LOOK, ANYBODY, lambda: True)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadHeaders, Duplicate, TooLarge
+from sluicemq.protocol.errors import BadHeadersError, DuplicateError, TooLargeError
 from sluicemq_broker.config import MAX_JOB_BYTES
 from sluicemq_broker.job import Backoff, Job
 from sluicemq_broker.queue import Onward, Verdict
@@ -93,7 +93,7 @@ def test_a_release_comes_again_a_moment_later_or_as_it_says() -> None:
 def test_a_delay_beyond_the_time_to_live_is_refused(kind: str) -> None:
     job = job_with(expires_at=NOW + 5)
     on_verdict(Verdict(b"receipt", kind, delay=4.9), job, "w", LINEAR, NOW)
-    with pytest.raises(BadHeaders, match=r"job 'job' would expire 1\.000 s before it is due"):
+    with pytest.raises(BadHeadersError, match=r"job 'job' would expire 1\.000 s before it is due"):
         on_verdict(Verdict(b"receipt", kind, delay=6), job, "w", LINEAR, NOW)
 
 
@@ -114,7 +114,7 @@ def test_a_result_that_is_kept_has_room_in_one_document(
     if most is None:
         assert on_verdict(too_large, job_with(**job), "w", LINEAR, NOW).size == len(too_large.detail)
     else:
-        with pytest.raises(TooLarge, match=f"{most} can be kept"):
+        with pytest.raises(TooLargeError, match=f"{most} can be kept"):
             on_verdict(too_large, job_with(**job), "w", LINEAR, NOW)
 
 
@@ -126,7 +126,7 @@ def test_a_result_that_is_kept_has_room_in_one_document(
     ],
 )
 def test_a_verdict_that_can_not_be_carried_out_rolls_the_job_back(job: dict[str, Any], decision: Any) -> None:
-    assert brief(on_refusal(Duplicate("there", "job"), job_with(**job), "w", LINEAR, NOW)) == decision
+    assert brief(on_refusal(DuplicateError("there", "job"), job_with(**job), "w", LINEAR, NOW)) == decision
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from sluicemq.protocol import errors
 
 
 @pytest.mark.parametrize(
-    ("kind", "python"), [(errors.Timeout, TimeoutError), (errors.BadHeaders, ValueError)]
+    ("kind", "python"), [(errors.TimeoutError, TimeoutError), (errors.BadHeadersError, ValueError)]
 )
 def test_what_python_has_an_error_for_is_that_error_too(
     kind: type[errors.SluiceError], python: type[Exception]

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 from gevent.queue import Queue
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, EventBus, silent
 from sluicemq_broker.runtime import Count, Counters
 from support.virtual_time import VirtualTime, come_to_rest
@@ -23,7 +23,7 @@ class FakeTransport:
     def __init__(self) -> None:
         self.in_store = True
         self.sent: list[list[str]] = []
-        self.comes: Queue[list[str] | Unavailable] = Queue()
+        self.comes: Queue[list[str] | UnavailableError] = Queue()
         self.greetings: list[Sequence[str]] = []
         self.broken = False
 
@@ -33,14 +33,14 @@ class FakeTransport:
         yield self
 
     def next(self) -> list[str]:
-        come: list[str] | Unavailable = self.comes.get()
-        if isinstance(come, Unavailable):
+        come: list[str] | UnavailableError = self.comes.get()
+        if isinstance(come, UnavailableError):
             raise come
         return come
 
     def send(self, lines: Sequence[str]) -> None:
         if self.broken:
-            raise Unavailable("nobody there")
+            raise UnavailableError("nobody there")
         self.sent.append(list(lines))
 
 
@@ -63,7 +63,7 @@ class BusRig:
             self.channel.announce(each)
         come_to_rest()
 
-    def hears(self, what: list[str] | Unavailable) -> None:
+    def hears(self, what: list[str] | UnavailableError) -> None:
         self.transport.comes.put(what)
         come_to_rest()
 
@@ -237,7 +237,7 @@ def test_who_may_have_missed_something_says_so_and_looks_at_everything(rig: BusR
     rig.bus.start(["sluicemq"])
     come_to_rest()
     rig.heard.clear()
-    rig.hears(Unavailable("the cursor is lost"))
+    rig.hears(UnavailableError("the cursor is lost"))
     assert rig.counters.values[Count.BUS_LOST] == 1
     while rig.channel.epoch != 2:
         come_to_rest()

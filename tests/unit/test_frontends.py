@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.config import BrokerSettings, DeviceSettings, QueueSettings
 from sluicemq_broker.doors import DoorGroup, Services
 from sluicemq_broker.doors.frontends import PushFrontend
@@ -333,7 +333,7 @@ def test_an_answer_to_an_asker_that_has_gone_is_not_counted_again() -> None:
     assert len(rig.queue.waiting) == 1
 
     for answer in answers:
-        answer(Unavailable("too late"))
+        answer(UnavailableError("too late"))
 
     assert held(frontend) == [0, 0, 0, 0]
     assert len(there.sent) == 1

@@ -14,7 +14,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames, BadHeaders, BadQueue, SluiceError, TooLarge
+from sluicemq.protocol.errors import (
+    BadFramesError,
+    BadHeadersError,
+    BadQueueError,
+    SluiceError,
+    TooLargeError,
+)
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.doors.frames import PlainJob, split
 from sluicemq_broker.job import Backoff, Dedupe, Job
@@ -61,7 +67,7 @@ def test_a_message_is_a_payload_with_a_queue_and_headers_before_it(
 
 @pytest.mark.parametrize("count", [0, 4, 1000])
 def test_another_number_of_frames_is_refused(count: int) -> None:
-    with pytest.raises(BadFrames, match=f"this one has {count}"):
+    with pytest.raises(BadFramesError, match=f"this one has {count}"):
         split([b""] * count)
 
 
@@ -74,7 +80,7 @@ def test_a_queue_may_have_this_name(name: str) -> None:
     "name", ["", ".a", "a.", "a..b", ".", "a b", "ä", "a/b", "x" * 65, "a.b\n", "\\xff", None, 3, b"a"]
 )
 def test_a_queue_may_not_have_this_name(name: object) -> None:
-    with pytest.raises(BadQueue, match="is no queue name"):
+    with pytest.raises(BadQueueError, match="is no queue name"):
         check_name(name)
 
 
@@ -111,7 +117,7 @@ def test_headers_win_over_the_queues_settings() -> None:
 def test_a_job_that_would_expire_before_it_is_due_is_refused(
     headers: dict[str, Any], settings: dict[str, Any]
 ) -> None:
-    with pytest.raises(BadHeaders, match=r"would expire .* before it is due"):
+    with pytest.raises(BadHeadersError, match=r"would expire .* before it is due"):
         make(headers, **settings)
 
 
@@ -238,7 +244,7 @@ def test_ids_that_the_broker_gives_are_all_different_and_sort_by_time() -> None:
     ],
 )
 def test_a_header_that_is_wrong_is_named_with_what_it_may_be(headers: dict[Any, Any], problem: str) -> None:
-    with pytest.raises(BadHeaders, match=problem):
+    with pytest.raises(BadHeadersError, match=problem):
         make(headers)
 
 
@@ -246,7 +252,7 @@ def test_an_error_quotes_a_little_of_what_is_wrong_however_wide_and_deep_it_is()
     wrong: Any = 0
     for _ in range(5):
         wrong = [wrong] * 6
-    with pytest.raises(BadHeaders) as refused:
+    with pytest.raises(BadHeadersError) as refused:
         make({"headers": wrong})
     assert len(str(refused.value)) < 500
 
@@ -255,7 +261,7 @@ def test_headers_that_are_too_deep_are_refused() -> None:
     deep: Any = 0
     for _ in range(21):
         deep = [deep]
-    with pytest.raises(BadHeaders, match="20 levels"):
+    with pytest.raises(BadHeadersError, match="20 levels"):
         make({"headers": {"a": deep}})
 
 
@@ -274,14 +280,14 @@ def test_headers_that_are_too_deep_are_refused() -> None:
     ],
 )
 def test_headers_that_can_not_be_read_are_refused(frame: bytes) -> None:
-    with pytest.raises(BadHeaders):
+    with pytest.raises(BadHeadersError):
         read([b"", frame, b"x"])
 
 
 def test_headers_count_with_the_bytes_that_they_take_in_mongodb() -> None:
     headers = {"headers": {"a": [1] * (MOST // 4)}}
     assert len(packed(headers)) < MOST // 3
-    with pytest.raises(TooLarge, match=r"the job has \d+ bytes"):
+    with pytest.raises(TooLargeError, match=r"the job has \d+ bytes"):
         make(headers)
 
 
@@ -296,7 +302,7 @@ def test_a_jobs_size_is_that_of_its_payload_and_its_own_headers_and_the_same_aft
 def test_a_job_may_have_so_many_bytes_and_its_own_headers_count() -> None:
     assert make(payload=b"x" * MOST).payload == b"x" * MOST
     for headers, payload in [({}, b"x" * (MOST + 1)), ({"headers": {"a": "x" * MOST}}, b"x")]:
-        with pytest.raises(TooLarge, match=f"max_job_bytes is {MOST}"):
+        with pytest.raises(TooLargeError, match=f"max_job_bytes is {MOST}"):
             make(headers, payload)
 
 

@@ -10,7 +10,7 @@ import falcon
 import pytest
 from falcon.testing import create_environ
 
-from sluicemq.protocol.errors import Forbidden
+from sluicemq.protocol.errors import ForbiddenError
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker.config import BrokerSettings, Config, PrincipalSettings, Secret
 from sluicemq_broker.http.authorization import HEADER, Authorization
@@ -185,7 +185,7 @@ def test_what_a_caller_may_not_do_is_forbidden_and_counted(callers: Callers, sec
     request = falcon.Request(create_environ())
     rule = Authorization(callers, NAMES)
     rule.check(request, needs, {"queue": "mail"})
-    with pytest.raises(Forbidden):
+    with pytest.raises(ForbiddenError):
         rule.check(request, needs, {"queue": "sms"})
 
 

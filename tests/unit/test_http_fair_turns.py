@@ -5,7 +5,7 @@ from __future__ import annotations
 import gevent
 import pytest
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.http import HubPace
 from sluicemq_broker.http.fair_turns import FairTurns
 from support.virtual_time import VirtualTime, come_to_rest
@@ -29,7 +29,7 @@ class Asked:
             with self._line.turn(had):
                 self.order.append(name)
                 self.over.wait()
-        except Unavailable:
+        except UnavailableError:
             self.refused.append(name)
 
 
@@ -127,7 +127,7 @@ def test_a_peer_without_a_turn_is_refused_when_its_patience_is_over_and_its_plac
     # When a peer waits, and another one after it
     for _ in range(2):
         looks.clear()
-        with pytest.raises(Unavailable, match="too many requests"):
+        with pytest.raises(UnavailableError, match="too many requests"):
             line.take(0)
         # Then it has waited for three seconds, and takes no turn
         assert len(looks) == 3

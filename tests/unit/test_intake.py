@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sluicemq.protocol.errors import Duplicate, TooLarge
+from sluicemq.protocol.errors import DuplicateError, TooLargeError
 from sluicemq_broker.queue import Push
 from sluicemq_broker.queue.intake import INSERT, INSERTS_AT_ONCE
 from sluicemq_broker.store import Pushed, Unclear
@@ -104,14 +104,14 @@ def test_a_refused_job_is_told_to_its_own_push_at_its_own_place(
     rig: IntakeRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Given
-    monkeypatch.setattr(rig.store, "push", lambda _jobs, _now, _at: Pushed([], {2: TooLarge("16 MiB")}))
+    monkeypatch.setattr(rig.store, "push", lambda _jobs, _now, _at: Pushed([], {2: TooLargeError("16 MiB")}))
     # When
     first, second = rig.push(a_job()), rig.push(a_job(), a_job("large"))
     rig.drain()
     # Then
     assert first.refused == {}
     assert second.refused is not None
-    assert [(at, type(error)) for at, error in second.refused.items()] == [(1, TooLarge)]
+    assert [(at, type(error)) for at, error in second.refused.items()] == [(1, TooLargeError)]
     assert (rig.counters.values["pushed"], rig.counters.values["refused"]) == (2, 1)
 
 
@@ -120,7 +120,7 @@ def test_a_duplicate_is_told_counted_by_its_own_name_and_handed_to_nobody(
 ) -> None:
     # Given
     worker = rig.worker(prefetch=3)
-    told = Pushed([], {1: Duplicate("not stored", "first")})
+    told = Pushed([], {1: DuplicateError("not stored", "first")})
     monkeypatch.setattr(rig.store, "push", lambda _jobs, _now, _at: told)
     # When
     push = rig.push(a_job("a"), a_job("b"), a_job("c"))

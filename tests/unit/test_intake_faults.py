@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, UnavailableError
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Push
 from sluicemq_broker.queue.intake import INSERT, INSERT_BYTES, INSERTS_AT_ONCE
@@ -26,7 +26,7 @@ def rig() -> IntakeRig:
 def test_an_insert_that_was_not_sent_is_repeated_as_it_was(rig: IntakeRig) -> None:
     # Given
     worker = rig.worker()
-    faults = [Unavailable("away")] * 3
+    faults = [UnavailableError("away")] * 3
     rig.store.before_insert = lambda _jobs: _raise_next(faults)
     # When
     told = rig.push(a_job("a"))
@@ -213,7 +213,7 @@ def test_when_the_broker_gives_up_what_is_not_stored_is_refused_and_nothing_of_i
 ) -> None:
     # Given
     worker = rig.worker(prefetch=5)
-    rig.store.before_insert = lambda _jobs: _raise_next([Unavailable("away")])
+    rig.store.before_insert = lambda _jobs: _raise_next([UnavailableError("away")])
     told = rig.push(a_job("a"))
     go_on()
     # When
@@ -221,7 +221,7 @@ def test_when_the_broker_gives_up_what_is_not_stored_is_refused_and_nothing_of_i
     rig.drain()
     # Then
     assert told.refused is not None
-    assert isinstance(told.refused[0], Unavailable)
+    assert isinstance(told.refused[0], UnavailableError)
     assert worker.jobs == []
     assert rig.scheduler.ledger.expected == 0
     assert rig.counters.values["unclear"] == 1
@@ -271,6 +271,6 @@ def _refuse_large(jobs: list[Job]) -> None:
         raise Refused("BSONObj size is invalid")
 
 
-def _raise_next(faults: list[Exception] | list[Unavailable] | list[Unclear]) -> None:
+def _raise_next(faults: list[Exception] | list[UnavailableError] | list[Unclear]) -> None:
     if faults:
         raise faults.pop()

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.bus import BusEvent, BusKind, Channel
 from sluicemq_broker.runtime import Counters
 from sluicemq_broker.security import LONGEST_LOGIN, Logins, SharedLogins
@@ -48,7 +48,7 @@ class Store:
 
     def _ask(self) -> None:
         if self.away:
-            raise Unavailable("no MongoDB primary")
+            raise UnavailableError("no MongoDB primary")
 
 
 class Brokers:
@@ -112,7 +112,7 @@ def test_a_logout_without_mongodb_holds_here_and_is_stored_later(brokers: Broker
     found = brokers.logins[0].read(cookie, lambda _name: [KEY])
     assert found
     brokers.store.away = True
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         brokers.logins[0].end(found[0])
     assert brokers.known(cookie) == [False, True]
     brokers.store.away = False

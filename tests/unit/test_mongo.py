@@ -9,7 +9,7 @@ from bson.errors import InvalidDocument
 from pymongo import ReadPreference
 from pymongo.errors import BulkWriteError, DocumentTooLarge, InvalidName, OperationFailure
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.store import Doubtful, Refused, Unclear, connect, connect_for_leases
 from sluicemq_broker.store.connection import REPLY_TIMEOUT, promised
 from sluicemq_broker.store.errors import brief, translated
@@ -38,7 +38,7 @@ def bulk(*codes: int, **details: Any) -> BulkWriteError:
 def test_what_the_statement_itself_is_to_blame_for_is_refused(error: Exception) -> None:
     with pytest.raises(Refused) as refused, translated():
         raise error
-    assert not isinstance(refused.value, Unavailable)
+    assert not isinstance(refused.value, UnavailableError)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
-from sluicemq import Unavailable
+from sluicemq import UnavailableError
 from sluicemq_broker.config import ConfigError, MongoUri, as_json, changes, describe, load
 from sluicemq_broker.store import connect
 
@@ -129,12 +129,12 @@ def test_what_is_wrong_with_a_uri_is_told_without_quoting_it(text: str, expected
     ],
 )
 def test_an_option_that_the_driver_refuses_is_named_by_its_number(options: str, refusal: str) -> None:
-    with pytest.raises(Unavailable, match=f"^mongodb_uri can't be used: {refusal}"):
+    with pytest.raises(UnavailableError, match=f"^mongodb_uri can't be used: {refusal}"):
         connect(f"mongodb://{_HOST}/?{options}")
 
 
 def test_hosts_that_dns_does_not_know_are_named_with_the_way_out() -> None:
-    with pytest.raises(Unavailable) as raised:
+    with pytest.raises(UnavailableError) as raised:
         connect("mongodb+srv://bob:hunter2@nosuch.invalid/?srvServiceName=mongodb&retryWrites=true")
     assert "the hosts of nosuch.invalid could not be looked up in DNS" in str(raised.value)
     assert "mongodb://HOST,HOST/?replicaSet=NAME" in str(raised.value)
@@ -143,7 +143,7 @@ def test_hosts_that_dns_does_not_know_are_named_with_the_way_out() -> None:
 
 def test_an_unknown_option_behind_a_secret_is_not_named() -> None:
     secret = "tlsCertificateKeyFilePassword=hun&ter2=x"  # noqa: S105 - a slip: & is written %26
-    with pytest.raises(Unavailable, match=r"option no\. 2, \*\*\*=\*\*\*") as raised:
+    with pytest.raises(UnavailableError, match=r"option no\. 2, \*\*\*=\*\*\*") as raised:
         connect(f"mongodb://{_HOST}/?{secret}")
     assert "ter2" not in str(raised.value)
 
@@ -186,7 +186,7 @@ def connected(uri: str) -> list[str]:
     """What is told of a connection to it that fails."""
     try:
         connect(uri).close()
-    except Unavailable as error:
+    except UnavailableError as error:
         return told_of(error)
     return []
 

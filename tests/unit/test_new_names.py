@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.protocol.errors import QueueFull
+from sluicemq.protocol.errors import QueueFullError
 from sluicemq_broker.context import NewNames
 from sluicemq_broker.runtime import Count, Counters
 
@@ -24,7 +24,7 @@ class Rig:
         for number in range(count):
             try:
                 self.names.ask("queue 'a'", peer, self.now, there=there + number, most=most, plain=plain)
-            except QueueFull:
+            except QueueFullError:
                 return number
         return count
 
@@ -58,7 +58,7 @@ def test_a_tenth_of_all_is_left_by_peers_that_made_many_and_by_plain_sockets(rig
     assert rig.made("plain", 5, there=88, most=100, plain=True) == 2
     assert rig.made("few", 20, there=85, most=100) == 10
     rig.names.ask("queue 'a'", "another", 0.0, there=99, most=100)
-    with pytest.raises(QueueFull):
+    with pytest.raises(QueueFullError):
         rig.names.ask("queue 'a'", "another", 0.0, there=100, most=100)
 
 

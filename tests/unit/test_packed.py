@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.packed import LONGEST_TOPIC, extended, frames, pack, scan, slices, unpack
 from sluicemq_devices.zmtp import encode
 
@@ -41,7 +41,7 @@ def test_a_frame_more_is_the_last(messages: list[list[bytes]]) -> None:
 def test_what_is_no_whole_messages_is_refused(text: bytes) -> None:
     try:
         ends, _topics = scan(text)
-    except BadFrames:
+    except BadFramesError:
         return
     assert b"".join(slices(text, ends)) == text
     assert len(unpack(text)) == len(ends)
@@ -51,5 +51,5 @@ def test_what_is_no_whole_messages_is_refused(text: bytes) -> None:
     "text", [b"\x00", b"\x01\x00", b"\x00\x05abc", b"\x02\x00\x00", b"\x04\x01a", b"\x01\x00\x08\x00"]
 )
 def test_half_a_message_and_a_command_are_refused(text: bytes) -> None:
-    with pytest.raises(BadFrames):
+    with pytest.raises(BadFramesError):
         scan(text)

@@ -8,7 +8,7 @@ from unittest.mock import MagicMock
 import pytest
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import Paused
+from sluicemq.protocol.errors import PausedError
 from sluicemq_broker.config import Config
 from sluicemq_broker.queue import Queue
 from support.fakes import Held, a_context, go_on
@@ -98,7 +98,7 @@ def test_a_queue_refuses_jobs_while_its_intake_is_paused_and_says_how_to_resume_
     queue.pause(frozenset({wire.INTAKE}))
     queue.pause(frozenset({wire.INTAKE}))
     # Then
-    with pytest.raises(Paused, match="sluicemq resume mail --intake"):
+    with pytest.raises(PausedError, match="sluicemq queues resume mail --intake"):
         queue.capacity.admit()
     queue.pause(frozenset({wire.DELIVERY}))
     queue.capacity.admit()

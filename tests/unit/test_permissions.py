@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.protocol.errors import Forbidden
+from sluicemq.protocol.errors import ForbiddenError
 from sluicemq.protocol.permissions import Action, Permissions, matches
 from sluicemq_broker.security import Caller, Principal, authorize
 
@@ -92,7 +92,7 @@ def test_a_refusal_names_principal_action_and_queue_and_is_reported() -> None:
         refused=lambda who, action, name: reported.append((who.name, who.peer, action, name)),
     )
     authorize(caller, Action.PUSH, "mail")
-    with pytest.raises(Forbidden, match="mailer may not push fax"):
+    with pytest.raises(ForbiddenError, match="mailer may not push fax"):
         authorize(caller, Action.PUSH, "fax")
     assert reported == [("mailer", "tcp://h:1", "push", "fax")]
 
@@ -102,6 +102,6 @@ def test_a_change_holds_for_callers_that_are_there_already() -> None:
     caller = Caller(principal, key="k1")
     authorize(caller, Action.PUSH, "mail")
     principal.change(Permissions.read("work=mail"), keys=frozenset({"k2"}))
-    with pytest.raises(Forbidden):
+    with pytest.raises(ForbiddenError):
         authorize(caller, Action.PUSH, "mail")
     assert not caller.is_known

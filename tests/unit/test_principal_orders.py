@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.protocol.errors import BadFrames, SluiceError
+from sluicemq.protocol.errors import BadFramesError, SluiceError
 from sluicemq_broker.admin import PrincipalAdmin
 from sluicemq_broker.admin.principals import KnownPrincipals
 from sluicemq_broker.store import PrincipalRecord
@@ -68,7 +68,7 @@ def test_an_order_that_is_refused_hashes_no_password(
 
 def test_one_that_another_broker_has_added_meanwhile_is_refused(known: KnownPrincipals) -> None:
     late = PrincipalAdmin(known._replace(record=lambda _name: None))
-    with pytest.raises(BadFrames, match="there is a principal alice already"):
+    with pytest.raises(BadFramesError, match="there is a principal alice already"):
         late.do("add", {"name": "alice", **_PASSWORD, **_PERMISSIONS})
 
 

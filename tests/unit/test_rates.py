@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.protocol.errors import QueueFull
+from sluicemq.protocol.errors import QueueFullError
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.security import Caller, Limits, Principal, charge, pay_for_one, put_back, takes
@@ -226,13 +226,13 @@ class TestPrincipal:
     def test_a_job_that_cant_wait_is_refused_while_earlier_ones_are_owed(self, principal: Principal) -> None:
         for _ in range(11):
             pay_for_one(principal)
-        with pytest.raises(QueueFull, match="eve sends more than 10 jobs or messages a second and"):
+        with pytest.raises(QueueFullError, match="eve sends more than 10 jobs or messages a second and"):
             pay_for_one(principal)
 
     def test_one_limit_is_named_alone(self, principal: Principal, rates: Rates) -> None:
         principal.change(Permissions(), limits=Limits(bytes_rate=7))
         rates.hold(Sender(), 1, 8)
-        with pytest.raises(QueueFull, match="eve sends more than 7 bytes a second: try"):
+        with pytest.raises(QueueFullError, match="eve sends more than 7 bytes a second: try"):
             pay_for_one(principal)
 
     def test_a_principal_without_limits_sends_any_number(self, principal: Principal, notes: Notes) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from sluicemq.protocol.errors import (
-    Expired,
-    Forbidden,
-    NotFound,
-    QueueFull,
+    ExpiredError,
+    ForbiddenError,
+    NotFoundError,
+    QueueFullError,
     SluiceError,
-    Unavailable,
-    Uncertain,
+    UnavailableError,
+    UncertainError,
 )
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.context import Retry
@@ -136,7 +136,7 @@ def test_many_who_ask_at_once_cost_one_read_and_are_all_told(rig: WaitersRig) ->
 def test_a_job_that_is_not_there_is_not_found(rig: WaitersRig) -> None:
     rig.ask()
     go_on()
-    assert rig.heard == [("client", NotFound)]
+    assert rig.heard == [("client", NotFoundError)]
     assert not len(rig.waiters)
 
 
@@ -149,7 +149,7 @@ def test_a_job_that_has_just_expired_here_is_known_as_such_and_those_long_gone_a
     rig.waiters.expired([f"other {number}" for number in range(1000)])
     rig.ask()
     go_on()
-    assert rig.heard == [("client", Expired), ("client", NotFound)]
+    assert rig.heard == [("client", ExpiredError), ("client", NotFoundError)]
 
 
 def test_a_job_that_ends_here_while_it_is_looked_for_is_not_taken_for_unknown(rig: WaitersRig) -> None:
@@ -177,7 +177,7 @@ def test_a_job_stored_while_another_looks_for_it_in_vain_is_not_taken_for_unknow
     go_on()
     go_on()
     # Then only the first gets the answer that there is none
-    assert rig.heard == [("early", NotFound), ("later", "on its way")]
+    assert rig.heard == [("early", NotFoundError), ("later", "on its way")]
 
 
 def test_who_pushed_the_job_is_not_told_that_it_is_unknown(rig: WaitersRig) -> None:
@@ -185,7 +185,7 @@ def test_who_pushed_the_job_is_not_told_that_it_is_unknown(rig: WaitersRig) -> N
     rig.waiters.wait("job", lambda outcome: rig.heard.append(("pusher", told(outcome))))
     rig.ask()
     go_on()
-    assert rig.heard == [("client", NotFound)]
+    assert rig.heard == [("client", NotFoundError)]
     assert len(rig.waiters) == 1
 
 
@@ -210,7 +210,7 @@ def test_a_large_result_is_not_read_before_who_asks_has_room_for_it(rig: Waiters
     assert isinstance(stored, StoredResult)
     assert stored.read() == b"42"
     rig.store._ended.clear()
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFoundError):
         stored.read()
 
 
@@ -222,7 +222,7 @@ def test_a_job_that_was_there_and_ends_elsewhere_unremembered_is_uncertain(rig: 
     for _ in range(2):
         rig.waiters.poll_others(NOW, alone=False)
         go_on()
-    assert rig.heard[1:] == [("client", Uncertain)]
+    assert rig.heard[1:] == [("client", UncertainError)]
 
 
 def test_a_job_that_is_gone_while_some_expire_is_waited_for_until_it_is_known_which(rig: WaitersRig) -> None:
@@ -240,7 +240,7 @@ def test_a_job_that_is_gone_while_some_expire_is_waited_for_until_it_is_known_wh
         go_on()
         rig.waiters.expired(["job"])
     # Then
-    assert rig.heard[1:] == [("another", "on its way"), ("client", Expired), ("another", Expired)]
+    assert rig.heard[1:] == [("another", "on its way"), ("client", ExpiredError), ("another", ExpiredError)]
 
 
 # ------------------------------------------------------------ alone, and with other brokers
@@ -309,7 +309,7 @@ def test_all_who_wait_are_looked_up_when_jobs_may_have_ended_without_a_word(rig:
     for _ in range(20):
         go_on()
     seconds_pass(rig, 1, alone=True)
-    assert sorted(rig.heard) == [(each, Uncertain) for each in ("job-0", "job-1500", "job-2999")]
+    assert sorted(rig.heard) == [(each, UncertainError) for each in ("job-0", "job-1500", "job-2999")]
 
 
 # ------------------------------------------------------------ many of a session
@@ -368,7 +368,7 @@ def test_a_session_has_so_many_questions_at_once_and_no_more(
     rig.begin("job")
     for number in range(MOST_REQUESTS):
         results.ask(number, "mail", "job", 60)
-    with pytest.raises(QueueFull, match="ask again later"):
+    with pytest.raises(QueueFullError, match="ask again later"):
         results.ask(0, "mail", "job", 60)
     while results.waiting:
         go_on()
@@ -424,7 +424,7 @@ def test_who_may_no_longer_push_when_a_job_of_its_own_is_found_does_not_hear_its
     # When it asks for its result
     results.ask(1, "mail", "job", 60, Caller(principal))
     # Then it is refused, and waits for nothing
-    assert [type(each) for each in heard] == [Forbidden]
+    assert [type(each) for each in heard] == [ForbiddenError]
     assert not len(results)
 
 
@@ -453,7 +453,7 @@ def test_a_session_that_goes_leaves_no_question_behind(
 
 
 @pytest.mark.parametrize(
-    ("fault", "others"), [(Refused("too large"), [b"42"]), (ValueError("a mistake"), [Unavailable])]
+    ("fault", "others"), [(Refused("too large"), [b"42"]), (ValueError("a mistake"), [UnavailableError])]
 )
 def test_a_look_up_that_is_refused_is_answered_and_costs_no_other_its_answer(
     rig: WaitersRig, fault: Exception, others: list[Any]
@@ -470,7 +470,7 @@ def test_a_look_up_that_is_refused_is_answered_and_costs_no_other_its_answer(
     settle(lambda: len(rig.heard) == 21)
     # Then
     assert [heard for name, heard in rig.heard if name == "good"] == others * 20
-    assert [type(fault) if isinstance(fault, Refused) else Unavailable] == [
+    assert [type(fault) if isinstance(fault, Refused) else UnavailableError] == [
         heard for name, heard in rig.heard if name == "bad"
     ]
     assert not len(rig.waiters)

@@ -8,7 +8,7 @@ import gevent
 import pytest
 from gevent.event import Event
 
-from sluicemq.protocol.errors import TooLarge, Unavailable
+from sluicemq.protocol.errors import TooLargeError, UnavailableError
 from sluicemq_broker.context import Retry
 from sluicemq_broker.store import Doubtful, Refused, Unclear
 
@@ -35,7 +35,7 @@ def test_an_answer_is_handed_on() -> None:
 
 
 def test_a_statement_is_repeated_until_it_is_answered() -> None:
-    away = [Unavailable("away")] * 5
+    away = [UnavailableError("away")] * 5
     assert at_once().run(failing(*away)) == "answer"
 
 
@@ -43,7 +43,7 @@ def test_only_an_unclear_outcome_is_told_and_before_the_repetition() -> None:
     # Given
     told: list[str] = []
     statement = failing(
-        Unavailable("not sent"), Unclear("cut"), Unavailable("not sent"), Unclear("cut again")
+        UnavailableError("not sent"), Unclear("cut"), UnavailableError("not sent"), Unclear("cut again")
     )
 
     def noted() -> str:
@@ -57,7 +57,7 @@ def test_only_an_unclear_outcome_is_told_and_before_the_repetition() -> None:
 
 
 def test_an_error_that_waiting_can_not_cure_is_raised_at_once() -> None:
-    for error in (TooLarge("16 MiB"), Refused("16 MiB")):
+    for error in (TooLargeError("16 MiB"), Refused("16 MiB")):
         with pytest.raises(type(error)):
             at_once().run(failing(error))
 
@@ -79,7 +79,7 @@ def test_when_the_broker_gives_up_every_waiting_statement_raises_its_error() -> 
 
     def away() -> None:
         tried.set()
-        raise Unavailable("away")
+        raise UnavailableError("away")
 
     waiting = [gevent.spawn(retry.run, away) for _ in range(3)]
     assert tried.wait(60)
@@ -88,7 +88,7 @@ def test_when_the_broker_gives_up_every_waiting_statement_raises_its_error() -> 
     gevent.joinall(waiting, timeout=60)
     # Then
     assert retry.over
-    assert all(isinstance(each.exception, Unavailable) for each in waiting)
+    assert all(isinstance(each.exception, UnavailableError) for each in waiting)
 
 
 def test_after_giving_up_a_statement_is_tried_once_and_a_doubt_is_still_told() -> None:
@@ -107,7 +107,7 @@ def test_after_giving_up_a_statement_is_tried_once_and_a_doubt_is_still_told() -
 
 def test_an_outage_is_two_lines_in_the_log_however_long_it_is(caplog: pytest.LogCaptureFixture) -> None:
     retry = at_once()
-    retry.run(failing(*[Unavailable("no primary")] * 9))
+    retry.run(failing(*[UnavailableError("no primary")] * 9))
     retry.run(failing())
     said = [each.getMessage() for each in caplog.records if each.name == "broker.store"]
     assert said == ["MongoDB is away, waiting for it: no primary", "MongoDB is back"]

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from sluicemq import BadFrames
+from sluicemq import BadFramesError
 from sluicemq.protocol import rows
 from sluicemq.protocol.rows import BrokerRow, EventRow, JobRow, RedriveRow, Row, ScheduleRow
 
@@ -40,7 +40,7 @@ def test_an_older_broker_may_send_less() -> None:
 
 
 def test_another_answer_is_refused_by_name() -> None:
-    with pytest.raises(BadFrames, match=r"Expected `float .*\$\.seen"):
+    with pytest.raises(BadFramesError, match=r"Expected `float .*\$\.seen"):
         rows.from_wire(BrokerRow, {**BROKER, "seen": "long ago"})
 
 

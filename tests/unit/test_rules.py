@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from sluicemq.cli.app import app
 from sluicemq.protocol import job_headers
 from sluicemq.protocol.durations import in_seconds, seconds_of
-from sluicemq.protocol.errors import BadFrames, BadHeaders
+from sluicemq.protocol.errors import BadFramesError, BadHeadersError
 from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.config import (
     BrokerSettings,
@@ -95,7 +95,7 @@ def test_every_option_of_time_is_the_same_at_every_door(option: Any, tmp_path: P
     config = loaded(tmp_path, {"queues": {"a": {option.setting: "1h30m"}}})
     assert getattr(config.queue("a"), option.name) == 5400.0
     for wrong in ("1h30", "soon", "99w99w", "9999999w"):
-        with pytest.raises(BadHeaders, match=f"{option.name}.*expected seconds"):
+        with pytest.raises(BadHeadersError, match=f"{option.name}.*expected seconds"):
             check_headers({option.name: wrong})
 
 
@@ -142,14 +142,14 @@ def test_a_number_or_a_flag_in_quotes_is_a_text_in_toml_for_every_key(kind: Any,
 def test_a_number_that_is_none_is_refused_by_every_rule(option: Any) -> None:
     for number in NO_NUMBERS:
         assert not option.rule.holds(number), number
-        with pytest.raises(BadHeaders, match=f"'{option.name}'"):
+        with pytest.raises(BadHeadersError, match=f"'{option.name}'"):
             check_headers({option.name: number})
 
 
 @pytest.mark.parametrize("number", [*NO_NUMBERS, "nan", "1e999", "5x"])
 def test_a_number_of_a_backoff_is_as_any_other(number: Any) -> None:
     for name in ("base", "cap", "factor", "jitter"):
-        with pytest.raises(BadHeaders, match="'backoff'"):
+        with pytest.raises(BadHeadersError, match="'backoff'"):
             check_headers({"backoff": {name: number}})
     assert check_headers({"backoff": {"base": "5s", "cap": "1h"}}) == {
         "backoff": {"base": 5.0, "cap": 3600.0}
@@ -222,7 +222,7 @@ def test_minus_zero_is_zero_where_zero_may_be() -> None:
 @pytest.mark.parametrize("delay", [b"nan", b"inf", b"-1", b"1e308", b"1_0", b"\xff", b"", b"soon", b"9999w"])
 def test_a_delay_of_a_plain_worker_is_a_span_of_time(delay: bytes) -> None:
     assert commit_frames([b"ROLLBACK", b"r", b"why", b"1h30m"], bool).delay == 5400.0
-    with pytest.raises(BadFrames, match="delay"):
+    with pytest.raises(BadFramesError, match="delay"):
         commit_frames([b"ROLLBACK", b"r", b"why", delay], bool)
 
 
@@ -230,7 +230,7 @@ def test_a_moment_that_is_none_is_refused_with_an_example() -> None:
     rule = OPTIONS["not_before"].rule
     assert rule(datetime(2030, 1, 1, tzinfo=UTC)) == datetime(2030, 1, 1, tzinfo=UTC).timestamp()
     for text in ("tomorrow", "2030-01-01", "2030-01-01T00:00:00", "0001-01-01T00:00:00+14:00"):
-        with pytest.raises(BadHeaders, match="such as 2030-01-31T12:00:00Z"):
+        with pytest.raises(BadHeadersError, match="such as 2030-01-31T12:00:00Z"):
             check_headers({"not_before": text})
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.runtime import Measure
 from sluicemq_broker.store import ServerClock
 from support.jobs import NOW
@@ -31,7 +31,7 @@ class Server:
         delay = self.delays.pop(0) if self.delays else 0.001
         self.monotonic += abs(delay)
         if delay < 0:
-            raise Unavailable("no answer")
+            raise UnavailableError("no answer")
         return {"localTime": datetime.fromtimestamp(self.time, UTC).replace(tzinfo=None)}
 
     @property
@@ -85,7 +85,7 @@ def test_a_question_that_is_not_answered_is_asked_again() -> None:
 
 def test_without_any_answer_there_is_no_clock() -> None:
     server: Any = Server(*[-1.0] * 100)
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         a_clock(server).set(server)
 
 

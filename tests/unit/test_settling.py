@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import LeaseLost, SluiceError, Unavailable, Uncertain
+from sluicemq.protocol.errors import LeaseLostError, SluiceError, UnavailableError, UncertainError
 from sluicemq_broker.context import Memory
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue import Settlement, Verdict
@@ -132,7 +132,7 @@ def test_a_commit_without_an_answer_was_ours_if_nobody_else_can_have_had_the_job
     def removed_and_not_answered(jobs: Sequence[Job]) -> dict[str, SluiceError]:
         if cut:
             raise cut.pop()
-        return {each.id: Uncertain("gone") for each in jobs}
+        return {each.id: UncertainError("gone") for each in jobs}
 
     monkeypatch.setattr(rig.store, "commit", removed_and_not_answered)
     monkeypatch.setattr(rig.owners, "keeps", lambda _owner: kept)
@@ -140,7 +140,7 @@ def test_a_commit_without_an_answer_was_ours_if_nobody_else_can_have_had_the_job
     rig.verdict(wire.COMMIT)
     # Then
     assert [{at: type(why) for at, why in each.items()} for each in rig.heard] == [
-        {} if kept else {0: Uncertain}
+        {} if kept else {0: UncertainError}
     ]
 
 
@@ -151,7 +151,7 @@ def test_jobs_that_another_broker_has_taken_over_are_forgotten_together(
     rig = SettlingRig(200)
     rig.hire()
     assert len(rig.held) == 200
-    monkeypatch.setattr(rig.store, "commit", lambda jobs: {each.id: LeaseLost("gone") for each in jobs})
+    monkeypatch.setattr(rig.store, "commit", lambda jobs: {each.id: LeaseLostError("gone") for each in jobs})
     decided: list[float] = []
     next_time = rig.scheduler.next_time
 
@@ -164,7 +164,7 @@ def test_jobs_that_another_broker_has_taken_over_are_forgotten_together(
     rig.verdict(wire.COMMIT)
     # Then
     assert not rig.held
-    assert [set(map(type, each.values())) for each in rig.heard] == [{LeaseLost}]
+    assert [set(map(type, each.values())) for each in rig.heard] == [{LeaseLostError}]
     assert len(decided) < 10
 
 
@@ -181,7 +181,7 @@ def test_a_new_job_does_not_overtake_those_that_a_worker_gives_back(monkeypatch:
     assert arrival.jobs == []
 
 
-@pytest.mark.parametrize("fault", [Unavailable("away"), ValueError("a mistake")])
+@pytest.mark.parametrize("fault", [UnavailableError("away"), ValueError("a mistake")])
 @pytest.mark.parametrize("kind", [wire.COMMIT, wire.ROLLBACK, wire.RELEASE])
 def test_jobs_whose_verdict_can_not_be_written_are_forgotten_so_that_the_audit_finds_them(
     kind: str, fault: Exception
@@ -197,7 +197,7 @@ def test_jobs_whose_verdict_can_not_be_written_are_forgotten_so_that_the_audit_f
     # Then
     assert not rig.held
     assert len(rig.store.reserved) == 3
-    refused = dict.fromkeys(range(3), Unavailable)
+    refused = dict.fromkeys(range(3), UnavailableError)
     assert [{at: type(why) for at, why in each.items()} for each in rig.heard] == [refused]
 
 
@@ -206,7 +206,7 @@ def test_jobs_that_can_not_be_removed_before_they_are_sent_are_forgotten_and_the
 ):
     rig = SettlingRig(3, pops=True)
     rig.retry.give_up()
-    rig.store.fault = Unavailable("away")
+    rig.store.fault = UnavailableError("away")
     rig.hire()
     assert not rig.held
     assert rig.hand.messages[-1] == []

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import TooLarge
+from sluicemq.protocol.errors import TooLargeError
 from sluicemq_broker.config import MAX_JOB_BYTES, QueueSettings
 from sluicemq_broker.job import RESULT_WANTED_FOR, Backoff
 from sluicemq_broker.queue.decisions import DIED, NOT_ARRIVED, NOT_BEGUN, TIMED_OUT
@@ -200,4 +200,4 @@ def test_a_result_may_be_as_long_as_can_be_kept(settings: dict[str, Any], most: 
         rig.verdict(wire.COMMIT, detail=bytes((most or MAX_JOB_BYTES) + over))
         refused = most is not None and over
         assert len(rig.store.rolled_back) == refused
-        assert [type(each) for each in rig.heard[0].values()] == ([TooLarge] if refused else [])
+        assert [type(each) for each in rig.heard[0].values()] == ([TooLargeError] if refused else [])

@@ -8,7 +8,7 @@ from typing import Any, cast
 import gevent
 import pytest
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, silent
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.security import Principals, SharedPrincipals
@@ -35,7 +35,7 @@ class FaultyStore:
     def read(self, after: int | None = None) -> Iterator[PrincipalRecord]:
         self.read_from.append(after)
         if self.away:
-            raise Unavailable("no MongoDB primary")
+            raise UnavailableError("no MongoDB primary")
         yield from [each for each in self.records if each.revision > (after or 0)]
 
     def change(self, name: str, change: Any, now: float, *, keep_operator: bool) -> PrincipalRecord | None:
@@ -95,7 +95,7 @@ def test_the_principals_that_were_read_last_hold_while_mongodb_is_away() -> None
     broker.shared.prepare()
     broker.store.away = True
 
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         broker.shared.follow()
     broker.shared.on_event(BusEvent(BusKind.PRINCIPALS))
     gevent.idle()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.streams import Lags
 
 
@@ -18,7 +18,7 @@ class Subscriptions:
 
     def known(self) -> list[dict[str, Any]]:
         if self.rows is None:
-            raise Unavailable("no primary")
+            raise UnavailableError("no primary")
         return self.rows
 
 
@@ -31,7 +31,7 @@ def test_what_was_seen_last_is_kept_until_nobody_can_tell() -> None:
     assert lags.rows == subscriptions.rows
     # When
     subscriptions.rows = None
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         lags.measure()
     # Then
     assert lags.rows == []

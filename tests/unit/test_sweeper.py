@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.reservations import Reservations
 from sluicemq_broker.queues import Sweeper
@@ -158,8 +158,8 @@ def test_groups_without_a_head_are_looked_for_at_once_when_a_broker_has_gone(
 
 
 def test_when_mongodb_is_away_not_every_queue_waits_for_it(rig: SweeperRig) -> None:
-    rig.fail(Unavailable("no primary"))
-    with pytest.raises(Unavailable, match="no primary"):
+    rig.fail(UnavailableError("no primary"))
+    with pytest.raises(UnavailableError, match="no primary"):
         rig.sweeper.sweep()
     assert rig.given_back() == [[], [], []]
 

@@ -137,7 +137,9 @@ def test_a_call_travels_as_named_arguments_and_comes_back(
         *([sent.pop("subject")] if "subject" in sent else []),
         *sent.pop("copies", []),
     ]
-    assert json.loads(app.handler(job_of(step)) or b"") == send(*positional, **sent)
+    result = app.handler(job_of(step))
+    assert isinstance(result, bytes)
+    assert json.loads(result) == send(*positional, **sent)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sluicemq.protocol.errors import Forbidden, NotFound
+from sluicemq.protocol.errors import ForbiddenError, NotFoundError
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq.protocol.rows import IncidentsRow, RecentRow, StatsRow, StreamsRow, from_document
 from sluicemq_broker.security import ANYBODY, NOTHING, Caller, Needs, Principal, told, visible
@@ -91,7 +91,7 @@ def test_curves_of_other_queues_are_left_out() -> None:
 
 @pytest.mark.parametrize("action", Action)
 def test_the_queue_that_was_meant_is_told_to_whoever_may_do_anything_there(action: Action) -> None:
-    error = NotFound("there is no queue 'mial'")
+    error = NotFoundError("there is no queue 'mial'")
     error.meant = "mail"
 
     assert str(told(_caller(f"{action}=mail"), error)) == f"{error}; did you mean 'mail'?"
@@ -115,7 +115,7 @@ def test_a_request_is_refused_without_its_action_on_its_name() -> None:
 
     needs.ask(SEES_MAIL, "mail")
     for wrong in ("sms", "", None, 3):
-        with pytest.raises(Forbidden):
+        with pytest.raises(ForbiddenError):
             needs.ask(SEES_MAIL, wrong)
 
 
@@ -124,7 +124,7 @@ def test_a_list_is_answered_with_fewer_rows_but_of_one_name_it_is_refused() -> N
 
     needs.ask(SEES_MAIL, None)
     assert needs.show(SEES_MAIL, ROWS) == ROWS[:1]
-    with pytest.raises(Forbidden):
+    with pytest.raises(ForbiddenError):
         needs.ask(SEES_MAIL, "sms")
 
 
@@ -132,7 +132,7 @@ def test_the_content_may_need_more() -> None:
     needs = Needs(Action.MANAGE, 0, more=lambda _admin, to: [(Action.PUSH, to)] if to else ())
 
     needs.ask_more(SEES_MAIL, object(), None)
-    with pytest.raises(Forbidden, match="push sms"):
+    with pytest.raises(ForbiddenError, match="push sms"):
         needs.ask_more(SEES_MAIL, object(), "sms")
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faults.turns import LONGEST, slowness
-from sluicemq.protocol.errors import BadTopic
+from sluicemq.protocol.errors import BadTopicError
 from sluicemq.protocol.packed import pack
 from sluicemq_broker.store import Segment
 from sluicemq_broker.streams import Topics, Usage
@@ -44,7 +44,7 @@ def fits(wanted: bytes, topic: bytes) -> bool:
 def test_topics_are_wanted_as_regular_expressions_say(wanted: list[bytes], topics: list[bytes]) -> None:
     try:
         mine = Topics(wanted)
-    except BadTopic:
+    except BadTopicError:
         return
     assert [mine.want(each) for each in topics] == [by_expression(wanted, each) for each in topics]
 
@@ -54,7 +54,7 @@ def test_the_patterns_of_one_filter_have_a_bound_of_words_in_all() -> None:
 
     Topics([longest[2 * at :] for at in range(30)])
 
-    with pytest.raises(BadTopic, match=f"at most {MOST_WORDS}"):
+    with pytest.raises(BadTopicError, match=f"at most {MOST_WORDS}"):
         Topics([b".".join([b"*"] * 126 + [b"%d" % at]) for at in range(33)])
 
 

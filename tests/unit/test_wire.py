@@ -409,12 +409,12 @@ def test_every_verb_has_golden_bytes() -> None:
 
 @pytest.mark.parametrize("first", [b"", b"SMQ2", b"smq1", b"\xff\x00\x00\x00\x00"])
 def test_another_version_is_told_apart_from_a_bad_message(first: bytes) -> None:
-    with pytest.raises(errors.BadVersion, match="SMQ/1"):
+    with pytest.raises(errors.BadVersionError, match="SMQ/1"):
         wire.decode([first, wire.PING, b"\x91\x07"])
 
 
 def test_no_frames_at_all_are_another_protocol() -> None:
-    with pytest.raises(errors.BadVersion):
+    with pytest.raises(errors.BadVersionError):
         wire.decode([])
 
 
@@ -436,13 +436,13 @@ def test_no_frames_at_all_are_another_protocol() -> None:
     ],
 )
 def test_what_is_no_message_is_refused(frames: list[bytes]) -> None:
-    with pytest.raises(errors.BadFrames):
+    with pytest.raises(errors.BadFramesError):
         wire.decode(frames)
 
 
 @given(st.lists(st.binary(max_size=40), max_size=5))
 def test_noise_never_raises_anything_else(frames: list[bytes]) -> None:
-    with contextlib.suppress(errors.BadFrames, errors.BadVersion):
+    with contextlib.suppress(errors.BadFramesError, errors.BadVersionError):
         wire.decode([wire.VERSION, *frames])
 
 
@@ -457,14 +457,14 @@ def test_plain_headers_are_json_or_msgpack_or_nothing() -> None:
     "frame", [b"{", b"{]", b"\x93\x01\x02\x03", b"\x07", b"\xc1", b"[1]", b'{"a":' * 10_000]
 )
 def test_headers_that_are_no_map_are_refused(frame: bytes) -> None:
-    with pytest.raises(errors.BadHeaders):
+    with pytest.raises(errors.BadHeadersError):
         job_headers.decode(frame)
 
 
 def test_headers_beyond_their_bytes_are_too_large() -> None:
     assert job_headers.decode(job_headers.encode({"headers": {"a": "x" * 65_000}}))
     for frame in (b'{"a": "' + b"x" * 65_536 + b'"}', job_headers.encode({"a": "x" * 65_536})):
-        with pytest.raises(errors.TooLarge, match="65536"):
+        with pytest.raises(errors.TooLargeError, match="65536"):
             job_headers.decode(frame)
 
 
@@ -496,7 +496,7 @@ UNITS = {
 def test_a_message_of_too_many_values_is_refused_with_its_number(verb: bytes, size: int, unit: bytes) -> None:
     frames = [wire.VERSION, verb, listing(unit, size)]
 
-    with pytest.raises(errors.BadFrames, match="more than 20000 values"):
+    with pytest.raises(errors.BadFramesError, match="more than 20000 values"):
         wire.decode_request(frames)
     assert wire.number_of(frames) == 7
 
@@ -506,19 +506,19 @@ def test_a_message_of_too_many_values_is_refused_with_its_number(verb: bytes, si
     [(3, "msgpack"), (3000, "ends too early"), (300_000, "ends too early"), (2**20, "is not whole")],
 )
 def test_lists_that_announce_more_than_they_hold_are_refused_before_room_is_made(size: int, why: str) -> None:
-    with pytest.raises(errors.BadFrames, match=why):
+    with pytest.raises(errors.BadFramesError, match=why):
         wire.decode_request([wire.VERSION, wire.PUSH, b"\xdc\xff\xff" * (size // 3)])
 
 
 @pytest.mark.parametrize("verb", [wire.HELLO, wire.READY, wire.EXTEND, wire.PEEK, b"NONE"])
 def test_a_verb_without_payloads_has_few_bytes(verb: bytes) -> None:
-    with pytest.raises(errors.BadFrames, match="65536 bytes"):
+    with pytest.raises(errors.BadFramesError, match="65536 bytes"):
         wire.decode_request([wire.VERSION, verb, wire.encode(wire.PUSH, 7, bytes(65_536))[2]])
 
 
 def test_a_message_of_much_text_is_refused() -> None:
     frames = wire.encode(wire.PUSH, 7, "q", [[None, b"", {"headers": {"a": "ä" * (2 << 20)}}]])
-    with pytest.raises(errors.BadFrames, match="beside payloads"):
+    with pytest.raises(errors.BadFramesError, match="beside payloads"):
         wire.decode_request(frames)
 
 
@@ -580,7 +580,7 @@ def test_an_error_crosses_the_wire_as_itself(kind: type[errors.SluiceError]) -> 
 
 def test_a_duplicate_brings_the_first_ones_id_along() -> None:
     back = errors.from_code("DUPLICATE", "text", "first")
-    assert isinstance(back, errors.Duplicate)
+    assert isinstance(back, errors.DuplicateError)
     assert (str(back), back.id) == ("text", "first")
 
 

@@ -214,8 +214,8 @@ class Load:
         return False
 
     def _pause_schedule(self) -> bool:
-        with Client(self._rig.endpoints[0], timeout=5.0) as client:
-            client.pause_schedule(features.SCHEDULE)
+        with Client(timeout=5.0, endpoint=self._rig.endpoints[0]) as client:
+            client.schedules.pause(features.SCHEDULE)
         return True
 
     def _jobs_are_done(self) -> bool:
@@ -228,8 +228,8 @@ class Load:
 
     def _all_is_read(self) -> bool:
         newest = _newest(self._rig.endpoints[0])
-        with Client(self._rig.endpoints[0], timeout=5.0) as client:
-            marks = {each["name"]: each["watermark"] for each in client.subscriptions(features.STREAM)}
+        with Client(timeout=5.0, endpoint=self._rig.endpoints[0]) as client:
+            marks = {each.name: each.watermark for each in client.subscriptions.list(features.STREAM)}
         names = [name for name, kind in PROGRAMS.items() if kind == "reader"]
         read = [_last_sequence(self._rig.folder / "books" / f"{name}.jsonl") for name in names]
         return min([*read, *marks.values()], default=0) >= newest
@@ -271,8 +271,8 @@ class _Deadline:
 
 
 def _newest(endpoint: str) -> int:
-    with Client(endpoint, timeout=5.0) as client:
-        return int(client.stream(features.STREAM)["last"])
+    with Client(timeout=5.0, endpoint=endpoint) as client:
+        return int(client.streams.get(features.STREAM).last)
 
 
 def _last_sequence(book: Path) -> int:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from chaos import features
 from chaos.life import Life
-from sluicemq import Client, NotFound, Producer, SluiceError
+from sluicemq import Client, NotFoundError, Producer, SluiceError
 
 #: Seconds between two orders, and for which a queue is paused.
 _PAUSE: Final = (2.0, 6.0)
@@ -20,22 +20,22 @@ _TRIES: Final = 100
 
 def operator(life: Life) -> None:
     """Give orders until the end; a former life may have left a queue paused, or jobs in the other one."""
-    with Client(life.endpoints, timeout=5.0) as client:
+    with Client(timeout=5.0, endpoint=life.endpoints) as client:
         _until_done(life, client.resume, features.SHORT)
         while not life.over.wait(life.random.uniform(*_PAUSE)):
             with suppress(SluiceError):
-                client.pause(features.SHORT)
+                client.queues.pause(features.SHORT)
             life.over.wait(life.random.uniform(*_PAUSED))
             _until_done(life, client.resume, features.SHORT)
             with suppress(SluiceError):
                 _fill(life)
-                client.delete(features.SCRATCH)
+                client.queues.delete(features.SCRATCH).result()
         _until_done(life, client.resume, features.SHORT)
         _until_done(life, client.delete, features.SCRATCH)
 
 
 def _fill(life: Life) -> None:
-    with Producer(life.endpoints, close_timeout=5.0) as producer:
+    with Producer(close_timeout=5.0, endpoint=life.endpoints) as producer:
         for number in range(_JOBS):
             producer.push(features.SCRATCH, b"%d" % number)
 
@@ -45,7 +45,7 @@ def _until_done(life: Life, order: Callable[[str], Any], queue: str) -> None:
     for _ in range(_TRIES):
         try:
             order(queue)
-        except NotFound:
+        except NotFoundError:
             return
         except SluiceError as error:
             life.book.note("ordered again", queue, why=error.code)

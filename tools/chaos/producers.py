@@ -17,7 +17,7 @@ from chaos import features
 from chaos.books import ANSWERED, CALLED, CONFIRMED, PUSHED, REFUSED, REJECT, ROLLBACK
 from chaos.features import Feature
 from chaos.life import Life
-from sluicemq import Producer, PushReceipt, SluiceError, Timeout
+from sluicemq import Producer, PushReceipt, SluiceError, TimeoutError
 
 #: Keys of ordered jobs, and tenants, of each life of a producer.
 _KEYS: Final = 4
@@ -31,7 +31,7 @@ _ASK_AGAIN: Final = 2500
 def producer(life: Life) -> None:
     """Push to all queues of the library's producers; each push is booked before, and once it is confirmed."""
     receipts: queue.SimpleQueue[PushReceipt | None] = queue.SimpleQueue()
-    with Producer(life.endpoints, on_refused=lambda *_: None) as pushing:
+    with Producer(on_refused=lambda *_: None, endpoint=life.endpoints) as pushing:
         life.begin(_confirm, life, receipts)
         for name, number in _paced(life, features.PUSHED_BY_LIBRARY):
             id_ = life.new_id(name, number)
@@ -48,7 +48,7 @@ def _confirm(life: Life, receipts: queue.SimpleQueue[PushReceipt | None]) -> Non
         while not confirmed:
             try:
                 receipt.wait(5)
-            except Timeout:
+            except TimeoutError:
                 continue
             except SluiceError as error:
                 life.book.note(REFUSED, receipt.queue, receipt.id, code=error.code)
@@ -98,7 +98,7 @@ def _paced(life: Life, chosen: Mapping[str, Feature], share: float = 0.5) -> Ite
 
 def asker(life: Life) -> None:
     """Ask for results: by futures, and by calls that have a time of their own."""
-    with Producer(life.endpoints, on_refused=lambda *_: None) as asking:
+    with Producer(on_refused=lambda *_: None, endpoint=life.endpoints) as asking:
         life.begin(_call, life, asking)
         open_ones: list[Future[bytes]] = []
         for name, number in _paced(life, features.ASKED_OF_LIBRARY, 0.8):

@@ -20,7 +20,7 @@ from chaos.breach import Breach
 from chaos.ledger import Ledger
 from chaos.life import PLACES
 from chaos.stream_checks import Stored
-from sluicemq import BadStream, Reader
+from sluicemq import BadStreamError, Reader
 from support.broker_process import check_balance
 
 _MIB: Final = 2**20
@@ -55,9 +55,9 @@ def read_streams(folder: Path) -> dict[str, list[Stored]]:
 
 def _read_stream(endpoint: str, name: str) -> list[Stored]:
     try:
-        with Reader(endpoint, name) as reader:
+        with Reader(name, endpoint=endpoint) as reader:
             return [Stored(each.sequence, each.topic, each.payload.decode()) for each in reader]
-    except BadStream:
+    except BadStreamError:
         return []
 
 

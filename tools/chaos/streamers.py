@@ -12,7 +12,17 @@ from typing import Final, NamedTuple
 from chaos import books, features
 from chaos.books import BATCH, PUBLISHED, READ, REFUSED, STORED
 from chaos.life import Life
-from sluicemq import BadStream, Gap, Published, Publisher, Reader, SluiceError, Subscription, Timeout
+from sluicemq import (
+    BadStreamError,
+    GapError,
+    Publisher,
+    PublishReceipt,
+    Reader,
+    SluiceError,
+    Start,
+    Subscription,
+    TimeoutError,
+)
 
 _PAUSE: Final = 0.2
 
@@ -22,13 +32,13 @@ class _Message(NamedTuple):
 
     stream: str
     id: str
-    receipt: Published
+    receipt: PublishReceipt
 
 
 def publisher(life: Life) -> None:
     """Publish at the stream's rate; each message is booked before, and with its number once it is stored."""
     receipts: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
-    with Publisher(life.endpoints, on_refused=lambda *_: None) as publishing:
+    with Publisher(on_refused=lambda *_: None, endpoint=life.endpoints) as publishing:
         life.begin(_confirm, life, receipts)
         for number in _paced(life, features.STREAM_RATE):
             topic = features.OTHER_TOPIC if number % 2 else features.ROUTED_TOPIC
@@ -45,8 +55,8 @@ def many_publisher(life: Life) -> None:
     receipts: queue.SimpleQueue[_Message | None] = queue.SimpleQueue()
     streams = (*features.SPREAD, *features.TWINS)
     with (
-        Publisher(life.endpoints, on_refused=lambda *_: None) as first,
-        Publisher(life.endpoints, on_refused=lambda *_: None) as second,
+        Publisher(on_refused=lambda *_: None, endpoint=life.endpoints) as first,
+        Publisher(on_refused=lambda *_: None, endpoint=life.endpoints) as second,
     ):
         life.begin(_confirm, life, receipts)
         for number in _paced(life, features.OTHERS_RATE):
@@ -81,7 +91,7 @@ def _confirm(life: Life, receipts: queue.SimpleQueue[_Message | None]) -> None:
         while True:
             try:
                 number = receipt.wait(5)
-            except Timeout:
+            except TimeoutError:
                 continue
             except SluiceError as error:
                 life.book.note(REFUSED, stream, id_, code=error.code)
@@ -92,7 +102,7 @@ def _confirm(life: Life, receipts: queue.SimpleQueue[_Message | None]) -> None:
 
 def reader(life: Life, folder: Path) -> None:
     """Read the stream, each life from where the former one has ended, and stand by for the subscription."""
-    with Subscription(life.endpoints, features.STREAM, features.SUBSCRIPTION, _Batches(life)):
+    with Subscription(features.STREAM, features.SUBSCRIPTION, _Batches(life), endpoint=life.endpoints):
         position = last_read(folder / "books", life.program)
         while not life.over.is_set():
             position = _follow(life, position)
@@ -101,16 +111,18 @@ def reader(life: Life, folder: Path) -> None:
 
 def _follow(life: Life, position: int) -> int:
     """Read until the end, or an error after which one reads on."""
-    with Reader(life.endpoints, features.STREAM, after=position, follow=True) as reading:
+    with Reader(
+        features.STREAM, start=Start.at(position + 1), follow=True, endpoint=life.endpoints
+    ) as reading:
         try:
             while not life.over.is_set():
                 message = reading.read(_PAUSE)
                 if message is not None:
                     payload = message.payload.decode()
                     life.book.note(READ, features.STREAM, payload, sequence=message.sequence)
-        except BadStream:  # nobody has published yet
+        except BadStreamError:  # nobody has published yet
             time.sleep(_PAUSE)
-        except Gap:
+        except GapError:
             raise
         return reading.position
 

@@ -12,7 +12,18 @@ import zmq
 from chaos import features
 from chaos.books import ACKNOWLEDGED, BEGUN, COMMIT, ENDED, FANOUT, FORWARD, REJECT, ROLLBACK
 from chaos.life import Life
-from sluicemq import Client, FanOut, Forward, Job, LeaseLost, Reject, Rollback, SluiceError, Uncertain, Worker
+from sluicemq import (
+    Client,
+    FanOut,
+    Forward,
+    Job,
+    LeaseLostError,
+    Reject,
+    Retry,
+    SluiceError,
+    UncertainError,
+    Worker,
+)
 
 #: Jobs at once at each worker of the library, so that jobs wait in it when it dies.
 _PREFETCH: Final = 5
@@ -22,7 +33,14 @@ _CLAIM: Final = 10
 def worker(life: Life) -> None:
     """Work on all queues of the library's workers, and by claims."""
     working = [
-        Worker(life.endpoints, name, _Handler(life), prefetch=_PREFETCH, name=life.program, stop_timeout=5.0)
+        Worker(
+            name,
+            _Handler(life),
+            prefetch=_PREFETCH,
+            name=life.program,
+            stop_timeout=5.0,
+            endpoint=life.endpoints,
+        )
         for name in features.WORKED_BY_LIBRARY
     ]
     for each in working:
@@ -52,7 +70,7 @@ class _Handler:
             case "reject":
                 raise Reject("as it was pushed to be")
             case "rollback":
-                raise Rollback("its first attempt", 0.1)
+                raise Retry("its first attempt", 0.1)
             case "forward":
                 return Forward(features.SECOND)
             case "fanout":
@@ -71,7 +89,7 @@ def _verdict(job: Job) -> str:
 
 
 def _claim(life: Life) -> None:
-    with Client(life.endpoints) as client:
+    with Client(endpoint=life.endpoints) as client:
         while not life.over.is_set():
             for name in (features.CLAIMED, features.SHORT):
                 try:
@@ -81,13 +99,13 @@ def _claim(life: Life) -> None:
 
 
 def _settle_claim(life: Life, client: Client, name: str) -> None:
-    with client.reserve(name, _CLAIM, wait=0.5) as claim:
+    with client.jobs.reserve(name, _CLAIM, wait=0.5) as claim:
         for job in claim.jobs:
             life.book.note(BEGUN, name, job.id, attempt=job.attempt, payload=job.payload.decode())
             life.book.note(ENDED, name, job.id, verdict=COMMIT)
             try:
                 job.commit()
-            except (LeaseLost, Uncertain):
+            except (LeaseLostError, UncertainError):
                 continue
             life.book.note(ACKNOWLEDGED, name, job.id, attempt=job.attempt)
 

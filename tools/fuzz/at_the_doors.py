@@ -24,13 +24,13 @@ from fuzz.choices import Choices
 from fuzz.of_the_protocol import WORDS
 from sluicemq.protocol import wire
 from sluicemq.protocol.errors import (
-    BadFrames,
-    BadHeaders,
-    BadStream,
-    BadTopic,
-    NotFound,
-    TooLarge,
-    Unavailable,
+    BadFramesError,
+    BadHeadersError,
+    BadStreamError,
+    BadTopicError,
+    NotFoundError,
+    TooLargeError,
+    UnavailableError,
 )
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
 from sluicemq_broker.admin import DeadLetterAdmin, JobAdmin, PrincipalAdmin, QueueAdmin, ScheduleAdmin
@@ -127,7 +127,7 @@ class NoMongo:
         return self
 
     def __call__(self, *_arguments: Any, **_named: Any) -> Any:
-        raise Unavailable("there is no MongoDB here")
+        raise UnavailableError("there is no MongoDB here")
 
 
 NO_MONGO: Final[Any] = NoMongo()
@@ -180,7 +180,7 @@ class OneQueue:
 
     def get(self, name: str) -> Any:
         if check_name(name) != "mail":
-            raise NotFound(f"there is no queue {name}")
+            raise NotFoundError(f"there is no queue {name}")
         return self.queue
 
     def for_push(self, name: str, *, by: str, peer: str, caller: Caller) -> Any:
@@ -280,7 +280,7 @@ class _Principals:
         return changed
 
 
-@target("principal-requests", BadFrames, NotFound)
+@target("principal-requests", BadFramesError, NotFoundError)
 def principal_requests(data: bytes) -> None:
     """Principals are added and changed, with fields that are nearly right."""
     given = Choices(data)
@@ -447,7 +447,7 @@ def _small(value: Any) -> Any:
     return 2**63 if isinstance(value, int) and value >= 2**64 else value
 
 
-@target("verdicts-of-frames", BadFrames, BadHeaders, TooLarge)
+@target("verdicts-of-frames", BadFramesError, BadHeadersError, TooLargeError)
 def frame_verdicts(data: bytes) -> None:
     """Frames of plain workers."""
     given = Choices(data)
@@ -462,7 +462,7 @@ def frame_verdicts(data: bytes) -> None:
     assert all(isinstance(each.read().options, dict) for each in verdict.onward)
 
 
-@target("replay-questions", BadFrames, BadTopic, BadStream)
+@target("replay-questions", BadFramesError, BadTopicError, BadStreamError)
 def questions(data: bytes) -> None:
     """Questions of plain sockets about earlier messages."""
     given = Choices(data)
@@ -479,7 +479,7 @@ def questions(data: bytes) -> None:
 _READS: Final = [each for each in CORE if each.query is not Nothing]
 
 
-@target("http-queries", BadFrames, falcon.HTTPError)
+@target("http-queries", BadFramesError, falcon.HTTPError)
 def queries(data: bytes) -> None:
     """Query strings, and cursors: what a page says comes back as it was."""
     environ = testing.create_environ(path="/")

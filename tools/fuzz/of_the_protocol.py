@@ -17,12 +17,12 @@ from fuzz.choices import Choices
 from sluicemq.protocol import job_headers, keys, msgpack_count, msgpack_values, packed, permissions, wire
 from sluicemq.protocol.durations import TEN_YEARS, check_span, seconds_of
 from sluicemq.protocol.errors import (
-    BadFrames,
-    BadHeaders,
-    BadTopic,
-    BadVersion,
+    BadFramesError,
+    BadHeadersError,
+    BadTopicError,
+    BadVersionError,
     SluiceError,
-    TooLarge,
+    TooLargeError,
     from_code,
 )
 from sluicemq.protocol.options import OPTIONS
@@ -57,7 +57,7 @@ _QUEUE: Final = QueueSettings()
 _DEFAULTS: Final = QueueDefaults.of(_QUEUE)
 
 
-@target("job-headers", BadHeaders, TooLarge)
+@target("job-headers", BadHeadersError, TooLargeError)
 def headers(data: bytes) -> None:
     """The headers frame of a job, JSON or msgpack: what is taken is what others read, and can be stored."""
     given = job_headers.decode(data)
@@ -70,7 +70,7 @@ def headers(data: bytes) -> None:
     stored(given)
 
 
-@target("job-options", BadHeaders, TooLarge)
+@target("job-options", BadHeadersError, TooLargeError)
 def options(data: bytes) -> None:
     """Headers made of values that are nearly right."""
     given = Choices(data)
@@ -92,7 +92,7 @@ def stored(made: dict[Any, Any]) -> None:
     assert job_headers.thaw(job_headers.encode(job.headers or {})).keys() == (job.headers or {}).keys()
 
 
-@target("smq-decode", BadFrames, BadVersion)
+@target("smq-decode", BadFramesError, BadVersionError)
 def decode(data: bytes) -> None:
     """Three frames as a request of SMQ/1; a reader of msgpack without bounds finds the same."""
     given = Choices(data)
@@ -120,11 +120,11 @@ def bounds(data: bytes) -> None:
         is_whole = False
     assert inside or not is_whole or len(data) > msgpack_values.MOST_VALUES
     for text in (data, _BEFORE + data):  # a text of a kilobyte is skipped through before it is read
-        with suppress(BadFrames):
-            msgpack_values.unpack_bounded(text, BadFrames, "it")
+        with suppress(BadFramesError):
+            msgpack_values.unpack_bounded(text, BadFramesError, "it")
 
 
-@target("packed-messages", BadFrames)
+@target("packed-messages", BadFramesError)
 def messages(data: bytes) -> None:
     """Messages of a PUBLISH: scanned, taken apart and put together again."""
     ends, topics, further = packed.survey(data)
@@ -141,7 +141,7 @@ def messages(data: bytes) -> None:
     assert packed.unpack(again) == whole
 
 
-@target("topic-patterns", BadTopic)
+@target("topic-patterns", BadTopicError)
 def patterns(data: bytes) -> None:
     """Filters of topics: they want what regular expressions of the same rules want."""
     given = Choices(data)

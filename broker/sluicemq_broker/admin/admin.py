@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq.protocol.rows import QueueRow, StatsRow
 from sluicemq_broker.admin.broker import BrokerAdmin
 from sluicemq_broker.admin.dead_letters import DeadLetterAdmin
@@ -38,7 +38,7 @@ class Admin(NamedTuple):
         """Return all queues with their counts; without MongoDB, as they were counted last."""
         try:
             return self.queues.all()
-        except Unavailable:
+        except UnavailableError:
             return self.queues.kept()
 
     def stats(self, queues: list[QueueRow], *, operates: bool) -> StatsRow:

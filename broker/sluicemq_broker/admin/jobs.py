@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any, Final
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.rows import JobPage, JobRow, from_document
 from sluicemq.protocol.rules import whole
@@ -54,7 +54,9 @@ class JobAdmin:
         queue = self._queues.get(name)
         check_state(state)
         if not 1 <= abs(limit) <= _MOST_PEEKED:
-            raise BadFrames(f"limit {limit} is not from 1 to {_MOST_PEEKED}, nor from -1 to -{_MOST_PEEKED}")
+            raise BadFramesError(
+                f"limit {limit} is not from 1 to {_MOST_PEEKED}, nor from -1 to -{_MOST_PEEKED}"
+            )
         first = _first_of(options)
         found = self._inspector(queue).peek(name, state, limit, _PEEKED_BYTES, self._clock.now(), first)
         return [from_document(JobRow, each) for each in in_pieces(found)]
@@ -96,7 +98,7 @@ class JobAdmin:
         """Give a waiting job another priority, or another delay from now on."""
         queue = self._queues.get(name)
         if not fields or fields.keys() - _CHANGEABLE:
-            raise BadFrames("a change is a map of priority, delay, or both")
+            raise BadFramesError("a change is a map of priority, delay, or both")
         read = check_headers(fields)
         now = self._clock.now()
         due = now + read["delay"] if "delay" in read else None
@@ -169,7 +171,7 @@ def place_of(text: str | None) -> list[Any] | None:
     except ValueError:
         place = None
     if not isinstance(place, list) or not all(map(_is_of_a_place, place)):
-        raise BadFrames("after must be the next of the page before")
+        raise BadFramesError("after must be the next of the page before")
     return place
 
 
@@ -191,4 +193,4 @@ _PEEK: Final = {"first": whole(0, MOST_CUT)}
 def check_state(state: str, allowed: Sequence[str] = SHOWN_STATES) -> None:
     """Raise BadFrames for a state that no job is shown in, or that is not allowed here."""
     if state not in allowed:
-        raise BadFrames(f"state {state[:32]!r} is not one of {', '.join(allowed)}")
+        raise BadFramesError(f"state {state[:32]!r} is not one of {', '.join(allowed)}")

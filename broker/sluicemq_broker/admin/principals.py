@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Final, NamedTuple
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames, NotFound
+from sluicemq.protocol.errors import BadFramesError, NotFoundError
 from sluicemq.protocol.keys import read_key
 from sluicemq.protocol.names import PRINCIPAL_NAME_RULE, is_principal_name
 from sluicemq.protocol.options import OPTIONS
@@ -73,7 +73,7 @@ class PrincipalAdmin:
         """
         do = _ACTIONS.get(action)
         if do is None:
-            raise BadFrames(f"USERS can't {action[:32]!r}, only {', '.join(_ACTIONS)}")
+            raise BadFramesError(f"USERS can't {action[:32]!r}, only {', '.join(_ACTIONS)}")
         return do(self, read_options(about, _FIELDS, "a principal"))
 
     def rows(self, read: dict[str, Any]) -> list[PrincipalRow]:
@@ -95,7 +95,7 @@ class PrincipalAdmin:
         """Add a principal; returns it, with its token if one was asked for."""
         name = self._changeable(read)
         if "permissions" not in read:
-            raise BadFrames("a new principal needs permissions")
+            raise BadFramesError("a new principal needs permissions")
         new = _with_settings(PrincipalRecord(name=name, keys=()), read)
         _refuse_another(self._known.record(name))  # before the password takes a tenth of a second
         keys, token = self._new_keys(read)
@@ -120,7 +120,7 @@ class PrincipalAdmin:
         """Add a key, password or token; or end one of them. A principal has one password."""
         name, kind, dropped = self._changeable(read), read.get("kind"), read.get("id")
         if (kind is None) == (dropped is None):
-            raise BadFrames("rotate needs the kind of the new key, or the id of a key that ends")
+            raise BadFramesError("rotate needs the kind of the new key, or the id of a key that ends")
         wanted = {} if kind is None else _wanted(kind, read)
         if self._known.record(name) is None:
             raise _not_found(name)
@@ -138,11 +138,11 @@ class PrincipalAdmin:
             if before is None:
                 raise _not_found(name)
             if dropped and not any(each.id == dropped for each in before.keys):
-                raise NotFound(f"principal {name} has no key {dropped}")
+                raise NotFoundError(f"principal {name} has no key {dropped}")
             former = tuple(each for each in before.keys if stays(each))
             new = tuple(each for each in keys if each.id not in {one.id for one in former})
             if len(former) + len(new) > MOST_KEYS:
-                raise BadFrames(f"principal {name} has {MOST_KEYS} keys already: end some of them")
+                raise BadFramesError(f"principal {name} has {MOST_KEYS} keys already: end some of them")
             return replace(before, keys=former + new)
 
         return self._changed(name, change, force=read.get("force", False), token=token)
@@ -181,7 +181,7 @@ class PrincipalAdmin:
         """Return the name of a principal; raises BadFrames for one that can't be changed here."""
         name = _name(read)
         if self._known.of_file(name):
-            raise BadFrames(
+            raise BadFramesError(
                 f"principal {name} is one of the configuration file: change it there, then SIGHUP"
             )
         return name
@@ -199,7 +199,7 @@ class PrincipalAdmin:
             keys.append(token_of(token, now, note))
         for each in keys:
             if other := self._known.taken(each.value):
-                raise BadFrames(f"principal {other} of the configuration file has this key")
+                raise BadFramesError(f"principal {other} of the configuration file has this key")
         return tuple(keys), token
 
     def _row(self, record: PrincipalRecord, token: str | None = None) -> PrincipalRow:
@@ -289,25 +289,25 @@ def _wanted(kind: str, read: Mapping[str, Any]) -> dict[str, Any]:
         return {"token": True}
     need = "key" if kind == KeyKind.CURVE else "password"
     if need not in read:
-        raise BadFrames(f"a new {need} is missing")
+        raise BadFramesError(f"a new {need} is missing")
     return {}
 
 
 def _name(read: Mapping[str, Any]) -> str:
     if "name" not in read:
-        raise BadFrames("the name of a principal is missing")
+        raise BadFramesError("the name of a principal is missing")
     return str(read["name"])
 
 
 def _refuse_another(before: PrincipalRecord | None) -> None:
     if before:
-        raise BadFrames(
+        raise BadFramesError(
             f"there is a principal {before.name} already: rotate changes its keys, permit the rest"
         )
 
 
-def _not_found(name: str) -> NotFound:
-    return NotFound(f"there is no principal {name!r}")
+def _not_found(name: str) -> NotFoundError:
+    return NotFoundError(f"there is no principal {name!r}")
 
 
 def _key_row(key: PrincipalKey) -> KeyRow:
@@ -334,7 +334,7 @@ def _hidden(rule: Rule) -> Rule:
 
     def read(value: Any) -> Any:
         if not rule.holds(value):
-            raise BadFrames(f"expected {rule.expected}")
+            raise BadFramesError(f"expected {rule.expected}")
         return rule(value)
 
     return rule._replace(read=read)

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import DifferenceRow, QueueRow, SettingRow, SettingsRow, WorkerRow
 from sluicemq_broker.admin.jobs import check_state
@@ -145,7 +145,7 @@ class QueueAdmin:
 
     def _require_values(self, values: dict[str, str | None]) -> None:
         if not values:
-            raise BadFrames("name at least one setting")
+            raise BadFramesError("name at least one setting")
 
     def _of_queues(self, name: str) -> Queue | None:
         """Return the queue of this name; None for all queues. Raises NotFound."""
@@ -153,7 +153,7 @@ class QueueAdmin:
 
     def _pausable(self, name: str, what: str) -> Queue:
         if what not in (wire.DELIVERY, wire.INTAKE):
-            raise BadFrames(f"{what!r} can't be paused, only {wire.DELIVERY} or {wire.INTAKE}")
+            raise BadFramesError(f"{what!r} can't be paused, only {wire.DELIVERY} or {wire.INTAKE}")
         queue = self._queues.get(name)
         queue.store.prepare(again=True)  # a queue without a collection is forgotten by a restart
         return queue
@@ -185,4 +185,4 @@ def _as_refusal() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise BadFrames(str(error)) from None
+        raise BadFramesError(str(error)) from None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames, NotFound
+from sluicemq.protocol.errors import BadFramesError, NotFoundError
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import ScheduleRow
 from sluicemq.protocol.rules import kept, number, one_of
@@ -48,7 +48,7 @@ class ScheduleAdmin:
         needs: list[Need] = []
         try:
             needs.append((Action.MANAGE, self.queue_of(_named(about))))
-        except NotFound:
+        except NotFoundError:
             if action != wire.ADD:
                 raise
         queue = about.get("queue")
@@ -66,7 +66,7 @@ class ScheduleAdmin:
         """Carry out one action of the verb SCHEDULE; waits for MongoDB. Raises BadFrames."""
         do = _ACTIONS.get(action)
         if do is None:
-            raise BadFrames(f"a SCHEDULE can't {action[:32]!r}, only {', '.join(_ACTIONS)}")
+            raise BadFramesError(f"a SCHEDULE can't {action[:32]!r}, only {', '.join(_ACTIONS)}")
         return do(self, about)
 
 
@@ -82,7 +82,7 @@ def _list(admin: ScheduleAdmin, _about: dict[str, Any]) -> list[ScheduleRow]:
 def _add(admin: ScheduleAdmin, about: dict[str, Any]) -> ScheduleRow | Unchanged:
     read = read_options(about, _OPTIONS, "a schedule")
     if missing := {"name", "queue", "payload"} - read.keys():
-        raise BadFrames(f"a schedule needs a {min(missing)}")
+        raise BadFramesError(f"a schedule needs a {min(missing)}")
     when = Timetable(read.get("cron", ""), read.get("timezone", "UTC"), read.get("every", 0.0))
     misfire = Misfire(read.get("misfire", Misfire.ONE))
     headers = read.pop("options", {})
@@ -113,7 +113,7 @@ def _run(admin: ScheduleAdmin, name: str) -> str:
 def _named(about: dict[str, Any]) -> str:
     name = about.get("name")
     if not isinstance(name, str):
-        raise BadFrames("name of a schedule is a string")
+        raise BadFramesError("name of a schedule is a string")
     return name
 
 

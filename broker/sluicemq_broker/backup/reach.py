@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.backup.refusal import Refusal
 from sluicemq_broker.config import ENVIRONMENT, Config, ConfigError, MongoUri, load
 from sluicemq_broker.embedded import EmbeddedMongo, uri_of_running
@@ -81,7 +81,7 @@ def _connected(uri: str, *, allow_unsafe: bool) -> Iterator[Any]:
     with closing(connect_for_copies(uri)) as client:
         try:
             require_safe(client, allow_unsafe=allow_unsafe)
-        except Unavailable as error:
+        except UnavailableError as error:
             why = why_no_primary(uri)
             raise Refusal(why or str(error)) from error
         yield client

@@ -1,7 +1,7 @@
 """The error of backups and restores."""
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 
 
-class Refusal(Unavailable):
+class Refusal(UnavailableError):
     """A backup or a restore can't be done; the text says why, and what to do."""

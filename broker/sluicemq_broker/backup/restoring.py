@@ -14,7 +14,7 @@ from secrets import token_hex
 from typing import Any, Final
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, UnavailableError
 from sluicemq_broker.backup.archive import ArchiveReader, documents_file, metadata_file
 from sluicemq_broker.backup.reach import BackupPlace, reached
 from sluicemq_broker.backup.refusal import Refusal
@@ -183,7 +183,7 @@ class _Restore:
             try:
                 self._targets[each.database].make_indexes(each)
                 break
-            except Unavailable:
+            except UnavailableError:
                 if not left:
                     raise
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from sluicemq.installed import to_install
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 
 #: Seconds after which a feed returns no lines.
 _AWAIT: Final = 1.0
@@ -31,7 +31,7 @@ class RedisTransport:
             from redis.backoff import NoBackoff  # noqa: PLC0415
             from redis.retry import Retry  # noqa: PLC0415
         except ImportError:
-            raise Unavailable(f"events over Redis: {to_install('redis')}") from None
+            raise UnavailableError(f"events over Redis: {to_install('redis')}") from None
         self._me = secrets.token_hex(6)
         self._channel = "sluicemq:" + database
         # Seconds of silence after which a connection is checked
@@ -77,7 +77,7 @@ class RedisFeed:
             answer = self._subscription.get_message(timeout=_AWAIT)
             if answer is not None and answer["type"] == "subscribe":
                 return
-        raise Unavailable("Redis does not answer")
+        raise UnavailableError("Redis does not answer")
 
     def next(self) -> Sequence[str]:
         """See :meth:`Feed.next`."""
@@ -86,7 +86,7 @@ class RedisFeed:
         if message is None:
             return ()
         if message["type"] != "message":
-            raise Unavailable("the connection to Redis was lost")
+            raise UnavailableError("the connection to Redis was lost")
         sender, *lines = message["data"].decode(errors="replace").split("\n")
         return () if sender == self._me else lines
 
@@ -99,4 +99,4 @@ def _translated() -> Iterator[None]:
     try:
         yield
     except (RedisError, OSError) as error:
-        raise Unavailable(f"Redis: {type(error).__name__}: {str(error)[:200]}") from error
+        raise UnavailableError(f"Redis: {type(error).__name__}: {str(error)[:200]}") from error

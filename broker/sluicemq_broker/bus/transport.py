@@ -13,7 +13,7 @@ class Feed(Protocol):
     def next(self) -> Sequence[str]:
         """Return lines in the order in which they were sent; none after a second or two.
 
-        Raises :class:`~sluicemq.Unavailable` if some may have been missed.
+        Raises :class:`~sluicemq.UnavailableError` if some may have been missed.
         """
 
 

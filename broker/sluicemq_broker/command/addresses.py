@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from errno import EADDRINUSE, EADDRNOTAVAIL
 from typing import Final
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.config import Config, default_devices
 from sluicemq_devices.sockets import host_and_port, parse_endpoint, resolved, unix_path
 
@@ -22,9 +22,9 @@ def require_free(config: Config) -> None:
         number = _errno(address)
         if number == EADDRINUSE:
             what = config.named(setting, address)
-            raise Unavailable(f"{what} is taken, perhaps by another broker; {_way_out(config)}")
+            raise UnavailableError(f"{what} is taken, perhaps by another broker; {_way_out(config)}")
         if number == EADDRNOTAVAIL and setting in config.places:  # else its door says so
-            raise Unavailable(f"{config.named(setting, address)} is no address of this machine")
+            raise UnavailableError(f"{config.named(setting, address)} is no address of this machine")
 
 
 def taken(config: Config) -> list[str]:

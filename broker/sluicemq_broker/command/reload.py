@@ -9,7 +9,7 @@ from typing import Any
 
 import gevent
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.command import logs
 from sluicemq_broker.config import (
     Config,
@@ -88,7 +88,7 @@ def _read(source: ConfigSource) -> Config | ConfigError:
             load_curve()  # here, as the import takes longer than a turn of the hub may
     except ConfigError as error:
         return error
-    except Unavailable as error:
+    except UnavailableError as error:
         return ConfigError([Problem("[security] mechanism", str(error))])
     return config
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from sluicemq.protocol.errors import QueueFull
+from sluicemq.protocol.errors import QueueFullError
 from sluicemq_broker.runtime import Bucket, Count, Counters
 
 
@@ -51,7 +51,7 @@ class NewNames:
 
     def _refuse(self, why: str) -> None:
         self._counters.notice(Count.NAMES_REFUSED, why)
-        raise QueueFull(why)
+        raise QueueFullError(why)
 
 
 class _Peer:

@@ -21,7 +21,7 @@ from typing import Final, TypeVar
 import gevent
 from gevent.lock import RLock
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq.protocol.rows import BrokerRow
 from sluicemq_broker.runtime import Timer
 from sluicemq_broker.store import LeaseStore, Seen, ServerClock
@@ -149,7 +149,7 @@ class Owners:
             return self.current
         with self._changing:
             if self._ended:
-                raise Unavailable("the broker stops: it takes no jobs any more")
+                raise UnavailableError("the broker stops: it takes no jobs any more")
             if not self.current:
                 self._begin()
             return self.current
@@ -243,13 +243,13 @@ class Owners:
         """Run a statement in all databases at once; an error is raised after all have ended."""
         if not self._elsewhere:
             return [statement(self._leases)]
-        failed: list[Unavailable] = []
+        failed: list[UnavailableError] = []
         results: list[Result] = []
 
         def run(store: LeaseStore) -> None:
             try:
                 results.append(statement(store))
-            except Unavailable as error:
+            except UnavailableError as error:
                 failed.append(error)
 
         gevent.joinall([gevent.spawn(run, store) for store in self._stores()])
@@ -274,7 +274,7 @@ class Owners:
             sent = self._now()
             try:
                 return sent, store.beat(own, self._clock.now(), self._worked())
-            except Unavailable:
+            except UnavailableError:
                 if not left:
                     raise
         raise AssertionError
@@ -285,8 +285,8 @@ class Owners:
         self._at_all_databases(lambda each: each.begin(owner, self.name, self.lease, self._clock.now()))
         try:
             self._admit()
-        except Unavailable:
-            with suppress(Unavailable):
+        except UnavailableError:
+            with suppress(UnavailableError):
                 self._end_at_all_databases(owner)
             raise
         self.current = owner

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gevent.event import Event
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.store import Aborted, Doubtful, Refused, Unclear
 
 log = logging.getLogger("broker.store")
@@ -55,7 +55,7 @@ class Retry:
             except Aborted:
                 self._answered()
                 raise
-            except Unavailable as error:
+            except UnavailableError as error:
                 self._note(error)
                 if unclear and isinstance(error, Unclear):
                     unclear()
@@ -69,7 +69,7 @@ class Retry:
                 self._answered()
                 return answer
 
-    def _note(self, error: Unavailable) -> None:
+    def _note(self, error: UnavailableError) -> None:
         if not self._away:
             log.error("MongoDB is away, waiting for it: %s", error)
         self._away = True

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sluicemq.protocol.errors import OldBroker, Unavailable
+from sluicemq.protocol.errors import OldBrokerError, UnavailableError
 from sluicemq_broker.store import SCHEMA, NewerSchema, SchemaNumbers, SchemaStore, Seen
 
 log = logging.getLogger("broker")
@@ -84,7 +84,7 @@ class Schema:
         sleep(2.0)
         try:
             _require_all(living())
-        except OldBroker:
+        except OldBrokerError:
             for store in self._stores:
                 store.reopen(SCHEMA)
             raise
@@ -92,7 +92,7 @@ class Schema:
             store.finish(SCHEMA)
         self.follow()
         if self.number < SCHEMA:
-            raise Unavailable("another upgrade was taken back at the same time: try again")
+            raise UnavailableError("another upgrade was taken back at the same time: try again")
 
     def _note(self, numbers: Sequence[SchemaNumbers]) -> None:
         self.number = min((number.written for number in numbers), default=SCHEMA)
@@ -107,7 +107,7 @@ def _require_all(brokers: Sequence[Seen]) -> None:
     """Raise OldBroker if one of these brokers can't read the newest schema."""
     old = ", ".join(_described(each) for each in _old(brokers, SCHEMA))
     if old:
-        raise OldBroker(f"schema {SCHEMA} can't be read by {old}: upgrade or stop that first")
+        raise OldBrokerError(f"schema {SCHEMA} can't be read by {old}: upgrade or stop that first")
 
 
 def _old(brokers: Sequence[Seen], number: int) -> list[Seen]:

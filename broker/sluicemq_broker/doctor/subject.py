@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sluicemq.protocol.errors import Forbidden
+from sluicemq.protocol.errors import ForbiddenError
 from sluicemq_broker.config import Config, MongoUri, Problem
 from sluicemq_broker.runtime import host_memory
 from sluicemq_broker.store import Documents, ServerFacts
@@ -80,7 +80,7 @@ class Answers:
     @property
     def refuses(self) -> bool:
         """True if a broker answers nothing, since it does not let this client in, or see anything."""
-        return not self.by_name and self.code == Forbidden.code
+        return not self.by_name and self.code == ForbiddenError.code
 
 
 @dataclass(frozen=True, kw_only=True)

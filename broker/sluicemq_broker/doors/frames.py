@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from sluicemq.protocol import job_headers
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.names import LONGEST_NAME
 from sluicemq.protocol.readable import start_of
 from sluicemq_broker.runtime import Count, Counters
@@ -31,7 +31,9 @@ def split(frames: list[bytes]) -> PlainJob:
     Raises :class:`BadFrames` or :class:`BadHeaders`.
     """
     if not 1 <= len(frames) <= 3:
-        raise BadFrames(f"a job has 1 to 3 frames ([queue] [headers] payload), this one has {len(frames)}")
+        raise BadFramesError(
+            f"a job has 1 to 3 frames ([queue] [headers] payload), this one has {len(frames)}"
+        )
     queue = frames[0] if len(frames) > 1 else b""
     headers = job_headers.decode(frames[1]) if len(frames) == 3 else {}
     return PlainJob(read_name(queue), headers, frames[-1])
@@ -47,7 +49,7 @@ def split_envelope(frames: list[bytes], content: str) -> tuple[list[bytes], list
     try:
         end = frames.index(b"", 1) + 1
     except ValueError:
-        raise BadFrames(
+        raise BadFramesError(
             f"no empty frame after the envelope: a DEALER sends one before the {content}"
         ) from None
     return frames[:end], frames[end:]

@@ -13,7 +13,13 @@ from functools import partial
 from typing import Any, Final
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadHeaders, Duplicate, Forbidden, SluiceError, TooLarge
+from sluicemq.protocol.errors import (
+    BadHeadersError,
+    DuplicateError,
+    ForbiddenError,
+    SluiceError,
+    TooLargeError,
+)
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.config import DeviceSettings
 from sluicemq_broker.doors.door_group import DoorGroup
@@ -158,7 +164,7 @@ class PushFrontend(Frontend):
         for frames in messages:
             try:
                 queue, job = self._read_push(caller, frames, may_push=may_push)
-            except Forbidden:
+            except ForbiddenError:
                 self.lost += 1
                 self._counters.add(Count.REFUSED)
                 self._counters.add(Count.JOBS_REFUSED)
@@ -174,12 +180,12 @@ class PushFrontend(Frontend):
     def _read_push(self, caller: Caller, frames: list[bytes], *, may_push: bool) -> tuple[Queue, Job]:
         queue, job, headers = self._read(caller, frames, may_push=may_push)
         if "reply" in headers:
-            raise BadHeaders("header 'reply' is for REQ and DEALER: a PUSH gets no answer")
+            raise BadHeadersError("header 'reply' is for REQ and DEALER: a PUSH gets no answer")
         return queue, job
 
     def _stored(self, refused: dict[int, SluiceError], _existing: Mapping[int, str]) -> None:
         for error in refused.values():
-            if not isinstance(error, Duplicate):
+            if not isinstance(error, DuplicateError):
                 self.lost += 1
                 text = f"a job of a PUSH producer was not stored: {error}"
                 self._counters.notice(Count.JOBS_REFUSED, text)
@@ -192,7 +198,7 @@ class PushFrontend(Frontend):
         self._counters.refused(error, f"a PUSH message of {size} bytes to queue {self._queue.name}: {error}")
         if not caller.may(Action.PUSH, self._queue.name):
             return
-        limit = _TOO_LARGE_BYTES if isinstance(error, TooLarge) else _UNREADABLE_BYTES
+        limit = _TOO_LARGE_BYTES if isinstance(error, TooLargeError) else _UNREADABLE_BYTES
         payload, headers = frames[-1][:limit], frames[1][:_UNREADABLE_BYTES] if len(frames) > 2 else b""
         dead_letter = {
             "_id": self._maker.new_id(),

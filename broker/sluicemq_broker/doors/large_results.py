@@ -8,7 +8,7 @@ from typing import Final
 
 import gevent
 
-from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, UnavailableError
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.queue import Outcome, StoredResult
 from sluicemq_devices.sockets import SMALL, Lane
@@ -28,7 +28,7 @@ def send_when_it_fits(lane: Lane, outcome: Outcome, send: Send) -> None:
     if isinstance(outcome, StoredResult):
         lane.ration.when_room(_COPIES * outcome.size, partial(_begin_to_read, lane, outcome, send))
     elif isinstance(outcome, bytes) and len(outcome) > SMALL and not lane.ration.fits(len(outcome)):
-        send(Unavailable("earlier answers on this connection were not read: read them, then ask again"))
+        send(UnavailableError("earlier answers on this connection were not read: read them, then ask again"))
     else:
         send(outcome)
 

@@ -7,18 +7,18 @@ import logging
 from typing import Final
 
 from sluicemq.protocol.errors import (
-    BadFrames,
-    BadHeaders,
-    BadVerb,
-    BadVersion,
-    Duplicate,
+    BadFramesError,
+    BadHeadersError,
+    BadVerbError,
+    BadVersionError,
+    DuplicateError,
     SluiceError,
-    TooLarge,
-    Unavailable,
+    TooLargeError,
+    UnavailableError,
 )
 
 #: Errors of a message that is wrong in any state of the broker.
-MALFORMED: Final = (BadFrames, BadHeaders, BadVerb, BadVersion, TooLarge)
+MALFORMED: Final = (BadFramesError, BadHeadersError, BadVerbError, BadVersionError, TooLargeError)
 
 log = logging.getLogger("broker.doors")
 
@@ -33,12 +33,12 @@ def refusal(error: Exception) -> SluiceError:
         error.__cause__ = error.__context__ = None
         return error.with_traceback(None)
     log.error("a message could not be read", exc_info=error)
-    return Unavailable("the broker failed on this; its log says why")
+    return UnavailableError("the broker failed on this; its log says why")
 
 
 def error_frames(error: SluiceError) -> list[bytes]:
     """Return an error's frames: ``["ERROR"][JSON {code, message}]``; a DUPLICATE has ``id`` too."""
     about = {"code": error.code, "message": str(error)}
-    if isinstance(error, Duplicate):
+    if isinstance(error, DuplicateError):
         about["id"] = error.id
     return [b"ERROR", json.dumps(about).encode()]

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, Final
 from weakref import WeakMethod
 
-from sluicemq.protocol.errors import BadFrames, Forbidden, Paused, QueueFull, SluiceError
+from sluicemq.protocol.errors import BadFramesError, ForbiddenError, PausedError, QueueFullError, SluiceError
 from sluicemq.protocol.json_values import dumps
 from sluicemq.protocol.options import ACCEPTED, RESULT
 from sluicemq.protocol.permissions import Action
@@ -73,7 +73,7 @@ class RequestFrontend(Frontend):
                 queue, job = request.read(reader)
                 queue.capacity.admit(len(batches.get(queue, ())))
                 self._count_waiting(request)
-            except (Paused, QueueFull, Forbidden) as error:
+            except (PausedError, QueueFullError, ForbiddenError) as error:
                 self._counters.add(Count.REFUSED)
                 self._counters.refused(error, str(error))
                 requester.lane.blame(malformed=False)
@@ -132,7 +132,7 @@ class RequestFrontend(Frontend):
         requester = request.requester
         if request.wants_result:
             if self._waiting.mark.is_full and requester.waiting:
-                raise QueueFull(
+                raise QueueFullError(
                     f"{self._waiting.mark.count} requests wait for results here: wait for some of "
                     "yours, or send the header reply = accepted"
                 )
@@ -256,7 +256,7 @@ class Request:
         frames, self.frames = self.frames, []
         self.envelope, content = split_envelope(frames, "job")
         if len(self.envelope) > _ENVELOPE_FRAMES or sum(map(len, self.envelope)) > _ENVELOPE_BYTES:
-            raise BadFrames(
+            raise BadFramesError(
                 f"a return envelope has at most {_ENVELOPE_FRAMES} frames and {_ENVELOPE_BYTES} bytes"
             )
         queue, job, headers = reader(content)
@@ -289,7 +289,7 @@ class Request:
     def send(self, outcome: bytes | SluiceError) -> None:
         """Send the answer."""
         who = self.requester.lane.who
-        if self.forbidden and not isinstance(outcome, Forbidden):
+        if self.forbidden and not isinstance(outcome, ForbiddenError):
             outcome = may_not(who, Action.READ, self.reads)
         body = [outcome, *self.note] if isinstance(outcome, bytes) else error_frames(told(who, outcome))
         self.requester.send([*self.envelope, *body])

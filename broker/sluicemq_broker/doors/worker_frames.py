@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from sluicemq.protocol import job_headers, wire
-from sluicemq.protocol.errors import BadFrames, SluiceError
+from sluicemq.protocol.errors import BadFramesError, SluiceError
 from sluicemq.protocol.json_values import dumps
 from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.doors.frames import read_name
@@ -40,7 +40,7 @@ def commit_frames(frames: list[bytes], knows: Callable[[bytes], bool]) -> Verdic
         receipt = frames[1]
         return going_on(receipt, frames[2:]) if knows(receipt) else Verdict(receipt, wire.ROLLBACK)
     if not 2 <= len(frames) <= 4:
-        raise BadFrames(
+        raise BadFramesError(
             f"a verdict has 2 to 4 frames ([verdict] [receipt] [reason] [delay]), this one has {len(frames)}"
         )
     return Verdict(frames[1], read_verdict(frames[0]), b"".join(frames[2:3]), _delay(frames[3:]))
@@ -53,7 +53,7 @@ def answer(receipt: bytes, frames: list[bytes]) -> Verdict:
     if len(frames) == 1 and frames[0] not in _WORDS:
         return Verdict(receipt, wire.COMMIT, frames[0])
     if not 1 <= len(frames) <= 3:
-        raise BadFrames(f"an answer has 1 to 3 frames, this one has {len(frames)}")
+        raise BadFramesError(f"an answer has 1 to 3 frames, this one has {len(frames)}")
     return Verdict(receipt, read_verdict(frames[0]), b"".join(frames[1:2]), _delay(frames[2:]))
 
 
@@ -77,11 +77,15 @@ def unreadable(receipt: bytes, error: SluiceError) -> Verdict:
 def _fan_out(receipt: bytes, frames: list[bytes]) -> Verdict:
     """Read the children of a job: ``[queue][payload][headers]`` of each; the headers are read later."""
     if not frames or len(frames) % 3:
-        raise BadFrames(f"FANOUT has [queue] [payload] [headers] of each child, not {len(frames)} frames")
+        raise BadFramesError(
+            f"FANOUT has [queue] [payload] [headers] of each child, not {len(frames)} frames"
+        )
     if len(frames) > 3 * MOST_CHILDREN:
-        raise BadFrames(f"a fan-out has 1 to {MOST_CHILDREN} children, not {len(frames) // 3}")
+        raise BadFramesError(f"a fan-out has 1 to {MOST_CHILDREN} children, not {len(frames) // 3}")
     if (size := sum(map(len, frames[2::3]))) > MOST_HEADERS:
-        raise BadFrames(f"the headers of all children have {size} bytes, at most {MOST_HEADERS} are taken")
+        raise BadFramesError(
+            f"the headers of all children have {size} bytes, at most {MOST_HEADERS} are taken"
+        )
     children = zip(frames[::3], frames[1::3], frames[2::3], strict=True)
     onward = (Onward(read_name(queue), payload, {}, headers) for queue, payload, headers in children)
     return Verdict(receipt, wire.FAN_OUT, onward=tuple(onward))
@@ -90,7 +94,7 @@ def _fan_out(receipt: bytes, frames: list[bytes]) -> Verdict:
 def _forward(receipt: bytes, frames: list[bytes]) -> Verdict:
     """Read the next queue of a job: ``[queue]``, ``[queue][payload]`` or ``[queue][payload][headers]``."""
     if not 1 <= len(frames) <= 3:
-        raise BadFrames(f"FORWARD has [queue] [payload] [headers] behind it, not {len(frames)} frames")
+        raise BadFramesError(f"FORWARD has [queue] [payload] [headers] behind it, not {len(frames)} frames")
     payload = frames[1] if len(frames) > 1 else None
     headers = job_headers.decode(frames[2]) if len(frames) > 2 else {}
     return Verdict(receipt, wire.FORWARD, onward=(Onward(read_name(frames[0]), payload, headers),))
@@ -113,6 +117,6 @@ def _delay(frames: list[bytes]) -> float | None:
     try:
         return float(_DELAY.of_text(frames[0].decode("ascii")))
     except ValueError as error:
-        raise BadFrames(
+        raise BadFramesError(
             f"delay {frames[0][:32]!r} is not a number of seconds from 0 to ten years, nor as 1h30m"
         ) from error

@@ -27,7 +27,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TextIO
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq.protocol.secret_files import private
 
 #: Bytes of a socket's path, at most: 107 on Linux, 103 on macOS and BSD.
@@ -128,7 +128,7 @@ def _locked(folder: Path) -> TextIO:
                 time.sleep(0.05)
                 continue
             lock.close()
-            raise Unavailable(
+            raise UnavailableError(
                 f"the data folder {folder} is in use by another broker (pid {owner}); stop it, or start this "
                 "one with a folder and doors of its own: --data-dir FOLDER --ports 6550"
             ) from None
@@ -161,7 +161,7 @@ def _make_private_among_others(folder: Path) -> None:
     """Make a folder that only this user can enter, where others may have made one of that name before."""
     folder.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
     if not _is_folder_of_ours(folder):
-        raise Unavailable(f"{folder} is no folder of the user that runs the broker: remove it")
+        raise UnavailableError(f"{folder} is no folder of the user that runs the broker: remove it")
     folder.chmod(_PRIVATE_FOLDER)
 
 

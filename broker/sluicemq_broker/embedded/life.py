@@ -19,7 +19,7 @@ from urllib.parse import quote
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure, PyMongoError
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.embedded import mongod
 from sluicemq_broker.embedded.data_folder import DataFolder
 from sluicemq_broker.embedded.shortage import refused, shortages
@@ -106,7 +106,7 @@ class EmbeddedMongo:
             self._start_owned()
         except OSError as error:
             self.stop()
-            raise Unavailable(refused(self._folder.path, error)) from error
+            raise UnavailableError(refused(self._folder.path, error)) from error
         except BaseException:
             self.stop()
             raise
@@ -176,13 +176,13 @@ class EmbeddedMongo:
             if mongod.wait_for_socket(self._folder.socket, process, deadline):
                 self.version = _make_primary(self.uri, str(self._folder.socket), process, deadline)
                 return
-        except Unavailable:
+        except UnavailableError:
             if process.poll() is None:
                 raise
         code = process.poll()
         if code is None:
-            raise Unavailable(f"mongod did not come up in {_START_DEADLINE:.0f} s")
-        raise Unavailable(mongod.why_it_ended(code, self._folder.log))
+            raise UnavailableError(f"mongod did not come up in {_START_DEADLINE:.0f} s")
+        raise UnavailableError(mongod.why_it_ended(code, self._folder.log))
 
     def _watch(self) -> None:
         while (process := self._process) and not self._stopping.is_set():
@@ -202,7 +202,7 @@ class EmbeddedMongo:
         while not self._stopping.is_set():
             try:
                 self._bring_up(self._launch())
-            except (Unavailable, OSError) as error:
+            except (UnavailableError, OSError) as error:
                 why = refused(self._folder.path, error) if isinstance(error, OSError) else str(error)
                 self.trouble = why
                 self._log.error("MongoDB does not come back: %s", why)
@@ -249,7 +249,7 @@ def _make_primary(uri: str, host: str, process: subprocess.Popen[bytes], deadlin
             except PyMongoError as error:
                 trouble = error
             if process.poll() is not None or time.monotonic() > deadline:
-                raise Unavailable(f"mongod came up but does not take writes: {trouble}")
+                raise UnavailableError(f"mongod came up but does not take writes: {trouble}")
             time.sleep(0.01)
 
 

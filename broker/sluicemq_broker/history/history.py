@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.rows import HistoryRow, PointRow
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
@@ -188,7 +188,7 @@ class History:
         last = _read_day(day, self._clock.now())
         kinds = self._kinds()
         if kind not in kinds or span not in SPANS:
-            raise BadFrames(f"history is of a {' or '.join(kinds)}, by {', '.join(SPANS)}")
+            raise BadFramesError(f"history is of a {' or '.join(kinds)}, by {', '.join(SPANS)}")
         subject = HistorySubject(kind, name)
         store = self.where(kind, name)
         match span:
@@ -253,7 +253,7 @@ def _read_day(day: str | None, now: float) -> datetime:
     try:
         return datetime.strptime(day, "%Y-%m-%d")  # noqa: DTZ007 - a day has no zone
     except ValueError:
-        raise BadFrames(f"{day[:32]!r} is no day as in 2026-01-31") from None
+        raise BadFramesError(f"{day[:32]!r} is no day as in 2026-01-31") from None
 
 
 def _seconds(when: datetime) -> float:

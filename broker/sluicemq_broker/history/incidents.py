@@ -15,7 +15,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Any, Final
 
-from sluicemq.protocol.errors import BadFrames, SluiceError
+from sluicemq.protocol.errors import BadFramesError, SluiceError
 from sluicemq.protocol.rows import IncidentRow, IncidentsRow
 from sluicemq_broker.context import Context
 from sluicemq_broker.history.floods import FloodDetector
@@ -268,7 +268,7 @@ class Incidents:
         With ``queue``: those of this queue, and those of all queues. Raises BadFrames.
         """
         if span not in SPANS:
-            raise BadFrames(f"incidents are of an {', a '.join(SPANS)}")
+            raise BadFramesError(f"incidents are of an {', a '.join(SPANS)}")
         until = self._clock.now()
         since = until - SPANS[span].steps * SPANS[span].step
         found = [*self._store.between(since, until, _MOST_READ), *self._changed.values()]

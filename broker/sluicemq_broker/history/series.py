@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, NamedTuple
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.rows import RecentRow, SeriesRow
 from sluicemq_broker.history.history import BROKER, QUEUE, History
 from sluicemq_broker.job import State
@@ -48,7 +48,7 @@ class Series:
     def of(self, kind: str, name: str, span: str, now: float) -> SeriesRow:
         """Return the curves of one subject; raises BadFrames."""
         if kind not in _KINDS or span not in SPANS:
-            raise BadFrames(f"a series is of a {' or '.join(_KINDS)}, over an {', a '.join(SPANS)}")
+            raise BadFramesError(f"a series is of a {' or '.join(_KINDS)}, over an {', a '.join(SPANS)}")
         steps, step = SPANS[span]
         since = (int(now) // step - steps + 1) * step
         store, subject = self._history.where(kind, name), HistorySubject(kind, name)
@@ -62,7 +62,7 @@ class Series:
     def recent(self, names: Sequence[str], now: float) -> RecentRow:
         """Return the small curves of these queues, over the last hour."""
         if len(names) > MOST_SMALL:
-            raise BadFrames(f"at most {MOST_SMALL} queues at once")
+            raise BadFramesError(f"at most {MOST_SMALL} queues at once")
         since = (int(now) // 60 - _MINUTES + 1) * 60
         found: dict[str, Mapping[datetime, Mapping[str, int]]] = {}
         for store, subjects in self._history.stores_of(names):

@@ -13,7 +13,7 @@ from typing import Final
 
 import gevent
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.http.connections import Connection, Connections
 from sluicemq_broker.http.fair_turns import PATIENCE, FairTurns, too_much
 from sluicemq_devices.sockets import Outgoing
@@ -46,7 +46,7 @@ class AnswerMemory:
         with self._large.turn(connection.served):
             self._wait(_MOST_OF_LARGE)
             if connection.has_left():
-                raise Unavailable("the client has disconnected")
+                raise UnavailableError("the client has disconnected")
             if not self._all.reserve(size, PATIENCE):
                 raise too_much()
             try:

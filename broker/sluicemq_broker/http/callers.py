@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import falcon
 
-from sluicemq.protocol.errors import BadFrames, Unavailable
+from sluicemq.protocol.errors import BadFramesError, UnavailableError
 from sluicemq.protocol.names import HTTP_TOKEN
 from sluicemq.protocol.permissions import Permissions
 from sluicemq_broker.config import BrokerSettings
@@ -101,13 +101,13 @@ class Callers:
         """Begin a session by ``{token}`` or ``{user, password}``; raises an HTTPError for wrong ones."""
         given = {name: body[name] for name in ("token", "user", "password") if name in body}
         if not all(isinstance(each, str) and len(each) <= _LONGEST for each in given.values()):
-            raise BadFrames(f"token, user and password are strings of up to {_LONGEST} characters")
+            raise BadFramesError(f"token, user and password are strings of up to {_LONGEST} characters")
         if given.keys() == {"token"}:
             caller = self._by_token(request, given["token"].strip())
         elif given.keys() == {"user", "password"}:
             caller = self._by_password(request, given["user"], given["password"])
         else:
-            raise BadFrames("a login has a token, or a user and a password")
+            raise BadFramesError("a login has a token, or a user and a password")
         if not self._security.logins.may_begin(caller.name):
             raise falcon.HTTPTooManyRequests(
                 description=f"{caller.name} has logged out {MOST_ENDED} times within "
@@ -116,7 +116,7 @@ class Callers:
             )
         cookie = self.sessions.begin(caller, tls=_is_over_tls(request))
         if former := self._session(request):
-            with suppress(Unavailable):  # it has ended here
+            with suppress(UnavailableError):  # it has ended here
                 self.sessions.end(former)
         self._set_cookie(response, cookie, secure=_is_over_tls(request))
         self._security.audit.login(caller, Door.HTTP)
@@ -131,8 +131,8 @@ class Callers:
             log.info("%s has logged out from %s", session.caller.name, request.remote_addr)
             try:
                 self.sessions.end(session)
-            except Unavailable as error:
-                raise Unavailable(
+            except UnavailableError as error:
+                raise UnavailableError(
                     f"logged out here; other brokers hear of it as soon as MongoDB answers: {error}"
                 ) from error
 

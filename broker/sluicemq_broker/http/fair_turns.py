@@ -17,7 +17,7 @@ from typing import Final
 import gevent
 from gevent.event import Event
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_devices.hub import NEXT_TURN
 
 #: Seconds to wait for a turn; and between two calls of ``meanwhile``.
@@ -114,6 +114,6 @@ class HubPace:
         gevent.spawn_later(NEXT_TURN, self._turns.give_on)
 
 
-def too_much() -> Unavailable:
+def too_much() -> UnavailableError:
     """Return the error for a request that got no turn, or no memory, in time."""
-    return Unavailable("too many requests at this door: try again in a moment")
+    return UnavailableError("too many requests at this door: try again in a moment")

@@ -25,7 +25,7 @@ import gevent
 from gevent import monkey
 from gevent.pywsgi import WSGIHandler
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.http.connections import ConnectionState
 from sluicemq_broker.http.health import PATHS as HEALTH
 from sluicemq_broker.http.reading import (
@@ -55,7 +55,7 @@ _SHOWN: Final = 200
 _LEFT: Final = 256 * 1024
 _REFUSED: Final = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _BUSY: Final = json.dumps(
-    {"code": Unavailable.code, "message": "too many requests are being answered: try again in a moment"}
+    {"code": UnavailableError.code, "message": "too many requests are being answered: try again in a moment"}
 ).encode()
 _RESET: Final = select.POLLERR | select.POLLHUP
 _poll: Final[Any] = monkey.get_original("select", "poll")  # the system's own: it never waits here
@@ -199,7 +199,7 @@ class Handler(WSGIHandler):  # type: ignore[misc] # gevent has no types
                     return
                 self._connections.answer(self._connection, time.monotonic())
                 super().handle_one_response()
-        except Unavailable:
+        except UnavailableError:
             self._waits = False
             self.application = _busy
             super().handle_one_response()

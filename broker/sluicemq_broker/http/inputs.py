@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Meta, Struct
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.wire import ShownState
 from sluicemq_broker.admin import CHOICE
 from sluicemq_broker.runtime import read_options
@@ -118,7 +118,7 @@ class DeadBody(Struct, frozen=True):
         """Return the choice; raises BadFrames if nothing is chosen."""
         given = _given({name: getattr(self, name) for name in CHOICE})
         if not given and not self.all:
-            raise BadFrames(f"choose dead letters by {', '.join(CHOICE)}, or all: true")
+            raise BadFramesError(f"choose dead letters by {', '.join(CHOICE)}, or all: true")
         return {**given, "ids": list(self.ids)} if self.ids is not None else given
 
 

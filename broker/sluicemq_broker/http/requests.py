@@ -6,7 +6,7 @@ from typing import Any
 
 import falcon
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq_broker.runtime import read_json
 
 
@@ -16,7 +16,7 @@ def read_body(request: falcon.Request) -> dict[str, Any]:
     try:
         body = read_json(content) if content else {}
     except ValueError as error:
-        raise BadFrames(f"a request that changes something needs a JSON object: {error}") from error
+        raise BadFramesError(f"a request that changes something needs a JSON object: {error}") from error
     if not isinstance(body, dict):
-        raise BadFrames("a request that changes something needs a JSON object")
+        raise BadFramesError("a request that changes something needs a JSON object")
     return body

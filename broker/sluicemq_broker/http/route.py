@@ -14,7 +14,7 @@ import falcon
 import msgspec
 from msgspec import Struct
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq_broker.security import Caller, Needs
 
 BASE: Final = "/api/v1"
@@ -112,4 +112,4 @@ def read(kind: type[S], given: Mapping[str, Any], *, strict: bool = True) -> S:
     except msgspec.ValidationError as error:
         what, _, where = str(error).partition(" - at `$.")
         name = f"{where.rstrip('`')}: " if where else ""
-        raise BadFrames(f"{name}{what[:1].lower()}{what[1:]}") from None
+        raise BadFramesError(f"{name}{what[:1].lower()}{what[1:]}") from None

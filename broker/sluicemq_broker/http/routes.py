@@ -12,7 +12,13 @@ import falcon.media
 import gevent
 from msgspec import Struct
 
-from sluicemq.protocol.errors import BadQueue, Forbidden, NotFound, SluiceError, Unavailable
+from sluicemq.protocol.errors import (
+    BadQueueError,
+    ForbiddenError,
+    NotFoundError,
+    SluiceError,
+    UnavailableError,
+)
 from sluicemq.protocol.json_values import dumps
 from sluicemq_broker.admin import Admin, Snapshots
 from sluicemq_broker.config import BrokerSettings
@@ -48,10 +54,10 @@ _SHOWN: Final = 200
 #: A year: browsers that have come over TLS come over TLS only.
 _TLS_ONLY: Final = "max-age=31536000"
 _STATUS: Final[dict[type[SluiceError], str]] = {
-    Forbidden: falcon.HTTP_403,
-    BadQueue: falcon.HTTP_404,
-    NotFound: falcon.HTTP_404,
-    Unavailable: falcon.HTTP_503,
+    ForbiddenError: falcon.HTTP_403,
+    BadQueueError: falcon.HTTP_404,
+    NotFoundError: falcon.HTTP_404,
+    UnavailableError: falcon.HTTP_503,
 }
 
 
@@ -185,7 +191,7 @@ class Site:
         self._counters.notice(Count.HTTP_FAILURES, f"{request.method} {request.path[:_SHOWN]} failed", error)
         response.status = falcon.HTTP_500
         response.media = {
-            "code": Unavailable.code, "message": "the broker failed on this; its log says why"
+            "code": UnavailableError.code, "message": "the broker failed on this; its log says why"
         }  # fmt: skip
 
     def close(self) -> None:
@@ -292,11 +298,11 @@ def _refuse(
 ) -> None:
     caller: Caller | None = request.context.get("caller")
     error = told(caller, error) if caller else error
-    if isinstance(error, Forbidden) and caller and not caller.name:
+    if isinstance(error, ForbiddenError) and caller and not caller.name:
         raise unauthorized(f"{error}; a token or a login may help")
     status = (each for kind, each in _STATUS.items() if isinstance(error, kind))
     response.status = next(status, falcon.HTTP_400)
-    if isinstance(error, Unavailable):
+    if isinstance(error, UnavailableError):
         response.set_header("Retry-After", "1")
     response.media = {"code": error.code, "message": str(error)}
 

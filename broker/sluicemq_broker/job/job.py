@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from sluicemq.protocol.errors import BadHeaders
+from sluicemq.protocol.errors import BadHeadersError
 from sluicemq.protocol.options import OPTIONS
 from sluicemq_broker.job.backoff import Backoff
 
@@ -345,7 +345,7 @@ class Job:
         """Raise BadHeaders if it expires before it is due (None: the first time), so that nobody gets it."""
         due = self.eligible_at if due is None else due
         if self.expires_at is not None and due >= int(self.expires_at * 1000) / 1000:
-            raise BadHeaders(
+            raise BadHeadersError(
                 f"job {self.id!r} would expire {due - self.expires_at:.3f} s before it is due: "
                 "a delay, or not_before, must end before its ttl"
             )

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import gevent
 from gevent.event import Event
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.runtime import Count, Counters
 from sluicemq_broker.store import SetAside
 
@@ -58,7 +58,7 @@ class Duties:
             step()
         except SetAside:
             return  # a document that can't be read: it was counted and logged once
-        except Unavailable as error:
+        except UnavailableError as error:
             self._counters.notice(Count.STORE_UNAVAILABLE, f"{what}: {error}")
         except Exception:
             log.exception("%s failed", what)

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import gevent
 
-from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, UnavailableError
 from sluicemq_broker.bus import EventBus, LocalTransport, RedisTransport, Transport
 from sluicemq_broker.config import BusForm, Config, RedisUrl
 from sluicemq_broker.context import Context, Memory, NewNames, Owners, Schema
@@ -118,12 +118,12 @@ class Foundation:
                 lambda: require_safe(self._mongo, allow_unsafe=self.settings.allow_unsafe_store), only=Unclear
             )
             retried(lambda: confirm(self._mongo, self.settings.database))
-        except Unavailable as error:
+        except UnavailableError as error:
             is_said = isinstance(error, UnsafeStore | NoMajority)
             why = None if is_said else why_no_primary(self._uri)
             if why is None:
                 raise
-            raise Unavailable(why) from error
+            raise UnavailableError(why) from error
         if warning:
             log.warning("%s", warning)
         retried(lambda: self.clock.set(self._mongo_for_leases))
@@ -182,7 +182,7 @@ class Foundation:
         return EventRing(self.database(database))
 
 
-def retried(statement: Callable[[], Result], only: type[Unavailable] = Unavailable) -> Result:
+def retried(statement: Callable[[], Result], only: type[UnavailableError] = UnavailableError) -> Result:
     """Run a statement of the start, and try it again for some seconds; returns its answer.
 
     So a broker starts during an election, or with the short time-outs of a short lease. The statement must be

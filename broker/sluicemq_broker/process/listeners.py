@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import gevent
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.admin import (
     Admin,
     BrokerAdmin,
@@ -158,7 +158,9 @@ class Listeners:
             if device := part.device(settings):
                 return device
         if settings.stream is not None:
-            raise Unavailable(f"device with stream {settings.stream!r}: this broker runs without streams")
+            raise UnavailableError(
+                f"device with stream {settings.stream!r}: this broker runs without streams"
+            )
         if settings.kind == Kind.FORWARDER:
             return ForwarderDevice(settings, self._core.services)
         return QueueDevice(settings, self._core.services)

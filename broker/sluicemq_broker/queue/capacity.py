@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 from weakref import WeakSet
 
-from sluicemq.protocol.errors import Paused, QueueFull
+from sluicemq.protocol.errors import PausedError, QueueFullError
 from sluicemq_broker.config import Overflow, QueueSettings
 from sluicemq_broker.runtime import Count
 from sluicemq_devices.hub import Pausable
@@ -153,7 +153,7 @@ class Capacity:
         ``before`` other jobs will be pushed before it.
         """
         if self._paused:
-            raise Paused(
+            raise PausedError(
                 f"queue {self._name!r} takes no jobs: its intake is paused; "
                 f"resume it with: sluicemq resume {self._name} --intake"
             )
@@ -171,12 +171,12 @@ class Capacity:
             for watcher in self._pause_watchers:
                 watcher()
 
-    def refusal(self) -> QueueFull:
+    def refusal(self) -> QueueFullError:
         """Return the error for pushes that find no room."""
         ready = f"{self.waiting} jobs wait, max_ready = {self._max_ready}"
         size = f"its jobs have {self.size} bytes, max_bytes = {self._max_bytes}"
         why = [text for text, most in ((ready, self._max_ready), (size, self._max_bytes)) if most is not None]
-        return QueueFull(f"queue {self._name!r} is full ({'; '.join(why)}): push again later")
+        return QueueFullError(f"queue {self._name!r} is full ({'; '.join(why)}): push again later")
 
     def pause_if_full(self, connection: Pausable, *, answered: bool) -> None:
         """Stop reading a connection that has pushed, if the queue is full now, until there is room.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import gevent
 from gevent.event import Event
 
-from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, UnavailableError
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.queue.endings import Endings
 from sluicemq_broker.queue.groups import Groups
@@ -55,7 +55,7 @@ class Claimer:
         ledger = self._core.scheduler.ledger
         try:
             self._claim_while_wanted(claiming)
-        except Unavailable:
+        except UnavailableError:
             pass  # nothing is tried again: the broker stops, and what may be claimed is swept
         except SluiceError as error:
             self._core.counters.notice(Count.CLAIMS_REFUSED, f"MongoDB refuses to hand out jobs: {error}")
@@ -125,6 +125,6 @@ class Claimer:
                 most_bytes=plan.most_bytes,
                 one_first=plan.one_first,
             )
-        except Unavailable:
+        except UnavailableError:
             self._unanswered.add((owner, plan.number))
             raise

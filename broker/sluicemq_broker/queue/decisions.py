@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import SluiceError, TooLarge
+from sluicemq.protocol.errors import SluiceError, TooLargeError
 from sluicemq.protocol.readable import MOST_REASON, start_of
 from sluicemq_broker.config import MAX_JOB_BYTES
 from sluicemq_broker.job import Backoff, Job
@@ -210,5 +210,5 @@ def _result(verdict: Verdict, job: Job, now: float) -> bytes:
     most = MAX_JOB_BYTES - (job.size if job.keep_done else 0)
     if len(result) > most and job.kept_until(now) is not None:
         beside = f" beside a job of {job.size}" if job.keep_done else ""
-        raise TooLarge(f"the result has {len(result)} bytes, {most} can be kept{beside}")
+        raise TooLargeError(f"the result has {len(result)} bytes, {most} can be kept{beside}")
     return result

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sluicemq.protocol.errors import Dead, SluiceError
+from sluicemq.protocol.errors import DeadError, SluiceError
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.core import QueueCore
@@ -70,7 +70,7 @@ class Endings:
             job_id = entry.job.id
             text = f"job {job_id} is dead after {entry.reason!r}"
             self._core.counters.notice(Count.DEAD, text, about=about_return(entry))
-            shielded(self._waiters.failed, job_id, Dead(f"job {job_id} is dead: {entry.reason}"))
+            shielded(self._waiters.failed, job_id, DeadError(f"job {job_id} is dead: {entry.reason}"))
         jobs = [entry.job for entry in entries]
         self._notify_if_wanted(jobs)
         self._groups.may_advance(jobs)

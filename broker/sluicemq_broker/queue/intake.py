@@ -11,7 +11,7 @@ from typing import Final, cast
 
 from gevent.event import Event
 
-from sluicemq.protocol.errors import Duplicate, Unavailable
+from sluicemq.protocol.errors import DuplicateError, UnavailableError
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.core import QueueCore
@@ -157,7 +157,7 @@ class Intake:
         """Tell that these could not be stored, or that nobody knows."""
         for push in pushes:
             self._core.counters.add(count, len(push.jobs))
-            error = Unavailable(why)
+            error = UnavailableError(why)
             shielded(push.on_stored, dict.fromkeys(range(len(push.jobs)), error), {})
 
     def _write_all(self, pushes: list[Push]) -> None:
@@ -200,7 +200,7 @@ class Intake:
         try:
             pushed = self._insert(jobs, now)
             staged = _stored(arrival, jobs, pushed)
-        except Unavailable:
+        except UnavailableError:
             self._failed(pushes)
         finally:
             self._core.scheduler.arrived(arrival, staged)
@@ -221,7 +221,7 @@ class Intake:
         """Return the states of the jobs that have these ids, by position; of those that are gone, nothing."""
         ids = {at: jobs[at].id for at in existing}
         found: dict[str, str] = {}
-        with suppress(Unavailable):
+        with suppress(UnavailableError):
             found = self._core.store.states(list(ids.values()), self._core.clock.now())
         return {at: found.get(job_id, "") for at, job_id in ids.items()}
 
@@ -234,7 +234,7 @@ class Intake:
 
     def _count(self, jobs: list[Job], pushed: Pushed) -> None:
         self._core.counters.add(Count.PUSHED, len(jobs) - len(pushed.existing) - len(pushed.refused))
-        duplicates = sum(isinstance(error, Duplicate) for error in pushed.refused.values())
+        duplicates = sum(isinstance(error, DuplicateError) for error in pushed.refused.values())
         self._core.counters.add(Count.DUPLICATES, duplicates)
         self._core.counters.add(Count.REPEATED, len(pushed.existing))
         self._core.counters.add(Count.REFUSED, len(pushed.refused) - duplicates)

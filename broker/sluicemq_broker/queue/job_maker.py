@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from sluicemq.protocol import job_headers
-from sluicemq.protocol.errors import BadHeaders, TooLarge
+from sluicemq.protocol.errors import BadHeadersError, TooLargeError
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.rules import rfc3339
 from sluicemq_broker.config import QueueSettings
@@ -134,7 +134,7 @@ class JobMaker:
 
     def _bounded(self, size: int) -> int:
         if size > self._max_job_bytes:
-            raise TooLarge(f"the job has {size} bytes, max_job_bytes is {self._max_job_bytes}")
+            raise TooLargeError(f"the job has {size} bytes, max_job_bytes is {self._max_job_bytes}")
         return size
 
 
@@ -166,7 +166,7 @@ def _dedupe(headers: Mapping[str, Any], window: float) -> Dedupe | None:
     if "dedupe_id" in headers:
         return Dedupe(headers["dedupe_id"], headers.get("dedupe_window", window))
     if "dedupe_window" in headers:
-        raise BadHeaders("header 'dedupe_window' needs a 'dedupe_id'")
+        raise BadHeadersError("header 'dedupe_window' needs a 'dedupe_id'")
     return None
 
 
@@ -182,12 +182,14 @@ def _read(key: Any, value: Any) -> Any:
     rule = _RULES.get(key) if isinstance(key, str) else None
     if rule is None:
         known = ", ".join(sorted(_RULES))
-        raise BadHeaders(f"unknown header {_BRIEF.repr(key)}; known are {known}; your own go under 'headers'")
+        raise BadHeadersError(
+            f"unknown header {_BRIEF.repr(key)}; known are {known}; your own go under 'headers'"
+        )
     try:
         return rule.read(value)
     except ValueError as error:
         raise _wrong(key, value, error) from error
 
 
-def _wrong(key: str, value: Any, expected: object) -> BadHeaders:
-    return BadHeaders(f"header {key!r} is {_BRIEF.repr(value)}, expected {expected}")
+def _wrong(key: str, value: Any, expected: object) -> BadHeadersError:
+    return BadHeadersError(f"header {key!r} is {_BRIEF.repr(value)}, expected {expected}")

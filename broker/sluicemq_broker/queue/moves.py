@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar
 
-from sluicemq.protocol.errors import BadFrames, BadHeaders, SluiceError, TooLarge
+from sluicemq.protocol.errors import BadFramesError, BadHeadersError, SluiceError, TooLargeError
 from sluicemq.protocol.options import MOVE_OPTIONS
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rules import LONGEST_ID
@@ -93,7 +93,7 @@ class Moves(Generic[Moving]):
         """Make the new job that a worker asks for, and find its queue."""
         onward = onward.read()
         if unknown := onward.options.keys() - MOVE_OPTIONS:
-            raise BadHeaders(f"{what} takes no {', '.join(sorted(map(repr, unknown)))}")
+            raise BadHeadersError(f"{what} takes no {', '.join(sorted(map(repr, unknown)))}")
         worker, caller = settled.delivery.worker, settled.caller
         authorize(caller, Action.PUSH, onward.queue)
         queue = self._others.for_push(
@@ -156,7 +156,7 @@ class FanOuts(Moves[AwaitChildren]):
         for number, onward in enumerate(in_pieces(onwards), 1):
             job_id = f"{job.id}.{number}"
             if len(job_id.encode()) > LONGEST_ID:
-                raise BadHeaders(f"children of job {job.id!r} would have an id that is too long")
+                raise BadHeadersError(f"children of job {job.id!r} would have an id that is too long")
             queue, child = self._make(settled, onward, job_id, "a child")
             child.set_parent(parent)
             new[queue].append(child)
@@ -170,12 +170,12 @@ class FanOuts(Moves[AwaitChildren]):
 def _check(job: Job, children: Sequence[Onward]) -> None:
     """Raise what is wrong with a fan-out as a whole."""
     if not 1 <= len(children) <= MOST_CHILDREN:
-        raise BadFrames(f"a fan-out has 1 to {MOST_CHILDREN} children, not {len(children)}")
+        raise BadFramesError(f"a fan-out has 1 to {MOST_CHILDREN} children, not {len(children)}")
     if (queues := len({child.queue for child in children})) > _MOST_QUEUES:
-        raise BadFrames(f"a fan-out goes into {_MOST_QUEUES} queues at most, not {queues}")
+        raise BadFramesError(f"a fan-out goes into {_MOST_QUEUES} queues at most, not {queues}")
     if (size := _inherited(job, children)) > _MOST_INHERITED:
         text = f"the children would inherit {size} bytes in all, at most {_MOST_INHERITED}"
-        raise TooLarge(f"{text}: give them payloads of their own")
+        raise TooLargeError(f"{text}: give them payloads of their own")
 
 
 def _inherited(job: Job, children: Sequence[Onward]) -> int:

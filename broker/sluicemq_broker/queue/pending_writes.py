@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from sluicemq.protocol.errors import DifferentStore, SluiceError, Uncertain
+from sluicemq.protocol.errors import DifferentStoreError, SluiceError, UncertainError
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.runtime import Batcher
 from sluicemq_broker.store import OfJob, Portions, Refused
@@ -75,7 +75,7 @@ def write_held(
     doubts: list[bool] = []
     problems = core.retry.run(statement, lambda: doubts.append(True))
     if doubts and problems and core.retry.run(lambda: core.owners.keeps(owner)):
-        return {each: why for each, why in problems.items() if not isinstance(why, Uncertain)}
+        return {each: why for each, why in problems.items() if not isinstance(why, UncertainError)}
     return problems
 
 
@@ -91,7 +91,7 @@ def write_in_portions(
     def write(part: Sequence[Entry]) -> dict[str, SluiceError]:
         try:
             return write_held(core, part[0].job.owner, lambda: statement(part))
-        except DifferentStore as error:
+        except DifferentStoreError as error:
             return {each.job.id: error for each in part}
 
     problems: dict[str, SluiceError] = {}

@@ -14,7 +14,7 @@ from typing import Final
 import gevent
 from gevent.lock import BoundedSemaphore
 
-from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, UnavailableError
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.queue.core import QueueCore
 from sluicemq_broker.store import LimitStore
@@ -125,7 +125,7 @@ class Permits:
                     limits.permits = 0 if limits.most is None else scheduler.reserved
                     self._have(limits.permits, limits.permits)
                     self._core.notify_brokers(BusKind.FREED, 0)
-        except Unavailable:
+        except UnavailableError:
             pass  # the broker stops, and gives back all
         finally:
             self._gives_back = False

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import NotFound, Unavailable
+from sluicemq.protocol.errors import NotFoundError, UnavailableError
 from sluicemq.protocol.rows import WorkerRow
 from sluicemq_broker.bus import BusKind
 from sluicemq_broker.config import QueueSettings
@@ -233,7 +233,7 @@ class Queue:
         if group is not None:
             self.groups.freed([group])
         self.events.emit(Count.CANCELLED, self.clock.now(), [{"job": job_id}])
-        self.results.failed(job_id, NotFound(f"job {job_id!r} was cancelled"))
+        self.results.failed(job_id, NotFoundError(f"job {job_id!r} was cancelled"))
 
     # ----------------------------------------------------------------- pauses
 
@@ -304,7 +304,7 @@ class Queue:
         """The broker stops: give back all that is held, uncharged; refuse those who wait for results."""
         self.settling.release(self.scheduler.staging.clear())
         self.settling.withdraw(self.deliveries.withdraw(self._timer.now()))
-        self.results.end_all(Unavailable("the broker stops; ask again with the same id"))
+        self.results.end_all(UnavailableError("the broker stops; ask again with the same id"))
 
     def removed(self, timeout: float) -> None:
         """The queue was removed from MongoDB: tell those who wait for its jobs.
@@ -315,7 +315,7 @@ class Queue:
         self.store.dropped()
         self.settling.release(self.scheduler.staging.clear())
         self.settling.await_releases(timeout)
-        self.results.end_removed(NotFound("the queue was removed with all its jobs"))
+        self.results.end_removed(NotFoundError("the queue was removed with all its jobs"))
 
     # ---------------------------------------------------------------- helpers
 

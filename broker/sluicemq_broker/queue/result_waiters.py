@@ -9,7 +9,14 @@ from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
-from sluicemq.protocol.errors import Dead, Expired, NotFound, SluiceError, Unavailable, Uncertain
+from sluicemq.protocol.errors import (
+    DeadError,
+    ExpiredError,
+    NotFoundError,
+    SluiceError,
+    UnavailableError,
+    UncertainError,
+)
 from sluicemq_broker.context import Retry
 from sluicemq_broker.job import Job, State
 from sluicemq_broker.runtime import Batcher
@@ -106,7 +113,7 @@ class ResultWaiters:
     def find(self, job_id: str, on_outcome: OnOutcome, on_pending: OnPending) -> None:
         """Call ``on_outcome`` with the outcome of this job; ``on_pending`` first if it has not ended yet.
 
-        A job that does not exist answers :class:`~sluicemq.NotFound`.
+        A job that does not exist answers :class:`~sluicemq.NotFoundError`.
         """
         self.wait(job_id, on_outcome)
         self._questions.setdefault(job_id, []).append(_Question(on_outcome, on_pending))
@@ -272,7 +279,7 @@ class ResultWaiters:
             return None
         if found.expired:
             return _expired(job_id)
-        return Dead(f"job {job_id} is among the dead letters: {found.reason}")
+        return DeadError(f"job {job_id} is among the dead letters: {found.reason}")
 
     def _read(self, job_id: str) -> bytes:
         result = self._retry.run(lambda: self._store.result(job_id))
@@ -285,7 +292,7 @@ class ResultWaiters:
         if self._ending and job_id in self._stored:
             self._wait_on(job_id, questions)
         elif job_id in self._missing:
-            self._answer(job_id, Uncertain(f"job {job_id} has ended elsewhere and is not remembered"))
+            self._answer(job_id, UncertainError(f"job {job_id} has ended elsewhere and is not remembered"))
         elif job_id in self._reserved:  # it ends here this moment
             self._wait_on(job_id, questions)
         else:
@@ -313,7 +320,9 @@ class ResultWaiters:
         self, wanted: Mapping[str, Sequence[_Question]], ids: Iterable[str], error: Exception
     ) -> None:
         """Answer those who would get no other answer; jobs known to be stored are looked up again."""
-        why = error if isinstance(error, SluiceError) else Unavailable("the broker failed on this look-up")
+        why = (
+            error if isinstance(error, SluiceError) else UnavailableError("the broker failed on this look-up")
+        )
         for job_id in ids:
             if job_id in self._stored:
                 self._answer_each(job_id, wanted[job_id], why)
@@ -331,8 +340,8 @@ class ResultWaiters:
     def _unknown(self, job_id: str) -> SluiceError:
         if job_id in self._expired:
             return _expired(job_id)
-        return NotFound(f"there is no job {job_id}: never pushed, or ended and not remembered")
+        return NotFoundError(f"there is no job {job_id}: never pushed, or ended and not remembered")
 
 
-def _expired(job_id: str) -> Expired:
-    return Expired(f"job {job_id}: its time to live is over")
+def _expired(job_id: str) -> ExpiredError:
+    return ExpiredError(f"job {job_id}: its time to live is over")

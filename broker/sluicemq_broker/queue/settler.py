@@ -12,7 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from sluicemq.protocol.errors import BadHeaders, LeaseLost, SluiceError, TooLarge, Uncertain
+from sluicemq.protocol.errors import (
+    BadHeadersError,
+    LeaseLostError,
+    SluiceError,
+    TooLargeError,
+    UncertainError,
+)
 from sluicemq_broker.config import QueueSettings
 from sluicemq_broker.job import Job
 from sluicemq_broker.queue.commits import COMMIT, Commits
@@ -123,11 +129,11 @@ class Settler:
             delivery = self._core.scheduler.hand_out.settle(verdict.receipt, at)
             if delivery is None:
                 self._core.counters.add(Count.LATE_VERDICTS)
-                settlement.settled(position, LeaseLost("this receipt is void: the delivery has ended"))
+                settlement.settled(position, LeaseLostError("this receipt is void: the delivery has ended"))
                 continue
             try:
                 decision = on_verdict(verdict, delivery.job, delivery.worker.name, self._backoff, now)
-            except (TooLarge, BadHeaders) as problem:
+            except (TooLargeError, BadHeadersError) as problem:
                 decision = self._refuse(delivery, problem, settlement, position)
             settled.append(Settled(delivery, decision, settlement, position))
         self._carry_out(settled)
@@ -404,5 +410,5 @@ def _goes_back(settled: Settled[Any], problem: SluiceError | None) -> bool:
     if isinstance(
         settled.decision, Commit
     ):  # only MongoDB can tell that a result has no room beside the rest
-        return isinstance(problem, TooLarge)
-    return not isinstance(problem, LeaseLost | Uncertain | None)
+        return isinstance(problem, TooLargeError)
+    return not isinstance(problem, LeaseLostError | UncertainError | None)

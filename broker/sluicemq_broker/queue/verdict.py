@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sluicemq.protocol import job_headers, wire
-from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
+from sluicemq.protocol.errors import BadFramesError, SluiceError, UnavailableError
 from sluicemq_broker.queue.ports import Durable
 from sluicemq_broker.runtime import shielded
 from sluicemq_broker.security import Caller
@@ -100,9 +100,11 @@ class Settlement:
             shielded(self._on_durable, self.problems)
 
 
-def not_durable() -> Unavailable:
+def not_durable() -> UnavailableError:
     """Return the answer to a verdict that could not be written."""
-    return Unavailable("this is not durable: the broker stops, or has failed; the job is delivered again")
+    return UnavailableError(
+        "this is not durable: the broker stops, or has failed; the job is delivered again"
+    )
 
 
 def read_verdict(kind: bytes) -> str:
@@ -110,7 +112,7 @@ def read_verdict(kind: bytes) -> str:
     try:
         return PLAIN[kind]
     except KeyError:
-        raise BadFrames(f"verdict {kind[:32]!r} is not {_WORDS}") from None
+        raise BadFramesError(f"verdict {kind[:32]!r} is not {_WORDS}") from None
 
 
 #: Verdicts of plain workers by their frames; RELEASE is for the library.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.store import Unclear
 
@@ -15,7 +15,7 @@ def attempt(step: Callable[[], object], failed: Callable[[Exception], object]) -
     try:
         step()
     except Exception as error:
-        if isinstance(error, Unavailable) and not isinstance(error, Unclear):
+        if isinstance(error, UnavailableError) and not isinstance(error, Unclear):
             raise  # no step for any queue can succeed now
         failed(error)
         return False

@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterator
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from sluicemq.protocol.errors import BadQueue, SluiceError
+from sluicemq.protocol.errors import BadQueueError, SluiceError
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import State
 from sluicemq_broker.queue import Queue
@@ -298,7 +298,7 @@ BULK_OPERATIONS: Final[dict[str, type[BulkOperation]]] = {
 
 def _target(queues: Queues, queue: Queue, to: str) -> Queue:
     if to == queue.name:
-        raise BadQueue(f"{to!r} is the queue of these dead letters: redrive them without naming a queue")
+        raise BadQueueError(f"{to!r} is the queue of these dead letters: redrive them without naming a queue")
     target = queues.get(to)
     target.store.prepare(again=True)
     return target

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import gevent
 from gevent.event import AsyncResult
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq.protocol.rows import QueueRow, RatesRow
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import SCHEDULED, State
@@ -96,7 +96,7 @@ class Census:
     def all(self) -> list[QueueRow]:
         """Return a row for each queue by name; as many changed ones as there is time for are counted now.
 
-        Raises :class:`~sluicemq.Unavailable` if MongoDB does not answer.
+        Raises :class:`~sluicemq.UnavailableError` if MongoDB does not answer.
         """
         began = self._timer.now()
         self._wait_for(self._count_most_urgent)
@@ -166,7 +166,7 @@ class Census:
     def _wait_for(self, count: Callable[[], None]) -> None:
         """Wait for a count; one that takes too long goes on, and is known at the next request."""
         if not self._trusted():
-            raise Unavailable("MongoDB does not answer: nothing can be counted")
+            raise UnavailableError("MongoDB does not answer: nothing can be counted")
         done: AsyncResult[None] = AsyncResult()
         gevent.spawn(_count_into, count, done)
         for _ in range(max(1, round(self._wait / _LOOK))):
@@ -176,7 +176,7 @@ class Census:
                 return
             if not self._trusted():
                 break
-        raise Unavailable("MongoDB has not answered: nothing can be counted")
+        raise UnavailableError("MongoDB has not answered: nothing can be counted")
 
     def _count_most_urgent(self) -> None:
         self._queues.discover()

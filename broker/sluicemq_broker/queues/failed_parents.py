@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sluicemq.protocol.errors import Dead
+from sluicemq.protocol.errors import DeadError
 from sluicemq_broker.queues.queues import Queues
 from sluicemq_broker.store import FailedParent, QueueStore
 
@@ -28,4 +28,4 @@ class FailedParents:
         for parent in parents:
             queue = self._queues.open(parent.queue)
             queue.groups.freed(parent.groups)
-            queue.endings.parent_ended(parent.id, Dead(f"its {parent.reason}"))
+            queue.endings.parent_ended(parent.id, DeadError(f"its {parent.reason}"))

@@ -14,7 +14,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Final
 
-from sluicemq.protocol.errors import BadQueue, SluiceError
+from sluicemq.protocol.errors import BadQueueError, SluiceError
 from sluicemq_broker.context import Context
 from sluicemq_broker.job import RESULT_WANTED_FOR, Parent
 from sluicemq_broker.queue import Queue
@@ -183,7 +183,7 @@ class OnDead:
     def _fail(self, queue: str, parents: dict[Parent, str], now: float) -> None:
         try:
             store = self._queues.open(queue).store
-        except BadQueue:
+        except BadQueueError:
             return  # the child's document was no job's: no queue can have that name
         failed = fail_parents(store, parents, now)
         self._families.on_parents_failed(

@@ -9,7 +9,13 @@ from typing import Final
 
 from gevent.lock import BoundedSemaphore
 
-from sluicemq.protocol.errors import BadFrames, BadQueue, NotFound, SluiceError, Unavailable
+from sluicemq.protocol.errors import (
+    BadFramesError,
+    BadQueueError,
+    NotFoundError,
+    SluiceError,
+    UnavailableError,
+)
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.bus import BusEvent, BusKind, Channel, silent
@@ -159,7 +165,7 @@ class Queues:
         queue = self._open.get(name)
         if queue is None:
             absent = f"there is no queue {check_name(name)!r}"
-            raise self._near(NotFound(f"{absent}: the first push makes it, or [queues.{name}]"), name)
+            raise self._near(NotFoundError(f"{absent}: the first push makes it, or [queues.{name}]"), name)
         return queue
 
     def _discover_together(self) -> None:
@@ -220,7 +226,7 @@ class Queues:
         """Return True if no broker has made the queue."""
         try:
             self.get(name)
-        except NotFound:
+        except NotFoundError:
             return True
         return False
 
@@ -241,7 +247,7 @@ class Queues:
     ) -> Queue:
         check_name(name)
         if not allowed:
-            raise self._near(BadQueue(f"there is no queue {name!r}, and auto_create is off"), name)
+            raise self._near(BadQueueError(f"there is no queue {name!r}, and auto_create is off"), name)
         if not caller.may(Action.CREATE, name):
             self._looks_again = True  # another broker may have made it
         authorize(caller, Action.CREATE, name)
@@ -302,7 +308,7 @@ class Queues:
         """
         self.context.schema.follow()
         if not self.records.shared:
-            raise BadFrames(
+            raise BadFramesError(
                 f"settings lie in MongoDB only where the store has schema {RECORDS_SHARED}: when all brokers "
                 "are of this version, run sluicemq upgrade"
             )
@@ -396,7 +402,7 @@ class Queues:
     def _handle_event(self, handle: Callable[[], None]) -> None:
         try:
             handle()
-        except Unavailable as error:
+        except UnavailableError as error:
             text = f"an event of another broker is not handled yet: {error}"
             self.context.counters.notice(Count.STORE_UNAVAILABLE, text)
 
@@ -446,4 +452,4 @@ def check_name(name: object) -> str:
     """Return the name, if a queue may have it; raises :class:`BadQueue`."""
     if isinstance(name, str) and is_queue_name(name):
         return name
-    raise BadQueue(f"{str(name)[:80]!r} is no queue name: {QUEUE_NAME_RULE}")
+    raise BadQueueError(f"{str(name)[:80]!r} is no queue name: {QUEUE_NAME_RULE}")

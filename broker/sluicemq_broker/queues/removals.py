@@ -23,7 +23,7 @@ from secrets import token_hex
 
 from gevent.event import Event
 
-from sluicemq.protocol.errors import BadQueue, SluiceError, Unavailable
+from sluicemq.protocol.errors import BadQueueError, SluiceError, UnavailableError
 from sluicemq_broker.context import Context
 from sluicemq_broker.queue import Queue
 from sluicemq_broker.queues.queues import Queues
@@ -84,7 +84,7 @@ class Removal:
 
     def _marked(self, record: QueueRecord) -> QueueRecord:
         if record.removing:
-            raise Unavailable(
+            raise UnavailableError(
                 f"queue {self._name!r} is being removed already, or a broker was killed while it removed it: "
                 "try again when its lease has ended"
             )
@@ -104,7 +104,7 @@ class Removal:
             removing = self._queues.records.store(database).one(self._name).removing
             if removing is None or removing.token != self.token:
                 # Only what a dead broker has left is taken back: the lease of this one was over.
-                raise Unavailable(
+                raise UnavailableError(
                     f"this broker was taken for dead, and another one has taken back the removal of queue "
                     f"{self._name!r}: try again"
                 )
@@ -116,8 +116,8 @@ class Removal:
                 return False
             self._timer.wait(never, 0.02)  # seconds between two looks who has heard
 
-    def _busy(self, workers: int, where: str) -> BadQueue:
-        return BadQueue(f"queue {self._name!r} has {workers} workers {where}: stop them first")
+    def _busy(self, workers: int, where: str) -> BadQueueError:
+        return BadQueueError(f"queue {self._name!r} has {workers} workers {where}: stop them first")
 
 
 def end_left(queues: Queues, context: Context) -> None:

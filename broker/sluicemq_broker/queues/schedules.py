@@ -13,7 +13,7 @@ from typing import Final
 import gevent
 from gevent.event import AsyncResult
 
-from sluicemq.protocol.errors import BadHeaders, SluiceError, TooLarge, Unavailable
+from sluicemq.protocol.errors import BadHeadersError, SluiceError, TooLargeError, UnavailableError
 from sluicemq.protocol.options import SCHEDULE_OPTIONS
 from sluicemq_broker.config import ScheduleSettings
 from sluicemq_broker.context import Context
@@ -194,7 +194,9 @@ class Schedules:
         try:
             error = outcome.get(timeout=15.0)  # seconds for which a run by hand waits for MongoDB
         except gevent.Timeout:
-            raise Unavailable("MongoDB does not answer: the job may be pushed now or later, or not") from None
+            raise UnavailableError(
+                "MongoDB does not answer: the job may be pushed now or later, or not"
+            ) from None
         if error:
             raise error
         return job_id
@@ -214,15 +216,15 @@ class Schedules:
         check_name(schedule.name)
         check_name(schedule.queue)
         if len(schedule.payload) > MOST_PAYLOAD:
-            raise TooLarge(
+            raise TooLargeError(
                 f"the payload has {len(schedule.payload)} bytes, a schedule's at most {MOST_PAYLOAD}"
             )
         if not_allowed := schedule.headers.keys() - SCHEDULE_OPTIONS:
-            raise BadHeaders(f"jobs of a schedule have no {', '.join(sorted(map(repr, not_allowed)))}")
+            raise BadHeadersError(f"jobs of a schedule have no {', '.join(sorted(map(repr, not_allowed)))}")
         try:
             schedule.timetable.check()
         except ValueError as error:
-            raise BadHeaders(str(error)) from error
+            raise BadHeadersError(str(error)) from error
         now = self._clock.now()
         settings = self._queues.settings_for_push(schedule.queue)
         self._make(ANYBODY, settings, schedule.payload, schedule.headers, run_id(schedule.name, now))
@@ -237,7 +239,7 @@ class Schedules:
 def _usable(schedule: Schedule) -> Timetable:
     """Return the times of a schedule; raises BadHeaders if this host does not know them."""
     if problem := schedule.timetable.problem:
-        raise BadHeaders(f"schedule {schedule.name!r} can't run at this broker: {problem}")
+        raise BadHeadersError(f"schedule {schedule.name!r} can't run at this broker: {problem}")
     return schedule.timetable
 
 

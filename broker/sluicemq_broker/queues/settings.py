@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.rows import SettingRow
 from sluicemq_broker.config import (
     Config,
@@ -66,7 +66,7 @@ class SharedSettings:
                 let_others_run()
             for problem in problems_of_queue(lambda queue: self._of(queue, {name: stored}), each):
                 if problem not in set(problems_of_queue(self._of, each)):
-                    raise BadFrames(f"queue {each!r}: {problem.message}")
+                    raise BadFramesError(f"queue {each!r}: {problem.message}")
 
     def _of(self, name: str, changed: Mapping[str, Mapping[str, str]] | None = None) -> QueueSettings:
         return with_stored(self.config.queue(name), *self._layers(name, changed))

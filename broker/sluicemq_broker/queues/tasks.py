@@ -18,7 +18,14 @@ import gevent
 from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
-from sluicemq.protocol.errors import BadQueue, NotFound, QueueFull, SluiceError, Unavailable, from_code
+from sluicemq.protocol.errors import (
+    BadQueueError,
+    NotFoundError,
+    QueueFullError,
+    SluiceError,
+    UnavailableError,
+    from_code,
+)
 from sluicemq.protocol.rows import OperationRow, from_document
 from sluicemq.protocol.wire import LOOKED, TaskField, TaskState
 from sluicemq_broker.context import Context
@@ -124,7 +131,7 @@ class Tasks:
         Raises the operation's refusal, or :class:`QueueFull` if too many tasks run.
         """
         if len(self._running) >= self._most:
-            raise QueueFull(f"{self._most} tasks are under way here: wait for some, or cancel one")
+            raise QueueFullError(f"{self._most} tasks are under way here: wait for some, or cancel one")
         queue = self._queues.get(name)
         make = BULK_OPERATIONS[kind]
         operation = make(self._queues, self._context, queue, self._clock.now(), **arguments)
@@ -150,7 +157,7 @@ class Tasks:
             self._begin(task)
         state = self.find(task_id).state
         if not any([store.cancel(task_id) for store in self._stores.values()]):  # noqa: C419 - in each
-            raise NotFound(f"task {task_id} is {state} already")
+            raise NotFoundError(f"task {task_id} is {state} already")
 
     # --------------------------------------------------------------------- read
 
@@ -172,7 +179,7 @@ class Tasks:
         for name, store in self._stores.items():
             if found := store.find(task_id):
                 return self._shown(found, self._owners.live(name))
-        raise NotFound(f"there is no task {task_id!r}, or it ended more than a day ago")
+        raise NotFoundError(f"there is no task {task_id!r}, or it ended more than a day ago")
 
     def _shown(self, stored: dict[str, Any], live: set[str]) -> OperationRow:
         shown = {key: value for key, value in stored.items() if key not in ("_id", "owner", "now", "cancel")}
@@ -204,7 +211,7 @@ class Tasks:
         """Continue one task; a failure keeps neither other tasks nor the broker's start waiting."""
         try:
             self._take_up(store, stored)
-        except Unavailable:
+        except UnavailableError:
             raise
         except Exception:
             log.exception("task %s of a dead broker is not continued", stored["_id"])
@@ -219,7 +226,7 @@ class Tasks:
         try:
             queue = self._queues.get(stored["queue"])
             operation = kind(self._queues, self._context, queue, stored["now"], **stored["order"])
-        except (NotFound, BadQueue) as error:
+        except (NotFoundError, BadQueueError) as error:
             why = {"code": error.code, "message": str(error)}
             store.end(task_id, former, self._clock.now(), {"state": TaskState.FAILED, "error": why})
             return
@@ -259,7 +266,7 @@ class Tasks:
             task.error = error
         except Exception:
             log.exception("%s of queue %s failed", task.operation.kind, task.operation.queue.name)
-            task.error = Unavailable("the broker failed on this; its log says why")
+            task.error = UnavailableError("the broker failed on this; its log says why")
         finally:
             self._forget(task)
 
@@ -289,7 +296,7 @@ class Tasks:
                     if not self._page_in_turn(task, pages):
                         self._end(task, TaskState.DONE)
                         break
-        except Unavailable:
+        except UnavailableError:
             return bool(self._stopping.is_set())
         except SluiceError as error:
             self._fail(task, error)

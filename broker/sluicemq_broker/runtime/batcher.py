@@ -12,7 +12,7 @@ from gevent import get_hub, getcurrent
 from gevent.event import Event
 from greenlet import greenlet
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 
 log = logging.getLogger("broker")
 
@@ -113,7 +113,7 @@ class Batcher(Generic[Item]):
             return
         try:
             self._write(batch)
-        except Unavailable as error:
+        except UnavailableError as error:
             log.error("a batch of %d was not written: %s", len(batch), error)  # noqa: TRY400 - the store's text says all
             self._failed(batch)
         except Exception:

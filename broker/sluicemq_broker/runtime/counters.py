@@ -8,7 +8,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from sluicemq.protocol.errors import Forbidden, SluiceError
+from sluicemq.protocol.errors import ForbiddenError, SluiceError
 from sluicemq_broker.runtime.counts import Count, Timing
 from sluicemq_broker.runtime.histogram import Histogram
 from sluicemq_devices.hub import About, Notices
@@ -39,7 +39,7 @@ class Counters(Notices):
 
     def refused(self, error: SluiceError, text: str, about: About | None = None) -> None:
         """Count and log what was refused with this error; a FORBIDDEN is counted and logged already."""
-        if not isinstance(error, Forbidden):
+        if not isinstance(error, ForbiddenError):
             self.notice(Count.of(error), text, about=about)
 
     def took(self, timing: Timing, durations: Sequence[float]) -> None:

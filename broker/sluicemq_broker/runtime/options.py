@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.rules import Rule, kept
 
 
@@ -18,13 +18,13 @@ def read_options(given: Mapping[Any, Any], rules: Mapping[str, Rule], what: str)
     for name, value in given.items():
         rule = rules.get(name) if isinstance(name, str) else None
         if rule is None:
-            raise BadFrames(f"{what} has no option {str(name)[:64]!r}; it has {', '.join(rules)}")
+            raise BadFramesError(f"{what} has no option {str(name)[:64]!r}; it has {', '.join(rules)}")
         if value is None:
             continue
         try:
             read[name] = rule(value)
         except ValueError as error:
-            raise BadFrames(f"{name} of {what} is {str(value)[:64]!r}, expected {error}") from None
+            raise BadFramesError(f"{name} of {what} is {str(value)[:64]!r}, expected {error}") from None
     return read
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import gevent
 
-from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, UnavailableError
 from sluicemq.protocol.json_values import dumps
 from sluicemq_broker.store import AuditRecord
 from sluicemq_devices.sockets import host_and_port
@@ -86,7 +86,7 @@ class Act:
         self, _kind: type[BaseException] | None, error: BaseException | None, _where: TracebackType | None
     ) -> None:
         if error is not None:
-            self.refused(error.code if isinstance(error, SluiceError) else Unavailable.code)
+            self.refused(error.code if isinstance(error, SluiceError) else UnavailableError.code)
 
     def done(self, answer: object = None) -> None:
         """Record that it is done; a number that it answered is how many it concerned. Waits for MongoDB.

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from gevent.event import Event
 from gevent.lock import BoundedSemaphore
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.runtime import Batcher, Count, Counters
 from sluicemq_broker.security.acts import LONGEST, Act, Door, Outcome, address_of, details
@@ -193,7 +193,7 @@ class Audit:
     def _flush(self, waiting: list[Event]) -> None:
         try:
             self.flush()
-        except Unavailable as error:
+        except UnavailableError as error:
             self._counters.notice(Count.STORE_UNAVAILABLE, f"records of the audit must wait: {error}")
         finally:
             for each in waiting:

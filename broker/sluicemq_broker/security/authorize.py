@@ -13,7 +13,7 @@ from time import thread_time
 from typing import Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
-from sluicemq.protocol.errors import Forbidden, SluiceError
+from sluicemq.protocol.errors import ForbiddenError, SluiceError
 from sluicemq.protocol.names import LONGEST_NAME
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker.security.rates import NO_LIMITS, Limits, Rates
@@ -231,16 +231,16 @@ def authorize(caller: Caller, action: Action, name: str = "", *, hidden: bool = 
     raise may_not(caller, action, name, hidden=hidden)
 
 
-def may_not(caller: Caller, action: Action, name: str = "", *, hidden: bool = False) -> Forbidden:
+def may_not(caller: Caller, action: Action, name: str = "", *, hidden: bool = False) -> ForbiddenError:
     """Return the refusal of what a caller may not do; counts and logs it. See :func:`authorize`."""
     caller.report(action, name)
-    return Forbidden(_may_not(caller.name, action, "its queue" if hidden else name))
+    return ForbiddenError(_may_not(caller.name, action, "its queue" if hidden else name))
 
 
 def require_known(caller: Caller) -> None:
     """Raise :class:`Forbidden` for a caller whose connection is about to be cut."""
     if not caller.is_known:
-        raise Forbidden(f"{caller.name or 'an anonymous client'} gets in no more: its key was removed")
+        raise ForbiddenError(f"{caller.name or 'an anonymous client'} gets in no more: its key was removed")
 
 
 def told(caller: Caller, error: SluiceError) -> SluiceError:

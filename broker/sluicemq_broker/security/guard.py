@@ -9,7 +9,7 @@ from typing import Final
 
 import gevent
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq.protocol.keys import KeyPair, encode, key_id, read_key
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker.config import DoorRule
@@ -80,7 +80,7 @@ class DoorGuard(Guard):
             if who is None:
                 known = user if self._principals.login(user) else ""  # a password may stand in its place
                 self._audit.failed_login(
-                    peer, self._door, known, Unavailable.code if for_now else NOT_ADMITTED
+                    peer, self._door, known, UnavailableError.code if for_now else NOT_ADMITTED
                 )
             elif who.key:
                 self._audit.login(who, self._door)
@@ -121,7 +121,7 @@ class DoorGuard(Guard):
             fits = self._passwords.check(
                 credentials.user, login and login.hash, credentials.password, address_of(peer)
             )
-        except Unavailable as error:
+        except UnavailableError as error:
             decide(None, str(error), for_now=True)
             return
         caller = self._caller(login.principal, peer, PLAIN, login.key) if login and fits else None

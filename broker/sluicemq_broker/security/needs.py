@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from sluicemq.protocol.errors import NotFound
+from sluicemq.protocol.errors import NotFoundError
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.security.acts import Unchanged
 from sluicemq_broker.security.authorize import Caller, Need, authorize
@@ -81,7 +81,7 @@ class Needs(NamedTuple):
             return
         try:
             needs = list(self.more(*request, **parameters))
-        except NotFound:
+        except NotFoundError:
             if self.hidden and self.action:  # or strangers could tell what is there
                 authorize(caller, self.action, hidden=True)
             raise

@@ -26,7 +26,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from gevent.event import AsyncResult
 from gevent.threadpool import ThreadPool
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_devices.sockets import owner_of
 
 #: Checks at one time, and those that wait in one line, at most.
@@ -53,7 +53,7 @@ NOBODYS: Final = (
 _hasher = PasswordHasher()
 
 
-class Busy(Unavailable):
+class Busy(UnavailableError):
     """Too many passwords wait to be checked."""
 
 

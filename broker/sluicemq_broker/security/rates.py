@@ -9,7 +9,7 @@ from weakref import WeakSet
 
 import gevent
 
-from sluicemq.protocol.errors import QueueFull
+from sluicemq.protocol.errors import QueueFullError
 from sluicemq_broker.runtime import Bucket, Count, Counters
 
 #: Seconds for which a connection is not read, at least: a timer for each message would cost more than it.
@@ -160,7 +160,9 @@ def pay_for_one(principal: Any) -> None:
     """Count a job that a request pushes which is not put back; raises QueueFull if there were too many."""
     rates = principal.rates
     if rates is not None and not rates.pay(1):
-        raise QueueFull(f"{principal.name} sends more than {_text(principal.limits)}: try again in a moment")
+        raise QueueFullError(
+            f"{principal.name} sends more than {_text(principal.limits)}: try again in a moment"
+        )
 
 
 def _too_much(lane: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from gevent.lock import BoundedSemaphore
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.bus import BusEvent, BusKind, Channel
 from sluicemq_broker.runtime import Batcher, Count, Counters
 from sluicemq_broker.security.logins import Login, Logins
@@ -92,7 +92,7 @@ class Shared(Generic[Record]):
     def _try_to_follow(self) -> None:
         try:
             self.follow()
-        except Unavailable as error:
+        except UnavailableError as error:
             text = f"a change of {self.what} is not read yet: {error}"
             self._counters.notice(Count.STORE_UNAVAILABLE, text)
 

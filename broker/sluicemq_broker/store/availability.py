@@ -11,7 +11,7 @@ from typing import Final
 
 from pymongo.errors import OperationFailure
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.errors import ServerCode, translated
 
@@ -39,7 +39,7 @@ NOT_LINEARIZABLE: Final = (
 log = logging.getLogger("broker.store")
 
 
-class NoMajority(Unavailable):
+class NoMajority(UnavailableError):
     """A primary answers, and no majority confirms what it writes."""
 
 
@@ -123,7 +123,7 @@ class StoreAvailability:
         try:
             with translated():
                 client.admin.command("ping")
-        except Unavailable as error:
+        except UnavailableError as error:
             self._failed = str(error)
         else:
             self._took.append(self._now() - sent)
@@ -134,7 +134,7 @@ class StoreAvailability:
     def watch_majority(self, client: Client, database: str) -> None:
         """Have a majority confirm something once, and note whether it does."""
         self._unconfirmed = self._now() if self._unconfirmed is None else self._unconfirmed
-        with suppress(Unavailable):
+        with suppress(UnavailableError):
             confirm(client, database)
             with self._telling_return():
                 self._unconfirmed = None

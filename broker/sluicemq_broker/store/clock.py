@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.runtime import Measure, better
 from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.errors import translated
@@ -55,7 +55,7 @@ class ServerClock:
         for left in reversed(range(tries)):
             try:
                 self.measure(client)
-            except Unavailable:
+            except UnavailableError:
                 if not left and self._best is None:
                     raise
             # Seconds of error up to which the server's time is not measured again at the start.

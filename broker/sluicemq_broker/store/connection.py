@@ -22,7 +22,7 @@ from pymongo.monitoring import (
 from pymongo.uri_parser import parse_uri
 from pymongo.write_concern import WriteConcern
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.config import MongoUri
 from sluicemq_broker.store.errors import UnsafeStore, brief, translated
 from sluicemq_broker.store.logins import LoginWatch
@@ -133,7 +133,7 @@ def _client(
             )
     except (mongo_errors.ConfigurationError, ValueError, TypeError, OSError, UserWarning) as error:
         # Not "from error": the driver's text, which a traceback shows, may quote the URI.
-        raise Unavailable(f"mongodb_uri can't be used: {_why(uri, error)}") from None
+        raise UnavailableError(f"mongodb_uri can't be used: {_why(uri, error)}") from None
     logins.of(client)
     return client
 

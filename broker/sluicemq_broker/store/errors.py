@@ -10,7 +10,7 @@ from typing import Any, Final
 from bson.errors import BSONError
 from pymongo import errors as mongo_errors
 
-from sluicemq.protocol.errors import TooLarge, Unavailable
+from sluicemq.protocol.errors import TooLargeError, UnavailableError
 
 
 class ServerCode(IntEnum):
@@ -84,7 +84,7 @@ _NO_SUCH_INDEX: Final = "hint provided does not correspond to an existing index"
 _SETTINGS: Final = (", Timeout:", " (configured timeouts:", ", full error:")
 
 
-class Unclear(Unavailable):
+class Unclear(UnavailableError):
     """A write may have happened or not: its reply was lost, or its durability is not known."""
 
 
@@ -92,11 +92,11 @@ class Doubtful(Unclear):
     """The server refused a statement with an unknown code: the document may be at fault, or the server."""
 
 
-class Refused(TooLarge):
+class Refused(TooLargeError):
     """The statement itself is at fault, so waiting is of no use: with checked jobs, only by their size."""
 
 
-class UnsafeStore(Unavailable):
+class UnsafeStore(UnavailableError):
     """The MongoDB can't keep the promise that a confirmed job survives."""
 
 
@@ -119,12 +119,12 @@ def translated() -> Iterator[None]:
     try:
         yield
     except mongo_errors.ServerSelectionTimeoutError as error:
-        raise Unavailable(f"no MongoDB primary: {brief(error)}") from error
+        raise UnavailableError(f"no MongoDB primary: {brief(error)}") from error
     except (BSONError, OverflowError, mongo_errors.InvalidName) as error:  # the driver can't encode it
         raise Refused(f"MongoDB can't take it: {brief(error)}") from error
     except mongo_errors.PyMongoError as error:
         if _lacks_an_index(error):
-            raise Unavailable("an index is missing, or not ready yet: it is made again") from error
+            raise UnavailableError("an index is missing, or not ready yet: it is made again") from error
         kind = Refused if isinstance(error, mongo_errors.OperationFailure) and _definite(error) else Unclear
         raise kind(f"{type(error).__name__}: {brief(error)}") from error
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from pymongo.collection import Collection
 
-from sluicemq.protocol.errors import NotFound
+from sluicemq.protocol.errors import NotFoundError
 from sluicemq.protocol.rules import Rule, kept, number, whole
 from sluicemq_broker.store.values import Document, seconds
 
@@ -37,7 +37,7 @@ class Unreadable(Exception):
     """Raised for a document that this version can't read; the text says why."""
 
 
-class SetAside(NotFound):
+class SetAside(NotFoundError):
     """Raised where one document is wanted, and it can't be read; the text says what to do."""
 
 

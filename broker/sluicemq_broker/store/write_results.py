@@ -8,7 +8,7 @@ from typing import Any
 
 from pymongo.errors import BulkWriteError
 
-from sluicemq.protocol.errors import SluiceError, TooLarge
+from sluicemq.protocol.errors import SluiceError, TooLargeError
 from sluicemq_broker.store.errors import (
     AT_FAULT,
     TROUBLE,
@@ -74,5 +74,5 @@ def read_errors(errors: Sequence[Mapping[str, Any]], *, repeatable: bool = True)
         elif key == {"dedupe_id": 1}:
             pushed.taken.append(at)
         else:
-            pushed.refused[at] = TooLarge(f"MongoDB refused it: {str(error.get('errmsg'))[:200]}")
+            pushed.refused[at] = TooLargeError(f"MongoDB refused it: {str(error.get('errmsg'))[:200]}")
     return pushed

@@ -11,7 +11,7 @@ import binascii
 from base64 import b64decode, b64encode
 from typing import Final
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq.protocol.packed import scan
 from sluicemq_broker.store import Segment
 
@@ -37,5 +37,5 @@ def read_carried(first: int, text: str) -> Segment | None:
             return None
         its_topics = tuple(sorted(set(topics)))
         return Segment(first, len(ends), int(at) / 1000, len(packed), int(total), mark, packed, its_topics)
-    except (ValueError, binascii.Error, BadFrames):
+    except (ValueError, binascii.Error, BadFramesError):
         return None

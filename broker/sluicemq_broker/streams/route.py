@@ -20,7 +20,7 @@ import gevent
 from gevent.event import Event
 
 from sluicemq.protocol import job_headers, packed
-from sluicemq.protocol.errors import Held, LeaseLost, SluiceError, Unavailable
+from sluicemq.protocol.errors import HeldError, LeaseLostError, SluiceError, UnavailableError
 from sluicemq.protocol.readable import start_of
 from sluicemq_broker.config import RouteSettings
 from sluicemq_broker.job import Job
@@ -98,9 +98,9 @@ class Route:
         """Route messages until another broker holds the route, MongoDB is away, or this broker stops."""
         try:
             self._follow(held)
-        except LeaseLost:
+        except LeaseLostError:
             log.info("%s: another broker holds it now", self)
-        except Unavailable as error:
+        except UnavailableError as error:
             self._counters.notice(Count.STORE_UNAVAILABLE, f"{self}: {error}")
         except Exception:
             log.exception("%s failed; it is tried again", self)
@@ -112,7 +112,7 @@ class Route:
         settings = self._settings
         try:
             return self._subscriptions.hold(Wish(settings.stream, settings.name, KIND, self._who))
-        except Held:
+        except HeldError:
             return None
         except SluiceError as error:
             self._counters.notice(Count.STORE_UNAVAILABLE, f"{self}: {error}")

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import gevent
 
-from sluicemq.protocol.errors import QueueFull, SluiceError
+from sluicemq.protocol.errors import QueueFullError, SluiceError
 from sluicemq_broker.bus import BusEvent, BusKind, Channel
 from sluicemq_broker.config import StreamSettings
 from sluicemq_broker.runtime import Count, PartCounters, shielded
@@ -84,7 +84,7 @@ class Stream:
         self._seen_by = 0  # the channel's epoch in which all segments of other brokers were read
         self.kept = StreamKept(0, 0, None)
         """How much is kept, as of the last look."""
-        self.full: QueueFull | None = None
+        self.full: QueueFullError | None = None
         """The refusal of further messages; None: they are taken."""
 
     @property

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from sluicemq.protocol.errors import BadStream, QueueFull, Unavailable
+from sluicemq.protocol.errors import BadStreamError, QueueFullError, UnavailableError
 from sluicemq.protocol.names import QUEUE_NAME_RULE, is_queue_name
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import StreamRow
@@ -77,7 +77,7 @@ class Streams:
     def get(self, name: str) -> Stream:
         """Return the stream of this name; reads MongoDB if it is not known. Raises :class:`BadStream`."""
         if name not in self._made and name not in self._found(check_stream(name)):
-            raise BadStream(f"there is no stream {name!r}")
+            raise BadStreamError(f"there is no stream {name!r}")
         self._made.add(name)
         return self.open(name)
 
@@ -97,7 +97,7 @@ class Streams:
         check_stream(name)
         settings = self._config.broker
         if not settings.auto_create and name not in self._made:
-            raise BadStream(f"there is no stream {name!r} here, and auto_create is off")
+            raise BadStreamError(f"there is no stream {name!r} here, and auto_create is off")
         if name not in self._made:
             if not caller.may(Action.CREATE, name):
                 self._looks_again = True  # another broker may have made it
@@ -187,17 +187,17 @@ class Streams:
             )
             if looks:
                 stream.kept = stream.store.kept()
-        except Unavailable as error:
+        except UnavailableError as error:
             stream.counters.notice(Count.STORE_UNAVAILABLE, f"retention of stream {stream.name}: {error}")
         else:
             stream.counters.add(Count.SEGMENTS_REMOVED, removed)
 
-    def _refusal(self, stream: Stream) -> QueueFull | None:
+    def _refusal(self, stream: Stream) -> QueueFullError | None:
         """Return why a stream takes no more messages; None: it does."""
         disk, reserve = self._disk(self.database_name(stream.name)), self._config.broker.disk_reserve
         if disk is None or disk.free >= reserve or not stream.settings.endless:
             return None
-        return QueueFull(
+        return QueueFullError(
             f"stream {stream.name!r} has no bound, and the disk of MongoDB has {disk.free >> 20} MiB left, "
             f"less than disk_reserve ({reserve >> 20} MiB): make room, or set max_bytes or max_age"
         )
@@ -214,7 +214,7 @@ def check_stream(name: object) -> str:
     """Return the name, if a stream may have it; raises :class:`BadStream`."""
     if isinstance(name, str) and is_queue_name(name):
         return name
-    raise BadStream(f"{str(name)[:80]!r} is no name of a stream: {QUEUE_NAME_RULE}")
+    raise BadStreamError(f"{str(name)[:80]!r} is no name of a stream: {QUEUE_NAME_RULE}")
 
 
 def summary(stream: Stream) -> StreamRow | None:

@@ -16,7 +16,14 @@ from typing import Final
 
 import gevent
 
-from sluicemq.protocol.errors import BadStream, Held, LeaseLost, NotFound, QueueFull, SluiceError
+from sluicemq.protocol.errors import (
+    BadStreamError,
+    HeldError,
+    LeaseLostError,
+    NotFoundError,
+    QueueFullError,
+    SluiceError,
+)
 from sluicemq.protocol.names import KIND_RULE, QUEUE_NAME_RULE, is_kind, is_queue_name
 from sluicemq.protocol.rows import SubscriptionRow
 from sluicemq_broker.context import Owners
@@ -105,7 +112,7 @@ class Subscriptions:
         if not store.mark(stream, name, fence, watermark, self._context.clock.now()):
             raise self.late(stream, name, fence)
 
-    def late(self, stream: str, name: str, fence: int) -> LeaseLost:
+    def late(self, stream: str, name: str, fence: int) -> LeaseLostError:
         """Return the refusal of a watermark whose hold has ended, or is another session's; counts it."""
         self._context.counters.add(Count.LATE_WATERMARKS)
         return not_held(stream, name, fence)
@@ -128,7 +135,7 @@ class Subscriptions:
     def free(self, stream: str, name: str) -> None:
         """Take a subscription from its holder; raises :class:`NotFound` if it has none."""
         if not self.store(self._streams.get(stream)).release(stream, name):
-            raise NotFound(f"subscription {name!r} of stream {stream!r} is held by nobody")
+            raise NotFoundError(f"subscription {name!r} of stream {stream!r} is held by nobody")
 
     def seek(self, stream: str, name: str, watermark: int, peer: str | None = None) -> bool:
         """Set the watermark of a subscription without a holder; False: it stands there. Raises :class:`Held`.
@@ -152,7 +159,7 @@ class Subscriptions:
         if not store.delete(stream, name):
             there = store.get(stream, name)
             if there is None:
-                raise NotFound(f"stream {stream!r} has no subscription {name!r}")
+                raise NotFoundError(f"stream {stream!r} has no subscription {name!r}")
             raise _held(there)
 
     def listed(self, stream: str | None = None) -> list[SubscriptionRow]:
@@ -196,7 +203,7 @@ class Subscriptions:
         what = f"subscription {name!r} of stream {stream.name!r}"
         there, now = self.store(stream).count(), self._context.timer.now()
         if there >= MOST_SUBSCRIPTIONS:
-            raise QueueFull(f"{what} can't be made: there are {there} already, which is the most")
+            raise QueueFullError(f"{what} can't be made: there are {there} already, which is the most")
         self._context.names.ask(what, peer, now, there=0, most=1)
 
     def _listed(self, stream: Stream) -> list[SubscriptionRow]:
@@ -222,23 +229,23 @@ class Subscriptions:
         return not self._owners.is_live(holder.owner, database)
 
 
-def not_held(stream: str, name: str, fence: int) -> LeaseLost:
+def not_held(stream: str, name: str, fence: int) -> LeaseLostError:
     """Return the refusal of what only the holder under this fence may do."""
     what = f"subscription {name[:80]!r} of stream {stream[:80]!r}"
-    return LeaseLost(f"{what} is not held under {fence} by this session (any more)")
+    return LeaseLostError(f"{what} is not held under {fence} by this session (any more)")
 
 
 def check_name(name: object) -> str:
     """Return the name, if a subscription may have it; raises :class:`BadStream`."""
     if isinstance(name, str) and is_queue_name(name):
         return name
-    raise BadStream(f"{str(name)[:80]!r} is no name of a subscription: {QUEUE_NAME_RULE}")
+    raise BadStreamError(f"{str(name)[:80]!r} is no name of a subscription: {QUEUE_NAME_RULE}")
 
 
 def check_kind(kind: str) -> None:
     """Raise :class:`BadStream` for a kind that none can have."""
     if not is_kind(kind):
-        raise BadStream(f"{kind[:80]!r} is no kind of a subscription: {KIND_RULE}")
+        raise BadStreamError(f"{kind[:80]!r} is no kind of a subscription: {KIND_RULE}")
 
 
 def _row(stream: Stream, each: Subscription, newest: int, now: float) -> SubscriptionRow:
@@ -257,8 +264,8 @@ def _row(stream: Stream, each: Subscription, newest: int, now: float) -> Subscri
     )
 
 
-def _held(found: Subscription) -> Held:
-    return Held(_who_holds(found), found.kind or "")
+def _held(found: Subscription) -> HeldError:
+    return HeldError(_who_holds(found), found.kind or "")
 
 
 def _who_holds(found: Subscription) -> str:

@@ -26,7 +26,7 @@ from collections.abc import Collection, Iterable, Sequence
 from time import thread_time
 from typing import Final
 
-from sluicemq.protocol.errors import BadTopic
+from sluicemq.protocol.errors import BadTopicError
 from sluicemq.protocol.packed import LONGEST_TOPIC
 from sluicemq_broker.streams.choosing import Usage
 
@@ -45,7 +45,7 @@ class Topics:
     def __init__(self, wanted: Sequence[bytes] = (), usage: Usage | None = None) -> None:
         """``usage``: the connection's, if it has several readers."""
         if len(wanted) > MOST_TOPICS:
-            raise BadTopic(f"{len(wanted)} topics at once, at most {MOST_TOPICS} are taken")
+            raise BadTopicError(f"{len(wanted)} topics at once, at most {MOST_TOPICS} are taken")
         each = dict.fromkeys(wanted)
         self.everything = not wanted or b"" in each
         self.exact: frozenset[bytes] = frozenset(topic[1:] for topic in each if topic.startswith(b"="))
@@ -183,10 +183,12 @@ class _State:
 def _check(topics: Iterable[bytes], patterns: Sequence[bytes]) -> None:
     for topic in topics:
         if len(topic) > LONGEST_TOPIC:
-            raise BadTopic(f"a topic of {len(topic)} bytes is wanted, {LONGEST_TOPIC} count at most")
+            raise BadTopicError(f"a topic of {len(topic)} bytes is wanted, {LONGEST_TOPIC} count at most")
     words = _words(patterns)
     if words > MOST_WORDS:
-        raise BadTopic(f"the patterns of topics have {words} words in all, at most {MOST_WORDS} are taken")
+        raise BadTopicError(
+            f"the patterns of topics have {words} words in all, at most {MOST_WORDS} are taken"
+        )
     for pattern in patterns:
         _check_pattern(pattern)
 
@@ -195,11 +197,11 @@ def _check_pattern(pattern: bytes) -> None:
     words = pattern.split(b".")
     for at, word in enumerate(words):
         if word not in (_ONE, _REST) and (_ONE in word or _REST in word):
-            raise BadTopic(
+            raise BadTopicError(
                 f"{_shown(pattern)}: * and > stand for whole words: write orders.*.paid or orders.>"
             )
         if word == _REST and at < len(words) - 1:
-            raise BadTopic(f"{_shown(pattern)}: > stands for all that follows, so nothing may follow it")
+            raise BadTopicError(f"{_shown(pattern)}: > stands for all that follows, so nothing may follow it")
 
 
 def _shortest(beginnings: Iterable[bytes]) -> list[bytes]:

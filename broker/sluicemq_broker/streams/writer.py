@@ -13,7 +13,7 @@ from functools import partial
 from secrets import token_hex
 from typing import NamedTuple
 
-from sluicemq.protocol.errors import Conflict, SluiceError, Unavailable
+from sluicemq.protocol.errors import ConflictError, SluiceError, UnavailableError
 from sluicemq.protocol.packed import scan
 from sluicemq_broker.runtime import Batcher, Count, shielded
 from sluicemq_broker.store import Appended, Segment, StreamStore, Tail
@@ -272,12 +272,14 @@ class Writer:
     def _problem(self, batch: Batch, first: int, topics: list[bytes], tail: Tail) -> SluiceError | None:
         """Return why a batch can't be stored from this number on, behind these topics; None: it can."""
         if self._is_late(batch):
-            return Unavailable("later messages of this publisher are stored: send it again, marked as such")
+            return UnavailableError(
+                "later messages of this publisher are stored: send it again, marked as such"
+            )
         return self._conflict(batch.expected, first, topics, tail)
 
     def _conflict(
         self, expected: Expected | None, first: int, topics: list[bytes], tail: Tail
-    ) -> Conflict | None:
+    ) -> ConflictError | None:
         """Return why what is expected does not hold there; None: it does."""
         if expected is None:
             return None
@@ -288,7 +290,7 @@ class Writer:
             last = self._last_of(expected.topic, topics, tail)
         if last == expected.last:
             return None
-        return Conflict(f"{what} ends with {last}, not with {expected.last}: nothing was stored", last)
+        return ConflictError(f"{what} ends with {last}, not with {expected.last}: nothing was stored", last)
 
     def _last_of(self, topic: bytes, topics: list[bytes], tail: Tail) -> int:
         """Return the number of the newest message with a topic, among those to be stored, too; 0: none."""
@@ -309,7 +311,7 @@ class Writer:
     # ----------------------------------------------------------------- settled
 
     def _failed(self, batches: list[Batch]) -> None:
-        self._refuse(batches, Unavailable("the broker failed on this; its log says why"))
+        self._refuse(batches, UnavailableError("the broker failed on this; its log says why"))
 
     def _refuse(self, batches: Iterable[Batch], error: SluiceError) -> None:
         for batch in batches:

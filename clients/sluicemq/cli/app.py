@@ -20,7 +20,13 @@ from sluicemq.cli.former import WORDS, former
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.reached import reached
-from sluicemq.protocol.errors import BadHeaders, NotAdmitted, SluiceError, Timeout, Unavailable
+from sluicemq.protocol.errors import (
+    BadHeadersError,
+    NotAdmittedError,
+    SluiceError,
+    TimeoutError,
+    UnavailableError,
+)
 from sluicemq.protocol.names import QUEUE_NAME_RULE
 from sluicemq.protocol.readable import brief, is_utf8
 from sluicemq.transport.endpoints import DEFAULT_ENDPOINT, VARIABLE, checked
@@ -116,13 +122,13 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except (NotAdmitted, Timeout, Unavailable) as error:
+        except (NotAdmittedError, TimeoutError, UnavailableError) as error:
             code, known = reached(ctx.obj, error)
             ctx.obj.error(error, known)
             ctx.exit(code)
         except SluiceError as error:
             ctx.obj.error(error)
-            is_value = isinstance(error, BadHeaders) or QUEUE_NAME_RULE in str(error)
+            is_value = isinstance(error, BadHeadersError) or QUEUE_NAME_RULE in str(error)
             ctx.exit(USAGE if is_value else REFUSED)
 
 

@@ -9,7 +9,7 @@ import click
 
 from sluicemq.cli.nouns import Noun
 from sluicemq.cli.output import CommandClient, Invocation
-from sluicemq.protocol.errors import BadVerb
+from sluicemq.protocol.errors import BadVerbError
 
 
 @click.group(cls=Noun, default="list")
@@ -73,8 +73,8 @@ def _asked(client: CommandClient) -> dict[str, Any]:
     """Return the brokers; raises :class:`BadVerb`, with advice, if an older version answers."""
     try:
         return dict(client.sent.brokers.schema())  # with the brokers, as it is one answer
-    except BadVerb as error:
-        raise BadVerb(
+    except BadVerbError as error:
+        raise BadVerbError(
             "the broker that answers is of an older version, which knows nothing of this: name a newer one "
             "with --endpoint"
         ) from error

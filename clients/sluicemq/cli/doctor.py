@@ -12,7 +12,7 @@ import click
 from sluicemq.cli.output import Invocation, printable
 from sluicemq.installed import ABSENT, DOCTOR, command_of
 from sluicemq.protocol import environment
-from sluicemq.protocol.errors import NotAdmitted, SluiceError, Timeout, Unavailable
+from sluicemq.protocol.errors import NotAdmittedError, SluiceError, TimeoutError, UnavailableError
 from sluicemq.transport.endpoints import VARIABLE
 
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
@@ -95,7 +95,7 @@ def _asked(invocation: Invocation) -> tuple[dict[str, Any], str, str]:
             for name, question in _QUESTIONS.items():
                 try:
                     answers[name] = question(client.sent)
-                except (NotAdmitted, Timeout, Unavailable):
+                except (NotAdmittedError, TimeoutError, UnavailableError):
                     raise
                 except SluiceError as error:  # not allowed, or an older broker
                     code, message = code or error.code, message or str(error)

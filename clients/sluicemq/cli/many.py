@@ -19,7 +19,7 @@ import click
 
 from sluicemq.cli.output import Invocation
 from sluicemq.producer import Producer
-from sluicemq.protocol.errors import SluiceError, Timeout
+from sluicemq.protocol.errors import SluiceError, TimeoutError
 from sluicemq.receipt import PushReceipt
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class ManyPushes:
         """Return whether a job was pushed; no wait for room, so that Ctrl-C finds no job in between."""
         try:
             receipts = producer.push_many(self._queue, [payload], start=self._next, **self._options)
-        except Timeout:
+        except TimeoutError:
             return False
         self._next += 1
         self._unanswered.extend(receipts)
@@ -167,12 +167,14 @@ class ManyPushes:
             left = max(0.0, end - monotonic())
             try:
                 producer.flush(min(_A_LOOK, left))
-            except Timeout:
+            except TimeoutError:
                 if left > _A_LOOK:
                     continue
                 if self._stop.came:
                     return
-                raise Timeout(f"{producer.unconfirmed} jobs are not confirmed after {seconds:g} s") from None
+                raise TimeoutError(
+                    f"{producer.unconfirmed} jobs are not confirmed after {seconds:g} s"
+                ) from None
             return
 
     def _note(self, receipt: PushReceipt, error: SluiceError) -> None:

@@ -18,7 +18,7 @@ import click
 
 from sluicemq.client import Client
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import Duplicate, SluiceError
+from sluicemq.protocol.errors import DuplicateError, SluiceError
 from sluicemq.protocol.json_values import dumps
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
 from sluicemq.protocol.readable import start_of
@@ -149,7 +149,7 @@ class Invocation:
         """Write one line to stderr; with ``--json`` also an object to stdout."""
         self.note(f"sluicemq: {error}{'; ' if advice else ''}{advice}")
         if self.as_json:
-            first = {"id": error.id} if isinstance(error, Duplicate) else {}
+            first = {"id": error.id} if isinstance(error, DuplicateError) else {}
             self.json({"error": {"code": error.code, "message": str(error), **first}})
 
 

@@ -13,7 +13,7 @@ from sluicemq.cli.options import flag, job_flags, of_push
 from sluicemq.cli.output import Invocation
 from sluicemq.cli.reached import leave
 from sluicemq.producer import Producer
-from sluicemq.protocol.errors import Timeout
+from sluicemq.protocol.errors import TimeoutError
 from sluicemq.standard_streams import Unwritable
 
 _FILE = click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path)
@@ -64,7 +64,7 @@ def _push_one(invocation: Invocation, queue: str, payload: bytes, options: dict[
         receipt = producer.push(queue, payload, **options)
         try:
             receipt.wait(invocation.timeout)
-        except Timeout:
+        except TimeoutError:
             leave(producer)
             raise
     there = {"existed": 1, "state": receipt.state} if receipt.existed else {}

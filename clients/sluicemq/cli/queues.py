@@ -18,7 +18,7 @@ from sluicemq.cli.queue_table import queue_rows
 from sluicemq.cli.reached import NO_STORE, counted, last_counts, store_problem
 from sluicemq.protocol import wire
 from sluicemq.protocol.enums import Flow, JobState
-from sluicemq.protocol.errors import Timeout, Unavailable
+from sluicemq.protocol.errors import TimeoutError, UnavailableError
 from sluicemq.protocol.permissions import Action
 
 _state = click.option(
@@ -51,7 +51,7 @@ def list_(invocation: Invocation, queue: str | None, interval: float, *, watch: 
             nonlocal problem
             try:
                 found, problem = counted(client, queue), ""
-            except (Timeout, Unavailable) as error:
+            except (TimeoutError, UnavailableError) as error:
                 found, problem = last_counts(client, error)
                 invocation.note(f"store: {problem}; this was counted before")
             return [each for each in found if queue in (None, each["name"])]
@@ -90,7 +90,7 @@ def wait_until_empty(invocation: Invocation, queue: str, seconds: float | None) 
     with invocation.client() as client:
         try:
             client.queues.wait_until_empty(queue, seconds)
-        except Timeout as error:
+        except TimeoutError as error:
             if seconds is None or store_problem(client.health().store):
                 raise
             invocation.error(error)

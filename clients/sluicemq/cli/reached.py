@@ -9,7 +9,7 @@ from sluicemq.cli.output import CommandClient, Invocation
 from sluicemq.client import Client
 from sluicemq.producer import Producer
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import NotAdmitted, SluiceError, Timeout, Unavailable
+from sluicemq.protocol.errors import NotAdmittedError, SluiceError, TimeoutError, UnavailableError
 from sluicemq.transport.connection import NOBODY_ANSWERS
 from sluicemq.transport.entry import CANT_ENTER
 
@@ -20,7 +20,9 @@ _START_ONE = "start one with `sluicemq serve`, or name another with --endpoint"
 _ASKED_FOR = 3.0  # seconds for the test, at most
 
 
-def reached(invocation: Invocation, error: NotAdmitted | Timeout | Unavailable) -> tuple[int, str]:
+def reached(
+    invocation: Invocation, error: NotAdmittedError | TimeoutError | UnavailableError
+) -> tuple[int, str]:
     """Return the exit code for this error, and what the user should know."""
     if CANT_ENTER in str(error):
         return NOT_ADMITTED, ""
@@ -31,13 +33,13 @@ def reached(invocation: Invocation, error: NotAdmitted | Timeout | Unavailable) 
             timeout=min(invocation.timeout, _ASKED_FOR), wait=False, endpoint=invocation.access
         ) as client:
             health = client.health()
-    except NotAdmitted as refusal:
+    except NotAdmittedError as refusal:
         return NOT_ADMITTED, str(refusal)
     except SluiceError:
         return NO_BROKER, ""
     if problem := store_problem(health.store):
         return NO_STORE, f"the broker answers, its store does not: {problem}{_what_to_do(error)}"
-    late = isinstance(error, Timeout)
+    late = isinstance(error, TimeoutError)
     return NO_BROKER, "the broker and its store answer: give it more time with --timeout" if late else ""
 
 
@@ -59,7 +61,9 @@ def counted(client: CommandClient, queue: str | None) -> list[dict[str, Any]]:
     return list(sent.list()) if queue is None else [sent.get(queue)]
 
 
-def last_counts(client: CommandClient, failure: Timeout | Unavailable) -> tuple[list[dict[str, Any]], str]:
+def last_counts(
+    client: CommandClient, failure: TimeoutError | UnavailableError
+) -> tuple[list[dict[str, Any]], str]:
     """Return the queues as they were counted last, and what is wrong with the store.
 
     Raises the error of the question if nothing is wrong with the store.
@@ -73,7 +77,7 @@ def last_counts(client: CommandClient, failure: Timeout | Unavailable) -> tuple[
 def _what_to_do(error: SluiceError) -> str:
     if error.changes_nothing:
         return ""
-    if isinstance(error, Timeout) and error.id is not None:
+    if isinstance(error, TimeoutError) and error.id is not None:
         return (
             f". Job {error.id} may be stored already, or still be: push it again with --id {error.id}, "
             "which makes no second one"

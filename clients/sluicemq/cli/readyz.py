@@ -9,7 +9,7 @@ from time import monotonic, sleep
 from typing import Any
 from urllib.parse import urlsplit
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq.transport.connection import NOBODY_ANSWERS
 
 _PAUSE = 0.2  # seconds between two questions to a door that is not there yet
@@ -34,7 +34,7 @@ def readiness(address: str, timeout: float, wait: float = 0.0) -> dict[str, Any]
         except (OSError, HTTPException, ValueError) as error:
             if last:
                 said = str(error) or type(error).__name__
-                raise Unavailable(f"{NOBODY_ANSWERS} {url.geturl()}/readyz: {said}") from error
+                raise UnavailableError(f"{NOBODY_ANSWERS} {url.geturl()}/readyz: {said}") from error
         sleep(_PAUSE)
 
 

@@ -11,7 +11,7 @@ from sluicemq.cli.options import job_flags, timespan
 from sluicemq.cli.output import Invocation, printable
 from sluicemq.cli.reached import leave, store_problem
 from sluicemq.producer import Producer
-from sluicemq.protocol.errors import Timeout
+from sluicemq.protocol.errors import TimeoutError as SluiceTimeoutError
 from sluicemq.protocol.options import OPTIONS
 
 _seconds = timespan()
@@ -31,7 +31,7 @@ def result(invocation: Invocation, queue: str, id: str, wait: float) -> None:  #
     with invocation.client() as client:
         try:
             outcome = client.jobs.result(queue, id, wait)
-        except Timeout as error:
+        except SluiceTimeoutError as error:
             if store_problem(client.health().store):  # the broker answers it in any case
                 raise
             _refuse(invocation, error)
@@ -59,14 +59,16 @@ def call(invocation: Invocation, /, queue: str, payload: str, **options: Any) ->
                 reply.cancel()
                 leave(producer)
                 job_id = reply.receipt.id
-                late = Timeout(f"job {job_id} has no result after {invocation.timeout:g} s", job_id)
+                late = SluiceTimeoutError(
+                    f"job {job_id} has no result after {invocation.timeout:g} s", job_id
+                )
                 if store_problem(client.health().store):
                     raise late from None
                 _refuse(invocation, late, f"`sluicemq jobs result {queue} {job_id}` asks again")
     _print(invocation, queue, reply.receipt.id, outcome)
 
 
-def _refuse(invocation: Invocation, error: Timeout, advice: str = "") -> None:
+def _refuse(invocation: Invocation, error: SluiceTimeoutError, advice: str = "") -> None:
     invocation.error(error, advice)
     click.get_current_context().exit(1)
 

@@ -10,7 +10,7 @@ from sluicemq.cli.output import Invocation
 from sluicemq.forward import Forward
 from sluicemq.job import Job
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import Reject, Release, SluiceError
+from sluicemq.protocol.errors import Reject, Requeue, SluiceError
 from sluicemq.protocol.wire import ShownState
 from sluicemq.worker import Worker
 
@@ -73,7 +73,7 @@ class Shift:
             verdict = wire.RELEASE
             self._fault = impossible.__cause__
             self._worker.stop()
-            raise Release(delay=0) from impossible
+            raise Requeue(delay=0) from impossible
         else:
             verdict = wire.FORWARD if isinstance(result, Forward) else wire.COMMIT
             return result

@@ -13,7 +13,7 @@ from sluicemq.cli.nouns import Noun
 from sluicemq.cli.options import timespan
 from sluicemq.cli.output import Invocation, none_seen, shown, span
 from sluicemq.message import Message
-from sluicemq.protocol.errors import Gap
+from sluicemq.protocol.errors import GapError
 from sluicemq.protocol.permissions import Action
 from sluicemq.publisher import Publisher
 from sluicemq.reader import Reader
@@ -221,7 +221,7 @@ def erase(invocation: Invocation, /, stream: str, *, yes: bool) -> None:
 
 
 def _on_gap(invocation: Invocation) -> Any:
-    def report(gap: Gap) -> None:
+    def report(gap: GapError) -> None:
         invocation.note(str(gap))
 
     return report

@@ -22,7 +22,7 @@ from sluicemq.cli.output import CommandClient, Invocation, printable, shown, spa
 from sluicemq.cli.queue_table import KEYS, in_order, queue_rows
 from sluicemq.cli.reached import counted, last_counts, store_problem
 from sluicemq.cli.workers import one_of, worker_row
-from sluicemq.protocol.errors import Forbidden, Timeout, Unavailable
+from sluicemq.protocol.errors import ForbiddenError, TimeoutError, UnavailableError
 from sluicemq.protocol.wire import ShownState
 
 try:
@@ -109,7 +109,7 @@ class _View:
         try:
             rows = counted(self._client, self._queue)
             dead = self._latest_dead()
-        except (Timeout, Unavailable) as error:  # the head says what is wrong with the store
+        except (TimeoutError, UnavailableError) as error:  # the head says what is wrong with the store
             rows, _problem = last_counts(self._client, error)
             about, dead = self._about(), self.found.get("dead", [])
         if self._queue is None:
@@ -127,7 +127,7 @@ class _View:
         """Return what stands above the queues; nothing for who may not operate the broker."""
         try:
             return dict(self._client.sent.counters()["broker"])
-        except Forbidden:
+        except ForbiddenError:
             return {}
 
     def _latest_dead(self) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ from sluicemq.cli.shift import Impossible, Shift
 from sluicemq.cli.watcher import Watcher
 from sluicemq.forward import Forward
 from sluicemq.job import Job
-from sluicemq.protocol.errors import Reject, Rollback
+from sluicemq.protocol.errors import Reject, Retry
 from sluicemq.standard_streams import Unwritable, require_writable
 from sluicemq.transport.job_fetch import MOST_FETCHED
 from sluicemq.worker import STOP_TIMEOUT
@@ -173,7 +173,7 @@ class _Exec:
         if status == REJECT_STATUS:
             raise Reject(reason)
         if status:
-            raise Rollback(reason)
+            raise Retry(reason)
         return Forward(self._onward, output) if self._onward else output
 
     def stopping(self) -> None:
@@ -214,7 +214,7 @@ class _Exec:
         except subprocess.TimeoutExpired:
             _kill(process)
             process.communicate()
-            raise Rollback(f"the command ran for {self._longest:g} s, and was ended") from None
+            raise Retry(f"the command ran for {self._longest:g} s, and was ended") from None
         finally:
             self._processes.discard(process)
             self._watcher.ended(process)

@@ -282,35 +282,3 @@ def from_code(code: str, message: str, detail: str = "") -> SluiceError:
         return HeldError(message, detail)
     kind = _BY_CODE.get(code)
     return kind(message) if kind else SluiceError(f"{code}: {message}")
-
-
-# Names of 0.3, until nothing of our own uses them; those of users are in ``sluicemq/__init__``.
-BadFrames = BadFramesError
-BadHeaders = BadHeadersError
-BadQueue = BadQueueError
-BadStream = BadStreamError
-BadTopic = BadTopicError
-BadVerb = BadVerbError
-BadVersion = BadVersionError
-Conflict = ConflictError
-Dead = DeadError
-DifferentStore = DifferentStoreError
-Duplicate = DuplicateError
-Expired = ExpiredError
-Forbidden = ForbiddenError
-Forked = ForkedError
-Gap = GapError
-Held = HeldError
-LeaseLost = LeaseLostError
-NotAdmitted = NotAdmittedError
-NotFound = NotFoundError
-OldBroker = OldBrokerError
-Paused = PausedError
-QueueFull = QueueFullError
-Timeout = TimeoutError
-TooLarge = TooLargeError
-Unavailable = UnavailableError
-Uncertain = UncertainError
-Unfinished = UnfinishedError
-Rollback = Retry
-Release = Requeue

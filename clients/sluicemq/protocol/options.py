@@ -50,10 +50,6 @@ class Option:
     for_moves: bool = True
 
 
-#: The name of 0.3.
-Seconds = Duration
-
-
 class JobOptions(TypedDict, total=False):
     """Options of a push by keyword; None means the queue's setting. ``id`` is apart."""
 

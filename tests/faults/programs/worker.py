@@ -57,7 +57,9 @@ def library(endpoint: str, queue: str, prefetch: str, concurrency: str) -> None:
         work(job.payload, job.attempt)
         say("done", job.payload.decode())
 
-    worker = sluicemq.Worker(endpoint, queue, handler, prefetch=int(prefetch), concurrency=int(concurrency))
+    worker = sluicemq.Worker(
+        queue, handler, prefetch=int(prefetch), concurrency=int(concurrency), endpoint=endpoint
+    )
     say("ready")
     worker.run()
 

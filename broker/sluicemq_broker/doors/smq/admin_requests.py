@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import gevent
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, UnavailableError
 from sluicemq_broker.admin import READ_PACKED_SENT
 from sluicemq_broker.doors.requests import MOST_UNREAD
 from sluicemq_broker.doors.smq.fields import Fields, seconds_to_wait, take
@@ -165,14 +165,16 @@ class AdminRequests:
             session.answer(number, error)
         except Exception:  # the client must have an answer
             log.exception("an administrative request of %s failed", session.name)
-            session.send(wire.ERROR, number, Unavailable.code, "the broker failed on this; its log says why")
+            session.send(
+                wire.ERROR, number, UnavailableError.code, "the broker failed on this; its log says why"
+            )
         if not len(self.later):
             self._user.answered()
             session.resume_reading()
 
 
 def _refuse_late() -> None:
-    raise Unavailable("its client has gone on over another connection: not done")
+    raise UnavailableError("its client has gone on over another connection: not done")
 
 
 def _arguments(fields: Fields, verb: AdminVerb) -> Fields:

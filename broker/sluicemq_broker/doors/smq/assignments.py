@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames, NotFound, QueueFull
+from sluicemq.protocol.errors import BadFramesError, NotFoundError, QueueFullError
 from sluicemq_broker.doors.smq.fields import Fields, take
 from sluicemq_broker.doors.smq.workers import PoppingWorker, SessionWorker
 from sluicemq_broker.queue import Queue
@@ -92,7 +92,7 @@ class Assignments:
 
     def _note_missing(self, name: str) -> None:
         if len(self._missing) >= _MOST_MISSING and name not in self._missing:
-            raise QueueFull(f"this session waits for {_MOST_MISSING} missing queues already")
+            raise QueueFullError(f"this session waits for {_MOST_MISSING} missing queues already")
         self._missing.setdefault(name, None)
 
     def _find(self, request: ReadyRequest) -> str | None:
@@ -100,7 +100,7 @@ class Assignments:
         name = request.queue
         try:
             queue = self._queues.get(name)
-        except NotFound as error:
+        except NotFoundError as error:
             if not request.wait:
                 self._stop_waiting(name)
                 raise
@@ -138,7 +138,7 @@ class Assignments:
     def _check(self, request: ReadyRequest) -> None:
         worker = self.workers.get(request.queue)
         if worker and worker.pops != request.pop:
-            raise BadFrames(
+            raise BadFramesError(
                 f"this session works on queue {request.queue!r} with pop {worker.pops}, "
                 f"so not with {request.pop}"
             )
@@ -160,10 +160,10 @@ def read_ready(fields: Fields) -> ReadyRequest:
     """Read a READY: queue, credit, and a map of options; raises BadFrames."""
     name, credit = take(fields, str, int)
     if not 0 <= credit <= _MOST_CREDIT:
-        raise BadFrames(f"credit {credit} is not from 0 to {_MOST_CREDIT}")
+        raise BadFramesError(f"credit {credit} is not from 0 to {_MOST_CREDIT}")
     options = fields[2] if len(fields) > 2 else None
     if not isinstance(options, dict | None):
-        raise BadFrames(f"the options of a READY are a map of {', '.join(_OPTIONS)}")
+        raise BadFramesError(f"the options of a READY are a map of {', '.join(_OPTIONS)}")
     return ReadyRequest(check_name(name), credit, **read_options(options or {}, _OPTIONS, "a READY"))
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import TEN_YEARS
-from sluicemq.protocol.errors import BadFrames, SluiceError
+from sluicemq.protocol.errors import BadFramesError, SluiceError
 from sluicemq.protocol.rules import FARTHEST, LONGEST_ID
 from sluicemq_broker.queue import MOST_CHILDREN, Onward, Verdict
 
@@ -23,27 +23,29 @@ _NO_HEADERS: Final[dict[str, Any]] = {}
 def take(fields: Fields, *types: Any) -> Fields:
     """Return the first fields, checked to be of these types; a newer client may send more of them."""
     if len(fields) < len(types):
-        raise BadFrames(f"{len(fields)} fields after the number, expected {len(types)}")
+        raise BadFramesError(f"{len(fields)} fields after the number, expected {len(types)}")
     for at, (value, kind) in enumerate(zip(fields, types, strict=False)):
         if not isinstance(value, kind) or isinstance(value, bool):
-            raise BadFrames(
+            raise BadFramesError(
                 f"field {at + 1} after the number is a {type(value).__name__}, expected {_name(kind)}"
             )
         if isinstance(value, int) and value > wire.MAX_NUMBER:
-            raise BadFrames(f"field {at + 1} after the number is {value}, at most {wire.MAX_NUMBER} may be")
+            raise BadFramesError(
+                f"field {at + 1} after the number is {value}, at most {wire.MAX_NUMBER} may be"
+            )
     return fields[: len(types)]
 
 
 def check_count(entries: Sequence[Any], verb: str, what: str, most: int = MOST_ENTRIES) -> None:
     """Raise BadFrames for more entries than a verb may have."""
     if len(entries) > most:
-        raise BadFrames(f"{verb} has at most {most} {what}, this one has {len(entries)}")
+        raise BadFramesError(f"{verb} has at most {most} {what}, this one has {len(entries)}")
 
 
 def check_id(job_id: str) -> str:
     """Return the id if a job may have it; raises BadFrames."""
     if not 1 <= len(job_id) <= LONGEST_ID:
-        raise BadFrames(f"an id has 1 to {LONGEST_ID} bytes, this one has {len(job_id)} characters")
+        raise BadFramesError(f"an id has 1 to {LONGEST_ID} bytes, this one has {len(job_id)} characters")
     return job_id
 
 
@@ -52,7 +54,7 @@ def job_entry(entry: Any) -> tuple[str | None, bytes, dict[str, Any]]:
     match entry:
         case [None | str() as job_id, bytes() as payload, (None | dict()) as headers]:
             return job_id, payload, headers or _NO_HEADERS
-    raise BadFrames("a job in a PUSH is [id or nil, payload as bin, headers or nil]")
+    raise BadFramesError("a job in a PUSH is [id or nil, payload as bin, headers or nil]")
 
 
 def verdict_entry(entry: Any, *, in_full: bool = True) -> Verdict:
@@ -73,7 +75,7 @@ def verdict_entry(entry: Any, *, in_full: bool = True) -> Verdict:
         case [bytes() as receipt, wire.FAN_OUT, (None | bytes()) as result, None, list() as children]:
             check_count(children, "a FANOUT", "children", MOST_CHILDREN)
             return Verdict(receipt, wire.FAN_OUT, result or b"", onward=tuple(map(_onward, children)))
-    raise BadFrames(
+    raise BadFramesError(
         "a verdict is [receipt, COMMIT|ROLLBACK|REJECT|RELEASE, detail or nil, delay in seconds or nil] "
         "or [receipt, FORWARD, nil, nil, [queue, payload or nil, headers or nil]] "
         "or [receipt, FANOUT, result or nil, nil, a list of these]"
@@ -84,7 +86,7 @@ def _onward(entry: Any) -> Onward:
     match entry:
         case [str() as queue, (None | bytes()) as payload, (None | dict()) as headers]:
             return Onward(queue, payload, headers or _NO_HEADERS)
-    raise BadFrames("the next queue of a job is [queue, payload as bin or nil, headers or nil]")
+    raise BadFramesError("the next queue of a job is [queue, payload as bin or nil, headers or nil]")
 
 
 def progress_entry(entry: Any) -> tuple[bytes, float, float | None, str]:
@@ -99,7 +101,9 @@ def progress_entry(entry: Any) -> tuple[bytes, float, float | None, str]:
             numbers = (done, 0 if total is None else total)
             if all(not isinstance(number, bool) and abs(number) <= FARTHEST for number in numbers):
                 return receipt, done, total, (note or "")[: wire.MOST_NOTE]
-    raise BadFrames("a job in a PROGRESS is [receipt, done, total or nil, note or nil], numbers up to 2**53")
+    raise BadFramesError(
+        "a job in a PROGRESS is [receipt, done, total or nil, note or nil], numbers up to 2**53"
+    )
 
 
 def seconds_to_wait(rest: Fields) -> float | None:
@@ -108,7 +112,7 @@ def seconds_to_wait(rest: Fields) -> float | None:
     if wait is None:
         return None
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait <= TEN_YEARS:
-        raise BadFrames(f"{wait!r} is no number of seconds from 0 to ten years, nor nil")
+        raise BadFramesError(f"{wait!r} is no number of seconds from 0 to ten years, nor nil")
     return float(wait)
 
 

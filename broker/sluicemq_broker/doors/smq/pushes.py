@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import SluiceError, Unavailable
+from sluicemq.protocol.errors import SluiceError, UnavailableError
 from sluicemq.protocol.options import RESULT
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.doors.inflow import Inflow
@@ -55,7 +55,7 @@ class Pushes:
     def _open(self, name: str, entries: list[Any], session: Session) -> Queue:
         """Return the queue for some jobs; raises what refuses all of them."""
         if not session.door.accepting:
-            raise Unavailable("the broker stops: push again when it is back")
+            raise UnavailableError("the broker stops: push again when it is back")
         check_count(entries, "a PUSH", "jobs")
         queue = self._queues.for_push(name, by=session.name, peer=session.caller.maker, caller=session.caller)
         queue.capacity.admit()

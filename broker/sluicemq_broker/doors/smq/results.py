@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import gevent
 
-from sluicemq.protocol.errors import NotFound, QueueFull, Timeout
+from sluicemq.protocol.errors import NotFoundError, QueueFullError, TimeoutError
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.doors.refusals import refusal
 from sluicemq_broker.queue import Outcome, Queue
@@ -80,7 +80,9 @@ class Results:
         ``pusher``: the caller, if it may not read the queue: then only if its principal pushed the job.
         """
         if len(self._requests) >= MOST_REQUESTS:
-            raise QueueFull(f"{MOST_REQUESTS} requests of this session wait for results: ask again later")
+            raise QueueFullError(
+                f"{MOST_REQUESTS} requests of this session wait for results: ask again later"
+            )
         until = self._now() + wait
         queue = self._queues.known(name)
         if pusher:
@@ -152,7 +154,7 @@ class Results:
     def _ask_for_own(self, number: int, name: str, job_id: str, until: float, pusher: Caller) -> None:
         """Ask for the result of a job of a caller who may not read; what is not there is forbidden, too."""
         try:
-            with suppress(NotFound):
+            with suppress(NotFoundError):
                 queue = self._queues.known(name) or self._queues.get(name)
                 # The permission to push may have gone while MongoDB was asked.
                 if queue.store.is_pushed_by(pusher.name, job_id) and pusher.may(Action.PUSH, name):
@@ -213,4 +215,4 @@ class _Request:
     def _time_out(self) -> None:
         self.unsubscribe()
         so_far = f" ({self.progress})" if self.progress else ""
-        self.answer(Timeout(f"job {self.job_id} has not ended yet{so_far}: ask again"))
+        self.answer(TimeoutError(f"job {self.job_id} has not ended yet{so_far}: ask again"))

@@ -15,7 +15,7 @@ import gevent
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import TEN_YEARS
-from sluicemq.protocol.errors import BadFrames, BadVerb, BadVersion, SluiceError
+from sluicemq.protocol.errors import BadFramesError, BadVerbError, BadVersionError, SluiceError
 from sluicemq.protocol.permissions import Action, Permissions
 from sluicemq_broker import __version__
 from sluicemq_broker.admin import Admin
@@ -133,7 +133,7 @@ class SessionDoor:
         """Return a verb by its name; raises BadVerb for one that neither queues nor parts have."""
         found = self.verbs.get(name)
         if found is None:
-            raise BadVerb(f"unknown verb {name[:32]!r}")
+            raise BadVerbError(f"unknown verb {name[:32]!r}")
         return found
 
 
@@ -343,7 +343,7 @@ class Session:
         self.counters.refused(problem, f"from {self.name}: {problem}")
         self.lane.blame(malformed=isinstance(problem, MALFORMED))
         self.answer(number, problem)
-        if isinstance(problem, BadVersion):
+        if isinstance(problem, BadVersionError):
             self.lane.close()
 
     def _closed(self) -> None:
@@ -390,7 +390,7 @@ class Session:
         """Answer the result of a job, once it has one."""
         name, job_id, wait = take(fields, str, str, int | float)
         if not 0 <= wait <= TEN_YEARS:
-            raise BadFrames(f"{wait} is no number of seconds from 0 to ten years")
+            raise BadFramesError(f"{wait} is no number of seconds from 0 to ten years")
         name, job_id = check_name(name), check_id(job_id)
         self.results.ask(
             number, name, job_id, wait, None if self.caller.may(Action.READ, name) else self.caller

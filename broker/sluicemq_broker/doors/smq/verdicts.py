@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sluicemq.protocol import wire
 from sluicemq.protocol.durations import TEN_YEARS
-from sluicemq.protocol.errors import BadFrames, LeaseLost, SluiceError
+from sluicemq.protocol.errors import BadFramesError, LeaseLostError, SluiceError
 from sluicemq_broker.doors.smq.fields import (
     Fields,
     check_count,
@@ -55,10 +55,10 @@ class Verdicts:
         """Give deliveries more time."""
         receipts, seconds = take(fields, list, int | float)
         if not 0 < seconds <= TEN_YEARS:
-            raise BadFrames(f"{seconds} is no number of seconds above 0")
+            raise BadFramesError(f"{seconds} is no number of seconds above 0")
         check_count(receipts, "an EXTEND", "receipts")
         if not all(isinstance(receipt, bytes) for receipt in receipts):
-            raise BadFrames("a receipt is bin, as DELIVER gave it")
+            raise BadFramesError("a receipt is bin, as DELIVER gave it")
         workers = self._workers(receipts)
         problems: Problems = {}
         for at, receipt in enumerate(receipts):
@@ -94,7 +94,7 @@ class Verdicts:
         for at, entry in enumerate(entries):
             try:
                 verdicts[at] = verdict_entry(entry, in_full=_receipt_of(entry) in workers)
-            except BadFrames as error:
+            except BadFramesError as error:
                 counters.notice(Count.BAD_VERDICTS, f"from {self._session.name}: {error}")
                 whole.refuse(at, error.with_traceback(None))
                 if receipt := _receipt_of(entry):
@@ -124,5 +124,5 @@ def _receipt_of(entry: Any) -> bytes | None:
     return entry[0] if isinstance(entry, list) and entry and isinstance(entry[0], bytes) else None
 
 
-def _void() -> LeaseLost:
-    return LeaseLost("this receipt is void: the delivery has ended")
+def _void() -> LeaseLostError:
+    return LeaseLostError("this receipt is void: the delivery has ended")

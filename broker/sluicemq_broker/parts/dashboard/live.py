@@ -16,7 +16,7 @@ import falcon
 import gevent
 from gevent.event import Event
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq.protocol.rows import OverviewRow
 from sluicemq_broker.admin import Snapshot, Snapshots, View
 from sluicemq_broker.http import BASE, Endless, HubPace, Site
@@ -84,7 +84,7 @@ class LiveFeed:
         ``goes_on()``: whether the caller still has the permissions that it had.
         """
         if self._closed:
-            raise Unavailable("the broker stops")
+            raise UnavailableError("the broker stops")
         return self._listen(view, caller, goes_on)
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from sluicemq.protocol.errors import BadFrames, BadStream
+from sluicemq.protocol.errors import BadFramesError, BadStreamError
 from sluicemq.protocol.rows import RouteRow, StreamRow, StreamsRow, SubscriptionRow
 from sluicemq_broker.config import RouteSettings
 from sluicemq_broker.runtime import Count
@@ -43,7 +43,7 @@ class StreamAdmin:
         stream = self._streams.get(name)
         settings, found = stream.settings, summary(stream)
         if found is None:
-            raise BadStream(f"stream {name!r} was erased")
+            raise BadStreamError(f"stream {name!r} was erased")
         return replace(
             found,
             max_age=settings.max_age,
@@ -57,7 +57,7 @@ class StreamAdmin:
         stream = self._streams.get(name)
         tail, head = stream.store.tail().next, stream.store.head().first
         if not 1 <= first <= tail:
-            raise BadFrames(f"first {first} is not from 1 to {tail}, the end of stream {name!r}")
+            raise BadFramesError(f"first {first} is not from 1 to {tail}, the end of stream {name!r}")
         stream.store.raise_first(first)
         stream.kept_from(first)
         gone = max(0, first - head)

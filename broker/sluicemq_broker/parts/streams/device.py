@@ -13,7 +13,7 @@ from typing import Any, Final
 import gevent
 from gevent.event import Event
 
-from sluicemq.protocol.errors import SluiceError, TooLarge
+from sluicemq.protocol.errors import SluiceError, TooLargeError
 from sluicemq.protocol.packed import extended, scan, slices
 from sluicemq.protocol.permissions import Action
 from sluicemq_broker.config import DeviceSettings, Envelope
@@ -170,7 +170,7 @@ class StreamDevice:
         for message in messages:
             if len(message) > self._longest:
                 self._lost(
-                    1, TooLarge(f"a message of {len(message)} bytes, this broker takes {self._longest}")
+                    1, TooLargeError(f"a message of {len(message)} bytes, this broker takes {self._longest}")
                 )
                 continue
             batch.append(message)

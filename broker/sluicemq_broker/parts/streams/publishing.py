@@ -6,7 +6,13 @@ from functools import partial
 from typing import Any, Final
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames, BadTopic, SluiceError, TooLarge, Unavailable
+from sluicemq.protocol.errors import (
+    BadFramesError,
+    BadTopicError,
+    SluiceError,
+    TooLargeError,
+    UnavailableError,
+)
 from sluicemq.protocol.packed import LONGEST_TOPIC
 from sluicemq.protocol.rules import IDENTIFIER, Rule, whole
 from sluicemq_broker.doors import Fields, Session, take
@@ -30,13 +36,13 @@ class Publishing:
         """Answer a PUBLISH once its messages are durable; raises what refuses them."""
         name, packed, options = take(fields, str, bytes, dict)
         if not session.door.accepting:
-            raise Unavailable("the broker stops: publish again when it is back")
+            raise UnavailableError("the broker stops: publish again when it is back")
         if len(packed) > self._most_bytes:
-            raise TooLarge(f"a PUBLISH of {len(packed)} bytes, this broker takes {self._most_bytes}")
+            raise TooLargeError(f"a PUBLISH of {len(packed)} bytes, this broker takes {self._most_bytes}")
         stream = self._streams.for_publish(name, caller=session.caller, peer=session.caller.maker)
         messages = read_batch(packed, lambda _outcome: None)
         if not 1 <= messages.count <= wire.MOST_PUBLISHED:
-            raise BadFrames(f"a PUBLISH has 1 to {wire.MOST_PUBLISHED} messages, not {messages.count}")
+            raise BadFramesError(f"a PUBLISH has 1 to {wire.MOST_PUBLISHED} messages, not {messages.count}")
         _apply(options, messages, session.client)
         # Without the batch itself: a cycle would keep its bytes until the next collection.
         messages.done = partial(self._answer, session, number, stream, messages.count, len(packed))
@@ -75,7 +81,7 @@ def _apply(given: dict[Any, Any], messages: Batch, client: str) -> None:
     for place, own in options.get("ids", ()):
         key = "=" + own  # never an id of a batch, which begins with another sign
         if place >= messages.count or key in messages.ids:
-            raise BadFrames("ids of a PUBLISH name each message once at most")
+            raise BadFramesError("ids of a PUBLISH name each message once at most")
         messages.ids[key] = place
     if "last" in options:
         messages.expected = Expected(options["last"], options.get("topic"))
@@ -90,7 +96,7 @@ def _read_ids(value: Any) -> list[tuple[int, str]]:
 def _read_topic(value: Any) -> bytes:
     if isinstance(value, bytes) and len(value) <= LONGEST_TOPIC:
         return value
-    raise BadTopic(f"a topic of which something is expected has up to {LONGEST_TOPIC} bytes, as bin")
+    raise BadTopicError(f"a topic of which something is expected has up to {LONGEST_TOPIC} bytes, as bin")
 
 
 _PLACE: Final = whole(0)

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 import gevent
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames, SluiceError, Unavailable
+from sluicemq.protocol.errors import BadFramesError, SluiceError, UnavailableError
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rules import number, whole
 from sluicemq_broker.doors import Fields, refusal, take
@@ -60,7 +60,7 @@ class ReadBounds:
         if size < _FEW_BYTES:
             return
         if not self._topics.has_room(reads, 1, size):
-            raise Unavailable("the topics of all READs under way take too much memory: ask again")
+            raise UnavailableError("the topics of all READs under way take too much memory: ask again")
         self._topics.take(reads, 1, size)
 
     def give(self, reads: Reads, size: int) -> None:
@@ -100,7 +100,7 @@ class Reads:
         """Answer a READ, now or later; raises what refuses it."""
         name, options = take(fields, str, dict)
         if len(self.under_way) >= MOST_AT_ONCE:
-            raise BadFrames(f"{MOST_AT_ONCE} READs are under way: wait for an answer")
+            raise BadFramesError(f"{MOST_AT_ONCE} READs are under way: wait for an answer")
         read = Read(self, number, check_stream(name), _read_options(options, self._usage))
         self._bounds.take(self, read.size)
         self.under_way.add(read)

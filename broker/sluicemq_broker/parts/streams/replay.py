@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 import gevent
 
-from sluicemq.protocol.errors import BadFrames, BadTopic
+from sluicemq.protocol.errors import BadFramesError, BadTopicError
 from sluicemq.protocol.packed import unpack
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rules import Rule, number, whole
@@ -82,7 +82,7 @@ class ReplayDoors:
                 self._answer(client, envelope, body)
             except Exception as error:  # noqa: BLE001 - the client must have an answer
                 problem = refusal(error)
-                lane.blame(malformed=isinstance(problem, BadFrames))
+                lane.blame(malformed=isinstance(problem, BadFramesError))
                 lane.send([*envelope, *error_frames(problem)])
         client.user.answered()
         lane.resume(self)
@@ -134,14 +134,14 @@ class _Client(NamedTuple):
 
 def _read(body: list[bytes], default: str | None) -> tuple[str, dict[str, Any]]:
     if not 1 <= len(body) <= 2:
-        raise BadFrames(f"a request has 1 or 2 frames, [stream][JSON], this one has {len(body)}")
+        raise BadFramesError(f"a request has 1 or 2 frames, [stream][JSON], this one has {len(body)}")
     name = read_name(body[0]) or default or ""
     try:
         options = read_json(body[1]) if len(body) == 2 and body[1] else {}
     except ValueError as error:
-        raise BadFrames(f"the second frame is not JSON: {error}") from error
+        raise BadFramesError(f"the second frame is not JSON: {error}") from error
     if not isinstance(options, dict):
-        raise BadFrames(f"the second frame is a JSON object of {', '.join(_OPTIONS)}")
+        raise BadFramesError(f"the second frame is a JSON object of {', '.join(_OPTIONS)}")
     return name, read_options(options, _OPTIONS, "a request")
 
 
@@ -172,13 +172,13 @@ def _frames(reading: Reading, gone: int) -> list[bytes]:
 
 def _read_topic(value: Any) -> str:
     if not isinstance(value, str):
-        raise BadTopic(f"a topic is a string, not {str(value)[:64]!r}")
+        raise BadTopicError(f"a topic is a string, not {str(value)[:64]!r}")
     return value
 
 
 def _read_topics(value: Any) -> list[str]:
     if not isinstance(value, list):
-        raise BadTopic("topics is an array of strings")
+        raise BadTopicError("topics is an array of strings")
     return [_read_topic(each) for each in value]
 
 

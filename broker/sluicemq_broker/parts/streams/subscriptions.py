@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from sluicemq.protocol import wire
-from sluicemq.protocol.errors import BadFrames, QueueFull, SluiceError, Unavailable
+from sluicemq.protocol.errors import BadFramesError, QueueFullError, SluiceError, UnavailableError
 from sluicemq.protocol.permissions import Action
 from sluicemq.protocol.rows import SubscriptionRow
 from sluicemq.protocol.rules import whole
@@ -55,7 +55,7 @@ class SessionSubscriptions:
         if earlier:
             self._subscriptions.vanish(earlier)
         elif len(self._held) >= _MOST_HELD:
-            raise QueueFull(f"a session holds {_MOST_HELD} subscriptions at most")
+            raise QueueFullError(f"a session holds {_MOST_HELD} subscriptions at most")
         try:
             held = self._subscriptions.hold(wish)
         except SluiceError as error:
@@ -67,7 +67,7 @@ class SessionSubscriptions:
             self._held[stream, name] = held
         move.record(held)
         if self._gone:
-            raise Unavailable("the session has ended meanwhile")
+            raise UnavailableError("the session has ended meanwhile")
         return {"fence": held.fence, "watermark": held.watermark}
 
     def mark(self, stream: str, name: str, fence: int, watermark: int) -> None:
@@ -146,7 +146,7 @@ class _Move:
 
 def _number(value: int) -> int:
     if not 0 <= value <= wire.MAX_NUMBER:
-        raise BadFrames(f"{value} is no number of a message")
+        raise BadFramesError(f"{value} is no number of a message")
     return value
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluicemq.protocol.errors import BadHeaders, NotFound, SluiceError
+from sluicemq.protocol.errors import BadHeadersError, NotFoundError, SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
@@ -85,13 +85,13 @@ def not_waiting(
         state = "expired"
     elif due is not None and state in WAITS and "expires_at" in found:
         left = seconds(found["expires_at"]) - now
-        return BadHeaders(f"job {job_id!r} expires in {left:.3f} s, and would not be due before that")
+        return BadHeadersError(f"job {job_id!r} expires in {left:.3f} s, and would not be due before that")
     elif state == State.READY:
         state = "ready only since this moment: a worker, or a broker for one, had it. Try again"
     return refusal(job_id, queue, state, f"a job that waits can be {done}")
 
 
-def refusal(job_id: str, queue: str, state: str | None, rule: str) -> NotFound:
+def refusal(job_id: str, queue: str, state: str | None, rule: str) -> NotFoundError:
     """Return the error for a job that is not in the state that the rule wants."""
     what = f"is {state}" if state else "is not there"
-    return NotFound(f"job {job_id!r} {what} in queue {queue!r}: only {rule}")
+    return NotFoundError(f"job {job_id!r} {what} in queue {queue!r}: only {rule}")

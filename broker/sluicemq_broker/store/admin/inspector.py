@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import bson
 
-from sluicemq.protocol.errors import NotFound
+from sluicemq.protocol.errors import NotFoundError
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY, SURELY_MANY, Counting, small_counts
 from sluicemq_broker.store.admin.job_view import not_expired, order_shown, shown, state_at
 from sluicemq_broker.store.connection import Documents, durable
@@ -124,7 +124,7 @@ class Inspector:
         with translated():
             found = self._jobs(queue).find_one({"_id": job_id})
         if found is None:
-            raise NotFound(f"job {job_id!r} is not there in queue {queue!r}")
+            raise NotFoundError(f"job {job_id!r} is not there in queue {queue!r}")
         return shown(found, state_at(found, now))
 
     def _first(

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 from pymongo.errors import ExecutionTimeout
 
-from sluicemq.protocol.errors import BadFrames
+from sluicemq.protocol.errors import BadFramesError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.counting import COUNTED_EXACTLY
 from sluicemq_broker.store.admin.dead_letters import DeadLetters, chosen, index_of
@@ -286,7 +286,7 @@ def _place(job: Document, sort: Sequence[tuple[str, int]]) -> Place | None:
     ]
     try:
         _values(place, sort)
-    except BadFrames:
+    except BadFramesError:
         return None
     return place
 
@@ -334,8 +334,8 @@ def _moment(milliseconds: int) -> float:
     return milliseconds / 1000
 
 
-def _not_a_place() -> BadFrames:
-    return BadFrames("after is not what the last page of this state gave as next")
+def _not_a_place() -> BadFramesError:
+    return BadFramesError("after is not what the last page of this state gave as next")
 
 
 def _milliseconds(when: datetime) -> int:

@@ -22,7 +22,7 @@ from pymongo import IndexModel
 from pymongo.client_session import ClientSession
 from pymongo.errors import DuplicateKeyError
 
-from sluicemq.protocol.errors import BadFrames, Forbidden, QueueFull
+from sluicemq.protocol.errors import BadFramesError, ForbiddenError, QueueFullError
 from sluicemq.protocol.names import is_principal_name
 from sluicemq.protocol.options import OPTIONS
 from sluicemq.protocol.permissions import EVERY, Action, Permissions
@@ -130,11 +130,11 @@ class PrincipalStore:
                 revision = put({**_document(after, now), "changed_at": date(now)})
             except DuplicateKeyError:
                 taken = "another principal has this key: one key stands for one principal"
-                raise BadFrames(taken) from None
+                raise BadFramesError(taken) from None
             return after and replace(after, revision=revision, changed_at=now)
 
         if self._principals.estimated_document_count() > MOST_PRINCIPALS:
-            raise QueueFull(f"there are {MOST_PRINCIPALS} principals already: remove some")
+            raise QueueFullError(f"there are {MOST_PRINCIPALS} principals already: remove some")
         return self._revisions.change(name, apply)
 
     def _present(self, stored: Document | None) -> PrincipalRecord | None:
@@ -155,7 +155,7 @@ class PrincipalStore:
     def _require_another_operator(self, name: str, session: ClientSession | None) -> None:
         operators = {"permissions.operate": EVERY, "keys.0": {"$exists": True}, "_id": {"$ne": name}}
         if not self._principals.find_one(operators, {"_id": 1}, session=session):
-            raise Forbidden(
+            raise ForbiddenError(
                 f"{name} is the last principal that may operate: nobody could change principals after this; "
                 "give another one operate first, or force it"
             )

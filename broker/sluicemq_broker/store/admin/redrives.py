@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from pymongo.client_session import ClientSession
 
-from sluicemq.protocol.errors import BadFrames, SluiceError
+from sluicemq.protocol.errors import BadFramesError, SluiceError
 from sluicemq_broker.job import State
 from sluicemq_broker.store.admin.changes import WAITS, Operations, refusal
 from sluicemq_broker.store.admin.dead_letters import (
@@ -141,7 +141,7 @@ class _Windows:
 
     def _refuse(self, ids: Iterable[str]) -> None:
         for each in islice(ids, max(0, _NAMED - len(self._redriven.refused))):
-            self._redriven.refused[str(each)] = BadFrames(
+            self._redriven.refused[str(each)] = BadFramesError(
                 f"{each!r} never was a job: its message is kept in part, or can't be read"
             )
 

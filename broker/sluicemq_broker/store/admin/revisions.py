@@ -21,7 +21,7 @@ from pymongo import IndexModel
 from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
-from sluicemq.protocol.errors import DifferentStore
+from sluicemq.protocol.errors import DifferentStoreError
 from sluicemq_broker.store.creation import by_majority
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.jobs.transactions import transact
@@ -121,7 +121,7 @@ class Revisions:
         try:
             # failpoint revisions
             return transact(self._client, lambda: [name], lambda _names, session: apply(session), changes)
-        except DifferentStore:
+        except DifferentStoreError:
             with translated():
                 return apply(None)
         finally:

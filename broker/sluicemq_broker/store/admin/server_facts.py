@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from pymongo import IndexModel
 from pymongo import errors as mongo_errors
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.store.admin.inspector import Inspector
 from sluicemq_broker.store.admin.kept import disk_of
 from sluicemq_broker.store.availability import confirm
@@ -74,7 +74,7 @@ class ServerFacts(NamedTuple):
 
 
 def server_facts(client: Client, database: str, clock: Callable[[], float] = time.time) -> ServerFacts:
-    """Read the facts; raises :class:`~sluicemq.Unavailable` if the server does not answer."""
+    """Read the facts; raises :class:`~sluicemq.UnavailableError` if the server does not answer."""
     with translated():
         client.admin.command("ping")  # connects: the next answer takes no longer than the way
         before = clock()
@@ -82,7 +82,7 @@ def server_facts(client: Client, database: str, clock: Callable[[], float] = tim
         after = clock()
     try:
         confirm(client, database)
-    except Unavailable as error:
+    except UnavailableError as error:
         unconfirmed = str(error)
     else:
         unconfirmed = ""

@@ -20,7 +20,7 @@ from pymongo.collection import Collection
 from pymongo.cursor import Cursor
 from pymongo.errors import OperationFailure
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import ServerCode, translated
 from sluicemq_broker.store.unnumbered_insert import insert
@@ -81,7 +81,9 @@ class EventRing:
             if error.code != ServerCode.NAMESPACE_EXISTS:
                 raise
             if not self._ring.options().get("capped"):
-                raise Unavailable(f"collection {_RING!r} is not capped: drop it, it is made again") from None
+                raise UnavailableError(
+                    f"collection {_RING!r} is not capped: drop it, it is made again"
+                ) from None
         self._made = True
 
 
@@ -97,7 +99,7 @@ class RingFeed:
         while (event := self._next()) is not None:
             if event["_id"] == last:
                 return
-        raise Unavailable("MongoDB does not find an event that was just written")
+        raise UnavailableError("MongoDB does not find an event that was just written")
 
     def next(self) -> Sequence[str]:
         """Return the lines of an event, or none after two seconds; raise Unavailable if some may be lost."""
@@ -115,7 +117,7 @@ class RingFeed:
     def _check(self) -> None:
         """Raise Unavailable if this cursor gets no more events."""
         if not self._cursor.alive:
-            raise Unavailable("the ring has gone on without us, or was made again")
+            raise UnavailableError("the ring has gone on without us, or was made again")
         primary = self._database.client.primary
         if primary is not None and self._cursor.address not in (None, primary):
-            raise Unavailable("MongoDB has another primary")
+            raise UnavailableError("MongoDB has another primary")

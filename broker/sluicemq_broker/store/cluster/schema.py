@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 from pymongo import ReturnDocument
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.set_aside import COUNT, field, read_one
@@ -56,7 +56,7 @@ class SchemaNumbers(NamedTuple):
     written: int
 
 
-class NewerSchema(Unavailable):
+class NewerSchema(UnavailableError):
     """Raised for a database of a newer version, whose documents this one can't read."""
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 
 from pymongo.errors import PyMongoError
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.errors import translated
 
@@ -22,11 +22,11 @@ PARAMETER: Final = "minSnapshotHistoryWindowInSeconds"
 _FIRST: Final = 60
 
 
-class SnapshotOver(Unavailable):
+class SnapshotOver(UnavailableError):
     """The copy took longer than MongoDB keeps the past."""
 
 
-class Disturbed(Unavailable):
+class Disturbed(UnavailableError):
     """The copy has to begin again: its server is gone, a collection is new, or another copy has ended."""
 
 
@@ -61,7 +61,7 @@ class HistoryWindow:
             with translated():
                 self._raise(2 * self._set)
 
-    def over(self) -> Unavailable:
+    def over(self) -> UnavailableError:
         """Return the error of a copy that took too long, or of one whose window another copy took back."""
         if self._set and self._seconds() != self._set:
             return Disturbed("another backup of this MongoDB has ended meanwhile")

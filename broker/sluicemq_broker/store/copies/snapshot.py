@@ -24,7 +24,7 @@ from pymongo import errors as mongo_errors
 from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.store.availability import NOT_LINEARIZABLE
 from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.copies.descriptions import Description
@@ -112,7 +112,7 @@ def _judged(window: HistoryWindow) -> Iterator[None]:
             if error.code == ServerCode.SNAPSHOT_TOO_OLD:
                 raise window.over() from error
             if error.code in NOT_LINEARIZABLE:
-                raise Unavailable(
+                raise UnavailableError(
                     f"this MongoDB can't be read as of one moment ({brief(error)}): that needs a replica set "
                     "of MongoDB 5.0 or newer"
                 ) from error

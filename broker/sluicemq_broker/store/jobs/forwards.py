@@ -18,7 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 from pymongo import UpdateOne
 from pymongo.client_session import ClientSession
 
-from sluicemq.protocol.errors import BadFrames, SluiceError
+from sluicemq.protocol.errors import BadFramesError, SluiceError
 from sluicemq_broker.job import Job
 from sluicemq_broker.store.jobs import documents
 from sluicemq_broker.store.jobs.documents import PASSED_KEPT
@@ -120,7 +120,7 @@ class _Forwards(Move[ForwardEntry]):
                 self._stuck[verdict.job.id] = error
             except Exception as error:  # noqa: BLE001 - anything can come of reading what somebody wrote by hand
                 what = str(error) if isinstance(error, Unreadable) else f"{type(error).__name__}: {error}"
-                self._stuck[verdict.job.id] = BadFrames(f"job {verdict.job.id!r} can't go on: {what}")
+                self._stuck[verdict.job.id] = BadFramesError(f"job {verdict.job.id!r} can't go on: {what}")
         if self._stuck.keys() & found.keys():
             raise Overtaken
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from pymongo.read_concern import ReadConcern
 
-from sluicemq.protocol.errors import Duplicate
+from sluicemq.protocol.errors import DuplicateError
 from sluicemq_broker.job import Job
 from sluicemq_broker.store.errors import (
     Doubtful,
@@ -168,9 +168,9 @@ def _is_open(holder: Document, at: float) -> bool:
     return isinstance(holder["dedupe_id"], str) and isinstance(until, datetime) and seconds(until) > at
 
 
-def _duplicate(holder: Document, at: float) -> Duplicate:
+def _duplicate(holder: Document, at: float) -> DuplicateError:
     first, left = str(holder["_id"]), seconds(holder["dedupe_until"]) - at
-    return Duplicate(
+    return DuplicateError(
         f"not stored: job {first} has dedupe_id {holder['dedupe_id']!r} for {left:.1f} s more; "
         "push it after that, or with another dedupe_id",
         first,

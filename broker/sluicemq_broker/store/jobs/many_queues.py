@@ -60,7 +60,7 @@ def survey_queues(database: Documents, queues: Sequence[str]) -> dict[str, Surve
     """Survey these queues of one database; a queue that MongoDB can't survey is left out.
 
     MongoDB reads one key for each owner and one for the first expiry. Jobs that wait in a group are not seen.
-    Raises :class:`~sluicemq.Unavailable`.
+    Raises :class:`~sluicemq.UnavailableError`.
     """
     found = ask_together(database, queues, (OWNERS, FIRST_EXPIRY), _AT_ONCE)
     return {queue: _surveyed(rows) for queue, rows in found.items()}
@@ -70,7 +70,7 @@ def oldest_deaths(database: Documents, queues: Sequence[str]) -> dict[str, float
     """Return when the oldest dead letter died, of each of these queues that has any.
 
     Ask it of queues with dead letters: it takes MongoDB as long as the rest of a survey. Raises
-    :class:`~sluicemq.Unavailable`.
+    :class:`~sluicemq.UnavailableError`.
     """
     found = ask_together(database, queues, (_FIRST_DEATH,), _AT_ONCE)
     return {queue: seconds(row["died"]) for queue, rows in found.items() for row in rows}

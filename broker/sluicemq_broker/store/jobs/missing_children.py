@@ -22,7 +22,7 @@ from pymongo import MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.errors import OperationFailure
 
-from sluicemq.protocol.errors import DifferentStore
+from sluicemq.protocol.errors import DifferentStoreError
 from sluicemq_broker.job import Parent, State
 from sluicemq_broker.store.connection import Documents
 from sluicemq_broker.store.errors import ServerCode, translated
@@ -151,7 +151,7 @@ def _missing(
     try:
         # failpoint missing_children
         return transact(client, lambda: parents, missing, "parents that may have lost children")
-    except DifferentStore:
+    except DifferentStoreError:
         return {}
 
 

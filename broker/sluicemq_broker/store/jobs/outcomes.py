@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from pymongo import UpdateMany, UpdateOne
 
-from sluicemq.protocol.errors import Duplicate, LeaseLost, Uncertain
+from sluicemq.protocol.errors import DuplicateError, LeaseLostError, UncertainError
 from sluicemq_broker.job import ERRORS_KEPT, FIRST, Job, State
 from sluicemq_broker.store.jobs.documents import QueueDefaults, document, failure, in_line
 from sluicemq_broker.store.values import Document, date, seconds
@@ -154,19 +154,19 @@ def _ended(job: Job, worker: str, started_at: float, now: float, until: float, w
     return {"$set": ended, "$unset": _UNRESERVED if job.keep_done else {**_UNRESERVED, "payload": ""}}
 
 
-def taken_over(job_id: str) -> LeaseLost:
+def taken_over(job_id: str) -> LeaseLostError:
     """Return the error of a verdict on a job that is not reserved so any more."""
-    return LeaseLost(f"job {job_id} is no longer held under this receipt")
+    return LeaseLostError(f"job {job_id} is no longer held under this receipt")
 
 
-def uncertain(job_id: str) -> Uncertain:
+def uncertain(job_id: str) -> UncertainError:
     """Return the error of a verdict on a job that is missing."""
-    return Uncertain(f"job {job_id} is gone, whether by this verdict is not known")
+    return UncertainError(f"job {job_id} is gone, whether by this verdict is not known")
 
 
-def already_there(queue: str, job_id: str) -> Duplicate:
+def already_there(queue: str, job_id: str) -> DuplicateError:
     """Return the error of a job whose id the queue has already."""
-    return Duplicate(f"queue {queue!r} has a job {job_id!r} already", job_id)
+    return DuplicateError(f"queue {queue!r} has a job {job_id!r} already", job_id)
 
 
 def not_done(job: Job) -> UpdateOne:

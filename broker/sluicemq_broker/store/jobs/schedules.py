@@ -23,7 +23,7 @@ from pymongo import IndexModel
 from pymongo.client_session import ClientSession
 from pymongo.errors import DuplicateKeyError
 
-from sluicemq.protocol.errors import NotFound, QueueFull, Unavailable
+from sluicemq.protocol.errors import NotFoundError, QueueFullError, UnavailableError
 from sluicemq_broker.job import Job, Misfire, Timetable
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.creation import by_majority
@@ -108,7 +108,7 @@ class ScheduleStore:
         with translated():
             found = self.schedules.find_one({"_id": name})
         if found is None:
-            raise NotFound(f"there is no schedule {name!r}")
+            raise NotFoundError(f"there is no schedule {name!r}")
         return read_one(self.schedules, found, read_schedule)
 
     def queue_of(self, name: str) -> str:
@@ -116,7 +116,7 @@ class ScheduleStore:
         with translated():
             found = self.schedules.find_one({"_id": name}, {"queue": 1})
         if found is None:
-            raise NotFound(f"there is no schedule {name!r}")
+            raise NotFoundError(f"there is no schedule {name!r}")
         return read_one(self.schedules, found, lambda stored: str(field(stored, "queue", TEXT)))
 
     def put(self, schedule: Schedule) -> bool:
@@ -133,12 +133,12 @@ class ScheduleStore:
                     return False
                 if self._replace(stored, schedule) if stored else self._add(schedule):
                     return True
-        raise Unavailable(f"schedule {schedule.name!r} is changed by others all the time: ask again")
+        raise UnavailableError(f"schedule {schedule.name!r} is changed by others all the time: ask again")
 
     def _add(self, schedule: Schedule) -> bool:
         """Store a new schedule; False: another broker has made it just now."""
         if self.schedules.count_documents({}) >= MOST_SCHEDULES:
-            raise QueueFull(f"there are {MOST_SCHEDULES} schedules already: remove one")
+            raise QueueFullError(f"there are {MOST_SCHEDULES} schedules already: remove one")
         new = {"_id": schedule.name, **_written(schedule), **_planned(schedule), "paused": False, "pushed": 0}
         with suppress(DuplicateKeyError):
             # failpoint schedules.add
@@ -164,7 +164,7 @@ class ScheduleStore:
         with translated():
             # failpoint schedules.remove
             if not self.schedules.delete_one({"_id": name}).deleted_count:
-                raise NotFound(f"there is no schedule {name!r}")
+                raise NotFoundError(f"there is no schedule {name!r}")
 
     def pause(self, name: str) -> bool:
         """Push nothing until :meth:`resume`; False: it was paused. Raises :class:`NotFound`."""
@@ -232,7 +232,7 @@ class ScheduleStore:
             # failpoint *
             found = self.schedules.update_one({"_id": name}, {"$set": fields})
         if not found.matched_count:
-            raise NotFound(f"there is no schedule {name!r}")
+            raise NotFoundError(f"there is no schedule {name!r}")
         return found.modified_count > 0
 
 

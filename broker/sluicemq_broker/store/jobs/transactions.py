@@ -29,7 +29,7 @@ from pymongo.errors import BulkWriteError, NetworkTimeout, OperationFailure, PyM
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from sluicemq.protocol.errors import DifferentStore, SluiceError, Unavailable
+from sluicemq.protocol.errors import DifferentStoreError, SluiceError, UnavailableError
 from sluicemq_broker.job import Job
 from sluicemq_broker.store.connection import Client
 from sluicemq_broker.store.errors import Doubtful, ServerCode, Unclear, brief, translated
@@ -123,7 +123,7 @@ def transact(
                 # How often a caller reads again after other brokers have changed what it had read.
                 if overtaken == 5:
                     text = f"others push or change the jobs of {who} all the time; try again"
-                    raise Unavailable(text) from None
+                    raise UnavailableError(text) from None
                 items = read()
             except _Broken as error:
                 broken += 1
@@ -143,7 +143,7 @@ def _give_up(error: _Broken, times: int, count: int, who: str, *, patient: bool)
         raise Aborted(text, usual=True) from error.cause
     if times >= _LEAST_TRIES and not patient:
         if error.conflict:
-            raise Unavailable(f"others change these {who} all the time: nothing was changed, try again")
+            raise UnavailableError(f"others change these {who} all the time: nothing was changed, try again")
         raise error.cause or Unclear(text)
 
 
@@ -304,7 +304,7 @@ def _carried_out(client: Client, apply: Callable[[ClientSession], Result], who: 
             raise _Broken(error) from error
         if error.code != ServerCode.ILLEGAL_OPERATION:  # on a stand-alone
             raise
-        raise DifferentStore(f"a stand-alone MongoDB has no transactions, which {who} need") from error
+        raise DifferentStoreError(f"a stand-alone MongoDB has no transactions, which {who} need") from error
 
 
 def _once(apply: Callable[[ClientSession], Result]) -> Callable[[ClientSession], Result]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pymongo.client_session import ClientSession
 
-from sluicemq.protocol.errors import LeaseLost
+from sluicemq.protocol.errors import LeaseLostError
 from sluicemq_broker.job import Job
 from sluicemq_broker.store.jobs.queue_store import QueueStore
 from sluicemq_broker.store.jobs.transactions import insert_with
@@ -37,5 +37,7 @@ class RouteStore:
         # failpoint routes
         routed = insert_with(self._queue, jobs, now, mark, "routes")
         if routed is None:
-            raise LeaseLost(f"subscription {held.name!r} of {held.stream!r} is not held under {held.fence}")
+            raise LeaseLostError(
+                f"subscription {held.name!r} of {held.stream!r} is not held under {held.fence}"
+            )
         return routed

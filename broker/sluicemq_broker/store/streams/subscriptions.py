@@ -29,7 +29,7 @@ from pymongo.client_session import ClientSession
 from pymongo.errors import DuplicateKeyError
 from pymongo.read_concern import ReadConcern
 
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 from sluicemq_broker.store.connection import Documents, durable
 from sluicemq_broker.store.errors import translated
 from sluicemq_broker.store.set_aside import (
@@ -167,7 +167,9 @@ class SubscriptionStore:
                 change["watermark"] = Int64(after)
             # failpoint subscriptions.hold
             self._change(found, {"$set": change, "$inc": {"fence": 1}})
-        raise Unavailable(f"subscription {name!r} of stream {stream!r} changes hands too fast: ask again")
+        raise UnavailableError(
+            f"subscription {name!r} of stream {stream!r} changes hands too fast: ask again"
+        )
 
     def mark(self, stream: str, name: str, fence: int, watermark: int, now: float) -> bool:
         """Note that all messages up to there are worked on, in the hold with this fence; it never falls.
@@ -211,7 +213,9 @@ class SubscriptionStore:
                 return found
             # failpoint subscriptions.seek
             self._change(found, {"$set": {"watermark": Int64(watermark)}, "$inc": {"fence": 1}})
-        raise Unavailable(f"subscription {name!r} of stream {stream!r} changes hands too fast: ask again")
+        raise UnavailableError(
+            f"subscription {name!r} of stream {stream!r} changes hands too fast: ask again"
+        )
 
     def delete(self, stream: str, name: str) -> bool:
         """Remove a free subscription; False: it is held, or there is none."""

@@ -7,7 +7,7 @@ lengths: for handshakes. ``Boxes`` are those of the traffic of a connection, at 
 from __future__ import annotations
 
 from sluicemq.installed import to_install
-from sluicemq.protocol.errors import Unavailable
+from sluicemq.protocol.errors import UnavailableError
 
 try:
     from nacl.bindings import crypto_box_afternm as seal
@@ -18,7 +18,7 @@ try:
 
     from sluicemq_devices.zmtp.curve.boxes import Boxes
 except ImportError:
-    raise Unavailable(f"CURVE needs PyNaCl: {to_install('curve')}") from None
+    raise UnavailableError(f"CURVE needs PyNaCl: {to_install('curve')}") from None
 
 __all__ = ["BOX", "KEY", "Boxes", "Broken", "public_of", "randombytes", "seal", "shared_key", "unseal"]
 
